@@ -1,0 +1,82 @@
+"""The kinds of failure. Each says what was wrong, where, and what to do, and carries its exit code."""
+
+from __future__ import annotations
+
+EX_OK = 0
+EX_USAGE = 2
+EX_TEMPFAIL = 75
+EX_TIMEOUT = 124
+EX_SLICER = 125
+EX_NOT_EXECUTABLE = 126
+EX_NOT_FOUND = 127
+
+
+class SlicerError(Exception):
+    """slicer itself could not do what was asked.
+
+    ``message`` says what was wrong, ``where`` the place it was found (file:line:column, an option, a
+    path), ``hint`` what the user can do. ``kind`` is the stable word that ``--json`` and the journal use.
+    """
+
+    exit_code = EX_SLICER
+    kind = "error"
+
+    def __init__(self, message: str, *, where: str = "", hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.where = where
+        self.hint = hint
+
+    def __str__(self) -> str:
+        where = f"{self.where}: " if self.where else ""
+        hint = f" ({self.hint})" if self.hint else ""
+        return f"{where}{self.message}{hint}"
+
+
+class UsageError(SlicerError):
+    """Something on the command line cannot be right."""
+
+    exit_code = EX_USAGE
+    kind = "usage"
+
+
+class ConfigError(SlicerError):
+    """A configuration file cannot be read or does not make sense."""
+
+    kind = "config"
+
+
+class UnknownProfile(UsageError):
+    kind = "unknown-profile"
+
+
+class Infeasible(UsageError):
+    """The request could not be met even by an empty machine; waiting would never end."""
+
+    kind = "infeasible"
+
+
+class StateError(SlicerError):
+    """The state directory cannot be used, or holds something that slicer must not trust."""
+
+    kind = "state"
+
+
+class BackendError(SlicerError):
+    """systemd (or the plain backend) refused or failed."""
+
+    kind = "backend"
+
+
+class CannotExecute(SlicerError):
+    """The command exists but cannot be executed (exit code 126)."""
+
+    exit_code = EX_NOT_EXECUTABLE
+    kind = "cannot-execute"
+
+
+class CommandNotFound(SlicerError):
+    """There is no such command (exit code 127)."""
+
+    exit_code = EX_NOT_FOUND
+    kind = "command-not-found"

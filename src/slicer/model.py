@@ -1,0 +1,174 @@
+"""The words of slicer as types: job, profile, lease, scope, outcome.
+
+Everything here is immutable data without behaviour that touches the machine. This module is on the hot
+path of ``slicer run``: it imports nothing but :mod:`slicer.record`.
+"""
+
+from __future__ import annotations
+
+from slicer.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+    Manager = Literal["system", "user"]
+    BackendName = Literal["systemd", "plain", "inner"]
+    SliceName = Literal["cpu", "gpu"]
+    Reason = Literal["exited", "signal", "oom-kill", "timeout", "stopped", "unknown"]
+    Value = bool | int | str | bytes | tuple[tuple[str, str], ...] | tuple[tuple[str, int], ...]
+
+SLICES: tuple[SliceName, ...] = ("cpu", "gpu")
+
+
+@record
+class Gpu:
+    """One physical GPU (or MIG-less device) as NVML reports it."""
+
+    index: int
+    uuid: str
+    name: str
+    memory_mib: int
+    pci_bus_id: str
+    minor: int  # the N of /dev/nvidiaN
+
+
+@record
+class GpuProcess:
+    """A process that has a context on a GPU. ``used_mib`` is None where the driver does not say."""
+
+    gpu_uuid: str
+    pid: int
+    used_mib: int | None
+
+
+@record
+class Host:
+    """What a decision may know about this machine, taken once."""
+
+    cpus: tuple[int, ...]  # the CPUs this process may run on
+    memory_bytes: int  # physical memory
+
+
+@record
+class Property:
+    """A systemd resource property, ready to be sent.
+
+    ``name`` is systemd's directive (``MemoryMax``), ``dbus_name``/``signature``/``value`` what
+    StartTransientUnit takes (``MemoryMax``, ``t``, bytes), ``text`` what the user wrote.
+    """
+
+    name: str
+    dbus_name: str
+    signature: str
+    value: Value
+    text: str
+
+
+@record
+class Profile:
+    """A named set of limits and needs with every default resolved for this machine.
+
+    ``sources`` names the origin of each value ("built-in heavy", "/etc/slicer/config.toml:12", "--set");
+    its keys are this record's field names, ``env.NAME`` for variables and the directive for properties.
+    """
+
+    name: str
+    description: str
+    slice: SliceName
+    gpus: int
+    cpu_slots: int
+    threads: int  # the cap for OMP_NUM_THREADS and its kin
+    timeout_s: float | None  # wall time, None: unlimited
+    linger: bool  # wait for leftovers instead of ending them
+    env: dict[str, str]
+    properties: dict[str, Property]
+    sources: dict[str, str]
+
+
+@record
+class Request:
+    """What a job asks of the ledger. ``expect_s`` is the user's own estimate of its run time."""
+
+    job: str  # the job's id: 12 lower-case hex digits
+    name: str
+    command: tuple[str, ...]
+    gpus: int
+    cpu_slots: int
+    expect_s: float | None
+
+
+@record
+class Lease:
+    """The right to use resources, held by one job until its scope is empty."""
+
+    job: str
+    name: str
+    command: str  # for people: quoted as a shell would read it, cut to a sensible length
+    pid: int  # the supervisor (the command itself with --exec)
+    pid_start: int  # field 22 of /proc/PID/stat: with boot_id it makes pid unique
+    boot_id: str
+    uid: int
+    backend: BackendName
+    manager: Manager
+    unit: str  # "" under the plain backend
+    cgroup: str  # absolute path below /sys/fs/cgroup; "" until the scope is up
+    gpus: tuple[str, ...]  # UUIDs
+    cpu_slots: int
+    since_s: float  # CLOCK_BOOTTIME seconds when it was granted
+    expect_s: float | None
+
+
+@record
+class ScopeSpec:
+    """Everything StartTransientUnit needs for a job's scope, except the process."""
+
+    unit: str
+    slice: str  # "gpu.slice"
+    description: str
+    properties: tuple[Property, ...]
+    manager: Manager
+
+
+@record
+class Usage:
+    """What a job used, read from its cgroup (None: not known here). Bytes and seconds."""
+
+    cpu_s: float | None = None
+    cpu_user_s: float | None = None
+    cpu_system_s: float | None = None
+    throttled_s: float | None = None
+    memory_peak_bytes: int | None = None
+    io_read_bytes: int | None = None
+    io_write_bytes: int | None = None
+    oom_kills: int | None = None
+    pressure_cpu_s: float | None = None  # PSI "some" totals
+    pressure_memory_s: float | None = None
+    pressure_io_s: float | None = None
+
+
+@record
+class Outcome:
+    """What became of a job."""
+
+    job: str
+    name: str
+    command: tuple[str, ...]
+    profile: str
+    backend: BackendName
+    manager: Manager
+    unit: str
+    slice: str
+    gpus: tuple[str, ...]
+    cpu_slots: int
+    uid: int
+    reason: Reason
+    exit_code: int  # what slicer itself exits with
+    signal: int | None  # the signal that ended the command
+    started_at: float  # seconds since the epoch, for people; durations below are monotonic
+    waited_s: float  # from the request to the lease
+    wall_s: float  # from the command's start to its end
+    usage: Usage
+    leftovers: int  # processes that outlived the command and were ended
+    enforced: tuple[str, ...]  # directives that really act here
+    not_enforced: tuple[str, ...]  # asked for, but not acting here
