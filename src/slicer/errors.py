@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slicer.placement import Busy
+
 EX_OK = 0
 EX_USAGE = 2
 EX_TEMPFAIL = 75
@@ -50,7 +54,7 @@ class UnknownProfile(UsageError):
     kind = "unknown-profile"
 
 
-class Infeasible(UsageError):
+class InfeasibleError(UsageError):
     """The request could not be met even by an empty machine; waiting would never end."""
 
     kind = "infeasible"
@@ -66,6 +70,18 @@ class BackendError(SlicerError):
     """systemd (or the plain backend) refused or failed."""
 
     kind = "backend"
+
+
+class BusyError(SlicerError):
+    """What was asked for is held by others, and the caller did not want to wait (exit code 75)."""
+
+    exit_code = EX_TEMPFAIL
+    kind = "busy"
+
+    def __init__(self, busy: Busy) -> None:
+        super().__init__(f"{busy.kind} is busy", hint="run without --no-wait to queue up")
+        self.busy = busy
+        self.kind = f"{busy.kind}-busy"
 
 
 class CannotExecute(SlicerError):

@@ -107,6 +107,7 @@ class Lease:
     command: str  # for people: quoted as a shell would read it, cut to a sensible length
     pid: int  # the supervisor (the command itself with --exec)
     pid_start: int  # field 22 of /proc/PID/stat: with boot_id it makes pid unique
+    keeper: int  # the process that stays in the scope as the command's parent; 0 before the start
     boot_id: str
     uid: int
     backend: BackendName
@@ -116,6 +117,24 @@ class Lease:
     gpus: tuple[str, ...]  # UUIDs
     cpu_slots: int
     since_s: float  # CLOCK_BOOTTIME seconds when it was granted
+    expect_s: float | None
+
+
+@record
+class Ticket:
+    """A request that waits for its lease. Its order is (priority, highest first; arrival; job)."""
+
+    job: str
+    name: str
+    command: str
+    pid: int
+    pid_start: int
+    boot_id: str
+    uid: int
+    priority: int
+    arrived_s: float  # CLOCK_BOOTTIME seconds
+    gpus: int
+    cpu_slots: int
     expect_s: float | None
 
 

@@ -1,1 +1,68 @@
-"""backend"""
+"""Where a job's limits come from: systemd, or (without it) what an unprivileged process can do itself."""
+
+from __future__ import annotations
+
+import os
+
+from slicer.errors import BackendError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    from collections.abc import Callable
+
+    from slicer.keeper import Watchdog
+    from slicer.model import BackendName, Manager, ScopeSpec
+
+    class Backend(Protocol):
+        """One way to put a process under limits."""
+
+        name: BackendName
+        manager: Manager
+        notice: str  # what the user should know, once a job; "" for nothing
+
+        def prepare(self) -> None:
+            """Do what can be done before the lease is there (connect, import). Raises BackendError."""
+
+        def after_fork(self) -> None:
+            """In the keeper: let go of what only the parent may use."""
+
+        def start(self, spec: ScopeSpec, pid: int) -> str:
+            """Put the stopped process ``pid`` into its scope and apply the limits.
+
+            Returns the cgroup as /proc/PID/cgroup names it ("" where there is none). Raises BackendError;
+            then the process is in no scope.
+            """
+
+        def enforced(self, spec: ScopeSpec, cgroup: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+            """The spec's directives that act here, and those that do not."""
+
+        def members(self, cgroup: str, besides: int) -> Callable[[], list[int]]:
+            """In the keeper: how to list the job's processes, without the keeper and ``besides``."""
+
+        def watchdog(self, spec: ScopeSpec) -> Watchdog | None:
+            """In the keeper: what has to be enforced from user space."""
+
+        def stop(self, unit: str) -> None:
+            """End everything in the unit and wait for it. Raises BackendError."""
+
+        def close(self) -> None:
+            """Give up what :meth:`prepare` holds."""
+
+
+BOOTED = "/run/systemd/system"  # sd_booted(3)
+
+
+def choose(wanted: str, uid: int) -> Backend:
+    """The backend for ``--backend wanted``: "auto" takes systemd where it runs. Raises BackendError."""
+    has_systemd = os.path.isdir(BOOTED)
+    if wanted == "systemd" and not has_systemd:
+        raise BackendError("systemd does not run here", where="--backend systemd", hint="use --backend auto or plain")
+    if wanted == "plain" or not has_systemd:
+        from slicer.backend.plain import PlainBackend
+
+        return PlainBackend(uid)
+    from slicer.backend.systemd import SystemdBackend
+
+    return SystemdBackend("system" if uid == 0 else "user")

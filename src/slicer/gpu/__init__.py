@@ -1,1 +1,61 @@
-"""gpu"""
+"""GPUs, as far as slicer needs to know them: which there are, and who uses them.
+
+:func:`open_gpus` is the way in; it loads the driver's library only when somebody asks for GPUs.
+"""
+
+from __future__ import annotations
+
+from slicer.errors import SlicerError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal, Protocol
+
+    from slicer.model import Gpu, GpuProcess
+
+    NoGpuReason = Literal[
+        "no-pynvml", "no-library", "no-driver", "driver-mismatch", "no-devices", "permission"
+    ]
+
+    class Gpus(Protocol):
+        """A view of this machine's GPUs. Each call asks anew; each may raise GpuError."""
+
+        def list(self) -> tuple[Gpu, ...]:
+            """The physical GPUs in CUDA's PCI_BUS_ID order, ``index`` counting in that order."""
+
+        def processes(self) -> tuple[GpuProcess, ...]:
+            """The processes with a context on any of them, one entry for each GPU and process."""
+
+        def notes(self) -> tuple[str, ...]:
+            """What :meth:`list` saw that a user should know: a GPU that is lost, MIG mode, …"""
+
+        def close(self) -> None:
+            """Give the library back. Safe to repeat."""
+
+
+class GpuError(SlicerError):
+    """The driver failed to answer about a GPU that is there."""
+
+    kind = "gpu"
+
+
+class NoGpu(GpuError):
+    """No GPU can be used here. ``reason`` is the stable word for why."""
+
+    kind = "no-gpu"
+
+    def __init__(self, reason: NoGpuReason, message: str, *, hint: str) -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
+
+
+def open_gpus() -> Gpus:
+    """The GPUs of this machine through NVML; the caller closes it.
+
+    Raises NoGpu when there are none that could be used, whose ``reason`` tells apart a missing pynvml,
+    driver library, loaded driver, device or permission, and a driver that does not match its library;
+    GpuError when NVML fails in any other way.
+    """
+    from slicer.gpu.nvml import Nvml
+
+    return Nvml()

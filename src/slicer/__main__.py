@@ -1,0 +1,21 @@
+"""The entry point. ``slicer run`` goes the fast way, everything else through click."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line in sys.argv and exit with its code."""
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["run"]:
+        from slicer.cli.run import main as run
+
+        sys.exit(run(arguments[1:]))
+    from slicer.cli.app import main as other
+
+    sys.exit(other(arguments))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""Machines without systemd (containers, WSL): what one process can do for another, and no pretence of more.
+
+CPU affinity stands in for the quota, niceness for the weight, and a guard in the keeper for MemoryMax. All of
+it is best effort: a job's children inherit it, but nothing stops them from leaving it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+
+from slicer.errors import BackendError
+from slicer.quantity import mask_to_cpus
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import psutil
+
+    from slicer.model import BackendName, Manager, Property, Reason, ScopeSpec
+
+_PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
+_DEFAULT_WEIGHT = 100
+_INFINITY = 2**64 - 1
+
+# What is done here, and how; the rest of what was asked for is reported as not enforced.
+_BEST_EFFORT = {
+    "CPUQuota": "by CPU affinity",
+    "AllowedCPUs": "by CPU affinity",
+    "CPUWeight": "by niceness",
+    "MemoryMax": "by a guard that looks 4 times a second",
+    "RuntimeMaxSec": "by the keeper",
+    "TimeoutStopSec": "by the keeper",
+}
+
+
+class PlainBackend:
+    """No scopes: the job is the keeper's descendants."""
+
+    name: BackendName = "plain"
+    notice = "no systemd here: limits are best effort (affinity, niceness, a memory guard), see `slicer history`"
+
+    def __init__(self, uid: int) -> None:
+        self.manager: Manager = "system" if uid == 0 else "user"
+
+    def prepare(self) -> None:
+        """Nothing to prepare."""
+
+    def after_fork(self) -> None:
+        """Adopt what the command leaves behind, so that it still counts to the job."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+    def start(self, spec: ScopeSpec, pid: int) -> str:
+        """Set affinity and niceness, which the command inherits."""
+        given = {item.name: item for item in spec.properties}
+        try:
+            cpus = affinity(given, sorted(os.sched_getaffinity(0)), pid)
+            if cpus:
+                os.sched_setaffinity(pid, cpus)
+            weight = given.get("CPUWeight")
+            if weight is not None and isinstance(weight.value, int):
+                wanted = os.getpriority(os.PRIO_PROCESS, pid) + niceness(weight.value)
+                if os.geteuid() == 0 or niceness(weight.value) > 0:
+                    os.setpriority(os.PRIO_PROCESS, pid, max(-20, min(19, wanted)))
+        except OSError as error:
+            raise BackendError(f"cannot limit the job: {error.strerror}") from error
+        return ""
+
+    def enforced(self, spec: ScopeSpec, cgroup: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What acts here as well as it can, each with its means, and what does not act at all."""
+        done = tuple(f"{p.name} ({_BEST_EFFORT[p.name]})" for p in spec.properties if p.name in _BEST_EFFORT)
+        return done, tuple(p.name for p in spec.properties if p.name not in _BEST_EFFORT)
+
+    def members(self, cgroup: str, besides: int) -> Callable[[], list[int]]:
+        """The keeper's descendants, adopted orphans included."""
+
+        def living() -> list[int]:
+            try:
+                os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return []  # the usual case, without the cost of psutil
+            return [process.pid for process in _descendants() if process.pid != besides]
+
+        return living
+
+    def watchdog(self, spec: ScopeSpec) -> MemoryGuard | None:
+        """The guard for MemoryMax, when there is one."""
+        limit = next((item.value for item in spec.properties if item.name == "MemoryMax"), None)
+        return MemoryGuard(limit) if isinstance(limit, int) and limit < _INFINITY else None
+
+    def stop(self, unit: str) -> None:
+        """Nothing that a bereaved supervisor could find its job by."""
+
+    def close(self) -> None:
+        """Nothing to give up."""
+
+
+def affinity(given: dict[str, Property], available: list[int], seed: int) -> set[int]:
+    """The CPUs for a job: as many as its quota fills, from a place that differs from job to job."""
+    allowed = given.get("AllowedCPUs")
+    if allowed is not None and isinstance(allowed.value, bytes):
+        available = [cpu for cpu in mask_to_cpus(allowed.value) if cpu in available] or available
+    quota = given.get("CPUQuota")
+    if quota is not None and isinstance(quota.value, int):
+        count = max(1, min(len(available), math.ceil(quota.value / 1e6)))
+        first = seed % len(available)
+        available = (available + available)[first : first + count]
+    return set(available)
+
+
+def niceness(weight: int) -> int:
+    """The nice increment nearest to a CPU weight (100 is 0), by the kernel's factor of 1.25 a step."""
+    return round(math.log(_DEFAULT_WEIGHT / max(1, weight)) / math.log(1.25))
+
+
+class MemoryGuard:
+    """Ends a job whose processes together use more than the limit. ``peak_bytes`` is the most seen."""
+
+    interval_s = 0.25
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self.peak_bytes = 0
+
+    def check(self) -> Reason | None:
+        """Private memory of each process, and shared memory once (the largest share of any)."""
+        private, shared = 0, 0
+        for process in _descendants():
+            try:
+                memory = process.memory_info()
+            except Exception as error:  # psutil's own classes; only "it is gone" is expected
+                if type(error).__name__ in ("NoSuchProcess", "ZombieProcess", "AccessDenied"):
+                    continue
+                raise
+            private += max(0, memory.rss - memory.shared)
+            shared = max(shared, memory.shared)
+        self.peak_bytes = max(self.peak_bytes, private + shared)
+        return "oom-kill" if private + shared > self._limit_bytes else None
+
+
+def _descendants() -> list[psutil.Process]:
+    import psutil
+
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.NoSuchProcess:
+            continue
+    return found

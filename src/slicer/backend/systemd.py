@@ -1,0 +1,263 @@
+"""Transient scopes over D-Bus. The only importer of pystemd."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from slicer import cgroup
+from slicer.errors import BackendError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from slicer.model import BackendName, Manager, Property, ScopeSpec
+
+_DESTINATION = b"org.freedesktop.systemd1"
+_PATH = b"/org/freedesktop/systemd1"
+_MANAGER = b"org.freedesktop.systemd1.Manager"
+
+# How long systemd may take to start a scope (PID 1 can be slow under memory pressure), in seconds.
+START_DEADLINE_S = 30.0
+STOP_DEADLINE_S = 120.0
+
+
+def _load_dbuslib() -> Any:
+    """pystemd's extension module, without the package around it.
+
+    ``import pystemd`` runs lxml, inspect and typing (60-75 ms); the extension itself needs from its package
+    one str-to-bytes helper and an exception factory. If a pystemd comes along that needs more, the plain
+    import below serves, only slower.
+    """
+    found = sys.modules.get("pystemd.dbuslib")
+    if found is not None:
+        return found
+    # importlib.util.find_spec does the same but imports as much as the package that we step around.
+    specs = (finder.find_spec("pystemd", None) for finder in sys.meta_path)
+    spec = next((spec for spec in specs if spec is not None), None)
+    if spec is None or spec.submodule_search_locations is None:
+        raise BackendError("pystemd is not installed", hint="reinstall slicer, or use --backend plain")
+    stubs = {name: type(sys)(name) for name in ("pystemd", "pystemd.utils", "pprint")}
+    stubs["pystemd"].__path__ = list(spec.submodule_search_locations)
+    vars(stubs["pystemd.utils"])["x2char_star"] = lambda value: value.encode() if isinstance(value, str) else value
+    vars(stubs["pprint"])["pformat"] = repr
+    kept = {name: sys.modules[name] for name in stubs if name in sys.modules}
+    sys.modules.update({name: stub for name, stub in stubs.items() if name not in kept})
+    try:
+        import pystemd.dbuslib as dbuslib
+    except ImportError:
+        dbuslib = None
+    finally:
+        for name in stubs:
+            if name not in kept:
+                del sys.modules[name]
+    if dbuslib is None:
+        import pystemd.dbuslib as dbuslib
+    return dbuslib
+
+
+class SystemdBackend:
+    """The system manager for root, the user manager for everybody else."""
+
+    name: BackendName = "systemd"
+    notice = ""
+
+    def __init__(self, manager: Manager) -> None:
+        self.manager: Manager = manager
+        self._bus: Any = None
+        self._lib: Any = None
+        self._fd = -1
+
+    def prepare(self) -> None:
+        """Connect to the bus. Raises BackendError with the way out."""
+        if self._bus is not None:
+            return
+        if cgroup.root() is None:
+            raise BackendError("no cgroup v2 hierarchy is mounted", hint="boot with systemd.unified_cgroup_hierarchy=1")
+        self._lib = _load_dbuslib()
+        if self.manager == "user":
+            _find_user_bus()
+        bus = self._lib.DBus(user_mode=self.manager == "user")
+        try:
+            bus.open()
+        except Exception as error:  # pystemd raises one of thirty classes, all plain Exceptions
+            raise _no_bus(self.manager, error) from error
+        self._bus = bus
+        self._fd = bus.get_fd()
+
+    def close(self) -> None:
+        if self._bus is not None:
+            self._bus.close()
+            self._bus = None
+
+    def after_fork(self) -> None:
+        """In a child: let go of the parent's connection (sd-bus itself refuses to, after a fork)."""
+        if self._bus is not None:
+            os.close(self._fd)
+            self._bus = None
+
+    def start(self, spec: ScopeSpec, pid: int) -> str:
+        """Start the scope with the process in it and wait until systemd has done so."""
+        self.prepare()
+        finished = _JobWatch(self._bus)
+        pidfd = os.pidfd_open(pid)
+        try:
+            job = self._start_transient(spec, pid, pidfd)
+            result = finished.wait(job, START_DEADLINE_S)
+        finally:
+            os.close(pidfd)
+        if result != b"done":
+            raise BackendError(
+                f"systemd could not start {spec.unit}: the start job ended as {result.decode()!r}",
+                hint=f"see journalctl{_user_flag(self.manager)} -u {spec.unit}",
+            )
+        return _verify(spec.unit, pid)
+
+    def _start_transient(self, spec: ScopeSpec, pid: int, pidfd: int) -> bytes:
+        try:
+            return self._call_start(spec, ("PIDFDs", "ah", [pidfd]))
+        except Exception as error:
+            if "PIDFDs" not in _message(error):
+                raise _refused(spec, error) from error
+        try:  # systemd before 255
+            return self._call_start(spec, ("PIDs", "au", [pid]))
+        except Exception as error:
+            raise _refused(spec, error) from error
+
+    def _call_start(self, spec: ScopeSpec, process: tuple[str, str, Any]) -> bytes:
+        properties: list[tuple[str, str, Any]] = [
+            ("Description", "s", spec.description.encode("utf-8", "replace")),
+            ("Slice", "s", spec.slice),
+            ("CollectMode", "s", "inactive-or-failed"),
+            *((p.dbus_name, p.signature, p.value) for p in spec.properties),
+            process,
+        ]
+        arguments = [(ord("s"), spec.unit.encode()), (ord("s"), b"fail"), (ord("a"), b"(sv)")]
+        for name, signature, value in properties:
+            arguments += [(ord("r"), b"sv"), (ord("s"), name.encode()), (ord("v"), signature.encode())]
+            arguments += self._lib.apply_signature(signature.encode(), [value])
+            arguments += [(-1, None), (-1, None)]
+        arguments += [(-1, None), (ord("a"), b"(sa(sv))"), (-1, None)]
+        reply = self._bus.call_method(_DESTINATION, _PATH, _MANAGER, b"StartTransientUnit", arguments)
+        return bytes(reply.body)
+
+    def stop(self, unit: str) -> None:
+        """Stop a unit (SIGTERM, then SIGKILL after its stop timeout) and wait for it. Raises BackendError."""
+        self.prepare()
+        finished = _JobWatch(self._bus)
+        arguments = [(ord("s"), unit.encode()), (ord("s"), b"replace")]
+        try:
+            reply = self._bus.call_method(_DESTINATION, _PATH, _MANAGER, b"StopUnit", arguments)
+        except Exception as error:
+            raise BackendError(f"systemd did not stop {unit}: {_message(error)}") from error
+        finished.wait(bytes(reply.body), STOP_DEADLINE_S)
+
+    def members(self, cgroup_name: str, besides: int) -> Callable[[], list[int]]:
+        directory, own = cgroup.path_of(cgroup_name), os.getpid()
+        return lambda: [pid for pid in cgroup.processes(directory) if pid not in (own, besides)]
+
+    def watchdog(self, spec: ScopeSpec) -> None:
+        """Nothing: the kernel enforces."""
+
+    def enforced(self, spec: ScopeSpec, cgroup_name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Judge by the controllers that the scope's cgroup really has."""
+        from slicer.properties import controller
+
+        active = cgroup.controllers(cgroup.path_of(cgroup_name))
+
+        def acts(item: Property) -> bool:
+            needed = controller(item.name)
+            if needed == "devices":  # a BPF program, and only the system manager may load it
+                return self.manager == "system"
+            return not needed or needed in active
+
+        return (
+            tuple(p.name for p in spec.properties if acts(p)),
+            tuple(p.name for p in spec.properties if not acts(p)),
+        )
+
+
+class _JobWatch:
+    """Sees the ends of systemd's jobs from now on: made before the job, or its end could be missed."""
+
+    def __init__(self, bus: Any) -> None:
+        self._bus = bus
+        self._results: dict[bytes, bytes] = {}
+
+        def removed(message: Any, error: object = None, userdata: object = None) -> None:
+            message.process_reply(False)
+            _, path, _, result = message.body
+            self._results[bytes(path)] = bytes(result)
+
+        self._callback = removed  # the C side holds no reference
+        bus.match_signal(_DESTINATION, _PATH, _MANAGER, b"JobRemoved", removed, None)
+
+    def wait(self, job: bytes, deadline_s: float) -> bytes:
+        """The result of the job ("done", "failed", "canceled", …). Raises BackendError when it takes too long."""
+        end = time.monotonic() + deadline_s
+        while job not in self._results:
+            left = end - time.monotonic()
+            if left <= 0:
+                raise BackendError(
+                    f"systemd did not answer within {deadline_s:g} s", hint="is PID 1 stuck? see systemctl list-jobs"
+                )
+            try:
+                self._bus.process()
+                if job not in self._results:
+                    self._bus.wait(int(left * 1e6))
+            except Exception as error:
+                if getattr(error, "errno", 0) == -4:  # EINTR: a signal that we only take note of
+                    continue
+                raise BackendError(f"the connection to systemd broke: {_message(error)}") from error
+        return self._results[job]
+
+
+def _verify(unit: str, pid: int) -> str:
+    """The process's cgroup, once it is really the scope's.
+
+    systemd before 257.13 can report a scope as started and drop it at once (systemd #36781): then the command
+    would run without its limits.
+    """
+    found = cgroup.of(pid)
+    if found.rsplit("/", 1)[-1] != unit:
+        raise BackendError(
+            f"systemd started {unit}, but the process is in {found or 'no cgroup'}", hint="try again; see systemd #36781"
+        )
+    return found
+
+
+def _find_user_bus() -> None:
+    """Under sudo and cron the variable is missing although the user's manager runs."""
+    runtime = f"/run/user/{os.getuid()}"
+    if "XDG_RUNTIME_DIR" not in os.environ and os.path.exists(f"{runtime}/bus"):
+        os.environ["XDG_RUNTIME_DIR"] = runtime
+
+
+def _user_flag(manager: Manager) -> str:
+    return " --user" if manager == "user" else ""
+
+
+def _message(error: BaseException) -> str:
+    text = getattr(error, "err_message", "") or str(error)
+    text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+    return str(text).strip()
+
+
+def _no_bus(manager: Manager, error: BaseException) -> BackendError:
+    reason = os.strerror(abs(int(getattr(error, "errno", 0) or 0)))
+    if manager == "user":
+        return BackendError(
+            f"no connection to your user manager: {reason}",
+            hint=f"log in properly or run 'loginctl enable-linger {os.getuid()}' as root; --backend plain runs without limits",
+        )
+    return BackendError(
+        f"no connection to systemd: {reason}", hint="is dbus running? --backend plain runs without systemd's limits"
+    )
+
+
+def _refused(spec: ScopeSpec, error: BaseException) -> BackendError:
+    asked = ", ".join(f"{p.name}={p.text}" for p in spec.properties)
+    return BackendError(f"systemd refused {spec.unit}: {_message(error)}", hint=f"asked for {asked}")

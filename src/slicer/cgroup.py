@@ -1,0 +1,129 @@
+"""Reading cgroups (v2). Nothing here writes: limits are systemd's business."""
+
+from __future__ import annotations
+
+import os
+
+from slicer.model import Usage
+from slicer.proc import read_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# The unified hierarchy's place in "unified" and in "hybrid" set-ups.
+_ROOTS = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
+
+
+def root() -> str | None:
+    """Where the v2 hierarchy is mounted, or None where there is none."""
+    for path in _ROOTS:
+        if os.path.exists(f"{path}/cgroup.procs"):
+            return path
+    return None
+
+
+def of(pid: int | str) -> str:
+    """The v2 cgroup of a process as /proc tells it ("/gpu.slice/slicer-x.scope"); "" when unknown."""
+    try:
+        lines = read_text(f"/proc/{pid}/cgroup").splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    return next((line[3:] for line in lines if line.startswith("0::")), "")
+
+
+def path_of(cgroup: str) -> str:
+    """The directory of a cgroup named as in /proc/PID/cgroup."""
+    return (root() or _ROOTS[0]) + cgroup
+
+
+def populated(directory: str) -> bool:
+    """Whether any live process is in the cgroup or below it. A cgroup that is gone is empty."""
+    try:
+        return "populated 1" in read_text(f"{directory}/cgroup.events")
+    except (FileNotFoundError, OSError):
+        return False
+
+
+def processes(directory: str) -> Iterator[int]:
+    """Process ids in the cgroup and below it."""
+    try:
+        text = read_text(f"{directory}/cgroup.procs", 1 << 20)
+        children = [entry.path for entry in os.scandir(directory) if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return  # removed while we looked: nobody is in it
+    # 0 stands for a process outside our pid namespace.
+    yield from (pid for pid in map(int, text.split()) if pid)
+    for child in children:
+        yield from processes(child)
+
+
+def controllers(directory: str) -> frozenset[str]:
+    """The controllers that act on this cgroup ("cpu", "memory", "io", …)."""
+    try:
+        return frozenset(read_text(f"{directory}/cgroup.controllers").split())
+    except OSError:
+        return frozenset()
+
+
+def _flat(directory: str, name: str) -> dict[str, int]:
+    """A flat-keyed file such as cpu.stat; empty when the controller is off or the cgroup is gone."""
+    try:
+        lines = read_text(f"{directory}/{name}").splitlines()
+    except OSError:
+        return {}
+    return {key: int(value) for key, _, value in (line.partition(" ") for line in lines) if value.isdigit()}
+
+
+def _number(directory: str, name: str) -> int | None:
+    try:
+        return int(read_text(f"{directory}/{name}"))
+    except (OSError, ValueError):
+        return None
+
+
+def _io_bytes(directory: str) -> tuple[int | None, int | None]:
+    try:
+        lines = read_text(f"{directory}/io.stat").splitlines()
+    except OSError:
+        return None, None
+    totals = {"rbytes": 0, "wbytes": 0}
+    for line in lines:
+        for item in line.split()[1:]:
+            key, _, value = item.partition("=")
+            if key in totals:
+                totals[key] += int(value)
+    return totals["rbytes"], totals["wbytes"]
+
+
+def _stalled_s(directory: str, resource: str) -> float | None:
+    """Seconds in which some task of the cgroup waited for the resource (PSI "some" total)."""
+    try:
+        first = read_text(f"{directory}/{resource}.pressure").split("\n", 1)[0]
+    except OSError:
+        return None  # PSI is off in this kernel
+    _, _, total = first.partition("total=")
+    return int(total) / 1e6 if total.isdigit() else None
+
+
+def usage(directory: str) -> Usage:
+    """What the cgroup has used so far. Each figure is None where its file is not there."""
+    cpu = _flat(directory, "cpu.stat")
+
+    def seconds(key: str) -> float | None:
+        return cpu[key] / 1e6 if key in cpu else None
+
+    read, written = _io_bytes(directory)
+    return Usage(
+        cpu_s=seconds("usage_usec"),
+        cpu_user_s=seconds("user_usec"),
+        cpu_system_s=seconds("system_usec"),
+        throttled_s=seconds("throttled_usec"),
+        memory_peak_bytes=_number(directory, "memory.peak"),
+        io_read_bytes=read,
+        io_write_bytes=written,
+        oom_kills=_flat(directory, "memory.events").get("oom_kill"),
+        pressure_cpu_s=_stalled_s(directory, "cpu"),
+        pressure_memory_s=_stalled_s(directory, "memory"),
+        pressure_io_s=_stalled_s(directory, "io"),
+    )

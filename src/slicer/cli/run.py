@@ -1,0 +1,124 @@
+"""``slicer run``: the hot path. Imports neither click nor rich."""
+
+from __future__ import annotations
+
+import _signal as signal
+import os
+
+from slicer.cli import runoptions, say
+from slicer.errors import EX_SLICER, BusyError, SlicerError, UsageError
+from slicer.launch import Ask, run
+from slicer.profiles import Overrides
+from slicer.quantity import QuantityError, parse_duration
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import Any
+
+    from slicer.model import Outcome
+
+
+class _Interrupted(BaseException):
+    """A signal came before the job ran: nothing is left to do but to leave cleanly."""
+
+    def __init__(self, signo: int) -> None:
+        self.signo = signo
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command line after ``slicer run``; returns slicer's exit code."""
+    try:
+        options, command = runoptions.parse(arguments)
+        if options["help"]:
+            return _help()
+        return _run(options, command)
+    except BusyError as failure:
+        say.busy_json(failure.busy)
+        return failure.exit_code
+    except SlicerError as failure:
+        say.error(failure)
+        return failure.exit_code
+    except _Interrupted as interrupted:
+        return _die_of(interrupted.signo)
+
+
+def ask_of(options: dict[str, Any], command: tuple[str, ...]) -> Ask:
+    """What the parsed options ask for. Raises UsageError."""
+    if not command:
+        raise UsageError("no command given", hint="slicer run [OPTIONS] -- COMMAND [ARGUMENTS]")
+    if options["outcome"]:
+        _check_outcome(options["outcome"])
+    if options["exec"] and (options["outcome"] or options["journal"]):
+        clash = "--outcome" if options["outcome"] else "--journal"
+        raise UsageError(f"{clash} cannot go with --exec: nobody stays to do it", where="--exec")
+    return Ask(
+        command=command,
+        profile=options["profile"],
+        overrides=Overrides(options["gpus"], options["timeout"], options["linger"], options["set"]),
+        name=options["name"],
+        expect_s=_seconds(options["expect"], "--expect"),
+        wait=options["wait"],
+        backend=options["backend"],
+        exec=options["exec"],
+        journal=options["journal"],
+        outcome_path=options["outcome"],
+    )
+
+
+def _run(options: dict[str, Any], command: tuple[str, ...]) -> int:
+    ask = ask_of(options, command)
+    if options["dry_run"]:
+        from slicer.cli.dryrun import show
+
+        show(ask)
+        return 0
+    messages = say.Messages(options["verbosity"])
+    for signo in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(signo) != signal.SIG_IGN:
+            signal.signal(signo, _interrupt)
+    outcome = run(ask, os.environ, messages)
+    messages.finished(outcome)
+    return _exit_code(outcome)
+
+
+def _interrupt(signo: int, frame: FrameType | None) -> None:
+    raise _Interrupted(signo)
+
+
+def _exit_code(outcome: Outcome) -> int:
+    # A shell stops its loop on Ctrl-C only when it sees its child die of it.
+    if outcome.reason == "signal" and outcome.signal == signal.SIGINT:
+        return _die_of(signal.SIGINT)
+    return outcome.exit_code
+
+
+def _die_of(signo: int) -> int:
+    """End as if the signal had not been handled."""
+    signal.signal(signo, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signo})
+    os.kill(os.getpid(), signo)
+    return EX_SLICER  # not reached
+
+
+def _seconds(text: str | None, option: str) -> float | None:
+    if text is None:
+        return None
+    try:
+        return parse_duration(text) / 1e6
+    except QuantityError as error:
+        raise UsageError(str(error), where=option) from error
+
+
+def _check_outcome(path: str) -> None:
+    """Better now than after hours of work."""
+    directory = os.path.dirname(path) or "."
+    if os.path.isdir(path) or not os.access(directory, os.W_OK | os.X_OK):
+        raise UsageError("cannot be written there", where=f"--outcome {path}", hint="name a file in a directory of yours")
+
+
+def _help() -> int:
+    from slicer.cli.app import app
+
+    app(["run", "--help"], standalone_mode=False)
+    return 0

@@ -1,0 +1,135 @@
+"""What people read on stderr while a job runs, and the one line of JSON that scripts read."""
+
+from __future__ import annotations
+
+import os
+
+from slicer.ledger import now_s
+from slicer.placement import expected_remaining, first_to_finish
+from slicer.quantity import format_duration, format_size
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from slicer.errors import SlicerError
+    from slicer.model import Lease, Outcome
+    from slicer.placement import Busy
+
+_PREFIX = "slicer: "
+_REASONS = {
+    "oom-kill": "out of memory",
+    "timeout": "over its time limit",
+    "stopped": "stopped",
+    "signal": "killed",
+}
+
+
+def line(text: str) -> None:
+    """One line on stderr. A closed or full stderr stops no job."""
+    try:
+        os.write(2, f"{_PREFIX}{text}\n".encode("utf-8", "backslashreplace"))
+    except OSError:
+        pass
+
+
+def error(failure: SlicerError) -> None:
+    """An error as one line: what was wrong, where, and what to do."""
+    line(str(failure).replace("\n", " "))
+
+
+class Messages:
+    """Tells a person about one job. ``verbosity`` -1: nothing, 0: what matters, 1: all."""
+
+    def __init__(self, verbosity: int) -> None:
+        self._verbosity = verbosity
+
+    def notice(self, text: str) -> None:
+        if self._verbosity >= 0:
+            line(text)
+
+    def waiting(self, busy: Busy) -> None:
+        if self._verbosity < 0:
+            return
+        holder = first_to_finish(busy.holders, now_s())
+        behind = f", {busy.ahead} ahead of you" if busy.ahead else ""
+        line(f"waiting for {_KINDS[busy.kind]}{describe_holder(holder)}{behind}")
+
+    def acquired(self, lease: Lease, waited_s: float) -> None:
+        if self._verbosity < 0 or (self._verbosity == 0 and waited_s < 0.1):
+            return
+        after = f" after {format_duration(waited_s)}" if waited_s >= 0.1 else ""
+        line(f"acquired {describe_resources(lease.gpus, lease.cpu_slots)}{after} · {lease.unit or lease.job}")
+
+    def finished(self, outcome: Outcome) -> None:
+        if self._verbosity >= 0:
+            line(describe_outcome(outcome))
+        if self._verbosity >= 1 and outcome.not_enforced:
+            line(f"not enforced here: {', '.join(outcome.not_enforced)}")
+
+
+_KINDS = {"gpu": "a GPU", "cpu": "a CPU slot"}
+
+
+def describe_resources(gpus: tuple[str, ...], cpu_slots: int) -> str:
+    """"2 GPUs and 1 CPU slot"."""
+    parts = []
+    if gpus:
+        parts.append(f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''}")
+    if cpu_slots:
+        parts.append(f"{cpu_slots} CPU slot{'s' if cpu_slots > 1 else ''}")
+    return " and ".join(parts) or "nothing"
+
+
+def describe_holder(lease: Lease | None) -> str:
+    """" held by train (pid 42, slicer-….scope, for 12m, about 3m left)"."""
+    if lease is None:
+        return ""
+    now = now_s()
+    facts = [f"pid {lease.pid}", *([lease.unit] if lease.unit else []), f"for {format_duration(now - lease.since_s)}"]
+    left = expected_remaining(lease, now)
+    if left is not None:
+        facts.append(f"about {format_duration(left)} left" if left else "longer than it expected")
+    return f", held by {lease.name or lease.command} ({', '.join(facts)})"
+
+
+def describe_outcome(outcome: Outcome) -> str:
+    """The last line about a job: how it ended and what it took."""
+    used = outcome.usage
+    why = _REASONS.get(outcome.reason, "")
+    if outcome.reason == "signal" and outcome.signal:
+        why = f"killed by signal {outcome.signal}"
+    facts = [f"exit {outcome.exit_code}" + (f" ({why})" if why else ""), format_duration(outcome.wall_s)]
+    if used.cpu_s is not None:
+        facts.append(f"CPU {format_duration(used.cpu_s)}")
+    if used.memory_peak_bytes:
+        facts.append(f"memory {format_size(used.memory_peak_bytes)}")
+    if outcome.leftovers:
+        facts.append(f"{outcome.leftovers} leftover process{'es' if outcome.leftovers > 1 else ''} ended")
+    return f"{outcome.name or 'done'}: {' · '.join(facts)}" if outcome.name else f"done: {' · '.join(facts)}"
+
+
+def holder_dict(lease: Lease, now: float) -> dict[str, Any]:
+    """A lease's holder as ``--no-wait`` and ``status --json`` show it; times in seconds."""
+    left = expected_remaining(lease, now)
+    return {
+        "name": lease.name or lease.command,
+        "pid": lease.pid,
+        "unit": lease.unit or None,
+        "held_for": round(now - lease.since_s, 1),
+        "expected_remaining": None if left is None else round(left, 1),
+        "command": lease.command,
+    }
+
+
+def busy_json(busy: Busy) -> None:
+    """The one line of JSON for ``--no-wait`` (B1)."""
+    import json
+
+    now = now_s()
+    holder = first_to_finish(busy.holders, now)
+    data = {"error": f"{busy.kind}-busy", "holder": holder_dict(holder, now) if holder else None}
+    try:
+        os.write(2, (json.dumps(data) + "\n").encode())
+    except OSError:
+        pass

@@ -1,0 +1,248 @@
+"""GPUs through NVIDIA's management library. The only importer of pynvml (20 ms): loaded on demand."""
+
+from __future__ import annotations
+
+from slicer.gpu import GpuError, NoGpu
+from slicer.model import Gpu, GpuProcess
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from slicer.gpu import NoGpuReason
+
+    Notes = list[str]  # inside the class, `list` is the method
+
+_MIB = 1 << 20
+_UNKNOWN_MINOR = -1  # WSL has no /dev/nvidiaN
+
+# Newest first. Driver 510 brought _v3; pynvml's own unversioned names insist on the newest.
+_PROCESS_LISTS = {
+    "compute": ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"),
+    "graphics": ("nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v2"),
+    "mps": ("nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v2"),
+}
+_TRIES = 5  # of reading a process list that grows while it is read
+
+
+class Nvml:
+    """The physical GPUs that NVML shows to this process; implements :class:`slicer.gpu.Gpus`.
+
+    A GPU in MIG mode is listed as the one physical GPU that it is, with a note: a lease on it covers all
+    of its instances, since slicer gives out whole GPUs. A GPU that is lost, or that this user may not
+    touch, is left out with a note, so that the others stay usable.
+    """
+
+    def __init__(self) -> None:
+        """Initialise NVML. Raises NoGpu or GpuError (see :func:`slicer.gpu.open_gpus`)."""
+        try:
+            import pynvml
+        except ImportError as error:
+            raise NoGpu(
+                "no-pynvml",
+                f"the Python module pynvml cannot be imported: {error}",
+                hint="install nvidia-ml-py into slicer's environment",
+            ) from error
+        self._nvml: Any = pynvml
+        self._notes: tuple[str, ...] = ()
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            raise _init_error(pynvml, error) from error
+        self._open = True
+        try:
+            self._refuse_no_devices()
+        except BaseException:
+            self.close()
+            raise
+
+    def list(self) -> tuple[Gpu, ...]:
+        """The GPUs in CUDA's PCI_BUS_ID order. ``memory_mib`` is 0 where memory is shared with the CPU.
+
+        ``minor`` is -1 where there is no ``/dev/nvidiaN``. Raises GpuError, or NoGpu when none is left.
+        """
+        gpus: list[tuple[tuple[int, int, int], Gpu]] = []
+        notes: list[str] = []
+        denied = 0
+        for index in range(self._count()):
+            try:
+                gpus.append(self._gpu(index, notes))
+            except self._nvml.NVMLError as error:
+                if not self._concerns_one_gpu(error):
+                    raise _gpu_error(error, f"GPU {index}") from error
+                denied += error.value == self._nvml.NVML_ERROR_NO_PERMISSION
+                notes.append(f"GPU {index} is left out: {_text(str(error))}")
+        self._notes = tuple(notes)
+        if denied and not gpus:
+            raise _no_permission()
+        gpus.sort(key=lambda entry: entry[0])
+        return tuple(_renumbered(gpu, index) for index, (_, gpu) in enumerate(gpus))
+
+    def processes(self) -> tuple[GpuProcess, ...]:
+        """Compute, graphics and MPS processes of all GPUs; raises GpuError.
+
+        NVML lists a process that computes and draws twice, each time with all of its memory.
+        """
+        used: dict[tuple[str, int], int | None] = {}
+        for index in range(self._count()):
+            try:
+                handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
+                uuid = _text(self._nvml.nvmlDeviceGetUUID(handle))
+                for process in self._running(handle):
+                    mib = None if process.usedGpuMemory is None else int(process.usedGpuMemory) // _MIB
+                    key = (uuid, int(process.pid))
+                    known = used.get(key)
+                    used[key] = mib if known is None else max(known, mib or 0)
+            except self._nvml.NVMLError as error:
+                if not self._concerns_one_gpu(error):
+                    raise _gpu_error(error, f"GPU {index}") from error
+        return tuple(GpuProcess(uuid, pid, mib) for (uuid, pid), mib in used.items())
+
+    def notes(self) -> tuple[str, ...]:
+        """What the last :meth:`list` saw that a user should know."""
+        return self._notes
+
+    def close(self) -> None:
+        """Shut NVML down. Safe to repeat; an error here is of no use to anybody."""
+        if self._open:
+            self._open = False
+            try:
+                self._nvml.nvmlShutdown()
+            except self._nvml.NVMLError:
+                return
+
+    def _refuse_no_devices(self) -> None:
+        if self._count() == 0:
+            raise NoGpu(
+                "no-devices",
+                "the NVIDIA driver is loaded but finds no GPU",
+                hint="in a container, pass the GPUs in (--gpus all); else see `lspci` and `dmesg`",
+            )
+
+    def _count(self) -> int:
+        if not self._open:
+            raise GpuError("NVML has been closed")
+        try:
+            return int(self._nvml.nvmlDeviceGetCount())
+        except self._nvml.NVMLError as error:
+            if error.value == self._nvml.NVML_ERROR_NO_PERMISSION:
+                raise _no_permission() from error
+            raise _gpu_error(error, "NVML") from error
+
+    def _gpu(self, index: int, notes: Notes) -> tuple[tuple[int, int, int], Gpu]:
+        nvml = self._nvml
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        pci = nvml.nvmlDeviceGetPciInfo(handle)
+        memory = self._supported(nvml.nvmlDeviceGetMemoryInfo, handle)
+        minor = self._supported(nvml.nvmlDeviceGetMinorNumber, handle)
+        gpu = Gpu(
+            index=index,
+            uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
+            name=_text(nvml.nvmlDeviceGetName(handle)),
+            memory_mib=0 if memory is None else int(memory.total) // _MIB,
+            pci_bus_id=_text(pci.busId),
+            minor=_UNKNOWN_MINOR if minor is None else int(minor),
+        )
+        if memory is None:
+            notes.append(f"GPU {index} ({gpu.uuid}) shares its memory with the CPU: its size is unknown")
+        mig = self._supported(nvml.nvmlDeviceGetMigMode, handle)
+        if mig is not None and mig[0]:
+            notes.append(f"GPU {index} ({gpu.uuid}) is in MIG mode: slicer leases it as a whole")
+        return (pci.domain, pci.bus, pci.device), gpu
+
+    def _supported(self, function: Any, handle: Any) -> Any:
+        """The function's answer, or None where this GPU or driver has none."""
+        absent = (self._nvml.NVML_ERROR_NOT_SUPPORTED, self._nvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+        try:
+            return function(handle)
+        except self._nvml.NVMLError as error:
+            if error.value in absent:
+                return None
+            raise
+
+    def _running(self, handle: Any) -> Iterator[Any]:
+        for names in _PROCESS_LISTS.values():
+            for name in names:
+                function = getattr(self._nvml, name, None)
+                listed = None if function is None else self._supported(self._grown(function), handle)
+                if listed is not None:
+                    yield from listed
+                    break
+
+    def _grown(self, function: Any) -> Any:
+        """``function``, called again when the list outgrew the room that pynvml made for it."""
+
+        def call(handle: Any) -> Any:
+            for _ in range(_TRIES - 1):
+                try:
+                    return function(handle)
+                except self._nvml.NVMLError as error:
+                    if error.value != self._nvml.NVML_ERROR_INSUFFICIENT_SIZE:
+                        raise
+            return function(handle)
+
+        return call
+
+    def _concerns_one_gpu(self, error: Any) -> bool:
+        nvml = self._nvml
+        return error.value in (
+            nvml.NVML_ERROR_GPU_IS_LOST,
+            nvml.NVML_ERROR_RESET_REQUIRED,
+            nvml.NVML_ERROR_NO_PERMISSION,
+        )
+
+
+def _renumbered(gpu: Gpu, index: int) -> Gpu:
+    return Gpu(index, gpu.uuid, gpu.name, gpu.memory_mib, gpu.pci_bus_id, gpu.minor)
+
+
+def _text(value: str | bytes) -> str:
+    """pynvml gave bytes before 11.5, and still does for members of structures in some places."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def _no_permission() -> NoGpu:
+    return NoGpu(
+        "permission",
+        "this user may not use the NVIDIA driver",
+        hint="see who may open /dev/nvidiactl and /dev/nvidia0 (often the group video or render)",
+    )
+
+
+def _init_error(nvml: Any, error: Any) -> GpuError:
+    known: dict[int, tuple[NoGpuReason, str, str]] = {
+        nvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
+            "no-library",
+            "there is no NVIDIA driver here (libnvidia-ml.so.1 cannot be loaded)",
+            "install the driver; in a container, start it with the NVIDIA runtime; on NixOS, put"
+            " /run/opengl-driver/lib into LD_LIBRARY_PATH",
+        ),
+        nvml.NVML_ERROR_DRIVER_NOT_LOADED: (
+            "no-driver",
+            "the NVIDIA driver is installed but not loaded",
+            "`modprobe nvidia`, then see `dmesg` if that fails",
+        ),
+        nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
+            "driver-mismatch",
+            "the loaded NVIDIA driver is of another version than its library",
+            "the driver was upgraded while it ran: reboot, or reload the nvidia modules",
+        ),
+        nvml.NVML_ERROR_GPU_NOT_FOUND: (
+            "no-devices",
+            "the NVIDIA driver is loaded but finds no GPU",
+            "see `lspci` and `dmesg`",
+        ),
+    }
+    if error.value == nvml.NVML_ERROR_NO_PERMISSION:
+        return _no_permission()
+    if error.value in known:
+        reason, message, hint = known[error.value]
+        return NoGpu(reason, message, hint=hint)
+    return _gpu_error(error, "NVML")
+
+
+def _gpu_error(error: Any, where: str) -> GpuError:
+    return GpuError(
+        f"the NVIDIA driver failed: {error}", where=where, hint="`nvidia-smi` and `dmesg` tell more"
+    )

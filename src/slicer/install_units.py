@@ -1,0 +1,271 @@
+"""Put slicer's unit files where systemd finds them, and take them away again.
+
+Everything goes below ``/usr/local/lib`` (a user's own below ``~/.local/share``), where systemd looks for what
+the administrator installed: ``systemctl edit`` keeps its changes in ``/etc``, and these files stay slicer's.
+Each installed file ends in a checksum of itself, so that an upgrade can tell its own old version, which it
+replaces, from one that somebody edited, which it leaves alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+
+from slicer.errors import SlicerError
+from slicer.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Literal
+
+    Status = Literal["created", "unchanged", "updated", "overwritten", "edited", "removed", "absent"]
+    Runner = Callable[[tuple[str, ...]], "Ran"]
+
+PREFIX = "/usr/local"
+_SOURCES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_units")
+_STAMP = b"# Installed by slicer; unchanged as long as its checksum is "
+
+# Source below units/, destination below PREFIX, what it is.
+_SYSTEM = (
+    ("system/gpu.slice", "lib/systemd/system/gpu.slice", "slice of GPU jobs"),
+    ("system/cpu.slice", "lib/systemd/system/cpu.slice", "slice of CPU jobs"),
+    ("user/gpu.slice", "lib/systemd/user/gpu.slice", "slice of GPU jobs, for user managers"),
+    ("user/cpu.slice", "lib/systemd/user/cpu.slice", "slice of CPU jobs, for user managers"),
+    ("sysusers.d/slicer.conf", "lib/sysusers.d/slicer.conf", "group slicer"),
+    ("tmpfiles.d/slicer.conf", "lib/tmpfiles.d/slicer.conf", "directories of ledger and history"),
+    ("catalog/slicer.catalog", "lib/systemd/catalog/slicer.catalog", "explanations for journalctl -x"),
+)
+_DELEGATION = (
+    "system/user@.service.d/50-slicer-delegate.conf",
+    "lib/systemd/system/user@.service.d/50-slicer-delegate.conf",
+    "IOWeight and AllowedCPUs for user managers",
+)
+_USER = (
+    ("user/gpu.slice", "systemd/user/gpu.slice", "slice of your GPU jobs"),
+    ("user/cpu.slice", "systemd/user/cpu.slice", "slice of your CPU jobs"),
+)
+_SYSTEM_COMMANDS = (
+    ("systemd-sysusers", "slicer.conf"),
+    ("systemd-tmpfiles", "--create", "slicer.conf"),
+    ("journalctl", "--update-catalog"),
+    ("systemctl", "daemon-reload"),
+)
+_USER_COMMANDS = (("systemctl", "--user", "daemon-reload"),)
+
+
+@record
+class Action:
+    """One file to install: from where, to where, and what it is for people."""
+
+    source: str
+    destination: str
+    what: str
+
+
+@record
+class Plan:
+    """What an installation consists of. ``live``: it is for the running system, whose managers are told."""
+
+    actions: tuple[Action, ...]
+    commands: tuple[tuple[str, ...], ...]
+    live: bool
+
+
+@record
+class Done:
+    """What became of one file.
+
+    ``status`` is created, unchanged, updated (an older version of ours), edited (somebody changed it: left
+    alone), overwritten (edited, but forced), removed or absent.
+    """
+
+    action: Action
+    status: Status
+
+
+@record
+class Ran:
+    """What became of one command. ``exit_code`` is None where it was not run; ``output`` says why."""
+
+    command: tuple[str, ...]
+    exit_code: int | None
+    output: str
+
+
+@record
+class Report:
+    """What was done. ``commands`` of a plan that is not live are what its target has to run itself."""
+
+    files: tuple[Done, ...]
+    commands: tuple[Ran, ...]
+
+
+def plan(
+    root: str = "/",
+    *,
+    user: bool = False,
+    user_delegation: bool = False,
+    prefix: str = PREFIX,
+    environ: Mapping[str, str] | None = None,
+) -> Plan:
+    """What to install under ``root`` (a DESTDIR; "/" is the running system). Touches nothing.
+
+    ``user`` is for the caller's own user manager alone, below $XDG_DATA_HOME. ``user_delegation`` adds the
+    drop-in that lets all user managers set IOWeight and AllowedCPUs. ``prefix`` is ``/usr`` for a
+    distribution's package. Raises SlicerError when user and user_delegation are both asked for.
+    """
+    if user and user_delegation:
+        message = "delegation to user managers is a setting of the system, not of one user"
+        raise SlicerError(message, hint="leave out either --user or --user-delegation")
+    base = _data_home(os.environ if environ is None else environ) if user else prefix
+    files = _USER if user else (*_SYSTEM, _DELEGATION) if user_delegation else _SYSTEM
+    top = os.path.join(root, base.lstrip("/"))
+    actions = tuple(
+        Action(os.path.join(_SOURCES, source), os.path.join(top, destination), what)
+        for source, destination, what in files
+    )
+    return Plan(actions, _USER_COMMANDS if user else _SYSTEM_COMMANDS, os.path.realpath(root) == "/")
+
+
+def apply(plan: Plan, *, force: bool = False, run: Runner | None = None) -> Report:
+    """Install the files, then tell systemd if the plan is live. Safe to repeat.
+
+    A file that somebody edited stays as it is unless ``force``. Each file is replaced in one step. Raises
+    SlicerError when one cannot be written; what was written before stays.
+    """
+    return Report(tuple(_install(action, force) for action in plan.actions), _commands(plan, run))
+
+
+def remove(plan: Plan, *, force: bool = False, run: Runner | None = None) -> Report:
+    """Take away what :func:`apply` put there, except (without ``force``) what somebody edited.
+
+    The group, the ledger and the history stay. Raises SlicerError when a file cannot be removed.
+    """
+    files = tuple(_uninstall(action, force) for action in plan.actions)
+    _remove_if_empty(*(os.path.dirname(action.destination) for action in plan.actions))
+    # What creates things has nothing to do any more; the rest notices what is gone.
+    kept = tuple(command for command in plan.commands if command[0] in ("journalctl", "systemctl"))
+    return Report(files, _commands(Plan(plan.actions, kept, plan.live), run))
+
+
+def _data_home(environ: Mapping[str, str]) -> str:
+    home = environ.get("XDG_DATA_HOME", "")
+    if home.startswith("/"):
+        return home
+    return os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".local/share")
+
+
+# -- files --------------------------------------------------------------------------------------------
+
+
+def _stamped(content: bytes) -> bytes:
+    return content + _STAMP + hashlib.sha256(content).hexdigest().encode() + b"\n"
+
+
+def _is_ours(installed: bytes) -> bool:
+    """Whether a file is as some version of slicer installed it."""
+    content, stamp, _ = installed.rpartition(_STAMP)
+    return bool(stamp) and _stamped(content) == installed
+
+
+def _read(path: str) -> bytes | None:
+    """The file's content, None where there is none, b"" for what is no regular file (so: not ours)."""
+    if not os.path.lexists(path):
+        return None
+    if os.path.islink(path) or not os.path.isfile(path):
+        return b""
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _install(action: Action, force: bool) -> Done:
+    try:
+        with open(action.source, "rb") as file:
+            wanted = _stamped(file.read())
+        found = _read(action.destination)
+        if found == wanted:
+            return Done(action, "unchanged")
+        ours = found is None or _is_ours(found)
+        if not ours and not force:
+            return Done(action, "edited")
+        _replace(action.destination, wanted)
+    except OSError as error:
+        raise _failed("installed", action, error) from error
+    return Done(action, "created" if found is None else "updated" if ours else "overwritten")
+
+
+def _replace(path: str, content: bytes) -> None:
+    directory = os.path.dirname(path)
+    os.makedirs(directory, 0o755, exist_ok=True)
+    fd, temporary = tempfile.mkstemp(prefix=".slicer-", dir=directory)
+    try:
+        with open(fd, "wb") as file:
+            file.write(content)
+            os.fchmod(file.fileno(), 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _uninstall(action: Action, force: bool) -> Done:
+    try:
+        found = _read(action.destination)
+        if found is None:
+            return Done(action, "absent")
+        if not _is_ours(found) and not force:
+            return Done(action, "edited")
+        os.unlink(action.destination)
+    except OSError as error:
+        raise _failed("removed", action, error) from error
+    return Done(action, "removed")
+
+
+def _remove_if_empty(*directories: str) -> None:
+    """Drop the drop-in directory that nobody else has use for; the others belong to the system."""
+    for directory in directories:
+        if (
+            directory.endswith(".d")
+            and "@" in directory
+            and os.path.isdir(directory)
+            and not os.listdir(directory)
+        ):
+            os.rmdir(directory)
+
+
+def _failed(what: str, action: Action, error: OSError) -> SlicerError:
+    hint = "run it as root, or with --user" if isinstance(error, PermissionError) else ""
+    return SlicerError(
+        f"{action.what} cannot be {what}: {error.strerror}", where=action.destination, hint=hint
+    )
+
+
+# -- commands -----------------------------------------------------------------------------------------
+
+
+def _commands(plan: Plan, run: Runner | None) -> tuple[Ran, ...]:
+    if not plan.live:
+        return tuple(Ran(command, None, "to be run on the target") for command in plan.commands)
+    return tuple((run or _run)(command) for command in plan.commands)
+
+
+def _run(command: tuple[str, ...]) -> Ran:
+    if command[0] == "systemctl" and not os.path.isdir("/run/systemd/system"):
+        return Ran(command, None, "systemd is not running")
+    program = shutil.which(command[0])
+    if program is None:
+        return Ran(command, None, f"{command[0]} is not installed")
+    done = subprocess.run(
+        [program, *command[1:]],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    return Ran(command, done.returncode, done.stdout.strip())

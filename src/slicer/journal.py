@@ -1,0 +1,200 @@
+"""What happens to a job, as structured entries of systemd's journal.
+
+Speaks journald's native protocol over its datagram socket: no library, no process, some 40 µs an event.
+The journal is a witness, not a part of the job: nothing here waits for it, and a journald that is absent,
+dead or swamped makes :func:`send` return False and no more.
+
+Every kind of event has its own MESSAGE_ID, explained in ``units/slicer.catalog`` (``journalctl -x``).
+
+This module is on the hot path of ``slicer run``: C modules only.
+"""
+
+from __future__ import annotations
+
+import _socket
+import errno
+import os
+import sys
+
+from slicer.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Literal
+
+    from slicer.model import Manager
+
+    Kind = Literal["waiting", "acquired", "started", "finished", "released", "over-limit", "error", "stopped"]
+    Field = str | bytes | int
+
+SOCKET = "/run/systemd/journal/socket"
+IDENTIFIER = "slicer"
+
+# syslog's priorities, as far as slicer uses them
+ERROR = 3
+WARNING = 4
+NOTICE = 5
+INFO = 6
+
+_FIELD_NAME_MAX = 64  # journald drops longer names without a word
+
+
+@record
+class _Kind:
+    message_id: str
+    priority: int
+    message: str  # what people read when the caller has no better words; formatted with ``name``
+
+
+# The ids are fixed for ever: catalogs and people's alerts refer to them.
+KINDS: dict[Kind, _Kind] = {
+    "waiting": _Kind("97655dee75fa468f80c5407fdbf04c18", INFO, "{name}: waiting for a lease"),
+    "acquired": _Kind("af63995896db4776a32eb93db74d7d50", INFO, "{name}: lease acquired"),
+    "started": _Kind("ca56f04d695b4d829ab2de8f9406fdc9", INFO, "{name}: started"),
+    "finished": _Kind("77d802f3bad84efab975f5f9026a7cd7", INFO, "{name}: finished"),
+    "released": _Kind("54827d7655de4d77aabb5b93937f624b", INFO, "{name}: lease released"),
+    "over-limit": _Kind("ca074d7ef0ef4a5ab56416b1fbc38638", WARNING, "{name}: uses more than it declared"),
+    "error": _Kind("5d7d419441a7415b8968325ffae25631", ERROR, "{name}: slicer failed"),
+    "stopped": _Kind("1fae59122c0848ddb3bce97113dc6363", WARNING, "{name}: leftover processes were ended"),
+}
+
+
+def event(
+    kind: Kind,
+    *,
+    job: str,
+    name: str,
+    unit: str = "",
+    manager: Manager = "system",
+    gpus: tuple[str, ...] = (),
+    message: str = "",
+    priority: int | None = None,
+    path: str = SOCKET,
+    **more: str | bytes | float | None,
+) -> bool:
+    """Tell the journal what happened to ``job``; True when journald has the entry.
+
+    ``unit`` is the job's scope and ``manager`` the one that runs it, so that ``journalctl -u UNIT`` (or
+    ``--user-unit UNIT``) finds the entry; "" where there is none. ``more`` become fields of their own:
+    ``exit_code=1`` is ``SLICER_EXIT_CODE=1``, ``reason="oom-kill"`` is ``SLICER_REASON=oom-kill``; None
+    leaves the field out. ``message`` replaces the kind's standing text. Never blocks, and never raises
+    for anything about the journal; ValueError for a field name that journald would drop.
+    """
+    fields: dict[str, Field] = {"SLICER_JOB": job, "SLICER_NAME": name}
+    if unit:
+        fields["SLICER_UNIT"] = unit
+        # What journalctl believes in an entry of another process: OBJECT_SYSTEMD_UNIT when _UID=0,
+        # USER_UNIT when _UID is the reader's own (add_matches_for_unit() in systemd's logs-show.c).
+        fields["USER_UNIT" if manager == "user" else "OBJECT_SYSTEMD_UNIT"] = unit
+    if gpus:
+        fields["SLICER_GPUS"] = " ".join(gpus)
+    for key, value in more.items():
+        if value is not None:
+            fields[f"SLICER_{key.upper()}"] = value if isinstance(value, str | bytes | int) else repr(value)
+    if priority is None and kind == "finished" and more.get("exit_code"):
+        priority = NOTICE
+    text = message or KINDS[kind].message.format(name=_printable(name))
+    return send(kind, text, fields, priority=priority, path=path)
+
+
+def send(
+    event: Kind,
+    message: str,
+    fields: Mapping[str, Field],
+    *,
+    priority: int | None = None,
+    path: str = SOCKET,
+) -> bool:
+    """Send one entry of the kind ``event`` with the given fields; True when journald has it.
+
+    ``priority`` is syslog's (3 error … 6 info), by default the kind's own. Strings may hold undecodable
+    bytes as Python's argv does; they arrive as the bytes they were. Never blocks: a full or missing
+    socket is False. Raises ValueError for a field name that journald would drop (lower case, a leading
+    underscore or digit, more than 64 characters).
+    """
+    kind = KINDS[event]
+    entry = {
+        "MESSAGE": _printable(message, keep="\n\t"),
+        "MESSAGE_ID": kind.message_id,
+        "PRIORITY": kind.priority if priority is None else priority,
+        "SYSLOG_IDENTIFIER": IDENTIFIER,
+        "SLICER_EVENT": event,
+        **fields,
+    }
+    return _deliver(b"".join(_encode(key, value) for key, value in entry.items()), path)
+
+
+def _encode(name: str, value: Field) -> bytes:
+    letters = name.replace("_", "A")
+    if not (
+        letters.isascii()
+        and letters.isalnum()
+        and letters.isupper()
+        and name[0].isalpha()
+        and len(name) <= _FIELD_NAME_MAX
+    ):
+        raise ValueError(f"not a journal field name: {name!r}")
+    data = _bytes(value)
+    key = name.encode()
+    if b"\n" not in data:
+        return key + b"=" + data + b"\n"
+    return key + b"\n" + len(data).to_bytes(8, "little") + data + b"\n"
+
+
+def _bytes(value: Field) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    text = str(value)
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # a surrogate that stands for no byte
+        return text.encode("utf-8", "backslashreplace")
+
+
+def _printable(text: str, keep: str = "") -> str:
+    """``text`` with control characters and undecodable bytes escaped.
+
+    journalctl shows a MESSAGE with any of these only as "[13B blob data]".
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
+
+
+def _deliver(data: bytes, path: str) -> bool:
+    sock = None
+    try:
+        sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_NONBLOCK)
+        try:
+            sock.sendto(data, path)
+        except OSError as error:
+            if error.errno not in (errno.EMSGSIZE, errno.ENOBUFS):
+                raise
+            _send_memfd(sock, data, path)
+    except OSError:
+        return False
+    finally:
+        if sock is not None:
+            sock.close()
+    return True
+
+
+def _send_memfd(sock: _socket.socket, data: bytes, path: str) -> None:
+    """Hand over what is too large for a datagram; raises OSError.
+
+    journald takes a memory file of an unprivileged sender only when it is sealed for good.
+    """
+    import fcntl
+
+    fd = os.memfd_create("slicer-journal", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+        rights = (_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fd.to_bytes(4, sys.byteorder))
+        sock.sendmsg([], [rights], 0, path)
+    finally:
+        os.close(fd)

@@ -1,0 +1,413 @@
+"""The half of the supervisor that lives inside the scope: the parent of the command.
+
+The outer half (:mod:`slicer.supervisor`, what the user sees as ``slicer run``) forks the keeper, has systemd
+put it into the scope and lets it go. It starts the command, and because it sits in the scope until all
+others have left, the scope's figures can be read after the command's end and the lease stays held, whatever
+happens to the outer half. It takes every signal synchronously; nothing here runs in a signal handler.
+"""
+
+from __future__ import annotations
+
+import _signal as signal
+import errno
+import os
+import select
+import time
+
+from slicer import cgroup, statefile
+from slicer.errors import EX_NOT_EXECUTABLE, EX_NOT_FOUND
+from slicer.model import Usage
+from slicer.proc import read_text, start_time
+from slicer.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, Protocol
+
+    from slicer.model import Reason
+
+    class Watchdog(Protocol):
+        """Enforces in user space what no kernel enforces here (the plain backend's memory limit)."""
+
+        interval_s: float
+        peak_bytes: int  # the most memory that was seen in use
+
+        def check(self) -> Reason | None:
+            """Look once; a reason means that the job must end now."""
+
+    class Output(Protocol):
+        """Takes the command's output on its way (``--journal``)."""
+
+        stdout: int
+        stderr: int
+
+        def handed_over(self) -> None:
+            """The command has its ends now."""
+
+        def finish(self) -> None:
+            """Wait until everything is written."""
+
+
+# From the outer half (or ``slicer stop``) to a keeper without systemd: stop the job, as systemctl would.
+STOP_SIGNAL = signal.SIGRTMIN + 3
+
+_WAKING = frozenset({signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, STOP_SIGNAL})
+
+# A signal that reached the whole process group reached the command too: do not forward it once more.
+_SAME_SIGNAL_S = 1.0
+
+
+@record
+class Task:
+    """What the keeper needs to know, settled before the fork."""
+
+    program: str  # path to execute
+    command: tuple[str, ...]
+    env: dict[str, str]
+    scope: str  # the name of the scope ("slicer-x.scope"); "" without systemd
+    timeout_s: float | None  # for the reason, and without systemd for the deed
+    stop_timeout_s: float
+    linger: bool
+    supervisor: int  # pid of the outer half
+    inherited: tuple[int, ...]  # descriptors that the command inherits (the lease)
+    mask: frozenset[int]  # the signal mask that the command gets back
+
+
+@record
+class Report:
+    """What the keeper tells the outer half; ``is_final`` only once the scope is empty but for the keeper."""
+
+    is_final: int
+    status: int  # as waitpid(2) encodes it; meaningless unless final
+    exec_errno: int  # why the command could not be executed, 0 when it could
+    reason: Reason
+    wall_s: float
+    leftovers: int
+
+
+@record
+class Exit:
+    """An exit status in words."""
+
+    code: int  # what slicer exits with
+    signal: int | None
+
+
+def exit_of(status: int) -> Exit:
+    """A wait status as the shell would show it: the exit code, or 128 + the signal."""
+    if os.WIFSIGNALED(status):
+        return Exit(128 + os.WTERMSIG(status), os.WTERMSIG(status))
+    return Exit(os.WEXITSTATUS(status), None)
+
+
+def exec_exit(exec_errno: int) -> Exit:
+    """The exit code for a command that could not be executed, as shells have it."""
+    return Exit(EX_NOT_FOUND if exec_errno == errno.ENOENT else EX_NOT_EXECUTABLE, None)
+
+
+def pack(report: Report, usage: Usage) -> bytes:
+    """One message, small enough (PIPE_BUF) that a pipe passes it whole."""
+    return statefile.encode(report) + b"\0" + statefile.encode(usage) + b"\0"
+
+
+def unpack(data: bytes) -> tuple[Report, Usage] | None:
+    """The last whole message in ``data``; None when there is none."""
+    parts = data.split(b"\0")
+    if len(parts) < 3:
+        return None
+    report, usage = parts[len(parts) // 2 * 2 - 2 : len(parts) // 2 * 2]
+    return statefile.decode(Report, report), statefile.decode(Usage, usage)
+
+
+def _watched() -> frozenset[Any]:
+    # SIGSTOP and SIGKILL cannot be blocked; all others are taken one by one with sigtimedwait.
+    return frozenset(signal.valid_signals())
+
+
+class Keeper:
+    """The parent of one command. Runs in its own process, from :meth:`start` to :meth:`last_report`."""
+
+    def __init__(
+        self, task: Task, notify: Callable[[Report, Usage], None],
+        watchdog: Watchdog | None, others: Callable[[], list[int]], output: Output | None,
+    ) -> None:  # fmt: skip
+        self._task = task
+        self._notify = notify
+        self._watchdog = watchdog
+        self._others = others
+        self._output = output
+        self._cpu = (0.0, 0.0, 0)  # user s, system s, peak bytes, from wait4(2)
+        self._directory = cgroup.path_of(cgroup.of("self")) if task.scope else ""
+        self._direct: dict[int, float] = {}  # when a signal last came from somebody else than the outer half
+        self._reason: Reason | None = None  # set once something else than the command decides its end
+        self._status: int | None = None
+        self._kill_at: float | None = None
+        self._began = time.monotonic()
+        self._ended = self._began
+        self._pid = 0
+
+    def run(self, began: float) -> tuple[Report, Usage]:
+        """Start the command and stay until nobody is left; ``began`` is when the scope began (monotonic)."""
+        self._scope_began = began
+        self._began = time.monotonic()
+        exec_errno = self._spawn()
+        if exec_errno:
+            return Report(1, 0, exec_errno, "exited", 0.0, 0), self._usage()
+        while self._status is None:
+            self._take_signal(self._next_deadline())
+        leftovers = self._end_leftovers()
+        if self._output is not None:
+            self._output.finish()
+        usage = self._usage()
+        return Report(1, self._status, 0, self._final_reason(usage), self._ended - self._began, leftovers), usage
+
+    def _spawn(self) -> int:
+        """Execute the command; 0, or the errno that says why it could not be."""
+        task = self._task
+        for fd in task.inherited:
+            os.set_inheritable(fd, True)
+        try:
+            self._pid = self._posix_spawn(task.program, task.command)
+        except OSError as error:
+            if error.errno != errno.ENOEXEC:
+                return error.errno or errno.ENOEXEC
+            try:  # a script without "#!", as execvp(3) and every shell treat it
+                self._pid = self._posix_spawn("/bin/sh", ("/bin/sh", task.program, *task.command[1:]))
+            except OSError as again:
+                return again.errno or errno.ENOEXEC
+        finally:
+            for fd in task.inherited:
+                os.set_inheritable(fd, False)
+            if self._output is not None:
+                self._output.handed_over()
+        return 0
+
+    def _posix_spawn(self, program: str, command: tuple[str, ...]) -> int:
+        # Python ignores these two; the command must get them as every other parent would give them.
+        defaults = (signal.SIGPIPE, signal.SIGXFSZ)
+        out = self._output
+        actions = [(os.POSIX_SPAWN_DUP2, out.stdout, 1), (os.POSIX_SPAWN_DUP2, out.stderr, 2)] if out else []
+        return os.posix_spawn(
+            program, command, self._task.env, file_actions=actions, setsigmask=self._task.mask, setsigdef=defaults
+        )
+
+    def _next_deadline(self) -> float | None:
+        """Seconds until something must be looked at without a signal; None: never."""
+        at = [self._kill_at] if self._kill_at is not None else []
+        if self._watchdog is not None:
+            at.append(time.monotonic() + self._watchdog.interval_s)
+        if not self._task.scope and self._task.timeout_s is not None and self._reason is None:
+            at.append(self._began + self._task.timeout_s)
+        return max(0.0, min(at) - time.monotonic()) if at else None
+
+    def _take_signal(self, timeout_s: float | None) -> None:
+        watched = _watched()
+        info = signal.sigwaitinfo(watched) if timeout_s is None else signal.sigtimedwait(watched, timeout_s)
+        if info is None:
+            self._on_deadline()
+        elif info.si_signo == signal.SIGCHLD:
+            self._reap()
+        elif info.si_signo == STOP_SIGNAL:
+            self._stop("stopped")
+        elif info.si_pid == self._task.supervisor:
+            self._forward(info.si_signo)
+        else:
+            self._on_direct(info.si_signo, info.si_pid)
+
+    def _on_deadline(self) -> None:
+        now = time.monotonic()
+        if self._kill_at is not None and now >= self._kill_at:
+            self._kill_at = None
+            self._signal_all(signal.SIGKILL)
+        overdue = self._task.timeout_s is not None and now - self._began >= self._task.timeout_s
+        if not self._task.scope and overdue and self._reason is None:
+            self._stop("timeout")
+        if self._watchdog is not None and self._reason is None:
+            found = self._watchdog.check()
+            if found is not None:
+                self._reason = found
+                self._signal_all(signal.SIGKILL)
+
+    def _forward(self, signo: int) -> None:
+        if time.monotonic() - self._direct.get(signo, -_SAME_SIGNAL_S) < _SAME_SIGNAL_S:
+            return  # it went to the whole group, the command included
+        self._send(self._pid, signo)
+
+    def _on_direct(self, signo: int, sender: int) -> None:
+        now = time.monotonic()
+        self._direct[signo] = now
+        if signo != signal.SIGTERM or not self._task.scope or not _is_manager(sender):
+            return
+        # systemd stops the scope and has signalled the command too. Should it have to use SIGKILL in the
+        # end, this is the last chance to tell why.
+        timeout_s = self._task.timeout_s
+        timed_out = timeout_s is not None and now - self._scope_began >= timeout_s
+        self._reason = "timeout" if timed_out else "stopped"
+        usage = self._usage()
+        self._notify(Report(0, 0, 0, self._final_reason(usage), now - self._began, 0), usage)
+
+    def _stop(self, reason: Reason) -> None:
+        if self._reason is None:
+            self._reason = reason
+        self._signal_all(signal.SIGTERM)
+        self._kill_at = time.monotonic() + self._task.stop_timeout_s
+
+    def _signal_all(self, signo: int) -> None:
+        if self._status is None:
+            self._send(self._pid, signo)
+        for pid in self._others():
+            if pid != self._pid:
+                self._send(pid, signo)
+
+    def _send(self, pid: int, signo: int) -> None:
+        try:
+            os.kill(pid, signo)
+            if signo == signal.SIGTERM:
+                os.kill(pid, signal.SIGCONT)  # a stopped process must be able to act on it, as systemd has it
+        except (ProcessLookupError, PermissionError):
+            pass  # gone, or it changed its user: the outcome counts it as still there
+
+    def _reap(self) -> None:
+        """Take every change of a child: the command's end or stop, and orphans that became ours."""
+        while True:
+            try:
+                change = os.waitid(os.P_ALL, 0, os.WEXITED | os.WSTOPPED | os.WCONTINUED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if change is None:
+                return
+            if change.si_code in (os.CLD_STOPPED, os.CLD_CONTINUED):
+                os.waitid(os.P_PID, change.si_pid, os.WSTOPPED | os.WCONTINUED | os.WNOHANG)
+                if change.si_pid == self._pid:
+                    self._follow_job_control(change.si_code == os.CLD_STOPPED)
+                continue
+            _, status, used = os.wait4(change.si_pid, 0)
+            if change.si_pid == self._pid:
+                self._status = status
+                self._cpu = (used.ru_utime, used.ru_stime, _peak_bytes(used.ru_maxrss))
+                self._ended = time.monotonic()
+
+    def _follow_job_control(self, stopped: bool) -> None:
+        """The shell watches the outer half: it must stop and continue as the command does (vim, less)."""
+        outer = self._task.supervisor
+        if os.getppid() == outer and _has_terminal():
+            self._send(outer, signal.SIGSTOP if stopped else signal.SIGCONT)
+
+    def _end_leftovers(self) -> int:
+        """Wait for (linger) or end what the command left behind; how many processes were ended."""
+        seen: set[tuple[int, int | None]] = set()
+        asked: set[tuple[int, int | None]] = set()
+        while True:
+            left = [(pid, start_time(pid)) for pid in self._others()]
+            if not left:
+                return 0 if self._task.linger else len(seen)
+            if not self._task.linger or self._reason is not None:
+                seen.update(left)
+                for process in left:
+                    if process not in asked:
+                        self._send(process[0], signal.SIGTERM)
+                        asked.add(process)
+                if self._kill_at is None:
+                    self._kill_at = time.monotonic() + self._task.stop_timeout_s
+                if time.monotonic() >= self._kill_at:
+                    for pid, _ in left:
+                        self._send(pid, signal.SIGKILL)
+            self._wait_for_any(left)
+
+    def _wait_for_any(self, processes: list[tuple[int, int | None]]) -> None:
+        """Until one of the processes ends, a signal arrives, or the time to kill has come."""
+        poll = select.poll()
+        with _Wakeup() as wakeup:
+            poll.register(wakeup.fd, select.POLLIN)
+            pidfds = []
+            try:
+                for pid, _ in processes:
+                    pidfds.append(os.pidfd_open(pid))
+                    poll.register(pidfds[-1], select.POLLIN)
+                if self._kill_at is None:
+                    poll.poll()
+                else:  # once the time has passed, look again soon: a fork bomb outruns one round of SIGKILL
+                    poll.poll(max(20.0, (self._kill_at - time.monotonic()) * 1000))
+            except ProcessLookupError:
+                return  # one is gone already
+            finally:
+                for fd in pidfds:
+                    os.close(fd)
+            arrived = wakeup.taken()
+        if signal.SIGCHLD in arrived:
+            self._reap()
+        if STOP_SIGNAL in arrived:
+            self._stop("stopped")
+        for signo in arrived & {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}:
+            self._signal_all(signo)  # the user (or systemd) is tired of lingering
+
+    def _usage(self) -> Usage:
+        if self._directory:
+            return cgroup.usage(self._directory)
+        user_s, system_s, peak = self._cpu
+        if self._watchdog is not None:
+            peak = max(peak, self._watchdog.peak_bytes)
+        return Usage(
+            cpu_s=user_s + system_s, cpu_user_s=user_s, cpu_system_s=system_s, memory_peak_bytes=peak or None
+        )
+
+    def _final_reason(self, usage: Usage) -> Reason:
+        if usage.oom_kills and self._status != 0:
+            return "oom-kill"
+        if self._reason is not None:
+            return self._reason
+        return "signal" if self._status is not None and os.WIFSIGNALED(self._status) else "exited"
+
+
+class _Wakeup:
+    """Signals as a readable descriptor, for a poll that also waits for something else."""
+
+    def __enter__(self) -> _Wakeup:
+        self.fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        for signo in _WAKING:
+            signal.signal(signo, lambda signo, frame: None)
+        signal.set_wakeup_fd(self._write_fd)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAKING)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _WAKING)
+        signal.set_wakeup_fd(-1)
+        os.close(self.fd)
+        os.close(self._write_fd)
+
+    def taken(self) -> set[int]:
+        """The signals that came, and no more from here on."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, _WAKING)
+        try:
+            return set(os.read(self.fd, 4096))
+        except BlockingIOError:
+            return set()
+
+
+def _is_manager(pid: int) -> bool:
+    """Whether a signal's sender is a systemd (0: it lives outside our pid namespace)."""
+    if pid in (0, 1):
+        return True
+    try:
+        return read_text(f"/proc/{pid}/comm").strip() == "systemd"
+    except OSError:
+        return False
+
+
+def _peak_bytes(maxrss_kib: int) -> int:
+    """The command's peak, or 0 when it used less than we: its figure starts with its parent's (getrusage(2))."""
+    import resource
+
+    own_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return maxrss_kib * 1024 if maxrss_kib > own_kib else 0
+
+
+def _has_terminal() -> bool:
+    """Whether this session has a controlling terminal, and so a shell that watches for stops."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,267 @@
+"""From what the user asked for to a running job: profile, lease, scope, supervisor. Prints nothing."""
+
+from __future__ import annotations
+
+import os
+
+from slicer import backend as backends
+from slicer import cgroup, journal, ledger, proc, profiles, reentrancy, scope, statedir, supervisor
+from slicer.backend.inner import InnerBackend
+from slicer.errors import CannotExecute, CommandNotFound, UsageError
+from slicer.ledger import HeldLease, Ledger
+from slicer.model import Lease, Request
+from slicer.placement import Inventory
+from slicer.record import record, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Protocol
+
+    from slicer.backend import Backend
+    from slicer.model import Gpu, Host, Outcome, Profile, ScopeSpec
+    from slicer.placement import Busy
+    from slicer.profiles import Config, Overrides
+    from slicer.reentrancy import Held
+
+    class Observer(Protocol):
+        """Hears what happens to a job while it happens, for people."""
+
+        def notice(self, text: str) -> None:
+            """Something worth knowing that stops nothing."""
+
+        def waiting(self, busy: Busy) -> None:
+            """The job has to wait."""
+
+        def acquired(self, lease: Lease, waited_s: float) -> None:
+            """The job has its lease."""
+
+
+@record
+class Ask:
+    """What the user asked for on the command line of ``slicer run``."""
+
+    command: tuple[str, ...]
+    profile: str | None
+    overrides: Overrides
+    name: str
+    expect_s: float | None
+    wait: bool
+    backend: str  # auto, systemd, plain
+    exec: bool
+    journal: bool
+    outcome_path: str
+
+
+@record
+class Plan:
+    """Everything that is settled before the lease: what ``--dry-run`` shows."""
+
+    ask: Ask
+    config: Config
+    profile: Profile
+    host: Host
+    program: str
+    held: Held  # by the jobs around us
+    need_gpus: int
+    need_cpu_slots: int
+    nested: bool  # everything is held already: runs inside the outer scope
+    skip_gpu_lock: bool
+    environ: Mapping[str, str]
+
+
+def plan(ask: Ask, environ: Mapping[str, str], book: Ledger | None) -> Plan:
+    """Resolve the profile and find out what is missing. Raises SlicerError for all that cannot be right."""
+    host = profiles.host()
+    config = profiles.load(environ, host)
+    profile = config.profile(ask.profile, ask.overrides)
+    program = find_program(ask.command, {**environ, **profile.env})
+    held = _held(environ, book)
+    skip = reentrancy.skips_gpu_lock(environ)
+    gpus, slots = reentrancy.missing(profile, held, skip)
+    nested = bool(held.leases) and not gpus and not slots
+    if nested and ask.exec:
+        raise UsageError("--exec makes no sense inside another job, whose scope stays", where="--exec")
+    return Plan(ask, config, profile, host, program, held, gpus, slots, nested, skip, environ)
+
+
+def open_ledger(environ: Mapping[str, str], observer: Observer) -> Ledger:
+    """This user's ledger. Raises StateError."""
+    return Ledger(statedir.locate(environ, os.geteuid()), observer.notice)
+
+
+def _held(environ: Mapping[str, str], book: Ledger | None) -> Held:
+    own = cgroup.of("self")
+    systemd_runs = os.path.isdir(backends.BOOTED)
+    if book is None or (systemd_runs and not reentrancy.may_be_nested(environ, own)):
+        return reentrancy.around(environ, own, frozenset(), ())
+    ancestors = frozenset() if systemd_runs else proc.ancestors(os.getpid())
+    return reentrancy.around(environ, own, ancestors, book.snapshot().leases)
+
+
+def run(ask: Ask, environ: Mapping[str, str], observer: Observer) -> Outcome:
+    """Run one job to its end. Raises BusyError, InfeasibleError and other SlicerErrors; then nothing ran."""
+    book = open_ledger(environ, observer)
+    settled = plan(ask, environ, book)
+    for warning in settled.config.warnings:
+        observer.notice(warning)
+    backend, held, job = _ready(settled, book, observer)
+    if ask.exec:
+        supervisor.execute(job, backend, held)
+    return supervisor.run(job, backend, held, observer.notice)
+
+
+def _ready(settled: Plan, book: Ledger, observer: Observer) -> tuple[Backend, HeldLease, supervisor.Job]:
+    backend = choose_backend(settled)
+    if settled.ask.exec and backend.name == "plain":
+        raise UsageError("--exec needs systemd: without a scope nothing would hold the lease", where="--exec")
+    # Whatever does not need the lease happens before it: a waiting job starts with one D-Bus call.
+    backend.prepare()
+    if backend.notice:
+        observer.notice(backend.notice)
+    gpus = _gpus() if settled.need_gpus else ()
+    inventory = Inventory(tuple(gpu.uuid for gpu in gpus), settled.config.slots_cpu)
+    ask, profile = settled.ask, settled.profile
+    job_id = os.urandom(6).hex()
+    spec = _spec(settled, backend, job_id)
+    request = Request(job_id, ask.name, ask.command, settled.need_gpus, settled.need_cpu_slots, ask.expect_s)
+    draft = _draft(settled, backend, spec, request)
+    if settled.nested:
+        held, waited_s = HeldLease(book, draft), 0.0
+    else:
+        held, waited_s = _acquire(book, request, draft, inventory, settled, spec, observer)
+    job = supervisor.Job(
+        id=job_id,
+        name=ask.name,
+        command=ask.command,
+        program=settled.program,
+        env=environment(settled, held.lease.gpus, job_id),
+        profile=profile,
+        spec=spec,
+        waited_s=waited_s,
+        outcome_path=os.path.abspath(ask.outcome_path) if ask.outcome_path else "",
+        history_path=_history_path(settled.environ),
+        with_journal=ask.journal,
+    )
+    return backend, held, job
+
+
+def choose_backend(settled: Plan) -> Backend:
+    """The backend for this plan. Raises BackendError."""
+    if settled.nested:
+        return InnerBackend("system" if os.geteuid() == 0 else "user", settled.held.leases[-1])
+    return backends.choose(settled.ask.backend, os.geteuid())
+
+
+def _spec(settled: Plan, backend: Backend, job_id: str) -> ScopeSpec:
+    spec = scope.spec(settled.profile, backend.manager, job_id, settled.ask.name, settled.ask.command)
+    # A nested job's events belong to the scope in which it really runs.
+    return replace(spec, unit=settled.held.leases[-1].unit) if settled.nested else spec
+
+
+def _draft(settled: Plan, backend: Backend, spec: ScopeSpec, request: Request) -> Lease:
+    pid = os.getpid()
+    return Lease(
+        job=request.job,
+        name=request.name,
+        command=scope.describe(request.command),
+        pid=pid,
+        pid_start=proc.start_time(pid) or 0,
+        keeper=0,
+        boot_id=proc.boot_id(),
+        uid=os.geteuid(),
+        backend=backend.name,
+        manager=backend.manager,
+        unit="" if backend.name == "plain" else spec.unit,
+        cgroup="",
+        gpus=settled.held.gpus if settled.nested else (),
+        cpu_slots=settled.held.cpu_slots if settled.nested else 0,
+        since_s=ledger.now_s(),
+        expect_s=request.expect_s,
+    )
+
+
+def _acquire(
+    book: Ledger, request: Request, draft: Lease, inventory: Inventory, settled: Plan, spec: ScopeSpec,
+    observer: Observer,
+) -> tuple[HeldLease, float]:  # fmt: skip
+    began = ledger.now_s()
+
+    def tell(kind: journal.Kind, **more: str | float | None) -> None:
+        journal.event(
+            kind, job=request.job, name=request.name or request.command[0], unit=spec.unit, manager=spec.manager,
+            **more,  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    if not settled.ask.wait:
+        held = ledger.raise_if_busy(book.acquire(request, draft, inventory))
+    else:
+        found = book.acquire_or_queue(request, draft, inventory)
+        if isinstance(found, HeldLease):
+            held = found
+        else:
+            observer.waiting(found.busy)
+            tell("waiting", holder=_holder(found.busy))
+            with found:
+                held = found.wait()
+    waited_s = ledger.now_s() - began
+    if held.lease.gpus or held.lease.cpu_slots:
+        observer.acquired(held.lease, waited_s)
+        tell("acquired", waited_s=round(waited_s, 3), cpu_slots=held.lease.cpu_slots)
+    return held, waited_s
+
+
+def _holder(busy: Busy) -> str:
+    return ", ".join(lease.unit or lease.job for lease in busy.holders)
+
+
+def _gpus() -> tuple[Gpu, ...]:
+    from slicer.gpu import open_gpus
+
+    gpus = open_gpus()
+    try:
+        return gpus.list()
+    finally:
+        gpus.close()
+
+
+def environment(settled: Plan, gpus: tuple[str, ...], job_id: str) -> dict[str, str]:
+    """The command's whole environment."""
+    profile = settled.profile
+    if settled.nested:
+        gpu: dict[str, str] = {}  # what the outer job sees, it sees
+    else:
+        visible = (*settled.held.gpus, *gpus) if gpus or profile.gpus else ()
+        skip = settled.skip_gpu_lock or settled.held.foreign_gpu
+        gpu = scope.gpu_environment(profile, visible, skip)
+    marker = ",".join((*(lease.job for lease in settled.held.leases), job_id))
+    if settled.nested:
+        marker = ",".join(lease.job for lease in settled.held.leases)
+    return scope.environment(settled.environ, profile, profiles.thread_env(profile.threads), gpu, marker)
+
+
+def _history_path(environ: Mapping[str, str]) -> str:
+    from slicer.history import default_path
+
+    return default_path(environ)
+
+
+def find_program(command: tuple[str, ...], environ: Mapping[str, str]) -> str:
+    """The path to execute, found before anything is acquired. Raises CommandNotFound or CannotExecute."""
+    name = command[0]
+    if "/" in name:
+        candidates = [name]
+    else:
+        path = environ.get("PATH", os.defpath)
+        candidates = [f"{directory or '.'}/{name}" for directory in path.split(":")] if name else []
+    denied = ""
+    for candidate in candidates:
+        if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):
+            return candidate
+        if not denied and os.path.lexists(candidate):
+            denied = candidate
+    if denied:
+        reason = "is a directory" if os.path.isdir(denied) else "is not executable"
+        raise CannotExecute(f"cannot execute: {reason}", where=denied, hint=f"chmod +x {scope.quote(denied)}?")
+    hint = "no such file" if "/" in name else "it is in no directory of PATH"
+    raise CommandNotFound("command not found", where=scope.quote(name), hint=hint)

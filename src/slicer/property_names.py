@@ -1,0 +1,66 @@
+"""Why a name is not a resource property that a user may set. Imported on the error path only."""
+
+from __future__ import annotations
+
+import difflib
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# What slicer itself decides: two owners of one of these would break a promise (the lease, the outcome).
+RESERVED = {
+    "Slice": 'the profile\'s "slice" and --gpus decide it',
+    "Description": "--name decides it",
+    "Delegate": "systemd does not notice a memory kill in a delegated scope",
+    "DelegateControllers": "systemd does not notice a memory kill in a delegated scope",
+    "CollectMode": "the remains of a failed scope would pile up",
+    "AddRef": "slicer decides how long the unit stays loaded",
+    "Controller": "slicer itself ends the scope",
+    "PIDs": "slicer puts the command, and nothing else, into the scope",
+    "PIDFDs": "slicer puts the command, and nothing else, into the scope",
+    "DefaultDependencies": "the slice decides it",
+    "CPUAccounting": "slicer accounts every job",
+    "MemoryAccounting": "slicer accounts every job",
+    "IOAccounting": "slicer accounts every job",
+    "TasksAccounting": "slicer accounts every job",
+}
+# What people know from services, nice or older systemds, and what a scope has in its place.
+INSTEAD = {
+    "Nice": "CPUWeight=50",
+    "CPUSchedulingPolicy": "CPUWeight=idle",
+    "CPUAffinity": "AllowedCPUs=0-3",
+    "CPUShares": "CPUWeight=50",
+    "CPUQuotaPerSecUSec": "CPUQuota=200%",
+    "CPUQuotaPeriodUSec": "CPUQuotaPeriodSec=10ms",
+    "IOSchedulingClass": "IOWeight=20",
+    "IOSchedulingPriority": "IOWeight=20",
+    "BlockIOWeight": "IOWeight=20",
+    "MemoryLimit": "MemoryMax=8G",
+    "LimitAS": "MemoryMax=8G",
+    "LimitRSS": "MemoryMax=8G",
+    "LimitNPROC": "TasksMax=500",
+    "LimitCPU": "RuntimeMaxSec=2h",
+    "OOMScoreAdjust": "OOMPolicy=kill or MemoryMax=8G",
+    "RuntimeMaxUSec": "RuntimeMaxSec=2h",
+    "TimeoutSec": "TimeoutStopSec=10s",
+    "TimeoutStopUSec": "TimeoutStopSec=10s",
+}
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The known word that ``word`` was most likely meant to be, or ""; case does not count."""
+    folded = {name.lower(): name for name in known}
+    found = difflib.get_close_matches(word.lower(), folded, n=1, cutoff=0.6)
+    return folded[found[0]] if found else ""
+
+
+def refusal(name: str, names: Iterable[str]) -> tuple[str, str]:
+    """The message and the hint for a name that is not in the table of properties."""
+    if name in RESERVED:
+        return f"{name} cannot be set: {RESERVED[name]}", ""
+    if name in INSTEAD:
+        return f"a scope has no {name}", f"use {INSTEAD[name]}"
+    wanted = nearest(name.replace("_", ""), names)
+    hint = f"did you mean {wanted}?" if wanted else "systemd.resource-control(5) lists them"
+    return f"unknown resource property {name[:60]!r}", hint

@@ -1,0 +1,69 @@
+"""What this process already holds through the jobs that it runs inside of. Pure."""
+
+from __future__ import annotations
+
+from slicer.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from slicer.model import Lease, Profile
+
+
+@record
+class Held:
+    """The leases of the jobs around us, and whether a foreign wrapper holds the GPU lock (GPU_LOCK_HELD)."""
+
+    leases: tuple[Lease, ...]
+    foreign_gpu: bool
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(gpu for lease in self.leases for gpu in lease.gpus))
+
+    @property
+    def cpu_slots(self) -> int:
+        return sum(lease.cpu_slots for lease in self.leases)
+
+
+def marked(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The jobs that the environment says we are inside of, outermost first."""
+    return tuple(job for job in environ.get("SLICER_LEASE", "").split(",") if job)
+
+
+def may_be_nested(environ: Mapping[str, str], own_cgroup: str) -> bool:
+    """Whether it is worth reading the ledger for jobs around us."""
+    return bool(marked(environ)) or "/slicer-" in own_cgroup
+
+
+def around(
+    environ: Mapping[str, str], own_cgroup: str, ancestors: frozenset[int], leases: tuple[Lease, ...]
+) -> Held:
+    """The live leases of the jobs around us: by the marker, by the cgroup (the environment may have been
+    scrubbed), and without scopes by the keeper among our ancestors.
+    """
+    jobs = marked(environ)
+    found = tuple(
+        lease
+        for lease in leases
+        if lease.job in jobs
+        or (lease.cgroup and f"{own_cgroup}/".startswith(f"{lease.cgroup}/"))
+        or (lease.keeper and lease.keeper in ancestors)
+    )
+    foreign = environ.get("GPU_LOCK_HELD", "0") not in ("", "0") and not any(lease.gpus for lease in found)
+    return Held(found, foreign)
+
+
+def missing(profile: Profile, held: Held, skip_gpu_lock: bool) -> tuple[int, int]:
+    """The GPUs and CPU slots that the profile needs beyond what is held already."""
+    covered = skip_gpu_lock or held.foreign_gpu
+    gpus = 0 if covered else max(0, profile.gpus - len(held.gpus))
+    return gpus, max(0, profile.cpu_slots - held.cpu_slots)
+
+
+def skips_gpu_lock(environ: Mapping[str, str]) -> bool:
+    """The escape hatch for jobs that do not touch the GPU: SLICER_SKIP_GPU_LOCK or PSRUN_SKIP_GPU_LOCK."""
+    return any(
+        environ.get(name, "0") not in ("", "0") for name in ("SLICER_SKIP_GPU_LOCK", "PSRUN_SKIP_GPU_LOCK")
+    )

@@ -1,0 +1,74 @@
+"""From a profile and a lease to a scope: what systemd is told and what the command's environment is. Pure."""
+
+from __future__ import annotations
+
+from slicer.model import Property, ScopeSpec
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from slicer.model import Manager, Profile
+
+DEFAULT_STOP_TIMEOUT_S = 10.0
+_DESCRIPTION_CHARS = 160
+
+
+def unit_name(job: str) -> str:
+    return f"slicer-{job}.scope"
+
+
+def quote(argument: str) -> str:
+    """One argument as a shell would need it, with control characters made visible (never raw in a log)."""
+    visible = "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in argument)
+    if visible and not set(visible) & set(" \t\n'\"\\$`&|;<>()*?[]{}~#!"):
+        return visible
+    return "'" + visible.replace("'", "'\\''") + "'"
+
+
+def describe(command: tuple[str, ...], limit: int = _DESCRIPTION_CHARS) -> str:
+    """A command on one line for people, cut to ``limit`` characters."""
+    text = " ".join(map(quote, command))
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def stop_timeout_s(profile: Profile) -> float:
+    """How long a stopped job has between SIGTERM and SIGKILL, in seconds."""
+    chosen = profile.properties.get("TimeoutStopSec")
+    return float(chosen.value) / 1e6 if chosen and isinstance(chosen.value, int) else DEFAULT_STOP_TIMEOUT_S
+
+
+def spec(profile: Profile, manager: Manager, job: str, name: str, command: tuple[str, ...]) -> ScopeSpec:
+    """The scope for one job. Raises nothing: the profile was validated when it was resolved."""
+    text = describe(command)
+    description = f"{quote(name)}: {text}" if name else text
+    return ScopeSpec(unit_name(job), f"{profile.slice}.slice", description, _properties(profile), manager)
+
+
+def _properties(profile: Profile) -> tuple[Property, ...]:
+    # DeviceAllow before DevicePolicy: with the policy first there is a moment in which all is denied.
+    chosen = sorted(profile.properties.values(), key=lambda p: p.name == "DevicePolicy")
+    if "TimeoutStopSec" not in profile.properties:
+        stop_us = int(DEFAULT_STOP_TIMEOUT_S * 1e6)
+        chosen.append(Property("TimeoutStopSec", "TimeoutStopUSec", "t", stop_us, f"{DEFAULT_STOP_TIMEOUT_S:g}s"))
+    if profile.timeout_s is not None:
+        # systemd keeps the time, so that the limit holds even with slicer dead.
+        runtime_us = int(profile.timeout_s * 1e6)
+        chosen.append(Property("RuntimeMaxSec", "RuntimeMaxUSec", "t", runtime_us, f"{profile.timeout_s:g}s"))
+    return tuple(chosen)
+
+
+def gpu_environment(profile: Profile, gpus: tuple[str, ...], skip_gpu_lock: bool) -> dict[str, str]:
+    """Which GPUs the command sees: those of its lease, none in cpu.slice, untouched when the lock is skipped."""
+    if gpus:
+        return {"CUDA_VISIBLE_DEVICES": ",".join(gpus), "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "GPU_LOCK_HELD": "1"}
+    if skip_gpu_lock or profile.gpus:
+        return {}
+    return {"CUDA_VISIBLE_DEVICES": ""} if profile.slice == "cpu" else {}
+
+
+def environment(
+    base: Mapping[str, str], profile: Profile, threads: Mapping[str, str], gpu: Mapping[str, str], marker: str
+) -> dict[str, str]:
+    """The command's environment; what the profile's ``env`` says wins over what slicer derives."""
+    return {**base, **threads, **gpu, **profile.env, "SLICER_LEASE": marker}

@@ -1,0 +1,116 @@
+"""Where the ledger lives, and opening files there without trusting anybody else's.
+
+``/run/slicer`` (made by tmpfiles.d, or by root here) is shared by the group ``slicer``; a user who is not
+in it gets a private one under ``$XDG_RUNTIME_DIR``. All of these are RAM-backed and empty after a reboot.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from slicer.errors import StateError
+from slicer.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SYSTEM_DIR = "/run/slicer"
+_HINT = "set SLICER_STATE_DIR to a directory of your own"
+
+
+@record
+class StateDir:
+    """``shared``: whether all users' jobs meet here, or only this user's."""
+
+    path: str
+    shared: bool
+
+
+def locate(environ: Mapping[str, str], uid: int) -> StateDir:
+    """The state directory for this user, created when missing. Raises StateError when none can be had."""
+    chosen = environ.get("SLICER_STATE_DIR")
+    if chosen:
+        if not os.path.isabs(chosen):
+            raise StateError("must be an absolute path", where=f"SLICER_STATE_DIR={chosen}", hint=_HINT)
+        return StateDir(_prepare(chosen, 0o700), False)
+    if uid == 0:
+        return StateDir(_prepare(SYSTEM_DIR, 0o755), True)
+    if os.access(SYSTEM_DIR, os.W_OK | os.X_OK):
+        return StateDir(_prepare(SYSTEM_DIR, 0o755), True)
+    return StateDir(_prepare(_private(environ, uid), 0o700), False)
+
+
+def _private(environ: Mapping[str, str], uid: int) -> str:
+    for base in (environ.get("XDG_RUNTIME_DIR"), f"/run/user/{uid}"):
+        if base and os.path.isdir(base):
+            return f"{base}/slicer"
+    # No login session (a container, cron): RAM-backed too, and checked for its owner like all others.
+    return f"/dev/shm/slicer-{uid}"
+
+
+def _prepare(path: str, mode: int) -> str:
+    for directory in (path, f"{path}/leases", f"{path}/tickets"):
+        try:
+            os.mkdir(directory, mode)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise _unusable(directory, error) from error
+        else:
+            _adopt_group(directory)
+        _check_directory(directory)
+    return path
+
+
+def _adopt_group(directory: str) -> None:
+    """A directory that root made while the group exists is made as tmpfiles.d would have made it."""
+    parent = os.stat(os.path.dirname(directory))
+    if os.geteuid() == 0 and parent.st_mode & stat.S_ISGID:
+        os.chmod(directory, stat.S_IMODE(parent.st_mode))
+
+
+def _check_directory(directory: str) -> None:
+    info = os.lstat(directory)
+    if not stat.S_ISDIR(info.st_mode):
+        raise StateError("is not a directory (a symbolic link is not followed)", where=directory, hint=_HINT)
+    if info.st_uid not in (0, os.geteuid()):
+        raise StateError(f"belongs to uid {info.st_uid}, neither root nor you", where=directory, hint=_HINT)
+    if info.st_mode & stat.S_IWOTH:
+        raise StateError("is writable by everybody", where=directory, hint=_HINT)
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise StateError("is not writable for you", where=directory, hint=_HINT)
+
+
+def _unusable(path: str, error: OSError) -> StateError:
+    return StateError(f"cannot be used: {error.strerror}", where=path, hint=_HINT)
+
+
+def check_file(fd: int, path: str) -> os.stat_result:
+    """Refuse what is not an ordinary file with one name: a FIFO, a device, a hard link to elsewhere."""
+    info = os.fstat(fd)
+    if not stat.S_ISREG(info.st_mode) or info.st_nlink != 1:
+        raise StateError("is not a plain file with a single name", where=path, hint="remove it")
+    return info
+
+
+def open_lock(path: str) -> int:
+    """Open (create once) a file that exists only to be flocked. Raises StateError."""
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    try:
+        try:
+            fd = os.open(path, flags)
+        except FileNotFoundError:
+            # Not O_CREAT in one go: in a sticky directory that is refused for others' files, even for root.
+            fd = os.open(path, flags | os.O_CREAT, 0o660)
+    except OSError as error:
+        what = "is a symbolic link; not followed" if error.errno == errno.ELOOP else None
+        raise StateError(what, where=path, hint="remove it") if what else _unusable(path, error) from error
+    try:
+        check_file(fd, path)
+    except StateError:
+        os.close(fd)
+        raise
+    return fd

@@ -1,0 +1,100 @@
+"""Sleeping until the ledger changes: inotify on its directories and on the holders' scopes.
+
+The standard library has no inotify; this is the three calls of it, used only by a job that has to wait.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import struct
+
+from slicer import cgroup
+from slicer.errors import StateError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from slicer.model import Lease
+
+_IN_MODIFY = 0x2
+_IN_CLOSE_WRITE = 0x8
+_IN_MOVED_FROM = 0x40
+_IN_DELETE = 0x200
+_IN_NONBLOCK = os.O_NONBLOCK
+_IN_CLOEXEC = os.O_CLOEXEC
+
+# Readers of the ledger open its files read-only, so their closes are IN_CLOSE_NOWRITE: not waited for, or
+# every look at the ledger would wake all waiters, who would look again.
+_OWNER_LEFT = _IN_CLOSE_WRITE | _IN_DELETE | _IN_MOVED_FROM
+
+# The kernel announces a dead owner's close an instant before it drops the flock: look again this much
+# later (ms), a bounded number of times.
+_SETTLING_MS = (1, 5, 25, 125)
+
+_EVENT = struct.Struct("iIII")
+
+
+class LedgerWatch:
+    """Watches one state directory. A context manager; raises StateError when inotify is exhausted."""
+
+    def __init__(self, directory: str) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._directory = directory
+        self._settling: list[int] = []
+
+    def __enter__(self) -> LedgerWatch:
+        self._fd = self._libc.inotify_init1(_IN_NONBLOCK | _IN_CLOEXEC)
+        if self._fd < 0:
+            raise _failure(self._directory)
+        for folder in ("leases", "tickets"):
+            self._add(f"{self._directory}/{folder}", _OWNER_LEFT)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._fd)
+
+    def _add(self, path: str, mask: int) -> bool:
+        """Whether the path is now watched; False when it does not exist."""
+        if self._libc.inotify_add_watch(self._fd, os.fsencode(path), mask) >= 0:
+            return True
+        if ctypes.get_errno() in (2, 19):  # ENOENT, ENODEV: the cgroup went away
+            return False
+        raise _failure(path)
+
+    def wait_for_change(self, holders: tuple[Lease, ...]) -> None:
+        """Return when something may have changed. A lease without an owner lives on in its scope: watch that."""
+        for holder in holders:
+            events = f"{cgroup.path_of(holder.cgroup)}/cgroup.events"
+            if holder.cgroup and not self._add(events, _IN_MODIFY):
+                self._settling = self._settling or list(_SETTLING_MS)
+        poll = select.poll()
+        poll.register(self._fd, select.POLLIN)
+        ready = poll.poll(self._settling.pop(0) if self._settling else None)
+        if ready and self._drain():
+            self._settling = list(_SETTLING_MS)
+
+    def _drain(self) -> bool:
+        """Take all pending events; whether one of them was a close without a delete."""
+        closed = False
+        try:
+            while data := os.read(self._fd, 65536):
+                offset = 0
+                while offset < len(data):
+                    _, mask, _, length = _EVENT.unpack_from(data, offset)
+                    closed |= bool(mask & (_IN_CLOSE_WRITE | _IN_MODIFY))
+                    offset += _EVENT.size + length
+        except BlockingIOError:
+            pass
+        return closed
+
+
+def _failure(path: str) -> StateError:
+    reason = os.strerror(ctypes.get_errno())
+    return StateError(
+        f"cannot be watched: {reason}", where=path, hint="raise fs.inotify.max_user_instances or max_user_watches"
+    )

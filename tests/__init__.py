@@ -1,0 +1,1 @@
+"""Tests of slicer; see CONTRIBUTING.md for the rings they run in."""

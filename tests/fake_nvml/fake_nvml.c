@@ -1,0 +1,373 @@
+/* A libnvidia-ml.so.1 without a GPU, for tests of the real pynvml.
+ *
+ * What it says is in the text file that $FAKE_NVML_STATE names, read anew on every call:
+ *
+ *     # INDEX UUID MEMORY_MIB BUS_ID MINOR UTILISATION_PERCENT NAME...
+ *     gpu 0 GPU-aaaa 81559 00000000:01:00.0 0 12 NVIDIA H100 80GB HBM3
+ *     # GPU_INDEX PID USED_MIB|n/a compute|graphics|mps
+ *     process 0 4711 1024 compute
+ *     # memory in use that no listed process owns: GPU_INDEX MIB
+ *     used 0 300
+ *     # GPU_INDEX CURRENT PENDING; without it MIG is "not supported"
+ *     mig 0 1 1
+ *     # a function without its _vN, an nvmlReturn_t, and optionally the one GPU it concerns
+ *     error nvmlInit 9
+ *     error nvmlDeviceGetHandleByIndex 15 1
+ *     # appends a line "PID NAME" to the file for each init and shutdown
+ *     log /path/to/log
+ *
+ * Without the variable or the file, nvmlInit answers NVML_ERROR_DRIVER_NOT_LOADED.
+ * With -DOLD_DRIVER the functions that driver 510 brought are missing.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6,
+       INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9, ARGUMENT_VERSION_MISMATCH = 25 };
+enum { MAX_GPUS = 64, MAX_PROCESSES = 1024, MAX_ERRORS = 64, TEXT = 96, ANY = -1 };
+#define NOT_AVAILABLE 0xffffffffffffffffULL
+#define MIB (1ULL << 20)
+#define API __attribute__((visibility("default"))) int
+
+struct gpu { char uuid[TEXT], bus[32], name[TEXT]; unsigned long long mib, extra_mib;
+             unsigned minor, utilisation, mig, mig_pending; int there, has_mig; };
+struct process { int gpu; unsigned pid; unsigned long long mib; char kind[16]; };
+struct failure { char name[TEXT]; int code, gpu; };
+struct state { struct gpu gpus[MAX_GPUS]; struct process processes[MAX_PROCESSES];
+               struct failure failures[MAX_ERRORS]; unsigned count, n_processes, n_failures;
+               char log[4096]; };
+
+struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; };
+struct memory { unsigned long long total, free, used; };
+struct memory_v2 { unsigned version; unsigned long long total, reserved, free, used; };
+struct utilisation { unsigned gpu, memory; };
+struct info { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; };
+
+static struct state now;
+static int initialised;
+
+static void parse(char *line)
+{
+    struct process p = {0};
+    struct failure f = {.gpu = ANY};
+    struct gpu g = {.there = 1};
+    char mib[32];
+    unsigned long long extra;
+    unsigned i, current, pending;
+
+    line[strcspn(line, "\n")] = 0;
+    if (sscanf(line, "gpu %u %95s %llu %31s %u %u %95[^\n]", &i, g.uuid, &g.mib, g.bus, &g.minor,
+               &g.utilisation, g.name) == 7 && i < MAX_GPUS) {
+        now.gpus[i] = g;
+        if (i >= now.count)
+            now.count = i + 1;
+    } else if (sscanf(line, "process %d %u %31s %15s", &p.gpu, &p.pid, mib, p.kind) == 4) {
+        p.mib = strcmp(mib, "n/a") ? strtoull(mib, NULL, 10) : NOT_AVAILABLE;
+        if (now.n_processes < MAX_PROCESSES)
+            now.processes[now.n_processes++] = p;
+    } else if (sscanf(line, "used %u %llu", &i, &extra) == 2 && i < MAX_GPUS) {
+        now.gpus[i].extra_mib = extra;
+    } else if (sscanf(line, "mig %u %u %u", &i, &current, &pending) == 3 && i < MAX_GPUS) {
+        now.gpus[i].has_mig = 1, now.gpus[i].mig = current, now.gpus[i].mig_pending = pending;
+    } else if (sscanf(line, "error %95s %d %d", f.name, &f.code, &f.gpu) >= 2) {
+        if (now.n_failures < MAX_ERRORS)
+            now.failures[now.n_failures++] = f;
+    } else if (sscanf(line, "log %4095[^\n]", now.log) != 1 && *line && *line != '#') {
+        fprintf(stderr, "fake nvml: cannot read this line of %s: %s\n", getenv("FAKE_NVML_STATE"), line);
+        abort();
+    }
+}
+
+/* Reads the state; the failure that is ordered for this call, or SUCCESS. */
+static int enter(const char *name, int gpu)
+{
+    const char *path = getenv("FAKE_NVML_STATE");
+    FILE *file = path ? fopen(path, "re") : NULL;
+    char line[4400];
+
+    memset(&now, 0, sizeof now);
+    if (!file)
+        return DRIVER_NOT_LOADED;
+    while (fgets(line, sizeof line, file))
+        parse(line);
+    fclose(file);
+    for (unsigned i = 0; i < now.n_failures; i++)
+        if (!strcmp(now.failures[i].name, name) && (now.failures[i].gpu == ANY || now.failures[i].gpu == gpu))
+            return now.failures[i].code;
+    return !initialised && strcmp(name, "nvmlInit") ? UNINITIALIZED : SUCCESS;
+}
+
+/* A handle is the GPU's index + 1. */
+static int enter_gpu(const char *name, void *handle, struct gpu **gpu)
+{
+    long index = (long)handle - 1;
+    int code = enter(name, (int)index);
+
+    if (code != SUCCESS)
+        return code;
+    if (index < 0 || index >= (long)now.count || !now.gpus[index].there)
+        return INVALID_ARGUMENT;
+    *gpu = &now.gpus[index];
+    return SUCCESS;
+}
+
+static int give_text(char *to, unsigned size, const char *text)
+{
+    if (strlen(text) >= size)
+        return INSUFFICIENT_SIZE;
+    strcpy(to, text);
+    return SUCCESS;
+}
+
+static void note(const char *what)
+{
+    FILE *file = *now.log ? fopen(now.log, "ae") : NULL;
+
+    if (file) {
+        fprintf(file, "%d %s\n", (int)getpid(), what);
+        fclose(file);
+    }
+}
+
+API nvmlInitWithFlags(unsigned flags)
+{
+    int code = enter("nvmlInit", ANY);
+
+    (void)flags;
+    if (code == SUCCESS) {
+        initialised++;
+        note("nvmlInit");
+    }
+    return code;
+}
+
+API nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+API nvmlInit(void) { return nvmlInitWithFlags(0); }
+
+API nvmlShutdown(void)
+{
+    int code = enter("nvmlShutdown", ANY);
+
+    if (code == SUCCESS) {
+        initialised--;
+        note("nvmlShutdown");
+    }
+    return code;
+}
+
+__attribute__((visibility("default"))) const char *nvmlErrorString(int code)
+{
+    static char text[32];
+
+    snprintf(text, sizeof text, "fake error %d", code);
+    return text;
+}
+
+API nvmlSystemGetDriverVersion(char *to, unsigned size)
+{
+    int code = enter("nvmlSystemGetDriverVersion", ANY);
+    return code ? code : give_text(to, size, "575.57.08");
+}
+
+API nvmlSystemGetNVMLVersion(char *to, unsigned size)
+{
+    int code = enter("nvmlSystemGetNVMLVersion", ANY);
+    return code ? code : give_text(to, size, "12.575.57.08");
+}
+
+API nvmlSystemGetCudaDriverVersion_v2(int *version)
+{
+    *version = 12090;
+    return enter("nvmlSystemGetCudaDriverVersion", ANY);
+}
+
+API nvmlSystemGetCudaDriverVersion(int *version) { return nvmlSystemGetCudaDriverVersion_v2(version); }
+
+API nvmlDeviceGetCount_v2(unsigned *count)
+{
+    int code = enter("nvmlDeviceGetCount", ANY);
+
+    *count = now.count;
+    return code;
+}
+
+API nvmlDeviceGetCount(unsigned *count) { return nvmlDeviceGetCount_v2(count); }
+
+API nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle)
+{
+    struct gpu *gpu;
+
+    *handle = (void *)(long)(index + 1);
+    return enter_gpu("nvmlDeviceGetHandleByIndex", *handle, &gpu);
+}
+
+API nvmlDeviceGetHandleByIndex(unsigned index, void **handle)
+{
+    return nvmlDeviceGetHandleByIndex_v2(index, handle);
+}
+
+API nvmlDeviceGetHandleByUUID(const char *uuid, void **handle)
+{
+    int code = enter("nvmlDeviceGetHandleByUUID", ANY);
+
+    for (unsigned i = 0; code == SUCCESS && i < now.count; i++)
+        if (!strcmp(now.gpus[i].uuid, uuid)) {
+            *handle = (void *)(long)(i + 1);
+            return SUCCESS;
+        }
+    return code ? code : NOT_FOUND;
+}
+
+API nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **handle)
+{
+    int code = enter("nvmlDeviceGetHandleByPciBusId", ANY);
+
+    for (unsigned i = 0; code == SUCCESS && i < now.count; i++)
+        if (!strcasecmp(now.gpus[i].bus, bus)) {
+            *handle = (void *)(long)(i + 1);
+            return SUCCESS;
+        }
+    return code ? code : NOT_FOUND;
+}
+
+API nvmlDeviceGetIndex(void *handle, unsigned *index)
+{
+    struct gpu *gpu;
+
+    *index = (unsigned)((long)handle - 1);
+    return enter_gpu("nvmlDeviceGetIndex", handle, &gpu);
+}
+
+API nvmlDeviceGetUUID(void *handle, char *to, unsigned size)
+{
+    struct gpu *gpu;
+    int code = enter_gpu("nvmlDeviceGetUUID", handle, &gpu);
+    return code ? code : give_text(to, size, gpu->uuid);
+}
+
+API nvmlDeviceGetName(void *handle, char *to, unsigned size)
+{
+    struct gpu *gpu;
+    int code = enter_gpu("nvmlDeviceGetName", handle, &gpu);
+    return code ? code : give_text(to, size, gpu->name);
+}
+
+API nvmlDeviceGetMinorNumber(void *handle, unsigned *minor)
+{
+    struct gpu *gpu;
+    int code = enter_gpu("nvmlDeviceGetMinorNumber", handle, &gpu);
+
+    if (code == SUCCESS)
+        *minor = gpu->minor;
+    return code;
+}
+
+API nvmlDeviceGetPciInfo_v3(void *handle, struct pci *to)
+{
+    struct gpu *gpu;
+    int code = enter_gpu("nvmlDeviceGetPciInfo", handle, &gpu);
+
+    if (code == SUCCESS) {
+        memset(to, 0, sizeof *to);
+        strcpy(to->bus_id, gpu->bus);
+        sscanf(gpu->bus, "%x:%x:%x", &to->domain, &to->bus, &to->device);
+        snprintf(to->legacy, sizeof to->legacy, "%04hx:%02hhx:%02hhx.0", (unsigned short)to->domain,
+                 (unsigned char)to->bus, (unsigned char)to->device);
+    }
+    return code;
+}
+
+API nvmlDeviceGetUtilizationRates(void *handle, struct utilisation *to)
+{
+    struct gpu *gpu;
+    int code = enter_gpu("nvmlDeviceGetUtilizationRates", handle, &gpu);
+
+    if (code == SUCCESS)
+        *to = (struct utilisation){gpu->utilisation, gpu->utilisation / 2};
+    return code;
+}
+
+API nvmlDeviceGetMigMode(void *handle, unsigned *current, unsigned *pending)
+{
+    struct gpu *gpu;
+    int code = enter_gpu("nvmlDeviceGetMigMode", handle, &gpu);
+
+    if (code != SUCCESS)
+        return code;
+    *current = gpu->mig, *pending = gpu->mig_pending;
+    return gpu->has_mig ? SUCCESS : NOT_SUPPORTED;
+}
+
+static unsigned long long used_bytes(int index)
+{
+    unsigned long long mib = now.gpus[index].extra_mib;
+
+    for (unsigned i = 0; i < now.n_processes; i++)
+        if (now.processes[i].gpu == index && now.processes[i].mib != NOT_AVAILABLE)
+            mib += now.processes[i].mib;
+    return mib * MIB;
+}
+
+API nvmlDeviceGetMemoryInfo(void *handle, struct memory *to)
+{
+    struct gpu *gpu;
+    int code = enter_gpu("nvmlDeviceGetMemoryInfo", handle, &gpu);
+
+    if (code == SUCCESS) {
+        to->total = gpu->mib * MIB;
+        to->used = used_bytes((int)(gpu - now.gpus));
+        to->free = to->total > to->used ? to->total - to->used : 0;
+    }
+    return code;
+}
+
+API nvmlDeviceGetMemoryInfo_v2(void *handle, struct memory_v2 *to)
+{
+    struct memory plain;
+    int code;
+
+    if (to->version != (sizeof *to | 2U << 24))
+        return ARGUMENT_VERSION_MISMATCH;
+    code = nvmlDeviceGetMemoryInfo(handle, &plain);
+    to->total = plain.total, to->reserved = 0, to->free = plain.free, to->used = plain.used;
+    return code;
+}
+
+/* NVML's protocol: *count is the room given and comes back as the room needed. */
+static int running(const char *name, const char *kind, void *handle, unsigned *count, struct info *to)
+{
+    struct gpu *gpu;
+    int code = enter_gpu(name, handle, &gpu);
+    unsigned room = *count;
+
+    if (code != SUCCESS)
+        return code;
+    *count = 0;
+    for (unsigned i = 0; i < now.n_processes; i++) {
+        struct process *p = &now.processes[i];
+
+        if (p->gpu != (long)handle - 1 || strcmp(p->kind, kind))
+            continue;
+        if (to && *count < room)
+            to[*count] = (struct info){p->pid, p->mib == NOT_AVAILABLE ? p->mib : p->mib * MIB, ~0U, ~0U};
+        ++*count;
+    }
+    return *count > room ? INSUFFICIENT_SIZE : SUCCESS;
+}
+
+#define RUNNING(NAME, VERSION, KIND) \
+    API NAME##VERSION(void *handle, unsigned *count, struct info *to) \
+    { \
+        return running(#NAME, KIND, handle, count, to); \
+    }
+
+RUNNING(nvmlDeviceGetComputeRunningProcesses, _v2, "compute")
+RUNNING(nvmlDeviceGetGraphicsRunningProcesses, _v2, "graphics")
+RUNNING(nvmlDeviceGetMPSComputeRunningProcesses, _v2, "mps")
+#ifndef OLD_DRIVER
+RUNNING(nvmlDeviceGetComputeRunningProcesses, _v3, "compute")
+RUNNING(nvmlDeviceGetGraphicsRunningProcesses, _v3, "graphics")
+RUNNING(nvmlDeviceGetMPSComputeRunningProcesses, _v3, "mps")
+#endif

@@ -1,0 +1,48 @@
+"""This checkout, as the machines get it: a wheel to install, and for QEMU a drive with its files."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.machines.host import REPO, check
+
+# In the machine: a plain install of the only wheel in /wheel, so that start-up costs what a user's costs.
+INSTALL = [
+    "sh",
+    "-c",
+    "exec /opt/slicer/bin/pip --disable-pip-version-check --no-cache-dir install --quiet --no-index --no-deps "
+    "--force-reinstall --root-user-action=ignore /wheel/*.whl",
+]
+
+_NOT_SOURCE = shutil.ignore_patterns(
+    ".git", ".venv", "__pycache__", ".*_cache", ".hypothesis", "build", "dist", "*.egg-info", "results"
+)
+
+
+@contextmanager
+def wheel() -> Iterator[Path]:
+    """A directory that holds this checkout's wheel, and nothing else."""
+    with tempfile.TemporaryDirectory(prefix="slicer-wheel-") as scratch:
+        source, out = Path(scratch, "source"), Path(scratch, "wheel")
+        # setuptools leaves build/ behind, and takes modules from it that no longer exist: build in a copy.
+        copy(source)
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps"]
+        check([*pip, *_isolation(), "--wheel-dir", out, source])
+        yield out
+
+
+def copy(target: Path) -> None:
+    """The checkout's files, uncommitted ones too, without what is built or cached."""
+    shutil.copytree(REPO, target, ignore=_NOT_SOURCE, symlinks=True)
+
+
+def _isolation() -> list[str]:
+    """No build environment of its own (some seconds, and the network) where setuptools is at hand, as in our venv."""
+    have = subprocess.run([sys.executable, "-c", "import setuptools, wheel"], capture_output=True).returncode == 0
+    return ["--no-build-isolation"] if have else []

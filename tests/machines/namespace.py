@@ -1,0 +1,199 @@
+"""The namespace machine: systemd in namespaces of the host's kernel, at native speed. Root only."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shlex
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, nullcontext, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO
+
+from tests.machines import checkout, image
+from tests.machines.guard import Plan
+from tests.machines.host import NAMESPACE_TOOLS, REPO, MachineError, Unavailable, as_root, need_tools, tail
+from tests.machines.machine import PATH, Command, Result
+from tests.machines.recipe import Suite
+
+BOOT_DEADLINE_S = 60.0
+END_DEADLINE_S = 20.0
+PIPE_GRACE_S = 2.0
+_SPACES = ("--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--root", "--wd=/")
+
+
+class NamespaceMachine:
+    """A booted namespace machine with this checkout at /src (read-only) and, unless `bare`, slicer installed.
+
+    Entering it raises Unavailable where this host cannot have one, MachineError when it does not boot.
+    Leaving it, or this process's death by whatever cause, ends it and leaves nothing behind.
+    """
+
+    kind = "namespace"
+
+    def __init__(self, suite: Suite, *, bare: bool = False) -> None:
+        self.suite = suite
+        self._bare = bare
+        self._stack = ExitStack()
+        self._init = 0
+
+    def __enter__(self) -> NamespaceMachine:
+        try:
+            self._start()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+    def _start(self) -> None:
+        need_tools(NAMESPACE_TOOLS)
+        as_root([])
+        source = self._stack.enter_context(image.use(self.suite))
+        self._words: IO[bytes] = self._stack.enter_context(tempfile.TemporaryFile())
+        with nullcontext(source.no_wheel) if self._bare else checkout.wheel() as wheel:
+            plan = Plan(str(source.tree), source.key, str(REPO), str(wheel), str(image.mount_point()))
+            self._guard = self._start_guard(plan)
+            self._stack.callback(self._end)
+            self._init = self._first_message(self._guard)
+        self._wait_for_boot()
+        if not self._bare:
+            self._execute_checked(checkout.INSTALL)
+
+    def _start_guard(self, plan: Plan) -> subprocess.Popen[bytes]:
+        guard = [sys.executable, "-m", "tests.machines.guard", json.dumps(asdict(plan))]
+        return subprocess.Popen(
+            as_root(["unshare", "--mount", "--propagation=private", "--", *guard]),
+            cwd=REPO,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._words,
+            start_new_session=True,
+        )
+
+    def _first_message(self, guard: subprocess.Popen[bytes]) -> int:
+        assert guard.stdout is not None
+        ready, _, _ = select.select([guard.stdout], [], [], BOOT_DEADLINE_S)
+        line = guard.stdout.readline() if ready else b""
+        message = json.loads(line) if line else {"unavailable": f"nothing was started: {self.diagnosis()}"}
+        if "unavailable" in message:
+            raise Unavailable(message["unavailable"])
+        return int(message["init"])
+
+    def _wait_for_boot(self) -> None:
+        """Until systemd has started all of multi-user.target; its socket appears a moment after exec."""
+        deadline = time.monotonic() + BOOT_DEADLINE_S
+        state = ""
+        while time.monotonic() < deadline and self._guard.poll() is None:
+            asked = subprocess.run(
+                self._enter(["systemctl", "is-system-running", "--wait"]), capture_output=True, text=True
+            )
+            state = asked.stdout.strip() or asked.stderr.strip()
+            if state in ("running", "degraded"):
+                return
+            time.sleep(0.02)
+        raise MachineError(f"the {self.suite.name} namespace machine did not boot ({state}):\n{self.diagnosis()}")
+
+    def _enter(self, argv: list[str]) -> list[str]:
+        words = ["nsenter", f"--target={self._init}", *_SPACES, "--", "env", "-i", f"PATH={PATH}", *argv]
+        return as_root(words)
+
+    def _execute_checked(self, argv: list[str]) -> None:
+        self.execute(Command(argv, cwd="/"), timeout_s=120).checked()
+
+    def popen(self, command: Command, **options: object) -> subprocess.Popen[bytes]:
+        """Start a command; options are Popen's. Its signals and exit status come through."""
+        return subprocess.Popen(self._enter(command.words(self.kind, self.suite)), **options)  # type: ignore[call-overload, no-any-return]
+
+    def execute(
+        self, command: Command, *, timeout_s: float, on_output: Callable[[bytes], None] | None = None
+    ) -> Result:
+        """See Machine.execute."""
+        pipe = subprocess.PIPE
+        child = self.popen(command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+        timed_out = threading.Event()
+        timer = threading.Timer(timeout_s, self._time_out, (command, child, timed_out))
+        timer.start()
+        try:
+            stdout, stderr = _communicate(child, command.input, on_output)
+        except BaseException:
+            self._kill(command, child)
+            raise
+        finally:
+            timer.cancel()
+        return Result(command.argv, child.returncode, stdout, stderr, timed_out.is_set())
+
+    def _time_out(self, command: Command, child: subprocess.Popen[bytes], flag: threading.Event) -> None:
+        flag.set()
+        self._kill(command, child)
+
+    def _kill(self, command: Command, child: subprocess.Popen[bytes]) -> None:
+        subprocess.run(self._enter(command.kill_words()), capture_output=True, timeout=END_DEADLINE_S)
+        child.kill()
+
+    def shell(self) -> int:
+        """See Machine.shell."""
+        # script(1) gives the shell a terminal of the machine's own devpts, which tmux and job control ask for.
+        argv = ["script", "--quiet", "--return", "--command", "bash --login", "/dev/null"]
+        return self.popen(Command(argv)).wait()
+
+    def diagnosis(self) -> str:
+        """See Machine.diagnosis."""
+        self._words.seek(0)
+        words = tail(self._words.read().decode(errors="replace"))
+        if not self._init or self._guard.poll() is not None:
+            return words
+        journal = subprocess.run(
+            self._enter(["journalctl", "--no-pager", "-n", "40"]), capture_output=True, text=True, timeout=30
+        )
+        return f"{words}\n{journal.stdout}"
+
+    def _end(self) -> None:
+        assert self._guard.stdin is not None
+        self._guard.stdin.close()
+        try:
+            self._guard.wait(END_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            self._guard.kill()
+            self._guard.wait()
+
+
+def _communicate(
+    child: subprocess.Popen[bytes], data: bytes, on_output: Callable[[bytes], None] | None
+) -> tuple[str, str]:
+    """As Popen.communicate, but standard output may be handed on as it comes, and the child's end is enough.
+
+    (A process that the command left behind may hold its pipes open for ever.)
+    """
+    stdout, stderr = bytearray(), bytearray()
+    workers = [
+        threading.Thread(target=_pump, args=(child.stdout, on_output or stdout.extend), daemon=True),
+        threading.Thread(target=_pump, args=(child.stderr, stderr.extend), daemon=True),
+        threading.Thread(target=_feed, args=(child.stdin, data), daemon=True),
+    ]
+    for worker in workers:
+        worker.start()
+    child.wait()
+    for worker in workers:
+        worker.join(PIPE_GRACE_S)
+    return stdout.decode(errors="replace"), stderr.decode(errors="replace")
+
+
+def _pump(stream: IO[bytes], sink: Callable[[bytes], object]) -> None:
+    with stream:
+        while chunk := os.read(stream.fileno(), 65536):
+            sink(chunk)
+
+
+def _feed(stream: IO[bytes], data: bytes) -> None:
+    with suppress(BrokenPipeError), stream:
+        stream.write(data)

@@ -1,0 +1,201 @@
+"""The QEMU machine: Debian's own kernel in a virtual machine, where every limit is enforced. Runs without root."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
+
+from tests.machines import checkout, image
+from tests.machines.host import QEMU_TOOLS, REPO, MachineError, Unavailable, check, need_tools, tail, tool
+from tests.machines.image import Image
+from tests.machines.machine import Command, Result
+from tests.machines.recipe import Suite
+from tests.machines.wire import Wire
+
+MEMORY_MIB = 2048
+CPUS = 2
+BOOT_DEADLINE_S = {"kvm": 40.0, "tcg": 300.0}
+END_DEADLINE_S = 10.0
+KILL_GRACE_S = 60.0
+DRIVE_SIZE = "512M"
+
+# The drive's two directories appear where they are in the namespace machine.
+_MOUNT_DRIVE = "mount -o ro LABEL=slicer-src /mnt; mount --bind /mnt/source /src; mount --bind /mnt/wheel /wheel"
+_MASKED = ("serial-getty@ttyS0.service", "getty@tty1.service", "e2scrub_reap.service", "sysstat.service")
+
+
+class QemuMachine:
+    """A booted virtual machine with this checkout at /src (read-only) and, unless `bare`, slicer installed.
+
+    Entering it raises Unavailable where this host cannot have one, MachineError when it does not boot.
+    Leaving it, or this process's death by whatever cause, ends it and leaves nothing behind. With `console`, the
+    terminal of this process is its serial console.
+    """
+
+    kind = "qemu"
+
+    def __init__(self, suite: Suite, *, bare: bool = False, console: bool = False) -> None:
+        self.suite = suite
+        self._bare = bare
+        self._console = console
+        self._stack = ExitStack()
+        self._last_words = ""
+
+    def __enter__(self) -> QemuMachine:
+        try:
+            self._start()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+    def _start(self) -> None:
+        need_tools(QEMU_TOOLS)
+        if platform.machine() != "x86_64":
+            raise Unavailable(f"the QEMU machine is for x86_64, this is {platform.machine()}")
+        source = self._stack.enter_context(image.use(self.suite, disk=True))
+        drive = self._make_drive()
+        self._boot_somehow(source, drive)
+        self._execute_checked(["sh", "-euc", _MOUNT_DRIVE])
+        if not self._bare:
+            self._execute_checked(checkout.INSTALL)
+
+    def _make_drive(self) -> Path:
+        """An ext4 file with the checkout and its wheel."""
+        content = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="slicer-drive-")))
+        drive = content / "drive.img"
+        checkout.copy(content / "tree" / "source")
+        with nullcontext(None) if self._bare else checkout.wheel() as wheel:
+            if wheel is None:
+                (content / "tree" / "wheel").mkdir()
+            else:
+                shutil.copytree(wheel, content / "tree" / "wheel")
+        check(["mke2fs", "-q", "-t", "ext4", "-L", "slicer-src", "-d", content / "tree", drive, DRIVE_SIZE])
+        return drive
+
+    def _boot_somehow(self, source: Image, drive: Path) -> None:
+        """Boot with KVM if it works here, which is found out by trying, once per kernel; else with TCG."""
+        verdict = image.cache_root() / f"kvm-{platform.release()}"
+        wanted = os.environ.get("SLICER_QEMU_ACCEL")
+        if wanted is None and (not os.access("/dev/kvm", os.R_OK | os.W_OK) or _read(verdict) == "broken"):
+            wanted = "tcg"
+        if wanted != "tcg":
+            try:
+                self._boot(source, drive, "kvm")
+            except MachineError:
+                if wanted == "kvm":
+                    raise
+                verdict.write_text("broken")
+            else:
+                return
+        self._boot(source, drive, "tcg")
+
+    def _boot(self, source: Image, drive: Path, accelerator: str) -> None:
+        # The tether removes this directory, even if this process is killed.
+        scratch = Path(tempfile.mkdtemp(prefix="slicer-qemu-"))
+        shutil.copy(drive, scratch / drive.name)
+        self._log = scratch / "console.log"
+        self._qemu = self._start_qemu(source, scratch, accelerator)
+        try:
+            self._wire = Wire(scratch / "agent.sock", alive=lambda: self._qemu.poll() is None)
+            deadline_s = BOOT_DEADLINE_S[accelerator]
+            if not self._wire.wait_ready(deadline_s):
+                raise MachineError(f"the {self.suite.name} QEMU machine did not boot within {deadline_s:g} s")
+        except MachineError as error:
+            diagnosis = self.diagnosis()
+            self._end()
+            raise MachineError(f"{error} ({accelerator})\n{diagnosis}") from error
+        self._stack.callback(self._end)
+
+    def _start_qemu(self, source: Image, scratch: Path, accelerator: str) -> subprocess.Popen[bytes]:
+        tether = [sys.executable, "-m", "tests.machines.tether", "--remove", str(scratch)]
+        tether += ["--tty"] if self._console else []
+        return subprocess.Popen(
+            [*tether, "--", *self._qemu_words(source, scratch, accelerator)],
+            cwd=REPO,
+            stdin=subprocess.PIPE,
+            stdout=None if self._console else (scratch / "qemu.log").open("wb"),
+            stderr=None if self._console else subprocess.STDOUT,
+            # Away from the terminal's Ctrl-C, unless the terminal is what it is for.
+            start_new_session=not self._console,
+        )
+
+    def _qemu_words(self, source: Image, scratch: Path, accelerator: str) -> list[str]:
+        kernel = "root=/dev/vda rw console=ttyS0 panic=-1 " + " ".join(f"systemd.mask={unit}" for unit in _MASKED)
+        kernel += " quiet loglevel=3 systemd.show_status=0" if self._console else " systemd.show_status=1"
+        terminal = "stdio,id=console,mux=on,signal=off" if self._console else "null,id=console"
+        drives = f"file={source.disk},format=raw,if=virtio,snapshot=on", f"file={scratch}/drive.img,format=raw,if=virtio"
+        qemu = tool("qemu-system-x86_64") or "qemu-system-x86_64"
+        words = [qemu, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-net", "none"]
+        words += ["-machine", f"q35,accel={accelerator}", "-cpu", "host" if accelerator == "kvm" else "max"]
+        words += ["-smp", str(CPUS), "-m", str(MEMORY_MIB)]
+        words += ["-kernel", str(source.kernel), "-initrd", str(source.initrd), "-append", kernel]
+        words += [word for drive in drives for word in ("-drive", drive)]
+        words += ["-chardev", f"{terminal},logfile={self._log}", "-serial", "chardev:console"]
+        words += ["-device", "virtio-rng-pci", "-device", "virtio-serial-pci"]
+        words += ["-chardev", f"socket,id=agent,path={scratch}/agent.sock,server=on,wait=off"]
+        words += ["-device", "virtserialport,chardev=agent,name=slicer.agent"]
+        return words
+
+    def _execute_checked(self, argv: list[str]) -> None:
+        self.execute(Command(argv, cwd="/"), timeout_s=300).checked()
+
+    def execute(
+        self, command: Command, *, timeout_s: float, on_output: Callable[[bytes], None] | None = None
+    ) -> Result:
+        """See Machine.execute."""
+        stdout, stderr = bytearray(), bytearray()
+        sinks = {"stdout": on_output or stdout.extend, "stderr": stderr.extend}
+        call = self._wire.call(command.words(self.kind, self.suite), command.input)
+        code = call.wait(timeout_s, sinks)
+        timed_out = code is None
+        if code is None:
+            self._wire.call(command.kill_words(), b"")
+            code = call.wait(KILL_GRACE_S, sinks)
+        if code is None:
+            raise MachineError(f"the QEMU machine does not answer:\n{self.diagnosis()}")
+        texts = (bytes(data).decode(errors="replace") for data in (stdout, stderr))
+        return Result(command.argv, code, *texts, timed_out=timed_out)
+
+    def shell(self) -> int:
+        """See Machine.shell. The terminal is the machine's serial console."""
+        columns, rows = shutil.get_terminal_size()
+        unit = ["systemd-run", "--quiet", "--wait", "--collect", "--service-type=exec", "-p", "StandardInput=tty-force"]
+        unit += ["-p", "StandardOutput=tty", "-p", "TTYPath=/dev/ttyS0", "-p", "WorkingDirectory=/src"]
+        unit += ["-p", "PAMName=login", f"--setenv=TERM={os.environ.get('TERM', 'vt220')}", "--setenv=HOME=/root", "--"]
+        login = ["sh", "-c", f"stty cols {columns} rows {rows}; exec bash --login"]
+        return self.execute(Command([*unit, *login]), timeout_s=threading.TIMEOUT_MAX).returncode
+
+    def diagnosis(self) -> str:
+        """See Machine.diagnosis."""
+        texts = [_read(path) for path in (self._log.with_name("qemu.log"), self._log)]
+        return tail("\n".join(text for text in texts if text)) or self._last_words
+
+    def _end(self) -> None:
+        self._last_words = self.diagnosis()
+        assert self._qemu.stdin is not None
+        self._qemu.stdin.close()
+        try:
+            self._qemu.wait(END_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            self._qemu.kill()
+            self._qemu.wait()
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except FileNotFoundError:
+        return ""

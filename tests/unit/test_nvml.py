@@ -1,0 +1,288 @@
+"""The real pynvml over a fake driver library, each in a process of its own: the loader must see it first."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import slicer
+from tests.fake_nvml import LIBRARY, TWO_GPUS, FakeNvml
+
+pytest_plugins = ["tests.fake_nvml"]
+
+SRC = str(Path(slicer.__file__).parents[1])
+LOST, NO_PERMISSION, UNKNOWN = 15, 4, 999
+
+PROBE = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from slicer.gpu import open_gpus
+from slicer.errors import SlicerError
+from slicer.record import as_dict
+try:
+    gpus = open_gpus()
+    try:
+        said = {"gpus": [as_dict(g) for g in gpus.list()], "notes": gpus.notes()}
+        said["processes"] = [as_dict(p) for p in gpus.processes()]
+    finally:
+        gpus.close()
+        gpus.close()
+except SlicerError as error:
+    said = {"error": type(error).__name__, "kind": error.kind, "reason": getattr(error, "reason", None),
+            "text": str(error), "hint": error.hint}
+print(json.dumps(said))
+"""
+
+
+def python(code: str, env: dict[str, str], **options: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", code, SRC],
+        env={**os.environ, **env},
+        stdout=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def probe(env: dict[str, str], before: str = "") -> dict[str, Any]:
+    with python(before + PROBE, env) as process:
+        out = process.communicate(timeout=60)[0]
+    assert process.returncode == 0
+    said: dict[str, Any] = json.loads(out)
+    return said
+
+
+def test_gpus_are_listed_with_what_slicer_needs(fake_nvml: FakeNvml) -> None:  # A1
+    assert probe(fake_nvml.env) == {
+        "gpus": [
+            {
+                "index": i,
+                "uuid": "GPU-" + "-".join(str(i) * n for n in (8, 4, 4, 4, 12)),
+                "name": "NVIDIA H100 80GB HBM3",
+                "memory_mib": 81559,
+                "pci_bus_id": f"00000000:0{i + 1}:00.0",
+                "minor": i,
+            }
+            for i in range(2)
+        ],
+        "notes": [],
+        "processes": [],
+    }
+
+
+def test_gpus_count_in_pci_order_as_cuda_does(fake_nvml: FakeNvml) -> None:  # A1
+    fake_nvml.write(
+        "gpu 0 GPU-c 100 00000001:01:00.0 0 0 N\n"
+        "gpu 1 GPU-b 100 00000000:C1:00.0 1 0 N\n"
+        "gpu 2 GPU-a 100 00000000:0F:00.0 2 0 N\n"
+    )
+    assert [(g["index"], g["uuid"], g["minor"]) for g in probe(fake_nvml.env)["gpus"]] == [
+        (0, "GPU-a", 2),
+        (1, "GPU-b", 1),
+        (2, "GPU-c", 0),
+    ]
+
+
+def test_processes_of_every_kind_are_seen_once_per_gpu(fake_nvml: FakeNvml) -> None:  # B5
+    fake_nvml.write("gpu 0 GPU-a 100 00000000:01:00.0 0 0 N\ngpu 1 GPU-b 100 00000000:02:00.0 1 0 N\n")
+    fake_nvml.add(
+        "process 0 10 1024 compute",
+        "process 1 10 512 compute",
+        "process 1 11 7 graphics",
+        "process 0 12 300 compute",
+        "process 0 12 300 graphics",  # nvidia-smi's "C+G"
+        "process 0 13 n/a compute",
+        "process 0 14 n/a compute",
+        "process 0 14 5 graphics",
+        "process 1 15 64 mps",
+    )
+    used = {(p["gpu_uuid"], p["pid"]): p["used_mib"] for p in probe(fake_nvml.env)["processes"]}
+    assert used == {
+        ("GPU-a", 10): 1024,
+        ("GPU-b", 10): 512,
+        ("GPU-b", 11): 7,
+        ("GPU-a", 12): 300,
+        ("GPU-a", 13): None,
+        ("GPU-a", 14): 5,
+        ("GPU-b", 15): 64,
+    }
+
+
+def test_hundreds_of_processes_are_no_problem(fake_nvml: FakeNvml) -> None:  # B5
+    fake_nvml.add(*(f"process 0 {pid} 1 compute" for pid in range(100, 600)))
+    assert len(probe(fake_nvml.env)["processes"]) == 500
+
+
+def test_a_driver_before_510_is_read_too(old_nvml_library: Path, tmp_path: Path) -> None:
+    old = FakeNvml(old_nvml_library, tmp_path / "state")
+    old.add("process 0 10 1024 compute", "process 1 11 n/a graphics")
+    assert [(p["pid"], p["used_mib"]) for p in probe(old.env)["processes"]] == [(10, 1024), (11, None)]
+
+
+def test_what_happens_meanwhile_is_seen(fake_nvml: FakeNvml) -> None:  # B5
+    code = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from slicer.gpu import open_gpus
+gpus = open_gpus()
+for _ in sys.stdin:
+    print([(p.pid, p.used_mib) for p in gpus.processes()], flush=True)
+gpus.close()
+"""
+    with python(code, fake_nvml.env, stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+
+        def ask() -> str:
+            print(file=process.stdin, flush=True)
+            return str(process.stdout.readline()).strip()  # type: ignore[union-attr]
+
+        assert ask() == "[]"
+        fake_nvml.add("process 0 10 1024 compute")
+        assert ask() == "[(10, 1024)]"
+        fake_nvml.remove("process 0 10 1024 compute")
+        assert ask() == "[]"
+        process.stdin.close()
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "text"),
+    [
+        (9, "no-driver", "not loaded"),
+        (12, "no-library", "libnvidia-ml.so.1"),
+        (18, "driver-mismatch", "another version"),
+        (4, "permission", "may not use"),
+        (28, "no-devices", "no GPU"),
+    ],
+)
+def test_each_way_of_having_no_gpu_is_told_apart(
+    fake_nvml: FakeNvml, code: int, reason: str, text: str
+) -> None:  # X10
+    fake_nvml.add(f"error nvmlInit {code}")
+    said = probe(fake_nvml.env)
+    assert (said["error"], said["kind"], said["reason"]) == ("NoGpu", "no-gpu", reason)
+    assert text in said["text"]
+    assert said["hint"]
+
+
+def test_no_driver_library_is_told(tmp_path: Path) -> None:  # X10
+    (tmp_path / LIBRARY).touch()  # shadows a real one, and cannot be loaded
+    said = probe({"LD_LIBRARY_PATH": str(tmp_path)})
+    assert (said["reason"], bool(said["hint"])) == ("no-library", True)
+
+
+def test_a_missing_pynvml_is_told() -> None:  # X10
+    said = probe({}, "import sys; sys.modules['pynvml'] = None\n")
+    assert said["reason"] == "no-pynvml"
+    assert "nvidia-ml-py" in said["hint"]
+
+
+def test_a_driver_without_gpus_is_told(fake_nvml: FakeNvml) -> None:  # X10
+    fake_nvml.write("")
+    assert probe(fake_nvml.env)["reason"] == "no-devices"
+
+
+def test_gpus_that_are_all_forbidden_are_told(fake_nvml: FakeNvml) -> None:  # X10
+    fake_nvml.add(f"error nvmlDeviceGetHandleByIndex {NO_PERMISSION}")
+    assert probe(fake_nvml.env)["reason"] == "permission"
+
+
+def test_a_lost_gpu_leaves_the_others_usable(fake_nvml: FakeNvml) -> None:  # X10
+    fake_nvml.add(f"error nvmlDeviceGetHandleByIndex {LOST} 0", "process 1 10 5 compute")
+    said = probe(fake_nvml.env)
+    assert [(g["index"], g["minor"]) for g in said["gpus"]] == [(0, 1)]
+    assert [p["pid"] for p in said["processes"]] == [10]
+    assert said["notes"] == ["GPU 0 is left out: GPU is lost"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nvmlInit",
+        "nvmlDeviceGetCount",
+        "nvmlDeviceGetUUID",
+        "nvmlDeviceGetMemoryInfo",
+        "nvmlDeviceGetComputeRunningProcesses",
+    ],
+)
+def test_any_other_failure_is_a_clear_error(fake_nvml: FakeNvml, name: str) -> None:
+    fake_nvml.add(f"error {name} {UNKNOWN}")
+    said = probe(fake_nvml.env)
+    assert (said["error"], said["kind"]) == ("GpuError", "gpu")
+    assert "Unknown Error" in said["text"]
+    assert said["hint"]
+
+
+def test_a_process_list_that_never_fits_is_an_error_not_a_loop(fake_nvml: FakeNvml) -> None:
+    fake_nvml.add("error nvmlDeviceGetComputeRunningProcesses 7")
+    assert probe(fake_nvml.env)["error"] == "GpuError"
+
+
+def test_what_a_gpu_does_not_support_is_left_open(fake_nvml: FakeNvml) -> None:
+    fake_nvml.add(
+        "error nvmlDeviceGetMemoryInfo 3 0",  # memory shared with the CPU
+        "error nvmlDeviceGetMinorNumber 3 0",  # WSL
+        "error nvmlDeviceGetGraphicsRunningProcesses 3",
+        "process 0 10 5 compute",
+    )
+    said = probe(fake_nvml.env)
+    assert [(g["memory_mib"], g["minor"]) for g in said["gpus"]] == [(0, -1), (81559, 1)]
+    assert len(said["processes"]) == 1
+    assert "shares its memory" in said["notes"][0]
+
+
+def test_a_gpu_in_mig_mode_is_listed_whole_with_a_note(fake_nvml: FakeNvml) -> None:
+    fake_nvml.add("mig 0 1 1", "mig 1 0 0")
+    said = probe(fake_nvml.env)
+    assert len(said["gpus"]) == 2
+    (note,) = said["notes"]
+    assert "GPU 0" in note
+    assert "MIG" in note
+
+
+@pytest.mark.parametrize("extra", ["", "error nvmlDeviceGetCount 999\n", "error nvmlDeviceGetUUID 999\n"])
+def test_every_init_has_its_shutdown(fake_nvml: FakeNvml, tmp_path: Path, extra: str) -> None:
+    fake_nvml.write(f"{TWO_GPUS}log {tmp_path / 'log'}\n{extra}")
+    probe(fake_nvml.env)
+    calls = [line.split()[1] for line in (tmp_path / "log").read_text().splitlines()]
+    assert calls == ["nvmlInit", "nvmlShutdown"]
+
+
+def test_text_of_old_pynvml_is_bytes(fake_nvml: FakeNvml) -> None:
+    before = """
+import pynvml
+for name in ("nvmlDeviceGetUUID", "nvmlDeviceGetName"):
+    setattr(pynvml, name, lambda handle, function=getattr(pynvml, name): function(handle).encode())
+"""
+    gpus = probe(fake_nvml.env, before)["gpus"]
+    assert gpus[1]["uuid"] == "GPU-11111111-1111-1111-1111-111111111111"
+    assert gpus[1]["name"] == "NVIDIA H100 80GB HBM3"
+
+
+def test_the_fake_answers_what_else_pynvml_may_ask(fake_nvml: FakeNvml) -> None:
+    fake_nvml.write("gpu 0 GPU-a 100 00000000:01:00.0 0 42 Some GPU\nused 0 10\nprocess 0 1 5 compute\n")
+    code = """
+from pynvml import *
+nvmlInit()
+h = nvmlDeviceGetHandleByUUID("GPU-a")
+old, new = nvmlDeviceGetMemoryInfo(h), nvmlDeviceGetMemoryInfo(h, version=nvmlMemory_v2)
+print(nvmlSystemGetDriverVersion(), nvmlSystemGetCudaDriverVersion(), nvmlDeviceGetUtilizationRates(h).gpu,
+      old.total >> 20, old.used >> 20, new.free >> 20,
+      nvmlDeviceGetName(nvmlDeviceGetHandleByPciBusId("00000000:01:00.0")))
+nvmlShutdown()
+"""
+    with python(code, fake_nvml.env) as process:
+        assert process.communicate(timeout=60)[0].strip() == "575.57.08 12090 42 100 15 85 Some GPU"
+
+
+def test_asking_for_no_gpu_loads_no_driver() -> None:  # the hot path of CPU jobs
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import slicer.gpu; print('pynvml' in sys.modules)"
+    with python(code, {}) as process:
+        assert process.communicate(timeout=60)[0].strip() == "False"

@@ -1,0 +1,949 @@
+"""Profiles: which file wins, how values resolve, and what is said of bad ones. (K3, K4, A6, A7)"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+import slicer
+from slicer import profile_report
+from slicer.errors import ConfigError, SlicerError, UnknownProfile, UsageError
+from slicer.model import Host, Profile
+from slicer.profiles import THREAD_VARIABLES, Config, Overrides, host, load, thread_env
+from slicer.toml_lines import key_lines
+
+GIB = 2**30
+HOST = Host(tuple(range(12)), 64 * GIB)
+
+
+class Machine:
+    """The places that configuration comes from, below a temporary directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.etc = root / "etc" / "slicer"
+        self.home = root / "home"
+        (self.etc / "conf.d").mkdir(parents=True)
+        self.user = self.home / ".config" / "slicer" / "config.toml"
+        self.user.parent.mkdir(parents=True)
+        self.environ = {"HOME": str(self.home)}
+        self.host = HOST
+
+    def system(self, text: str) -> Path:
+        return self.write(self.etc / "config.toml", text)
+
+    def write(self, path: Path, text: str) -> Path:
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def load(self) -> Config:
+        return load(self.environ, self.host, system_dir=str(self.etc))
+
+    def profile(self, name: str | None = None, **overrides: object) -> Profile:
+        return self.load().profile(name, Overrides(**overrides))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def values(profile: Profile) -> dict[str, object]:
+    return {name: made.value for name, made in profile.properties.items()}
+
+
+# ---- built-ins ----
+
+
+def test_builtins_scale_with_the_machine(machine: Machine) -> None:  # K3, A6
+    config = machine.load()
+    assert config.slots_cpu == 4
+    assert config.names() == ("gpu", "heavy", "light")
+    heavy = config.profile("heavy")
+    assert (heavy.slice, heavy.gpus, heavy.cpu_slots, heavy.threads) == ("cpu", 0, 1, 3)
+    assert values(heavy) == {
+        "CPUQuota": 3_000_000,
+        "CPUWeight": 20,
+        "MemoryHigh": 64 * GIB * 80 // 400 >> 20 << 20,
+        "MemoryMax": 64 * GIB * 90 // 400 >> 20 << 20,
+        "IOWeight": 20,
+    }
+    light = config.profile("light")
+    assert (light.slice, light.gpus, light.cpu_slots, light.threads) == ("cpu", 0, 0, 12)
+    assert values(light) == {"CPUWeight": 50, "MemoryMax": 32 * GIB, "IOWeight": 50}
+    gpu = config.profile("gpu")
+    assert (gpu.slice, gpu.gpus, gpu.cpu_slots, gpu.threads) == ("gpu", 1, 0, 12)
+    assert values(gpu) == {"MemoryMax": 64 * GIB * 90 // 100 >> 20 << 20}
+
+
+@given(
+    st.sets(st.integers(min_value=0, max_value=500), min_size=1),
+    st.integers(min_value=2**20, max_value=2**45),
+    st.none() | st.integers(min_value=1, max_value=8192),
+)
+def test_builtins_make_sense_on_any_machine(cpus: set[int], memory: int, slots: int | None) -> None:  # K3
+    environ = {"HOME": "/nonexistent"} | ({"CPU_RUN_SLOTS": str(slots)} if slots else {})
+    config = load(environ, Host(tuple(sorted(cpus)), memory), system_dir="/nonexistent")
+    for name in config.names():
+        profile = config.profile(name)
+        assert 1 <= profile.threads <= len(cpus)
+        assert profile.properties["MemoryMax"].value >= 2**20  # type: ignore[operator]
+    heavy = config.profile("heavy")
+    quota = heavy.properties["CPUQuota"].value
+    assert isinstance(quota, int)
+    # N jobs with all their threads busy stay within the machine, rounded up to whole threads. (A6)
+    assert config.slots_cpu * quota <= max(len(cpus) * 1_000_000, config.slots_cpu * 10_000)
+
+
+def test_default_profile_is_light_and_a_file_can_change_it(machine: Machine) -> None:  # K3
+    assert machine.profile().name == "light"
+    machine.system('default_profile = "heavy"\n')
+    assert machine.profile().name == "heavy"
+    assert machine.profile("light").name == "light"
+
+
+def test_this_machine_is_read() -> None:
+    here = host()
+    assert set(here.cpus) == os.sched_getaffinity(0)
+    assert 2**26 < here.memory_bytes <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+# ---- files and their order ----
+
+
+def test_later_files_win_key_by_key_and_sources_say_so(machine: Machine) -> None:  # K3
+    explicit = machine.write(machine.home / "mine.toml", "[profiles.heavy]\ntasks_max = 4\n")
+    machine.environ["SLICER_CONFIG"] = str(explicit)
+    machine.system("[profiles.heavy]\nio_weight = 1\ncpu_weight = 1\nmemory_max = '1G'\ntasks_max = 1\n")
+    machine.write(machine.etc / "conf.d" / "20-b.toml", "[profiles.heavy]\ncpu_weight = 3\n")
+    machine.write(
+        machine.etc / "conf.d" / "10-a.toml", "[profiles.heavy]\ncpu_weight = 2\nmemory_max = '2G'\n"
+    )
+    machine.write(machine.etc / "conf.d" / "ignored.toml.bak", "not toml at all")
+    machine.write(machine.etc / "conf.d" / ".hidden.toml", "not toml at all")
+    machine.write(machine.user, "[profiles.heavy]\n\nmemory_max = '3G'\ntasks_max = 3\n")
+    heavy = machine.profile("heavy")
+    got = values(heavy)
+    assert (got["IOWeight"], got["CPUWeight"], got["MemoryMax"], got["TasksMax"]) == (1, 3, 3 * GIB, 4)
+    assert heavy.sources["IOWeight"] == f"{machine.etc}/config.toml:2"
+    assert heavy.sources["CPUWeight"] == f"{machine.etc}/conf.d/20-b.toml:2"
+    assert heavy.sources["MemoryMax"] == f"{machine.user}:3"
+    assert heavy.sources["TasksMax"] == f"{explicit}:2"
+    assert heavy.sources["CPUQuota"] == "built-in heavy"
+    assert heavy.sources["gpus"] == "default"
+
+
+def test_xdg_config_home_goes_before_home(machine: Machine, tmp_path: Path) -> None:  # K3
+    machine.write(machine.user, "[slots]\ncpu = 7\n")
+    other = tmp_path / "xdg" / "slicer"
+    other.mkdir(parents=True)
+    machine.write(other / "config.toml", "[slots]\ncpu = 8\n")
+    assert machine.load().slots_cpu == 7
+    machine.environ["XDG_CONFIG_HOME"] = str(tmp_path / "xdg")
+    assert machine.load().slots_cpu == 8
+    machine.environ["XDG_CONFIG_HOME"] = "relative"
+    assert machine.load().slots_cpu == 7
+
+
+def test_no_files_at_all_is_fine(machine: Machine, tmp_path: Path) -> None:  # K3
+    config = load({"HOME": str(tmp_path / "none")}, HOST, system_dir=str(tmp_path / "none"))
+    assert config.names() == ("gpu", "heavy", "light")
+    assert config.sources == dict.fromkeys(("slots.cpu", "default_profile", "compat_gpu_lock"), "built-in")
+    (tmp_path / "file").write_text("")
+    assert load({"HOME": str(tmp_path / "file")}, HOST, system_dir=str(tmp_path / "file")).names()
+
+
+def test_file_named_by_slicer_config_must_exist(machine: Machine) -> None:  # K3
+    machine.environ["SLICER_CONFIG"] = "/nonexistent/x.toml"
+    with pytest.raises(ConfigError, match=r"^/nonexistent/x\.toml: .*SLICER_CONFIG does not exist"):
+        machine.load()
+    machine.environ["SLICER_CONFIG"] = ""
+    assert machine.load().slots_cpu == 4
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"[profiles.a\n", ":1:12: not valid TOML: "),
+        (b"default_profile = \n", ":1:19: not valid TOML: Invalid value"),
+        (b"x = 1\n\ny == 2\n", ":3:4: not valid TOML: "),
+        (b"x = 1\nx = 2\n", ":2:6: not valid TOML: Cannot overwrite"),
+        (b'x = """abc\n', ":1:11: not valid TOML: "),
+        (b"\n\nx = \xff\n", ":3:5: is not UTF-8 text"),
+        (b"x = " + b"[" * 5000, ": brackets are nested too deeply"),
+        (b"x = " + b"9" * 5000, ": not valid TOML: Exceeds the limit"),
+        (b"\0", ":1:1: not valid TOML: "),
+        (b"#" * (2**20 + 1), ": is larger than 1 MiB"),
+    ],
+)
+def test_malformed_file_is_one_line_with_its_place(machine: Machine, content: bytes, message: str) -> None:
+    path = machine.etc / "config.toml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        machine.load()
+    text = str(caught.value)
+    assert text.startswith(f"{path}{message}"), text
+    assert text.isprintable()
+    assert caught.value.exit_code == 125
+
+
+def test_file_that_cannot_be_a_configuration_is_refused_without_waiting(machine: Machine) -> None:
+    path = machine.etc / "config.toml"
+    path.mkdir()
+    with pytest.raises(ConfigError, match=r"config\.toml: is a directory"):
+        machine.load()
+    path.rmdir()
+    os.mkfifo(path)
+    with pytest.raises(ConfigError, match=r"config\.toml: is not a regular file"):
+        machine.load()
+    path.unlink()
+    path.symlink_to(path)
+    with pytest.raises(ConfigError, match=r"config\.toml: cannot read the file: Too many levels"):
+        machine.load()
+
+
+def test_unreadable_file_is_an_error(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = machine.system("")
+    opened = os.open
+
+    def refuse(name: str, *args: int) -> int:
+        if name == str(path):
+            raise PermissionError(13, "Permission denied")
+        return opened(name, *args)
+
+    monkeypatch.setattr(os, "open", refuse)  # root may read everything
+    with pytest.raises(ConfigError, match=r"config\.toml: cannot read the file: Permission denied"):
+        machine.load()
+
+
+def test_path_with_a_newline_still_makes_one_line(machine: Machine, tmp_path: Path) -> None:
+    odd = machine.write(tmp_path / "a\nb.toml", "x = 1\n")
+    machine.environ["SLICER_CONFIG"] = str(odd)
+    with pytest.raises(ConfigError) as caught:
+        machine.load()
+    assert str(caught.value).isprintable()
+
+
+def test_windows_line_ends_and_byte_order_mark_are_read(machine: Machine) -> None:
+    (machine.etc / "config.toml").write_bytes(b"\xef\xbb\xbf[slots]\r\n\r\ncpu = 2\r\n")
+    config = machine.load()
+    assert (config.slots_cpu, config.sources["slots.cpu"]) == (2, f"{machine.etc}/config.toml:3")
+
+
+# ---- whose files root follows ----
+
+
+def as_root(monkeypatch: pytest.MonkeyPatch, foreign: Path) -> None:
+    """Make ``foreign`` another user's file in root's eyes, whoever runs the tests."""
+    if os.geteuid() == 0:
+        os.chown(foreign, 12345, 12345)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 0)
+
+
+def test_root_passes_over_the_configuration_in_another_users_home(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:  # K3
+    machine.write(machine.user, "[slots]\ncpu = 9\n")
+    as_root(monkeypatch, machine.home)
+    config = machine.load()
+    assert config.slots_cpu == 4
+    assert [str(machine.user) in line and "root" in line for line in config.warnings] == [True]
+    machine.user.unlink()
+    assert machine.load().warnings == ()
+
+
+def test_root_refuses_a_file_that_another_user_could_change(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:  # K3
+    path = machine.write(machine.home / "mine.toml", "")
+    machine.environ["SLICER_CONFIG"] = str(path)
+    machine.load()
+    as_root(monkeypatch, path)
+    with pytest.raises(
+        ConfigError, match=r"mine\.toml: users other than root can write it .*chown root:root"
+    ):
+        machine.load()
+
+
+def test_root_refuses_a_system_file_that_everybody_can_write(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:  # K3
+    path = machine.system("")
+    path.chmod(0o666)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(ConfigError, match="users other than root can write it"):
+        machine.load()
+    path.chmod(0o644)
+    machine.load()
+
+
+# ---- keys and values ----
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("defualt_profile = 'a'", ":1: unknown key 'defualt_profile' (did you mean default_profile?)"),
+        ("[slots]\ngpu = 1", ":2: unknown key 'gpu' in [slots]"),
+        (
+            "[profiles.a]\n\nmemroy_max = '1G'",
+            ":3: unknown key 'memroy_max' in [profiles.a] (did you mean mem",
+        ),
+        (
+            "[profiles.a]\nMemoryMax = '1G'",
+            ":2: unknown key 'MemoryMax' in [profiles.a] (did you mean memory_max?)",
+        ),
+        ('[profiles.a]\n"x\\ny" = 1', ":2: unknown key 'x\\ny' in [profiles.a]"),
+        ("slots = 3", ":1: slots must be a table, [slots], not 3"),
+        ("profiles = []", ":1: profiles must be a table"),
+        ("[profiles]\nheavy = 'x'", ":2: profiles.heavy must be a table, [profiles.heavy], not 'x'"),
+        ("[[profiles.heavy]]\ngpus = 1", ":1: profiles.heavy must be a table"),
+        ("[profiles.a]\nenv = 3", ":2: profiles.a.env must be a table"),
+        ("[profiles.'a b']", ":1: 'a b' cannot be a profile's name"),
+        ("[profiles.-a]", ":1: '-a' cannot be a profile's name"),
+        ("[profiles.'']", ":1: '' cannot be a profile's name"),
+        ("[slots]\ncpu = 0", ":2: slots.cpu: expected a whole number such as 2, not '0': it must be 1 to"),
+        ("[slots]\ncpu = -1", ":2: slots.cpu: expected a whole number such as 2, not '-1': it cannot be neg"),
+        ("[slots]\ncpu = '3'", ":2: slots.cpu: expected a whole number such as 2, not '3'"),
+        ("[slots]\ncpu = true", ":2: slots.cpu: expected a whole number such as 2, not True"),
+        ("[slots]\ncpu = 1e9", ":2: slots.cpu: expected a whole number"),
+        ("default_profile = 3", ":1: default_profile: expected a text in quotes, not 3"),
+        ("default_profile = 'hevy'", ":1: default_profile: unknown profile 'hevy' (did you mean \"heavy\"?"),
+        ("compat_gpu_lock = 'gpu.lock'", ":1: compat_gpu_lock: expected an absolute path"),
+        ("[profiles.a]\ndescription = 1", ":2: description: expected a text in quotes"),
+        ("[profiles.a]\nslice = 'disk'", ':2: slice: expected "cpu" or "gpu", not \'disk\''),
+        (
+            "[profiles.a]\ngpus = -1",
+            ":2: gpus: expected a whole number such as 2, not '-1': it cannot be negative",
+        ),
+        ("[profiles.a]\ngpus = 1000000", ":2: gpus: "),
+        ("[profiles.a]\ncpu_slots = 1.5", ":2: cpu_slots: expected a whole number"),
+        ("[profiles.a]\nthreads = 0", ':2: threads: expected a whole number such as 2 or "auto"'),
+        ("[profiles.a]\nthreads = 'many'", ':2: threads: expected a whole number such as 2 or "auto"'),
+        ("[profiles.a]\nlinger = 'yes'", ":2: linger: expected true or false, not 'yes'"),
+        ("[profiles.a]\ntimeout = 0", ":2: timeout: expected a duration"),
+        ("[profiles.a]\ntimeout = -5", ":2: timeout: expected a duration"),
+        ("[profiles.a]\ntimeout = nan", ":2: timeout: expected seconds, or a duration"),
+        (
+            "[profiles.a]\ntimeout = inf",
+            ':2: timeout: expected seconds, or a duration such as "2h" or "infinity"',
+        ),
+        ("[profiles.a]\ntimeout = '2 fortnights'", ":2: timeout: expected a duration"),
+        ("[profiles.a]\ntimeout = 2024-01-01", ":2: timeout: expected seconds, or a duration"),
+        ("[profiles.a]\ntimeout = 5\nruntime_max = 6", ":3: timeout and runtime_max are the same limit"),
+        (
+            "[profiles.a]\ncpu_quota = 300",
+            ':2: cpu_quota: expected a percentage of one CPU in quotes such as "300%"',
+        ),
+        ("[profiles.a]\ncpu_quota = '300'", ':2: cpu_quota: expected a percentage of one CPU such as "300%"'),
+        ("[profiles.a]\nmemory_max = '20X'", ":2: memory_max: expected a size"),
+        ("[profiles.a]\nmemory_max = 24", ":2: memory_max: expected a size"),
+        ("[profiles.a]\nmemory_max = 1.5", ":2: memory_max: expected a size"),
+        ("[profiles.a]\nmemory_max = true", ":2: memory_max: expected a size"),
+        ("[profiles.a]\nmemory_max = ['1G']", ":2: memory_max: expected a size"),
+        ("[profiles.a]\nmemory_max = 99999999999999999999", ":2: memory_max: expected a size"),
+        ("[profiles.a]\nio_weight = 0", ":2: io_weight: expected a weight"),
+        ("[profiles.a]\nallowed_cpus = 3", ":2: allowed_cpus: expected a CPU list"),
+        ("[profiles.a]\nallowed_cpus = [0, 'x']", ":2: allowed_cpus: expected a CPU list"),
+        ("[profiles.a]\nallowed_cpus = [-1]", ":2: allowed_cpus: expected a CPU list"),
+        ("[profiles.a]\nsend_sigkill = 1", ":2: send_sigkill: expected true or false"),
+        ("[profiles.a.env]\n\nX = true", ":3: env.X: expected a text, not true"),
+        ("[profiles.a.env]\nX = [1]", ":2: env.X: expected a text, not [1]"),
+        ("[profiles.a]\nenv = { 'A=B' = '1' }", ":2: 'A=B' cannot be an environment variable"),
+        ("[profiles.a]\nenv = { '' = '1' }", ":2: '' cannot be an environment variable"),
+        ('[profiles.a]\nenv = { A = "\\u0000" }', ":2: env.A: a NUL character"),
+        ("[profiles.a]\ninherits = 'b'", ':2: profile "a" inherits "b", which does not exist'),
+        ("[profiles.a]\ninherits = 'hevy'", '(did you mean "heavy"? known: a, gpu, heavy, light)'),
+        ("[profiles.a]\ninherits = ['b']", ":2: inherits: expected the name of a profile"),
+        ("[profiles.a]\ninherits = 'a'", ':2: profile "a" inherits itself'),
+        ("[profiles.heavy]\ninherits = 'heavy'", "a built-in of the same name is extended without it"),
+        (
+            "[profiles.a]\ninherits='b'\n[profiles.b]\ninherits='c'\n[profiles.c]\ninherits='a'",
+            ":6: profiles inherit in a circle: a -> b -> c -> a",
+        ),
+        (
+            "[profiles.light]\ninherits='b'\n[profiles.b]\ninherits='light'",
+            "profiles inherit in a circle: ",
+        ),
+    ],
+)
+def test_mistake_is_one_line_with_file_line_and_remedy(
+    machine: Machine, text: str, message: str
+) -> None:  # K3
+    path = machine.system(text + "\n")
+    with pytest.raises(ConfigError) as caught:
+        machine.load()
+    shown = str(caught.value)
+    assert (f"{path}{message}" if message.startswith(":") else message) in shown
+    assert shown.startswith(str(path))
+    assert shown.isprintable()
+    assert caught.value.exit_code == 125
+
+
+def test_values_are_taken_as_text_or_as_number_where_that_is_natural(machine: Machine) -> None:  # K3
+    machine.system(
+        "[profiles.a]\nio_weight = 20\ncpu_weight = 'idle'\nmemory_max = '24G'\nmemory_swap_max = 0\n"
+        "cpu_quota = '250%'\nallowed_cpus = [0, 2]\ntasks_max = 100\ntimeout = 1.5\nsend_sigkill = false\n"
+        "kill_signal = 2\ntimeout_stop = 5\ndevice_allow = ['/dev/null rw', '/dev/zero r']\n"
+        "env = { A = 'x', B = 7 }\nlinger = true\ndescription = 'd'\n"
+    )
+    profile = machine.profile("a")
+    assert values(profile) == {
+        "IOWeight": 20,
+        "CPUWeight": 0,
+        "MemoryMax": 24 * GIB,
+        "MemorySwapMax": 0,
+        "CPUQuota": 2_500_000,
+        "AllowedCPUs": b"\x05",
+        "TasksMax": 100,
+        "SendSIGKILL": False,
+        "KillSignal": 2,
+        "TimeoutStopSec": 5_000_000,
+        "DeviceAllow": (("/dev/null", "rw"), ("/dev/zero", "r")),
+    }
+    assert profile.timeout_s == 1.5
+    assert profile.env == {"A": "x", "B": "7"}
+    assert (profile.linger, profile.description, profile.threads) == (True, "d", 2)
+
+
+def test_timeout_is_no_property(machine: Machine) -> None:  # K3
+    machine.system(
+        "[profiles.a]\ntimeout = '2h'\n[profiles.b]\nruntime_max = '2h'\n[profiles.c]\ninherits='a'\n"
+    )
+    machine.write(machine.user, "[profiles.c]\nruntime_max = 'infinity'\n")
+    for name, timeout in (("a", 7200.0), ("b", 7200.0), ("c", None)):
+        profile = machine.profile(name)
+        assert profile.timeout_s == timeout
+        assert "RuntimeMaxSec" not in profile.properties
+    assert machine.profile("c").sources["timeout_s"] == f"{machine.user}:2"
+
+
+def test_inherits_takes_what_the_profile_does_not_say(machine: Machine) -> None:  # K3
+    machine.system(
+        "[profiles.train]\ninherits = 'heavy'\ngpus = 1\n[profiles.long]\ninherits = 'train'\nio_weight = 5\n"
+    )
+    machine.write(machine.user, "[profiles.heavy]\nmemory_max = '3G'\n")
+    config = machine.load()
+    assert config.chain("long") == ("long", "train", "heavy")
+    made = config.profile("long")
+    assert (made.gpus, made.cpu_slots, made.slice) == (1, 1, "gpu")
+    assert (values(made)["IOWeight"], values(made)["MemoryMax"]) == (5, 3 * GIB)
+    assert made.sources["MemoryMax"] == f"{machine.user}:2"
+    assert made.sources["gpus"] == f"{machine.etc}/config.toml:3"
+
+
+def test_env_is_merged_by_variable_and_false_takes_one_back(machine: Machine) -> None:  # K4
+    machine.system(
+        "[profiles.a.env]\nX = '1'\nY = '1'\nZ = '1'\n[profiles.b]\ninherits = 'a'\nenv = { Y = '2', Z = false }\n"
+    )
+    made = machine.profile("b")
+    assert made.env == {"X": "1", "Y": "2"}
+    assert made.sources["env.Y"] == f"{machine.etc}/config.toml:7"
+    assert "env.Z" not in made.sources
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "gpus", "expected"),
+    [
+        ("", "heavy", None, "cpu"),
+        ("", "heavy", 1, "gpu"),
+        ("", "gpu", None, "gpu"),
+        ("", "gpu", 0, "cpu"),
+        ("[profiles.a]\ngpus = 2\n", "a", None, "gpu"),
+        ("[profiles.a]\nslice = 'cpu'\ngpus = 2\n", "a", None, "cpu"),
+        ("[profiles.a]\nslice = 'gpu'\n", "a", None, "gpu"),
+        ("[profiles.heavy]\nslice = 'cpu'\n", "heavy", 1, "cpu"),
+    ],
+)
+def test_slice_follows_the_gpus_unless_a_file_says_otherwise(
+    machine: Machine, text: str, name: str, gpus: int | None, expected: str
+) -> None:  # K1
+    machine.system(text)
+    assert machine.profile(name, gpus=gpus).slice == expected
+
+
+# ---- threads ----
+
+
+@pytest.mark.parametrize(
+    ("text", "threads", "why"),
+    [
+        ("", 12, "the machine's CPUs"),
+        ("cpu_quota = '300%'", 3, "CPUQuota=300%"),
+        ("cpu_quota = '250%'", 3, "CPUQuota=250%"),
+        ("cpu_quota = '10%'", 1, "CPUQuota=10%"),
+        ("cpu_quota = '9900%'", 12, "the machine's CPUs"),
+        ("cpu_quota = 'infinity'", 12, "the machine's CPUs"),
+        ("allowed_cpus = '0-4'", 5, "AllowedCPUs=0-4"),
+        ("allowed_cpus = '10-99'", 2, "AllowedCPUs=10-99"),
+        ("cpu_quota = '300%'\nallowed_cpus = '0-1'", 2, "AllowedCPUs=0-1"),
+        ("cpu_quota = '300%'\nthreads = 40", 40, "config.toml:3"),
+        ("cpu_quota = '300%'\nthreads = 'auto'", 3, "config.toml:3, auto: CPUQuota=300%"),
+    ],
+)
+def test_threads_follow_quota_cpus_and_cores(
+    machine: Machine, text: str, threads: int, why: str
+) -> None:  # K4
+    machine.system(f"[profiles.a]\n{text}\n")
+    made = machine.profile("a")
+    assert made.threads == threads
+    assert made.sources["threads"].endswith(why)
+
+
+def test_threads_follow_what_the_command_line_sets(machine: Machine) -> None:  # K4
+    assert machine.profile("heavy", assignments=("CPUQuota=150%",)).threads == 2
+
+
+def test_cpu_run_variables_go_before_the_files(machine: Machine) -> None:  # A6, A7
+    machine.system("[slots]\ncpu = 2\n[profiles.heavy]\nthreads = 5\n")
+    assert (machine.load().slots_cpu, machine.profile("heavy").threads) == (2, 5)
+    machine.environ |= {"CPU_RUN_SLOTS": "6", "CPU_RUN_THREADS": "9"}
+    config = machine.load()
+    assert (config.slots_cpu, config.sources["slots.cpu"]) == (6, "CPU_RUN_SLOTS")
+    heavy = config.profile("heavy")
+    assert (heavy.threads, heavy.sources["threads"]) == (9, "CPU_RUN_THREADS")
+    assert values(heavy)["CPUQuota"] == 2_000_000
+
+
+@pytest.mark.parametrize("variable", ["CPU_RUN_SLOTS", "CPU_RUN_THREADS"])
+@pytest.mark.parametrize("value", ["0", "-1", "x", "1.5", "9" * 40, " "])
+def test_bad_cpu_run_variable_is_a_usage_error(machine: Machine, variable: str, value: str) -> None:  # A6, A7
+    machine.environ[variable] = value
+    with pytest.raises(UsageError, match=f"^{variable}: expected a whole number"):
+        machine.load()
+
+
+def test_thread_variables_cap_every_library() -> None:  # K4
+    assert thread_env(3) == dict.fromkeys(THREAD_VARIABLES, "3")
+    required = "OMP_ OPENBLAS_ MKL_ NUMEXPR_".split()
+    assert {f"{name}NUM_THREADS" for name in required} | {"VECLIB_MAXIMUM_THREADS"} <= set(THREAD_VARIABLES)
+
+
+# ---- the command line ----
+
+
+def test_command_line_goes_before_everything_with_its_name_as_the_source(machine: Machine) -> None:  # K3
+    machine.system("[profiles.heavy]\nmemory_max = '1G'\ntimeout = 5\nslice = 'gpu'\n")
+    made = machine.profile(
+        "heavy",
+        gpus="2",
+        timeout="90s",
+        linger=True,
+        assignments=("MemoryMax=8G", "MemoryMax=9G", "DeviceAllow=/dev/a r", "DeviceAllow=/dev/b"),
+    )
+    assert (made.gpus, made.timeout_s, made.linger) == (2, 90.0, True)
+    assert values(made)["MemoryMax"] == 9 * GIB
+    assert values(made)["DeviceAllow"] == (("/dev/a", "r"), ("/dev/b", "rwm"))
+    wanted = {"gpus": "--gpus", "timeout_s": "--timeout", "linger": "--linger", "MemoryMax": "--set"}
+    assert wanted.items() <= made.sources.items()
+
+
+def test_set_runtime_max_is_the_timeout(machine: Machine) -> None:  # K3
+    made = machine.profile("heavy", assignments=("RuntimeMaxSec=1h",))
+    assert (made.timeout_s, made.sources["timeout_s"]) == (3600.0, "--set")
+    assert "RuntimeMaxSec" not in made.properties
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"gpus": "x"}, "--gpus: expected a whole number"),
+        ({"gpus": -1}, "--gpus: expected a whole number"),
+        ({"timeout": "5 lightyears"}, "--timeout: expected a duration"),
+        ({"timeout": "0"}, "--timeout: expected a duration"),
+        ({"timeout": ""}, "--timeout: expected a duration"),
+        ({"timeout": "1h", "assignments": ("RuntimeMaxSec=1h",)}, "the same limit"),
+        ({"assignments": ("RuntimeMaxSec=x",)}, "--set: RuntimeMaxSec: expected a duration"),
+        ({"assignments": ("MemoryMax",)}, "--set: expected PROPERTY=VALUE"),
+        ({"assignments": ("MemoryMax=20X",)}, "--set: MemoryMax: expected a size"),
+        ({"assignments": ("MemryMax=2G",)}, "did you mean MemoryMax?"),
+        ({"assignments": ("Slice=x.slice",)}, "--set: Slice cannot be set"),
+    ],
+)
+def test_mistake_on_the_command_line_is_a_usage_error(
+    machine: Machine, overrides: dict[str, object], message: str
+) -> None:  # K3
+    with pytest.raises(UsageError) as caught:
+        machine.profile("heavy", **overrides)
+    assert message in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("hevy", 'did you mean "heavy"? '),
+        ("HEAVY", 'did you mean "heavy"? '),
+        ("zzz", ""),
+        ("", ""),
+        ("a\nb", ""),
+    ],
+)
+def test_unknown_profile_names_the_nearest_and_the_known(
+    machine: Machine, name: str, hint: str
+) -> None:  # K3
+    with pytest.raises(UnknownProfile) as caught:
+        machine.profile(name)
+    assert str(caught.value).endswith(f"({hint}known: gpu, heavy, light)")
+    assert str(caught.value).isprintable()
+    assert caught.value.exit_code == 2
+
+
+# ---- the cache ----
+
+
+def settle(*paths: Path) -> None:
+    """Age files, so that the cache believes that nothing changes them within this tick of the clock."""
+    for path in paths:
+        os.utime(path, (1, 1))
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files that were really parsed, with the change time not looked at (a test cannot age it)."""
+    from slicer import config_cache, config_parse
+
+    seen: list[str] = []
+    parse = config_parse.parse
+
+    def spy(path: str, content: bytes) -> object:
+        seen.append(path)
+        return parse(path, content)
+
+    monkeypatch.setattr(config_parse, "parse", spy)
+    monkeypatch.setattr(config_cache, "_SETTLED_NS", -(10**12))
+    return seen
+
+
+def cache_file(machine: Machine) -> Path:
+    return machine.home / ".cache" / "slicer" / "config"
+
+
+def test_unchanged_files_are_parsed_once(machine: Machine, parsed: list[str]) -> None:
+    path = machine.system("[profiles.a]\nmemory_max = '1G'\nenv = { X = 'ü' }\n")
+    first = machine.profile("a")
+    assert (parsed, cache_file(machine).stat().st_mode & 0o777) == ([str(path)], 0o600)
+    assert machine.profile("a") == first
+    assert parsed == [str(path)]
+
+
+def test_changed_added_and_removed_files_are_seen(machine: Machine, parsed: list[str]) -> None:
+    path = machine.system("[slots]\ncpu = 2\n")
+    settle(path)
+    assert machine.load().slots_cpu == 2
+    path.write_text("[slots]\ncpu = 3\n")
+    settle(path)  # same size, same modification time: the change time still tells
+    assert machine.load().slots_cpu == 3
+    machine.write(machine.user, "[slots]\ncpu = 5\n")
+    assert machine.load().slots_cpu == 5
+    machine.user.unlink()
+    assert machine.load().slots_cpu == 3
+
+
+def test_file_changed_just_now_is_not_cached(machine: Machine) -> None:
+    machine.system("")
+    machine.load()
+    assert not cache_file(machine).exists()
+
+
+def test_bad_configuration_is_never_cached(machine: Machine, parsed: list[str]) -> None:
+    machine.system("[profiles.a]\nmemory_max = 'x'\n")
+    for _ in range(2):
+        with pytest.raises(ConfigError):
+            machine.load()
+    assert len(parsed) == 2
+
+
+def _damage(kind: str, path: Path, tmp_path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    if kind == "empty":
+        path.write_bytes(b"")
+    elif kind == "cut":
+        path.write_bytes(content[:-5])
+    elif kind == "flipped":
+        content[-5] ^= 0xFF
+        path.write_bytes(content)
+    elif kind == "other version":
+        path.write_bytes(content.replace(b"Python ", b"python ", 1))
+    elif kind == "readable by others":
+        path.chmod(0o644)
+    elif kind == "symbolic link":
+        path.rename(tmp_path / "elsewhere")
+        path.symlink_to(tmp_path / "elsewhere")
+    elif kind == "hard link":
+        os.link(path, tmp_path / "elsewhere")
+    elif kind == "fifo":
+        path.unlink()
+        os.mkfifo(path, 0o600)
+    elif kind == "open directory":
+        path.parent.chmod(0o777)
+    else:
+        path.unlink()
+        path.mkdir()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "empty",
+        "cut",
+        "flipped",
+        "other version",
+        "readable by others",
+        "symbolic link",
+        "hard link",
+        "fifo",
+        "open directory",
+        "a directory",
+    ],
+)
+def test_odd_cache_is_not_believed_and_does_no_harm(
+    machine: Machine, parsed: list[str], tmp_path: Path, kind: str
+) -> None:
+    machine.system("[slots]\ncpu = 2\n")
+    machine.load()
+    _damage(kind, cache_file(machine), tmp_path)
+    assert machine.load().slots_cpu == 2
+    assert len(parsed) == 2
+
+
+def test_cache_that_cannot_be_written_is_no_error(machine: Machine, parsed: list[str]) -> None:
+    machine.system("[slots]\ncpu = 2\n")
+    (machine.home / ".cache").write_text("not a directory")
+    assert machine.load().slots_cpu == 2
+    assert machine.load().slots_cpu == 2
+
+
+def test_root_keeps_no_cache_in_another_users_home(
+    machine: Machine, parsed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.system("[slots]\ncpu = 2\n")
+    as_root(monkeypatch, machine.home)
+    assert machine.load().slots_cpu == 2
+    assert not (machine.home / ".cache").exists()
+
+
+def test_cpus_missing_here_matter_only_to_a_profile_in_use(machine: Machine) -> None:  # K3
+    machine.system("[profiles.big]\nallowed_cpus = '64-127'\n")
+    assert machine.profile("heavy").name == "heavy"
+    with pytest.raises(ConfigError, match=r":2: allowed_cpus: none of the CPUs '64-127' is usable here"):
+        machine.profile("big")
+
+
+# ---- line numbers ----
+
+
+def test_line_of_every_key_is_found() -> None:
+    text = """# [no.table]
+a = "x # [y]"
+'q.r' . "s\\u0074" = 1
+long = \"\"\"
+b = 1
+\\\"\"\" c = 2
+""\"\"\"
+[t]
+lit = '''
+d = 3'''
+list = [ # e = 1
+  "]", [1, 2], { f = 1 },
+]
+in = { g = 1, h.i = { j = [1] }, k = 'l}' }
+date = 1979-05-27T07:32:00Z
+[t."u v".w] # comment
+x.y = 2
+[[z]]
+n = 1
+[[z]]
+n = 2"""
+    found = key_lines(text)
+    assert found == {
+        ("a",): 2,
+        ("q.r",): 3,
+        ("q.r", "st"): 3,
+        ("long",): 4,
+        ("t",): 8,
+        ("t", "lit"): 9,
+        ("t", "list"): 11,
+        ("t", "in"): 14,
+        ("t", "in", "g"): 14,
+        ("t", "in", "h"): 14,
+        ("t", "in", "h", "i"): 14,
+        ("t", "in", "h", "i", "j"): 14,
+        ("t", "in", "k"): 14,
+        ("t", "date"): 15,
+        ("t", "u v"): 16,
+        ("t", "u v", "w"): 16,
+        ("t", "u v", "w", "x"): 17,
+        ("t", "u v", "w", "x", "y"): 17,
+        ("z",): 18,
+        ("z", "n"): 19,
+    }
+    assert key_lines(text.replace("\n", "\r\n")) == found
+
+
+def _quoted(text: str) -> str:
+    return '"' + "".join(f"\\u{ord(c):04x}" if c in '"\\' or not c.isprintable() else c for c in text) + '"'
+
+
+_words = st.text(st.characters(max_codepoint=0x2FF), max_size=6)
+_scalars = st.one_of(_words.map(_quoted), st.integers().map(str), st.sampled_from(["true", "1.5", "'lit#['"]))
+
+
+@given(st.dictionaries(_words, _scalars, min_size=1, max_size=8), st.lists(st.sampled_from(["", "# x = ["])))
+def test_lines_are_right_in_any_flat_document(pairs: dict[str, str], gaps: list[str]) -> None:
+    lines = list(gaps)
+    wanted = {}
+    for key, value in pairs.items():
+        lines.append(f"{_quoted(key)}\t= [{value},] # =")
+        wanted[(key,)] = len(lines)
+    text = "\n".join(lines)
+    assert set(tomllib.loads(text)) == set(pairs)
+    assert key_lines(text) == wanted
+
+
+_fragments = st.sampled_from(
+    "[ ] [[ ]] { } = , . \" ' \"\"\" ''' # \n \r\n profiles heavy slots cpu a.b 1 -1 1.5 true nan '1G' '300%' env"
+    " inherits gpus timeout memory_max [profiles.x] inherits='x' \\ 2020-01-01 threads='auto' ü".split(" ")
+)
+
+
+@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+@given(st.lists(_fragments, max_size=25))
+def test_any_text_loads_or_is_refused_in_one_line(machine: Machine, fragments: list[str]) -> None:
+    machine.system(" ".join(fragments))
+    try:
+        config = machine.load()
+        for name in config.names():
+            config.profile(name)
+    except SlicerError as error:
+        assert str(error).isprintable()
+
+
+# ---- what `slicer profiles` shows and writes ----
+
+
+def _uncommented(text: str) -> str:
+    lines = (
+        line[1:] if line[:1] == "#" and line[1:2] not in ("", " ") else line for line in text.split("\n")
+    )
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    "here",
+    [HOST, Host((0,), 3 * 2**20), Host(tuple(range(96)), 377 * GIB + 12345), host()],
+    ids=lambda h: len(h.cpus),
+)
+def test_written_file_says_exactly_what_the_builtins_do(machine: Machine, here: Host) -> None:  # K3
+    machine.host = here
+    text = profile_report.default_config_text(here)
+    assert tomllib.loads(text) == {}
+    plain = machine.load()
+    machine.write(machine.user, _uncommented(text))
+    written = machine.load()
+    assert set(tomllib.loads(_uncommented(text))) == {"default_profile", "slots", "profiles"}
+    assert (written.slots_cpu, written.default_profile) == (plain.slots_cpu, plain.default_profile)
+    assert written.names() == plain.names()
+    for name in plain.names():
+        ours, theirs = plain.profile(name), written.profile(name)
+        for field in ("description", "slice", "gpus", "cpu_slots", "threads", "timeout_s", "linger", "env"):
+            assert getattr(ours, field) == getattr(theirs, field)
+        assert ours.properties == theirs.properties
+
+
+def test_examples_in_the_written_file_are_valid(machine: Machine) -> None:
+    tail = profile_report.default_config_text(HOST).partition("# A profile of your own")[2]
+    examples = [line[4:] for line in tail.split("\n") if line.startswith("#   ")]
+    machine.write(machine.user, "\n".join([examples[-1], *examples[:-1]]))
+    assert machine.profile("train").threads == 8
+    assert machine.load().compat_gpu_lock == "/tmp/gpu.lock"
+
+
+def test_every_value_is_shown_with_its_source(machine: Machine) -> None:  # K3
+    machine.system(
+        "[profiles.a]\ninherits='heavy'\nenv = { X = '1' }\ndevice_allow = ['/dev/a r', '/dev/b']\n"
+    )
+    config = machine.load()
+    shown = {row.name: (row.value, row.source) for row in profile_report.settings(config, "a")}
+    profile = config.profile("a")
+    assert shown["CPUWeight"] == ("20", "built-in heavy")
+    assert shown["env.X"] == ("1", f"{machine.etc}/config.toml:3")
+    assert shown["DeviceAllow"] == ("/dev/a r, /dev/b", f"{machine.etc}/config.toml:4")
+    assert shown["timeout"] == ("infinity", "default")
+    assert len(shown) == 7 + len(profile.properties) + len(profile.env)
+    rows = profile_report.summaries(config)
+    assert [(row.name, row.inherits, row.is_default) for row in rows] == [
+        ("a", ("heavy",), False),
+        ("gpu", (), False),
+        ("heavy", (), False),
+        ("light", (), True),
+    ]
+    general = {row.name: (row.value, row.source) for row in profile_report.general_settings(config)}
+    assert general["slots.cpu"] == ("4", "built-in")
+
+
+# ---- the hot path ----
+
+_BANNED = {
+    "dataclasses",
+    "typing",
+    "re",
+    "enum",
+    "json",
+    "pathlib",
+    "shutil",
+    "difflib",
+    "tomllib",
+    "subprocess",
+}
+_BANNED |= {
+    "functools",
+    "inspect",
+    "signal",
+    "collections",
+    "click",
+    "pystemd",
+    "psutil",
+    "pynvml",
+    "contextlib",
+}
+
+
+def _imported(code: str, tmp_path: Path) -> set[str]:
+    """The modules a clean interpreter holds after running ``code``; without site, which imports its own."""
+    source = str(Path(slicer.__file__).parent.parent)
+    start = f"import sys; sys.path.insert(0, {source!r})"
+    home = f"environ = dict(HOME={str(tmp_path)!r})"
+    end = "print(*sys.modules)"
+    command = [sys.executable, "-S", "-E", "-c", "\n".join([start, home, code, end])]
+    return set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
+
+
+def test_making_a_profile_imports_nothing_heavy(tmp_path: Path) -> None:  # K3
+    code = """
+from slicer.profiles import Overrides, host, load, thread_env
+config = load(environ, host(), system_dir="/nonexistent")
+thread_env(config.profile("heavy", Overrides(1, "2h", True, ("MemoryMax=1G", "AllowedCPUs=0"))).threads)
+"""
+    assert not _imported(code, tmp_path) & _BANNED
+
+
+def test_configuration_from_the_cache_imports_nothing_heavy(tmp_path: Path) -> None:  # K3
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "config.toml").write_text("[profiles.heavy]\nmemory_max = '1G'\n")
+    code = f"""
+from slicer import config_cache
+config_cache._SETTLED_NS = -10**12
+from slicer.profiles import host, load
+load(environ, host(), system_dir={str(tmp_path / "etc")!r}).profile("heavy")
+"""
+    assert "tomllib" in _imported(code, tmp_path)
+    assert not _imported(code, tmp_path) & _BANNED
