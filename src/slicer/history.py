@@ -244,7 +244,7 @@ def _insert(path: str, row: list[Sql], busy_timeout_s: float) -> None:
     sqlite = _sqlite()
     connection = None
     try:
-        connection = sqlite.connect(path, busy_timeout_s, isolation_level=None)
+        connection = sqlite.connect(path, timeout=busy_timeout_s, isolation_level=None)
         connection.execute("PRAGMA synchronous=OFF")
         version = _version(connection) or _create(connection)
         if version != SCHEMA_VERSION:
@@ -284,7 +284,10 @@ def _select(path: str, values: tuple[Sql, ...]) -> list[tuple[Any, ...]]:
     mode = "rw" if os.access(path, os.W_OK) and os.access(os.path.dirname(path) or ".", os.W_OK) else "ro"
     try:
         connection = sqlite.connect(
-            f"file:{quote(os.path.abspath(path))}?mode={mode}", BUSY_TIMEOUT_S, isolation_level=None, uri=True
+            f"file:{quote(os.path.abspath(path))}?mode={mode}",
+            timeout=BUSY_TIMEOUT_S,
+            isolation_level=None,
+            uri=True,
         )
         if _version(connection) == 0:
             return []

@@ -8,6 +8,7 @@ replaces, from one that somebody edited, which it leaves alone.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -143,10 +144,15 @@ def apply(plan: Plan, *, force: bool = False, run: Runner | None = None) -> Repo
 def remove(plan: Plan, *, force: bool = False, run: Runner | None = None) -> Report:
     """Take away what :func:`apply` put there, except (without ``force``) what somebody edited.
 
-    The group, the ledger and the history stay. Raises SlicerError when a file cannot be removed.
+    A plan with ``user_delegation`` covers everything that may be there. The group, the ledger and the
+    history stay. Raises SlicerError when a file cannot be removed.
     """
     files = tuple(_uninstall(action, force) for action in plan.actions)
-    _remove_if_empty(*(os.path.dirname(action.destination) for action in plan.actions))
+    for action in plan.actions:
+        directory = os.path.dirname(action.destination)
+        if directory.endswith(".service.d"):  # the one directory that exists for a drop-in of ours
+            with contextlib.suppress(OSError):
+                os.rmdir(directory)
     # What creates things has nothing to do any more; the rest notices what is gone.
     kept = tuple(command for command in plan.commands if command[0] in ("journalctl", "systemctl"))
     return Report(files, _commands(Plan(plan.actions, kept, plan.live), run))
@@ -225,23 +231,10 @@ def _uninstall(action: Action, force: bool) -> Done:
     return Done(action, "removed")
 
 
-def _remove_if_empty(*directories: str) -> None:
-    """Drop the drop-in directory that nobody else has use for; the others belong to the system."""
-    for directory in directories:
-        if (
-            directory.endswith(".d")
-            and "@" in directory
-            and os.path.isdir(directory)
-            and not os.listdir(directory)
-        ):
-            os.rmdir(directory)
-
-
 def _failed(what: str, action: Action, error: OSError) -> SlicerError:
+    message = f"{action.what} cannot be {what}: {error.strerror}"
     hint = "run it as root, or with --user" if isinstance(error, PermissionError) else ""
-    return SlicerError(
-        f"{action.what} cannot be {what}: {error.strerror}", where=action.destination, hint=hint
-    )
+    return SlicerError(message, where=action.destination, hint=hint)
 
 
 # -- commands -----------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 ``dataclasses`` would be the natural choice, but importing it pulls in ``inspect`` and ``re``: 17 ms, more
 than the whole of ``slicer run`` may cost over ``systemd-run``. Type checkers see an ordinary frozen
-dataclass; at run time :func:`record` writes the same ``__init__`` in 0.1 ms and imports nothing.
+dataclass; at run time :func:`record` gives the class the same behaviour in microseconds, importing nothing.
 """
 
 from __future__ import annotations
@@ -14,13 +14,22 @@ if TYPE_CHECKING:
     _T = TypeVar("_T")
 
 
-def _init(cls: type, fields: tuple[str, ...]) -> Any:
-    defaults = {name: cls.__dict__[name] for name in fields if name in cls.__dict__}
-    args = "".join(f", {name}=_defaults['{name}']" if name in defaults else f", {name}" for name in fields)
-    body = "".join(f"\n    _set(self, '{name}', {name})" for name in fields) or "\n    pass"
-    scope: dict[str, Any] = {"_defaults": defaults, "_set": object.__setattr__}
-    exec(f"def __init__(self{args}):{body}", scope)
-    return scope["__init__"]
+def _init(self: Any, *args: Any, **named: Any) -> None:
+    """One ``__init__`` for all records: written per class (as dataclasses do), compiling it costs more than
+    the few records of a run gain."""
+    fields = type(self).__fields__
+    if len(args) > len(fields):
+        raise TypeError(f"{type(self).__name__} takes {len(fields)} values, {len(args)} given")
+    values = self.__dict__
+    values.update(zip(fields, args, strict=False))
+    for name, value in named.items():
+        if name in values or name not in fields:
+            raise TypeError(f"{type(self).__name__}: field {name!r} is given twice or unknown")
+        values[name] = value
+    if len(values) < len(fields):
+        absent = [name for name in fields if name not in values and not hasattr(type(self), name)]
+        if absent:
+            raise TypeError(f"{type(self).__name__}: missing {', '.join(absent)}")
 
 
 def _frozen(self: object, name: str, value: object = None) -> None:
@@ -45,10 +54,9 @@ def _repr(self: Any) -> str:
 
 
 def _record(cls: type[_T]) -> type[_T]:
-    fields = tuple(cls.__annotations__)
     made: dict[str, Any] = {
-        "__fields__": fields,
-        "__init__": _init(cls, fields),
+        "__fields__": tuple(cls.__annotations__),
+        "__init__": _init,
         "__setattr__": _frozen,
         "__delattr__": _frozen,
         "__eq__": _eq,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import select
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -14,7 +13,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import asdict
-from pathlib import Path
 from typing import IO
 
 from tests.machines import checkout, image
@@ -22,6 +20,7 @@ from tests.machines.guard import Plan
 from tests.machines.host import NAMESPACE_TOOLS, REPO, MachineError, Unavailable, as_root, need_tools, tail
 from tests.machines.machine import PATH, Command, Result
 from tests.machines.recipe import Suite
+from tests.machines.tether import end_tethered
 
 BOOT_DEADLINE_S = 60.0
 END_DEADLINE_S = 20.0
@@ -158,13 +157,7 @@ class NamespaceMachine:
         return f"{words}\n{journal.stdout}"
 
     def _end(self) -> None:
-        assert self._guard.stdin is not None
-        self._guard.stdin.close()
-        try:
-            self._guard.wait(END_DEADLINE_S)
-        except subprocess.TimeoutExpired:
-            self._guard.kill()
-            self._guard.wait()
+        end_tethered(self._guard, END_DEADLINE_S)
 
 
 def _communicate(

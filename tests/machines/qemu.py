@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
@@ -19,6 +18,7 @@ from tests.machines.host import QEMU_TOOLS, REPO, MachineError, Unavailable, che
 from tests.machines.image import Image
 from tests.machines.machine import Command, Result
 from tests.machines.recipe import Suite
+from tests.machines.tether import end_tethered
 from tests.machines.wire import Wire
 
 MEMORY_MIB = 2048
@@ -122,15 +122,16 @@ class QemuMachine:
     def _start_qemu(self, source: Image, scratch: Path, accelerator: str) -> subprocess.Popen[bytes]:
         tether = [sys.executable, "-m", "tests.machines.tether", "--remove", str(scratch)]
         tether += ["--tty"] if self._console else []
-        return subprocess.Popen(
-            [*tether, "--", *self._qemu_words(source, scratch, accelerator)],
-            cwd=REPO,
-            stdin=subprocess.PIPE,
-            stdout=None if self._console else (scratch / "qemu.log").open("wb"),
-            stderr=None if self._console else subprocess.STDOUT,
-            # Away from the terminal's Ctrl-C, unless the terminal is what it is for.
-            start_new_session=not self._console,
-        )
+        with (scratch / "qemu.log").open("wb") as log:
+            return subprocess.Popen(
+                [*tether, "--", *self._qemu_words(source, scratch, accelerator)],
+                cwd=REPO,
+                stdin=subprocess.PIPE,
+                stdout=None if self._console else log,
+                stderr=None if self._console else subprocess.STDOUT,
+                # Away from the terminal's Ctrl-C, unless the terminal is what it is for.
+                start_new_session=not self._console,
+            )
 
     def _qemu_words(self, source: Image, scratch: Path, accelerator: str) -> list[str]:
         kernel = "root=/dev/vda rw console=ttyS0 panic=-1 " + " ".join(f"systemd.mask={unit}" for unit in _MASKED)
@@ -138,7 +139,7 @@ class QemuMachine:
         terminal = "stdio,id=console,mux=on,signal=off" if self._console else "null,id=console"
         drives = f"file={source.disk},format=raw,if=virtio,snapshot=on", f"file={scratch}/drive.img,format=raw,if=virtio"
         qemu = tool("qemu-system-x86_64") or "qemu-system-x86_64"
-        words = [qemu, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-net", "none"]
+        words = ["nice", qemu, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-net", "none"]
         words += ["-machine", f"q35,accel={accelerator}", "-cpu", "host" if accelerator == "kvm" else "max"]
         words += ["-smp", str(CPUS), "-m", str(MEMORY_MIB)]
         words += ["-kernel", str(source.kernel), "-initrd", str(source.initrd), "-append", kernel]
@@ -185,13 +186,7 @@ class QemuMachine:
 
     def _end(self) -> None:
         self._last_words = self.diagnosis()
-        assert self._qemu.stdin is not None
-        self._qemu.stdin.close()
-        try:
-            self._qemu.wait(END_DEADLINE_S)
-        except subprocess.TimeoutExpired:
-            self._qemu.kill()
-            self._qemu.wait()
+        end_tethered(self._qemu, END_DEADLINE_S)
 
 
 def _read(path: Path) -> str:

@@ -44,6 +44,19 @@ def wait(child: subprocess.Popen[bytes]) -> int:
     return child.returncode
 
 
+def end_tethered(tether: subprocess.Popen[bytes], timeout_s: float) -> None:
+    """The starter's side: end a tether by closing its pipe, and wait until it has cleaned up; calling twice is fine."""
+    assert tether.stdin is not None
+    tether.stdin.close()
+    try:
+        tether.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        tether.kill()
+        tether.wait()
+    if tether.stdout is not None:
+        tether.stdout.close()
+
+
 def handle_signals() -> None:
     """Leave Ctrl-C to what the user looks at, and make SIGTERM an orderly end. (Children get the defaults.)"""
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slicer import history
@@ -108,6 +108,7 @@ def test_other_users_cannot_read_the_command_lines(path: str) -> None:
     assert os.stat(os.path.dirname(path)).st_mode & 0o007 == 0
 
 
+@settings(database=None)  # the checkout may be read-only
 @given(st.lists(st.text(st.characters())))
 def test_commands_are_exact_json(items: list[str]) -> None:
     text = history._json_array(tuple(items))

@@ -136,19 +136,20 @@ for _ in sys.stdin:
 gpus.close()
 """
     with python(code, fake_nvml.env, stdin=subprocess.PIPE) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
+        stdin, stdout = process.stdin, process.stdout
+        assert stdin is not None
+        assert stdout is not None
 
         def ask() -> str:
-            print(file=process.stdin, flush=True)
-            return str(process.stdout.readline()).strip()  # type: ignore[union-attr]
+            print(file=stdin, flush=True)
+            return stdout.readline().strip()
 
         assert ask() == "[]"
         fake_nvml.add("process 0 10 1024 compute")
         assert ask() == "[(10, 1024)]"
         fake_nvml.remove("process 0 10 1024 compute")
         assert ask() == "[]"
-        process.stdin.close()
+        stdin.close()
     assert process.returncode == 0
 
 

@@ -1,0 +1,38 @@
+# make test, make run: everything on a fresh Debian machine, as root or as a user with sudo. Both are safe to repeat.
+VENV := .venv
+PY := $(VENV)/bin/python
+SUITE := trixie
+MACHINE := namespace
+# More arguments for pytest: make test ARGS='-k lease -x'
+ARGS :=
+
+.PHONY: test lint machine run bench install clean
+
+test: $(VENV)/stamp lint
+	$(PY) -m tests.machines prepare
+	$(PY) -m pytest --both-pythons $(ARGS)
+
+lint: $(VENV)/stamp
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+
+machine: $(VENV)/stamp
+	@$(PY) -m tests.machines prepare
+	@$(PY) -m tests.machines shell --suite $(SUITE) --machine $(MACHINE)
+
+run: $(VENV)/stamp
+	sh tools/demo.sh
+
+bench: $(VENV)/stamp
+	$(PY) -m bench
+
+install: $(VENV)/stamp
+	$(VENV)/bin/slicer install-units
+
+$(VENV)/stamp: pyproject.toml tools/venv.sh
+	sh tools/venv.sh $(VENV)
+
+# The machines' images stay in the user's cache; see tests/machines/README.md.
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +

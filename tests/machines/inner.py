@@ -1,0 +1,36 @@
+"""The pytest side inside a machine: sends every report to the host as a record in standard output.
+
+A record is a line `RECORD_START + JSON`; all else on standard output is what pytest and the tests print.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+RECORD_START = "\x1e"
+REPORT_FD = 3
+"""Standard output as it was before pytest captured it."""
+
+
+class Reporter:
+    """Writes {"report": …} for each phase of a test and {"finished": nodeid} after its last."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        os.set_inheritable(REPORT_FD, False)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
+        self._write({"report": data})
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self._write({"finished": nodeid})
+
+    def _write(self, record: dict[str, object]) -> None:
+        # Reports may carry any object in user_properties; its text is enough for the host.
+        data = f"{RECORD_START}{json.dumps(record, default=str)}\n".encode()
+        while data:
+            data = data[os.write(REPORT_FD, data) :]

@@ -1,0 +1,228 @@
+"""The pytest plugin: marked tests run inside test machines, and their results appear as if they had run here.
+
+`systemd` runs in the namespace machine, `enforced` in the QEMU machine, both on Debian 13; those marked `core` as well
+also on the other suites of $SLICER_TEST_SUITES (comma-separated; default trixie, with CI=true also bookworm). With
+--both-pythons, unmarked tests that are not `host_only` run once more in a namespace machine that has another Python.
+Inside a machine the marks mean nothing: the tests run.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from tests.machines import inner, recipe
+from tests.machines.host import MachineError, Unavailable
+from tests.machines.ring import Ring, Target
+from tests.machines.settings import DEFAULT_SUITE, ci, wanted_suites
+
+IN_MACHINE = "SLICER_TEST_MACHINE" in os.environ
+KIND_BY_MARK = {"systemd": "namespace", "enforced": "qemu"}
+
+_RINGS = pytest.StashKey["Rings"]()
+_SUITES = pytest.StashKey[list[str]]()
+
+
+class MachineItem(pytest.Item):
+    """A test that runs elsewhere: `inner_id` is its node id there."""
+
+    def __init__(self, *, original: pytest.Item, target: Target, **options: object) -> None:
+        super().__init__(**options)  # type: ignore[arg-type]
+        self.own_markers = list(original.own_markers)
+        self.inner_id = original.nodeid
+        self.target = target
+        self._reportinfo = original.reportinfo()
+
+    def reportinfo(self) -> tuple[os.PathLike[str] | str, int | None, str]:
+        path, line, _ = self._reportinfo
+        return path, line, self.name
+
+    def runtest(self) -> None:
+        raise NotImplementedError("pytest_runtest_protocol below does it")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One of the places where a test runs; the suffix tells it from the others in its name."""
+
+    suffix: str
+    target: Target | None
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--both-pythons",
+        action="store_true",
+        help="run unmarked tests also on the other Python (3.13 or 3.11), inside the namespace machine",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    try:
+        config.stash[_SUITES] = wanted_suites()
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from error
+    if "SLICER_TEST_REPORTS" in os.environ:
+        config.pluginmanager.register(inner.Reporter(config))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makeitem(collector: pytest.Collector) -> Generator[None, object, object]:
+    made = yield
+    if IN_MACHINE or made is None:
+        return made
+    nodes = made if isinstance(made, list) else [made]
+    return [placed for node in nodes for placed in place(collector, node)]
+
+
+def place(collector: pytest.Collector, node: object) -> Iterator[object]:
+    """The items that stand for a collected test, one for each place it runs in."""
+    if not isinstance(node, pytest.Item):
+        yield node
+        return
+    for variant in variants(node):
+        if variant.target is None:
+            yield node
+        else:
+            name = suffixed(node.name, variant.suffix)
+            yield MachineItem.from_parent(collector, name=name, original=node, target=variant.target)
+
+
+def variants(item: pytest.Item) -> list[Variant]:
+    marks = {mark.name for mark in item.iter_markers()}
+    kinds = [kind for mark, kind in KIND_BY_MARK.items() if mark in marks]
+    if not kinds:
+        return [Variant("", None), *other_python(item.config, marks)]
+    suites = [suite for suite in item.config.stash[_SUITES] if suite == DEFAULT_SUITE or "core" in marks]
+    return [Variant(suffix(kind, suite, kinds), Target(kind, suite)) for kind in kinds for suite in suites]
+
+
+def suffix(kind: str, suite: str, kinds: list[str]) -> str:
+    """What tells this variant's name from the others'; nothing for a test's first kind on the default suite."""
+    parts = [kind] if kind != kinds[0] else []
+    parts += [suite] if suite != DEFAULT_SUITE else []
+    return "-".join(parts)
+
+
+def other_python(config: pytest.Config, marks: set[str]) -> list[Variant]:
+    if not config.getoption("both_pythons") or "host_only" in marks:
+        return []
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    suite = next(suite for suite in recipe.SUITES.values() if suite.python != here)
+    return [Variant(f"py{suite.python}", Target("namespace", suite.name))]
+
+
+def suffixed(name: str, suffix: str) -> str:
+    """The name with one more parameter, as pytest writes them."""
+    if not suffix:
+        return name
+    return f"{name[:-1]}-{suffix}]" if name.endswith("]") else f"{name}[{suffix}]"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if IN_MACHINE:
+        return
+    for item in items:
+        if not isinstance(item, MachineItem) and any(mark.name in KIND_BY_MARK for mark in item.iter_markers()):
+            raise pytest.UsageError(f"{item.nodeid} would run on this host: write it as a function or a plain class")
+    # This host's own tests first, while the emulated machine, which is slow, boots and runs beside them.
+    items.sort(key=rank)
+
+
+def rank(item: pytest.Item) -> int:
+    """The ring's place in the order: this host, namespace machines, QEMU machines, each on the default suite first."""
+    if not isinstance(item, MachineItem):
+        return 0
+    return 1 + 2 * (item.target.kind == "qemu") + (item.target.suite != DEFAULT_SUITE)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> None:
+    if not session.config.option.collectonly and not session.testsfailed:
+        rings = Rings(session.config, [item for item in session.items if isinstance(item, MachineItem)])
+        session.config.stash[_RINGS] = rings
+        rings.start("qemu")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    rings = session.config.stash.get(_RINGS, None)
+    if rings is not None:
+        rings.end()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+    if not isinstance(item, MachineItem):
+        return None
+    hook = item.ihook
+    hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for report in item.config.stash[_RINGS].reports(item):
+        hook.pytest_runtest_logreport(report=report)
+    hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+
+
+class Rings:
+    """The session's rings. Those of a kind run one after another in a thread: two emulated machines would fight."""
+
+    def __init__(self, config: pytest.Config, items: list[MachineItem]) -> None:
+        self._config = config
+        node_ids: dict[Target, list[str]] = {}
+        for item in items:
+            node_ids.setdefault(item.target, []).append(item.inner_id)
+        options = [f"--tb={config.option.tbstyle}", *["-v"] * max(0, config.option.verbose)]
+        options += ["--showlocals"] if config.option.showlocals else []
+        self._rings = {target: Ring(target, ids, options) for target, ids in node_ids.items()}
+        self._threads: dict[str, threading.Thread] = {}
+
+    def start(self, kind: str) -> None:
+        """Start the rings of this kind, unless they are or there are none."""
+        rings = [ring for target, ring in self._rings.items() if target.kind == kind]
+        if rings and kind not in self._threads:
+            self._threads[kind] = threading.Thread(target=lambda: [ring.run() for ring in rings], daemon=True)
+            self._threads[kind].start()
+
+    def reports(self, item: MachineItem) -> list[pytest.TestReport]:
+        """The item's reports, waited for; a missing machine skips it, or fails it in CI, as does a broken one."""
+        self.start(item.target.kind)
+        try:
+            serialised = self._rings[item.target].reports(item.inner_id)
+        except Unavailable as reason:
+            return failure(item, f"{reason} (CI=true, so this is no skip)") if ci() else [skip(item, str(reason))]
+        except MachineError as error:
+            return failure(item, str(error))
+        return [self._adopt(item, data) for data in serialised]
+
+    def end(self) -> None:
+        for ring in self._rings.values():
+            ring.abort("the test session ended")
+        for thread in self._threads.values():
+            thread.join(30.0)
+
+    def _adopt(self, item: MachineItem, data: dict[str, object]) -> pytest.TestReport:
+        report = self._config.hook.pytest_report_from_serializable(config=self._config, data=data)
+        assert isinstance(report, pytest.TestReport)
+        report.nodeid = item.nodeid
+        report.location = item.location
+        report.user_properties.append(("machine", str(item.target)))
+        return report
+
+
+def failure(item: MachineItem, text: str) -> list[pytest.TestReport]:
+    keywords = {item.name: 1}
+    return [
+        pytest.TestReport(item.nodeid, item.location, keywords, "failed", text, "call"),
+        pytest.TestReport(item.nodeid, item.location, keywords, "passed", None, "teardown"),
+    ]
+
+
+def skip(item: MachineItem, reason: str) -> pytest.TestReport:
+    path, line, _ = item.reportinfo()
+    longrepr = (str(path), line or 0, f"Skipped: {reason}")
+    return pytest.TestReport(item.nodeid, item.location, {item.name: 1}, "skipped", longrepr, "setup")

@@ -1,0 +1,181 @@
+"""A ring: one pytest run inside one machine, seen from the host test by test."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from tests.machines import recipe
+from tests.machines.host import MachineError, Unavailable, tail
+from tests.machines.inner import RECORD_START, REPORT_FD
+from tests.machines.machine import Command, Machine
+from tests.machines.namespace import NamespaceMachine
+from tests.machines.qemu import QemuMachine
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a test runs: a kind of machine and a suite."""
+
+    kind: str
+    suite: str
+
+    def __str__(self) -> str:
+        return f"{self.suite} {self.kind} machine"
+
+    def machine(self) -> Machine:
+        suite = recipe.SUITES[self.suite]
+        return QemuMachine(suite) if self.kind == "qemu" else NamespaceMachine(suite)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Deadlines of a ring, in seconds."""
+
+    test_s: int
+    silence_s: float
+    total_s: float
+
+
+LIMITS = {
+    "namespace": Limits(test_s=240, silence_s=300, total_s=1500),
+    # Emulated: 10–20 times slower than the host.
+    "qemu": Limits(test_s=600, silence_s=700, total_s=2400),
+}
+
+# The checkout is read-only in there.
+_INNER_ENV = {"HYPOTHESIS_STORAGE_DIRECTORY": "/tmp/hypothesis"}
+_FORWARDED_ENV = ("CI", "PYTEST_ADDOPTS")
+
+
+class Ring:
+    """Runs `node_ids` in `target`; `run` does it, in any thread, and `reports` waits for one test's results."""
+
+    def __init__(self, target: Target, node_ids: Sequence[str], options: Sequence[str]) -> None:
+        self.target = target
+        self._node_ids = node_ids
+        self._options = options
+        self._reports: dict[str, list[dict[str, Any]]] = {}
+        self._finished: set[str] = set()
+        self._over: MachineError | None = None
+        self._changed = threading.Condition()
+        self._machine: Machine | None = None
+        self._parser = RecordParser(self._take)
+        self._aborted: str | None = None
+
+    def run(self) -> None:
+        """Boot the machine, run the tests, end it; never raises, as `reports` tells each test what went wrong."""
+        try:
+            if self._aborted is None:
+                with self.target.machine() as machine:
+                    self._machine = machine
+                    self._test(machine)
+            over = MachineError(f"pytest in the {self.target} ended without running this test{self._output()}")
+        except Unavailable as reason:
+            over = Unavailable(f"no {self.target}: {reason}")
+        except MachineError as error:
+            over = MachineError(f"the {self.target} failed: {self._aborted or error}{self._output()}")
+        except Exception as error:  # a bug in here is every waiting test's failure, not a thread's silent end
+            over = MachineError(f"the {self.target} failed: {error!r}{self._output()}")
+        with self._changed:
+            self._over = over
+            self._changed.notify_all()
+
+    def reports(self, node_id: str) -> list[dict[str, Any]]:
+        """The test's serialised reports, once it has finished.
+
+        Raises Unavailable if there was no machine, MachineError if the run ended before the test did.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._over is not None or node_id in self._finished)
+            if node_id in self._finished:
+                return self._reports[node_id]
+            assert self._over is not None
+            raise self._over
+
+    def abort(self, why: str) -> None:
+        """End the machine and with it the run."""
+        self._aborted = why
+        machine = self._machine
+        if machine is not None:
+            machine.__exit__()
+
+    def _test(self, machine: Machine) -> None:
+        if self._aborted is not None:  # while it booted
+            raise MachineError(self._aborted)
+        limits = LIMITS[self.target.kind]
+        heard = [time.monotonic()]
+
+        def hear(chunk: bytes) -> None:
+            heard[0] = time.monotonic()
+            self._parser.feed(chunk)
+
+        done = threading.Event()
+        watch = threading.Thread(target=self._watch, args=(done, heard, limits.silence_s), daemon=True)
+        watch.start()
+        try:
+            result = machine.execute(self._command(limits), timeout_s=limits.total_s, on_output=hear)
+        finally:
+            done.set()
+            watch.join()
+        if result.timed_out:
+            raise MachineError(f"not finished after {limits.total_s:g} s")
+        self._parser.feed(result.stderr.encode())
+
+    def _command(self, limits: Limits) -> Command:
+        pytest = ["/opt/slicer/bin/python", "-m", "pytest", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
+        # A test that hangs ends the run with the stacks of all threads.
+        pytest += ["-o", f"faulthandler_timeout={limits.test_s}", "-o", "faulthandler_exit_on_timeout=true"]
+        words = ["sh", "-c", f'exec "$@" {REPORT_FD}>&1 2>&1', "sh", *pytest, *self._options, *self._node_ids]
+        forwarded = {name: os.environ[name] for name in _FORWARDED_ENV if name in os.environ}
+        return Command(words, env={**forwarded, **_INNER_ENV, "SLICER_TEST_REPORTS": "1"})
+
+    def _watch(self, done: threading.Event, heard: list[float], silence_s: float) -> None:
+        while not done.wait(1.0):
+            if time.monotonic() - heard[0] > silence_s:
+                self.abort(f"silent for {silence_s:g} s")
+                return
+
+    def _take(self, record: dict[str, Any]) -> None:
+        with self._changed:
+            if "finished" in record:
+                self._finished.add(record["finished"])
+                self._changed.notify_all()
+            else:
+                self._reports.setdefault(record["report"]["nodeid"], []).append(record["report"])
+
+    def _output(self) -> str:
+        text = tail(self._parser.text())
+        return f"\nThe last lines of its output:\n{text}" if text else ""
+
+
+class RecordParser:
+    """Parts a stream into records (see inner.py), given to `take`, and all else, kept as text."""
+
+    def __init__(self, take: Callable[[dict[str, Any]], None]) -> None:
+        self._take = take
+        self._rest = b""
+        self._text = bytearray()
+
+    def feed(self, chunk: bytes) -> None:
+        self._rest += chunk
+        while self._rest:
+            before, start, after = self._rest.partition(RECORD_START.encode())
+            self._text += before
+            record, end, rest = after.partition(b"\n")
+            if start and not end:  # the rest of the record is to come
+                self._rest = start + after
+                return
+            if start:
+                with suppress(json.JSONDecodeError):  # cut by a crash: the test then counts as not finished
+                    self._take(json.loads(record))
+            self._rest = rest
+
+    def text(self) -> str:
+        return self._text.decode(errors="replace")
