@@ -23,7 +23,7 @@ from slicer.record import record
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, Protocol
+    from typing import Protocol
 
     from slicer.model import Reason
 
@@ -120,10 +120,8 @@ def unpack(data: bytes) -> tuple[Report, Usage] | None:
     return statefile.decode(Report, report), statefile.decode(Usage, usage)
 
 
-def _watched() -> frozenset[Any]:
-    # SIGSTOP and SIGKILL cannot be blocked; all others are taken one by one with sigtimedwait.
-    return frozenset(signal.valid_signals())
-
+# SIGSTOP and SIGKILL cannot be blocked; all others are taken one by one with sigtimedwait.
+_WATCHED = frozenset(signal.valid_signals())
 
 class Keeper:
     """The parent of one command. Runs in its own process, from :meth:`start` to :meth:`last_report`."""
@@ -202,8 +200,7 @@ class Keeper:
         return max(0.0, min(at) - time.monotonic()) if at else None
 
     def _take_signal(self, timeout_s: float | None) -> None:
-        watched = _watched()
-        info = signal.sigwaitinfo(watched) if timeout_s is None else signal.sigtimedwait(watched, timeout_s)
+        info = signal.sigwaitinfo(_WATCHED) if timeout_s is None else signal.sigtimedwait(_WATCHED, timeout_s)
         if info is None:
             self._on_deadline()
         elif info.si_signo == signal.SIGCHLD:

@@ -83,7 +83,7 @@ def run(job: Job, backend: Backend, held: HeldLease, warn: Callable[[str], None]
 def execute(job: Job, backend: Backend, held: HeldLease) -> NoReturn:
     """``--exec``: become the command, inside the scope; the lease stays with it. Raises SlicerError."""
     try:
-        name = backend.start(job.spec, os.getpid())
+        name = backend.start(job.spec, os.getpid(), lambda: None)
         held.update(cgroup=name)
         backend.close()
         _event(job, "started")
@@ -144,7 +144,7 @@ class _Supervisor:
 
     def _start(self, keeper: int) -> Started:
         began = time.monotonic()
-        name = self._backend.start(self._job.spec, keeper)
+        name = self._backend.start(self._job.spec, keeper, _preload)
         self._held.update(cgroup=name, keeper=keeper)
         enforced, not_enforced = self._backend.enforced(self._job.spec, name)
         self._backend.close()
@@ -218,33 +218,36 @@ class _Supervisor:
             os.close(self._up_read)
             os.close(self._down_write)
             self._backend.after_fork()
-            order = os.read(self._down_read, 65536)
-            if order:
-                self._keep(_started(self._job, order))
+            self._keep()
             code = 0
         except BaseException:
             sys.excepthook(*sys.exc_info())  # nobody above would show it
         finally:
             os._exit(code)
 
-    def _keep(self, started: Started) -> None:
-        with open("/proc/self/comm", "w") as comm:
-            comm.write("slicer-keeper")  # what ps and systemd-cgls -l show beside the command
-        job, profile = self._job, self._job.profile
+    def _keep(self) -> None:
         from slicer.scope import stop_timeout_s
 
-        output = None
-        if job.with_journal:
-            from slicer.tee import Tee
-
-            output = Tee(job.spec.unit, job.name)
+        job, profile = self._job, self._job.profile
         task = Task(
             job.program, job.command, job.env, job.spec.unit if self._backend.name == "systemd" else "",
             profile.timeout_s, stop_timeout_s(profile), profile.linger, self._pid,
             (self._held.fd,) if self._held.fd >= 0 else (), self._mask,
         )  # fmt: skip
+        watchdog = self._backend.watchdog(job.spec)
+        with open("/proc/self/comm", "wb", buffering=0) as comm:
+            comm.write(b"slicer-keeper")  # what ps and systemd-cgls -l show beside the command
+        order = os.read(self._down_read, 65536)  # stopped here until the scope stands
+        if not order:
+            return
+        started = _started(job, order)
+        output = None
+        if job.with_journal:
+            from slicer.tee import Tee
+
+            output = Tee(job.spec.unit, job.name)
         members = self._backend.members(started.cgroup, output.pid if output else 0)
-        keeper = Keeper(task, self._tell, self._backend.watchdog(job.spec), members, output)
+        keeper = Keeper(task, self._tell, watchdog, members, output)
         report, usage = keeper.run(started.began)
         self._tell(report, usage)
         os.close(self._up_write)
@@ -263,6 +266,13 @@ class _Supervisor:
                 os.kill(self._pid, signal.SIGCHLD)
         except (BrokenPipeError, ProcessLookupError):
             pass  # the outer half is dead; the keeper finishes alone
+
+
+def _preload() -> None:
+    """Load what the end of the job needs, while systemd is busy with its start."""
+    from slicer import history
+
+    history.preload()
 
 
 def _go(started: Started) -> bytes:

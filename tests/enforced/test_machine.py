@@ -33,7 +33,8 @@ def test_the_first_process_is_systemd_of_the_suite() -> None:
 
 
 def test_all_controllers_are_there() -> None:
-    assert {"cpu", "cpuset", "io", "memory", "pids"} <= set((CGROUPS / "cgroup.controllers").read_text().split())
+    controllers = (CGROUPS / "cgroup.controllers").read_text().split()
+    assert {"cpu", "cpuset", "io", "memory", "pids"} <= set(controllers)
 
 
 def test_memory_max_kills() -> None:

@@ -105,7 +105,9 @@ def execute(options: argparse.Namespace) -> int:
 def shell(options: argparse.Namespace) -> int:
     with machine(options, console=True) as booted:
         suite = booted.suite
-        greeting = GREETING.format(suite=suite.name, kind=booted.kind, systemd=suite.systemd, python=suite.python)
+        greeting = GREETING.format(
+            suite=suite.name, kind=booted.kind, systemd=suite.systemd, python=suite.python
+        )
         print(greeting, flush=True)
         return booted.shell()
 

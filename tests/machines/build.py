@@ -1,4 +1,4 @@
-"""The steps that make an image from the recipe. The cache hashes this file: a change here builds a new image."""
+"""The steps that make an image from the recipe. A change in this file builds new images."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from tests.machines.recipe import Suite
 
 DISK_SIZE = "3G"
 
+Words = list[str | Path]
+
 
 def build(suite: Suite, image_key: str, draft: Path, log: Path) -> None:
-    """Make `tree/`, `vmlinuz` and `initrd` in the existing directory `draft`; raises MachineError when a step fails."""
+    """Make `tree/`, `vmlinuz` and `initrd` in the directory `draft`; MachineError when a step fails."""
     tree = draft / "tree"
     wheels = draft / "wheels"
     _download(suite, wheels, log)
@@ -29,7 +31,8 @@ def build(suite: Suite, image_key: str, draft: Path, log: Path) -> None:
 
 def _download(suite: Suite, wheels: Path, log: Path) -> None:
     """Fetch the wheels for the machine's Python with the host's pip, so that its index and proxies apply."""
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--dest", wheels]
+    pip: Words = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
+    pip = [*pip, "--dest", wheels]
     target = ["--only-binary=:all:", "--implementation=cp", f"--python-version={suite.python_tag}"]
     target += [f"--abi={abi}" for abi in (f"cp{suite.python_tag}", "abi3", "none")]
     target += [f"--platform=manylinux_2_{minor}_{os.uname().machine}" for minor in (5, 12, 17, 26, 28, 34)]
@@ -41,7 +44,7 @@ def _download(suite: Suite, wheels: Path, log: Path) -> None:
 def _bootstrap(suite: Suite, tree: Path, log: Path) -> None:
     excludes = [f"--dpkgopt=path-exclude={path}" for path in recipe.EXCLUDED_PATHS]
     keyring = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-    command = ["mmdebstrap", "--mode=root", "--variant=essential", "--format=directory", *excludes]
+    command: Words = ["mmdebstrap", "--mode=root", "--variant=essential", "--format=directory", *excludes]
     command += ['--aptopt=APT::Install-Recommends "false"', f"--include={','.join(recipe.PACKAGES)}"]
     command += [f"--keyring={keyring}"] if keyring.exists() else []
     check(_confined([*command, suite.name, tree, *recipe.apt_sources(suite)]), log=log)
@@ -99,12 +102,12 @@ def build_disk(tree: Path, disk: Path) -> None:
 
 def _in_tree(tree: Path, script: str, log: Path) -> None:
     """Run a shell script as root in the tree."""
-    clean = ["chroot", tree, "env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8"]
-    check(_confined([*clean, "sh", "-c", script]), log=log)
+    env = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8"]
+    check(_confined(["chroot", tree, "env", "-i", *env, "sh", "-c", script]), log=log)
 
 
 def _confined(argv: Sequence[str | Path]) -> list[str]:
-    """The command as root, with its own mounts, and its processes ended when it ends or this process dies."""
+    """The command as root, with mounts of its own; its processes end with it or with this process."""
     die = ["setpriv", "--pdeathsig", "KILL"]
-    spaces = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation=private", "--mount-proc"]
-    return as_root([*die, *spaces, "--", *argv])
+    spaces = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation=private"]
+    return as_root([*die, *spaces, "--mount-proc", "--", *argv])

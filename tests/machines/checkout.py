@@ -16,8 +16,8 @@ from tests.machines.host import REPO, check
 INSTALL = [
     "sh",
     "-c",
-    "exec /opt/slicer/bin/pip --disable-pip-version-check --no-cache-dir install --quiet --no-index --no-deps "
-    "--force-reinstall --root-user-action=ignore /wheel/*.whl",
+    "exec /opt/slicer/bin/pip --disable-pip-version-check --no-cache-dir install --quiet "
+    "--no-index --no-deps --force-reinstall --root-user-action=ignore /wheel/*.whl",
 ]
 
 _NOT_SOURCE = shutil.ignore_patterns(
@@ -43,6 +43,6 @@ def copy(target: Path) -> None:
 
 
 def _isolation() -> list[str]:
-    """No build environment of its own (some seconds, and the network) where setuptools is at hand, as in our venv."""
-    have = subprocess.run([sys.executable, "-c", "import setuptools, wheel"], capture_output=True).returncode == 0
-    return ["--no-build-isolation"] if have else []
+    """No build environment of its own (seconds, and the network) where setuptools is at hand, as in our venv."""
+    probe = subprocess.run([sys.executable, "-c", "import setuptools, wheel"], capture_output=True)
+    return ["--no-build-isolation"] if probe.returncode == 0 else []

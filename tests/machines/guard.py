@@ -1,9 +1,9 @@
-"""The root side of a namespace machine: prepares its file system and cgroup, boots it, and cleans up after it.
+"""The root side of a namespace machine: prepares its file system and cgroup, boots it, cleans up after it.
 
-Runs as `unshare --mount … python -m tests.machines.guard PLAN`, PLAN being the JSON of a `Plan`. It writes one JSON
-line: {"init": pid of the machine's systemd, as the host sees it} or {"unavailable": why}. The machine lives until
-standard input ends. All mounts are private to this process and its children, so they go with the last of them; the
-cgroups are removed here, or, had this process been killed, by the next one.
+Runs as `unshare --mount … python -m tests.machines.guard PLAN`, PLAN being the JSON of a `Plan`. It writes
+one JSON line: {"init": pid of the machine's systemd, as the host sees it} or {"unavailable": why}. The
+machine lives until standard input ends. All mounts are private to this process and its children, so they go
+with the last of them; the cgroups are removed here, or, had this process been killed, by the next one.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ SPACES = ("--pid", "--mount", "--uts", "--ipc", "--net", "--cgroup", "--propagat
 
 @dataclass(frozen=True)
 class Plan:
-    """What to boot: an image's tree, the checkout and the wheel to show in it read-only, an empty directory to
-    mount on. The wheel's directory may go as soon as the machine was reported."""
+    """What to boot: an image's tree, the checkout and the wheel to show in it, a directory to mount on.
+
+    The wheel's directory may go as soon as the machine was reported.
+    """
 
     tree: str
     key: str

@@ -16,7 +16,7 @@ HERE = Path(__file__).resolve().parent
 
 # The tool that a step calls → the Debian package that has it.
 BUILD_TOOLS = {"mmdebstrap": "mmdebstrap", "mke2fs": "e2fsprogs", "gpgv": "gpgv"}
-NAMESPACE_TOOLS = {"unshare": "util-linux", "nsenter": "util-linux", "setpriv": "util-linux", "mount": "mount"}
+NAMESPACE_TOOLS = {"unshare": "util-linux", "nsenter": "util-linux", "setpriv": "util-linux"}
 QEMU_TOOLS = {"qemu-system-x86_64": "qemu-system-x86", "mke2fs": "e2fsprogs"}
 
 # mke2fs and friends live in sbin, which a user's PATH may lack.
@@ -91,7 +91,7 @@ def tail(text: str, lines: int = 60) -> str:
 
 
 def install_packages(tools: Mapping[str, str]) -> None:
-    """Install by apt what is missing of the tools; quiet when nothing is. Raises Unavailable or MachineError."""
+    """Install by apt what is missing of the tools. Raises Unavailable or MachineError."""
     missing = sorted({package for name, package in tools.items() if tool(name) is None})
     if not missing:
         return

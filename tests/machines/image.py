@@ -1,8 +1,8 @@
 """Build the machines' image, once per recipe, and keep it in a cache.
 
-The cache holds, per key, a directory `<suite>-<hash>/` with `tree/` (the root file system), `vmlinuz`, `initrd`
-and, once QEMU wants it, `disk.img`. A directory of that name is complete: builds happen under another name and are
-renamed. A shared flock on `<key>.lock` marks it as in use; builders hold it exclusively.
+The cache holds, per key, a directory `<suite>-<hash>/` with `tree/` (the root file system), `vmlinuz`,
+`initrd` and, once QEMU wants it, `disk.img`. A directory of that name is complete: builds happen under
+another name and are renamed. A shared flock on `<key>.lock` marks it as in use; builders hold it exclusively.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Image:
 
 
 def mount_point() -> Path:
-    """An empty directory of the cache. Machines mount on it in mount namespaces of their own, so one serves all."""
+    """An empty directory. Machines mount on it in mount namespaces of their own, so one serves all."""
     path = cache_root() / "mnt"
     path.mkdir(exist_ok=True)
     return path
@@ -96,8 +96,8 @@ def use(suite: Suite, *, disk: bool = False) -> Iterator[Image]:
 
 def prune(suite: Suite, keep: str) -> None:
     """Remove the suite's older images and whatever a killed build left; those in use stay."""
-    locks = sorted(cache_root().glob(f"{suite.name}-*.lock"), key=lambda path: path.stat().st_mtime, reverse=True)
-    others = [path for path in locks if path.stem != keep]
+    locks = [path for path in cache_root().glob(f"{suite.name}-*.lock") if path.stem != keep]
+    others = sorted(locks, key=lambda path: path.stat().st_mtime, reverse=True)
     for lock in others[KEPT_PER_SUITE - 1 :]:
         with lock.open("w") as held:
             try:
@@ -130,10 +130,10 @@ def _build(image: Image) -> None:
     need_tools(BUILD_TOOLS)
     root = cache_root()
     if shutil.disk_usage(root).free < MIN_FREE_BYTES:
-        raise Unavailable(f"less than {MIN_FREE_BYTES >> 30} GiB free in {root} (SLICER_MACHINE_CACHE moves it)")
+        raise Unavailable(f"less than {MIN_FREE_BYTES >> 30} GiB free in {root} ($SLICER_MACHINE_CACHE)")
     log = root / f"{image.suite.name}-build.log"
     log.unlink(missing_ok=True)
-    print(f"building test machine {image.key} (once, some minutes); log: {log}", file=sys.stderr, flush=True)
+    say(f"building test machine {image.key} (once, a minute or two); log: {log}")
     started = time.monotonic()
     draft = _unfinished(image.path)
     _remove(draft)
@@ -143,7 +143,11 @@ def _build(image: Image) -> None:
         draft.rename(image.path)
     finally:
         _remove(draft)
-    print(f"built test machine {image.key} in {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+    say(f"built test machine {image.key} in {time.monotonic() - started:.0f} s")
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _build_disk(image: Image) -> None:

@@ -50,7 +50,7 @@ class Command:
     unit: str = field(default_factory=lambda: f"machine-command-{next(_numbers)}.scope")
 
     def words(self, kind: str, suite: Suite) -> list[str]:
-        """The argv that does it inside: systemd-run so that it lives in a cgroup of the machine, as a login would."""
+        """The argv that does it inside, by systemd-run, so that it lives in a cgroup of the machine."""
         scope = ["systemd-run", "--scope", "--quiet", "--collect", f"--unit={self.unit}", "--"]
         identity = ["setpriv", f"--reuid={self.user}", f"--regid={self.user}", "--init-groups", "--"]
         env = {**self._login_env(), "SLICER_TEST_MACHINE": kind, "SLICER_TEST_SUITE": suite.name, **self.env}
@@ -98,7 +98,7 @@ class Machine(Protocol):
         ...
 
     def diagnosis(self) -> str:
-        """What is known for a person who wonders why the machine died: its console or systemd's last words."""
+        """For a person who wonders why the machine died: its console or systemd's last words."""
         ...
 
 

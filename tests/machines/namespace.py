@@ -58,7 +58,7 @@ class NamespaceMachine:
         need_tools(NAMESPACE_TOOLS)
         as_root([])
         source = self._stack.enter_context(image.use(self.suite))
-        self._words: IO[bytes] = self._stack.enter_context(tempfile.TemporaryFile())
+        self._words = self._stack.enter_context(tempfile.TemporaryFile())
         with nullcontext(source.no_wheel) if self._bare else checkout.wheel() as wheel:
             plan = Plan(str(source.tree), source.key, str(REPO), str(wheel), str(image.mount_point()))
             self._guard = self._start_guard(plan)
@@ -100,7 +100,9 @@ class NamespaceMachine:
             if state in ("running", "degraded"):
                 return
             time.sleep(0.02)
-        raise MachineError(f"the {self.suite.name} namespace machine did not boot ({state}):\n{self.diagnosis()}")
+        raise MachineError(
+            f"the {self.suite.name} namespace machine did not boot ({state})\n{self.diagnosis()}"
+        )
 
     def _enter(self, argv: list[str]) -> list[str]:
         words = ["nsenter", f"--target={self._init}", *_SPACES, "--", "env", "-i", f"PATH={PATH}", *argv]
@@ -141,7 +143,7 @@ class NamespaceMachine:
 
     def shell(self) -> int:
         """See Machine.shell."""
-        # script(1) gives the shell a terminal of the machine's own devpts, which tmux and job control ask for.
+        # script(1) gives the shell a terminal of the machine's own, which tmux and job control ask for.
         argv = ["script", "--quiet", "--return", "--command", "bash --login", "/dev/null"]
         return self.popen(Command(argv)).wait()
 

@@ -1,9 +1,9 @@
 """The pytest plugin: marked tests run inside test machines, and their results appear as if they had run here.
 
-`systemd` runs in the namespace machine, `enforced` in the QEMU machine, both on Debian 13; those marked `core` as well
-also on the other suites of $SLICER_TEST_SUITES (comma-separated; default trixie, with CI=true also bookworm). With
---both-pythons, unmarked tests that are not `host_only` run once more in a namespace machine that has another Python.
-Inside a machine the marks mean nothing: the tests run.
+`systemd` runs in the namespace machine, `enforced` in the QEMU machine, both on Debian 13; those marked
+`core` as well also on the other suites of $SLICER_TEST_SUITES (comma-separated; default trixie, with CI=true
+also bookworm). With --both-pythons, unmarked tests that are not `host_only` run once more in a namespace
+machine that has another Python. Inside a machine the marks mean nothing: the tests run.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import pytest
 
@@ -129,8 +130,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if IN_MACHINE:
         return
     for item in items:
-        if not isinstance(item, MachineItem) and any(mark.name in KIND_BY_MARK for mark in item.iter_markers()):
-            raise pytest.UsageError(f"{item.nodeid} would run on this host: write it as a function or a plain class")
+        if not isinstance(item, MachineItem) and any(
+            mark.name in KIND_BY_MARK for mark in item.iter_markers()
+        ):
+            raise pytest.UsageError(
+                f"{item.nodeid} would run on this host: write it as a function or a plain class"
+            )
     # This host's own tests first, while the emulated machine, which is slow, boots and runs beside them.
     items.sort(key=rank)
 
@@ -185,7 +190,7 @@ class Rings:
         """Start the rings of this kind, unless they are or there are none."""
         rings = [ring for target, ring in self._rings.items() if target.kind == kind]
         if rings and kind not in self._threads:
-            self._threads[kind] = threading.Thread(target=lambda: [ring.run() for ring in rings], daemon=True)
+            self._threads[kind] = threading.Thread(target=run_all, args=(rings,), daemon=True)
             self._threads[kind].start()
 
     def reports(self, item: MachineItem) -> list[pytest.TestReport]:
@@ -194,7 +199,11 @@ class Rings:
         try:
             serialised = self._rings[item.target].reports(item.inner_id)
         except Unavailable as reason:
-            return failure(item, f"{reason} (CI=true, so this is no skip)") if ci() else [skip(item, str(reason))]
+            return (
+                failure(item, f"{reason} (CI=true, so this is no skip)")
+                if ci()
+                else [skip(item, str(reason))]
+            )
         except MachineError as error:
             return failure(item, str(error))
         return [self._adopt(item, data) for data in serialised]
@@ -214,8 +223,13 @@ class Rings:
         return report
 
 
+def run_all(rings: list[Ring]) -> None:
+    for ring in rings:
+        ring.run()
+
+
 def failure(item: MachineItem, text: str) -> list[pytest.TestReport]:
-    keywords = {item.name: 1}
+    keywords: Mapping[str, Literal[1]] = {item.name: 1}
     return [
         pytest.TestReport(item.nodeid, item.location, keywords, "failed", text, "call"),
         pytest.TestReport(item.nodeid, item.location, keywords, "passed", None, "teardown"),

@@ -29,7 +29,9 @@ KILL_GRACE_S = 60.0
 DRIVE_SIZE = "512M"
 
 # The drive's two directories appear where they are in the namespace machine.
-_MOUNT_DRIVE = "mount -o ro LABEL=slicer-src /mnt; mount --bind /mnt/source /src; mount --bind /mnt/wheel /wheel"
+_MOUNT_DRIVE = (
+    "mount -o ro LABEL=slicer-src /mnt; mount --bind /mnt/source /src; mount --bind /mnt/wheel /wheel"
+)
 _MASKED = ("serial-getty@ttyS0.service", "getty@tty1.service", "e2scrub_reap.service", "sysstat.service")
 
 
@@ -134,12 +136,27 @@ class QemuMachine:
             )
 
     def _qemu_words(self, source: Image, scratch: Path, accelerator: str) -> list[str]:
-        kernel = "root=/dev/vda rw console=ttyS0 panic=-1 " + " ".join(f"systemd.mask={unit}" for unit in _MASKED)
+        kernel = "root=/dev/vda rw console=ttyS0 panic=-1 " + " ".join(
+            f"systemd.mask={unit}" for unit in _MASKED
+        )
         kernel += " quiet loglevel=3 systemd.show_status=0" if self._console else " systemd.show_status=1"
         terminal = "stdio,id=console,mux=on,signal=off" if self._console else "null,id=console"
-        drives = f"file={source.disk},format=raw,if=virtio,snapshot=on", f"file={scratch}/drive.img,format=raw,if=virtio"
+        drives = (
+            f"file={source.disk},format=raw,if=virtio,snapshot=on",
+            f"file={scratch}/drive.img,format=raw,if=virtio",
+        )
         qemu = tool("qemu-system-x86_64") or "qemu-system-x86_64"
-        words = ["nice", qemu, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-net", "none"]
+        words = [
+            "nice",
+            qemu,
+            "-nodefaults",
+            "-no-user-config",
+            "-no-reboot",
+            "-display",
+            "none",
+            "-net",
+            "none",
+        ]
         words += ["-machine", f"q35,accel={accelerator}", "-cpu", "host" if accelerator == "kvm" else "max"]
         words += ["-smp", str(CPUS), "-m", str(MEMORY_MIB)]
         words += ["-kernel", str(source.kernel), "-initrd", str(source.initrd), "-append", kernel]
@@ -167,15 +184,29 @@ class QemuMachine:
             code = call.wait(KILL_GRACE_S, sinks)
         if code is None:
             raise MachineError(f"the QEMU machine does not answer:\n{self.diagnosis()}")
-        texts = (bytes(data).decode(errors="replace") for data in (stdout, stderr))
-        return Result(command.argv, code, *texts, timed_out=timed_out)
+        out, err = (bytes(data).decode(errors="replace") for data in (stdout, stderr))
+        return Result(command.argv, code, out, err, timed_out)
 
     def shell(self) -> int:
         """See Machine.shell. The terminal is the machine's serial console."""
         columns, rows = shutil.get_terminal_size()
-        unit = ["systemd-run", "--quiet", "--wait", "--collect", "--service-type=exec", "-p", "StandardInput=tty-force"]
+        unit = [
+            "systemd-run",
+            "--quiet",
+            "--wait",
+            "--collect",
+            "--service-type=exec",
+            "-p",
+            "StandardInput=tty-force",
+        ]
         unit += ["-p", "StandardOutput=tty", "-p", "TTYPath=/dev/ttyS0", "-p", "WorkingDirectory=/src"]
-        unit += ["-p", "PAMName=login", f"--setenv=TERM={os.environ.get('TERM', 'vt220')}", "--setenv=HOME=/root", "--"]
+        unit += [
+            "-p",
+            "PAMName=login",
+            f"--setenv=TERM={os.environ.get('TERM', 'vt220')}",
+            "--setenv=HOME=/root",
+            "--",
+        ]
         login = ["sh", "-c", f"stty cols {columns} rows {rows}; exec bash --login"]
         return self.execute(Command([*unit, *login]), timeout_s=threading.TIMEOUT_MAX).returncode
 

@@ -20,16 +20,14 @@ MARKER = "etc/slicer-machine"
 USERS = ("alice", "bob")
 """Ordinary users, uid 1000 and 1001, without linger."""
 
-PACKAGES = (
-    # systemd as PID 1, with logind and user managers
-    "systemd systemd-sysv udev kmod dbus dbus-user-session libpam-systemd passwd login util-linux procps "
-    # what jobs under test use
-    "tmux xz-utils parallel task-spooler "
-    # python, and what builds pystemd and the tests' own C
-    "python3 python3-venv python3-dev gcc libc6-dev pkg-config libsystemd-dev "
-    # for QEMU
-    "linux-image-cloud-amd64 initramfs-tools zstd"
-).split()
+# systemd as PID 1, with logind and user managers.
+_BASE = "systemd systemd-sysv udev kmod dbus dbus-user-session libpam-systemd passwd login util-linux procps"
+# What jobs under test, and the benchmark's peers, are.
+_COMMANDS = "tmux xz-utils parallel task-spooler"
+# Python, and what builds pystemd and the tests' own C.
+_PYTHON = "python3 python3-venv python3-dev gcc libc6-dev pkg-config libsystemd-dev"
+_QEMU = "linux-image-cloud-amd64 initramfs-tools zstd"
+PACKAGES = f"{_BASE} {_COMMANDS} {_PYTHON} {_QEMU}".split()
 
 # Documentation and translations are half of the tree; a test machine has no reader.
 EXCLUDED_PATHS = (

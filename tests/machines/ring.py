@@ -45,7 +45,7 @@ class Limits:
 
 LIMITS = {
     "namespace": Limits(test_s=240, silence_s=300, total_s=1500),
-    # Emulated: 10–20 times slower than the host.
+    # Emulated: 10 to 20 times slower than the host.
     "qemu": Limits(test_s=600, silence_s=700, total_s=2400),
 }
 
@@ -55,7 +55,7 @@ _FORWARDED_ENV = ("CI", "PYTEST_ADDOPTS")
 
 
 class Ring:
-    """Runs `node_ids` in `target`; `run` does it, in any thread, and `reports` waits for one test's results."""
+    """Runs `node_ids` in `target`: `run` does it, in any thread; `reports` waits for one test's results."""
 
     def __init__(self, target: Target, node_ids: Sequence[str], options: Sequence[str]) -> None:
         self.target = target
@@ -70,13 +70,13 @@ class Ring:
         self._aborted: str | None = None
 
     def run(self) -> None:
-        """Boot the machine, run the tests, end it; never raises, as `reports` tells each test what went wrong."""
+        """Boot the machine, run the tests, end it. Never raises: `reports` tells what went wrong."""
         try:
             if self._aborted is None:
                 with self.target.machine() as machine:
                     self._machine = machine
                     self._test(machine)
-            over = MachineError(f"pytest in the {self.target} ended without running this test{self._output()}")
+            over = MachineError(f"pytest in the {self.target} did not finish this test{self._output()}")
         except Unavailable as reason:
             over = Unavailable(f"no {self.target}: {reason}")
         except MachineError as error:
@@ -129,7 +129,8 @@ class Ring:
         self._parser.feed(result.stderr.encode())
 
     def _command(self, limits: Limits) -> Command:
-        pytest = ["/opt/slicer/bin/python", "-m", "pytest", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
+        pytest = ["/opt/slicer/bin/python", "-m", "pytest", "-p", "no:cacheprovider"]
+        pytest += ["--continue-on-collection-errors"]
         # A test that hangs ends the run with the stacks of all threads.
         pytest += ["-o", f"faulthandler_timeout={limits.test_s}", "-o", "faulthandler_exit_on_timeout=true"]
         words = ["sh", "-c", f'exec "$@" {REPORT_FD}>&1 2>&1', "sh", *pytest, *self._options, *self._node_ids]

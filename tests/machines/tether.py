@@ -1,8 +1,8 @@
 """Run a command that cannot outlive its starter: it is killed as soon as standard input reaches its end.
 
-The starter holds the other end of that pipe, so the kernel closes it however the starter dies, also through sudo.
-As a program, `python -m tests.machines.tether [--remove DIR] [--tty] -- CMD…` removes DIR at the end, and with
---tty gives the command the terminal as its standard input.
+The starter holds the other end of that pipe, so the kernel closes it however the starter dies, also through
+sudo. As a program, `python -m tests.machines.tether [--remove DIR] [--tty] -- CMD…` removes DIR at the end,
+and with --tty gives the command the terminal as its standard input.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from pathlib import Path
 _DIE_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL", "--")
 
 
-def start(argv: Sequence[str], *, stdin: int = subprocess.DEVNULL, stdout: int | None = None) -> subprocess.Popen[bytes]:
-    """Start the command, to be ended by `wait`. Call it from the main thread: its end would be the command's."""
+def start(
+    argv: Sequence[str], *, stdin: int = subprocess.DEVNULL, stdout: int | None = None
+) -> subprocess.Popen[bytes]:
+    """Start the command, for `wait`. Call it from the main thread: that one's end would be the command's."""
     return subprocess.Popen([*_DIE_WITH_PARENT, *argv], stdin=stdin, stdout=stdout)
 
 
 def wait(child: subprocess.Popen[bytes]) -> int:
-    """Wait for the child's end, or kill it when standard input ends; returns its exit status as Popen does."""
+    """Wait for the child's end, or kill it when standard input ends; its exit status, as Popen gives it."""
     pidfd = os.pidfd_open(child.pid)
     try:
         poll = select.poll()
@@ -45,7 +47,7 @@ def wait(child: subprocess.Popen[bytes]) -> int:
 
 
 def end_tethered(tether: subprocess.Popen[bytes], timeout_s: float) -> None:
-    """The starter's side: end a tether by closing its pipe, and wait until it has cleaned up; calling twice is fine."""
+    """The starter's side: close a tether's pipe and wait until it has cleaned up. Calling twice is fine."""
     assert tether.stdin is not None
     tether.stdin.close()
     try:
@@ -58,7 +60,7 @@ def end_tethered(tether: subprocess.Popen[bytes], timeout_s: float) -> None:
 
 
 def handle_signals() -> None:
-    """Leave Ctrl-C to what the user looks at, and make SIGTERM an orderly end. (Children get the defaults.)"""
+    """Leave Ctrl-C to what the user looks at; make SIGTERM an orderly end. (Children get the defaults.)"""
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))

@@ -1,4 +1,7 @@
-"""The host's end of the QEMU machine's agent (see rootfs/usr/local/lib/slicer-machine/agent.py for the protocol)."""
+"""The host's end of the QEMU machine's agent.
+
+The protocol is described at the other end: rootfs/usr/local/lib/slicer-machine/agent.py.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,8 @@ class Call:
         deadline = time.monotonic() + timeout_s
         while True:
             try:
-                message = self._messages.get(timeout=max(0.0, min(deadline - time.monotonic(), threading.TIMEOUT_MAX)))
+                left_s = min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
+                message = self._messages.get(timeout=max(0.0, left_s))
             except Empty:
                 return None
             if message is _GONE:
@@ -67,7 +71,8 @@ class Wire:
         """Have the agent start a command."""
         number = next(self._numbers)
         messages: SimpleQueue[Message] = SimpleQueue()
-        request = {"id": number, "argv": list(argv), "env": {"PATH": PATH}, "input": base64.b64encode(data).decode()}
+        stdin = base64.b64encode(data).decode()
+        request = {"id": number, "argv": list(argv), "env": {"PATH": PATH}, "input": stdin}
         with self._lock:
             self._calls[number] = messages
             if self._gone:

@@ -15,7 +15,8 @@ pytestmark = [pytest.mark.systemd, pytest.mark.core]
 
 
 def output(*argv: str, **env: str) -> str:
-    return subprocess.run(argv, env={**os.environ, **env}, check=True, capture_output=True, text=True).stdout.strip()
+    done = subprocess.run(argv, env={**os.environ, **env}, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
 
 
 def as_alice(*argv: str) -> str:

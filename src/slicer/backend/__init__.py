@@ -28,10 +28,10 @@ if TYPE_CHECKING:
         def after_fork(self) -> None:
             """In the keeper: let go of what only the parent may use."""
 
-        def start(self, spec: ScopeSpec, pid: int) -> str:
+        def start(self, spec: ScopeSpec, pid: int, meanwhile: Callable[[], None]) -> str:
             """Put the stopped process ``pid`` into its scope and apply the limits.
 
-            Returns the cgroup as /proc/PID/cgroup names it ("" where there is none). Raises BackendError;
+            ``meanwhile`` is called once, while somebody else is at work on it. Returns the cgroup as /proc/PID/cgroup names it ("" where there is none). Raises BackendError;
             then the process is in no scope.
             """
 

@@ -25,7 +25,7 @@ class InnerBackend:
     def after_fork(self) -> None:
         """Nothing to let go of."""
 
-    def start(self, spec: ScopeSpec, pid: int) -> str:
+    def start(self, spec: ScopeSpec, pid: int, meanwhile: Callable[[], None]) -> str:
         """The process is where it belongs already."""
         return self._cgroup
 

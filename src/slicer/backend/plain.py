@@ -54,7 +54,7 @@ class PlainBackend:
         if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
-    def start(self, spec: ScopeSpec, pid: int) -> str:
+    def start(self, spec: ScopeSpec, pid: int, meanwhile: Callable[[], None]) -> str:
         """Set affinity and niceness, which the command inherits."""
         given = {item.name: item for item in spec.properties}
         try:

@@ -99,13 +99,14 @@ class SystemdBackend:
             os.close(self._fd)
             self._bus = None
 
-    def start(self, spec: ScopeSpec, pid: int) -> str:
+    def start(self, spec: ScopeSpec, pid: int, meanwhile: Callable[[], None]) -> str:
         """Start the scope with the process in it and wait until systemd has done so."""
         self.prepare()
         finished = _JobWatch(self._bus)
         pidfd = os.pidfd_open(pid)
         try:
             job = self._start_transient(spec, pid, pidfd)
+            meanwhile()
             result = finished.wait(job, START_DEADLINE_S)
         finally:
             os.close(pidfd)

@@ -1,8 +1,8 @@
 """Runs commands for the host of a QEMU test machine, over one virtio port; uses the standard library only.
 
 One JSON object a line. The host sends {"id", "argv", "env", "input"}; the agent answers with any number of
-{"id", "stream": "stdout"|"stderr", "data"} and at last {"id", "exit"}: the exit code, or minus the signal that ended
-the command. Bytes travel as base64. {"ready": true} is the agent's first line.
+{"id", "stream": "stdout"|"stderr", "data"} and at last {"id", "exit"}: the exit code, or minus the signal
+that ended the command. Bytes travel as base64. {"ready": true} is the agent's first line.
 """
 
 import base64
