@@ -45,10 +45,15 @@ def populated(directory: str) -> bool:
         return False
 
 
+def _all_text(path: str) -> str:
+    with open(path, encoding="ascii") as file:
+        return file.read()
+
+
 def processes(directory: str) -> Iterator[int]:
     """Process ids in the cgroup and below it."""
     try:
-        text = read_text(f"{directory}/cgroup.procs", 1 << 20)
+        text = _all_text(f"{directory}/cgroup.procs")
         children = [entry.path for entry in os.scandir(directory) if entry.is_dir(follow_symlinks=False)]
     except OSError:
         return  # removed while we looked: nobody is in it

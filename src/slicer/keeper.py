@@ -19,6 +19,7 @@ from slicer.errors import EX_NOT_EXECUTABLE, EX_NOT_FOUND
 from slicer.model import Usage
 from slicer.proc import read_text, start_time
 from slicer.record import record
+from slicer.supervisor import STOP_SIGNAL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,9 +49,6 @@ if TYPE_CHECKING:
         def finish(self) -> None:
             """Wait until everything is written."""
 
-
-# From the outer half (or ``slicer stop``) to a keeper without systemd: stop the job, as systemctl would.
-STOP_SIGNAL = signal.SIGRTMIN + 3
 
 _WAKING = frozenset({signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, STOP_SIGNAL})
 
@@ -135,7 +133,7 @@ class Keeper:
         self._watchdog = watchdog
         self._others = others
         self._output = output
-        self._cpu = (0.0, 0.0, 0)  # user s, system s, peak bytes, from wait4(2)
+        self._cpu = (0.0, 0.0, 0)  # user s, system s, peak KiB, from wait4(2)
         self._directory = cgroup.path_of(cgroup.of("self")) if task.scope else ""
         self._direct: dict[int, float] = {}  # when a signal last came from somebody else than the outer half
         self._reason: Reason | None = None  # set once something else than the command decides its end
@@ -282,7 +280,7 @@ class Keeper:
             _, status, used = os.wait4(change.si_pid, 0)
             if change.si_pid == self._pid:
                 self._status = status
-                self._cpu = (used.ru_utime, used.ru_stime, _peak_bytes(used.ru_maxrss))
+                self._cpu = (used.ru_utime, used.ru_stime, used.ru_maxrss)
                 self._ended = time.monotonic()
 
     def _follow_job_control(self, stopped: bool) -> None:
@@ -342,7 +340,8 @@ class Keeper:
     def _usage(self) -> Usage:
         if self._directory:
             return cgroup.usage(self._directory)
-        user_s, system_s, peak = self._cpu
+        user_s, system_s, maxrss_kib = self._cpu
+        peak = _peak_bytes(maxrss_kib)
         if self._watchdog is not None:
             peak = max(peak, self._watchdog.peak_bytes)
         return Usage(

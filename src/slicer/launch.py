@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 
 from slicer import backend as backends
-from slicer import cgroup, journal, ledger, proc, profiles, reentrancy, scope, statedir, supervisor
-from slicer.backend.inner import InnerBackend
+from slicer import cgroup, ledger, proc, profiles, reentrancy, scope, statedir, supervisor
 from slicer.errors import CannotExecute, CommandNotFound, UsageError
 from slicer.ledger import HeldLease, Ledger
 from slicer.model import Lease, Request
@@ -149,6 +148,8 @@ def _ready(settled: Plan, book: Ledger, observer: Observer) -> tuple[Backend, He
 def choose_backend(settled: Plan) -> Backend:
     """The backend for this plan. Raises BackendError."""
     if settled.nested:
+        from slicer.backend.inner import InnerBackend
+
         return InnerBackend("system" if os.geteuid() == 0 else "user", settled.held.leases[-1])
     return backends.choose(settled.ask.backend, os.geteuid())
 
@@ -186,13 +187,6 @@ def _acquire(
     observer: Observer,
 ) -> tuple[HeldLease, float]:  # fmt: skip
     began = ledger.now_s()
-
-    def tell(kind: journal.Kind, **more: str | float | None) -> None:
-        journal.event(
-            kind, job=request.job, name=request.name or request.command[0], unit=spec.unit, manager=spec.manager,
-            **more,  # type: ignore[arg-type]
-        )  # fmt: skip
-
     if not settled.ask.wait:
         held = ledger.raise_if_busy(book.acquire(request, draft, inventory))
     else:
@@ -201,18 +195,24 @@ def _acquire(
             held = found
         else:
             observer.waiting(found.busy)
-            tell("waiting", holder=_holder(found.busy))
+            journal_waiting(request, spec, found.busy)
             with found:
                 held = found.wait()
     waited_s = ledger.now_s() - began
     if held.lease.gpus or held.lease.cpu_slots:
         observer.acquired(held.lease, waited_s)
-        tell("acquired", waited_s=round(waited_s, 3), cpu_slots=held.lease.cpu_slots)
     return held, waited_s
 
 
-def _holder(busy: Busy) -> str:
-    return ", ".join(lease.unit or lease.job for lease in busy.holders)
+def journal_waiting(request: Request, spec: ScopeSpec, busy: Busy) -> None:
+    """Tell the journal that a job waits, and for whom."""
+    from slicer import journal
+
+    holders = ", ".join(lease.unit or lease.job for lease in busy.holders)
+    name = request.name or request.command[0]
+    journal.event(
+        "waiting", job=request.job, name=name, unit=spec.unit, manager=spec.manager, holder=holders, ahead=busy.ahead
+    )
 
 
 def _gpus() -> tuple[Gpu, ...]:

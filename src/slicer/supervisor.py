@@ -13,9 +13,7 @@ import os
 import sys
 import time
 
-from slicer import cgroup, journal
-from slicer.errors import EX_TIMEOUT, BackendError, SlicerError
-from slicer.keeper import STOP_SIGNAL, Exit, Keeper, Report, Task, exec_exit, exit_of, pack, unpack
+from slicer.errors import EX_NOT_FOUND, EX_TIMEOUT, BackendError, CannotExecute, CommandNotFound, SlicerError
 from slicer.model import Outcome, Usage
 from slicer.record import record
 
@@ -24,9 +22,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NoReturn
 
+    from slicer import journal
     from slicer.backend import Backend
+    from slicer.keeper import Report
     from slicer.ledger import HeldLease
     from slicer.model import Manager, Profile, ScopeSpec
+
+# Imports inside functions here are not needed before the scope is asked for: they are made while systemd
+# works on it (see _meanwhile), or in the keeper, on the other CPU.
+
+# From the outer half (or ``slicer stop``) to a keeper without systemd: stop the job, as systemctl would.
+STOP_SIGNAL = signal.SIGRTMIN + 3
 
 # What a user may send to slicer and means for the job.
 _FORWARDED = frozenset(
@@ -61,8 +67,6 @@ class Started:
 
     job: Job
     cgroup: str
-    enforced: tuple[str, ...]
-    not_enforced: tuple[str, ...]
     started_at: float  # seconds since the epoch
     began: float  # monotonic seconds, from before the scope's start
 
@@ -101,7 +105,7 @@ def execute(job: Job, backend: Backend, held: HeldLease) -> NoReturn:
 
 def cannot_execute(job: Job, exec_errno: int) -> SlicerError:
     """The error for a command that the kernel would not execute (exit code 126 or 127)."""
-    from slicer.errors import EX_NOT_FOUND, CannotExecute, CommandNotFound
+    from slicer.keeper import exec_exit
 
     kind = CommandNotFound if exec_exit(exec_errno).code == EX_NOT_FOUND else CannotExecute
     return kind(f"cannot execute: {os.strerror(exec_errno)}", where=job.program)
@@ -124,6 +128,7 @@ class _Supervisor:
         self._down_read, self._down_write = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._up_read, False)
         self._said = b""
+        self._enforced: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
     def run(self) -> Outcome:
         keeper = os.fork()
@@ -139,16 +144,26 @@ class _Supervisor:
             raise
         os.write(self._down_write, _go(started))
         _event(self._job, "started", command=" ".join(self._job.command))
-        report = self._wait(keeper)
-        return self._finish(keeper, started, report)
+        self._backend.close()
+        # Now, because afterwards the scope is gone.
+        self._enforced = self._backend.enforced(self._job.spec, started.cgroup)
+        return self._finish(keeper, started, self._wait(keeper))
 
     def _start(self, keeper: int) -> Started:
         began = time.monotonic()
-        name = self._backend.start(self._job.spec, keeper, _preload)
+        name = self._backend.start(self._job.spec, keeper, self._meanwhile)
         self._held.update(cgroup=name, keeper=keeper)
-        enforced, not_enforced = self._backend.enforced(self._job.spec, name)
-        self._backend.close()
-        return Started(self._job, name, enforced, not_enforced, time.time(), began)
+        return Started(self._job, name, time.time(), began)
+
+    def _meanwhile(self) -> None:
+        """What can be done while systemd is busy: tell the journal, and load what the job's end needs."""
+        from slicer import history, keeper
+
+        del keeper
+        history.preload()
+        lease = self._held.lease
+        if lease.gpus or lease.cpu_slots:
+            _event(self._job, "acquired", waited_s=round(self._job.waited_s, 3), cpu_slots=lease.cpu_slots)
 
     # -- the outer half's wait ------------------------------------------------------------------------
 
@@ -168,6 +183,8 @@ class _Supervisor:
 
     def _hear(self) -> tuple[Report, Usage] | None:
         """The last thing that the keeper said."""
+        from slicer.keeper import unpack
+
         try:
             while data := os.read(self._up_read, 65536):
                 self._said += data
@@ -179,7 +196,7 @@ class _Supervisor:
         if found is None or not found[0].is_final:
             found = self._bereaved(keeper, started, found)
         report, usage = found
-        outcome = make_outcome(started, report, usage, self._held)
+        outcome = make_outcome(started, report, usage, self._held, self._enforced)
         if not report.exec_errno:
             keep(outcome, self._job, self._warn)
         os.write(self._down_write, _RECORDED)
@@ -196,6 +213,9 @@ class _Supervisor:
         self, keeper: int, started: Started, last: tuple[Report, Usage] | None
     ) -> tuple[Report, Usage]:
         """The keeper was killed: say what is known, and see to it that nothing of the job stays behind."""
+        from slicer import cgroup
+        from slicer.keeper import Report
+
         directory = cgroup.path_of(started.cgroup) if started.cgroup else ""
         usage = last[1] if last else cgroup.usage(directory) if directory else Usage()
         left = sum(1 for _ in cgroup.processes(directory)) if directory else 0
@@ -226,6 +246,7 @@ class _Supervisor:
             os._exit(code)
 
     def _keep(self) -> None:
+        from slicer.keeper import Keeper, Task
         from slicer.scope import stop_timeout_s
 
         job, profile = self._job, self._job.profile
@@ -247,19 +268,21 @@ class _Supervisor:
 
             output = Tee(job.spec.unit, job.name)
         members = self._backend.members(started.cgroup, output.pid if output else 0)
-        keeper = Keeper(task, self._tell, watchdog, members, output)
-        report, usage = keeper.run(started.began)
+        report, usage = Keeper(task, self._tell, watchdog, members, output).run(started.began)
         self._tell(report, usage)
         os.close(self._up_write)
         if os.read(self._down_read, 1) == _RECORDED:
             return
         # End of file: the outer half is dead, so this is the last chance to write it down.
         if not report.exec_errno:
-            keep(make_outcome(started, report, usage, self._held), job, lambda _: None)
+            self._enforced = self._backend.enforced(job.spec, started.cgroup)
+            keep(make_outcome(started, report, usage, self._held, self._enforced), job, lambda _: None)
         self._held.release()
         _event(job, "released")
 
     def _tell(self, report: Report, usage: Usage) -> None:
+        from slicer.keeper import pack
+
         try:
             os.write(self._up_write, pack(report, usage))
             if os.getppid() == self._pid:
@@ -268,26 +291,17 @@ class _Supervisor:
             pass  # the outer half is dead; the keeper finishes alone
 
 
-def _preload() -> None:
-    """Load what the end of the job needs, while systemd is busy with its start."""
-    from slicer import history
-
-    history.preload()
-
-
 def _go(started: Started) -> bytes:
     from slicer.statefile import encode
 
-    return encode(
-        _Order(started.cgroup, started.enforced, started.not_enforced, started.started_at, started.began)
-    )
+    return encode(_Order(started.cgroup, started.started_at, started.began))
 
 
 def _started(job: Job, order: bytes) -> Started:
     from slicer.statefile import decode
 
     given = decode(_Order, order)
-    return Started(job, given.cgroup, given.enforced, given.not_enforced, given.started_at, given.began)
+    return Started(job, given.cgroup, given.started_at, given.began)
 
 
 @record
@@ -295,14 +309,17 @@ class _Order:
     """What the outer half learned after the fork."""
 
     cgroup: str
-    enforced: tuple[str, ...]
-    not_enforced: tuple[str, ...]
     started_at: float
     began: float
 
 
-def make_outcome(started: Started, report: Report, usage: Usage, held: HeldLease) -> Outcome:
-    """The outcome of a job that ran."""
+def make_outcome(
+    started: Started, report: Report, usage: Usage, held: HeldLease,
+    enforced: tuple[tuple[str, ...], tuple[str, ...]],
+) -> Outcome:  # fmt: skip
+    """The outcome of a job that ran. ``enforced``: the directives that act here, and those that do not."""
+    from slicer.keeper import Exit, exit_of
+
     job, lease = started.job, held.lease
     ended = exit_of(report.status)
     if report.reason == "timeout":
@@ -327,8 +344,8 @@ def make_outcome(started: Started, report: Report, usage: Usage, held: HeldLease
         wall_s=report.wall_s,
         usage=usage,
         leftovers=report.leftovers,
-        enforced=started.enforced,
-        not_enforced=started.not_enforced,
+        enforced=enforced[0],
+        not_enforced=enforced[1],
     )
 
 
@@ -356,6 +373,8 @@ def keep(outcome: Outcome, job: Job, warn: Callable[[str], None]) -> None:
 
 
 def _event(job: Job, kind: journal.Kind, **more: str | float | None) -> None:
+    from slicer import journal
+
     message = str(more.pop("message", ""))
     journal.event(
         kind, job=job.id, name=job.name or job.command[0], unit=job.spec.unit, manager=job.spec.manager,

@@ -1,0 +1,81 @@
+"""Outcomes as JSON: the file of ``slicer run --outcome`` and the rows of ``slicer history --json``.
+
+The form is documented in docs/json.md; VERSION counts up when a field goes or changes its meaning, not when
+one is added. Imported only where JSON is wanted: the module costs what the hot path must not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+
+from slicer.errors import StateError
+from slicer.record import as_dict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from slicer.model import Outcome
+
+VERSION = 1
+
+
+def outcome_json(outcome: Outcome) -> dict[str, Any]:
+    """An outcome in JSON's types: the record's own fields, ``unit`` null where there was none."""
+    data = as_dict(outcome)
+    data["usage"] = as_dict(outcome.usage)
+    data["unit"] = outcome.unit or None
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in data.items()}
+
+
+def write(outcome: Outcome, path: str) -> None:
+    """Write one outcome to ``path``: all of it or nothing, whoever reads meanwhile. Raises StateError.
+
+    A symbolic link is followed; what is not a regular file (/dev/stdout, a FIFO) is written into.
+    """
+    data = (json.dumps({"version": VERSION, **outcome_json(outcome)}, indent=2) + "\n").encode()
+    try:
+        if is_stream(path):
+            _write_into(path, data)
+        else:
+            _replace(os.path.realpath(path), data)
+    except OSError as error:
+        raise StateError(f"the outcome cannot be written: {error.strerror}", where=path) from error
+
+
+def is_stream(path: str) -> bool:
+    """Whether ``path`` is something to write into rather than a file to replace."""
+    try:
+        # /dev/stdout may well be a regular file: the one that the shell's ">" opened.
+        return not stat.S_ISREG(os.stat(path).st_mode) or path.startswith(("/dev/fd/", "/dev/std", "/proc/"))
+    except OSError:
+        return False
+
+
+def _write_into(path: str, data: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY)
+    try:
+        _write_all(fd, data)
+    finally:
+        os.close(fd)
+
+
+def _replace(path: str, data: bytes) -> None:
+    temporary = f"{path}.{os.urandom(4).hex()}.tmp"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    try:
+        try:
+            _write_all(fd, data)
+        finally:
+            os.close(fd)
+        os.replace(temporary, path)
+    except OSError:
+        os.unlink(temporary)
+        raise
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]

@@ -1,0 +1,241 @@
+"""Ending jobs by their name: which job is meant, and the way to end it that fits how it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+
+from slicer import cgroup, proc
+from slicer.errors import SlicerError, StateError, UsageError
+from slicer.keeper import STOP_SIGNAL
+from slicer.ledger import LEASE_VARIABLE
+from slicer.model import Lease
+from slicer.scope import DEFAULT_STOP_TIMEOUT_S, unit_name
+from slicer.watch import LedgerWatch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from slicer.ledger import Ledger, Snapshot
+    from slicer.model import Ticket
+
+# Longer than any sensible TimeoutStopSec; as long as the systemd backend waits for a stop, in seconds.
+DEADLINE_S = 120.0
+_SHORTEST_PREFIX = 4  # of a job's id; what is shorter is a slip rather than an id
+
+
+class UnknownJob(UsageError):
+    kind = "unknown-job"
+
+
+class AmbiguousJob(UsageError):
+    kind = "ambiguous-job"
+
+
+class NotYours(SlicerError):
+    """The job belongs to another user."""
+
+    kind = "not-yours"
+
+
+class StillThere(SlicerError):
+    """The job was told to end and has not done so in time (exit code 124)."""
+
+    exit_code = 124
+    kind = "still-there"
+
+
+def find(word: str, seen: Snapshot) -> Lease | Ticket:
+    """The job that ``word`` means: its id, its unit, its name, or the beginning of its id.
+
+    Raises UnknownJob, or AmbiguousJob naming the candidates.
+    """
+    entries = (*seen.leases, *seen.tickets)
+    id_of_unit = word.removesuffix(".scope").removeprefix("slicer-")
+    for entry in entries:
+        if entry.job in (word, id_of_unit):
+            return entry
+    named = [entry for entry in entries if entry.name and entry.name == word]
+    is_prefix = len(word) >= _SHORTEST_PREFIX
+    meant = named or [entry for entry in entries if is_prefix and entry.job.startswith(word)]
+    if len(meant) == 1:
+        return meant[0]
+    if meant:
+        candidates = ", ".join(f"{entry.job} (pid {entry.pid}, {entry.command})" for entry in meant)
+        raise AmbiguousJob(f"{word!r} could be {len(meant)} jobs: {candidates}", hint="give the id")
+    raise UnknownJob(f"no such job: {word!r}", hint=_known(word, entries))
+
+
+def _known(word: str, entries: tuple[Lease | Ticket, ...]) -> str:
+    from slicer.property_names import nearest
+
+    if not entries:
+        return "no job runs or waits"
+    close = nearest(word, [name for entry in entries for name in (entry.name, entry.job) if name])
+    return f"did you mean {close!r}?" if close else "see slicer status"
+
+
+def stop(entry: Lease | Ticket, book: Ledger, deadline_s: float = DEADLINE_S) -> None:
+    """End the job (SIGTERM, then SIGKILL after its stop timeout) and wait until its lease is given back.
+
+    A waiting job leaves the queue. Raises NotYours, StateError, BackendError, and StillThere when the job
+    outlives ``deadline_s`` seconds.
+    """
+    _check_owner(entry)
+    if not isinstance(entry, Lease):
+        _signal(entry.pid, entry.pid_start, entry.uid, signal.SIGTERM)
+    elif entry.backend != "systemd" or not entry.cgroup or _is_of_another_manager(entry):
+        _stop_processes(entry, book)
+    elif os.path.isdir(cgroup.path_of(entry.cgroup)):  # else it is over, and about to give its lease back
+        _stop_unit(entry)
+    if not _wait_until_gone(entry, book, deadline_s):
+        raise StillThere(
+            f"job {entry.job} has not ended within {deadline_s:g} s", hint="it was told to; see slicer status"
+        )
+
+
+def _check_owner(entry: Lease | Ticket) -> None:
+    if os.geteuid() not in (0, entry.uid):
+        owner = user_name(entry.uid)
+        raise NotYours(f"job {entry.job} belongs to {owner}", hint=f"ask {owner}, or root")
+
+
+def user_name(uid: int) -> str:
+    """The user's name, or the number where there is none."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _is_of_another_manager(lease: Lease) -> bool:
+    """Root is asked to end a job of a user's own manager, which takes orders from that user only."""
+    return lease.manager == "user" and lease.uid != os.geteuid()
+
+
+def _stop_unit(lease: Lease) -> None:
+    """Have systemd stop the job's scope."""
+    from slicer.backend.systemd import SystemdBackend
+
+    if lease.unit != unit_name(lease.job):
+        # A lease is its owner's word, and root must not stop any unit on that.
+        raise StateError(f"job {lease.job} says that its unit is {lease.unit!r}", hint="that cannot be")
+    backend = SystemdBackend(lease.manager)
+    try:
+        backend.stop(lease.unit)
+    finally:
+        backend.close()
+
+
+def _stop_processes(lease: Lease, book: Ledger) -> None:
+    """Tell the job's keeper, which tells the rest; without one, whoever is there."""
+    if lease.keeper and _holds(lease.keeper, book.lease_path(lease.job)):
+        _signal(lease.keeper, None, lease.uid, STOP_SIGNAL)
+        # Stopped by Ctrl-Z, the supervisor would neither see the end nor give the lease back.
+        _signal(lease.pid, lease.pid_start, lease.uid, signal.SIGCONT)
+    elif not lease.keeper and not lease.cgroup:
+        _signal(lease.pid, lease.pid_start, lease.uid, signal.SIGTERM)  # it has not begun yet
+    elif lease.backend == "plain":
+        _end_orphans(lease)
+    else:  # --exec: the command itself holds the lease, under a manager that is not ours
+        owner = user_name(lease.uid)
+        hint = f"sudo -u {owner} slicer stop {lease.job}"
+        raise NotYours(f"job {lease.job} runs under {owner}'s own systemd", hint=hint)
+
+
+def _end_orphans(lease: Lease) -> None:
+    """End what lives on under the lease after supervisor and keeper were killed. Nothing else would."""
+    for signo in (signal.SIGTERM, signal.SIGKILL):
+        marked = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        marked = [pid for pid in marked if proc.in_lease(str(pid), LEASE_VARIABLE, lease.job)]
+        poll = select.poll()
+        with contextlib.ExitStack() as open_fds:
+            left = 0
+            for pid in marked:
+                if pid != os.getpid() and (fd := _open_and_signal(pid, proc.start_time(pid), lease.uid, signo)) >= 0:
+                    open_fds.callback(os.close, fd)
+                    poll.register(fd, select.POLLIN)
+                    left += 1
+            end = time.monotonic() + DEFAULT_STOP_TIMEOUT_S
+            while left and time.monotonic() < end:
+                for fd, _ in poll.poll((end - time.monotonic()) * 1000):
+                    poll.unregister(fd)
+                    left -= 1
+        if not left:
+            return
+
+
+def _holds(pid: int, path: str) -> bool:
+    """Whether the process has the file open: proof that the pid still is the one that is meant."""
+    try:
+        return any(
+            os.readlink(f"/proc/{pid}/fd/{fd}") == path for fd in os.listdir(f"/proc/{pid}/fd")
+        )
+    except OSError:
+        return False
+
+
+def _signal(pid: int, started: int | None, uid: int, signo: int) -> None:
+    """Signal the very process that is meant: of that start time (None: proven otherwise) and that user."""
+    fd = _open_and_signal(pid, started, uid, signo)
+    if fd >= 0:
+        os.close(fd)
+
+
+def _open_and_signal(pid: int, started: int | None, uid: int, signo: int) -> int:
+    """As :func:`_signal`; a pidfd of the process, or -1 when it is gone or another."""
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return -1
+    try:
+        is_it = started is None or proc.start_time(pid) == started
+        if is_it and os.stat(f"/proc/{pid}").st_uid == uid:
+            signal.pidfd_send_signal(fd, signo)
+            return fd
+    except (ProcessLookupError, FileNotFoundError):
+        pass
+    os.close(fd)
+    return -1
+
+
+def _wait_until_gone(entry: Lease | Ticket, book: Ledger, deadline_s: float) -> bool:
+    def alive() -> tuple[Lease, ...] | None:
+        seen = book.snapshot()
+        leases = tuple(lease for lease in seen.leases if lease.job == entry.job)
+        return leases if leases or any(ticket.job == entry.job for ticket in seen.tickets) else None
+
+    with LedgerWatch(book.directory.path) as watch:
+        try:
+            with _time_limit(deadline_s):
+                while (holders := alive()) is not None:
+                    watch.wait_for_change(holders)
+        except _Expired:
+            return False
+    return True
+
+
+class _Expired(BaseException):
+    """The time limit is over. Not an OSError, as TimeoutError is, which others take for a passing failure."""
+
+
+@contextlib.contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    """:class:`_Expired` out of whatever sleeps in the body: the ledger's watch itself waits for ever."""
+
+    def expire(signo: int, frame: object) -> None:
+        raise _Expired
+
+    before = signal.signal(signal.SIGALRM, expire)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
