@@ -17,16 +17,33 @@ from typing import Any
 
 LIMITS = ["-p", "CPUQuota=100%", "-p", "MemoryMax=1G"]
 LAUNCHES = {
-    "flock L systemd-run --scope": ["flock", "/tmp/bench.lock", "systemd-run", "--scope", "-q", *LIMITS, "true"],
+    "flock L systemd-run --scope": [
+        "flock",
+        "/tmp/bench.lock",
+        "systemd-run",
+        "--scope",
+        "-q",
+        *LIMITS,
+        "true",
+    ],
     "systemd-run --scope": ["systemd-run", "--scope", "-q", *LIMITS, "true"],
     "slicer run --profile heavy": ["slicer", "run", "-q", "--profile", "heavy", "--", "true"],
-    "slicer run --profile heavy --exec": ["slicer", "run", "-q", "--profile", "heavy", "--exec", "--", "true"],
+    "slicer run --profile heavy --exec": [
+        "slicer",
+        "run",
+        "-q",
+        "--profile",
+        "heavy",
+        "--exec",
+        "--",
+        "true",
+    ],
     "slicer run": ["slicer", "run", "-q", "--", "true"],
     "python -c pass (no more than that)": [sys.executable, "-c", "pass"],
 }
 # A command typed on an idle machine, and a loop that does nothing else. The kernel moves a process between
 # cgroups under a lock that is cheap again within some 20 ms of its last use and takes an RCU grace period
-# (8–16 ms) otherwise, so the two differ for everybody.
+# (8 to 16 ms) otherwise, so the two differ for everybody.
 PAUSES_S = {"on an idle machine": 0.1, "one after another": 0.0}
 ROUNDS = 60
 WARM_UP = 3
@@ -74,7 +91,7 @@ def named(pid: int) -> str:
 
 
 def memory() -> dict[str, Any]:
-    """What stays resident beside a job while it runs: both halves of the supervisor, and with --exec nothing."""
+    """What stays resident beside a running job: both halves of the supervisor, and with --exec nothing."""
     found: dict[str, Any] = {}
     for name, options in {"slicer run": [], "slicer run --exec": ["--exec"]}.items():
         command = ["slicer", "run", "-q", "--profile", "heavy", *options, "--", "sleep", "600"]

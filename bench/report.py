@@ -26,7 +26,7 @@ def _launch(where: str, samples: dict[str, list[float]]) -> str:
     rows = [
         f"### Launching `true` {where}",
         "",
-        "| | median ms | p10 | p90 | × peer |",
+        "| | median ms | p10 | p90 | ratio |",
         "|---|--:|--:|--:|--:|",
     ]
     for name, values in samples.items():
@@ -34,12 +34,19 @@ def _launch(where: str, samples: dict[str, list[float]]) -> str:
         ms = [f"{value * 1e3:.1f}" for value in (median(values), deciles[0], deciles[-1])]
         rows.append(f"| {name} | {' | '.join(ms)} | {median(values) / base:.2f} |")
     ratio = median(samples["slicer run --profile heavy"]) / base
-    rows.append(f"\nBar: `slicer run` at most {LAUNCH_BAR:.1f} × the peer: {_verdict(ratio <= LAUNCH_BAR)} ({ratio:.2f}).")
+    rows.append(
+        f"\nBar: `slicer run` at most {LAUNCH_BAR:.1f} times the first row: {_verdict(ratio <= LAUNCH_BAR)} ({ratio:.2f})."
+    )
     return "\n".join(rows)
 
 
 def _memory(found: dict[str, dict[str, dict[str, int]]]) -> str:
-    rows = ["### Resident beside a running job", "", "| | process | PSS MiB | private MiB |", "|---|---|--:|--:|"]
+    rows = [
+        "### Resident beside a running job",
+        "",
+        "| | process | PSS MiB | private MiB |",
+        "|---|---|--:|--:|",
+    ]
     for name, processes in found.items():
         for process, kib in processes.items():
             rows.append(f"| {name} | {process} | {kib['pss'] / 1024:.1f} | {kib['private'] / 1024:.1f} |")
@@ -47,7 +54,9 @@ def _memory(found: dict[str, dict[str, dict[str, int]]]) -> str:
             rows.append(f"| {name} | nothing | 0 | 0 |")
     total = sum(kib["pss"] for kib in found["slicer run"].values()) / 1024
     verdict = _verdict(total <= MEMORY_BAR_MIB)
-    rows.append(f"\nBar: both halves of the supervisor at most {MEMORY_BAR_MIB:.0f} MiB PSS: {verdict} ({total:.1f}).")
+    rows.append(
+        f"\nBar: both halves of the supervisor at most {MEMORY_BAR_MIB:.0f} MiB PSS: {verdict} ({total:.1f})."
+    )
     return "\n".join(rows)
 
 

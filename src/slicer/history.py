@@ -49,7 +49,7 @@ _COLUMNS = _OUTCOME + _USAGE
 _SCHEMA = """\
 CREATE TABLE outcomes (
     id INTEGER PRIMARY KEY,  -- in the order of the jobs' ends
-    job TEXT NOT NULL,
+    job TEXT NOT NULL UNIQUE,  -- both halves of a supervisor may write the same outcome
     name TEXT NOT NULL,
     command TEXT NOT NULL,  -- JSON array
     profile TEXT NOT NULL,
@@ -81,7 +81,7 @@ CREATE TABLE outcomes (
     pressure_memory_s REAL,
     pressure_io_s REAL
 )"""
-_INSERT = f"INSERT INTO outcomes ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
+_INSERT = f"INSERT OR IGNORE INTO outcomes ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
 
 _SELECT = f"""\
 SELECT {", ".join(_COLUMNS)} FROM outcomes

@@ -71,31 +71,32 @@ def event(
     message: str = "",
     priority: int | None = None,
     path: str = SOCKET,
-    **more: str | bytes | float | None,
+    fields: Mapping[str, str | bytes | float | None] | None = None,
 ) -> bool:
     """Tell the journal what happened to ``job``; True when journald has the entry.
 
     ``unit`` is the job's scope and ``manager`` the one that runs it, so that ``journalctl -u UNIT`` (or
-    ``--user-unit UNIT``) finds the entry; "" where there is none. ``more`` become fields of their own:
-    ``exit_code=1`` is ``SLICER_EXIT_CODE=1``, ``reason="oom-kill"`` is ``SLICER_REASON=oom-kill``; None
-    leaves the field out. ``message`` replaces the kind's standing text. Never blocks, and never raises
+    ``--user-unit UNIT``) finds the entry; "" where there is none. ``fields`` are those of this kind of event:
+    ``{"exit_code": 1}`` is ``SLICER_EXIT_CODE=1``, ``{"reason": "oom-kill"}`` is ``SLICER_REASON=oom-kill``;
+    None leaves the field out. ``message`` replaces the kind's standing text. Never blocks, and never raises
     for anything about the journal; ValueError for a field name that journald would drop.
     """
-    fields: dict[str, Field] = {"SLICER_JOB": job, "SLICER_NAME": name}
+    entry: dict[str, Field] = {"SLICER_JOB": job, "SLICER_NAME": name}
     if unit:
-        fields["SLICER_UNIT"] = unit
+        entry["SLICER_UNIT"] = unit
         # What journalctl believes in an entry of another process: OBJECT_SYSTEMD_UNIT when _UID=0,
         # USER_UNIT when _UID is the reader's own (add_matches_for_unit() in systemd's logs-show.c).
-        fields["USER_UNIT" if manager == "user" else "OBJECT_SYSTEMD_UNIT"] = unit
+        entry["USER_UNIT" if manager == "user" else "OBJECT_SYSTEMD_UNIT"] = unit
     if gpus:
-        fields["SLICER_GPUS"] = " ".join(gpus)
+        entry["SLICER_GPUS"] = " ".join(gpus)
+    more = fields or {}
     for key, value in more.items():
         if value is not None:
-            fields[f"SLICER_{key.upper()}"] = value if isinstance(value, str | bytes | int) else repr(value)
+            entry[f"SLICER_{key.upper()}"] = value if isinstance(value, str | bytes | int) else repr(value)
     if priority is None and kind == "finished" and more.get("exit_code"):
         priority = NOTICE
     text = message or KINDS[kind].message.format(name=_printable(name))
-    return send(kind, text, fields, priority=priority, path=path)
+    return send(kind, text, entry, priority=priority, path=path)
 
 
 def send(

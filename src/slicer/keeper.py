@@ -8,18 +8,17 @@ happens to the outer half. It takes every signal synchronously; nothing here run
 
 from __future__ import annotations
 
-import _signal as signal
 import errno
 import os
 import select
 import time
 
-from slicer import cgroup, statefile
-from slicer.errors import EX_NOT_EXECUTABLE, EX_NOT_FOUND
+from slicer import cgroup
 from slicer.model import Usage
 from slicer.proc import read_text, start_time
 from slicer.record import record
-from slicer.supervisor import STOP_SIGNAL
+from slicer.report import Report
+from slicer.signals import STOP, signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,7 +49,9 @@ if TYPE_CHECKING:
             """Wait until everything is written."""
 
 
-_WAKING = frozenset({signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, STOP_SIGNAL})
+_WAKING = frozenset({signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, STOP})
+
+_LONGEST_POLL_MS = 86_400_000.0  # poll(2) counts milliseconds in an int
 
 # A signal that reached the whole process group reached the command too: do not forward it once more.
 _SAME_SIGNAL_S = 1.0
@@ -72,54 +73,9 @@ class Task:
     mask: frozenset[int]  # the signal mask that the command gets back
 
 
-@record
-class Report:
-    """What the keeper tells the outer half; ``is_final`` only once the scope is empty but for the keeper."""
-
-    is_final: int
-    status: int  # as waitpid(2) encodes it; meaningless unless final
-    exec_errno: int  # why the command could not be executed, 0 when it could
-    reason: Reason
-    wall_s: float
-    leftovers: int
-
-
-@record
-class Exit:
-    """An exit status in words."""
-
-    code: int  # what slicer exits with
-    signal: int | None
-
-
-def exit_of(status: int) -> Exit:
-    """A wait status as the shell would show it: the exit code, or 128 + the signal."""
-    if os.WIFSIGNALED(status):
-        return Exit(128 + os.WTERMSIG(status), os.WTERMSIG(status))
-    return Exit(os.WEXITSTATUS(status), None)
-
-
-def exec_exit(exec_errno: int) -> Exit:
-    """The exit code for a command that could not be executed, as shells have it."""
-    return Exit(EX_NOT_FOUND if exec_errno == errno.ENOENT else EX_NOT_EXECUTABLE, None)
-
-
-def pack(report: Report, usage: Usage) -> bytes:
-    """One message, small enough (PIPE_BUF) that a pipe passes it whole."""
-    return statefile.encode(report) + b"\0" + statefile.encode(usage) + b"\0"
-
-
-def unpack(data: bytes) -> tuple[Report, Usage] | None:
-    """The last whole message in ``data``; None when there is none."""
-    parts = data.split(b"\0")
-    if len(parts) < 3:
-        return None
-    report, usage = parts[len(parts) // 2 * 2 - 2 : len(parts) // 2 * 2]
-    return statefile.decode(Report, report), statefile.decode(Usage, usage)
-
-
 # SIGSTOP and SIGKILL cannot be blocked; all others are taken one by one with sigtimedwait.
 _WATCHED = frozenset(signal.valid_signals())
+
 
 class Keeper:
     """The parent of one command. Runs in its own process, from :meth:`start` to :meth:`last_report`."""
@@ -156,7 +112,9 @@ class Keeper:
         if self._output is not None:
             self._output.finish()
         usage = self._usage()
-        return Report(1, self._status, 0, self._final_reason(usage), self._ended - self._began, leftovers), usage
+        return Report(
+            1, self._status, 0, self._final_reason(usage), self._ended - self._began, leftovers
+        ), usage
 
     def _spawn(self) -> int:
         """Execute the command; 0, or the errno that says why it could not be."""
@@ -185,7 +143,12 @@ class Keeper:
         out = self._output
         actions = [(os.POSIX_SPAWN_DUP2, out.stdout, 1), (os.POSIX_SPAWN_DUP2, out.stderr, 2)] if out else []
         return os.posix_spawn(
-            program, command, self._task.env, file_actions=actions, setsigmask=self._task.mask, setsigdef=defaults
+            program,
+            command,
+            self._task.env,
+            file_actions=actions,
+            setsigmask=self._task.mask,
+            setsigdef=defaults,
         )
 
     def _next_deadline(self) -> float | None:
@@ -203,7 +166,7 @@ class Keeper:
             self._on_deadline()
         elif info.si_signo == signal.SIGCHLD:
             self._reap()
-        elif info.si_signo == STOP_SIGNAL:
+        elif info.si_signo == STOP:
             self._stop("stopped")
         elif info.si_pid == self._task.supervisor:
             self._forward(info.si_signo)
@@ -267,7 +230,9 @@ class Keeper:
         """Take every change of a child: the command's end or stop, and orphans that became ours."""
         while True:
             try:
-                change = os.waitid(os.P_ALL, 0, os.WEXITED | os.WSTOPPED | os.WCONTINUED | os.WNOHANG | os.WNOWAIT)
+                change = os.waitid(
+                    os.P_ALL, 0, os.WEXITED | os.WSTOPPED | os.WCONTINUED | os.WNOHANG | os.WNOWAIT
+                )
             except ChildProcessError:
                 return
             if change is None:
@@ -323,7 +288,7 @@ class Keeper:
                 if self._kill_at is None:
                     poll.poll()
                 else:  # once the time has passed, look again soon: a fork bomb outruns one round of SIGKILL
-                    poll.poll(max(20.0, (self._kill_at - time.monotonic()) * 1000))
+                    poll.poll(min(_LONGEST_POLL_MS, max(20.0, (self._kill_at - time.monotonic()) * 1000)))
             except ProcessLookupError:
                 return  # one is gone already
             finally:
@@ -332,7 +297,7 @@ class Keeper:
             arrived = wakeup.taken()
         if signal.SIGCHLD in arrived:
             self._reap()
-        if STOP_SIGNAL in arrived:
+        if STOP in arrived:
             self._stop("stopped")
         for signo in arrived & {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}:
             self._signal_all(signo)  # the user (or systemd) is tired of lingering
@@ -393,7 +358,7 @@ def _is_manager(pid: int) -> bool:
 
 
 def _peak_bytes(maxrss_kib: int) -> int:
-    """The command's peak, or 0 when it used less than we: its figure starts with its parent's (getrusage(2))."""
+    """The command's peak, or 0 when it used less than we: its figure starts with ours (getrusage(2))."""
     import resource
 
     own_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

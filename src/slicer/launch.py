@@ -7,6 +7,7 @@ import os
 from slicer import backend as backends
 from slicer import cgroup, ledger, proc, profiles, reentrancy, scope, statedir, supervisor
 from slicer.errors import CannotExecute, CommandNotFound, UsageError
+from slicer.job import Job
 from slicer.ledger import HeldLease, Ledger
 from slicer.model import Lease, Request
 from slicer.placement import Inventory
@@ -110,7 +111,7 @@ def run(ask: Ask, environ: Mapping[str, str], observer: Observer) -> Outcome:
     return supervisor.run(job, backend, held, observer.notice)
 
 
-def _ready(settled: Plan, book: Ledger, observer: Observer) -> tuple[Backend, HeldLease, supervisor.Job]:
+def _ready(settled: Plan, book: Ledger, observer: Observer) -> tuple[Backend, HeldLease, Job]:
     backend = choose_backend(settled)
     if settled.ask.exec and backend.name == "plain":
         raise UsageError("--exec needs systemd: without a scope nothing would hold the lease", where="--exec")
@@ -128,8 +129,8 @@ def _ready(settled: Plan, book: Ledger, observer: Observer) -> tuple[Backend, He
     if settled.nested:
         held, waited_s = HeldLease(book, draft), 0.0
     else:
-        held, waited_s = _acquire(book, request, draft, inventory, settled, spec, observer)
-    job = supervisor.Job(
+        held, waited_s = _acquire(book, request, draft, inventory, settled, spec, backend, observer)
+    job = Job(
         id=job_id,
         name=ask.name,
         command=ask.command,
@@ -184,7 +185,7 @@ def _draft(settled: Plan, backend: Backend, spec: ScopeSpec, request: Request) -
 
 def _acquire(
     book: Ledger, request: Request, draft: Lease, inventory: Inventory, settled: Plan, spec: ScopeSpec,
-    observer: Observer,
+    backend: Backend, observer: Observer,
 ) -> tuple[HeldLease, float]:  # fmt: skip
     began = ledger.now_s()
     if not settled.ask.wait:
@@ -196,6 +197,7 @@ def _acquire(
         else:
             observer.waiting(found.busy)
             journal_waiting(request, spec, found.busy)
+            backend.close()  # a bus has room for some 256 connections, and a queue may be longer
             with found:
                 held = found.wait()
     waited_s = ledger.now_s() - began
@@ -211,8 +213,9 @@ def journal_waiting(request: Request, spec: ScopeSpec, busy: Busy) -> None:
     holders = ", ".join(lease.unit or lease.job for lease in busy.holders)
     name = request.name or request.command[0]
     journal.event(
-        "waiting", job=request.job, name=name, unit=spec.unit, manager=spec.manager, holder=holders, ahead=busy.ahead
-    )
+        "waiting", job=request.job, name=name, unit=spec.unit, manager=spec.manager,
+        fields={"holder": holders, "ahead": busy.ahead},
+    )  # fmt: skip
 
 
 def _gpus() -> tuple[Gpu, ...]:
@@ -262,6 +265,8 @@ def find_program(command: tuple[str, ...], environ: Mapping[str, str]) -> str:
             denied = candidate
     if denied:
         reason = "is a directory" if os.path.isdir(denied) else "is not executable"
-        raise CannotExecute(f"cannot execute: {reason}", where=denied, hint=f"chmod +x {scope.quote(denied)}?")
+        raise CannotExecute(
+            f"cannot execute: {reason}", where=denied, hint=f"chmod +x {scope.quote(denied)}?"
+        )
     hint = "no such file" if "/" in name else "it is in no directory of PATH"
     raise CommandNotFound("command not found", where=scope.quote(name), hint=hint)

@@ -16,6 +16,7 @@ from slicer import cgroup, placement, proc, statefile
 from slicer.errors import BusyError, InfeasibleError, StateError
 from slicer.model import Lease, Request, Ticket
 from slicer.record import record, replace
+from slicer.signals import signal
 from slicer.statedir import StateDir, check_file, open_lock
 
 TYPE_CHECKING = False
@@ -98,9 +99,10 @@ class Ledger:
             return self._read()
 
     def acquire(self, request: Request, draft: Lease, inventory: Inventory) -> HeldLease | Busy:
-        """Grant the request now or say what stands in its way; raises InfeasibleError when nothing could help.
+        """Grant the request now or say what stands in its way.
 
-        ``draft`` is the lease to be written, still without its GPUs.
+        ``draft`` is the lease to be written, still without its GPUs. Raises InfeasibleError when waiting
+        could never help.
         """
         with self.locked():
             return self._decide(request, draft, inventory)
@@ -163,9 +165,7 @@ class Ledger:
         tickets = sorted(self._live("tickets", Ticket, lambda _: False), key=_order)
         return Snapshot(leases, tuple(tickets))
 
-    def _live(
-        self, folder: str, kind: type[_Entry], lives_on: Callable[[_Entry], bool]
-    ) -> Iterator[_Entry]:
+    def _live(self, folder: str, kind: type[_Entry], lives_on: Callable[[_Entry], bool]) -> Iterator[_Entry]:
         base = f"{self.directory.path}/{folder}"
         for name in sorted(os.listdir(base)):
             path = f"{base}/{name}"
@@ -260,16 +260,12 @@ class _Locked:
         self._fd = fd
 
     def __enter__(self) -> None:
-        import _signal as signal
-
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         fcntl.flock(self._fd, fcntl.LOCK_EX)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        import _signal as signal
-
         fcntl.flock(self._fd, fcntl.LOCK_UN)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 

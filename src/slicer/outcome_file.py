@@ -25,9 +25,15 @@ VERSION = 1
 def outcome_json(outcome: Outcome) -> dict[str, Any]:
     """An outcome in JSON's types: the record's own fields, ``unit`` null where there was none."""
     data = as_dict(outcome)
-    data["usage"] = as_dict(outcome.usage)
+    data["usage"] = {name: _json_value(value) for name, value in as_dict(outcome.usage).items()}
     data["unit"] = outcome.unit or None
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in data.items()}
+    return {name: _json_value(value) for name, value in data.items()}
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 6)  # no clock here is finer
+    return list(value) if isinstance(value, tuple) else value
 
 
 def write(outcome: Outcome, path: str) -> None:

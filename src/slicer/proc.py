@@ -46,7 +46,9 @@ def in_lease(pid: str, variable: str, job: str) -> bool:
     except OSError:
         return False  # gone, or of another user whom we may not inspect
     prefix = f"{variable}=".encode()
-    return any(job.encode() in entry[len(prefix) :].split(b",") for entry in entries if entry.startswith(prefix))
+    return any(
+        job.encode() in entry[len(prefix) :].split(b",") for entry in entries if entry.startswith(prefix)
+    )
 
 
 def any_in_lease(variable: str, job: str) -> bool:

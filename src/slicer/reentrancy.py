@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @record
 class Held:
-    """The leases of the jobs around us, and whether a foreign wrapper holds the GPU lock (GPU_LOCK_HELD)."""
+    """The leases of the jobs around us, outermost first, and whether a foreign wrapper holds the GPU lock (GPU_LOCK_HELD)."""
 
     leases: tuple[Lease, ...]
     foreign_gpu: bool
@@ -44,13 +44,14 @@ def around(
     scrubbed), and without scopes by the keeper among our ancestors.
     """
     jobs = marked(environ)
-    found = tuple(
+    inside = [
         lease
         for lease in leases
         if lease.job in jobs
         or (lease.cgroup and f"{own_cgroup}/".startswith(f"{lease.cgroup}/"))
         or (lease.keeper and lease.keeper in ancestors)
-    )
+    ]
+    found = tuple(sorted(inside, key=lambda lease: lease.since_s))
     foreign = environ.get("GPU_LOCK_HELD", "0") not in ("", "0") and not any(lease.gpus for lease in found)
     return Held(found, foreign)
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from slicer.model import Manager, Profile
 
 DEFAULT_STOP_TIMEOUT_S = 10.0
+_LONGEST_STOP_TIMEOUT_S = 365 * 86400.0  # "infinity" as a number that clocks can be told
 _DESCRIPTION_CHARS = 160
 
 
@@ -20,7 +21,9 @@ def unit_name(job: str) -> str:
 
 def quote(argument: str) -> str:
     """One argument as a shell would need it, with control characters made visible (never raw in a log)."""
-    visible = "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in argument)
+    visible = "".join(
+        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in argument
+    )
     if visible and not set(visible) & set(" \t\n'\"\\$`&|;<>()*?[]{}~#!"):
         return visible
     return "'" + visible.replace("'", "'\\''") + "'"
@@ -35,7 +38,9 @@ def describe(command: tuple[str, ...], limit: int = _DESCRIPTION_CHARS) -> str:
 def stop_timeout_s(profile: Profile) -> float:
     """How long a stopped job has between SIGTERM and SIGKILL, in seconds."""
     chosen = profile.properties.get("TimeoutStopSec")
-    return float(chosen.value) / 1e6 if chosen and isinstance(chosen.value, int) else DEFAULT_STOP_TIMEOUT_S
+    if chosen is None or not isinstance(chosen.value, int):
+        return DEFAULT_STOP_TIMEOUT_S
+    return min(chosen.value / 1e6, _LONGEST_STOP_TIMEOUT_S)
 
 
 def spec(profile: Profile, manager: Manager, job: str, name: str, command: tuple[str, ...]) -> ScopeSpec:
@@ -50,7 +55,9 @@ def _properties(profile: Profile) -> tuple[Property, ...]:
     chosen = sorted(profile.properties.values(), key=lambda p: p.name == "DevicePolicy")
     if "TimeoutStopSec" not in profile.properties:
         stop_us = int(DEFAULT_STOP_TIMEOUT_S * 1e6)
-        chosen.append(Property("TimeoutStopSec", "TimeoutStopUSec", "t", stop_us, f"{DEFAULT_STOP_TIMEOUT_S:g}s"))
+        chosen.append(
+            Property("TimeoutStopSec", "TimeoutStopUSec", "t", stop_us, f"{DEFAULT_STOP_TIMEOUT_S:g}s")
+        )
     if profile.timeout_s is not None:
         # systemd keeps the time, so that the limit holds even with slicer dead.
         runtime_us = int(profile.timeout_s * 1e6)
@@ -59,9 +66,13 @@ def _properties(profile: Profile) -> tuple[Property, ...]:
 
 
 def gpu_environment(profile: Profile, gpus: tuple[str, ...], skip_gpu_lock: bool) -> dict[str, str]:
-    """Which GPUs the command sees: those of its lease, none in cpu.slice, untouched when the lock is skipped."""
+    """Which GPUs the command sees: its lease's, none in cpu.slice; untouched when the lock is skipped."""
     if gpus:
-        return {"CUDA_VISIBLE_DEVICES": ",".join(gpus), "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "GPU_LOCK_HELD": "1"}
+        return {
+            "CUDA_VISIBLE_DEVICES": ",".join(gpus),
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "GPU_LOCK_HELD": "1",
+        }
     if skip_gpu_lock or profile.gpus:
         return {}
     return {"CUDA_VISIBLE_DEVICES": ""} if profile.slice == "cpu" else {}

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SYSTEM_DIR = "/run/slicer"
+GROUP = "slicer"
 _HINT = "set SLICER_STATE_DIR to a directory of your own"
 
 
@@ -35,12 +36,10 @@ def locate(environ: Mapping[str, str], uid: int) -> StateDir:
     if chosen:
         if not os.path.isabs(chosen):
             raise StateError("must be an absolute path", where=f"SLICER_STATE_DIR={chosen}", hint=_HINT)
-        return StateDir(_prepare(chosen, 0o700), False)
-    if uid == 0:
-        return StateDir(_prepare(SYSTEM_DIR, 0o755), True)
-    if os.access(SYSTEM_DIR, os.W_OK | os.X_OK):
-        return StateDir(_prepare(SYSTEM_DIR, 0o755), True)
-    return StateDir(_prepare(_private(environ, uid), 0o700), False)
+        return StateDir(_prepare(chosen), False)
+    if uid == 0 or os.access(SYSTEM_DIR, os.W_OK | os.X_OK):
+        return StateDir(_prepare(SYSTEM_DIR), True)
+    return StateDir(_prepare(_private(environ, uid)), False)
 
 
 def _private(environ: Mapping[str, str], uid: int) -> str:
@@ -51,25 +50,31 @@ def _private(environ: Mapping[str, str], uid: int) -> str:
     return f"/dev/shm/slicer-{uid}"
 
 
-def _prepare(path: str, mode: int) -> str:
+def _prepare(path: str) -> str:
     for directory in (path, f"{path}/leases", f"{path}/tickets"):
         try:
-            os.mkdir(directory, mode)
+            os.mkdir(directory, 0o700)
         except FileExistsError:
             pass
         except OSError as error:
             raise _unusable(directory, error) from error
         else:
-            _adopt_group(directory)
+            if path == SYSTEM_DIR and os.geteuid() == 0:
+                _share(directory)
         _check_directory(directory)
     return path
 
 
-def _adopt_group(directory: str) -> None:
-    """A directory that root made while the group exists is made as tmpfiles.d would have made it."""
-    parent = os.stat(os.path.dirname(directory))
-    if os.geteuid() == 0 and parent.st_mode & stat.S_ISGID:
-        os.chmod(directory, stat.S_IMODE(parent.st_mode))
+def _share(directory: str) -> None:
+    """Make it as tmpfiles.d would have, if the group is there. Others stay out: who can read can flock."""
+    import grp
+
+    try:
+        group = grp.getgrnam(GROUP).gr_gid
+    except KeyError:
+        return  # root's alone, until `slicer install-units`
+    os.chown(directory, 0, group)
+    os.chmod(directory, 0o2770)
 
 
 def _check_directory(directory: str) -> None:
@@ -109,8 +114,10 @@ def open_lock(path: str) -> int:
         what = "is a symbolic link; not followed" if error.errno == errno.ELOOP else None
         raise StateError(what, where=path, hint="remove it") if what else _unusable(path, error) from error
     try:
-        check_file(fd, path)
+        info = check_file(fd, path)
     except StateError:
         os.close(fd)
         raise
+    if info.st_uid == os.geteuid() and info.st_mode & 0o660 != 0o660:
+        os.fchmod(fd, 0o660)  # whatever the umask: the directory decides who gets this far
     return fd

@@ -20,11 +20,11 @@ class TornFile(ValueError):
 
 
 def _escape(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\n", "\\n")
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\0", "\\0")
 
 
 def _unescape(text: str) -> str:
-    return text.replace("\\\\", "\0").replace("\\n", "\n").replace("\0", "\\")
+    return "\\".join(part.replace("\\n", "\n").replace("\\0", "\0") for part in text.split("\\\\"))
 
 
 def _encode_value(value: Any) -> str:
@@ -63,12 +63,15 @@ def decode(kind: type[_T], data: bytes) -> _T:
     head, *lines = data.decode("utf-8", "surrogateescape").split("\n")
     if head != f"SLICER_{kind.__name__.upper()}={VERSION}" or lines[-2:] != ["END=", ""]:
         raise TornFile(f"not a whole {kind.__name__.lower()} file of version {VERSION}")
-    found = dict(line.split("=", 1) for line in lines[:-2] if "=" in line)
+    found = [line.partition("=") for line in lines[:-2]]
+    # Every field, once, in its order: a shorter text written over a longer one ends well, but says more.
+    if [key for key, _, _ in found] != [name.upper() for name in kind.__annotations__]:
+        raise TornFile(f"bad {kind.__name__.lower()} file: not its fields")
     try:
         values = {
-            name: _decode_value(found[name.upper()], annotation)
-            for name, annotation in kind.__annotations__.items()
+            name: _decode_value(text, annotation)
+            for (name, annotation), (_, _, text) in zip(kind.__annotations__.items(), found, strict=True)
         }
-    except (KeyError, ValueError) as error:
+    except ValueError as error:
         raise TornFile(f"bad {kind.__name__.lower()} file: {error}") from error
     return kind(**values)

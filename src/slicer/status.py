@@ -95,5 +95,5 @@ def _gpus(warn: Callable[[str], None]) -> tuple[tuple[Gpu, ...], str]:
         finally:
             gpus.close()
     except GpuError as error:
-        return (), str(error)
+        return (), error.message
     return found, "" if found else "the driver lists none"

@@ -10,10 +10,10 @@ import time
 
 from slicer import cgroup, proc
 from slicer.errors import SlicerError, StateError, UsageError
-from slicer.keeper import STOP_SIGNAL
 from slicer.ledger import LEASE_VARIABLE
 from slicer.model import Lease
 from slicer.scope import DEFAULT_STOP_TIMEOUT_S, unit_name
+from slicer.signals import STOP
 from slicer.watch import LedgerWatch
 
 TYPE_CHECKING = False
@@ -136,7 +136,7 @@ def _stop_unit(lease: Lease) -> None:
 def _stop_processes(lease: Lease, book: Ledger) -> None:
     """Tell the job's keeper, which tells the rest; without one, whoever is there."""
     if lease.keeper and _holds(lease.keeper, book.lease_path(lease.job)):
-        _signal(lease.keeper, None, lease.uid, STOP_SIGNAL)
+        _signal(lease.keeper, None, lease.uid, STOP)
         # Stopped by Ctrl-Z, the supervisor would neither see the end nor give the lease back.
         _signal(lease.pid, lease.pid_start, lease.uid, signal.SIGCONT)
     elif not lease.keeper and not lease.cgroup:
@@ -158,7 +158,10 @@ def _end_orphans(lease: Lease) -> None:
         with contextlib.ExitStack() as open_fds:
             left = 0
             for pid in marked:
-                if pid != os.getpid() and (fd := _open_and_signal(pid, proc.start_time(pid), lease.uid, signo)) >= 0:
+                if (
+                    pid != os.getpid()
+                    and (fd := _open_and_signal(pid, proc.start_time(pid), lease.uid, signo)) >= 0
+                ):
                     open_fds.callback(os.close, fd)
                     poll.register(fd, select.POLLIN)
                     left += 1
@@ -174,9 +177,7 @@ def _end_orphans(lease: Lease) -> None:
 def _holds(pid: int, path: str) -> bool:
     """Whether the process has the file open: proof that the pid still is the one that is meant."""
     try:
-        return any(
-            os.readlink(f"/proc/{pid}/fd/{fd}") == path for fd in os.listdir(f"/proc/{pid}/fd")
-        )
+        return any(os.readlink(f"/proc/{pid}/fd/{fd}") == path for fd in os.listdir(f"/proc/{pid}/fd"))
     except OSError:
         return False
 

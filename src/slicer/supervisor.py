@@ -4,71 +4,44 @@ The supervisor has two halves. The outer one, here, is what the user started: it
 attention, forwards signals, and writes down the outcome. The keeper (:mod:`slicer.keeper`) sits in the scope
 as the command's parent. When the outer half is killed, the keeper writes the outcome down and gives the lease
 back in its place; so no exit code is lost and no resource is free while the job lives.
+
+Imports inside functions are not needed before the scope is asked for: they are made while systemd works on
+it, or in the keeper, on another CPU.
 """
 
 from __future__ import annotations
 
-import _signal as signal
+import errno
 import os
 import sys
 import time
 
-from slicer.errors import EX_NOT_FOUND, EX_TIMEOUT, BackendError, CannotExecute, CommandNotFound, SlicerError
-from slicer.model import Outcome, Usage
-from slicer.record import record
+from slicer.errors import EX_NOT_FOUND, BackendError, CannotExecute, CommandNotFound
+from slicer.job import Started, tell
+from slicer.signals import STOP, signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NoReturn
 
-    from slicer import journal
     from slicer.backend import Backend
-    from slicer.keeper import Report
+    from slicer.errors import SlicerError
+    from slicer.job import Job
     from slicer.ledger import HeldLease
-    from slicer.model import Manager, Profile, ScopeSpec
+    from slicer.model import Outcome, Usage
+    from slicer.report import Report
 
-# Imports inside functions here are not needed before the scope is asked for: they are made while systemd
-# works on it (see _meanwhile), or in the keeper, on the other CPU.
-
-# From the outer half (or ``slicer stop``) to a keeper without systemd: stop the job, as systemctl would.
-STOP_SIGNAL = signal.SIGRTMIN + 3
+    Said = tuple[Report, Usage]
 
 # What a user may send to slicer and means for the job.
 _FORWARDED = frozenset(
     {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2}
-    | {signal.SIGCONT, signal.SIGALRM, signal.SIGWINCH, STOP_SIGNAL}
+    | {signal.SIGCONT, signal.SIGALRM, signal.SIGWINCH, STOP}
 )  # fmt: skip
 _BLOCKED = _FORWARDED | {signal.SIGCHLD}
 
 _RECORDED = b"r"  # the outer half's word that the outcome is written down
-
-
-@record
-class Job:
-    """A command that is ready to be started: everything settled but the process."""
-
-    id: str
-    name: str
-    command: tuple[str, ...]
-    program: str
-    env: dict[str, str]
-    profile: Profile
-    spec: ScopeSpec
-    waited_s: float
-    outcome_path: str  # where --outcome wants the JSON; "" for nowhere
-    history_path: str
-    with_journal: bool  # the command's output goes to the journal too
-
-
-@record
-class Started:
-    """A job whose command is about to run."""
-
-    job: Job
-    cgroup: str
-    started_at: float  # seconds since the epoch
-    began: float  # monotonic seconds, from before the scope's start
 
 
 def run(job: Job, backend: Backend, held: HeldLease, warn: Callable[[str], None]) -> Outcome:
@@ -90,22 +63,27 @@ def execute(job: Job, backend: Backend, held: HeldLease) -> NoReturn:
         name = backend.start(job.spec, os.getpid(), lambda: None)
         held.update(cgroup=name)
         backend.close()
-        _event(job, "started")
+        tell(job, "started", command=" ".join(job.command))
         os.set_inheritable(held.fd, True)
         for signo in (signal.SIGPIPE, signal.SIGXFSZ):
-            signal.signal(signo, signal.SIG_DFL)
-        os.execve(job.program, job.command, job.env)
+            signal.signal(signo, signal.SIG_DFL)  # Python ignores these two
+        try:
+            os.execve(job.program, job.command, job.env)
+        except OSError as error:
+            if error.errno != errno.ENOEXEC:
+                raise
+            os.execve("/bin/sh", ("/bin/sh", job.program, *job.command[1:]), job.env)
     except OSError as error:
         held.release()
-        raise cannot_execute(job, error.errno or 0) from error
-    except SlicerError:
+        raise _cannot_execute(job, error.errno or 0) from error
+    except BaseException:
         held.release()
         raise
 
 
-def cannot_execute(job: Job, exec_errno: int) -> SlicerError:
+def _cannot_execute(job: Job, exec_errno: int) -> SlicerError:
     """The error for a command that the kernel would not execute (exit code 126 or 127)."""
-    from slicer.keeper import exec_exit
+    from slicer.report import exec_exit
 
     kind = CommandNotFound if exec_exit(exec_errno).code == EX_NOT_FOUND else CannotExecute
     return kind(f"cannot execute: {os.strerror(exec_errno)}", where=job.program)
@@ -127,8 +105,7 @@ class _Supervisor:
         self._up_read, self._up_write = os.pipe2(os.O_CLOEXEC)
         self._down_read, self._down_write = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._up_read, False)
-        self._said = b""
-        self._enforced: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+        self._heard = b""
 
     def run(self) -> Outcome:
         keeper = os.fork()
@@ -138,83 +115,96 @@ class _Supervisor:
         os.close(self._down_read)
         try:
             started = self._start(keeper)
+            self._let_go(started)
         except BaseException:
             os.close(self._down_write)  # the keeper leaves without having started anything
             os.waitpid(keeper, 0)
             raise
-        os.write(self._down_write, _go(started))
-        _event(self._job, "started", command=" ".join(self._job.command))
-        self._backend.close()
+        tell(self._job, "started", command=" ".join(self._job.command))
         # Now, because afterwards the scope is gone.
-        self._enforced = self._backend.enforced(self._job.spec, started.cgroup)
-        return self._finish(keeper, started, self._wait(keeper))
+        enforced = self._backend.enforced(self._job.spec, started.cgroup)
+        said = self._wait(keeper)
+        if said is None or not said[0].is_final:
+            said = self._bereaved(started, said)
+        return self._finish(keeper, started, said, enforced)
 
     def _start(self, keeper: int) -> Started:
         began = time.monotonic()
         name = self._backend.start(self._job.spec, keeper, self._meanwhile)
         self._held.update(cgroup=name, keeper=keeper)
-        return Started(self._job, name, time.time(), began)
+        self._backend.close()
+        return Started(name, time.time(), began)
 
     def _meanwhile(self) -> None:
-        """What can be done while systemd is busy: tell the journal, and load what the job's end needs."""
-        from slicer import history, keeper
+        """What can be done while systemd is busy: load what the job's end needs, and tell the journal."""
+        from slicer import ending, history
 
-        del keeper
+        del ending
         history.preload()
         lease = self._held.lease
         if lease.gpus or lease.cpu_slots:
-            _event(self._job, "acquired", waited_s=round(self._job.waited_s, 3), cpu_slots=lease.cpu_slots)
+            tell(self._job, "acquired", waited_s=round(self._job.waited_s, 3), cpu_slots=lease.cpu_slots)
 
-    # -- the outer half's wait ------------------------------------------------------------------------
+    def _let_go(self, started: Started) -> None:
+        from slicer.statefile import encode
 
-    def _wait(self, keeper: int) -> tuple[Report, Usage] | None:
-        """Forward signals until the keeper has reported the end, or is dead itself (then: None or partial)."""
+        try:
+            os.write(self._down_write, encode(started))
+        except BrokenPipeError as error:
+            raise BackendError("the keeper was killed before the command could start") from error
+
+    def _wait(self, keeper: int) -> Said | None:
+        """Forward signals until the keeper has reported the end, or is dead itself (None, or partial)."""
         while True:
             info = signal.sigwaitinfo(_BLOCKED)
             if info.si_signo != signal.SIGCHLD:
                 if info.si_pid != keeper:
                     os.kill(keeper, info.si_signo)
                 continue
-            found = self._hear()
-            if found is not None and found[0].is_final:
-                return found
+            said = self._hear()
+            if said is not None and said[0].is_final:
+                return said
             if os.waitid(os.P_PID, keeper, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
                 return self._hear()
 
-    def _hear(self) -> tuple[Report, Usage] | None:
+    def _hear(self) -> Said | None:
         """The last thing that the keeper said."""
-        from slicer.keeper import unpack
+        from slicer.report import unpack
 
         try:
             while data := os.read(self._up_read, 65536):
-                self._said += data
+                self._heard += data
         except BlockingIOError:
             pass
-        return unpack(self._said)
+        return unpack(self._heard)
 
-    def _finish(self, keeper: int, started: Started, found: tuple[Report, Usage] | None) -> Outcome:
-        if found is None or not found[0].is_final:
-            found = self._bereaved(keeper, started, found)
-        report, usage = found
-        outcome = make_outcome(started, report, usage, self._held, self._enforced)
-        if not report.exec_errno:
-            keep(outcome, self._job, self._warn)
-        os.write(self._down_write, _RECORDED)
+    def _finish(
+        self, keeper: int, started: Started, said: Said, enforced: tuple[tuple[str, ...], tuple[str, ...]]
+    ) -> Outcome:
+        from slicer import ending
+
+        report, usage = said
+        outcome = ending.outcome_of(self._job, started, report, usage, self._held, enforced)
+        if report.exec_errno:
+            ending.release(self._job, self._held)
+        else:
+            ending.settle(self._job, outcome, self._held, self._warn)
+        try:
+            os.write(self._down_write, _RECORDED)
+        except BrokenPipeError:
+            pass  # the keeper was killed
         os.waitpid(keeper, 0)
         os.close(self._up_read)
         os.close(self._down_write)
-        self._held.release()
-        _event(self._job, "released")
         if report.exec_errno:
-            raise cannot_execute(self._job, report.exec_errno)
+            raise _cannot_execute(self._job, report.exec_errno)
         return outcome
 
-    def _bereaved(
-        self, keeper: int, started: Started, last: tuple[Report, Usage] | None
-    ) -> tuple[Report, Usage]:
+    def _bereaved(self, started: Started, last: Said | None) -> Said:
         """The keeper was killed: say what is known, and see to it that nothing of the job stays behind."""
         from slicer import cgroup
-        from slicer.keeper import Report
+        from slicer.model import Usage
+        from slicer.report import Report
 
         directory = cgroup.path_of(started.cgroup) if started.cgroup else ""
         usage = last[1] if last else cgroup.usage(directory) if directory else Usage()
@@ -225,8 +215,7 @@ class _Supervisor:
             except BackendError as error:
                 self._warn(str(error))
         reason = last[0].reason if last else "oom-kill" if usage.oom_kills else "signal"
-        wall_s = time.monotonic() - started.began
-        return Report(1, signal.SIGKILL, 0, reason, wall_s, left), usage
+        return Report(1, signal.SIGKILL, 0, reason, time.monotonic() - started.began, left), usage
 
     # -- the keeper's side of the fork ----------------------------------------------------------------
 
@@ -248,20 +237,29 @@ class _Supervisor:
     def _keep(self) -> None:
         from slicer.keeper import Keeper, Task
         from slicer.scope import stop_timeout_s
+        from slicer.statefile import decode
 
-        job, profile = self._job, self._job.profile
+        job, profile, held = self._job, self._job.profile, self._held
+        in_scope = self._backend.name == "systemd"
         task = Task(
-            job.program, job.command, job.env, job.spec.unit if self._backend.name == "systemd" else "",
-            profile.timeout_s, stop_timeout_s(profile), profile.linger, self._pid,
-            (self._held.fd,) if self._held.fd >= 0 else (), self._mask,
-        )  # fmt: skip
+            program=job.program,
+            command=job.command,
+            env=job.env,
+            scope=job.spec.unit if in_scope else "",
+            timeout_s=profile.timeout_s,
+            stop_timeout_s=stop_timeout_s(profile),
+            linger=profile.linger,
+            supervisor=self._pid,
+            inherited=(held.fd,) if held.fd >= 0 else (),
+            mask=self._mask,
+        )
         watchdog = self._backend.watchdog(job.spec)
         with open("/proc/self/comm", "wb", buffering=0) as comm:
             comm.write(b"slicer-keeper")  # what ps and systemd-cgls -l show beside the command
         order = os.read(self._down_read, 65536)  # stopped here until the scope stands
         if not order:
             return
-        started = _started(job, order)
+        started = decode(Started, order)
         output = None
         if job.with_journal:
             from slicer.tee import Tee
@@ -271,17 +269,22 @@ class _Supervisor:
         report, usage = Keeper(task, self._tell, watchdog, members, output).run(started.began)
         self._tell(report, usage)
         os.close(self._up_write)
-        if os.read(self._down_read, 1) == _RECORDED:
+        if os.read(self._down_read, 1) != _RECORDED:
+            self._finish_alone(started, report, usage)
+
+    def _finish_alone(self, started: Started, report: Report, usage: Usage) -> None:
+        """The outer half is dead. Should it have written the outcome already: history keeps one row a job."""
+        from slicer import ending
+
+        if report.exec_errno:
+            ending.release(self._job, self._held)
             return
-        # End of file: the outer half is dead, so this is the last chance to write it down.
-        if not report.exec_errno:
-            self._enforced = self._backend.enforced(job.spec, started.cgroup)
-            keep(make_outcome(started, report, usage, self._held, self._enforced), job, lambda _: None)
-        self._held.release()
-        _event(job, "released")
+        enforced = self._backend.enforced(self._job.spec, started.cgroup)
+        outcome = ending.outcome_of(self._job, started, report, usage, self._held, enforced)
+        ending.settle(self._job, outcome, self._held, lambda _: None)
 
     def _tell(self, report: Report, usage: Usage) -> None:
-        from slicer.keeper import pack
+        from slicer.report import pack
 
         try:
             os.write(self._up_write, pack(report, usage))
@@ -289,94 +292,3 @@ class _Supervisor:
                 os.kill(self._pid, signal.SIGCHLD)
         except (BrokenPipeError, ProcessLookupError):
             pass  # the outer half is dead; the keeper finishes alone
-
-
-def _go(started: Started) -> bytes:
-    from slicer.statefile import encode
-
-    return encode(_Order(started.cgroup, started.started_at, started.began))
-
-
-def _started(job: Job, order: bytes) -> Started:
-    from slicer.statefile import decode
-
-    given = decode(_Order, order)
-    return Started(job, given.cgroup, given.started_at, given.began)
-
-
-@record
-class _Order:
-    """What the outer half learned after the fork."""
-
-    cgroup: str
-    started_at: float
-    began: float
-
-
-def make_outcome(
-    started: Started, report: Report, usage: Usage, held: HeldLease,
-    enforced: tuple[tuple[str, ...], tuple[str, ...]],
-) -> Outcome:  # fmt: skip
-    """The outcome of a job that ran. ``enforced``: the directives that act here, and those that do not."""
-    from slicer.keeper import Exit, exit_of
-
-    job, lease = started.job, held.lease
-    ended = exit_of(report.status)
-    if report.reason == "timeout":
-        ended = Exit(EX_TIMEOUT, ended.signal)
-    return Outcome(
-        job=job.id,
-        name=job.name,
-        command=job.command,
-        profile=job.profile.name,
-        backend=lease.backend,
-        manager=job.spec.manager,
-        unit=lease.unit,
-        slice=job.spec.slice,
-        gpus=lease.gpus,
-        cpu_slots=lease.cpu_slots,
-        uid=lease.uid,
-        reason=report.reason,
-        exit_code=ended.code,
-        signal=ended.signal,
-        started_at=started.started_at,
-        waited_s=job.waited_s,
-        wall_s=report.wall_s,
-        usage=usage,
-        leftovers=report.leftovers,
-        enforced=enforced[0],
-        not_enforced=enforced[1],
-    )
-
-
-def keep(outcome: Outcome, job: Job, warn: Callable[[str], None]) -> None:
-    """Write the outcome down wherever it is wanted. What fails here is said and stops nothing."""
-    from slicer import history
-
-    steps: list[Callable[[], str | None]] = [lambda: history.append(outcome, job.history_path)]
-    if job.outcome_path:
-        from slicer.outcome_file import write
-
-        steps.append(lambda: write(outcome, job.outcome_path))
-    for step in steps:
-        try:
-            warning = step()
-        except SlicerError as error:
-            warning = str(error)
-        if warning:
-            warn(warning)
-            _event(job, "error", message=warning)
-    _event(
-        job, "finished", reason=outcome.reason, exit_code=outcome.exit_code, wall_s=round(outcome.wall_s, 3),
-        cpu_s=outcome.usage.cpu_s, memory_peak_bytes=outcome.usage.memory_peak_bytes,
-    )  # fmt: skip
-
-
-def _event(job: Job, kind: journal.Kind, **more: str | float | None) -> None:
-    from slicer import journal
-
-    message = str(more.pop("message", ""))
-    journal.event(
-        kind, job=job.id, name=job.name or job.command[0], unit=job.spec.unit, manager=job.spec.manager,
-        message=message, **more,
-    )  # fmt: skip

@@ -7,10 +7,11 @@ second pseudo-terminal in between, with all its job control.
 
 from __future__ import annotations
 
-import _signal as signal
 import _socket
 import os
 import select
+
+from slicer.signals import signal
 
 _STREAM = "/run/systemd/journal/stdout"
 _INFO, _ERROR = 6, 3

@@ -67,7 +67,7 @@ class LedgerWatch:
         raise _failure(path)
 
     def wait_for_change(self, holders: tuple[Lease, ...]) -> None:
-        """Return when something may have changed. A lease without an owner lives on in its scope: watch that."""
+        """Return when something may have changed. A lease without an owner lives on in its scope."""
         for holder in holders:
             events = f"{cgroup.path_of(holder.cgroup)}/cgroup.events"
             if holder.cgroup and not self._add(events, _IN_MODIFY):
@@ -96,5 +96,7 @@ class LedgerWatch:
 def _failure(path: str) -> StateError:
     reason = os.strerror(ctypes.get_errno())
     return StateError(
-        f"cannot be watched: {reason}", where=path, hint="raise fs.inotify.max_user_instances or max_user_watches"
+        f"cannot be watched: {reason}",
+        where=path,
+        hint="raise fs.inotify.max_user_instances or max_user_watches",
     )

@@ -37,7 +37,7 @@ def journalctl(*args: str, prefix: tuple[str, ...] = ()) -> list[dict[str, Any]]
 def test_every_event_of_a_job_is_found_by_its_job_unit_and_identifier(job: str) -> None:  # K7
     unit = f"slicer-{job}.scope"
     for kind in journal.KINDS:
-        assert journal.event(kind, job=job, name="train", unit=unit, gpus=("GPU-a",), exit_code=3)
+        assert journal.event(kind, job=job, name="train", unit=unit, gpus=("GPU-a",), fields={"exit_code": 3})
     kinds = list(journal.KINDS)
     for args in ([f"SLICER_JOB={job}"], ["-u", unit], ["-t", "slicer", f"SLICER_UNIT={unit}"]):
         assert [entry["SLICER_EVENT"] for entry in journalctl(*args)] == kinds
@@ -67,7 +67,7 @@ def test_a_users_events_are_found_by_the_user_unit(job: str) -> None:  # K7
 def test_odd_values_arrive_whole(job: str) -> None:  # K7
     name = os.fsdecode(b"two\nlines \xff")
     large = "x\n" * (1 << 19)
-    assert journal.event("error", job=job, name=name, command=large)
+    assert journal.event("error", job=job, name=name, fields={"command": large})
     (entry,) = journalctl(f"SLICER_JOB={job}")
     assert bytes(entry["SLICER_NAME"]) == b"two\nlines \xff"
     assert entry["SLICER_COMMAND"] == large

@@ -69,10 +69,7 @@ def test_an_event_carries_the_job_and_finds_its_scope(journald: Journald) -> Non
         name="train",
         unit="slicer-0123456789ab.scope",
         gpus=("GPU-a", "GPU-b"),
-        exit_code=0,
-        reason="exited",
-        wall_s=1.5,
-        signal=None,
+        fields={"exit_code": 0, "reason": "exited", "wall_s": 1.5, "signal": None},
         path=journald.path,
     )
     assert journald.receive() == {
@@ -111,7 +108,7 @@ def test_a_job_without_a_scope_names_no_unit(journald: Journald) -> None:  # K7,
 def test_what_went_wrong_stands_out(
     journald: Journald, kind: journal.Kind, exit_code: int | None, priority: bytes
 ) -> None:  # K7
-    journal.event(kind, job="j", name="n", exit_code=exit_code, path=journald.path)
+    journal.event(kind, job="j", name="n", fields={"exit_code": exit_code}, path=journald.path)
     assert journald.receive()["PRIORITY"] == priority
 
 
@@ -138,7 +135,7 @@ def test_a_job_name_cannot_forge_fields(journald: Journald) -> None:  # K7
 
 def test_undecodable_arguments_arrive_as_their_bytes(journald: Journald) -> None:  # K7
     argument = os.fsdecode(b"\xff\xfe caf\xe9")
-    journal.event("started", job="j", name=argument, command=b"\xff\0\n", path=journald.path)
+    journal.event("started", job="j", name=argument, fields={"command": b"\xff\0\n"}, path=journald.path)
     fields = journald.receive()
     assert fields["SLICER_NAME"] == b"\xff\xfe caf\xe9"
     assert fields["SLICER_COMMAND"] == b"\xff\0\n"

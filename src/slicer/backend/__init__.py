@@ -8,9 +8,8 @@ from slicer.errors import BackendError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Protocol
-
     from collections.abc import Callable
+    from typing import Protocol
 
     from slicer.keeper import Watchdog
     from slicer.model import BackendName, Manager, ScopeSpec
@@ -31,8 +30,9 @@ if TYPE_CHECKING:
         def start(self, spec: ScopeSpec, pid: int, meanwhile: Callable[[], None]) -> str:
             """Put the stopped process ``pid`` into its scope and apply the limits.
 
-            ``meanwhile`` is called once, while somebody else is at work on it. Returns the cgroup as /proc/PID/cgroup names it ("" where there is none). Raises BackendError;
-            then the process is in no scope.
+            ``meanwhile`` is called once, while somebody else is at work on it. Returns the cgroup as
+            /proc/PID/cgroup names it ("" where there is none). Raises BackendError; then the process is in
+            no scope.
             """
 
         def enforced(self, spec: ScopeSpec, cgroup: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -58,7 +58,9 @@ def choose(wanted: str, uid: int) -> Backend:
     """The backend for ``--backend wanted``: "auto" takes systemd where it runs. Raises BackendError."""
     has_systemd = os.path.isdir(BOOTED)
     if wanted == "systemd" and not has_systemd:
-        raise BackendError("systemd does not run here", where="--backend systemd", hint="use --backend auto or plain")
+        raise BackendError(
+            "systemd does not run here", where="--backend systemd", hint="use --backend auto or plain"
+        )
     if wanted == "plain" or not has_systemd:
         from slicer.backend.plain import PlainBackend
 

@@ -42,7 +42,9 @@ def _load_dbuslib() -> Any:
         raise BackendError("pystemd is not installed", hint="reinstall slicer, or use --backend plain")
     stubs = {name: type(sys)(name) for name in ("pystemd", "pystemd.utils", "pprint")}
     stubs["pystemd"].__path__ = list(spec.submodule_search_locations)
-    vars(stubs["pystemd.utils"])["x2char_star"] = lambda value: value.encode() if isinstance(value, str) else value
+    vars(stubs["pystemd.utils"])["x2char_star"] = lambda value: (
+        value.encode() if isinstance(value, str) else value
+    )
     vars(stubs["pprint"])["pformat"] = repr
     kept = {name: sys.modules[name] for name in stubs if name in sys.modules}
     sys.modules.update({name: stub for name, stub in stubs.items() if name not in kept})
@@ -76,7 +78,9 @@ class SystemdBackend:
         if self._bus is not None:
             return
         if cgroup.root() is None:
-            raise BackendError("no cgroup v2 hierarchy is mounted", hint="boot with systemd.unified_cgroup_hierarchy=1")
+            raise BackendError(
+                "no cgroup v2 hierarchy is mounted", hint="boot with systemd.unified_cgroup_hierarchy=1"
+            )
         self._lib = _load_dbuslib()
         if self.manager == "user":
             _find_user_bus()
@@ -136,7 +140,9 @@ class SystemdBackend:
             *((p.dbus_name, p.signature, p.value) for p in spec.properties),
             process,
         ]
-        arguments = [(ord("s"), spec.unit.encode()), (ord("s"), b"fail"), (ord("a"), b"(sv)")]
+        arguments: list[tuple[int, Any]] = [
+            (ord("s"), spec.unit.encode()), (ord("s"), b"fail"), (ord("a"), b"(sv)"),
+        ]  # fmt: skip
         for name, signature, value in properties:
             arguments += [(ord("r"), b"sv"), (ord("s"), name.encode()), (ord("v"), signature.encode())]
             arguments += self._lib.apply_signature(signature.encode(), [value])
@@ -197,13 +203,14 @@ class _JobWatch:
         bus.match_signal(_DESTINATION, _PATH, _MANAGER, b"JobRemoved", removed, None)
 
     def wait(self, job: bytes, deadline_s: float) -> bytes:
-        """The result of the job ("done", "failed", "canceled", …). Raises BackendError when it takes too long."""
+        """The job's result ("done", "failed", "canceled", …). Raises BackendError when it takes too long."""
         end = time.monotonic() + deadline_s
         while job not in self._results:
             left = end - time.monotonic()
             if left <= 0:
                 raise BackendError(
-                    f"systemd did not answer within {deadline_s:g} s", hint="is PID 1 stuck? see systemctl list-jobs"
+                    f"systemd did not answer within {deadline_s:g} s",
+                    hint="is PID 1 stuck? see systemctl list-jobs",
                 )
             try:
                 self._bus.process()
@@ -225,7 +232,8 @@ def _verify(unit: str, pid: int) -> str:
     found = cgroup.of(pid)
     if found.rsplit("/", 1)[-1] != unit:
         raise BackendError(
-            f"systemd started {unit}, but the process is in {found or 'no cgroup'}", hint="try again; see systemd #36781"
+            f"systemd started {unit}, but the process is in {found or 'no cgroup'}",
+            hint="try again; see systemd #36781",
         )
     return found
 
@@ -252,10 +260,11 @@ def _no_bus(manager: Manager, error: BaseException) -> BackendError:
     if manager == "user":
         return BackendError(
             f"no connection to your user manager: {reason}",
-            hint=f"log in properly or run 'loginctl enable-linger {os.getuid()}' as root; --backend plain runs without limits",
+            hint=f"log in afresh, or as root: loginctl enable-linger {os.getuid()}; --backend plain does without",
         )
     return BackendError(
-        f"no connection to systemd: {reason}", hint="is dbus running? --backend plain runs without systemd's limits"
+        f"no connection to systemd: {reason}",
+        hint="is dbus running? --backend plain runs without systemd's limits",
     )
 
 

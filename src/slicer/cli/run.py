@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _signal as signal
 import os
 
 from slicer.cli import runoptions, say
@@ -10,6 +9,7 @@ from slicer.errors import EX_SLICER, BusyError, SlicerError, UsageError
 from slicer.launch import Ask, run
 from slicer.profiles import Overrides
 from slicer.quantity import QuantityError, parse_duration
+from slicer.signals import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +30,15 @@ def main(arguments: list[str]) -> int:
     """Run the command line after ``slicer run``; returns slicer's exit code."""
     try:
         options, command = runoptions.parse(arguments)
+    except SlicerError as failure:
+        say.error(failure)
+        return failure.exit_code
+    return perform(options, command)
+
+
+def perform(options: dict[str, Any], command: tuple[str, ...]) -> int:
+    """Do what a parsed command line asks for; returns slicer's exit code."""
+    try:
         if options["help"]:
             return _help()
         return _run(options, command)
@@ -112,13 +121,15 @@ def _seconds(text: str | None, option: str) -> float | None:
 
 def _check_outcome(path: str) -> None:
     """Better now than after hours of work."""
-    directory = os.path.dirname(path) or "."
-    if os.path.isdir(path) or not os.access(directory, os.W_OK | os.X_OK):
+    from slicer.outcome_file import is_stream
+
+    directory = os.path.dirname(os.path.realpath(path))
+    fits = os.access(path, os.W_OK) if is_stream(path) else os.access(directory, os.W_OK | os.X_OK)
+    if os.path.isdir(path) or not fits:
         raise UsageError("cannot be written there", where=f"--outcome {path}", hint="name a file in a directory of yours")
 
 
 def _help() -> int:
-    from slicer.cli.app import app
+    from slicer.cli.app import main
 
-    app(["run", "--help"], standalone_mode=False)
-    return 0
+    return main(["run", "--help"])

@@ -53,7 +53,7 @@ OPTIONS = (
     Option(("-h", "--help"), "help", "", "Show this help."),
 )
 
-_DEFAULTS: dict[str, Any] = {
+DEFAULTS: dict[str, Any] = {
     "profile": None, "gpus": None, "name": "", "expect": None, "wait": True, "timeout": None, "set": (),
     "backend": "auto", "exec": False, "linger": None, "journal": False, "outcome": "", "dry_run": False,
     "verbosity": 0, "help": False,
@@ -64,7 +64,7 @@ _BY_NAME = {name: option for option in OPTIONS for name in option.names}
 
 def parse(arguments: list[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The options by field and the command. Raises UsageError; an empty command is the caller's to judge."""
-    found = dict(_DEFAULTS)
+    found = dict(DEFAULTS)
     rest = list(arguments)
     while rest:
         word = rest[0]

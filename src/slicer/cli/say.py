@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from slicer.placement import Busy
 
 _PREFIX = "slicer: "
+_ESCAPED = {"\n": " ", "\t": " "}
 _REASONS = {
     "oom-kill": "out of memory",
     "timeout": "over its time limit",
@@ -27,15 +28,35 @@ _REASONS = {
 
 def line(text: str) -> None:
     """One line on stderr. A closed or full stderr stops no job."""
-    try:
-        os.write(2, f"{_PREFIX}{text}\n".encode("utf-8", "backslashreplace"))
-    except OSError:
-        pass
+    if not text.isprintable():
+        # Names are other people's: none may add a line here, or talk to the terminal.
+        text = "".join(c if c.isprintable() else _ESCAPED.get(c) or ascii(c)[1:-1] for c in text)
+    _write(f"{_PREFIX}{text}\n")
 
 
 def error(failure: SlicerError) -> None:
     """An error as one line: what was wrong, where, and what to do."""
-    line(str(failure).replace("\n", " "))
+    line(str(failure))
+
+
+def error_json(failure: SlicerError) -> None:
+    """An error as one line of JSON; ``where`` and ``hint`` are null when there is nothing to say."""
+    import json
+
+    data = {
+        "error": failure.kind,
+        "message": failure.message,
+        "where": failure.where or None,
+        "hint": failure.hint or None,
+    }
+    _write(json.dumps(data) + "\n")
+
+
+def _write(text: str) -> None:
+    try:
+        os.write(2, text.encode("utf-8", "backslashreplace"))
+    except OSError:
+        pass
 
 
 class Messages:
@@ -59,7 +80,7 @@ class Messages:
         if self._verbosity < 0 or (self._verbosity == 0 and waited_s < 0.1):
             return
         after = f" after {format_duration(waited_s)}" if waited_s >= 0.1 else ""
-        line(f"acquired {describe_resources(lease.gpus, lease.cpu_slots)}{after} · {lease.unit or lease.job}")
+        line(f"acquired {describe_resources(len(lease.gpus), lease.cpu_slots)}{after} · {lease.unit or lease.job}")
 
     def finished(self, outcome: Outcome) -> None:
         if self._verbosity >= 0:
@@ -71,11 +92,11 @@ class Messages:
 _KINDS = {"gpu": "a GPU", "cpu": "a CPU slot"}
 
 
-def describe_resources(gpus: tuple[str, ...], cpu_slots: int) -> str:
+def describe_resources(gpus: int, cpu_slots: int) -> str:
     """"2 GPUs and 1 CPU slot"."""
     parts = []
     if gpus:
-        parts.append(f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''}")
+        parts.append(f"{gpus} GPU{'s' if gpus > 1 else ''}")
     if cpu_slots:
         parts.append(f"{cpu_slots} CPU slot{'s' if cpu_slots > 1 else ''}")
     return " and ".join(parts) or "nothing"
@@ -129,7 +150,4 @@ def busy_json(busy: Busy) -> None:
     now = now_s()
     holder = first_to_finish(busy.holders, now)
     data = {"error": f"{busy.kind}-busy", "holder": holder_dict(holder, now) if holder else None}
-    try:
-        os.write(2, (json.dumps(data) + "\n").encode())
-    except OSError:
-        pass
+    _write(json.dumps(data) + "\n")

@@ -1,0 +1,164 @@
+"""The commands other than ``slicer run``, each imported only when it is used, and how their errors look."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+import click
+
+from slicer import __version__
+from slicer.cli import say
+from slicer.errors import EX_OK, EX_SLICER, SlicerError, UsageError
+
+_INTERRUPTED = 130  # 128 + SIGINT, as a shell has it
+_BROKEN_PIPE = 141  # 128 + SIGPIPE
+
+# Each is a module of this package with a ``command``; listed as a user meets them.
+_COMMANDS = {
+    "run": "run_help",
+    "status": "status",
+    "stop": "stop",
+    "history": "history",
+    "profiles": "profiles",
+    "install-units": "install_units",
+}
+
+_EPILOG = """\
+\b
+Examples:
+  slicer run -- make -j8                    a small job, out of others' way
+  slicer run --profile heavy -- xz -T0 x    waits for one of the CPU slots
+  slicer run --gpus 1 -- python train.py    waits for a whole GPU
+  slicer status                             who holds what, and what is free
+  slicer stop train                         end the job named train
+  slicer history -n 5                       how the last jobs ended
+
+\b
+Exit codes of slicer's own failures:
+    2  the command line cannot be right      125  slicer itself failed
+  124  over a time limit                     126, 127  cannot execute, not found
+   75  busy, with --no-wait                  128+N  ended by signal N
+
+\b
+Environment:
+  SLICER_CONFIG      one more configuration file, which wins over all others
+  SLICER_STATE_DIR   where leases are kept, in place of /run/slicer
+  SLICER_DEBUG=1     a traceback with every error
+  _SLICER_COMPLETE   eval "$(_SLICER_COMPLETE=bash_source slicer)" turns on
+                     completion; zsh_source and fish_source likewise
+"""
+
+
+class _Lazy(click.Group):
+    """A group whose commands are imported when they are asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        module = _COMMANDS.get(cmd_name)
+        if module is None:
+            return None
+        found: click.Command = importlib.import_module(f"slicer.cli.{module}").command
+        return found
+
+
+@click.group(
+    cls=_Lazy,
+    epilog=_EPILOG,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, message="slicer %(version)s")
+@click.pass_context
+def app(ctx: click.Context) -> None:
+    """Run commands in systemd scopes, with GPUs and CPU slots leased for as long as they live.
+
+    See `slicer COMMAND --help` for each command.
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def main(arguments: list[str]) -> int:
+    """Run one command line (without the program's name); returns the exit code and never raises."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+    try:
+        code = app.main(arguments, prog_name="slicer", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read (head, less) has seen enough. Python would complain once more at its exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return _BROKEN_PIPE
+    except (KeyboardInterrupt, click.Abort):
+        return _INTERRUPTED
+    except SystemExit as leaving:  # click's completion
+        return leaving.code if isinstance(leaving.code, int) else EX_OK
+    except Exception as failure:
+        return _report(failure, as_json="--json" in _own(arguments))
+    return code if isinstance(code, int) else EX_OK
+
+
+def _own(arguments: list[str]) -> list[str]:
+    """What stands before "--"."""
+    return arguments[: arguments.index("--")] if "--" in arguments else arguments
+
+
+def _report(failure: Exception, *, as_json: bool) -> int:
+    """Say on stderr what failed, as one line of text or of JSON; the exit code."""
+    if os.environ.get("SLICER_DEBUG") == "1":
+        sys.excepthook(type(failure), failure, failure.__traceback__)
+    told = failure if isinstance(failure, SlicerError) else _translated(failure)
+    if as_json:
+        say.error_json(told)
+    else:
+        say.error(told)
+    return told.exit_code
+
+
+def _translated(failure: Exception) -> SlicerError:
+    """Any exception as an error of slicer's kind."""
+    if isinstance(failure, click.UsageError):
+        return _usage(failure)
+    if isinstance(failure, click.ClickException):
+        return SlicerError(failure.format_message())
+    message = f"internal error: {type(failure).__name__}: {failure}"
+    error = SlicerError(message, hint="please report it, with the output under SLICER_DEBUG=1")
+    error.exit_code, error.kind = EX_SLICER, "internal"
+    return error
+
+
+def _usage(failure: click.UsageError) -> UsageError:
+    """click's complaint about a command line in slicer's form."""
+    path = failure.ctx.command_path if failure.ctx else "slicer"
+    hint = f"see {path} --help"
+    where = path.partition(" ")[2]
+    if isinstance(failure, click.NoSuchOption):
+        hint = _meant_option(failure) or hint
+    elif failure.ctx and isinstance(failure.ctx.command, _Lazy):
+        hint = _meant_command(failure) or hint
+    message = failure.format_message().rstrip(".")
+    return UsageError(message[:1].lower() + message[1:], where=where, hint=hint)
+
+
+def _meant_option(failure: click.NoSuchOption) -> str:
+    from slicer.cli.runoptions import OPTIONS
+
+    if failure.ctx and isinstance(failure.ctx.command, _Lazy):
+        if any(failure.option_name in option.names for option in OPTIONS):
+            return f"did you mean slicer run {failure.option_name}?"
+        return ""
+    return f"did you mean {failure.possibilities[0]}?" if failure.possibilities else ""
+
+
+def _meant_command(failure: click.UsageError) -> str:
+    from slicer.property_names import nearest
+
+    words = failure.message.split("'")
+    close = nearest(words[1], _COMMANDS) if len(words) > 1 else ""
+    return f"did you mean slicer {close}?" if close else ""

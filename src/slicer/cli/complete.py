@@ -1,0 +1,51 @@
+"""Words for the shell's completion. A failure only means that there are none."""
+
+from __future__ import annotations
+
+import os
+
+from click.shell_completion import CompletionItem
+
+from slicer.errors import SlicerError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import click
+
+
+def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Names and ids of the jobs that run or wait."""
+    from slicer.status import existing_ledger
+
+    try:
+        book = existing_ledger(os.environ, lambda _: None)
+        seen = book.snapshot() if book else None
+    except SlicerError:
+        return []
+    entries = (*seen.leases, *seen.tickets) if seen else ()
+    return [word for entry in entries for word in (entry.name, entry.job) if word and word.startswith(incomplete)]
+
+
+def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """The names of the profiles."""
+    from slicer.profiles import host, load
+
+    try:
+        names = load(os.environ, host()).names()
+    except SlicerError:
+        return []
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def command_line(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Of the command to be run: programs first, then whatever files there are."""
+    if ctx.params.get("command") or "/" in incomplete:
+        return [CompletionItem(incomplete, type="file")]
+    found = {
+        name
+        for directory in os.get_exec_path()
+        if os.path.isdir(directory)
+        for name in os.listdir(directory)
+        if name.startswith(incomplete)
+    }
+    return [CompletionItem(name) for name in sorted(found)]

@@ -1,0 +1,168 @@
+"""``slicer history``: how jobs ended and what they took."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from slicer.cli import output
+from slicer.cli.output import Column, Line
+from slicer.errors import UsageError
+from slicer.history import default_path, read
+from slicer.outcome_file import outcome_json
+from slicer.quantity import QuantityError, format_duration, format_size, parse_duration
+from slicer.scope import describe
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slicer.model import Outcome
+
+_SHORT_ID = 8
+_FULL_DATE_S = 300 * 86400
+
+
+class UnknownOutcome(UsageError):
+    kind = "unknown-job"
+
+
+@click.command(
+    "history",
+    short_help="Show how jobs ended and what they took.",
+    epilog="""\
+\b
+CPU is CPU time; MEMORY the most that was in use at once; WAITED the time
+from the start of slicer until the lease. "-": not known here.
+The form of --json is in docs/json.md.""",
+)
+@click.argument("job", required=False)
+@click.option("-n", "--number", type=click.IntRange(min=0), metavar="N", default=20, show_default=True, help="The last N jobs; 0: all.")
+@click.option("--name", metavar="PATTERN", help="Only jobs of that name; a shell pattern, such as 'train*'.")
+@click.option("--since", metavar="DURATION", help="Only jobs that began within this time (2h, 7d).")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(job: str | None, number: int, name: str | None, since: str | None, as_json: bool) -> None:
+    """Show how the last jobs ended and what they took, the newest last.
+
+    With JOB (an id or its beginning): all that is known about that one.
+    """
+    began = None if since is None else time.time() - _seconds(since)
+    path = default_path()
+    outcomes = read(path, limit=number or None, name=name, job=job, since=began)
+    if job is not None and not outcomes:
+        raise UnknownOutcome(f"no ended job {job!r}", where=path, hint="see slicer history; those that run are in slicer status")
+    outcomes.reverse()  # the newest where the eye is: above the prompt
+    if as_json:
+        output.show_json({"outcomes": [outcome_json(outcome) for outcome in outcomes]})
+    elif job is None:
+        output.show(table(outcomes, time.time()) if outcomes else [Line("No jobs yet.")])
+    else:
+        for outcome in outcomes:
+            output.show(details(outcome))
+
+
+def _seconds(text: str) -> float:
+    try:
+        return parse_duration(text) / 1e6
+    except QuantityError as error:
+        raise UsageError(str(error), where="--since") from error
+
+
+def table(outcomes: list[Outcome], now: float) -> list[Line]:
+    """One line a job. ``now`` is in seconds since the epoch."""
+    columns = (
+        Column("STARTED"), Column("JOB"), Column("ENDED"), Column("WALL", right=True), Column("CPU", right=True),
+        Column("MEMORY", right=True), Column("WAITED", right=True), Column("NAME OR COMMAND"),
+    )  # fmt: skip
+    rows = [
+        (
+            _when(outcome.started_at, now),
+            outcome.job[:_SHORT_ID],
+            ended(outcome),
+            format_duration(outcome.wall_s),
+            _time(outcome.usage.cpu_s),
+            format_size(outcome.usage.memory_peak_bytes),
+            format_duration(outcome.waited_s) if outcome.waited_s >= 0.1 else "-",
+            outcome.name or describe(outcome.command),
+        )
+        for outcome in outcomes
+    ]
+    return output.table(columns, rows)
+
+
+def ended(outcome: Outcome) -> str:
+    """How a job ended, in a word or two."""
+    if outcome.reason in ("oom-kill", "timeout", "stopped"):
+        return outcome.reason
+    if outcome.signal is not None:
+        return signal_name(outcome.signal)
+    return "ok" if outcome.exit_code == 0 else f"exit {outcome.exit_code}"
+
+
+def signal_name(number: int) -> str:
+    """``SIGKILL``, or ``signal 40`` where it has no name."""
+    import signal
+
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _when(started_at: float, now: float) -> str:
+    form = "%m-%d %H:%M" if now - started_at < _FULL_DATE_S else "%Y-%m-%d"
+    return time.strftime(form, time.localtime(started_at))
+
+
+def _time(seconds: float | None) -> str:
+    return "-" if seconds is None else format_duration(seconds)
+
+
+def details(outcome: Outcome) -> list[Line]:
+    """Every field of one outcome."""
+    used = outcome.usage
+    held = [f"GPU {uuid}" for uuid in outcome.gpus]
+    held += [f"{outcome.cpu_slots} CPU slot{'s' if outcome.cpu_slots > 1 else ''}"] if outcome.cpu_slots else []
+    code = f"{ended(outcome)}, exit code {outcome.exit_code}"
+    if outcome.signal is not None and signal_name(outcome.signal) != ended(outcome):
+        code += f", {signal_name(outcome.signal)}"
+    return output.pairs(
+        [
+            ("job", outcome.job),
+            ("name", outcome.name or "-"),
+            ("command", describe(outcome.command, limit=100_000)),
+            ("profile", outcome.profile),
+            ("user", _user(outcome.uid)),
+            ("unit", f"{outcome.unit} in {outcome.slice}" if outcome.unit else "none"),
+            ("backend", f"{outcome.backend}, {outcome.manager} manager" if outcome.unit else outcome.backend),
+            ("held", ", ".join(held) or "nothing"),
+            ("started", time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(outcome.started_at))),
+            ("waited", format_duration(outcome.waited_s)),
+            ("ended", code),
+            ("wall time", format_duration(outcome.wall_s)),
+            ("CPU time", f"{_time(used.cpu_s)} (user {_time(used.cpu_user_s)}, system {_time(used.cpu_system_s)})"),
+            ("throttled", _time(used.throttled_s)),
+            ("memory peak", format_size(used.memory_peak_bytes)),
+            ("memory kills", "-" if used.oom_kills is None else str(used.oom_kills)),
+            ("read", format_size(used.io_read_bytes)),
+            ("written", format_size(used.io_write_bytes)),
+            ("stalled", _stalled(outcome)),
+            ("leftovers", f"{outcome.leftovers} ended" if outcome.leftovers else "none"),
+            ("enforced", ", ".join(outcome.enforced) or "nothing"),
+            ("not enforced", ", ".join(outcome.not_enforced) or "nothing"),
+        ]
+    )
+
+
+def _user(uid: int) -> str:
+    from slicer.stop import user_name
+
+    return f"{user_name(uid)} ({uid})"
+
+
+def _stalled(outcome: Outcome) -> str:
+    """Pressure: how long some process of the job waited for what."""
+    used = outcome.usage
+    waits = (("CPU", used.pressure_cpu_s), ("memory", used.pressure_memory_s), ("IO", used.pressure_io_s))
+    return ", ".join(f"{_time(seconds)} for {what}" for what, seconds in waits)
+
+

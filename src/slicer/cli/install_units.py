@@ -1,0 +1,69 @@
+"""``slicer install-units``: slices, group, directories and journal catalog for this machine."""
+
+from __future__ import annotations
+
+import click
+
+from slicer.cli import output, say
+from slicer.cli.output import Column, Line
+from slicer.errors import EX_OK, EX_SLICER
+from slicer.install_units import Plan, Report, apply, plan, remove
+from slicer.scope import describe
+
+
+@click.command(
+    "install-units",
+    short_help="Install slices, group and catalog for systemd.",
+    epilog="""\
+\b
+`slicer run` works without these too. What they add: weights for gpu.slice
+and cpu.slice as a whole, the group slicer whose members share one ledger,
+a history that it may read, and explanations for journalctl -x.""",
+)
+@click.option("--user", is_flag=True, help="Only slices for your own user manager; needs no root.")
+@click.option("--user-delegation", is_flag=True, help="Let user managers set IOWeight and AllowedCPUs too (a drop-in).")
+@click.option("--root", metavar="DIR", default="/", help="Install below DIR, for an image or a package.")
+@click.option("--remove", "removing", is_flag=True, help="Take away what was installed.")
+@click.option("--force", is_flag=True, help="Overwrite, or remove, files that somebody edited as well.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be done.")
+def command(user: bool, user_delegation: bool, root: str, removing: bool, force: bool, dry_run: bool) -> int:
+    """Install slicer's systemd units below /usr/local/lib, and tell systemd. Safe to repeat.
+
+    A file that somebody edited is left alone. Take `systemctl edit gpu.slice` for changes that stay.
+    """
+    # All that may ever have been installed goes, or a drop-in would be left behind.
+    settled = plan(root, user=user, user_delegation=user_delegation or (removing and not user))
+    if dry_run:
+        output.show(_intended(settled, removing=removing))
+        return EX_OK
+    report = remove(settled, force=force) if removing else apply(settled, force=force)
+    output.show(_done(report))
+    edited = [done.action.destination for done in report.files if done.status == "edited"]
+    if edited:
+        verb = "remove" if removing else "overwrite"
+        say.line(f"edited by somebody and left alone: {', '.join(edited)} (--force {verb}s)")
+    failed = [ran for ran in report.commands if ran.exit_code]
+    for ran in failed:
+        say.line(f"{describe(ran.command)} failed with exit code {ran.exit_code}: {ran.output}")
+    return EX_SLICER if failed else EX_OK
+
+
+def _intended(settled: Plan, *, removing: bool) -> list[Line]:
+    verb = "remove" if removing else "install"
+    rows = [(f"would {verb}", action.destination, action.what) for action in settled.actions]
+    shown = output.table((Column(""), Column(""), Column("")), rows)[1:]
+    if removing:
+        return shown
+    when = "would run" if settled.live else "to be run on the target:"
+    return [*shown, *(Line(f"{when}  {describe(ran)}") for ran in settled.commands)]
+
+
+def _done(report: Report) -> list[Line]:
+    rows = [(done.status, done.action.destination, done.action.what) for done in report.files]
+    shown = output.table((Column(""), Column(""), Column("")), rows)[1:]
+    for ran in report.commands:
+        if ran.exit_code is None:
+            shown.append(Line(f"not run: {describe(ran.command)} ({ran.output})"))
+        else:
+            shown.append(Line(f"ran: {describe(ran.command)}" + (f" ({ran.output})" if ran.output else "")))
+    return shown

@@ -1,0 +1,96 @@
+"""How commands print: aligned lines, styled and cut to the terminal's width only where a person looks."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from slicer.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any
+
+HEADING = "bold"
+FAINT = "dim"
+
+_GAP = "  "
+
+
+@record
+class Line:
+    """One line of output and its style (rich's words; "" for none)."""
+
+    text: str
+    style: str = ""
+
+
+@record
+class Column:
+    """``cap`` is the most characters that a cell may have on a terminal; 0: any number."""
+
+    title: str
+    right: bool = False
+    cap: int = 0
+
+
+def visible(text: str) -> str:
+    """Text that cannot break out of its line: what is not printable is escaped."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
+def cut(text: str, most: int) -> str:
+    """Text of at most ``most`` characters (0: any number)."""
+    return text if not most or len(text) <= most else text[: most - 1] + "…"
+
+
+def table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> list[Line]:
+    """A heading and one line a row, in columns that are as wide as they must be. The last may be of any width."""
+    capped = is_terminal()
+    cells = [[visible(cell) for cell in row] for row in rows]
+    if capped:
+        cells = [[cut(cell, column.cap) for cell, column in zip(row, columns, strict=True)] for row in cells]
+    every = [[column.title for column in columns], *cells]
+    widths = [max(len(row[i]) for row in every) for i in range(len(columns))]
+    lines = []
+    for row in every:
+        placed = [
+            cell.rjust(width) if column.right else cell.ljust(width)
+            for cell, width, column in zip(row, widths, columns, strict=True)
+        ]
+        lines.append(Line(_GAP.join(placed).rstrip()))
+    return [Line(lines[0].text, HEADING), *lines[1:]]
+
+
+def pairs(rows: Iterable[tuple[str, str]]) -> list[Line]:
+    """A name and a value a line, the values aligned."""
+    shown = [(name, visible(value)) for name, value in rows]
+    width = max((len(name) for name, _ in shown), default=0)
+    return [Line(f"{name.ljust(width)}{_GAP}{value}".rstrip()) for name, value in shown]
+
+
+def is_terminal() -> bool:
+    """Whether a person looks at stdout."""
+    return sys.stdout.isatty()
+
+
+def show(lines: Iterable[Line]) -> None:
+    """Print the lines: as they are, or on a terminal with their style and cut to its width."""
+    if not is_terminal():
+        for line in lines:
+            print(line.text)
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    for line in lines:
+        console.print(Text(line.text, style=line.style), no_wrap=True, overflow="ellipsis")
+
+
+def show_json(data: dict[str, Any]) -> None:
+    """Print one JSON document."""
+    print(json.dumps({"version": 1, **data}, indent=2))

@@ -1,0 +1,134 @@
+"""``slicer profiles``: the profiles there are, every value of one, and a file to begin with."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+import click
+
+from slicer import config, profile_report, profiles
+from slicer.cli import complete, output, say
+from slicer.cli.output import Column, Line
+from slicer.errors import SlicerError
+from slicer.record import as_dict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slicer.profile_report import Setting
+    from slicer.profiles import Config
+
+
+class FileExists(SlicerError):
+    """There is a configuration file already, and nobody said that it may go."""
+
+    kind = "file-exists"
+
+
+def _config() -> Config:
+    found = profiles.load(os.environ, profiles.host())
+    for warning in found.warnings:
+        say.line(warning)
+    return found
+
+
+@click.group(
+    "profiles",
+    short_help="Show profiles and where their values come from.",
+    invoke_without_command=True,
+    epilog="""\
+\b
+Read in this order, later files winning key by key:
+  /etc/slicer/config.toml, /etc/slicer/conf.d/*.toml,
+  ~/.config/slicer/config.toml, $SLICER_CONFIG""",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.pass_context
+def command(ctx: click.Context, as_json: bool) -> None:
+    """List the profiles that `slicer run --profile` takes."""
+    if ctx.invoked_subcommand is not None:
+        ctx.obj = as_json  # slicer profiles --json show NAME
+        return
+    found = _config()
+    rows = profile_report.summaries(found)
+    general = profile_report.general_settings(found)
+    if as_json:
+        output.show_json(
+            {"profiles": [as_dict(row) for row in rows], "settings": [as_dict(setting) for setting in general]}
+        )
+        return
+    columns = (
+        Column("PROFILE", cap=20), Column("SLICE"), Column("GPUS", right=True), Column("SLOTS", right=True),
+        Column("INHERITS", cap=20), Column("DESCRIPTION"),
+    )  # fmt: skip
+    cells = [
+        (
+            f"{row.name} *" if row.is_default else row.name, row.slice, str(row.gpus), str(row.cpu_slots),
+            ", ".join(row.inherits) or "-", row.description or "-",
+        )
+        for row in rows
+    ]  # fmt: skip
+    output.show([*output.table(columns, cells), Line(""), Line("* without --profile"), Line(""), *_settings(general)])
+
+
+@command.command("show")
+@click.argument("name", required=False, shell_complete=complete.profiles)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.pass_obj
+def show(outer_json: bool, name: str | None, as_json: bool) -> None:
+    """Show every value of a profile and where it comes from. Without NAME: of the default one."""
+    found = _config()
+    settings = profile_report.settings(found, name)
+    shown = name or found.default_profile
+    if as_json or outer_json:
+        output.show_json({"profile": shown, "settings": [as_dict(setting) for setting in settings]})
+    else:
+        about = {setting.name: setting.value for setting in settings}["description"]
+        rest = tuple(setting for setting in settings if setting.name != "description")
+        heading = Line(f"{shown}: {about}" if about else shown)
+        output.show([heading, Line(""), *_settings(rest)])
+
+
+def _settings(settings: tuple[Setting, ...]) -> list[Line]:
+    columns = (Column("SETTING"), Column("VALUE", cap=40), Column("FROM"))
+    rows = [(setting.name, setting.value or '""', setting.source) for setting in settings]
+    return output.table(columns, rows)
+
+
+@command.command("init")
+@click.option("--system", "where", flag_value="system", help="Write /etc/slicer/config.toml (root's default).")
+@click.option("--user", "where", flag_value="user", help="Write your own file (everybody else's default).")
+@click.option("--force", is_flag=True, help="Replace a file that is there; it is kept with a ~ after its name.")
+def init(where: str | None, force: bool) -> None:
+    """Write a configuration file in which every built-in value stands as a comment."""
+    is_system = where == "system" or (where is None and os.geteuid() == 0)
+    path = f"{config.SYSTEM_DIR}/config.toml" if is_system else config.user_file(os.environ)
+    if not path:
+        raise SlicerError("you have no home directory", hint="set HOME or XDG_CONFIG_HOME")
+    text = profile_report.default_config_text(profiles.host())
+    try:
+        kept = _write(path, text, force=force)
+    except OSError as error:
+        raise SlicerError(f"cannot be written: {error.strerror}", where=path, hint="--user writes your own" * is_system) from error
+    print(f"wrote {path}" + (f" (the old one is {kept})" if kept else ""))
+
+
+def _write(path: str, text: str, *, force: bool) -> str:
+    """Write a new file; the name under which an old one is kept, "" when there was none."""
+    os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
+    exists = os.path.lexists(path)
+    if exists and not force:
+        hint = "--force replaces it and keeps it as a backup"
+        raise FileExists("there is a configuration already", where=path, hint=hint)
+    temporary = f"{path}.{os.getpid()}.tmp"
+    try:
+        with open(temporary, "x", encoding="utf-8") as file:
+            file.write(text)
+        if exists:
+            os.replace(path, f"{path}~")
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+    return f"{path}~" if exists else ""

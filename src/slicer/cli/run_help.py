@@ -1,0 +1,99 @@
+"""``slicer run`` as click sees it, for ``--help`` and completion: made from the table of its fast parser."""
+
+from __future__ import annotations
+
+import click
+
+from slicer.cli import complete
+from slicer.cli.runoptions import DEFAULTS, OPTIONS, Option
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_HELP = """\
+Run a command in a transient systemd scope of its own.
+
+The command gets the limits of a profile and a lease on the GPUs and CPU slots that the profile asks for. It
+waits until they are free, and they stay its own until the last process of the scope is gone. Everything
+from the first word that is not an option belongs to the command; `--` before it is allowed, not needed.
+
+Without systemd (containers) limits are best effort; `slicer run --dry-run` shows what acts here.
+"""
+
+_EPILOG = """\
+\b
+Examples:
+  slicer run -- make -j8
+      Under the default profile (light): no lease, low weight.
+  slicer run --profile heavy --name backup --expect 20m -- tar cJf b.txz src
+      Waits for a CPU slot; others see who holds it, and for how long.
+  slicer run --gpus 2 --timeout 12h -- torchrun train.py
+      Two whole GPUs, and an end to it.
+  slicer run --gpus 1 --no-wait -- ./infer || handle $?
+      75 when busy, with one line of JSON on stderr about the holder.
+  slicer run --set MemoryMax=8G --set CPUQuota=200% -- ./job
+      Limits in systemd's own words, over those of the profile.
+  slicer run --profile gpu --dry-run -- python train.py
+      What would be done, with the source of every value.
+
+\b
+On stderr, unless --quiet: who holds what the job waits for, when it was
+acquired, and how the job ended. The command's own output is left alone.
+
+\b
+Exit codes:
+  the command's own, 128+N when signal N ended it, and
+    2  the command line cannot be right (an unknown profile, too many GPUs)
+   75  busy, with --no-wait
+  124  over the --timeout
+  125  slicer itself failed: configuration, state directory, systemd
+  126  the command cannot be executed
+  127  the command is not found
+
+\b
+Environment:
+  SLICER_SKIP_GPU_LOCK=1  the job does not use the GPU: take no lease on one
+                          (PSRUN_SKIP_GPU_LOCK likewise)
+  GPU_LOCK_HELD=1         a wrapper around slicer holds the GPU already
+  CPU_RUN_SLOTS=N         heavy CPU jobs at a time
+  CPU_RUN_THREADS=N       threads a job
+"""
+
+_COMPLETIONS = {"profile": complete.profiles}
+
+
+def _click_option(option: Option) -> click.Option:
+    made: dict[str, Any] = {"help": option.help}
+    if option.metavar:
+        made |= {"metavar": option.metavar, "type": str, "multiple": option.many}
+        if option.choices:
+            made |= {"type": click.Choice(option.choices), "metavar": "|".join(option.choices)}
+        if option.field == "outcome":
+            made["type"] = click.Path()
+        if option.field in _COMPLETIONS:
+            made["shell_complete"] = _COMPLETIONS[option.field]
+    else:
+        made |= {"is_flag": True, "flag_value": option.value, "type": click.UNPROCESSED}
+    return click.Option([*option.names, option.field], default=DEFAULTS[option.field], **made)
+
+
+def _run(command: tuple[str, ...], **options: Any) -> None:
+    from slicer.cli.run import perform
+
+    raise click.exceptions.Exit(perform({**options, "help": False}, command))
+
+
+command = click.Command(
+    "run",
+    help=_HELP,
+    short_help="Run a command in a scope, with its lease.",
+    epilog=_EPILOG,
+    callback=_run,
+    params=[
+        *(_click_option(option) for option in OPTIONS if option.field != "help"),
+        click.Argument(["command"], nargs=-1, type=click.UNPROCESSED, shell_complete=complete.command_line),
+    ],
+    context_settings={"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]},
+    options_metavar="[OPTIONS] [--]",
+)

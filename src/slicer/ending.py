@@ -1,0 +1,96 @@
+"""The end of a job: its outcome, written down wherever it is wanted, and the lease given back.
+
+Called by the outer half of the supervisor, or by the keeper when the outer half is dead.
+"""
+
+from __future__ import annotations
+
+from slicer import history
+from slicer.errors import EX_TIMEOUT, SlicerError
+from slicer.job import tell
+from slicer.model import Outcome
+from slicer.report import Exit, exit_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from slicer.job import Job, Started
+    from slicer.ledger import HeldLease
+    from slicer.model import Usage
+    from slicer.report import Report
+
+
+def outcome_of(
+    job: Job, started: Started, report: Report, usage: Usage, held: HeldLease,
+    enforced: tuple[tuple[str, ...], tuple[str, ...]],
+) -> Outcome:  # fmt: skip
+    """The outcome of a job that ran. ``enforced``: the directives that act here, and those that do not."""
+    lease = held.lease
+    ended = exit_of(report.status)
+    if report.reason == "timeout":
+        ended = Exit(EX_TIMEOUT, ended.signal)
+    return Outcome(
+        job=job.id,
+        name=job.name,
+        command=job.command,
+        profile=job.profile.name,
+        backend=lease.backend,
+        manager=job.spec.manager,
+        unit=lease.unit,
+        slice=job.spec.slice,
+        gpus=lease.gpus,
+        cpu_slots=lease.cpu_slots,
+        uid=lease.uid,
+        reason=report.reason,
+        exit_code=ended.code,
+        signal=ended.signal,
+        started_at=started.started_at,
+        waited_s=job.waited_s,
+        wall_s=report.wall_s,
+        usage=usage,
+        leftovers=report.leftovers,
+        enforced=enforced[0],
+        not_enforced=enforced[1],
+    )
+
+
+def settle(job: Job, outcome: Outcome, held: HeldLease, warn: Callable[[str], None]) -> None:
+    """Tell the journal, let the next one in, and only then write: a slow disk keeps nobody waiting.
+
+    What fails on the way is said (``warn``, and an event) and stops nothing.
+    """
+    used = outcome.usage
+    if outcome.leftovers:
+        tell(job, "stopped", leftovers=outcome.leftovers)
+    tell(
+        job, "finished", reason=outcome.reason, exit_code=outcome.exit_code, wall_s=round(outcome.wall_s, 3),
+        cpu_s=used.cpu_s, memory_peak_bytes=used.memory_peak_bytes,
+    )  # fmt: skip
+    release(job, held)
+    for write in (_to_history, _to_file):
+        try:
+            warning = write(job, outcome)
+        except SlicerError as error:
+            warning = str(error)
+        if warning:
+            warn(warning)
+            tell(job, "error", message=warning)
+
+
+def release(job: Job, held: HeldLease) -> None:
+    """Give the lease back and say so."""
+    held.release()
+    tell(job, "released")
+
+
+def _to_history(job: Job, outcome: Outcome) -> str | None:
+    return history.append(outcome, job.history_path)
+
+
+def _to_file(job: Job, outcome: Outcome) -> str | None:
+    if job.outcome_path:
+        from slicer.outcome_file import write
+
+        write(outcome, job.outcome_path)
+    return None

@@ -1,0 +1,46 @@
+"""A job on its way from the lease to the outcome."""
+
+from __future__ import annotations
+
+from slicer.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slicer import journal
+    from slicer.model import Profile, ScopeSpec
+
+
+@record
+class Job:
+    """A command that is ready to be started: everything settled but the process."""
+
+    id: str
+    name: str
+    command: tuple[str, ...]
+    program: str  # path to execute
+    env: dict[str, str]
+    profile: Profile
+    spec: ScopeSpec
+    waited_s: float
+    outcome_path: str  # where --outcome wants the JSON; "" for nowhere
+    history_path: str
+    with_journal: bool  # the command's output goes to the journal too
+
+
+@record
+class Started:
+    """When and where a job's command began."""
+
+    cgroup: str  # as /proc/PID/cgroup names it; "" without systemd
+    started_at: float  # seconds since the epoch
+    began: float  # monotonic seconds, from before the scope's start
+
+
+def tell(job: Job, kind: journal.Kind, *, message: str = "", **more: str | float | None) -> None:
+    """Send one event of the job to the journal."""
+    from slicer import journal
+
+    journal.event(
+        kind, job=job.id, name=job.name or job.command[0], unit=job.spec.unit, manager=job.spec.manager,
+        message=message, fields=more,
+    )  # fmt: skip
