@@ -21,7 +21,7 @@ machine: $(VENV)/stamp
 	@$(PY) -m tests.machines shell --suite $(SUITE) --machine $(MACHINE)
 
 run: $(VENV)/stamp
-	sh tools/demo.sh
+	sh tools/demo.sh $(VENV)
 
 bench: $(VENV)/stamp
 	$(PY) -m bench

@@ -34,9 +34,8 @@ def _launch(where: str, samples: dict[str, list[float]]) -> str:
         ms = [f"{value * 1e3:.1f}" for value in (median(values), deciles[0], deciles[-1])]
         rows.append(f"| {name} | {' | '.join(ms)} | {median(values) / base:.2f} |")
     ratio = median(samples["slicer run --profile heavy"]) / base
-    rows.append(
-        f"\nBar: `slicer run` at most {LAUNCH_BAR:.1f} times the first row: {_verdict(ratio <= LAUNCH_BAR)} ({ratio:.2f})."
-    )
+    verdict = _verdict(ratio <= LAUNCH_BAR)
+    rows.append(f"\nBar: `slicer run` at most {LAUNCH_BAR:.1f} times the first row: {verdict} ({ratio:.2f}).")
     return "\n".join(rows)
 
 

@@ -9,6 +9,7 @@ import sys
 
 def main() -> None:
     """Run the command line in sys.argv and exit with its code."""
+    _hold_standard_descriptors()
     arguments = sys.argv[1:]
     if arguments[:1] == ["run"]:
         gc.disable()  # a supervisor makes no garbage worth collecting, and forks share more memory
@@ -19,6 +20,18 @@ def main() -> None:
     from slicer.cli.app import main as other
 
     sys.exit(other(arguments))
+
+
+def _hold_standard_descriptors() -> None:
+    """Where a caller closed 0, 1 or 2: keep our own files from landing there, where messages are written.
+
+    The placeholders close on exec, so that the command finds what the caller left it.
+    """
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number: fd
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ def _io_bytes(directory: str) -> tuple[int | None, int | None]:
     for line in lines:
         for item in line.split()[1:]:
             key, _, value = item.partition("=")
-            if key in totals:
+            if key in totals and value.isdigit():
                 totals[key] += int(value)
     return totals["rbytes"], totals["wbytes"]
 

@@ -105,45 +105,64 @@ def run(ask: Ask, environ: Mapping[str, str], observer: Observer) -> Outcome:
     settled = plan(ask, environ, book)
     for warning in settled.config.warnings:
         observer.notice(warning)
-    backend, held, job = _ready(settled, book, observer)
-    if ask.exec:
-        supervisor.execute(job, backend, held)
-    return supervisor.run(job, backend, held, observer.notice)
-
-
-def _ready(settled: Plan, book: Ledger, observer: Observer) -> tuple[Backend, HeldLease, Job]:
     backend = choose_backend(settled)
-    if settled.ask.exec and backend.name == "plain":
+    if ask.exec and backend.name == "plain":
         raise UsageError("--exec needs systemd: without a scope nothing would hold the lease", where="--exec")
     # Whatever does not need the lease happens before it: a waiting job starts with one D-Bus call.
     backend.prepare()
     if backend.notice:
         observer.notice(backend.notice)
+    want = _want(settled, backend)
+    held, waited_s = _acquire(settled, want, book, backend, observer)
+    try:
+        job = _job(settled, want, held, waited_s)
+    except BaseException:
+        held.release()
+        raise
+    if ask.exec:
+        supervisor.execute(job, backend, held)
+    return supervisor.run(job, backend, held, observer.notice)
+
+
+@record
+class _Want:
+    """What is asked of the ledger, and for which scope. ``draft`` is the lease without its GPUs."""
+
+    request: Request
+    draft: Lease
+    inventory: Inventory
+    spec: ScopeSpec
+
+
+def _want(settled: Plan, backend: Backend) -> _Want:
+    ask = settled.ask
     gpus = _gpus() if settled.need_gpus else ()
-    inventory = Inventory(tuple(gpu.uuid for gpu in gpus), settled.config.slots_cpu)
-    ask, profile = settled.ask, settled.profile
     job_id = os.urandom(6).hex()
-    spec = _spec(settled, backend, job_id)
+    spec = scope.spec(settled.profile, backend.manager, job_id, ask.name, ask.command)
+    if settled.nested:  # its events belong to the scope in which it really runs
+        spec = replace(spec, unit=settled.held.leases[-1].unit)
     request = Request(job_id, ask.name, ask.command, settled.need_gpus, settled.need_cpu_slots, ask.expect_s)
-    draft = _draft(settled, backend, spec, request)
-    if settled.nested:
-        held, waited_s = HeldLease(book, draft), 0.0
-    else:
-        held, waited_s = _acquire(book, request, draft, inventory, settled, spec, backend, observer)
-    job = Job(
-        id=job_id,
+    inventory = Inventory(tuple(gpu.uuid for gpu in gpus), settled.config.slots_cpu)
+    return _Want(request, _draft(settled, backend, spec, request), inventory, spec)
+
+
+def _job(settled: Plan, want: _Want, held: HeldLease, waited_s: float) -> Job:
+    from slicer.history import default_path
+
+    ask = settled.ask
+    return Job(
+        id=want.request.job,
         name=ask.name,
         command=ask.command,
         program=settled.program,
-        env=environment(settled, held.lease.gpus, job_id),
-        profile=profile,
-        spec=spec,
+        env=environment(settled, held.lease.gpus, want.request.job),
+        profile=settled.profile,
+        spec=want.spec,
         waited_s=waited_s,
         outcome_path=os.path.abspath(ask.outcome_path) if ask.outcome_path else "",
-        history_path=_history_path(settled.environ),
+        history_path=default_path(settled.environ),
         with_journal=ask.journal,
     )
-    return backend, held, job
 
 
 def choose_backend(settled: Plan) -> Backend:
@@ -153,12 +172,6 @@ def choose_backend(settled: Plan) -> Backend:
 
         return InnerBackend("system" if os.geteuid() == 0 else "user", settled.held.leases[-1])
     return backends.choose(settled.ask.backend, os.geteuid())
-
-
-def _spec(settled: Plan, backend: Backend, job_id: str) -> ScopeSpec:
-    spec = scope.spec(settled.profile, backend.manager, job_id, settled.ask.name, settled.ask.command)
-    # A nested job's events belong to the scope in which it really runs.
-    return replace(spec, unit=settled.held.leases[-1].unit) if settled.nested else spec
 
 
 def _draft(settled: Plan, backend: Backend, spec: ScopeSpec, request: Request) -> Lease:
@@ -184,19 +197,21 @@ def _draft(settled: Plan, backend: Backend, spec: ScopeSpec, request: Request) -
 
 
 def _acquire(
-    book: Ledger, request: Request, draft: Lease, inventory: Inventory, settled: Plan, spec: ScopeSpec,
-    backend: Backend, observer: Observer,
-) -> tuple[HeldLease, float]:  # fmt: skip
+    settled: Plan, want: _Want, book: Ledger, backend: Backend, observer: Observer
+) -> tuple[HeldLease, float]:
+    """The lease and how long it took to get it, in seconds. Raises BusyError with --no-wait."""
+    if settled.nested:
+        return HeldLease(book, want.draft), 0.0
     began = ledger.now_s()
     if not settled.ask.wait:
-        held = ledger.raise_if_busy(book.acquire(request, draft, inventory))
+        held = ledger.raise_if_busy(book.acquire(want.request, want.draft, want.inventory))
     else:
-        found = book.acquire_or_queue(request, draft, inventory)
+        found = book.acquire_or_queue(want.request, want.draft, want.inventory)
         if isinstance(found, HeldLease):
             held = found
         else:
             observer.waiting(found.busy)
-            journal_waiting(request, spec, found.busy)
+            journal_waiting(want.request, want.spec, found.busy)
             backend.close()  # a bus has room for some 256 connections, and a queue may be longer
             with found:
                 held = found.wait()
@@ -241,12 +256,6 @@ def environment(settled: Plan, gpus: tuple[str, ...], job_id: str) -> dict[str, 
     if settled.nested:
         marker = ",".join(lease.job for lease in settled.held.leases)
     return scope.environment(settled.environ, profile, profiles.thread_env(profile.threads), gpu, marker)
-
-
-def _history_path(environ: Mapping[str, str]) -> str:
-    from slicer.history import default_path
-
-    return default_path(environ)
 
 
 def find_program(command: tuple[str, ...], environ: Mapping[str, str]) -> str:

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 @record
 class Held:
-    """The leases of the jobs around us, outermost first, and whether a foreign wrapper holds the GPU lock (GPU_LOCK_HELD)."""
+    """The leases of the jobs around us, outermost first, and whether a foreign wrapper holds the GPU lock
+    (GPU_LOCK_HELD).
+    """
 
     leases: tuple[Lease, ...]
     foreign_gpu: bool

@@ -54,7 +54,7 @@ def find(word: str, seen: Snapshot) -> Lease | Ticket:
 
     Raises UnknownJob, or AmbiguousJob naming the candidates.
     """
-    entries = (*seen.leases, *seen.tickets)
+    entries: tuple[Lease | Ticket, ...] = (*seen.leases, *seen.tickets)
     id_of_unit = word.removesuffix(".scope").removeprefix("slicer-")
     for entry in entries:
         if entry.job in (word, id_of_unit):

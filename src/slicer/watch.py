@@ -50,7 +50,10 @@ class LedgerWatch:
         if self._fd < 0:
             raise _failure(self._directory)
         for folder in ("leases", "tickets"):
-            self._add(f"{self._directory}/{folder}", _OWNER_LEFT)
+            path = f"{self._directory}/{folder}"
+            if not self._add(path, _OWNER_LEFT):
+                os.close(self._fd)
+                raise _failure(path)
         return self
 
     def __exit__(

@@ -95,7 +95,7 @@ def _extract_kernel(tree: Path, draft: Path, log: Path) -> None:
 def build_disk(tree: Path, disk: Path) -> None:
     """Make the ext4 file `disk` from a tree, readable by every user."""
     # No journal: every boot starts from this file and throws its changes away.
-    mke2fs = ["mke2fs", "-q", "-F", "-t", "ext4", "-O", "^has_journal", "-L", "root", "-d", tree]
+    mke2fs: Words = ["mke2fs", "-q", "-F", "-t", "ext4", "-O", "^has_journal", "-L", "root", "-d", tree]
     check(as_root([*mke2fs, disk, DISK_SIZE]))
     check(as_root(["chmod", "644", disk]))
 

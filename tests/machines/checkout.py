@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from tests.machines.host import REPO, check
@@ -19,6 +19,8 @@ INSTALL = [
     "exec /opt/slicer/bin/pip --disable-pip-version-check --no-cache-dir install --quiet "
     "--no-index --no-deps --force-reinstall --root-user-action=ignore /wheel/*.whl",
 ]
+
+DRIVE_SIZE = "512M"
 
 _NOT_SOURCE = shutil.ignore_patterns(
     ".git", ".venv", "__pycache__", ".*_cache", ".hypothesis", "build", "dist", "*.egg-info", "results"
@@ -37,12 +39,25 @@ def wheel() -> Iterator[Path]:
         yield out
 
 
+def make_drive(drive: Path, *, bare: bool) -> None:
+    """Make an ext4 file, labelled slicer-src, of the checkout (/source) and, unless `bare`, its wheel."""
+    with tempfile.TemporaryDirectory(prefix="content-", dir=drive.parent) as scratch:
+        content = Path(scratch)
+        copy(content / "source")
+        with nullcontext(None) if bare else wheel() as built:
+            if built is None:
+                (content / "wheel").mkdir()
+            else:
+                shutil.copytree(built, content / "wheel")
+        check(["mke2fs", "-q", "-t", "ext4", "-L", "slicer-src", "-d", content, drive, DRIVE_SIZE])
+
+
 def copy(target: Path) -> None:
     """The checkout's files, uncommitted ones too, without what is built or cached."""
     shutil.copytree(REPO, target, ignore=_NOT_SOURCE, symlinks=True)
 
 
 def _isolation() -> list[str]:
-    """No build environment of its own (seconds, and the network) where setuptools is at hand, as in our venv."""
+    """No build environment (seconds, and the network) where setuptools is at hand, as in our venv."""
     probe = subprocess.run([sys.executable, "-c", "import setuptools, wheel"], capture_output=True)
     return ["--no-build-isolation"] if probe.returncode == 0 else []

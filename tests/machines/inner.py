@@ -16,11 +16,14 @@ REPORT_FD = 3
 
 
 class Reporter:
-    """Writes {"report": …} for each phase of a test and {"finished": nodeid} after its last."""
+    """Writes {"started": nodeid} for a test, {"report": …} for each of its phases, {"finished": nodeid}."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         os.set_inheritable(REPORT_FD, False)
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._write({"started": nodeid})
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)

@@ -58,7 +58,7 @@ class NamespaceMachine:
         need_tools(NAMESPACE_TOOLS)
         as_root([])
         source = self._stack.enter_context(image.use(self.suite))
-        self._words = self._stack.enter_context(tempfile.TemporaryFile())
+        self._words = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 (the stack is one)
         with nullcontext(source.no_wheel) if self._bare else checkout.wheel() as wheel:
             plan = Plan(str(source.tree), source.key, str(REPO), str(wheel), str(image.mount_point()))
             self._guard = self._start_guard(plan)
@@ -131,6 +131,8 @@ class NamespaceMachine:
             raise
         finally:
             timer.cancel()
+        if self._guard.poll() is not None:
+            raise MachineError(f"the namespace machine died\n{self.diagnosis()}")
         return Result(command.argv, child.returncode, stdout, stderr, timed_out.is_set())
 
     def _time_out(self, command: Command, child: subprocess.Popen[bytes], flag: threading.Event) -> None:

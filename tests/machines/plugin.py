@@ -104,7 +104,7 @@ def variants(item: pytest.Item) -> list[Variant]:
 
 
 def suffix(kind: str, suite: str, kinds: list[str]) -> str:
-    """What tells this variant's name from the others'; nothing for a test's first kind on the default suite."""
+    """What tells this variant's name from the others'; nothing for the first kind on the default suite."""
     parts = [kind] if kind != kinds[0] else []
     parts += [suite] if suite != DEFAULT_SUITE else []
     return "-".join(parts)
@@ -141,7 +141,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def rank(item: pytest.Item) -> int:
-    """The ring's place in the order: this host, namespace machines, QEMU machines, each on the default suite first."""
+    """The ring's place in the order: this host, namespace machines, QEMU machines; default suite first."""
     if not isinstance(item, MachineItem):
         return 0
     return 1 + 2 * (item.target.kind == "qemu") + (item.target.suite != DEFAULT_SUITE)
@@ -174,7 +174,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
 
 
 class Rings:
-    """The session's rings. Those of a kind run one after another in a thread: two emulated machines would fight."""
+    """The session's rings. Those of a kind run one after another: two emulated machines would fight."""
 
     def __init__(self, config: pytest.Config, items: list[MachineItem]) -> None:
         self._config = config
@@ -194,7 +194,7 @@ class Rings:
             self._threads[kind].start()
 
     def reports(self, item: MachineItem) -> list[pytest.TestReport]:
-        """The item's reports, waited for; a missing machine skips it, or fails it in CI, as does a broken one."""
+        """The item's reports, waited for; a missing machine skips it, or fails it in CI."""
         self.start(item.target.kind)
         try:
             serialised = self._rings[item.target].reports(item.inner_id)
@@ -212,11 +212,15 @@ class Rings:
         for ring in self._rings.values():
             ring.abort("the test session ended")
         for thread in self._threads.values():
-            thread.join(30.0)
+            # One that builds an image goes on until this process ends, and the build ends with it.
+            thread.join(10.0)
 
     def _adopt(self, item: MachineItem, data: dict[str, object]) -> pytest.TestReport:
         report = self._config.hook.pytest_report_from_serializable(config=self._config, data=data)
         assert isinstance(report, pytest.TestReport)
+        if isinstance(report.longrepr, list):  # a skip's (path, line, reason), which JSON made a list
+            path, line, reason = report.longrepr
+            report.longrepr = (path.replace("/src", str(self._config.rootpath), 1), line, reason)
         report.nodeid = item.nodeid
         report.location = item.location
         report.user_properties.append(("machine", str(item.target)))

@@ -1,4 +1,4 @@
-"""The QEMU machine: Debian's own kernel in a virtual machine, where every limit is enforced. Runs without root."""
+"""The QEMU machine: Debian's own kernel in a virtual machine, where limits act. Runs without root."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 
 from tests.machines import checkout, image
-from tests.machines.host import QEMU_TOOLS, REPO, MachineError, Unavailable, check, need_tools, tail, tool
+from tests.machines.host import QEMU_TOOLS, REPO, MachineError, Unavailable, need_tools, tail, tool
 from tests.machines.image import Image
 from tests.machines.machine import Command, Result
 from tests.machines.recipe import Suite
@@ -26,7 +26,6 @@ CPUS = 2
 BOOT_DEADLINE_S = {"kvm": 40.0, "tcg": 300.0}
 END_DEADLINE_S = 10.0
 KILL_GRACE_S = 60.0
-DRIVE_SIZE = "512M"
 
 # The drive's two directories appear where they are in the namespace machine.
 _MOUNT_DRIVE = (
@@ -39,8 +38,8 @@ class QemuMachine:
     """A booted virtual machine with this checkout at /src (read-only) and, unless `bare`, slicer installed.
 
     Entering it raises Unavailable where this host cannot have one, MachineError when it does not boot.
-    Leaving it, or this process's death by whatever cause, ends it and leaves nothing behind. With `console`, the
-    terminal of this process is its serial console.
+    Leaving it, or this process's death by whatever cause, ends it and leaves nothing behind. With `console`,
+    the terminal of this process is its serial console.
     """
 
     kind = "qemu"
@@ -51,6 +50,7 @@ class QemuMachine:
         self._console = console
         self._stack = ExitStack()
         self._last_words = ""
+        self._left = False
 
     def __enter__(self) -> QemuMachine:
         try:
@@ -61,6 +61,7 @@ class QemuMachine:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        self._left = True
         self._stack.close()
 
     def _start(self) -> None:
@@ -68,26 +69,12 @@ class QemuMachine:
         if platform.machine() != "x86_64":
             raise Unavailable(f"the QEMU machine is for x86_64, this is {platform.machine()}")
         source = self._stack.enter_context(image.use(self.suite, disk=True))
-        drive = self._make_drive()
-        self._boot_somehow(source, drive)
+        self._boot_somehow(source)
         self._execute_checked(["sh", "-euc", _MOUNT_DRIVE])
         if not self._bare:
             self._execute_checked(checkout.INSTALL)
 
-    def _make_drive(self) -> Path:
-        """An ext4 file with the checkout and its wheel."""
-        content = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="slicer-drive-")))
-        drive = content / "drive.img"
-        checkout.copy(content / "tree" / "source")
-        with nullcontext(None) if self._bare else checkout.wheel() as wheel:
-            if wheel is None:
-                (content / "tree" / "wheel").mkdir()
-            else:
-                shutil.copytree(wheel, content / "tree" / "wheel")
-        check(["mke2fs", "-q", "-t", "ext4", "-L", "slicer-src", "-d", content / "tree", drive, DRIVE_SIZE])
-        return drive
-
-    def _boot_somehow(self, source: Image, drive: Path) -> None:
+    def _boot_somehow(self, source: Image) -> None:
         """Boot with KVM if it works here, which is found out by trying, once per kernel; else with TCG."""
         verdict = image.cache_root() / f"kvm-{platform.release()}"
         wanted = os.environ.get("SLICER_QEMU_ACCEL")
@@ -95,31 +82,35 @@ class QemuMachine:
             wanted = "tcg"
         if wanted != "tcg":
             try:
-                self._boot(source, drive, "kvm")
+                self._boot(source, "kvm")
             except MachineError:
-                if wanted == "kvm":
+                if wanted == "kvm" or self._left:
                     raise
                 verdict.write_text("broken")
             else:
                 return
-        self._boot(source, drive, "tcg")
+        self._boot(source, "tcg")
 
-    def _boot(self, source: Image, drive: Path, accelerator: str) -> None:
+    def _boot(self, source: Image, accelerator: str) -> None:
         # The tether removes this directory, even if this process is killed.
         scratch = Path(tempfile.mkdtemp(prefix="slicer-qemu-"))
-        shutil.copy(drive, scratch / drive.name)
         self._log = scratch / "console.log"
-        self._qemu = self._start_qemu(source, scratch, accelerator)
         try:
-            self._wire = Wire(scratch / "agent.sock", alive=lambda: self._qemu.poll() is None)
+            checkout.make_drive(scratch / "drive.img", bare=self._bare)
+            qemu = self._start_qemu(source, scratch, accelerator)
+        except BaseException:
+            shutil.rmtree(scratch)
+            raise
+        self._qemu = qemu
+        self._stack.callback(self._end, qemu)
+        try:
+            self._wire = Wire(scratch / "agent.sock", alive=lambda: qemu.poll() is None)
             deadline_s = BOOT_DEADLINE_S[accelerator]
             if not self._wire.wait_ready(deadline_s):
                 raise MachineError(f"the {self.suite.name} QEMU machine did not boot within {deadline_s:g} s")
         except MachineError as error:
-            diagnosis = self.diagnosis()
-            self._end()
-            raise MachineError(f"{error} ({accelerator})\n{diagnosis}") from error
-        self._stack.callback(self._end)
+            self._end(qemu)
+            raise MachineError(f"{error} ({accelerator})\n{self.diagnosis()}") from error
 
     def _start_qemu(self, source: Image, scratch: Path, accelerator: str) -> subprocess.Popen[bytes]:
         tether = [sys.executable, "-m", "tests.machines.tether", "--remove", str(scratch)]
@@ -177,13 +168,16 @@ class QemuMachine:
         stdout, stderr = bytearray(), bytearray()
         sinks = {"stdout": on_output or stdout.extend, "stderr": stderr.extend}
         call = self._wire.call(command.words(self.kind, self.suite), command.input)
-        code = call.wait(timeout_s, sinks)
-        timed_out = code is None
+        try:
+            code = call.wait(timeout_s, sinks)
+            timed_out = code is None
+            if code is None:
+                self._wire.call(command.kill_words(), b"")
+                code = call.wait(KILL_GRACE_S, sinks)
+        except MachineError as error:
+            raise MachineError(f"{error}\n{self.diagnosis()}") from error
         if code is None:
-            self._wire.call(command.kill_words(), b"")
-            code = call.wait(KILL_GRACE_S, sinks)
-        if code is None:
-            raise MachineError(f"the QEMU machine does not answer:\n{self.diagnosis()}")
+            raise MachineError(f"the QEMU machine does not answer\n{self.diagnosis()}")
         out, err = (bytes(data).decode(errors="replace") for data in (stdout, stderr))
         return Result(command.argv, code, out, err, timed_out)
 
@@ -215,9 +209,9 @@ class QemuMachine:
         texts = [_read(path) for path in (self._log.with_name("qemu.log"), self._log)]
         return tail("\n".join(text for text in texts if text)) or self._last_words
 
-    def _end(self) -> None:
+    def _end(self, qemu: subprocess.Popen[bytes]) -> None:
         self._last_words = self.diagnosis()
-        end_tethered(self._qemu, END_DEADLINE_S)
+        end_tethered(qemu, END_DEADLINE_S)
 
 
 def _read(path: Path) -> str:

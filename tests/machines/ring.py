@@ -63,6 +63,7 @@ class Ring:
         self._options = options
         self._reports: dict[str, list[dict[str, Any]]] = {}
         self._finished: set[str] = set()
+        self._running = ""
         self._over: MachineError | None = None
         self._changed = threading.Condition()
         self._machine: Machine | None = None
@@ -71,18 +72,20 @@ class Ring:
 
     def run(self) -> None:
         """Boot the machine, run the tests, end it. Never raises: `reports` tells what went wrong."""
+        over: MachineError
         try:
             if self._aborted is None:
-                with self.target.machine() as machine:
-                    self._machine = machine
-                    self._test(machine)
-            over = MachineError(f"pytest in the {self.target} did not finish this test{self._output()}")
+                self._machine = self.target.machine()
+                with self._machine as machine:
+                    over = MachineError(f"pytest in the {self.target} {self._test(machine)}")
+            else:
+                over = MachineError(self._aborted)
         except Unavailable as reason:
             over = Unavailable(f"no {self.target}: {reason}")
         except MachineError as error:
-            over = MachineError(f"the {self.target} failed: {self._aborted or error}{self._output()}")
+            over = MachineError(f"the {self.target} failed: {self._aborted or error}")
         except Exception as error:  # a bug in here is every waiting test's failure, not a thread's silent end
-            over = MachineError(f"the {self.target} failed: {error!r}{self._output()}")
+            over = MachineError(f"the {self.target} failed: {error!r}")
         with self._changed:
             self._over = over
             self._changed.notify_all()
@@ -97,7 +100,9 @@ class Ring:
             if node_id in self._finished:
                 return self._reports[node_id]
             assert self._over is not None
-            raise self._over
+            if isinstance(self._over, Unavailable):
+                raise self._over
+            raise MachineError(self._obituary(node_id))
 
     def abort(self, why: str) -> None:
         """End the machine and with it the run."""
@@ -106,7 +111,15 @@ class Ring:
         if machine is not None:
             machine.__exit__()
 
-    def _test(self, machine: Machine) -> None:
+    def _obituary(self, node_id: str) -> str:
+        """Why this test has no result; the whole story for the one that ran at the end, or if none did."""
+        if self._running not in ("", node_id):
+            return f"not run: {str(self._over).splitlines()[0]}, while {self._running} ran"
+        text = tail(self._parser.text(), lines=120)
+        return f"{self._over}\nThe last lines of its output:\n{text}" if text else str(self._over)
+
+    def _test(self, machine: Machine) -> str:
+        """Run pytest to its end and tell how it ended."""
         if self._aborted is not None:  # while it booted
             raise MachineError(self._aborted)
         limits = LIMITS[self.target.kind]
@@ -124,9 +137,12 @@ class Ring:
         finally:
             done.set()
             watch.join()
-        if result.timed_out:
-            raise MachineError(f"not finished after {limits.total_s:g} s")
         self._parser.feed(result.stderr.encode())
+        return (
+            f"was not done after {limits.total_s:g} s"
+            if result.timed_out
+            else f"ended with {result.returncode}"
+        )
 
     def _command(self, limits: Limits) -> Command:
         pytest = ["/opt/slicer/bin/python", "-m", "pytest", "-p", "no:cacheprovider"]
@@ -145,15 +161,14 @@ class Ring:
 
     def _take(self, record: dict[str, Any]) -> None:
         with self._changed:
-            if "finished" in record:
+            if "started" in record:
+                self._running = record["started"]
+            elif "finished" in record:
+                self._running = ""
                 self._finished.add(record["finished"])
                 self._changed.notify_all()
             else:
                 self._reports.setdefault(record["report"]["nodeid"], []).append(record["report"])
-
-    def _output(self) -> str:
-        text = tail(self._parser.text())
-        return f"\nThe last lines of its output:\n{text}" if text else ""
 
 
 class RecordParser:

@@ -15,7 +15,7 @@ def ci() -> bool:
 
 
 def wanted_suites() -> list[str]:
-    """$SLICER_TEST_SUITES, comma-separated; default trixie, in CI also bookworm. ValueError for unknown ones."""
+    """$SLICER_TEST_SUITES, comma-separated; default trixie, in CI also bookworm. ValueError for others."""
     default = f"{DEFAULT_SUITE},bookworm" if ci() else DEFAULT_SUITE
     suites = [name.strip() for name in os.environ.get("SLICER_TEST_SUITES", default).split(",")]
     unknown = sorted(set(suites) - set(recipe.SUITES))

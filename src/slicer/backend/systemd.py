@@ -260,7 +260,7 @@ def _no_bus(manager: Manager, error: BaseException) -> BackendError:
     if manager == "user":
         return BackendError(
             f"no connection to your user manager: {reason}",
-            hint=f"log in afresh, or as root: loginctl enable-linger {os.getuid()}; --backend plain does without",
+            hint=f"as root: loginctl enable-linger {os.getuid()}; or --backend plain, without systemd's limits",
         )
     return BackendError(
         f"no connection to systemd: {reason}",

@@ -12,6 +12,11 @@ from slicer import __version__
 from slicer.cli import say
 from slicer.errors import EX_OK, EX_SLICER, SlicerError, UsageError
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
 _INTERRUPTED = 130  # 128 + SIGINT, as a shell has it
 _BROKEN_PIPE = 141  # 128 + SIGPIPE
 
@@ -88,8 +93,14 @@ def main(arguments: list[str]) -> int:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
+    as_json = "--json" in _own(arguments)
+    return guarded(lambda: app.main(arguments, prog_name="slicer", standalone_mode=False), as_json=as_json)
+
+
+def guarded(action: Callable[[], Any], *, as_json: bool = False) -> int:
+    """Do something that prints; the exit code, which is what it returns if that is a number."""
     try:
-        code = app.main(arguments, prog_name="slicer", standalone_mode=False)
+        code = action()
         sys.stdout.flush()
     except BrokenPipeError:
         # Whoever read (head, less) has seen enough. Python would complain once more at its exit.
@@ -100,7 +111,7 @@ def main(arguments: list[str]) -> int:
     except SystemExit as leaving:  # click's completion
         return leaving.code if isinstance(leaving.code, int) else EX_OK
     except Exception as failure:
-        return _report(failure, as_json="--json" in _own(arguments))
+        return report(failure, as_json=as_json)
     return code if isinstance(code, int) else EX_OK
 
 
@@ -109,7 +120,7 @@ def _own(arguments: list[str]) -> list[str]:
     return arguments[: arguments.index("--")] if "--" in arguments else arguments
 
 
-def _report(failure: Exception, *, as_json: bool) -> int:
+def report(failure: Exception, *, as_json: bool = False) -> int:
     """Say on stderr what failed, as one line of text or of JSON; the exit code."""
     if os.environ.get("SLICER_DEBUG") == "1":
         sys.excepthook(type(failure), failure, failure.__traceback__)

@@ -22,8 +22,11 @@ def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[st
         seen = book.snapshot() if book else None
     except SlicerError:
         return []
-    entries = (*seen.leases, *seen.tickets) if seen else ()
-    return [word for entry in entries for word in (entry.name, entry.job) if word and word.startswith(incomplete)]
+    if seen is None:
+        return []
+    words = [word for lease in seen.leases for word in (lease.name, lease.job)]
+    words += [word for ticket in seen.tickets for word in (ticket.name, ticket.job)]
+    return [word for word in words if word and word.startswith(incomplete)]
 
 
 def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

@@ -60,7 +60,11 @@ def _overview(
 ) -> list[tuple[str, str]]:
     profile, ask = settled.profile, settled.ask
     limit = "none" if profile.timeout_s is None else format_duration(profile.timeout_s)
-    leftovers = "waited for" if profile.linger else f"ended, SIGKILL after {format_duration(scope.stop_timeout_s(profile))}"
+    leftovers = (
+        "waited for"
+        if profile.linger
+        else f"ended, SIGKILL after {format_duration(scope.stop_timeout_s(profile))}"
+    )
     chosen = "--profile" if ask.profile is not None else settled.config.sources["default_profile"]
     rows = [
         ("command", scope.describe(ask.command, limit=100_000)),
@@ -120,7 +124,10 @@ def _properties(settled: Plan, backend: Backend, spec: ScopeSpec) -> list[Line]:
     top = f"/user.slice/user-{uid}.slice/user@{uid}.service" if backend.manager == "user" else ""
     acting, idle = backend.enforced(spec, top)
     means = {name.partition(" ")[0]: name.partition(" ")[2].strip("()") for name in acting}
-    sources = {setting.name: setting.source for setting in settings(settled.config, settled.ask.profile, settled.ask.overrides)}
+    sources = {
+        setting.name: setting.source
+        for setting in settings(settled.config, settled.ask.profile, settled.ask.overrides)
+    }
     sources |= {"RuntimeMaxSec": settled.profile.sources["timeout_s"]}
     rows = [
         (

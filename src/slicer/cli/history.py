@@ -6,7 +6,7 @@ import time
 
 import click
 
-from slicer.cli import output
+from slicer.cli import output, say
 from slicer.cli.output import Column, Line
 from slicer.errors import UsageError
 from slicer.history import default_path, read
@@ -36,7 +36,15 @@ from the start of slicer until the lease. "-": not known here.
 The form of --json is in docs/json.md.""",
 )
 @click.argument("job", required=False)
-@click.option("-n", "--number", type=click.IntRange(min=0), metavar="N", default=20, show_default=True, help="The last N jobs; 0: all.")
+@click.option(
+    "-n",
+    "--number",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=20,
+    show_default=True,
+    help="The last N jobs; 0: all.",
+)
 @click.option("--name", metavar="PATTERN", help="Only jobs of that name; a shell pattern, such as 'train*'.")
 @click.option("--since", metavar="DURATION", help="Only jobs that began within this time (2h, 7d).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -49,7 +57,11 @@ def command(job: str | None, number: int, name: str | None, since: str | None, a
     path = default_path()
     outcomes = read(path, limit=number or None, name=name, job=job, since=began)
     if job is not None and not outcomes:
-        raise UnknownOutcome(f"no ended job {job!r}", where=path, hint="see slicer history; those that run are in slicer status")
+        raise UnknownOutcome(
+            f"no ended job {job!r}",
+            where=path,
+            hint="see slicer history; those that run are in slicer status",
+        )
     outcomes.reverse()  # the newest where the eye is: above the prompt
     if as_json:
         output.show_json({"outcomes": [outcome_json(outcome) for outcome in outcomes]})
@@ -70,8 +82,8 @@ def _seconds(text: str) -> float:
 def table(outcomes: list[Outcome], now: float) -> list[Line]:
     """One line a job. ``now`` is in seconds since the epoch."""
     columns = (
-        Column("STARTED"), Column("JOB"), Column("ENDED"), Column("WALL", right=True), Column("CPU", right=True),
-        Column("MEMORY", right=True), Column("WAITED", right=True), Column("NAME OR COMMAND"),
+        Column("STARTED"), Column("JOB"), Column("ENDED"), Column("WALL", right=True),
+        Column("CPU", right=True), Column("MEMORY", right=True), Column("WAITED", right=True), Column("NAME OR COMMAND"),
     )  # fmt: skip
     rows = [
         (
@@ -94,18 +106,8 @@ def ended(outcome: Outcome) -> str:
     if outcome.reason in ("oom-kill", "timeout", "stopped"):
         return outcome.reason
     if outcome.signal is not None:
-        return signal_name(outcome.signal)
+        return say.signal_name(outcome.signal)
     return "ok" if outcome.exit_code == 0 else f"exit {outcome.exit_code}"
-
-
-def signal_name(number: int) -> str:
-    """``SIGKILL``, or ``signal 40`` where it has no name."""
-    import signal
-
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _when(started_at: float, now: float) -> str:
@@ -121,10 +123,12 @@ def details(outcome: Outcome) -> list[Line]:
     """Every field of one outcome."""
     used = outcome.usage
     held = [f"GPU {uuid}" for uuid in outcome.gpus]
-    held += [f"{outcome.cpu_slots} CPU slot{'s' if outcome.cpu_slots > 1 else ''}"] if outcome.cpu_slots else []
+    held += (
+        [f"{outcome.cpu_slots} CPU slot{'s' if outcome.cpu_slots > 1 else ''}"] if outcome.cpu_slots else []
+    )
     code = f"{ended(outcome)}, exit code {outcome.exit_code}"
-    if outcome.signal is not None and signal_name(outcome.signal) != ended(outcome):
-        code += f", {signal_name(outcome.signal)}"
+    if outcome.signal is not None and say.signal_name(outcome.signal) != ended(outcome):
+        code += f", {say.signal_name(outcome.signal)}"
     return output.pairs(
         [
             ("job", outcome.job),
@@ -139,7 +143,10 @@ def details(outcome: Outcome) -> list[Line]:
             ("waited", format_duration(outcome.waited_s)),
             ("ended", code),
             ("wall time", format_duration(outcome.wall_s)),
-            ("CPU time", f"{_time(used.cpu_s)} (user {_time(used.cpu_user_s)}, system {_time(used.cpu_system_s)})"),
+            (
+                "CPU time",
+                f"{_time(used.cpu_s)} (user {_time(used.cpu_user_s)}, system {_time(used.cpu_system_s)})",
+            ),
             ("throttled", _time(used.throttled_s)),
             ("memory peak", format_size(used.memory_peak_bytes)),
             ("memory kills", "-" if used.oom_kills is None else str(used.oom_kills)),
@@ -164,5 +171,3 @@ def _stalled(outcome: Outcome) -> str:
     used = outcome.usage
     waits = (("CPU", used.pressure_cpu_s), ("memory", used.pressure_memory_s), ("IO", used.pressure_io_s))
     return ", ".join(f"{_time(seconds)} for {what}" for what, seconds in waits)
-
-

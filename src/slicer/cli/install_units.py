@@ -21,7 +21,9 @@ and cpu.slice as a whole, the group slicer whose members share one ledger,
 a history that it may read, and explanations for journalctl -x.""",
 )
 @click.option("--user", is_flag=True, help="Only slices for your own user manager; needs no root.")
-@click.option("--user-delegation", is_flag=True, help="Let user managers set IOWeight and AllowedCPUs too (a drop-in).")
+@click.option(
+    "--user-delegation", is_flag=True, help="Let user managers set IOWeight and AllowedCPUs too (a drop-in)."
+)
 @click.option("--root", metavar="DIR", default="/", help="Install below DIR, for an image or a package.")
 @click.option("--remove", "removing", is_flag=True, help="Take away what was installed.")
 @click.option("--force", is_flag=True, help="Overwrite, or remove, files that somebody edited as well.")

@@ -39,7 +39,9 @@ def visible(text: str) -> str:
     """Text that cannot break out of its line: what is not printable is escaped."""
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text
+    )
 
 
 def cut(text: str, most: int) -> str:
@@ -48,7 +50,7 @@ def cut(text: str, most: int) -> str:
 
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> list[Line]:
-    """A heading and one line a row, in columns that are as wide as they must be. The last may be of any width."""
+    """A heading and one line a row, in columns as wide as they must be."""
     capped = is_terminal()
     cells = [[visible(cell) for cell in row] for row in rows]
     if capped:

@@ -54,7 +54,10 @@ def command(ctx: click.Context, as_json: bool) -> None:
     general = profile_report.general_settings(found)
     if as_json:
         output.show_json(
-            {"profiles": [as_dict(row) for row in rows], "settings": [as_dict(setting) for setting in general]}
+            {
+                "profiles": [as_dict(row) for row in rows],
+                "settings": [as_dict(setting) for setting in general],
+            }
         )
         return
     columns = (
@@ -68,7 +71,9 @@ def command(ctx: click.Context, as_json: bool) -> None:
         )
         for row in rows
     ]  # fmt: skip
-    output.show([*output.table(columns, cells), Line(""), Line("* without --profile"), Line(""), *_settings(general)])
+    output.show(
+        [*output.table(columns, cells), Line(""), Line("* without --profile"), Line(""), *_settings(general)]
+    )
 
 
 @command.command("show")
@@ -96,9 +101,13 @@ def _settings(settings: tuple[Setting, ...]) -> list[Line]:
 
 
 @command.command("init")
-@click.option("--system", "where", flag_value="system", help="Write /etc/slicer/config.toml (root's default).")
+@click.option(
+    "--system", "where", flag_value="system", help="Write /etc/slicer/config.toml (root's default)."
+)
 @click.option("--user", "where", flag_value="user", help="Write your own file (everybody else's default).")
-@click.option("--force", is_flag=True, help="Replace a file that is there; it is kept with a ~ after its name.")
+@click.option(
+    "--force", is_flag=True, help="Replace a file that is there; it is kept with a ~ after its name."
+)
 def init(where: str | None, force: bool) -> None:
     """Write a configuration file in which every built-in value stands as a comment."""
     is_system = where == "system" or (where is None and os.geteuid() == 0)
@@ -109,7 +118,9 @@ def init(where: str | None, force: bool) -> None:
     try:
         kept = _write(path, text, force=force)
     except OSError as error:
-        raise SlicerError(f"cannot be written: {error.strerror}", where=path, hint="--user writes your own" * is_system) from error
+        raise SlicerError(
+            f"cannot be written: {error.strerror}", where=path, hint="--user writes your own" * is_system
+        ) from error
     print(f"wrote {path}" + (f" (the old one is {kept})" if kept else ""))
 
 

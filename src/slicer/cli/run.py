@@ -50,6 +50,10 @@ def perform(options: dict[str, Any], command: tuple[str, ...]) -> int:
         return failure.exit_code
     except _Interrupted as interrupted:
         return _die_of(interrupted.signo)
+    except Exception as failure:
+        from slicer.cli.app import report
+
+        return report(failure)
 
 
 def ask_of(options: dict[str, Any], command: tuple[str, ...]) -> Ask:
@@ -78,10 +82,10 @@ def ask_of(options: dict[str, Any], command: tuple[str, ...]) -> Ask:
 def _run(options: dict[str, Any], command: tuple[str, ...]) -> int:
     ask = ask_of(options, command)
     if options["dry_run"]:
+        from slicer.cli.app import guarded
         from slicer.cli.dryrun import show
 
-        show(ask)
-        return 0
+        return guarded(lambda: show(ask))
     messages = say.Messages(options["verbosity"])
     for signo in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(signo) != signal.SIG_IGN:
@@ -126,7 +130,9 @@ def _check_outcome(path: str) -> None:
     directory = os.path.dirname(os.path.realpath(path))
     fits = os.access(path, os.W_OK) if is_stream(path) else os.access(directory, os.W_OK | os.X_OK)
     if os.path.isdir(path) or not fits:
-        raise UsageError("cannot be written there", where=f"--outcome {path}", hint="name a file in a directory of yours")
+        raise UsageError(
+            "cannot be written there", where=f"--outcome {path}", hint="name a file in a directory of yours"
+        )
 
 
 def _help() -> int:

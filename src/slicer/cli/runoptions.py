@@ -28,23 +28,46 @@ class Option:
 
 
 OPTIONS = (
-    Option(("-p", "--profile"), "profile", "NAME", "Limits and needs from this profile (see `slicer profiles`)."),
+    Option(
+        ("-p", "--profile"), "profile", "NAME", "Limits and needs from this profile (see `slicer profiles`)."
+    ),
     Option(("-g", "--gpus"), "gpus", "N", "Take N whole GPUs."),
     Option(("-n", "--name"), "name", "NAME", "What others see while this job holds what they want."),
-    Option(("--expect",), "expect", "DURATION", "How long the job will hold its lease (15m, 2h); others see it."),
+    Option(
+        ("--expect",), "expect", "DURATION", "How long the job will hold its lease (15m, 2h); others see it."
+    ),
     Option(("--wait",), "wait", "", "Wait until what the job needs is free (default)."),
     Option(
-        ("--no-wait",), "wait", "", "When busy, print the holder as JSON and exit with 75 instead of waiting.", False
+        ("--no-wait",),
+        "wait",
+        "",
+        "When busy, print the holder as JSON and exit with 75 instead of waiting.",
+        False,
     ),
-    Option(("--timeout",), "timeout", "DURATION", "End the job after this long (SIGTERM, then SIGKILL); exit 124."),
     Option(
-        ("--set",), "set", "PROPERTY=VALUE", "A systemd property for the scope: MemoryMax=8G, CPUQuota=200%.", many=True
+        ("--timeout",),
+        "timeout",
+        "DURATION",
+        "End the job after this long (SIGTERM, then SIGKILL); exit 124.",
     ),
     Option(
-        ("--backend",), "backend", "WHICH", "auto takes systemd where it runs.", choices=("auto", "systemd", "plain")
+        ("--set",),
+        "set",
+        "PROPERTY=VALUE",
+        "A systemd property for the scope: MemoryMax=8G, CPUQuota=200%.",
+        many=True,
+    ),
+    Option(
+        ("--backend",),
+        "backend",
+        "WHICH",
+        "auto takes systemd where it runs.",
+        choices=("auto", "systemd", "plain"),
     ),
     Option(("--exec",), "exec", "", "Become the command instead of supervising it; no outcome is recorded."),
-    Option(("--linger",), "linger", "", "Wait for processes that outlive the command instead of ending them."),
+    Option(
+        ("--linger",), "linger", "", "Wait for processes that outlive the command instead of ending them."
+    ),
     Option(("--journal",), "journal", "", "Copy the command's output to the journal, under its unit."),
     Option(("--outcome",), "outcome", "FILE", "Write the outcome there as JSON."),
     Option(("--dry-run",), "dry_run", "", "Print what would be done, with the source of each value."),
@@ -115,5 +138,7 @@ def _unknown(name: str) -> UsageError:
     from slicer.property_names import nearest
 
     close = nearest(name, _BY_NAME)
-    hint = f"did you mean {close}?" if close else "see slicer run --help; the command's own options go after --"
+    hint = (
+        f"did you mean {close}?" if close else "see slicer run --help; the command's own options go after --"
+    )
     return UsageError("no such option", where=name, hint=hint)

@@ -7,6 +7,7 @@ import os
 from slicer.ledger import now_s
 from slicer.placement import expected_remaining, first_to_finish
 from slicer.quantity import format_duration, format_size
+from slicer.signals import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ _REASONS = {
     "oom-kill": "out of memory",
     "timeout": "over its time limit",
     "stopped": "stopped",
-    "signal": "killed",
+    "unknown": "nobody saw how",
 }
 
 
@@ -72,15 +73,15 @@ class Messages:
     def waiting(self, busy: Busy) -> None:
         if self._verbosity < 0:
             return
-        holder = first_to_finish(busy.holders, now_s())
         behind = f", {busy.ahead} ahead of you" if busy.ahead else ""
-        line(f"waiting for {_KINDS[busy.kind]}{describe_holder(holder)}{behind}")
+        line(f"waiting for {_KINDS[busy.kind]}{describe_holders(busy.holders)}{behind}")
 
     def acquired(self, lease: Lease, waited_s: float) -> None:
         if self._verbosity < 0 or (self._verbosity == 0 and waited_s < 0.1):
             return
         after = f" after {format_duration(waited_s)}" if waited_s >= 0.1 else ""
-        line(f"acquired {describe_resources(len(lease.gpus), lease.cpu_slots)}{after} · {lease.unit or lease.job}")
+        what = describe_resources(len(lease.gpus), lease.cpu_slots)
+        line(f"acquired {what}{after} · {lease.unit or lease.job}")
 
     def finished(self, outcome: Outcome) -> None:
         if self._verbosity >= 0:
@@ -93,7 +94,7 @@ _KINDS = {"gpu": "a GPU", "cpu": "a CPU slot"}
 
 
 def describe_resources(gpus: int, cpu_slots: int) -> str:
-    """"2 GPUs and 1 CPU slot"."""
+    """ "2 GPUs and 1 CPU slot"."""
     parts = []
     if gpus:
         parts.append(f"{gpus} GPU{'s' if gpus > 1 else ''}")
@@ -102,32 +103,45 @@ def describe_resources(gpus: int, cpu_slots: int) -> str:
     return " and ".join(parts) or "nothing"
 
 
-def describe_holder(lease: Lease | None) -> str:
-    """" held by train (pid 42, slicer-….scope, for 12m, about 3m left)"."""
+def describe_holders(holders: tuple[Lease, ...]) -> str:
+    """ ", held by train (pid 42, slicer-….scope, for 12m, about 3m left) and 2 others"."""
+    now = now_s()
+    lease = first_to_finish(holders, now)
     if lease is None:
         return ""
-    now = now_s()
-    facts = [f"pid {lease.pid}", *([lease.unit] if lease.unit else []), f"for {format_duration(now - lease.since_s)}"]
+    facts = [f"pid {lease.pid}", lease.unit, f"for {format_duration(now - lease.since_s)}"]
     left = expected_remaining(lease, now)
     if left is not None:
-        facts.append(f"about {format_duration(left)} left" if left else "longer than it expected")
-    return f", held by {lease.name or lease.command} ({', '.join(facts)})"
+        facts.append(f"about {format_duration(left)} left" if left else "overdue")
+    others = len(holders) - 1
+    more = f" and {others} other{'s' if others > 1 else ''}" if others else ""
+    return f", held by {lease.name or lease.command} ({', '.join(filter(None, facts))}){more}"
 
 
 def describe_outcome(outcome: Outcome) -> str:
     """The last line about a job: how it ended and what it took."""
     used = outcome.usage
-    why = _REASONS.get(outcome.reason, "")
-    if outcome.reason == "signal" and outcome.signal:
-        why = f"killed by signal {outcome.signal}"
-    facts = [f"exit {outcome.exit_code}" + (f" ({why})" if why else ""), format_duration(outcome.wall_s)]
+    why = f" ({_why(outcome)})" if outcome.reason != "exited" else ""
+    facts = [f"exit {outcome.exit_code}{why}", format_duration(outcome.wall_s)]
     if used.cpu_s is not None:
         facts.append(f"CPU {format_duration(used.cpu_s)}")
     if used.memory_peak_bytes:
         facts.append(f"memory {format_size(used.memory_peak_bytes)}")
     if outcome.leftovers:
         facts.append(f"{outcome.leftovers} leftover process{'es' if outcome.leftovers > 1 else ''} ended")
-    return f"{outcome.name or 'done'}: {' · '.join(facts)}" if outcome.name else f"done: {' · '.join(facts)}"
+    return f"{outcome.name or 'done'}: {' · '.join(facts)}"
+
+
+def _why(outcome: Outcome) -> str:
+    if outcome.reason == "signal" and outcome.signal:
+        return f"killed by {signal_name(outcome.signal)}"
+    return _REASONS.get(outcome.reason, outcome.reason)
+
+
+def signal_name(number: int) -> str:
+    """``SIGKILL``, or ``signal 40`` where it has no name. The signal module would cost 5 ms for its enums."""
+    names = (name for name in dir(signal) if name.startswith("SIG") and name[3].isalpha())
+    return next((name for name in sorted(names) if getattr(signal, name) == number), f"signal {number}")
 
 
 def holder_dict(lease: Lease, now: float) -> dict[str, Any]:

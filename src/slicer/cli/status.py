@@ -62,7 +62,7 @@ def _jobs(status: Status) -> list[Line]:
     rows = [
         (
             lease.job, lease.name or "-", _held(lease, status), user_name(lease.uid), str(lease.pid),
-            format_duration(max(0.0, status.now_s - lease.since_s)), _left(lease, status.now_s),
+            _seconds(status.now_s - lease.since_s), _left(lease, status.now_s),
         )
         for lease in status.leases
     ]  # fmt: skip
@@ -78,7 +78,7 @@ def _waiting(status: Status) -> list[Line]:
     rows = [
         (
             ticket.job, ticket.name or "-", say.describe_resources(ticket.gpus, ticket.cpu_slots),
-            user_name(ticket.uid), str(ticket.pid), format_duration(max(0.0, status.now_s - ticket.arrived_s)),
+            user_name(ticket.uid), str(ticket.pid), _seconds(status.now_s - ticket.arrived_s),
         )
         for ticket in status.tickets
     ]  # fmt: skip
@@ -113,7 +113,12 @@ def _left(lease: Lease, now_s: float) -> str:
     left = expected_remaining(lease, now_s)
     if left is None:
         return "-"
-    return format_duration(left) if left else "overdue"
+    return _seconds(left) if left else "overdue"
+
+
+def _seconds(seconds: float) -> str:
+    """A duration in whole seconds: this is a moment's picture."""
+    return format_duration(float(max(0, round(seconds))))
 
 
 def _machine(status: Status) -> list[Line]:
@@ -125,7 +130,8 @@ def _machine(status: Status) -> list[Line]:
         return [*shown, Line(f"No GPUs: {output.visible(status.no_gpus)}")]
     shown.append(Line(f"GPUs: {len(status.free_gpus)} of {len(status.gpus)} free"))
     rows = [
-        (str(gpu.index), gpu.name, format_size(gpu.memory_mib << 20), _holder(gpu, status)) for gpu in status.gpus
+        (str(gpu.index), gpu.name, format_size(gpu.memory_mib << 20), _holder(gpu, status))
+        for gpu in status.gpus
     ]
     columns = (Column("", right=True), Column("", cap=32), Column("", right=True), Column(""))
     return [*shown, *(Line(f" {line.text}") for line in output.table(columns, rows)[1:])]

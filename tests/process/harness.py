@@ -1,0 +1,287 @@
+"""A box for process tests: its own state directory, home and history, and no process that outlives the test."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+import slicer
+from slicer import history, statefile
+from slicer.ledger import Ledger, Snapshot
+from slicer.model import Lease, Outcome, Ticket
+from slicer.statedir import StateDir
+
+SRC = str(Path(slicer.__file__).resolve().parents[1])
+MARK = "SLICER_TEST_BOX"
+DEADLINE_S = 20.0
+
+# Not "-m slicer": runpy imports more than slicer does.
+SLICER = (sys.executable, "-c", "from slicer.__main__ import main; main()")
+
+# Root's history is /var/lib/slicer: in a mount namespace of its own a test has one to itself.
+_OWN_VAR_LIB = 'mount --bind "$0" /var/lib && exec "$@"'
+_UNSHARE = ("unshare", "--mount", "--propagation", "private", "sh", "-c", _OWN_VAR_LIB)
+
+T = TypeVar("T")
+
+
+def until(look: Callable[[], T], what: str, deadline_s: float = DEADLINE_S) -> T:
+    """Look until the result is true and return it; fail with the last result once the deadline has passed."""
+    end = time.monotonic() + deadline_s
+    while not (seen := look()):
+        if time.monotonic() > end:
+            pytest.fail(f"still not, after {deadline_s:g} s: {what}; last seen: {seen!r}")
+        time.sleep(0.005)
+    return seen
+
+
+@functools.cache
+def _may_unshare(scratch: str) -> bool:
+    return subprocess.run([*_UNSHARE, scratch, "true"], capture_output=True, check=False).returncode == 0
+
+
+class Box:
+    """Everything that ``slicer run`` touches, below one directory."""
+
+    def __init__(self, root: Path, slots: int = 1) -> None:
+        self.root = root
+        self.state = root / "state"
+        self.home = root / "home"
+        self.log = root / "log"
+        self._var_lib = root / "var-lib"
+        for directory in (self.home, self._var_lib):
+            directory.mkdir()
+        self.mark = uuid.uuid4().hex
+        self.env = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.home),
+            "LANG": "C.UTF-8",
+            "PYTHONPATH": SRC,
+            "SLICER_STATE_DIR": str(self.state),
+            "XDG_STATE_HOME": str(root / "xdg-state"),
+            "CPU_RUN_SLOTS": str(slots),
+            "LOG": str(self.log),
+            MARK: self.mark,
+        }
+        self.prefix: tuple[str, ...] = ()
+        if os.geteuid() == 0:
+            if not _may_unshare(str(self._var_lib)):
+                pytest.skip("root without CAP_SYS_ADMIN: the outcomes would go to this machine's own history")
+            self.prefix = (*_UNSHARE, str(self._var_lib))
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    # -- running ----------------------------------------------------------------------------------------
+
+    def command(self, *arguments: str | bytes, backend: str = "plain") -> list[str | bytes]:
+        """The command line of ``slicer run --backend plain ARGUMENTS``."""
+        chosen = ("--backend", backend) if backend else ()
+        return [*self.prefix, *SLICER, "run", *chosen, *arguments]
+
+    def start(self, *arguments: str | bytes, env: Mapping[str, str] | None = None, **options: Any) -> subprocess.Popen[bytes]:
+        """Start ``slicer run ARGUMENTS``; its stderr can be read from the process's ``stderr``."""
+        options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+        backend = options.pop("backend", "plain")
+        made = subprocess.Popen(
+            self.command(*arguments, backend=backend), env={**self.env, **(env or {})}, cwd=options.pop("cwd", self.root), **options
+        )
+        self._started.append(made)
+        return made
+
+    def run(self, *arguments: str | bytes, **options: Any) -> subprocess.CompletedProcess[str]:
+        """Run ``slicer run ARGUMENTS`` to its end; output is text with undecodable bytes as surrogates."""
+        process = self.start(*arguments, **options)
+        try:
+            out, err = process.communicate(timeout=DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"slicer run {arguments} did not end; {self.describe()}")
+        return subprocess.CompletedProcess(arguments, process.returncode, text(out), text(err))
+
+    def hold(self, gate: Gate, *options: str, name: str = "holder", env: Mapping[str, str] | None = None) -> Job:
+        """A heavy job that runs until its gate opens; returned once its command runs."""
+        script = f'echo "start {name} $$" >>"$LOG"; read x <"{gate.path}"; echo "end {name} $$" >>"$LOG"'
+        process = self.start("-p", "heavy", "-n", name, *options, "--", "sh", "-c", script, env=env)
+        until(lambda: self.started(name) or process.poll() is not None, f"{name} runs")
+        if not self.started(name):
+            pytest.fail(f"{name} did not start: {process.communicate()}")
+        lease = next(lease for lease in self.leases() if lease.name == name)
+        return Job(self, process, lease, int(self.started(name)))
+
+    def wait_in_line(self, name: str, *command: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+        """A heavy job that has to wait; returned once it sleeps in the queue."""
+        script = f'echo "start {name} $$" >>"$LOG"; echo "end {name} $$" >>"$LOG"'
+        process = self.start("-p", "heavy", "-n", name, "--", *(command or ("sh", "-c", script)), env=env)
+        until(lambda: any(ticket.name == name for ticket in self.tickets()), f"{name} has a ticket")
+        until(lambda: sleeps_in_poll(process.pid), f"{name} sleeps")
+        return process
+
+    # -- looking ----------------------------------------------------------------------------------------
+
+    def leases(self) -> list[Lease]:
+        """The lease files, live or not, without touching any."""
+        return [statefile.decode(Lease, data) for data in self._files("leases")]
+
+    def tickets(self) -> list[Ticket]:
+        return [statefile.decode(Ticket, data) for data in self._files("tickets")]
+
+    def _files(self, folder: str) -> list[bytes]:
+        found = []
+        for path in sorted((self.state / folder).glob("*")):
+            try:
+                data = path.read_bytes()
+            except FileNotFoundError:
+                continue
+            if data.endswith(b"\nEND=\n"):  # else it is about to be written
+                found.append(data)
+        return found
+
+    def snapshot(self) -> Snapshot:
+        """The ledger as slicer sees it; cleans up after dead owners."""
+        warnings: list[str] = []
+        ledger = Ledger(StateDir(str(self.state), False), warnings.append)
+        try:
+            seen = ledger.snapshot()
+        finally:
+            os.close(ledger._lock_fd)
+        assert not warnings, warnings
+        return seen
+
+    def state_files(self) -> list[str]:
+        return sorted(str(p.relative_to(self.state)) for p in self.state.rglob("*") if not p.is_dir())
+
+    def outcomes(self) -> list[Outcome]:
+        """The history, the newest first."""
+        base = self._var_lib if os.geteuid() == 0 else Path(self.env["XDG_STATE_HOME"])
+        return history.read(str(base / "slicer" / history.FILE), limit=None)
+
+    def lines(self) -> list[str]:
+        return self.log.read_text().splitlines() if self.log.exists() else []
+
+    def started(self, name: str) -> str:
+        """The pid that the job of that name logged, "" before it runs."""
+        return next((line.split()[2] for line in self.lines() if line.startswith(f"start {name} ")), "")
+
+    def processes(self) -> list[int]:
+        """Every process that was started in this box, zombies apart."""
+        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if marked(pid, self.mark)]
+
+    def describe(self) -> str:
+        shown = [f"{pid} {state_of(pid)} {command_of(pid)}" for pid in self.processes()]
+        return f"processes: {shown}; state: {self.state_files() if self.state.exists() else []}"
+
+    # -- the end ----------------------------------------------------------------------------------------
+
+    def assert_clean(self) -> None:
+        """No process, lease or ticket is left (files of killed owners go with the next look)."""
+        until(lambda: not self.processes(), f"no process is left; {self.describe()}", 5.0)
+        if self.state.exists():
+            assert self.snapshot() == Snapshot((), ())
+            assert self.state_files() in ([], ["lock"])
+
+    def close(self) -> None:
+        """End whatever is still there."""
+        for signo in (signal.SIGCONT, signal.SIGKILL):
+            for pid in self.processes():
+                kill(pid, signo)
+        for process in self._started:
+            for pipe in (process.stdout, process.stderr, process.stdin):
+                if pipe is not None:
+                    pipe.close()
+            process.wait()
+        until(lambda: not self.processes(), "all processes are gone")
+
+
+class Gate:
+    """A FIFO that holds jobs back (``read x <GATE``) until it opens."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        os.mkfifo(path)
+
+    def open(self) -> None:
+        """Let through whoever is waiting now or comes within the deadline: at least one."""
+        fd = until(self._try, f"somebody waits at {self.path}")
+        os.write(fd, b"\n")
+        os.close(fd)
+
+    def _try(self) -> int:
+        try:
+            return os.open(self.path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return 0
+
+
+class Job:
+    """A running job: the outer half, the keeper and the command, each by its pid."""
+
+    def __init__(self, box: Box, process: subprocess.Popen[bytes], lease: Lease, command: int) -> None:
+        self.box = box
+        self.process = process
+        self.lease = lease
+        self.outer = process.pid
+        self.keeper = until(lambda: next(x.keeper for x in box.leases() if x.job == lease.job), "the keeper is known")
+        self.command = command
+
+
+def text(data: bytes | None) -> str:
+    return (data or b"").decode("utf-8", "surrogateescape")
+
+
+def kill(pid: int, signo: int = signal.SIGKILL) -> None:
+    try:
+        os.kill(pid, signo)
+    except ProcessLookupError:
+        pass
+
+
+def gone(pid: int) -> bool:
+    """Whether the process has ended (a zombie has)."""
+    return state_of(pid) in ("", "Z", "X")
+
+
+def state_of(pid: int) -> str:
+    """The letter in /proc/PID/stat, "" when the process is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    return stat[stat.rindex(")") + 2]
+
+
+def command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[-160:]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def marked(pid: int, mark: str) -> bool:
+    try:
+        environ = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
+    return f"{MARK}={mark}".encode() in environ.split(b"\0")
+
+
+def sleeps_in_poll(pid: int) -> bool:
+    """Whether the process sleeps in poll(2), which nothing but a waiting slicer does."""
+    try:
+        number = Path(f"/proc/{pid}/syscall").read_text().split()[0]
+    except (OSError, IndexError):
+        return False
+    return state_of(pid) == "S" and number in ("7", "271", "73")  # poll, ppoll; ppoll on arm64
+
+
+def switches(pid: int) -> int:
+    """How often the process has gone to sleep of its own will."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("\nvoluntary_ctxt_switches:")[1].split()[0])

@@ -1,0 +1,170 @@
+"""Exit codes come through, and the command's words arrive as they were (A9)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.systemd.helpers import systemctl
+from tests.systemd.helpers.jobs import Slicer
+
+pytest_plugins = ["tests.systemd.helpers.fixtures"]
+pytestmark = pytest.mark.systemd
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("code", [0, 1, 2, 75, 124, 125, 126, 127, 128, 255])
+def test_the_exit_code_is_the_commands(slicer: Slicer, code: int) -> None:  # A9
+    done = slicer.run("--", "sh", "-c", f"exit {code}")
+    assert done.code == code
+    assert slicer.outcome_of(done).exit_code == code
+
+
+def test_false_fails_with_1(slicer: Slicer) -> None:  # A9
+    assert slicer.run("false").code == 1
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("signo", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV, signal.SIGHUP, signal.SIGPIPE])
+def test_death_by_signal_is_128_plus_the_signal(slicer: Slicer, signo: signal.Signals) -> None:  # A9
+    done = slicer.run("--", "sh", "-c", f"kill -{signo.name[3:]} $$")
+    assert done.code == 128 + signo
+    assert f"exit {128 + signo} (killed by signal {signo.value})" in done.stderr
+    outcome = slicer.outcome_of(done)
+    assert (outcome.reason, outcome.signal, outcome.exit_code) == ("signal", signo, 128 + signo)
+
+
+def test_death_by_ctrl_c_is_slicers_own_death_too(slicer: Slicer) -> None:  # A9
+    done = slicer.run("--", "sh", "-c", "kill -INT $$")
+    assert done.code == -signal.SIGINT  # what stops a shell's loop
+    assert slicer.outcome_of(done).exit_code == 130
+
+
+@pytest.mark.core
+def test_over_its_time_limit_is_124(slicer: Slicer) -> None:  # A9
+    gate = slicer.gate()
+    done = slicer.run("--timeout", "1s", "--", "sh", "-c", f": < {gate}")
+    assert done.code == 124
+    assert "over its time limit" in done.stderr
+    outcome = slicer.outcome_of(done)
+    assert (outcome.reason, outcome.signal) == ("timeout", signal.SIGTERM)
+    assert 0.9 < outcome.wall_s < 10
+
+
+def test_over_its_time_limit_and_deaf_to_sigterm_is_124(slicer: Slicer) -> None:  # A9
+    gate = slicer.gate()
+    script = f"trap '' TERM; : < {gate}"
+    done = slicer.run("--timeout", "1s", "--set", "TimeoutStopSec=1s", "--", "sh", "-c", script)
+    assert done.code == 124
+    assert slicer.outcome_of(done).reason == "timeout"
+
+
+@pytest.mark.core
+def test_not_found_is_127_and_nothing_was_acquired(slicer: Slicer) -> None:  # A9
+    for command in ("no-such-command", "/no/such/command"):
+        done = slicer.run("-p", "heavy", "--", command)
+        assert done.code == 127
+        assert command in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.core
+def test_not_executable_is_126(slicer: Slicer) -> None:  # A9
+    plain = slicer.path("plain")
+    plain.write_text("data")
+    binary = slicer.path("binary")
+    binary.write_bytes(b"#!/no/such/interpreter\n")
+    binary.chmod(0o755)
+    for command, code in ((plain, 126), (slicer.directory, 126), (binary, 127)):
+        done = slicer.run("-p", "heavy", "--", str(command))
+        assert done.code == code, done
+        assert str(command) in done.stderr
+        assert done.stderr.count("\n") == 1
+    # The last one was found only by the kernel: no outcome, since nothing ran.
+    assert not systemctl.journal(f"_PID={done.pid}", "SLICER_EVENT=finished")
+
+
+def test_what_is_no_program_at_all_is_run_by_sh_as_shells_do(slicer: Slicer) -> None:  # A9
+    script = slicer.path("script")
+    script.write_text('echo "$0: $1"; exit 4\n')
+    script.chmod(0o755)
+    done = slicer.run("--", str(script), "a  b")
+    assert (done.code, done.stdout) == (4, f"{script}: a  b\n")
+
+
+@pytest.mark.core
+def test_mistakes_on_the_command_line_are_2(slicer: Slicer) -> None:  # A9
+    for options in (
+        ["--no-such-option"], ["--profile", "hevy"], ["--set", "MemoryMax=lots"], ["--set", "Nice=5"],
+        ["--gpus", "-1"], ["--timeout", "soon"], ["--expect", "x"], ["--backend", "docker"], [],
+    ):  # fmt: skip
+        done = slicer.run(*options, *(["--", "true"] if options else []))
+        assert done.code == 2, (options, done)
+        assert done.stderr.count("\n") == 1
+        assert done.stderr.startswith("slicer: ")
+
+
+def test_slicers_own_failure_is_125(slicer: Slicer) -> None:  # A9
+    done = slicer.run("--", "true", env={"SLICER_STATE_DIR": "/proc/1"})
+    assert done.code == 125
+    assert "/proc/1" in done.stderr
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("separator", [("--",), ()])
+def test_the_commands_words_arrive_exactly(slicer: Slicer, separator: tuple[str, ...]) -> None:  # A9
+    words = ["--profile", "-q", "--", "", " ", "a\nb", "'", '"', "$HOME", "`id`", "\\", "*", b"\xff\xfe", "ü", "\t"]
+    done = slicer.run(*separator, "printf", "%s\\0", *words)
+    assert done.code == 0
+    got = os.fsencode(done.stdout).split(b"\0")[:-1]
+    assert got == [os.fsencode(word) for word in words]
+    outcome = slicer.outcome_of(done)
+    assert outcome.command == ("printf", "%s\\0", *(os.fsdecode(word) for word in words))
+
+
+@pytest.mark.parametrize("name", ["two\nlines", "it's", 'say "hi"', "$(id)", "ü", "a\tb", b"\xff\xfe", "x" * 500])
+def test_any_job_name_is_fine(slicer: Slicer, name: str | bytes) -> None:  # B2
+    gate = slicer.gate()
+    job = slicer.start("-p", "heavy", "--name", name, "--", "sh", "-c", f"echo up; : < {gate}")
+    job.said("up")
+    text = os.fsdecode(name)
+    assert job.lease().name == text
+    description = systemctl.show(job.lease().unit, "Description")["Description"]
+    assert "\n" not in description
+    refused = slicer.run("--no-wait", "-p", "heavy", "--", "true")
+    assert refused.code == 75
+    assert json.loads(refused.stderr)["holder"]["name"] == text
+    gate.open()
+    done = job.end()
+    assert done.code == 0
+    assert done.stderr.count("\n") == 1
+    entry = systemctl.journal(f"_PID={done.pid}", "SLICER_EVENT=finished")[0]["SLICER_NAME"]
+    assert (bytes(entry) if isinstance(entry, list) else entry.encode()) == os.fsencode(name)
+
+
+def test_a_relative_program_and_directory_are_kept(slicer: Slicer) -> None:  # A9
+    tool = slicer.path("tool")
+    tool.write_text("#!/bin/sh\npwd\n")
+    tool.chmod(0o755)
+    done = slicer.run("./tool")
+    assert (done.code, Path(done.stdout.strip())) == (0, slicer.directory)
+
+
+def test_the_umask_limits_and_descriptors_are_kept(slicer: Slicer) -> None:  # A9
+    read_end, write_end = os.pipe()
+    script = f"umask; ulimit -n; ulimit -c; echo through >&{write_end}; ls /proc/self/fd | wc -l"
+    preset = ("sh", "-c", 'umask 027; ulimit -n 777; ulimit -c 0; exec "$@"', "sh")
+    os.set_inheritable(write_end, True)
+    done = subprocess.run(
+        [*preset, "slicer", "run", "-q", "--", "bash", "-c", script],
+        env=slicer.environ(), pass_fds=(write_end,), capture_output=True, text=True,
+    )  # fmt: skip
+    os.close(write_end)
+    assert done.stdout.split()[:3] == ["0027", "777", "0"], done
+    assert os.read(read_end, 100) == b"through\n"
+    os.close(read_end)

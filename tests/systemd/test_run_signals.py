@@ -1,0 +1,199 @@
+"""What is sent to slicer reaches the command, once, and the command starts with the signals it would have had."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.systemd.helpers import processes
+from tests.systemd.helpers.jobs import Job, Slicer
+from tests.systemd.helpers.waiting import wait_until
+
+pytest_plugins = ["tests.systemd.helpers.fixtures"]
+pytestmark = pytest.mark.systemd
+
+# Prints each signal that comes, and ends at SIGUSR2.
+COUNTER = """\
+import signal
+watched = set(signal.valid_signals()) - {signal.SIGCONT, signal.SIGCHLD, signal.SIGKILL, signal.SIGSTOP}
+signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+print("ready", flush=True)
+while True:
+    signo = signal.sigwaitinfo(watched).si_signo
+    print(signal.Signals(signo).name, flush=True)
+    if signo == signal.SIGUSR2:
+        break
+"""
+
+
+def counting(slicer: Slicer, *options: str) -> Job:
+    job = slicer.start(*options, "--", sys.executable, "-c", COUNTER)
+    job.said("ready")
+    job.lease()
+    return job
+
+
+def counted(job: Job) -> list[str]:
+    """The signals that came until SIGUSR2, sent as the fence behind which no second copy can hide."""
+    job.kill(signal.SIGUSR2)
+    done = job.end()
+    assert done.code == 0, done
+    return done.stdout.split()[1:-1]
+
+
+FORWARDED = ["SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGALRM", "SIGWINCH"]
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("name", FORWARDED)
+def test_a_signal_to_slicer_reaches_the_command_once(slicer: Slicer, name: str) -> None:
+    job = counting(slicer)
+    job.kill(signal.Signals[name])
+    job.said(name)
+    assert counted(job) == [name]
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("name", FORWARDED)
+def test_a_signal_to_the_process_group_reaches_the_command_once(slicer: Slicer, name: str) -> None:
+    job = counting(slicer)
+    os.killpg(job.pid, signal.Signals[name])
+    job.said(name)
+    assert counted(job) == [name]
+
+
+def test_every_signal_of_a_series_reaches_the_command(slicer: Slicer) -> None:
+    job = counting(slicer)
+    for number in range(1, 6):
+        job.kill(signal.SIGUSR1)
+        wait_until(f"{number} signals", lambda number=number: job.stdout.count("SIGUSR1") == number)
+    assert counted(job) == ["SIGUSR1"] * 5
+
+
+def test_a_signal_to_the_command_alone_is_its_own_affair(slicer: Slicer) -> None:
+    job = counting(slicer)
+    os.kill(job.command_pid(), signal.SIGUSR1)
+    job.said("SIGUSR1")
+    assert counted(job) == ["SIGUSR1"]
+
+
+@pytest.mark.core
+@pytest.mark.parametrize(("signo", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGQUIT, 131)])
+def test_a_signal_that_ends_the_command_is_its_exit_code(slicer: Slicer, signo: int, code: int) -> None:
+    job = slicer.hold(slicer.gate(), "-p", "heavy")
+    job.kill(signo)
+    done = job.end()
+    assert done.code == code
+    assert slicer.outcome_of(done).reason == "signal"
+
+
+def test_a_command_may_survive_a_signal(slicer: Slicer) -> None:
+    gate = slicer.gate()
+    script = f"trap 'echo no' TERM; echo up; while ! : < {gate}; do :; done; exit 4"
+    job = slicer.start("--", "bash", "-c", script)
+    job.said("up")
+    job.kill(signal.SIGTERM)
+    job.said("no")
+    gate.open()
+    assert job.end().code == 4
+
+
+@pytest.mark.core
+def test_a_signal_at_any_instant_of_the_start_is_not_lost(slicer: Slicer) -> None:
+    for delay_ms in range(0, 100, 4):
+        job = slicer.start("-p", "heavy", "--", "sleep", "1000")
+        try:
+            job.popen.wait(delay_ms / 1000)  # not for an event: every instant is a case of its own
+        except subprocess.TimeoutExpired:
+            job.kill(signal.SIGTERM)
+        assert job.end().code in (143, -15), delay_ms
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("ignored", ["", "trap '' INT QUIT", "trap '' HUP", "trap '' PIPE", "trap '' TERM"])
+def test_the_command_starts_with_the_signals_of_its_caller(slicer: Slicer, ignored: str) -> None:
+    show = ("grep", "-E", "^Sig(Blk|Ign|Cgt)", "/proc/self/status")
+    shell = ("bash", "-c", f'{ignored or ":"}; "$@"', "bash")
+    bare = subprocess.run([*shell, *show], env=slicer.environ(), capture_output=True, text=True)
+    done = slicer.run("-q", "--", *show, via=shell)
+    assert done.stdout == bare.stdout
+
+
+def test_nohup_and_a_background_job_of_a_script_work_as_without(slicer: Slicer) -> None:
+    # A non-interactive shell gives its background jobs an ignored SIGINT and /dev/null for input.
+    counter = slicer.path("counter.py")
+    counter.write_text(COUNTER)
+    script = f"slicer run -q -- sh -c 'echo $$ > pid; exec sleep 1000' & wait $!; echo code=$?"
+    popen = subprocess.Popen(
+        ["bash", "-c", script], env=slicer.environ(), cwd=slicer.directory, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, start_new_session=True, text=True,
+    )  # fmt: skip
+    pid_file = slicer.path("pid")
+    wait_until("the job is up", lambda: pid_file.exists() and pid_file.read_text())
+    pid = int(pid_file.read_text())
+    wait_until("sleep runs", lambda: processes.read(pid, "comm") == b"sleep\n")
+    (slicer_pid,) = (found for found in processes.pids() if processes.parent_is(found, popen.pid))
+    os.kill(slicer_pid, signal.SIGINT)
+    os.kill(slicer_pid, signal.SIGTERM)
+    out, _ = popen.communicate(timeout=20)
+    assert out == "code=143\n"
+
+
+def test_a_stopped_and_continued_slicer_loses_nothing(slicer: Slicer) -> None:
+    gate = slicer.gate()
+    job = slicer.hold(gate, "-p", "heavy", code=3)
+    job.kill(signal.SIGSTOP)
+    wait_until("slicer is stopped", lambda: processes.state(job.pid) == "T")
+    gate.open()
+    job.said("over")
+    assert slicer.is_busy("-p", "heavy")  # until slicer has written the outcome down
+    job.kill(signal.SIGCONT)
+    assert job.end().code == 3
+
+
+# -- standard input, output and error ---------------------------------------------------------------------
+
+
+def shell(slicer: Slicer, script: str, data: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-c", script], env=slicer.environ(), input=data, capture_output=True, text=True, timeout=30,
+        cwd=slicer.directory,
+    )  # fmt: skip
+
+
+@pytest.mark.core
+def test_a_pipeline_flows_through(slicer: Slicer) -> None:
+    done = shell(slicer, "slicer run -q -- tr a-z A-Z | slicer run -q rev", "hello\n")
+    assert done.stdout == "OLLEH\n", done
+
+
+@pytest.mark.core
+def test_a_reader_that_leaves_ends_the_command_by_sigpipe(slicer: Slicer) -> None:
+    done = shell(slicer, "slicer run -q -- yes | head -n 1; echo ${PIPESTATUS[0]}")
+    assert done.stdout == "y\n141\n", done
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&-", "<&- >&- 2>&-"])
+def test_closed_descriptors_stay_closed_and_hold_nothing_of_slicers(slicer: Slicer, closed: str) -> None:  # K2
+    # What slicer opens must not land on 0, 1 or 2: the command would write into the lease.
+    script = "ls -l /proc/$$/fd > fds; echo out; echo err >&2; grep -c . /run/slicer/leases/* > lines"
+    done = shell(slicer, f"slicer run -q -p heavy -- sh -c '{script}' {closed}; echo $? > code")
+    assert slicer.path("code").read_text() == "0\n", done
+    fds = slicer.path("fds").read_text()
+    for number, redirection in enumerate(("<&-", ">&-", "2>&-")):
+        if redirection in closed.split():
+            assert "/run/slicer" not in next((l for l in fds.splitlines() if f" {number} ->" in l), ""), fds
+    assert "out" not in "".join(path.read_text() for path in slicer.directory.glob("leases"))
+    assert int(slicer.path("lines").read_text()) > 15
+    if ">&-" not in closed.split():
+        assert done.stdout == "out\n"
+
+
+def test_a_full_stderr_stops_no_job(slicer: Slicer) -> None:
+    done = shell(slicer, "slicer run -v -- sh -c 'echo ran; exit 3' 2>/dev/full; echo $?")
+    assert done.stdout == "ran\n3\n", done

@@ -1,0 +1,270 @@
+"""At a terminal a job behaves as it does without slicer."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.systemd.helpers import processes
+from tests.systemd.helpers.jobs import Slicer, leases
+from tests.systemd.helpers.terminal import BASH, CTRL_BACKSLASH, CTRL_C, CTRL_D, CTRL_Z, PROMPT, Terminal
+from tests.systemd.helpers.waiting import wait_until
+
+pytest_plugins = ["tests.systemd.helpers.fixtures"]
+pytestmark = pytest.mark.systemd
+
+
+@pytest.fixture
+def bash(slicer: Slicer) -> Iterator[Terminal]:
+    """An interactive bash with job control."""
+    with Terminal(*BASH, env=slicer.environ(), cwd=slicer.directory) as terminal:
+        terminal.expect(PROMPT)
+        yield terminal
+        if terminal.fd >= 0:
+            terminal.line("exit 0")
+            terminal.end()
+
+
+def command(terminal: Terminal, line: str) -> None:
+    """Type a command line; its echo is taken off."""
+    terminal.line(line)
+    terminal.expect(line)
+
+
+def keeper_and_command() -> tuple[int, int]:
+    """Of the one job that runs."""
+
+    def find() -> tuple[int, int] | None:
+        for lease in leases():
+            inside = processes.in_cgroup(lease.cgroup) - {lease.keeper} if lease.cgroup else set()
+            if inside:
+                return lease.keeper, min(inside)
+        return None
+
+    return wait_until("a job with a command", find)
+
+
+@pytest.mark.core
+def test_ctrl_c_ends_the_command_and_the_shells_loop(bash: Terminal) -> None:
+    command(bash, "for i in 1 2 3; do slicer run -q -- sh -c 'echo went in; sleep 1000'; echo step $i; done")
+    bash.expect("\nwent in\n")
+    bash.type(CTRL_C)
+    shown = bash.expect(PROMPT)
+    assert "step" not in shown
+    command(bash, "echo code=$?")
+    assert "code=130" in bash.expect(PROMPT)
+
+
+@pytest.mark.core
+def test_ctrl_c_ends_a_script_around_slicer(slicer: Slicer) -> None:
+    script = "for i in 1 2 3; do slicer run -q -- sh -c 'echo went in; sleep 1000'; done; echo after"
+    with Terminal("bash", "-c", script, env=slicer.environ()) as terminal:
+        terminal.expect("went in")
+        terminal.type(CTRL_C)
+        assert terminal.end() == -2
+        assert terminal.seen.count("went in") == 1
+        assert "after" not in terminal.seen
+
+
+def test_ctrl_c_that_the_command_handles_ends_no_loop(bash: Terminal) -> None:
+    handles = "trap \"exit 0\" INT; echo went in; while :; do read x; done"
+    command(bash, f"for i in 1 2; do slicer run -q -- bash -c '{handles}'; echo step $i; done")
+    for step in ("step 1", "step 2"):
+        bash.expect("\nwent in\n")
+        bash.type(CTRL_C)
+        bash.expect(step)
+    bash.expect(PROMPT)
+
+
+def test_ctrl_backslash_quits(bash: Terminal) -> None:
+    command(bash, "slicer run -q -- sleep 1000; echo code=$?")
+    keeper_and_command()
+    bash.type(CTRL_BACKSLASH)
+    bash.expect("code=131")
+    bash.expect(PROMPT)
+
+
+@pytest.mark.core
+def test_ctrl_z_stops_and_fg_continues(bash: Terminal) -> None:
+    command(bash, "slicer run -q -- cat")
+    _, cat = keeper_and_command()
+    bash.line("before")
+    bash.expect("before\nbefore\n")
+    bash.type(CTRL_Z)
+    assert "Stopped" in bash.expect(PROMPT)
+    assert processes.state(cat) == "T"
+    command(bash, "fg")
+    bash.line("again")
+    bash.expect("again\nagain\n")
+    bash.type(CTRL_Z)  # and once more
+    assert "Stopped" in bash.expect(PROMPT)
+    command(bash, "fg")
+    bash.line("last")
+    bash.expect("last\nlast\n")
+    bash.type(CTRL_D)
+    bash.expect(PROMPT)
+    command(bash, "echo code=$?")
+    assert "code=0" in bash.expect(PROMPT)
+
+
+def test_ctrl_z_and_bg_continue_in_the_background(bash: Terminal, slicer: Slicer) -> None:
+    gate = slicer.gate()
+    command(bash, f"slicer run -q -- sh -c 'echo up; : < {gate}; echo done in the back'")
+    bash.expect("\nup\n")
+    bash.type(CTRL_Z)
+    assert "Stopped" in bash.expect(PROMPT)
+    command(bash, "bg")
+    bash.expect(PROMPT)
+    _, pid = keeper_and_command()
+    wait_until("it runs again", lambda: processes.state(pid) == "S")
+    gate.open()
+    bash.expect("done in the back")
+    command(bash, "wait; echo code=$?")
+    bash.expect("code=0")
+    bash.expect(PROMPT)
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("signo", ["STOP", "TSTP"])
+def test_a_command_that_stops_itself_gives_the_shell_back(bash: Terminal, signo: str) -> None:
+    command(bash, f"slicer run -q -- sh -c 'echo before; kill -{signo} $$; echo after; exit 3'")
+    bash.expect("\nbefore\n")
+    assert "Stopped" in bash.expect(PROMPT)
+    command(bash, "fg")
+    bash.expect("after\n")
+    bash.expect(PROMPT)
+    command(bash, "echo code=$?")
+    assert "code=3" in bash.expect(PROMPT)
+
+
+def test_a_program_that_stops_its_whole_group_gives_the_shell_back(bash: Terminal) -> None:
+    # As less and vim do at Ctrl-Z: the terminal is theirs in raw mode, they stop by themselves.
+    command(bash, "slicer run -q -- sh -c 'echo before; kill -TSTP 0; echo after'")
+    bash.expect("\nbefore\n")
+    assert "Stopped" in bash.expect(PROMPT)
+    command(bash, "fg")
+    bash.expect("after\n")
+    bash.expect(PROMPT)
+
+
+def test_a_background_job_that_reads_the_terminal_stops_until_fg(bash: Terminal) -> None:
+    command(bash, "slicer run -q -- cat &")
+    _, cat = keeper_and_command()
+    wait_until("cat is stopped", lambda: processes.state(cat) == "T")
+    bash.expect(PROMPT)
+    command(bash, "wait; jobs")  # wait returns at a stopped job's change of state
+    bash.expect("Stopped")
+    bash.expect(PROMPT)
+    command(bash, "fg")
+    bash.line("words")
+    bash.expect("words\nwords\n")
+    bash.type(CTRL_D)
+    bash.expect(PROMPT)
+
+
+def test_ctrl_z_while_waiting_for_the_lease(bash: Terminal, slicer: Slicer) -> None:
+    gate = slicer.gate()
+    holder = slicer.hold(gate, "-p", "heavy")
+    command(bash, "slicer run -p heavy -- echo at last")
+    bash.expect("waiting for a CPU slot")
+    bash.type(CTRL_Z)
+    assert "Stopped" in bash.expect(PROMPT)
+    assert not slicer.is_busy("-p", "light")  # a stopped waiter stops nobody else
+    command(bash, "fg")
+    gate.open()
+    assert holder.end().code == 0
+    bash.expect("\nat last\n")
+    bash.expect(PROMPT)
+
+
+def test_ctrl_c_while_waiting_for_the_lease(bash: Terminal, slicer: Slicer) -> None:
+    gate = slicer.gate()
+    holder = slicer.hold(gate, "-p", "heavy")
+    command(bash, "slicer run -p heavy -- echo at last; echo code=$?")
+    bash.expect("waiting for a CPU slot")
+    bash.type(CTRL_C)
+    bash.expect(PROMPT)
+    gate.open()
+    assert holder.end().code == 0
+
+
+RESIZED = """\
+import os, signal
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGWINCH})
+print("ready", flush=True)
+for _ in range(3):
+    signal.sigwait({signal.SIGWINCH})
+    size = os.get_terminal_size()
+    print(f"now {size.lines}x{size.columns}", flush=True)
+"""
+
+
+@pytest.mark.core
+def test_the_command_learns_the_windows_size(slicer: Slicer) -> None:
+    program = slicer.path("resized.py")
+    program.write_text(RESIZED)
+    with Terminal("slicer", "run", "-q", "--", sys.executable, str(program), env=slicer.environ()) as terminal:
+        terminal.expect("ready")
+        for rows, columns in ((30, 100), (50, 132), (24, 80)):
+            terminal.resize(rows, columns)
+            terminal.expect(f"now {rows}x{columns}")
+        assert terminal.end() == 0
+        assert terminal.seen.count("now") == 3  # each change once
+
+
+def test_a_full_screen_program_works(slicer: Slicer) -> None:
+    assert shutil.which("top"), "the image lacks procps"
+    with Terminal("slicer", "run", "-q", "--", "top", "-d", "1000", env=slicer.environ()) as terminal:
+        terminal.resize(24, 80)
+        terminal.expect("load average")
+        terminal.type("V")  # the forest view, which names itself
+        terminal.expect("Forest view")
+        terminal.resize(40, 120)
+        terminal.expect("load average")
+        terminal.type("q")
+        assert terminal.end() == 0
+
+
+def test_a_full_screen_program_works_in_tmux(slicer: Slicer) -> None:
+    assert shutil.which("tmux"), "the image lacks tmux"
+    socket = str(slicer.path("tmux"))
+
+    def tmux(*words: str) -> str:
+        done = subprocess.run(["tmux", "-S", socket, *words], env=slicer.environ(), capture_output=True, text=True)
+        assert done.returncode == 0, done
+        return done.stdout
+
+    tmux("new-session", "-d", "-x", "80", "-y", "24", "slicer run -q -- top -d 1000; echo code=$?; cat")
+    try:
+        wait_until("top's screen", lambda: "PID USER" in tmux("capture-pane", "-p"))
+        tmux("resize-window", "-x", "120", "-y", "40")
+        wait_until("a taller screen", lambda: len(tmux("capture-pane", "-p").rstrip().splitlines()) > 10)
+        tmux("send-keys", "q")
+        wait_until("top's end", lambda: "code=0" in tmux("capture-pane", "-p"))
+    finally:
+        tmux("kill-server")
+
+
+@pytest.mark.core
+def test_a_prompt_for_a_password_on_the_terminal_works(slicer: Slicer) -> None:
+    ask = "import getpass; print('got', getpass.getpass('Secret: '))"  # opens /dev/tty, turns its echo off
+    with Terminal("slicer", "run", "-q", "--", sys.executable, "-c", ask, env=slicer.environ()) as terminal:
+        terminal.expect("Secret: ")
+        terminal.line("open sesame")
+        terminal.expect("got open sesame")
+        assert terminal.end() == 0
+        assert terminal.seen.count("open sesame") == 1
+
+
+def test_a_closed_window_hangs_up_the_job(slicer: Slicer) -> None:
+    log = slicer.path("log")
+    script = f"trap 'echo hup >> {log}; exit 1' HUP; echo went in; while :; do read x || :; done"
+    with Terminal("slicer", "run", "-q", "--", "bash", "-c", script, env=slicer.environ()) as terminal:
+        terminal.expect("went in")
+        terminal.close()
+        terminal.end()
+    assert log.read_text() == "hup\n"

@@ -1,0 +1,127 @@
+"""The frame that runs tests in machines, without a machine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.machines import ring as ring_module
+from tests.machines.host import MachineError, Unavailable
+from tests.machines.inner import RECORD_START
+from tests.machines.machine import Command, Result
+from tests.machines.plugin import suffixed
+from tests.machines.recipe import SUITES
+from tests.machines.ring import RecordParser, Ring, Target
+
+
+def record(**content: object) -> bytes:
+    return f"{RECORD_START}{json.dumps(content)}\n".encode()
+
+
+class FakeMachine:
+    """Prints what it is told to, then ends as it is told to."""
+
+    kind = "namespace"
+    suite = SUITES["trixie"]
+
+    def __init__(self, output: bytes, end: int | Exception) -> None:
+        self._output = output
+        self._end = end
+
+    def __enter__(self) -> FakeMachine:
+        if isinstance(self._end, Unavailable):
+            raise self._end
+        return self
+
+    def __exit__(self, *exc: object) -> None: ...
+
+    def execute(
+        self, command: Command, *, timeout_s: float, on_output: Callable[[bytes], None] | None = None
+    ) -> Result:
+        assert on_output is not None
+        on_output(self._output)
+        if isinstance(self._end, Exception):
+            raise self._end
+        return Result(command.argv, self._end, "", "")
+
+    def shell(self) -> int:
+        raise NotImplementedError
+
+    def diagnosis(self) -> str:
+        return ""
+
+
+@pytest.fixture
+def ring(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes, int | Exception], Ring]:
+    """A ring that has run in a machine with this output and end."""
+
+    def make(output: bytes, end: int | Exception) -> Ring:
+        monkeypatch.setattr(ring_module.Target, "machine", lambda self: FakeMachine(output, end))
+        made = Ring(Target("namespace", "trixie"), ["a", "b"], [])
+        made.run()
+        return made
+
+    return make
+
+
+STARTED_A = record(started="a") + record(report={"nodeid": "a", "outcome": "failed"})
+FINISHED_A = STARTED_A + record(finished="a")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 1000])
+def test_records_are_found_in_output_however_it_is_cut(size: int) -> None:
+    records: list[dict[str, Any]] = []
+    parser = RecordParser(records.append)
+    stream = b"t.py ." + record(n=1) + b".\n" + record(n=2) + record(text="a\nb\x1e") + b"end"
+    for start in range(0, len(stream), size):
+        parser.feed(stream[start : start + size])
+    assert records == [{"n": 1}, {"n": 2}, {"text": "a\nb\x1e"}]
+    assert parser.text() == "t.py ..\nend"
+
+
+def test_a_record_cut_by_a_crash_does_not_count() -> None:
+    records: list[dict[str, Any]] = []
+    RecordParser(records.append).feed(
+        record(n=1) + RECORD_START.encode() + b'{"finished": "b\nSegmentation fault\n'
+    )
+    assert records == [{"n": 1}]
+
+
+def test_a_finished_test_keeps_its_result_when_the_run_dies_later(ring: Callable[..., Ring]) -> None:
+    assert ring(FINISHED_A, MachineError("it died")).reports("a") == [{"nodeid": "a", "outcome": "failed"}]
+
+
+def test_a_test_that_took_the_run_with_it_fails_with_the_output(ring: Callable[..., Ring]) -> None:
+    with pytest.raises(MachineError, match=r"ended with -9\n(.|\n)*last words"):
+        ring(STARTED_A + b"last words", -9).reports("a")
+
+
+def test_a_test_after_a_crash_fails_and_names_the_culprit(ring: Callable[..., Ring]) -> None:
+    with pytest.raises(MachineError, match="ended with -9, while a ran"):
+        ring(STARTED_A, -9).reports("b")
+
+
+def test_a_test_that_pytest_left_out_fails_although_all_went_well(ring: Callable[..., Ring]) -> None:
+    with pytest.raises(MachineError, match="ended with 0"):
+        ring(FINISHED_A, 0).reports("b")
+
+
+def test_a_machine_that_cannot_be_had_is_told_apart(ring: Callable[..., Ring]) -> None:
+    with pytest.raises(Unavailable, match="no trixie namespace machine: no root"):
+        ring(b"", Unavailable("no root")).reports("a")
+
+
+def test_a_bug_in_the_frame_fails_the_test(ring: Callable[..., Ring]) -> None:
+    with pytest.raises(MachineError, match="KeyError"):
+        ring(b"", KeyError("oops")).reports("a")
+
+
+@pytest.mark.parametrize(
+    ("name", "suffix", "expected"),
+    [("t", "", "t"), ("t", "bookworm", "t[bookworm]"), ("t[1]", "py3.13", "t[1-py3.13]")],
+)
+def test_a_variants_name_has_one_parameter_more(name: str, suffix: str, expected: str) -> None:
+    assert suffixed(name, suffix) == expected

@@ -1,0 +1,91 @@
+"""What /proc says about processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slicer import proc
+
+NOBODY = 2**22 + 1  # above the largest pid_max
+
+
+def stat_line(name: str, parent: int = 7, start: int = 4711) -> str:
+    fields = ["S", str(parent), *["0"] * 17, str(start), *["0"] * 30]
+    return f"42 ({name}) {' '.join(fields)}\n"
+
+
+@pytest.mark.parametrize("name", ["sh", "a b", "a) S 1 (b", ")", "((", "\udcff", "a\nb", ""])
+def test_any_command_name_is_stepped_over(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proc, "read_text", lambda path: stat_line(name))
+    assert proc.start_time(42) == 4711
+    assert proc.parent(42) == 7
+
+
+def test_our_own_start_is_after_our_parents() -> None:
+    own, parents = proc.start_time(os.getpid()), proc.start_time(os.getppid())
+    assert own is not None
+    assert parents is None or own >= parents
+    assert proc.start_time(os.getpid()) == own
+    assert proc.parent(os.getpid()) == os.getppid()
+
+
+def test_a_process_that_is_gone() -> None:
+    assert proc.start_time(NOBODY) is None
+    assert proc.parent(NOBODY) == 0
+    assert not proc.in_lease(str(NOBODY), "PATH", "x")
+    assert proc.ancestors(NOBODY) == frozenset()
+
+
+def test_ancestors_go_up_to_the_first_process() -> None:
+    found = proc.ancestors(os.getpid())
+    assert os.getppid() in found or os.getppid() == 0
+    assert os.getpid() not in found
+
+
+def test_the_boot_id_is_one_line() -> None:
+    assert proc.boot_id() == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert proc.boot_id()
+
+
+# K2
+@pytest.mark.parametrize(
+    ("value", "job", "expected"),
+    [
+        (b"aaa", "aaa", True),
+        (b"aaa,bbb", "bbb", True),
+        (b"aaa,bbb", "aaa", True),
+        (b"aaabbb", "aaa", False),
+        (b"", "aaa", False),
+        (b"\xff,aaa", "aaa", True),
+        (b"x\naaa", "aaa", False),
+    ],
+)
+def test_the_marker_in_a_processs_environment(value: bytes, job: str, expected: bool) -> None:
+    environ = {b"PATH": os.environb[b"PATH"], b"MARKER": value, b"NOT_MARKER": b"zzz"}
+    with subprocess.Popen(["sh", "-c", "echo; read x"], env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # it has executed
+        assert proc.in_lease(str(process.pid), "MARKER", job) is expected
+        assert proc.any_in_lease("MARKER", job) is expected
+        assert not proc.in_lease(str(process.pid), "MARKER", "zzz")
+        process.communicate(b"\n")
+    assert not proc.any_in_lease("MARKER", job)
+
+
+def test_a_zombie_is_in_no_lease() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""], env={"MARKER": "zombie"}) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert not proc.any_in_lease("MARKER", "zombie")
+
+
+def test_reading_keeps_undecodable_bytes_and_stops_at_the_limit(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"a\xffb\n")
+    assert proc.read_text(str(tmp_path / "file")) == "a\udcffb\n"
+    assert proc.read_text(str(tmp_path / "file"), 2) == "a\udcff"
+    with pytest.raises(FileNotFoundError):
+        proc.read_text(str(tmp_path / "missing"))
