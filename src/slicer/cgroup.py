@@ -46,7 +46,7 @@ def populated(directory: str) -> bool:
 
 
 def _all_text(path: str) -> str:
-    with open(path, encoding="ascii") as file:
+    with open(path, encoding="utf-8") as file:
         return file.read()
 
 

@@ -6,7 +6,7 @@ import os
 
 from slicer import backend as backends
 from slicer import cgroup, ledger, proc, profiles, reentrancy, scope, statedir, supervisor
-from slicer.errors import CannotExecute, CommandNotFound, UsageError
+from slicer.errors import CannotExecute, CommandNotFound, SlicerError, UsageError
 from slicer.job import Job
 from slicer.ledger import HeldLease, Ledger
 from slicer.model import Lease, Request
@@ -101,6 +101,30 @@ def _held(environ: Mapping[str, str], book: Ledger | None) -> Held:
 
 def run(ask: Ask, environ: Mapping[str, str], observer: Observer) -> Outcome:
     """Run one job to its end. Raises BusyError, InfeasibleError and other SlicerErrors; then nothing ran."""
+    environ = dict(environ)  # connecting to the user's bus may add to our own, which is not the job's
+    job_id = os.urandom(6).hex()
+    try:
+        return _run(job_id, ask, environ, observer)
+    except SlicerError as failure:
+        _journal_error(job_id, ask, failure)
+        raise
+
+
+def _journal_error(job_id: str, ask: Ask, failure: SlicerError) -> None:
+    from slicer import journal
+
+    journal.event(
+        "error",
+        job=job_id,
+        name=ask.name or ask.command[0],
+        unit=scope.unit_name(job_id),
+        manager="system" if os.geteuid() == 0 else "user",
+        message=str(failure),
+        fields={"error": failure.kind, "exit_code": failure.exit_code},
+    )
+
+
+def _run(job_id: str, ask: Ask, environ: Mapping[str, str], observer: Observer) -> Outcome:
     book = open_ledger(environ, observer)
     settled = plan(ask, environ, book)
     for warning in settled.config.warnings:
@@ -112,7 +136,7 @@ def run(ask: Ask, environ: Mapping[str, str], observer: Observer) -> Outcome:
     backend.prepare()
     if backend.notice:
         observer.notice(backend.notice)
-    want = _want(settled, backend)
+    want = _want(job_id, settled, backend)
     held, waited_s = _acquire(settled, want, book, backend, observer)
     try:
         job = _job(settled, want, held, waited_s)
@@ -134,10 +158,9 @@ class _Want:
     spec: ScopeSpec
 
 
-def _want(settled: Plan, backend: Backend) -> _Want:
+def _want(job_id: str, settled: Plan, backend: Backend) -> _Want:
     ask = settled.ask
     gpus = _gpus() if settled.need_gpus else ()
-    job_id = os.urandom(6).hex()
     spec = scope.spec(settled.profile, backend.manager, job_id, ask.name, ask.command)
     if settled.nested:  # its events belong to the scope in which it really runs
         spec = replace(spec, unit=settled.held.leases[-1].unit)

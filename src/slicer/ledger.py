@@ -167,7 +167,11 @@ class Ledger:
 
     def _live(self, folder: str, kind: type[_Entry], lives_on: Callable[[_Entry], bool]) -> Iterator[_Entry]:
         base = f"{self.directory.path}/{folder}"
-        for name in sorted(os.listdir(base)):
+        try:
+            names = sorted(os.listdir(base))
+        except OSError as error:
+            raise StateError(f"cannot be read any more: {error.strerror}", where=base) from error
+        for name in names:
             path = f"{base}/{name}"
             read = self._open_entry(path)
             if read is None:

@@ -126,6 +126,7 @@ def _stop_unit(lease: Lease) -> None:
     if lease.unit != unit_name(lease.job):
         # A lease is its owner's word, and root must not stop any unit on that.
         raise StateError(f"job {lease.job} says that its unit is {lease.unit!r}", hint="that cannot be")
+    _wake_supervisor(lease)
     backend = SystemdBackend(lease.manager)
     try:
         backend.stop(lease.unit)
@@ -136,9 +137,8 @@ def _stop_unit(lease: Lease) -> None:
 def _stop_processes(lease: Lease, book: Ledger) -> None:
     """Tell the job's keeper, which tells the rest; without one, whoever is there."""
     if lease.keeper and _holds(lease.keeper, book.lease_path(lease.job)):
+        _wake_supervisor(lease)
         _signal(lease.keeper, None, lease.uid, STOP)
-        # Stopped by Ctrl-Z, the supervisor would neither see the end nor give the lease back.
-        _signal(lease.pid, lease.pid_start, lease.uid, signal.SIGCONT)
     elif not lease.keeper and not lease.cgroup:
         _signal(lease.pid, lease.pid_start, lease.uid, signal.SIGTERM)  # it has not begun yet
     elif lease.backend == "plain":
@@ -147,6 +147,11 @@ def _stop_processes(lease: Lease, book: Ledger) -> None:
         owner = user_name(lease.uid)
         hint = f"sudo -u {owner} slicer stop {lease.job}"
         raise NotYours(f"job {lease.job} runs under {owner}'s own systemd", hint=hint)
+
+
+def _wake_supervisor(lease: Lease) -> None:
+    """Stopped by Ctrl-Z, the supervisor would neither see the end nor give the lease back."""
+    _signal(lease.pid, lease.pid_start, lease.uid, signal.SIGCONT)
 
 
 def _end_orphans(lease: Lease) -> None:

@@ -65,7 +65,7 @@ def _overview(
         if profile.linger
         else f"ended, SIGKILL after {format_duration(scope.stop_timeout_s(profile))}"
     )
-    chosen = "--profile" if ask.profile is not None else settled.config.sources["default_profile"]
+    chosen = "--profile" if ask.profile is not None else f"default: {settled.config.sources['default_profile']}"
     rows = [
         ("command", scope.describe(ask.command, limit=100_000)),
         ("program", settled.program),
@@ -88,7 +88,7 @@ def _backend(settled: Plan, backend: Backend) -> str:
         return "none of its own: inside a job that holds what it needs"
     if backend.name == "plain":
         return "plain: limits are best effort"
-    return f"systemd, {'your user' if backend.manager == 'user' else 'the system'} manager"
+    return f"systemd, {'your own' if backend.manager == 'user' else 'the system'} manager"
 
 
 def _unit(settled: Plan, backend: Backend, spec: ScopeSpec) -> str:

@@ -83,7 +83,8 @@ def table(outcomes: list[Outcome], now: float) -> list[Line]:
     """One line a job. ``now`` is in seconds since the epoch."""
     columns = (
         Column("STARTED"), Column("JOB"), Column("ENDED"), Column("WALL", right=True),
-        Column("CPU", right=True), Column("MEMORY", right=True), Column("WAITED", right=True), Column("NAME OR COMMAND"),
+        Column("CPU", right=True), Column("MEMORY", right=True), Column("WAITED", right=True),
+        Column("NAME OR COMMAND"),
     )  # fmt: skip
     rows = [
         (

@@ -7,7 +7,7 @@ import click
 from slicer.cli import output, say
 from slicer.cli.output import Column, Line
 from slicer.errors import EX_OK, EX_SLICER
-from slicer.install_units import Plan, Report, apply, plan, remove
+from slicer.install_units import Plan, Ran, Report, apply, plan, remove
 from slicer.scope import describe
 
 
@@ -44,10 +44,10 @@ def command(user: bool, user_delegation: bool, root: str, removing: bool, force:
     if edited:
         verb = "remove" if removing else "overwrite"
         say.line(f"edited by somebody and left alone: {', '.join(edited)} (--force {verb}s)")
-    failed = [ran for ran in report.commands if ran.exit_code]
-    for ran in failed:
-        say.line(f"{describe(ran.command)} failed with exit code {ran.exit_code}: {ran.output}")
-    return EX_SLICER if failed else EX_OK
+    if any(ran.exit_code for ran in report.commands):
+        say.line("not all commands succeeded" + ("" if user else " (run it as root, or with --user)"))
+        return EX_SLICER
+    return EX_OK
 
 
 def _intended(settled: Plan, *, removing: bool) -> list[Line]:
@@ -63,9 +63,12 @@ def _intended(settled: Plan, *, removing: bool) -> list[Line]:
 def _done(report: Report) -> list[Line]:
     rows = [(done.status, done.action.destination, done.action.what) for done in report.files]
     shown = output.table((Column(""), Column(""), Column("")), rows)[1:]
-    for ran in report.commands:
-        if ran.exit_code is None:
-            shown.append(Line(f"not run: {describe(ran.command)} ({ran.output})"))
-        else:
-            shown.append(Line(f"ran: {describe(ran.command)}" + (f" ({ran.output})" if ran.output else "")))
-    return shown
+    return [*shown, *(Line(_told(ran)) for ran in report.commands)]
+
+
+def _told(ran: Ran) -> str:
+    said = output.visible(ran.output.replace("\n", "; "))
+    why = f" ({said})" if said else ""
+    if ran.exit_code is None:
+        return f"not run: {describe(ran.command)}{why}"
+    return f"{'failed' if ran.exit_code else 'ran'}: {describe(ran.command)}{why}"

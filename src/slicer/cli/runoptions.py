@@ -138,6 +138,8 @@ def _unknown(name: str) -> UsageError:
     from slicer.property_names import nearest
 
     close = nearest(name, _BY_NAME)
+    if close.lstrip("-")[:1] != name.lstrip("-")[:1]:
+        close = ""  # --bogus did not mean --gpus
     hint = (
         f"did you mean {close}?" if close else "see slicer run --help; the command's own options go after --"
     )
