@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from slicer.placement import Busy
     from slicer.profiles import Config, Overrides
     from slicer.reentrancy import Held
+    from slicer.statedir import StateDir
 
     class Observer(Protocol):
         """Hears what happens to a job while it happens, for people."""
@@ -226,6 +227,8 @@ def _acquire(
     if settled.nested:
         return HeldLease(book, want.draft), 0.0
     began = ledger.now_s()
+    if (settled.need_gpus or settled.need_cpu_slots) and not settled.environ.get("SLICER_STATE_DIR"):
+        _say_whose(book.directory, observer)
     if not settled.ask.wait:
         held = ledger.raise_if_busy(book.acquire(want.request, want.draft, want.inventory))
     else:
@@ -242,6 +245,16 @@ def _acquire(
     if held.lease.gpus or held.lease.cpu_slots:
         observer.acquired(held.lease, waited_s)
     return held, waited_s
+
+
+def _say_whose(directory: StateDir, observer: Observer) -> None:
+    """Once a boot: that leases here exclude only this user's jobs, where that is so."""
+    if directory.shared or not statedir.first_time(directory, "private-noticed"):
+        return
+    observer.notice(
+        "your leases exclude only your own jobs: to share with others, "
+        f"sudo slicer install-units and join the group {statedir.GROUP} (said once a boot)"
+    )
 
 
 def journal_waiting(request: Request, spec: ScopeSpec, busy: Busy) -> None:

@@ -93,6 +93,15 @@ def _unusable(path: str, error: OSError) -> StateError:
     return StateError(f"cannot be used: {error.strerror}", where=path, hint=_HINT)
 
 
+def first_time(directory: StateDir, what: str) -> bool:
+    """Whether this is the first call for ``what`` since the directory was made (a boot, mostly)."""
+    try:
+        os.close(os.open(f"{directory.path}/{what}", os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
+    except OSError:
+        return False
+    return True
+
+
 def check_file(fd: int, path: str) -> os.stat_result:
     """Refuse what is not an ordinary file with one name: a FIFO, a device, a hard link to elsewhere."""
     info = os.fstat(fd)

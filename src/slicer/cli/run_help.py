@@ -75,13 +75,24 @@ def _click_option(option: Option) -> click.Option:
             made["shell_complete"] = _COMPLETIONS[option.field]
     else:
         made |= {"is_flag": True, "flag_value": option.value, "type": click.UNPROCESSED}
-    return click.Option([*option.names, option.field], default=DEFAULTS[option.field], **made)
+    return click.Option([*option.names, option.field], default=None, **made)
 
 
-def _run(command: tuple[str, ...], **options: Any) -> None:
+def settled(params: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The options and the command as the fast parser gives them.
+
+    click is not told the defaults: what one means for a flag with a value differs between its versions.
+    """
+    options = {
+        name: params[name] if params.get(name) is not None else default for name, default in DEFAULTS.items()
+    }
+    return options, params["command"]
+
+
+def _run(**params: Any) -> int:
     from slicer.cli.run import perform
 
-    raise click.exceptions.Exit(perform({**options, "help": False}, command))
+    return perform(*settled(params))
 
 
 command = click.Command(
