@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 _WAKING = frozenset({signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, STOP})
 
+_AGAIN_MS = 50.0
 _LONGEST_POLL_MS = 86_400_000.0  # poll(2) counts milliseconds in an int
 
 # A signal that reached the whole process group reached the command too: do not forward it once more.
@@ -218,13 +219,17 @@ class Keeper:
             if pid != self._pid:
                 self._send(pid, signo)
 
-    def _send(self, pid: int, signo: int) -> None:
+    def _send(self, pid: int, signo: int) -> bool:
+        """Send a signal; False when the process has become another user's, whom we may not signal."""
         try:
             os.kill(pid, signo)
             if signo == signal.SIGTERM:
                 os.kill(pid, signal.SIGCONT)  # a stopped process must be able to act on it, as systemd has it
-        except (ProcessLookupError, PermissionError):
-            pass  # gone, or it changed its user: the outcome counts it as still there
+        except ProcessLookupError:
+            pass  # gone is what was wanted
+        except PermissionError:
+            return False
+        return True
 
     def _reap(self) -> None:
         """Take every change of a child: the command's end or stop, and orphans that became ours."""
@@ -256,27 +261,36 @@ class Keeper:
 
     def _end_leftovers(self) -> int:
         """Wait for (linger) or end what the command left behind; how many processes were ended."""
-        seen: set[tuple[int, int | None]] = set()
         asked: set[tuple[int, int | None]] = set()
         while True:
             left = [(pid, start_time(pid)) for pid in self._others()]
             if not left:
-                return 0 if self._task.linger else len(seen)
+                return len(asked)
+            wait_ms: float | None = None
             if not self._task.linger or self._reason is not None:
-                seen.update(left)
-                for process in left:
-                    if process not in asked:
-                        self._send(process[0], signal.SIGTERM)
-                        asked.add(process)
-                if self._kill_at is None:
-                    self._kill_at = time.monotonic() + self._task.stop_timeout_s
-                if time.monotonic() >= self._kill_at:
-                    for pid, _ in left:
-                        self._send(pid, signal.SIGKILL)
-            self._wait_for_any(left)
+                wait_ms = self._press([process for process in left if process not in asked], left)
+                asked.update(left)
+            self._wait_for_any(left, wait_ms)
 
-    def _wait_for_any(self, processes: list[tuple[int, int | None]]) -> None:
-        """Until one of the processes ends, a signal arrives, or the time to kill has come."""
+    def _press(self, new: list[tuple[int, int | None]], left: list[tuple[int, int | None]]) -> float | None:
+        """Ask the new ones to end, and end all once their time is up; milliseconds until the next look."""
+        for pid, _ in new:
+            self._send(pid, signal.SIGTERM)
+        now = time.monotonic()
+        if self._kill_at is None:
+            self._kill_at = now + self._task.stop_timeout_s
+        if now < self._kill_at:
+            return min(_LONGEST_POLL_MS, (self._kill_at - now) * 1000)
+        may_end = [self._send(pid, signal.SIGKILL) for pid, _ in left]
+        if not any(may_end):
+            # Another user's (sudo): all that is left is to wait for them, and to say so.
+            self._notify(Report(0, 0, 0, self._reason or "exited", 0.0, len(left)), self._usage())
+            return None
+        # A fork bomb outruns one round of SIGKILL; a process deep in the kernel takes its time.
+        return _AGAIN_MS
+
+    def _wait_for_any(self, processes: list[tuple[int, int | None]], wait_ms: float | None) -> None:
+        """Until one of the processes ends, a signal arrives, or the time is up (None: for ever)."""
         poll = select.poll()
         with _Wakeup() as wakeup:
             poll.register(wakeup.fd, select.POLLIN)
@@ -285,12 +299,10 @@ class Keeper:
                 for pid, _ in processes:
                     pidfds.append(os.pidfd_open(pid))
                     poll.register(pidfds[-1], select.POLLIN)
-                if self._kill_at is None:
-                    poll.poll()
-                else:  # once the time has passed, look again soon: a fork bomb outruns one round of SIGKILL
-                    poll.poll(min(_LONGEST_POLL_MS, max(20.0, (self._kill_at - time.monotonic()) * 1000)))
             except ProcessLookupError:
-                return  # one is gone already
+                wait_ms = 0  # one is gone already
+            try:
+                poll.poll(wait_ms)
             finally:
                 for fd in pidfds:
                     os.close(fd)

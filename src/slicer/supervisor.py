@@ -155,6 +155,7 @@ class _Supervisor:
 
     def _wait(self, keeper: int) -> Said | None:
         """Forward signals until the keeper has reported the end, or is dead itself (None, or partial)."""
+        warned = False
         while True:
             info = signal.sigwaitinfo(_BLOCKED)
             if info.si_signo != signal.SIGCHLD:
@@ -164,6 +165,11 @@ class _Supervisor:
             said = self._hear()
             if said is not None and said[0].is_final:
                 return said
+            if said is not None and said[0].leftovers and not warned:
+                warned = True
+                self._warn(
+                    f"{said[0].leftovers} processes of other users outlive the command: waiting for them"
+                )
             if os.waitid(os.P_PID, keeper, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
                 return self._hear()
 

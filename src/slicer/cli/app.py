@@ -7,6 +7,7 @@ import os
 import sys
 
 import click
+from click.shell_completion import shell_complete
 
 from slicer import __version__
 from slicer.cli import say
@@ -16,6 +17,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+_COMPLETE = "_SLICER_COMPLETE"
 
 _INTERRUPTED = 130  # 128 + SIGINT, as a shell has it
 _BROKEN_PIPE = 141  # 128 + SIGPIPE
@@ -41,10 +44,10 @@ Examples:
   slicer history -n 5                       how the last jobs ended
 
 \b
-Exit codes of slicer's own failures:
+Exit codes besides those of a job's command:
     2  the command line cannot be right      125  slicer itself failed
-  124  over a time limit                     126, 127  cannot execute, not found
-   75  busy, with --no-wait                  128+N  ended by signal N
+   75  busy, with --no-wait                  126  cannot execute
+  124  over a time limit                     127  not found
 
 \b
 Environment:
@@ -94,7 +97,16 @@ def main(arguments: list[str]) -> int:
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
     as_json = "--json" in _own(arguments)
-    return guarded(lambda: app.main(arguments, prog_name="slicer", standalone_mode=False), as_json=as_json)
+    return guarded(lambda: _dispatch(arguments), as_json=as_json)
+
+
+def _dispatch(arguments: list[str]) -> Any:
+    """What app.main would do, without its own idea of Ctrl-C and of a reader that leaves."""
+    instruction = os.environ.get(_COMPLETE)
+    if instruction:
+        return shell_complete(app, {}, "slicer", _COMPLETE, instruction)
+    with app.make_context("slicer", list(arguments)) as ctx:
+        return app.invoke(ctx)
 
 
 def guarded(action: Callable[[], Any], *, as_json: bool = False) -> int:
@@ -108,8 +120,8 @@ def guarded(action: Callable[[], Any], *, as_json: bool = False) -> int:
         return _BROKEN_PIPE
     except (KeyboardInterrupt, click.Abort):
         return _INTERRUPTED
-    except SystemExit as leaving:  # click's completion
-        return leaving.code if isinstance(leaving.code, int) else EX_OK
+    except click.exceptions.Exit as leaving:  # --help
+        return leaving.exit_code
     except Exception as failure:
         return report(failure, as_json=as_json)
     return code if isinstance(code, int) else EX_OK
@@ -148,12 +160,13 @@ def _usage(failure: click.UsageError) -> UsageError:
     """click's complaint about a command line in slicer's form."""
     path = failure.ctx.command_path if failure.ctx else "slicer"
     hint = f"see {path} --help"
+    message = failure.format_message().rstrip(".")
     where = path.partition(" ")[2]
     if isinstance(failure, click.NoSuchOption):
+        message = f"no such option {failure.option_name!r}"
         hint = _meant_option(failure) or hint
     elif failure.ctx and isinstance(failure.ctx.command, _Lazy):
         hint = _meant_command(failure) or hint
-    message = failure.format_message().rstrip(".")
     return UsageError(message[:1].lower() + message[1:], where=where, hint=hint)
 
 

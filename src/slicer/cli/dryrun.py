@@ -65,7 +65,9 @@ def _overview(
         if profile.linger
         else f"ended, SIGKILL after {format_duration(scope.stop_timeout_s(profile))}"
     )
-    chosen = "--profile" if ask.profile is not None else f"default: {settled.config.sources['default_profile']}"
+    chosen = (
+        "--profile" if ask.profile is not None else f"default: {settled.config.sources['default_profile']}"
+    )
     rows = [
         ("command", scope.describe(ask.command, limit=100_000)),
         ("program", settled.program),

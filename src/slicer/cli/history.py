@@ -60,7 +60,7 @@ def command(job: str | None, number: int, name: str | None, since: str | None, a
         raise UnknownOutcome(
             f"no ended job {job!r}",
             where=path,
-            hint="see slicer history; those that run are in slicer status",
+            hint="slicer status shows those that run",
         )
     outcomes.reverse()  # the newest where the eye is: above the prompt
     if as_json:
@@ -124,9 +124,7 @@ def details(outcome: Outcome) -> list[Line]:
     """Every field of one outcome."""
     used = outcome.usage
     held = [f"GPU {uuid}" for uuid in outcome.gpus]
-    held += (
-        [f"{outcome.cpu_slots} CPU slot{'s' if outcome.cpu_slots > 1 else ''}"] if outcome.cpu_slots else []
-    )
+    held += [say.describe_resources(0, outcome.cpu_slots)] if outcome.cpu_slots else []
     code = f"{ended(outcome)}, exit code {outcome.exit_code}"
     if outcome.signal is not None and say.signal_name(outcome.signal) != ended(outcome):
         code += f", {say.signal_name(outcome.signal)}"

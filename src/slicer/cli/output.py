@@ -39,9 +39,7 @@ def visible(text: str) -> str:
     """Text that cannot break out of its line: what is not printable is escaped."""
     if text.isprintable():
         return text
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text
-    )
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def cut(text: str, most: int) -> str:

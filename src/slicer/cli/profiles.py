@@ -105,9 +105,7 @@ def _settings(settings: tuple[Setting, ...]) -> list[Line]:
     "--system", "where", flag_value="system", help="Write /etc/slicer/config.toml (root's default)."
 )
 @click.option("--user", "where", flag_value="user", help="Write your own file (everybody else's default).")
-@click.option(
-    "--force", is_flag=True, help="Replace a file that is there; it is kept with a ~ after its name."
-)
+@click.option("--force", is_flag=True, help="Replace a file that is there, which is kept as FILE~.")
 def init(where: str | None, force: bool) -> None:
     """Write a configuration file in which every built-in value stands as a comment."""
     is_system = where == "system" or (where is None and os.geteuid() == 0)
@@ -118,10 +116,9 @@ def init(where: str | None, force: bool) -> None:
     try:
         kept = _write(path, text, force=force)
     except OSError as error:
-        raise SlicerError(
-            f"cannot be written: {error.strerror}", where=path, hint="--user writes your own" * is_system
-        ) from error
-    print(f"wrote {path}" + (f" (the old one is {kept})" if kept else ""))
+        hint = "--user writes your own" if is_system else ""
+        raise SlicerError(f"cannot be written: {error.strerror}", where=path, hint=hint) from error
+    print(f"wrote {path}" + (f" (the old one is now {kept})" if kept else ""))
 
 
 def _write(path: str, text: str, *, force: bool) -> str:

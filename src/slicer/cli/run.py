@@ -130,9 +130,7 @@ def _check_outcome(path: str) -> None:
     directory = os.path.dirname(os.path.realpath(path))
     fits = os.access(path, os.W_OK) if is_stream(path) else os.access(directory, os.W_OK | os.X_OK)
     if os.path.isdir(path) or not fits:
-        raise UsageError(
-            "cannot be written there", where=f"--outcome {path}", hint="name a file in a directory of yours"
-        )
+        raise UsageError("cannot be written there", where=f"--outcome {path}", hint="name a file of yours")
 
 
 def _help() -> int:
