@@ -5,7 +5,7 @@ Called by the outer half of the supervisor, or by the keeper when the outer half
 
 from __future__ import annotations
 
-from slicer import history
+from slicer import faults, history
 from slicer.errors import EX_TIMEOUT, SlicerError
 from slicer.job import tell
 from slicer.model import Outcome
@@ -67,10 +67,13 @@ def settle(job: Job, outcome: Outcome, held: HeldLease, warn: Callable[[str], No
         job, "finished", reason=outcome.reason, exit_code=outcome.exit_code, wall_s=round(outcome.wall_s, 3),
         cpu_s=used.cpu_s, memory_peak_bytes=used.memory_peak_bytes,
     )  # fmt: skip
+    faults.point("ending-finished")
     release(job, held)
+    faults.point("ending-released")
     for write in (_to_history, _to_file):
         try:
             warning = write(job, outcome)
+            faults.point("ending-written")
         except SlicerError as error:
             warning = str(error)
         if warning:
@@ -81,7 +84,8 @@ def settle(job: Job, outcome: Outcome, held: HeldLease, warn: Callable[[str], No
 def release(job: Job, held: HeldLease) -> None:
     """Give the lease back and say so."""
     held.release()
-    tell(job, "released")
+    if not held.is_outlived:
+        tell(job, "released")
 
 
 def _to_history(job: Job, outcome: Outcome) -> str | None:

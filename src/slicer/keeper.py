@@ -13,7 +13,7 @@ import os
 import select
 import time
 
-from slicer import cgroup
+from slicer import cgroup, faults
 from slicer.model import Usage
 from slicer.proc import read_text, start_time
 from slicer.record import record
@@ -51,7 +51,8 @@ if TYPE_CHECKING:
 
 _WAKING = frozenset({signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, STOP})
 
-_AGAIN_MS = 50.0
+_AGAIN_S = 0.1
+_CROWDED_MS = 500.0
 _LONGEST_POLL_MS = 86_400_000.0  # poll(2) counts milliseconds in an int
 
 # A signal that reached the whole process group reached the command too: do not forward it once more.
@@ -96,6 +97,8 @@ class Keeper:
         self._reason: Reason | None = None  # set once something else than the command decides its end
         self._status: int | None = None
         self._kill_at: float | None = None
+        self._is_helpless = False  # what is left belongs to others
+        self._look_at = time.monotonic()  # when the watchdog is due
         self._began = time.monotonic()
         self._ended = self._began
         self._pid = 0
@@ -107,8 +110,11 @@ class Keeper:
         exec_errno = self._spawn()
         if exec_errno:
             return Report(1, 0, exec_errno, "exited", 0.0, 0), self._usage()
+        faults.point("keeper-spawned")
         while self._status is None:
             self._take_signal(self._next_deadline())
+            self._meet_deadlines()
+        faults.point("keeper-reaped")
         leftovers = self._end_leftovers()
         if self._output is not None:
             self._output.finish()
@@ -156,7 +162,7 @@ class Keeper:
         """Seconds until something must be looked at without a signal; None: never."""
         at = [self._kill_at] if self._kill_at is not None else []
         if self._watchdog is not None:
-            at.append(time.monotonic() + self._watchdog.interval_s)
+            at.append(self._look_at)
         if not self._task.scope and self._task.timeout_s is not None and self._reason is None:
             at.append(self._began + self._task.timeout_s)
         return max(0.0, min(at) - time.monotonic()) if at else None
@@ -164,8 +170,8 @@ class Keeper:
     def _take_signal(self, timeout_s: float | None) -> None:
         info = signal.sigwaitinfo(_WATCHED) if timeout_s is None else signal.sigtimedwait(_WATCHED, timeout_s)
         if info is None:
-            self._on_deadline()
-        elif info.si_signo == signal.SIGCHLD:
+            return
+        if info.si_signo == signal.SIGCHLD:
             self._reap()
         elif info.si_signo == STOP:
             self._stop("stopped")
@@ -174,19 +180,19 @@ class Keeper:
         else:
             self._on_direct(info.si_signo, info.si_pid)
 
-    def _on_deadline(self) -> None:
+    def _meet_deadlines(self) -> None:
+        """Do what has become due, however busy the signals keep us."""
         now = time.monotonic()
         if self._kill_at is not None and now >= self._kill_at:
-            self._kill_at = None
-            self._signal_all(signal.SIGKILL)
-        overdue = self._task.timeout_s is not None and now - self._began >= self._task.timeout_s
-        if not self._task.scope and overdue and self._reason is None:
+            self._kill()
+        if not self._task.scope and self._is_overdue(self._began) and self._reason is None:
             self._stop("timeout")
-        if self._watchdog is not None and self._reason is None:
+        if self._watchdog is not None and now >= self._look_at and self._reason is None:
+            self._look_at = now + self._watchdog.interval_s
             found = self._watchdog.check()
             if found is not None:
                 self._reason = found
-                self._signal_all(signal.SIGKILL)
+                self._kill()
 
     def _forward(self, signo: int) -> None:
         if time.monotonic() - self._direct.get(signo, -_SAME_SIGNAL_S) < _SAME_SIGNAL_S:
@@ -200,11 +206,12 @@ class Keeper:
             return
         # systemd stops the scope and has signalled the command too. Should it have to use SIGKILL in the
         # end, this is the last chance to tell why.
-        timeout_s = self._task.timeout_s
-        timed_out = timeout_s is not None and now - self._scope_began >= timeout_s
-        self._reason = "timeout" if timed_out else "stopped"
+        self._reason = "timeout" if self._is_overdue(self._scope_began) else "stopped"
         usage = self._usage()
         self._notify(Report(0, 0, 0, self._final_reason(usage), now - self._began, 0), usage)
+
+    def _is_overdue(self, since: float) -> bool:
+        return self._task.timeout_s is not None and time.monotonic() - since >= self._task.timeout_s
 
     def _stop(self, reason: Reason) -> None:
         if self._reason is None:
@@ -212,12 +219,22 @@ class Keeper:
         self._signal_all(signal.SIGTERM)
         self._kill_at = time.monotonic() + self._task.stop_timeout_s
 
-    def _signal_all(self, signo: int) -> None:
-        if self._status is None:
-            self._send(self._pid, signo)
-        for pid in self._others():
-            if pid != self._pid:
-                self._send(pid, signo)
+    def _kill(self) -> None:
+        """Kill all, and again soon: a fork bomb outruns one round, and some take their time in the kernel."""
+        if self._signal_all(signal.SIGKILL):
+            self._kill_at = time.monotonic() + _AGAIN_S
+            return
+        # Another user's (sudo): all that is left is to wait for them, and to say so.
+        self._kill_at = None
+        self._is_helpless = True
+        left = len(self._others())
+        self._notify(Report(0, 0, 0, self._reason or "exited", 0.0, left), self._usage())
+
+    def _signal_all(self, signo: int) -> bool:
+        """Signal the job's processes; False when there are some and we may signal none of them."""
+        pids = [self._pid] if self._status is None else []
+        pids += [pid for pid in self._others() if pid not in pids]
+        return any([self._send(pid, signo) for pid in pids]) or not pids
 
     def _send(self, pid: int, signo: int) -> bool:
         """Send a signal; False when the process has become another user's, whom we may not signal."""
@@ -266,28 +283,19 @@ class Keeper:
             left = [(pid, start_time(pid)) for pid in self._others()]
             if not left:
                 return len(asked)
-            wait_ms: float | None = None
             if not self._task.linger or self._reason is not None:
-                wait_ms = self._press([process for process in left if process not in asked], left)
+                self._ask([pid for pid, started in left if (pid, started) not in asked])
                 asked.update(left)
-            self._wait_for_any(left, wait_ms)
+            due_s = self._next_deadline()
+            self._wait_for_any(left, None if due_s is None else min(_LONGEST_POLL_MS, due_s * 1000))
+            self._meet_deadlines()
 
-    def _press(self, new: list[tuple[int, int | None]], left: list[tuple[int, int | None]]) -> float | None:
-        """Ask the new ones to end, and end all once their time is up; milliseconds until the next look."""
-        for pid, _ in new:
+    def _ask(self, pids: list[int]) -> None:
+        """Ask processes to end; when they have had their time, they are killed."""
+        for pid in pids:
             self._send(pid, signal.SIGTERM)
-        now = time.monotonic()
-        if self._kill_at is None:
-            self._kill_at = now + self._task.stop_timeout_s
-        if now < self._kill_at:
-            return min(_LONGEST_POLL_MS, (self._kill_at - now) * 1000)
-        may_end = [self._send(pid, signal.SIGKILL) for pid, _ in left]
-        if not any(may_end):
-            # Another user's (sudo): all that is left is to wait for them, and to say so.
-            self._notify(Report(0, 0, 0, self._reason or "exited", 0.0, len(left)), self._usage())
-            return None
-        # A fork bomb outruns one round of SIGKILL; a process deep in the kernel takes its time.
-        return _AGAIN_MS
+        if self._kill_at is None and not self._is_helpless:
+            self._kill_at = time.monotonic() + self._task.stop_timeout_s
 
     def _wait_for_any(self, processes: list[tuple[int, int | None]], wait_ms: float | None) -> None:
         """Until one of the processes ends, a signal arrives, or the time is up (None: for ever)."""
@@ -301,6 +309,11 @@ class Keeper:
                     poll.register(pidfds[-1], select.POLLIN)
             except ProcessLookupError:
                 wait_ms = 0  # one is gone already
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE):
+                    raise
+                # More processes than descriptors: watch those that there is room for.
+                wait_ms = _CROWDED_MS if wait_ms is None else min(_CROWDED_MS, wait_ms)
             try:
                 poll.poll(wait_ms)
             finally:
@@ -313,6 +326,8 @@ class Keeper:
             self._stop("stopped")
         for signo in arrived & {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}:
             self._signal_all(signo)  # the user (or systemd) is tired of lingering
+        if signal.SIGTERM in arrived and self._task.scope and self._is_overdue(self._scope_began):
+            self._reason = "timeout"
 
     def _usage(self) -> Usage:
         if self._directory:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from slicer import backend as backends
-from slicer import cgroup, ledger, proc, profiles, reentrancy, scope, statedir, supervisor
+from slicer import cgroup, faults, ledger, proc, profiles, reentrancy, scope, statedir, supervisor
 from slicer.errors import CannotExecute, CommandNotFound, SlicerError, UsageError
 from slicer.job import Job
 from slicer.ledger import HeldLease, Ledger
@@ -29,7 +29,10 @@ if TYPE_CHECKING:
         """Hears what happens to a job while it happens, for people."""
 
         def notice(self, text: str) -> None:
-            """Something worth knowing that stops nothing."""
+            """Something worth knowing."""
+
+        def warning(self, text: str) -> None:
+            """Something that went wrong, but stops nothing."""
 
         def waiting(self, busy: Busy) -> None:
             """The job has to wait."""
@@ -88,7 +91,7 @@ def plan(ask: Ask, environ: Mapping[str, str], book: Ledger | None) -> Plan:
 
 def open_ledger(environ: Mapping[str, str], observer: Observer) -> Ledger:
     """This user's ledger. Raises StateError."""
-    return Ledger(statedir.locate(environ, os.geteuid()), observer.notice)
+    return Ledger(statedir.locate(environ, os.geteuid()), observer.warning)
 
 
 def _held(environ: Mapping[str, str], book: Ledger | None) -> Held:
@@ -129,7 +132,7 @@ def _run(job_id: str, ask: Ask, environ: Mapping[str, str], observer: Observer) 
     book = open_ledger(environ, observer)
     settled = plan(ask, environ, book)
     for warning in settled.config.warnings:
-        observer.notice(warning)
+        observer.warning(warning)
     backend = choose_backend(settled)
     if ask.exec and backend.name == "plain":
         raise UsageError("--exec needs systemd: without a scope nothing would hold the lease", where="--exec")
@@ -139,6 +142,7 @@ def _run(job_id: str, ask: Ask, environ: Mapping[str, str], observer: Observer) 
         observer.notice(backend.notice)
     want = _want(job_id, settled, backend)
     held, waited_s = _acquire(settled, want, book, backend, observer)
+    faults.point("launch-acquired")
     try:
         job = _job(settled, want, held, waited_s)
     except BaseException:
@@ -146,7 +150,7 @@ def _run(job_id: str, ask: Ask, environ: Mapping[str, str], observer: Observer) 
         raise
     if ask.exec:
         supervisor.execute(job, backend, held)
-    return supervisor.run(job, backend, held, observer.notice)
+    return supervisor.run(job, backend, held, observer.warning)
 
 
 @record

@@ -12,9 +12,9 @@ import fcntl
 import os
 import time
 
-from slicer import cgroup, placement, proc, statefile
+from slicer import cgroup, faults, placement, proc, statefile
 from slicer.errors import BusyError, InfeasibleError, StateError
-from slicer.model import Lease, Request, Ticket
+from slicer.model import LEASE_VARIABLE, Lease, Request, Ticket
 from slicer.record import record, replace
 from slicer.signals import signal
 from slicer.statedir import StateDir, check_file, open_lock
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
     _Entry = TypeVar("_Entry", Lease, Ticket)
 
-_MAX_BYTES = 65536
-LEASE_VARIABLE = "SLICER_LEASE"
+_MAX_BYTES = 1 << 20  # a name may be as long as an argument (128 KiB), and is escaped
 
 
 def now_s() -> float:
@@ -56,6 +55,7 @@ class HeldLease:
         self._ledger = ledger
         self.lease = lease
         self.fd = fd
+        self.is_outlived = False  # the job lives on without us: its end frees the lease, not ours
 
     def update(self, **changes: Any) -> None:
         """Record what became known after the grant (the cgroup, the pid). Raises StateError."""
@@ -63,15 +63,20 @@ class HeldLease:
         if self.fd < 0:
             return
         with self._ledger.locked():
+            faults.point("ledger-updating")
             _write(self.fd, statefile.encode(self.lease), self._ledger.lease_path(self.lease.job))
 
     def release(self) -> None:
-        """Give the resources back. Safe to repeat."""
+        """Give the resources back, or only let go when the job outlives us. Safe to repeat."""
         if self.fd < 0:
             return
         with self._ledger.locked():
-            _unlink(self._ledger.lease_path(self.lease.job))
+            faults.point("ledger-releasing")
+            if not self.is_outlived:
+                _unlink(self._ledger.lease_path(self.lease.job))
+            faults.point("ledger-unlinked")
             os.close(self.fd)
+            faults.point("ledger-closed")
         self.fd = -1
 
 
@@ -80,9 +85,16 @@ class Ledger:
 
     def __init__(self, directory: StateDir, warn: Callable[[str], None]) -> None:
         self.directory = directory
-        self._warn = warn
+        self._say = warn
+        self._said: set[str] = set()
         self._lock_path = f"{directory.path}/lock"
         self._lock_fd = open_lock(self._lock_path)
+
+    def _warn(self, text: str) -> None:
+        """Once for each thing, however often it is looked at."""
+        if text not in self._said:
+            self._said.add(text)
+            self._say(text)
 
     def lease_path(self, job: str) -> str:
         return f"{self.directory.path}/leases/{job}"
@@ -127,6 +139,7 @@ class Ledger:
         with self.locked():
             found = self._decide(waiting.request, waiting.draft, waiting.inventory)
             if isinstance(found, HeldLease):
+                faults.point("ledger-granted")
                 waiting.drop_ticket()
             return found
 
@@ -150,10 +163,13 @@ class Ledger:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise StateError(f"cannot be created: {error.strerror}", where=path) from error
+        faults.point("ledger-created")
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         try:
             os.fchmod(fd, 0o644)  # whatever the umask: what others cannot read, they cannot respect
+            faults.point("ledger-locked")
             _write(fd, data, path)
+            faults.point("ledger-written")
         except StateError:
             _unlink(path)
             os.close(fd)
@@ -201,7 +217,7 @@ class Ledger:
             return None
         try:
             owner = check_file(fd, path).st_uid
-            data = os.read(fd, _MAX_BYTES)
+            data = os.read(fd, min(os.fstat(fd).st_size, _MAX_BYTES))
             is_locked = _is_locked(fd)
         except StateError as error:
             self._warn(f"{path}: ignored: {error.message}")
@@ -241,6 +257,7 @@ class Waiting:
         """Leave the queue. Safe to repeat."""
         if self._fd >= 0:
             _unlink(self._ledger.ticket_path(self.ticket.job))
+            faults.point("ledger-ticket-unlinked")
             os.close(self._fd)
             self._fd = -1
 
@@ -293,12 +310,13 @@ def _lease_lives_on(lease: Lease) -> bool:
         return False
     if lease.backend == "systemd":
         return bool(lease.cgroup) and cgroup.populated(cgroup.path_of(lease.cgroup))
-    return proc.any_in_lease(LEASE_VARIABLE, lease.job)
+    return bool(proc.in_lease(LEASE_VARIABLE, lease.job))
 
 
 def _write(fd: int, data: bytes, path: str) -> None:
     try:
         os.pwrite(fd, data, 0)
+        faults.point("ledger-half-written")
         os.ftruncate(fd, len(data))
     except OSError as error:
         raise StateError(f"cannot be written: {error.strerror}", where=path) from error
@@ -315,9 +333,13 @@ def _unlink(path: str) -> None:
 
 def _infeasible(decision: placement.Infeasible) -> InfeasibleError:
     what = "GPU" if decision.kind == "gpu" else "CPU slot"
-    plural = "" if decision.total == 1 else "s"
+
+    def counted(number: int) -> str:
+        return f"{number} {what}{'' if number == 1 else 's'}"
+
+    were = "was" if decision.wanted == 1 else "were"
     return InfeasibleError(
-        f"{decision.wanted} {what}s were asked for, but this machine has {decision.total} {what}{plural}",
+        f"{counted(decision.wanted)} {were} asked for, but this machine has {counted(decision.total)}",
         hint="ask for fewer" if decision.total else f"this machine has no {what}",
     )
 

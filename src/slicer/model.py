@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     Reason = Literal["exited", "signal", "oom-kill", "timeout", "stopped", "unknown"]
     Value = bool | int | str | bytes | tuple[tuple[str, str], ...] | tuple[tuple[str, int], ...]
 
+LEASE_VARIABLE = "SLICER_LEASE"  # in a job's environment: the ids of the jobs it runs inside of
 SLICES: tuple[SliceName, ...] = ("cpu", "gpu")
 
 

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def read_text(path: str, limit: int = 65536) -> str:
@@ -19,41 +24,75 @@ def boot_id() -> str:
     return read_text("/proc/sys/kernel/random/boot_id").strip()
 
 
-def start_time(pid: int) -> int | None:
-    """Start time of a process in clock ticks since boot (field 22 of stat); None when it is gone."""
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the third (state) on; empty when the process is gone."""
     try:
         stat = read_text(f"/proc/{pid}/stat")
     except (FileNotFoundError, ProcessLookupError):
-        return None
+        return []
     # The command name may hold spaces and parentheses: count from the last ")".
-    return int(stat[stat.rindex(")") + 2 :].split()[19])
+    return stat[stat.rindex(")") + 2 :].split()
+
+
+def start_time(pid: int) -> int | None:
+    """Start time of a process in clock ticks since boot (field 22 of stat); None when it has ended.
+
+    A zombie has ended: it holds nothing, though a parent that does not care may keep it for ever.
+    """
+    fields = _stat(pid)
+    return int(fields[19]) if fields and fields[0] not in "ZX" else None
 
 
 def parent(pid: int) -> int:
     """The parent's pid, or 0 when the process is gone or is the first of its namespace."""
-    try:
-        stat = read_text(f"/proc/{pid}/stat")
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-    return int(stat[stat.rindex(")") + 2 :].split()[1])
+    fields = _stat(pid)
+    return int(fields[1]) if fields else 0
 
 
-def in_lease(pid: str, variable: str, job: str) -> bool:
-    """Whether ``job`` is among the comma-separated ids in the variable that the process started with."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            entries = file.read().split(b"\0")
-    except OSError:
-        return False  # gone, or of another user whom we may not inspect
-    prefix = f"{variable}=".encode()
-    return any(
-        job.encode() in entry[len(prefix) :].split(b",") for entry in entries if entry.startswith(prefix)
-    )
+def in_lease(variable: str, job: str) -> list[int]:
+    """The processes that were started under the lease of ``job``, as far as we may inspect them.
+
+    ``variable`` holds comma-separated ids in the environment that a process was started with.
+    """
+    prefix, wanted = f"{variable}=".encode(), job.encode()
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/environ", "rb") as file:
+                entries = file.read().split(b"\0")
+        except OSError:
+            continue  # gone, or of another user
+        ids = (entry[len(prefix) :].split(b",") for entry in entries if entry.startswith(prefix))
+        if any(wanted in found_ids for found_ids in ids):
+            found.append(int(name))
+    return found
 
 
-def any_in_lease(variable: str, job: str) -> bool:
-    """Whether any process that we may inspect was started under the lease of ``job``."""
-    return any(in_lease(name, variable, job) for name in os.listdir("/proc") if name.isdigit())
+def wait_for_end(living: Callable[[], list[int]], deadline_s: float) -> bool:
+    """Wait until ``living`` names no process; False when it still does after ``deadline_s`` seconds."""
+    import select
+
+    end = time.monotonic() + deadline_s
+    while pids := living():
+        left_s = end - time.monotonic()
+        if left_s <= 0:
+            return False
+        try:
+            pidfd = os.pidfd_open(pids[0])
+        except ProcessLookupError:
+            continue
+        try:
+            poll = select.poll()
+            poll.register(pidfd, select.POLLIN)
+            poll.poll(left_s * 1000)
+        finally:
+            os.close(pidfd)
+    return True
+
+
+def is_running(pid: int, started: int) -> bool:
+    """Whether the process that had this pid and start time (see :func:`start_time`) is still there."""
+    return bool(pid) and start_time(pid) == started
 
 
 def ancestors(pid: int) -> frozenset[int]:

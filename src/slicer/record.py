@@ -77,7 +77,7 @@ else:
     record = _record
 
 
-def replace(value: _T, **changes: Any) -> _T:
+def replace(value: _T, /, **changes: Any) -> _T:
     """A copy of a record with some fields changed; raises TypeError on an unknown field."""
     return type(value)(**{**as_dict(value), **changes})
 

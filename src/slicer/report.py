@@ -54,8 +54,9 @@ def pack(report: Report, usage: Usage) -> bytes:
 
 def unpack(data: bytes) -> tuple[Report, Usage] | None:
     """The last whole message in ``data``; None when there is none."""
-    parts = data.split(b"\0")
-    if len(parts) < 3:
+    parts = data.split(b"\0")[:-1]  # what follows the last mark is not whole
+    whole = len(parts) // 2 * 2
+    if not whole:
         return None
-    report, usage = parts[len(parts) // 2 * 2 - 2 : len(parts) // 2 * 2]
+    report, usage = parts[whole - 2 : whole]
     return statefile.decode(Report, report), statefile.decode(Usage, usage)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
-import time
 
 from slicer import cgroup, proc
 from slicer.errors import SlicerError, StateError, UsageError
-from slicer.ledger import LEASE_VARIABLE
 from slicer.model import Lease
 from slicer.scope import DEFAULT_STOP_TIMEOUT_S, unit_name
 from slicer.signals import STOP
@@ -156,27 +153,9 @@ def _wake_supervisor(lease: Lease) -> None:
 
 def _end_orphans(lease: Lease) -> None:
     """End what lives on under the lease after supervisor and keeper were killed. Nothing else would."""
-    for signo in (signal.SIGTERM, signal.SIGKILL):
-        marked = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-        marked = [pid for pid in marked if proc.in_lease(str(pid), LEASE_VARIABLE, lease.job)]
-        poll = select.poll()
-        with contextlib.ExitStack() as open_fds:
-            left = 0
-            for pid in marked:
-                if (
-                    pid != os.getpid()
-                    and (fd := _open_and_signal(pid, proc.start_time(pid), lease.uid, signo)) >= 0
-                ):
-                    open_fds.callback(os.close, fd)
-                    poll.register(fd, select.POLLIN)
-                    left += 1
-            end = time.monotonic() + DEFAULT_STOP_TIMEOUT_S
-            while left and time.monotonic() < end:
-                for fd, _ in poll.poll((end - time.monotonic()) * 1000):
-                    poll.unregister(fd)
-                    left -= 1
-        if not left:
-            return
+    from slicer.backend.plain import PlainBackend
+
+    PlainBackend(lease.uid).end(lease.job, "", DEFAULT_STOP_TIMEOUT_S)
 
 
 def _holds(pid: int, path: str) -> bool:

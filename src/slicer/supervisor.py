@@ -16,6 +16,7 @@ import os
 import sys
 import time
 
+from slicer import faults
 from slicer.errors import EX_NOT_FOUND, BackendError, CannotExecute, CommandNotFound
 from slicer.job import Started, tell
 from slicer.signals import STOP, signal
@@ -108,9 +109,13 @@ class _Supervisor:
         self._heard = b""
 
     def run(self) -> Outcome:
-        keeper = os.fork()
+        try:
+            keeper = os.fork()
+        except OSError as error:
+            raise BackendError(f"cannot fork: {error.strerror}", hint="see ulimit -u and TasksMax") from error
         if keeper == 0:
             self._be_keeper()
+        faults.point("outer-forked")
         os.close(self._up_write)
         os.close(self._down_read)
         try:
@@ -131,7 +136,9 @@ class _Supervisor:
     def _start(self, keeper: int) -> Started:
         began = time.monotonic()
         name = self._backend.start(self._job.spec, keeper, self._meanwhile)
+        faults.point("outer-started-scope")
         self._held.update(cgroup=name, keeper=keeper)
+        faults.point("outer-updated-lease")
         self._backend.close()
         return Started(name, time.time(), began)
 
@@ -152,6 +159,7 @@ class _Supervisor:
             os.write(self._down_write, encode(started))
         except BrokenPipeError as error:
             raise BackendError("the keeper was killed before the command could start") from error
+        faults.point("outer-let-go")
 
     def _wait(self, keeper: int) -> Said | None:
         """Forward signals until the keeper has reported the end, or is dead itself (None, or partial)."""
@@ -189,19 +197,23 @@ class _Supervisor:
     ) -> Outcome:
         from slicer import ending
 
+        faults.point("outer-heard-end")
         report, usage = said
         outcome = ending.outcome_of(self._job, started, report, usage, self._held, enforced)
         if report.exec_errno:
             ending.release(self._job, self._held)
         else:
             ending.settle(self._job, outcome, self._held, self._warn)
+        faults.point("outer-settled")
         try:
             os.write(self._down_write, _RECORDED)
         except BrokenPipeError:
             pass  # the keeper was killed
+        faults.point("outer-told-keeper")
         os.waitpid(keeper, 0)
         os.close(self._up_read)
         os.close(self._down_write)
+        faults.point("outer-reaped-keeper")
         if report.exec_errno:
             raise _cannot_execute(self._job, report.exec_errno)
         return outcome
@@ -211,15 +223,19 @@ class _Supervisor:
         from slicer import cgroup
         from slicer.model import Usage
         from slicer.report import Report
+        from slicer.scope import stop_timeout_s
 
-        directory = cgroup.path_of(started.cgroup) if started.cgroup else ""
-        usage = last[1] if last else cgroup.usage(directory) if directory else Usage()
-        left = sum(1 for _ in cgroup.processes(directory)) if directory else 0
-        if left and not self._job.profile.linger:
+        job, backend = self._job, self._backend
+        usage = (
+            last[1] if last else cgroup.usage(cgroup.path_of(started.cgroup)) if started.cgroup else Usage()
+        )
+        left = len(backend.living(job.id, started.cgroup))
+        if left and not job.profile.linger:
             try:
-                self._backend.stop(self._job.spec.unit)
+                backend.end(job.id, job.spec.unit, stop_timeout_s(job.profile))
             except BackendError as error:
                 self._warn(str(error))
+        self._held.is_outlived = bool(backend.living(job.id, started.cgroup))
         reason = last[0].reason if last else "oom-kill" if usage.oom_kills else "signal"
         return Report(1, signal.SIGKILL, 0, reason, time.monotonic() - started.began, left), usage
 
@@ -262,9 +278,11 @@ class _Supervisor:
         watchdog = self._backend.watchdog(job.spec)
         with open("/proc/self/comm", "wb", buffering=0) as comm:
             comm.write(b"slicer-keeper")  # what ps and systemd-cgls -l show beside the command
+        faults.point("keeper-forked")
         order = os.read(self._down_read, 65536)  # stopped here until the scope stands
         if not order:
             return
+        faults.point("keeper-ordered")
         started = decode(Started, order)
         output = None
         if job.with_journal:
@@ -273,7 +291,9 @@ class _Supervisor:
             output = Tee(job.spec.unit, job.name)
         members = self._backend.members(started.cgroup, output.pid if output else 0)
         report, usage = Keeper(task, self._tell, watchdog, members, output).run(started.began)
+        faults.point("keeper-ended")
         self._tell(report, usage)
+        faults.point("keeper-told")
         os.close(self._up_write)
         if os.read(self._down_read, 1) != _RECORDED:
             self._finish_alone(started, report, usage)

@@ -10,8 +10,9 @@ import os
 import select
 import struct
 
-from slicer import cgroup
+from slicer import cgroup, proc
 from slicer.errors import StateError
+from slicer.model import LEASE_VARIABLE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,7 +78,14 @@ class LedgerWatch:
                 self._settling = self._settling or list(_SETTLING_MS)
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
-        ready = poll.poll(self._settling.pop(0) if self._settling else None)
+        pidfds = [fd for holder in holders for fd in _orphans(holder)]
+        try:
+            for fd in pidfds:
+                poll.register(fd, select.POLLIN)
+            ready = poll.poll(self._settling.pop(0) if self._settling else None)
+        finally:
+            for fd in pidfds:
+                os.close(fd)
         if ready and self._drain():
             self._settling = list(_SETTLING_MS)
 
@@ -94,6 +102,19 @@ class LedgerWatch:
         except BlockingIOError:
             pass
         return closed
+
+
+def _orphans(holder: Lease) -> list[int]:
+    """Without scopes: pidfds of the processes by which a lease lives on whose supervisor is dead."""
+    if holder.cgroup or proc.is_running(holder.pid, holder.pid_start) or proc.start_time(holder.keeper or -1):
+        return []
+    found = []
+    for pid in proc.in_lease(LEASE_VARIABLE, holder.job):
+        try:
+            found.append(os.pidfd_open(pid))
+        except ProcessLookupError:
+            continue
+    return found
 
 
 def _failure(path: str) -> StateError:

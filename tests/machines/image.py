@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.machines import build, recipe
-from tests.machines.host import BUILD_TOOLS, QEMU_TOOLS, Unavailable, as_root, check, need_tools
+from tests.machines.host import BUILD_TOOLS, QEMU_TOOLS, MachineError, Unavailable, as_root, check, need_tools
 from tests.machines.recipe import Suite
 
 MIN_FREE_BYTES = 4 << 30
@@ -27,11 +27,17 @@ KEPT_PER_SUITE = 2
 
 
 def cache_root() -> Path:
-    """$SLICER_MACHINE_CACHE, else slicer/machines in the user's cache directory; created when missing."""
+    """$SLICER_MACHINE_CACHE, else slicer/machines in the user's cache directory; created when missing.
+
+    Raises Unavailable when it cannot be.
+    """
     override = os.environ.get("SLICER_MACHINE_CACHE")
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     root = Path(override) if override else base / "slicer" / "machines"
-    root.mkdir(parents=True, exist_ok=True)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Unavailable(f"no place for images: {error} ($SLICER_MACHINE_CACHE)") from error
     return root.resolve()
 
 
@@ -141,6 +147,10 @@ def _build(image: Image) -> None:
     try:
         build.build(image.suite, image.key, draft, log)
         draft.rename(image.path)
+    except Unavailable:
+        raise
+    except MachineError as error:
+        raise Unavailable(f"its image could not be built: {error}") from error
     finally:
         _remove(draft)
     say(f"built test machine {image.key} in {time.monotonic() - started:.0f} s")

@@ -5,6 +5,7 @@ A record is a line `RECORD_START + JSON`; all else on standard output is what py
 
 from __future__ import annotations
 
+import io
 import json
 import os
 
@@ -21,6 +22,8 @@ class Reporter:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         os.set_inheritable(REPORT_FD, False)
+        # A file object of our own, as tests replace os.write and the like.
+        self._out = io.FileIO(REPORT_FD, "wb", closefd=False)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self._write({"started": nodeid})
@@ -36,4 +39,4 @@ class Reporter:
         # Reports may carry any object in user_properties; its text is enough for the host.
         data = f"{RECORD_START}{json.dumps(record, default=str)}\n".encode()
         while data:
-            data = data[os.write(REPORT_FD, data) :]
+            data = data[self._out.write(data) :]

@@ -9,6 +9,7 @@ machine that has another Python. Inside a machine the marks mean nothing: the te
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from collections.abc import Generator, Iterator, Mapping
@@ -23,6 +24,7 @@ from tests.machines.ring import Ring, Target
 from tests.machines.settings import DEFAULT_SUITE, ci, wanted_suites
 
 IN_MACHINE = "SLICER_TEST_MACHINE" in os.environ
+TEST_LIMIT_S = {"host": 120, "namespace": 120, "qemu": 480}
 KIND_BY_MARK = {"systemd": "namespace", "enforced": "qemu"}
 
 _RINGS = pytest.StashKey["Rings"]()
@@ -159,6 +161,23 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     rings = session.config.stash.get(_RINGS, None)
     if rings is not None:
         rings.end()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Fail a test that hangs, and go on; where even this fails, the ring's limits end the run."""
+    limit_s = TEST_LIMIT_S[os.environ.get("SLICER_TEST_MACHINE", "host")]
+
+    def expire(*_: object) -> None:
+        pytest.fail(f"not done after {limit_s} s")
+
+    before = signal.signal(signal.SIGALRM, expire)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        return (yield)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.hookimpl(tryfirst=True)

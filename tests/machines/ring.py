@@ -49,6 +49,8 @@ LIMITS = {
     "qemu": Limits(test_s=600, silence_s=700, total_s=2400),
 }
 
+NODE_IDS = "/tmp/node-ids"
+
 # The checkout is read-only in there.
 _INNER_ENV = {"HYPOTHESIS_STORAGE_DIRECTORY": "/tmp/hypothesis"}
 _FORWARDED_ENV = ("CI", "PYTEST_ADDOPTS")
@@ -149,9 +151,14 @@ class Ring:
         pytest += ["--continue-on-collection-errors"]
         # A test that hangs ends the run with the stacks of all threads.
         pytest += ["-o", f"faulthandler_timeout={limits.test_s}", "-o", "faulthandler_exit_on_timeout=true"]
-        words = ["sh", "-c", f'exec "$@" {REPORT_FD}>&1 2>&1', "sh", *pytest, *self._options, *self._node_ids]
+        # Thousands of node ids are too many for a command line, and for the journal, which notes it.
+        script = f'cat >{NODE_IDS} && exec "$@" @{NODE_IDS} {REPORT_FD}>&1 2>&1 </dev/null'
         forwarded = {name: os.environ[name] for name in _FORWARDED_ENV if name in os.environ}
-        return Command(words, env={**forwarded, **_INNER_ENV, "SLICER_TEST_REPORTS": "1"})
+        return Command(
+            ["sh", "-c", script, "sh", *pytest, *self._options],
+            env={**forwarded, **_INNER_ENV, "SLICER_TEST_REPORTS": "1"},
+            input="".join(f"{node_id}\n" for node_id in self._node_ids).encode(),
+        )
 
     def _watch(self, done: threading.Event, heard: list[float], silence_s: float) -> None:
         while not done.wait(1.0):

@@ -1,9 +1,10 @@
-"""A box for process tests: its own state directory, home and history, and no process that outlives the test."""
+"""A box for process tests: its own state directory, home and history; no process outlives it."""
 
 from __future__ import annotations
 
 import functools
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -37,11 +38,12 @@ T = TypeVar("T")
 
 def until(look: Callable[[], T], what: str, deadline_s: float = DEADLINE_S) -> T:
     """Look until the result is true and return it; fail with the last result once the deadline has passed."""
-    end = time.monotonic() + deadline_s
+    end, pause_s = time.monotonic() + deadline_s, 0.002
     while not (seen := look()):
         if time.monotonic() > end:
             pytest.fail(f"still not, after {deadline_s:g} s: {what}; last seen: {seen!r}")
-        time.sleep(0.005)
+        time.sleep(pause_s)
+        pause_s = min(0.02, pause_s * 1.5)
     return seen
 
 
@@ -73,11 +75,18 @@ class Box:
             "LOG": str(self.log),
             MARK: self.mark,
         }
+        # For jobs that call slicer themselves: "inner -p heavy -- true".
+        inner = root / "bin" / "inner"
+        inner.parent.mkdir()
+        inner.write_text(f'#!/bin/sh\nexec {shlex.join(SLICER)} run --backend plain -q "$@"\n')
+        inner.chmod(0o755)
+        self.env["PATH"] = f"{inner.parent}:{self.env['PATH']}"
         self.prefix: tuple[str, ...] = ()
         if os.geteuid() == 0:
             if not _may_unshare(str(self._var_lib)):
                 pytest.skip("root without CAP_SYS_ADMIN: the outcomes would go to this machine's own history")
             self.prefix = (*_UNSHARE, str(self._var_lib))
+        self._seen: set[int] = set()
         self._started: list[subprocess.Popen[bytes]] = []
 
     # -- running ----------------------------------------------------------------------------------------
@@ -87,12 +96,22 @@ class Box:
         chosen = ("--backend", backend) if backend else ()
         return [*self.prefix, *SLICER, "run", *chosen, *arguments]
 
-    def start(self, *arguments: str | bytes, env: Mapping[str, str] | None = None, **options: Any) -> subprocess.Popen[bytes]:
+    def start(
+        self, *arguments: str | bytes, env: Mapping[str, str] | None = None, **options: Any
+    ) -> subprocess.Popen[bytes]:
         """Start ``slicer run ARGUMENTS``; its stderr can be read from the process's ``stderr``."""
-        options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+        options = {
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            **options,
+        }
         backend = options.pop("backend", "plain")
         made = subprocess.Popen(
-            self.command(*arguments, backend=backend), env={**self.env, **(env or {})}, cwd=options.pop("cwd", self.root), **options
+            self.command(*arguments, backend=backend),
+            env={**self.env, **(env or {})},
+            cwd=options.pop("cwd", self.root),
+            **options,
         )
         self._started.append(made)
         return made
@@ -106,20 +125,26 @@ class Box:
             pytest.fail(f"slicer run {arguments} did not end; {self.describe()}")
         return subprocess.CompletedProcess(arguments, process.returncode, text(out), text(err))
 
-    def hold(self, gate: Gate, *options: str, name: str = "holder", env: Mapping[str, str] | None = None) -> Job:
+    def hold(
+        self, gate: Gate, *options: str, name: str = "holder", env: Mapping[str, str] | None = None
+    ) -> Job:
         """A heavy job that runs until its gate opens; returned once its command runs."""
-        script = f'echo "start {name} $$" >>"$LOG"; read x <"{gate.path}"; echo "end {name} $$" >>"$LOG"'
+        logged = name or "nameless"
+        script = f'echo "start {logged} $$" >>"$LOG"; read x <"{gate.path}"; echo "end {logged} $$" >>"$LOG"'
         process = self.start("-p", "heavy", "-n", name, *options, "--", "sh", "-c", script, env=env)
-        until(lambda: self.started(name) or process.poll() is not None, f"{name} runs")
-        if not self.started(name):
-            pytest.fail(f"{name} did not start: {process.communicate()}")
+        until(lambda: self.started(logged) or process.poll() is not None, f"{logged} runs")
+        if not self.started(logged):
+            pytest.fail(f"{logged} did not start: {process.communicate()}")
         lease = next(lease for lease in self.leases() if lease.name == name)
-        return Job(self, process, lease, int(self.started(name)))
+        return Job(self, process, lease, int(self.started(logged)))
 
-    def wait_in_line(self, name: str, *command: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+    def wait_in_line(
+        self, name: str, *command: str, options: tuple[str, ...] = (), env: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
         """A heavy job that has to wait; returned once it sleeps in the queue."""
         script = f'echo "start {name} $$" >>"$LOG"; echo "end {name} $$" >>"$LOG"'
-        process = self.start("-p", "heavy", "-n", name, "--", *(command or ("sh", "-c", script)), env=env)
+        chosen = command or ("sh", "-c", script)
+        process = self.start("-p", "heavy", "-n", name, *options, "--", *chosen, env=env)
         until(lambda: any(ticket.name == name for ticket in self.tickets()), f"{name} has a ticket")
         until(lambda: sleeps_in_poll(process.pid), f"{name} sleeps")
         return process
@@ -172,7 +197,12 @@ class Box:
 
     def processes(self) -> list[int]:
         """Every process that was started in this box, zombies apart."""
-        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if marked(pid, self.mark)]
+        # A process that dies loses its environment before its descriptors: remember it until it is gone.
+        self._seen.update(
+            pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if marked(pid, self.mark)
+        )
+        self._seen = {pid for pid in self._seen if not gone(pid)}
+        return sorted(self._seen)
 
     def describe(self) -> str:
         shown = [f"{pid} {state_of(pid)} {command_of(pid)}" for pid in self.processes()]
@@ -228,7 +258,9 @@ class Job:
         self.process = process
         self.lease = lease
         self.outer = process.pid
-        self.keeper = until(lambda: next(x.keeper for x in box.leases() if x.job == lease.job), "the keeper is known")
+        self.keeper = until(
+            lambda: next(x.keeper for x in box.leases() if x.job == lease.job), "the keeper is known"
+        )
         self.command = command
 
 
@@ -237,10 +269,19 @@ def text(data: bytes | None) -> str:
 
 
 def kill(pid: int, signo: int = signal.SIGKILL) -> None:
+    assert pid > 1, "that would be a whole group, or everybody"
     try:
         os.kill(pid, signo)
     except ProcessLookupError:
         pass
+
+
+def kill_9(*pids: int) -> None:
+    """Kill them all, then wait until they and their open files are gone."""
+    for pid in pids:
+        kill(pid)
+    for pid in pids:
+        until(functools.partial(gone, pid), f"{pid} is dead")
 
 
 def gone(pid: int) -> bool:
@@ -272,13 +313,27 @@ def marked(pid: int, mark: str) -> bool:
     return f"{MARK}={mark}".encode() in environ.split(b"\0")
 
 
-def sleeps_in_poll(pid: int) -> bool:
-    """Whether the process sleeps in poll(2), which nothing but a waiting slicer does."""
+# The numbers of poll, ppoll and flock, which differ between architectures.
+_POLL, _FLOCK = (("7", "271"), "73") if os.uname().machine == "x86_64" else (("73",), "32")
+
+
+def sleeps_in(pid: int) -> str:
+    """The number of the system call in which the process sleeps; "" when it does not sleep."""
     try:
         number = Path(f"/proc/{pid}/syscall").read_text().split()[0]
     except (OSError, IndexError):
-        return False
-    return state_of(pid) == "S" and number in ("7", "271", "73")  # poll, ppoll; ppoll on arm64
+        return ""
+    return number if state_of(pid) == "S" else ""
+
+
+def sleeps_in_poll(pid: int) -> bool:
+    """Whether the process sleeps in poll(2), which nothing but a waiting slicer does."""
+    return sleeps_in(pid) in _POLL
+
+
+def sleeps_in_flock(pid: int) -> bool:
+    """Whether the process waits for the ledger's lock."""
+    return sleeps_in(pid) == _FLOCK
 
 
 def switches(pid: int) -> int:

@@ -30,11 +30,13 @@ def test_false_fails_with_1(slicer: Slicer) -> None:  # A9
 
 
 @pytest.mark.core
-@pytest.mark.parametrize("signo", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV, signal.SIGHUP, signal.SIGPIPE])
+@pytest.mark.parametrize(
+    "signo", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV, signal.SIGHUP, signal.SIGPIPE]
+)
 def test_death_by_signal_is_128_plus_the_signal(slicer: Slicer, signo: signal.Signals) -> None:  # A9
     done = slicer.run("--", "sh", "-c", f"kill -{signo.name[3:]} $$")
     assert done.code == 128 + signo
-    assert f"exit {128 + signo} (killed by signal {signo.value})" in done.stderr
+    assert f"exit {128 + signo} (killed by {signo.name})" in done.stderr
     outcome = slicer.outcome_of(done)
     assert (outcome.reason, outcome.signal, outcome.exit_code) == ("signal", signo, 128 + signo)
 
@@ -118,7 +120,23 @@ def test_slicers_own_failure_is_125(slicer: Slicer) -> None:  # A9
 @pytest.mark.core
 @pytest.mark.parametrize("separator", [("--",), ()])
 def test_the_commands_words_arrive_exactly(slicer: Slicer, separator: tuple[str, ...]) -> None:  # A9
-    words = ["--profile", "-q", "--", "", " ", "a\nb", "'", '"', "$HOME", "`id`", "\\", "*", b"\xff\xfe", "ü", "\t"]
+    words: list[str | bytes] = [
+        "--profile",
+        "-q",
+        "--",
+        "",
+        " ",
+        "a\nb",
+        "'",
+        '"',
+        "$HOME",
+        "`id`",
+        "\\",
+        "*",
+        b"\xff\xfe",
+        "ü",
+        "\t",
+    ]
     done = slicer.run(*separator, "printf", "%s\\0", *words)
     assert done.code == 0
     got = os.fsencode(done.stdout).split(b"\0")[:-1]
@@ -127,7 +145,9 @@ def test_the_commands_words_arrive_exactly(slicer: Slicer, separator: tuple[str,
     assert outcome.command == ("printf", "%s\\0", *(os.fsdecode(word) for word in words))
 
 
-@pytest.mark.parametrize("name", ["two\nlines", "it's", 'say "hi"', "$(id)", "ü", "a\tb", b"\xff\xfe", "x" * 500])
+@pytest.mark.parametrize(
+    "name", ["two\nlines", "it's", 'say "hi"', "$(id)", "ü", "a\tb", b"\xff\xfe", "x" * 500]
+)
 def test_any_job_name_is_fine(slicer: Slicer, name: str | bytes) -> None:  # B2
     gate = slicer.gate()
     job = slicer.start("-p", "heavy", "--name", name, "--", "sh", "-c", f"echo up; : < {gate}")

@@ -26,7 +26,11 @@ def test_every_event_of_a_job_is_found_by_scope_identifier_and_job(slicer: Slice
     unit = f"slicer-{ticket.job}.scope"
     kinds = ["waiting", "acquired", "started", "finished", "released"]
     assert systemctl.events(ticket.job) == kinds
-    for args in (("-t", "slicer", f"SLICER_UNIT={unit}"), ("-t", "slicer", "-u", unit), (f"SLICER_JOB={ticket.job}",)):
+    for args in (
+        ("-t", "slicer", f"SLICER_UNIT={unit}"),
+        ("-t", "slicer", "-u", unit),
+        (f"SLICER_JOB={ticket.job}",),
+    ):
         entries = systemctl.journal(*args)
         assert [entry["SLICER_EVENT"] for entry in entries] == kinds, args
     assert {entry["SLICER_NAME"] for entry in entries} == {"second"}
@@ -91,7 +95,9 @@ def test_large_output_arrives_whole_in_both_places(slicer: Slicer) -> None:  # K
 
 def test_a_reader_that_leaves_ends_a_journalled_job_by_sigpipe(slicer: Slicer) -> None:  # K7
     script = "slicer run -q --journal -- sh -c 'while echo y; do :; done' | head -n 2; echo ${PIPESTATUS[0]}"
-    done = subprocess.run(["bash", "-c", script], env=slicer.environ(), capture_output=True, text=True, timeout=20)
+    done = subprocess.run(
+        ["bash", "-c", script], env=slicer.environ(), capture_output=True, text=True, timeout=20
+    )
     assert done.stdout == "y\ny\n141\n", done
 
 
@@ -113,7 +119,15 @@ def test_an_error_is_in_the_journal(slicer: Slicer) -> None:  # K7
 
 def test_no_journald_does_no_harm(slicer: Slicer) -> None:  # K7
     # Not a stopped journald, which systemd's sockets would start again: a mount namespace without its socket.
-    hidden = ("unshare", "--mount", "--propagation=private", "sh", "-c", 'mount -t tmpfs none /run/systemd/journal && exec "$@"', "sh")
+    hidden = (
+        "unshare",
+        "--mount",
+        "--propagation=private",
+        "sh",
+        "-c",
+        'mount -t tmpfs none /run/systemd/journal && exec "$@"',
+        "sh",
+    )
     done = slicer.run("--journal", "--", "sh", "-c", "echo out; exit 6", via=hidden)
     assert (done.code, done.stdout) == (6, "out\n")
     assert done.stderr.count("\n") == 1

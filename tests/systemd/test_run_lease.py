@@ -175,7 +175,7 @@ def test_linger_waits_for_what_outlives_the_command(slicer: Slicer) -> None:  # 
     job = daemonising(slicer, gate, "stay", "--linger")
     lease = job.lease()
     waiting = waiting_job(slicer)
-    wait_until("the main process is gone", lambda: len(processes.in_cgroup(lease.cgroup)) == 2)
+    wait_until("the main process is reaped", lambda: not processes.children(lease.keeper))
     still_held(slicer, lease, waiting)
     gate.open()
     done = job.end()
@@ -188,7 +188,7 @@ def test_linger_waits_for_what_outlives_the_command(slicer: Slicer) -> None:  # 
 def test_sigterm_ends_lingering(slicer: Slicer) -> None:  # K2
     job = daemonising(slicer, slicer.gate(), "leave", "--linger")
     lease = job.lease()
-    wait_until("the main process is gone", lambda: len(processes.in_cgroup(lease.cgroup)) == 2)
+    wait_until("the main process is reaped", lambda: not processes.children(lease.keeper))
     job.kill(signal.SIGTERM)
     assert job.end().code == 5
     assert log(slicer) == ["first began", "first got SIGTERM"]
@@ -270,6 +270,17 @@ def test_exec_keeps_the_lease_with_what_outlives_the_command(slicer: Slicer) -> 
     gate.open()
     assert waiting.end().code == 0
     assert log(slicer) == ["first began", "first over", "second began"]
+
+
+@pytest.mark.core
+def test_the_time_limit_holds_when_slicer_is_dead(slicer: Slicer) -> None:  # K2, K3
+    slicer.dirty = True
+    job = logging_job(slicer, slicer.gate(), "--timeout", "2s")
+    lease = job.lease()
+    kill(job.pid, lease.keeper)
+    waiting = waiting_job(slicer)
+    assert waiting.end().code == 0  # systemd has kept the time
+    assert log(slicer) == ["first began", "second began"]
 
 
 @pytest.mark.parametrize("signo", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])

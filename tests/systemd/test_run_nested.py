@@ -20,7 +20,9 @@ SCRUBBED = ("env", "-i", "PATH=/usr/local/bin:/usr/bin:/bin", "CPU_RUN_SLOTS=1")
 
 @pytest.mark.core
 def test_a_nested_job_of_the_same_kind_runs_at_once_in_the_outer_scope(slicer: Slicer) -> None:  # A3
-    done = slicer.run(*HEAVY, "sh", "-c", f'{" ".join(SHOW[:2])} "$0"; slicer run {" ".join(HEAVY)} sh -c "$0"', SHOW[2])
+    done = slicer.run(
+        *HEAVY, "sh", "-c", f'{" ".join(SHOW[:2])} "$0"; slicer run {" ".join(HEAVY)} sh -c "$0"', SHOW[2]
+    )
     assert done.code == 0, done
     lines = done.stdout.splitlines()
     assert lines[:2] == lines[2:]
@@ -45,7 +47,7 @@ def test_a_job_nested_thrice_does_not_deadlock(slicer: Slicer) -> None:  # A3
 def test_a_nested_job_of_another_kind_is_acquired_as_usual(slicer: Slicer, fake_nvml: FakeNvml) -> None:  # A3
     inner = ("slicer", "run", "-q", "--no-wait", "--gpus", "2", "--")
     gate = slicer.gate()
-    script = f'sed -n s/^0:://p /proc/self/cgroup; echo $SLICER_LEASE; echo $CUDA_VISIBLE_DEVICES; : < {gate}'
+    script = f"sed -n s/^0:://p /proc/self/cgroup; echo $SLICER_LEASE; echo $CUDA_VISIBLE_DEVICES; : < {gate}"
     job = slicer.start("-q", "-p", "heavy", "--", *inner, "sh", "-c", script, env=fake_nvml.env)
     wait_until("two leases with a scope", lambda: len([lease for lease in leases() if lease.cgroup]) == 2)
     outer = job.lease()
@@ -60,7 +62,9 @@ def test_a_nested_job_of_another_kind_is_acquired_as_usual(slicer: Slicer, fake_
     assert (cgroup, marker, visible) == (nested.cgroup, f"{outer.job},{nested.job}", ",".join(nested.gpus))
 
 
-def test_a_nested_request_that_is_busy_elsewhere_is_refused(slicer: Slicer, fake_nvml: FakeNvml) -> None:  # A3
+def test_a_nested_request_that_is_busy_elsewhere_is_refused(
+    slicer: Slicer, fake_nvml: FakeNvml
+) -> None:  # A3
     gate = slicer.gate()
     holder = slicer.hold(gate, "--gpus", "2", "--name", "train", env=fake_nvml.env)
     inner = ("slicer", "run", "--no-wait", "--gpus", "1", "--", "true")
@@ -72,14 +76,36 @@ def test_a_nested_request_that_is_busy_elsewhere_is_refused(slicer: Slicer, fake
 
 
 def test_gpus_beyond_those_held_are_acquired(slicer: Slicer, fake_nvml: FakeNvml) -> None:  # A3
-    inner = ("slicer", "run", "-q", "--no-wait", "--gpus", "2", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+    inner = (
+        "slicer",
+        "run",
+        "-q",
+        "--no-wait",
+        "--gpus",
+        "2",
+        "--",
+        "sh",
+        "-c",
+        "echo $CUDA_VISIBLE_DEVICES",
+    )
     done = slicer.run("-q", "--gpus", "1", "--", *inner, env=fake_nvml.env)
     assert done.code == 0, done
     assert len(set(done.stdout.strip().split(","))) == 2
 
 
 def test_a_nested_gpu_job_keeps_the_gpus_of_the_outer(slicer: Slicer, fake_nvml: FakeNvml) -> None:  # A3
-    inner = ("slicer", "run", "-q", "--no-wait", "--gpus", "1", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+    inner = (
+        "slicer",
+        "run",
+        "-q",
+        "--no-wait",
+        "--gpus",
+        "1",
+        "--",
+        "sh",
+        "-c",
+        "echo $CUDA_VISIBLE_DEVICES",
+    )
     done = slicer.run("-q", "--gpus", "1", "--", *inner, env=fake_nvml.env)
     assert done.stdout == "GPU-00000000-0000-0000-0000-000000000000\n", done
 

@@ -1,4 +1,4 @@
-"""What is sent to slicer reaches the command, once, and the command starts with the signals it would have had."""
+"""What is sent to slicer reaches the command, once; signals and descriptors are those it would have had."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from tests.systemd.helpers import processes
-from tests.systemd.helpers.jobs import Job, Slicer
+from tests.systemd.helpers.jobs import Job, Slicer, leases
 from tests.systemd.helpers.waiting import wait_until
 
 pytest_plugins = ["tests.systemd.helpers.fixtures"]
@@ -68,9 +68,10 @@ def test_a_signal_to_the_process_group_reaches_the_command_once(slicer: Slicer, 
 
 def test_every_signal_of_a_series_reaches_the_command(slicer: Slicer) -> None:
     job = counting(slicer)
+
     for number in range(1, 6):
         job.kill(signal.SIGUSR1)
-        wait_until(f"{number} signals", lambda number=number: job.stdout.count("SIGUSR1") == number)
+        job.said("SIGUSR1\n" * number)
     assert counted(job) == ["SIGUSR1"] * 5
 
 
@@ -82,7 +83,9 @@ def test_a_signal_to_the_command_alone_is_its_own_affair(slicer: Slicer) -> None
 
 
 @pytest.mark.core
-@pytest.mark.parametrize(("signo", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGQUIT, 131)])
+@pytest.mark.parametrize(
+    ("signo", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGQUIT, 131)]
+)
 def test_a_signal_that_ends_the_command_is_its_exit_code(slicer: Slicer, signo: int, code: int) -> None:
     job = slicer.hold(slicer.gate(), "-p", "heavy")
     job.kill(signo)
@@ -114,9 +117,11 @@ def test_a_signal_at_any_instant_of_the_start_is_not_lost(slicer: Slicer) -> Non
 
 
 @pytest.mark.core
-@pytest.mark.parametrize("ignored", ["", "trap '' INT QUIT", "trap '' HUP", "trap '' PIPE", "trap '' TERM"])
+@pytest.mark.parametrize("ignored", ["", "trap '' INT QUIT", "trap '' HUP", "trap '' TERM"])
 def test_the_command_starts_with_the_signals_of_its_caller(slicer: Slicer, ignored: str) -> None:
-    show = ("grep", "-E", "^Sig(Blk|Ign|Cgt)", "/proc/self/status")
+    # Not PIPE: Python ignores it before slicer could see how it was, and the command gets the default.
+    # Nor the C library's own 32 and 33: glibc before 2.38 leaves them ignored in what it spawns.
+    show = ("sed", "-n", "-E", "s/^(Sig(Blk|Ign|Cgt).*)[0-9a-f]{2}(.{7})$/\\1\\3/p", "/proc/self/status")
     shell = ("bash", "-c", f'{ignored or ":"}; "$@"', "bash")
     bare = subprocess.run([*shell, *show], env=slicer.environ(), capture_output=True, text=True)
     done = slicer.run("-q", "--", *show, via=shell)
@@ -125,9 +130,7 @@ def test_the_command_starts_with_the_signals_of_its_caller(slicer: Slicer, ignor
 
 def test_nohup_and_a_background_job_of_a_script_work_as_without(slicer: Slicer) -> None:
     # A non-interactive shell gives its background jobs an ignored SIGINT and /dev/null for input.
-    counter = slicer.path("counter.py")
-    counter.write_text(COUNTER)
-    script = f"slicer run -q -- sh -c 'echo $$ > pid; exec sleep 1000' & wait $!; echo code=$?"
+    script = "slicer run -q -- sh -c 'echo $$ > pid; exec sleep 1000' & wait $!; echo code=$?"
     popen = subprocess.Popen(
         ["bash", "-c", script], env=slicer.environ(), cwd=slicer.directory, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, start_new_session=True, text=True,
@@ -177,21 +180,47 @@ def test_a_reader_that_leaves_ends_the_command_by_sigpipe(slicer: Slicer) -> Non
     assert done.stdout == "y\n141\n", done
 
 
+# Writes on all standard descriptors, then says what they are; "closed" where there is none.
+DESCRIPTORS = """\
+import contextlib, os, sys
+found = []
+for fd in range(3):
+    try:
+        found.append(os.readlink(f"/proc/self/fd/{fd}"))
+    except OSError:
+        found.append("closed")
+    with contextlib.suppress(OSError):
+        os.write(fd, b"garbage" * 100)
+with open(sys.argv[1], "w") as file:
+    file.write("\\n".join(found))
+"""
+
+
 @pytest.mark.core
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&-", "<&- >&- 2>&-"])
-def test_closed_descriptors_stay_closed_and_hold_nothing_of_slicers(slicer: Slicer, closed: str) -> None:  # K2
-    # What slicer opens must not land on 0, 1 or 2: the command would write into the lease.
-    script = "ls -l /proc/$$/fd > fds; echo out; echo err >&2; grep -c . /run/slicer/leases/* > lines"
-    done = shell(slicer, f"slicer run -q -p heavy -- sh -c '{script}' {closed}; echo $? > code")
-    assert slicer.path("code").read_text() == "0\n", done
-    fds = slicer.path("fds").read_text()
-    for number, redirection in enumerate(("<&-", ">&-", "2>&-")):
-        if redirection in closed.split():
-            assert "/run/slicer" not in next((l for l in fds.splitlines() if f" {number} ->" in l), ""), fds
-    assert "out" not in "".join(path.read_text() for path in slicer.directory.glob("leases"))
-    assert int(slicer.path("lines").read_text()) > 15
-    if ">&-" not in closed.split():
-        assert done.stdout == "out\n"
+def test_closed_descriptors_stay_closed(slicer: Slicer, closed: str) -> None:  # K2
+    # What slicer opens must not land on 0, 1 or 2: the command would write into its lease.
+    gate = slicer.gate()
+    program = slicer.path("descriptors.py")
+    program.write_text(DESCRIPTORS)
+    open_ones = {"<&-": "</dev/null", ">&-": ">/dev/null", "2>&-": "2>/dev/null"}
+    redirections = " ".join(word if word in closed.split() else other for word, other in open_ones.items())
+    shell(slicer, f"{sys.executable} {program} bare {redirections}")
+    command = f"'{sys.executable} {program} found; : < {gate}'"
+    with subprocess.Popen(
+        ["bash", "-c", f"exec slicer run -q -p heavy -- sh -c {command} {redirections}"],
+        env=slicer.environ(),
+        cwd=slicer.directory,
+    ) as popen:
+        wait_until(
+            "the command is done", lambda: slicer.path("found").exists() and slicer.path("found").read_text()
+        )
+        held = [lease.pid for lease in leases()]
+        assert slicer.is_busy("-p", "heavy")
+        gate.open()
+    assert popen.returncode == 0
+    assert held == [popen.pid]  # the lease is whole
+    assert slicer.path("found").read_text() == slicer.path("bare").read_text()
 
 
 def test_a_full_stderr_stops_no_job(slicer: Slicer) -> None:

@@ -16,7 +16,7 @@ FULL = {
     "cgroup.events": "populated 1\nfrozen 0\n",
     "cgroup.procs": "42\n43\n",
     "cpu.stat": (
-        "usage_usec 1500000\nuser_usec 1000000\nsystem_usec 500000\nnice_usec 0\ncore_sched.force_idle_usec 0\n"
+        "usage_usec 1500000\nuser_usec 1000000\nsystem_usec 500000\nnice_usec 0\n"
         "nr_periods 10\nnr_throttled 3\nthrottled_usec 250000\nnr_bursts 0\nburst_usec 0\n"
     ),
     "memory.peak": "1073741824\n",
@@ -26,10 +26,12 @@ FULL = {
         "254:16 rbytes=100 wbytes=200 rios=1 wios=1 dbytes=0 dios=0\n"
     ),
     "cpu.pressure": (
-        "some avg10=0.00 avg60=0.00 avg300=0.00 total=2000000\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n"
+        "some avg10=0.00 avg60=0.00 avg300=0.00 total=2000000\n"
+        "full avg10=0.00 avg60=0.00 avg300=0.00 total=7\n"
     ),
     "memory.pressure": (
-        "some avg10=1.53 avg60=0.87 avg300=0.10 total=500000\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
+        "some avg10=1.53 avg60=0.87 avg300=0.10 total=500000\n"
+        "full avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
     ),
     "io.pressure": (
         "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
@@ -37,8 +39,9 @@ FULL = {
 }  # fmt: skip
 
 FULL_USAGE = Usage(
-    cpu_s=1.5, cpu_user_s=1.0, cpu_system_s=0.5, throttled_s=0.25, memory_peak_bytes=2**30, io_read_bytes=4196,
-    io_write_bytes=8392, oom_kills=2, pressure_cpu_s=2.0, pressure_memory_s=0.5, pressure_io_s=0.0,
+    cpu_s=1.5, cpu_user_s=1.0, cpu_system_s=0.5, throttled_s=0.25, memory_peak_bytes=2**30,
+    io_read_bytes=4196, io_write_bytes=8392, oom_kills=2, pressure_cpu_s=2.0, pressure_memory_s=0.5,
+    pressure_io_s=0.0,
 )  # fmt: skip
 
 
@@ -98,7 +101,9 @@ def test_an_odd_file_is_unknown(tmp_path: Path, text: str) -> None:
     assert (found.io_read_bytes, found.io_write_bytes) == (0, 0)
 
 
-@pytest.mark.parametrize("line", ["254:0", "254:0 rbytes=max", "254:0 rbytes= wbytes=1", "8:0 \n253:0 rbytes=1"])
+@pytest.mark.parametrize(
+    "line", ["254:0", "254:0 rbytes=max", "254:0 rbytes= wbytes=1", "8:0 \n253:0 rbytes=1"]
+)
 def test_a_device_that_did_no_io_does_no_harm(tmp_path: Path, line: str) -> None:
     found = cgroup.usage(made(tmp_path, io_stat=f"{line}\n254:16 rbytes=100 wbytes=200\n"))
     assert (found.io_read_bytes or 0) >= 100
@@ -107,7 +112,12 @@ def test_a_device_that_did_no_io_does_no_harm(tmp_path: Path, line: str) -> None
 # K2
 @pytest.mark.parametrize(
     ("events", "expected"),
-    [("populated 1\nfrozen 0\n", True), ("populated 0\nfrozen 0\n", False), ("populated 1\n", True), ("", False)],
+    [
+        ("populated 1\nfrozen 0\n", True),
+        ("populated 0\nfrozen 0\n", False),
+        ("populated 1\n", True),
+        ("", False),
+    ],
 )
 def test_populated(tmp_path: Path, events: str, expected: bool) -> None:
     assert cgroup.populated(made(tmp_path, cgroup_events=events)) is expected
@@ -135,7 +145,9 @@ def test_controllers(tmp_path: Path) -> None:
     assert cgroup.controllers(str(tmp_path)) == frozenset()
 
 
-def test_the_root_is_found_in_unified_and_hybrid_set_ups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_root_is_found_in_unified_and_hybrid_set_ups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     places = (str(tmp_path / "cgroup"), str(tmp_path / "cgroup" / "unified"))
     monkeypatch.setattr(cgroup, "_ROOTS", places)
     os.makedirs(places[1])

@@ -47,6 +47,7 @@ OUTCOME = Outcome(
     enforced=("CPUQuota", "MemoryMax"),
     not_enforced=("IOWeight",),
 )
+OTHER = replace(OUTCOME, job="b" * 12)
 
 
 @pytest.fixture
@@ -206,8 +207,8 @@ def test_a_damaged_database_is_kept_aside_and_a_new_one_begun(path: str, content
     (database,) = corrupt_files(path)
     assert database in warning
     assert Path(path).with_name(database).read_bytes() == content
-    assert history.append(OUTCOME, path) is None
-    assert history.read(path) == [OUTCOME, OUTCOME]
+    assert history.append(OTHER, path) is None
+    assert history.read(path) == [OTHER, OUTCOME]
 
 
 def test_the_journal_of_a_writer_at_work_leaves_with_its_damaged_database(path: str) -> None:  # X3
@@ -333,16 +334,24 @@ def test_a_read_only_directory_is_refused(tmp_path: Path) -> None:
     assert "state/history.db: the history cannot be kept: Permission denied" in said
 
 
+def test_an_outcome_that_both_halves_write_is_kept_once(path: str) -> None:  # X3
+    history.append(OUTCOME, path)
+    history.append(OTHER, path)
+    assert history.append(replace(OUTCOME, waited_s=9.0), path) is None
+    assert history.read(path) == [OTHER, OUTCOME]
+
+
 def test_a_full_disk_is_an_error_and_leaves_the_history_whole(path: str) -> None:
     history.append(OUTCOME, path)
     said = in_child(
         Path(path).parent,
         """
+        import slicer.record
         resource.setrlimit(resource.RLIMIT_FSIZE, (16384, 16384))  # for files as a full disk would be
         count = 1
         try:
             while True:
-                history.append(OUTCOME, "history.db")
+                history.append(slicer.record.replace(OUTCOME, job=f"{count:012x}"), "history.db")
                 count += 1
         except StateError as error:
             print(count, error)
@@ -350,7 +359,7 @@ def test_a_full_disk_is_an_error_and_leaves_the_history_whole(path: str) -> None
     )
     count, message = said.split(" ", 1)
     assert "the disk may be full" in message
-    assert history.append(OUTCOME, path) is None
+    assert history.append(OTHER, path) is None
     assert len(history.read(path, limit=None)) == int(count) + 1
     assert sql(path, "PRAGMA integrity_check") == [("ok",)]
 

@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from slicer.keeper import Exit, Report, exec_exit, exit_of, pack, unpack
 from slicer.model import Usage
+from slicer.report import Exit, Report, exec_exit, exit_of, pack, unpack
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,9 @@ class Book:
     ) -> HeldLease | Busy:
         return self.ledger.acquire(Request(job, "", ("sleep",), gpus, slots, None), self.lease(job), of)
 
-    def take(self, job: str = "0123456789ab", gpus: int = 0, slots: int = 1, of: Inventory = ONE_SLOT) -> HeldLease:
+    def take(
+        self, job: str = "0123456789ab", gpus: int = 0, slots: int = 1, of: Inventory = ONE_SLOT
+    ) -> HeldLease:
         held = self.ask(job, gpus, slots, of)
         assert isinstance(held, HeldLease)
         return held
@@ -196,13 +198,16 @@ def make_foreign_version(path: Path) -> None:
 
 
 FOREIGN = [
-    make_directory, make_symlink, make_hard_link, make_fifo, make_garbage, make_socket, make_huge, make_foreign_version
+    make_directory, make_symlink, make_hard_link, make_fifo, make_garbage, make_socket, make_huge,
+    make_foreign_version,
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("folder", ["leases", "tickets"])
 @pytest.mark.parametrize("make", FOREIGN)
-def test_what_is_no_file_of_ours_is_warned_of_and_touched_by_nobody(book: Book, make: object, folder: str) -> None:
+def test_what_is_no_file_of_ours_is_warned_of_and_touched_by_nobody(
+    book: Book, make: object, folder: str
+) -> None:
     path = book.path / folder / "0123456789ab"
     make(path)  # type: ignore[operator]
     before = os.lstat(path)
@@ -251,16 +256,17 @@ def test_creating_does_not_follow_or_overwrite(book: Book, tmp_path: Path) -> No
     assert (tmp_path / "target").read_text() == "precious"
 
 
-@pytest.mark.parametrize("length", [100, 5000, 100_000])
+@pytest.mark.parametrize("length", [100, 5000, 130_000])
 def test_a_long_name_does_not_make_a_lease_invisible(book: Book, length: int) -> None:
     name = "x" * length
     request = Request("aaaaaaaaaaaa", name, ("sleep",), 0, 1, None)
     held = book.ledger.acquire(request, book.lease("aaaaaaaaaaaa", name=name), ONE_SLOT)
     assert isinstance(held, HeldLease)
-    try:
-        assert isinstance(book.ask("bbbbbbbbbbbb"), Busy)
-    finally:
-        held.release()
+    second = book.ask("bbbbbbbbbbbb")
+    for each in (held, second):
+        if isinstance(each, HeldLease):
+            each.release()
+    assert isinstance(second, Busy)
 
 
 def test_others_can_read_a_lease_whatever_the_umask(book: Book) -> None:
@@ -348,7 +354,7 @@ def test_the_infeasible_is_refused_at_once_and_leaves_nothing(book: Book) -> Non
 @pytest.mark.parametrize(
     ("gpus", "slots", "inventory", "message"),
     [
-        (1, 0, Inventory((), 1), "1 GPU was asked for, but this machine has 0 GPUs"),
+        pytest.param(*(1, 0, Inventory((), 1), "1 GPU was asked for, but this machine has 0 GPUs")),
         (3, 0, TWO_GPUS, "3 GPUs were asked for, but this machine has 2 GPUs"),
         (2, 0, Inventory(("GPU-a",), 1), "2 GPUs were asked for, but this machine has 1 GPU"),
         (0, 2, ONE_SLOT, "2 CPU slots were asked for, but this machine has 1 CPU slot"),

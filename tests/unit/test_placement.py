@@ -27,7 +27,11 @@ def request(gpus: int = 0, cpu_slots: int = 0, job: str = "me") -> Request:
 
 
 def lease(
-    job: str = "x", gpus: tuple[str, ...] = (), cpu_slots: int = 0, since: float = 0, expect: float | None = None
+    job: str = "x",
+    gpus: tuple[str, ...] = (),
+    cpu_slots: int = 0,
+    since: float = 0,
+    expect: float | None = None,
 ) -> Lease:
     return Lease(job, job, "", 1, 1, 0, "", 0, "plain", "system", "", "", gpus, cpu_slots, since, expect)
 
@@ -77,7 +81,11 @@ HELD_SLOT = lease("s", (), 1)
     ],
 )  # fmt: skip
 def test_decisions(
-    wanted: Request, inventory: Inventory, leases: tuple[Lease, ...], ahead: tuple[Ticket, ...], expected: object
+    wanted: Request,
+    inventory: Inventory,
+    leases: tuple[Lease, ...],
+    ahead: tuple[Ticket, ...],
+    expected: object,
 ) -> None:
     assert decide(wanted, inventory, leases, ahead) == expected
     assert decide(wanted, inventory, leases, ahead) == expected  # the same answer for the same question
@@ -127,7 +135,11 @@ def test_never_over_commits_and_serves_everybody(
     inventory: Inventory, wanted: list[tuple[int, int]], leave: list[bool]
 ) -> None:
     served = play(inventory, wanted, leave)
-    feasible = [n for n, (gpus, slots) in enumerate(wanted) if gpus <= len(inventory.gpus) and slots <= inventory.cpu_slots]
+    feasible = [
+        n
+        for n, (gpus, slots) in enumerate(wanted)
+        if gpus <= len(inventory.gpus) and slots <= inventory.cpu_slots
+    ]
     assert sorted(served) == feasible
 
 

@@ -114,7 +114,8 @@ def test_fields_keep_their_order() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [Inventory(("a",), 1), Granted((), 1), Busy("gpu", (), 0), Infeasible("cpu", 2, 1), model.Usage()]
+    "value",
+    [Inventory(("a",), 1), Granted((), 1), Busy("gpu", (), 0), Infeasible("cpu", 2, 1), model.Usage()],
 )
 def test_slicers_own_words_are_records(value: Any) -> None:
     assert record.replace(value) == value

@@ -14,8 +14,8 @@ GPU_JOB = Lease(
     "/gpu.slice/slicer-aaaaaaaaaaaa.scope", ("GPU-a",), 0, 5.0, None,
 )  # fmt: skip
 CPU_JOB = replace(
-    GPU_JOB, job="bbbbbbbbbbbb", keeper=21, unit="slicer-bbbbbbbbbbbb.scope", gpus=(), cpu_slots=2, since_s=4.0,
-    cgroup="/cpu.slice/slicer-bbbbbbbbbbbb.scope",
+    GPU_JOB, job="bbbbbbbbbbbb", keeper=21, unit="slicer-bbbbbbbbbbbb.scope", gpus=(), cpu_slots=2,
+    since_s=4.0, cgroup="/cpu.slice/slicer-bbbbbbbbbbbb.scope",
 )  # fmt: skip
 PLAIN_JOB = replace(CPU_JOB, job="cccccccccccc", backend="plain", keeper=31, unit="", cgroup="", cpu_slots=1)
 STARTING = replace(PLAIN_JOB, job="dddddddddddd", keeper=0)
@@ -45,7 +45,7 @@ NOBODY: frozenset[int] = frozenset()
         ({}, "/", frozenset({1, 31}), (PLAIN_JOB,)),
         ({}, "/", frozenset({0, 1}), ()),
         # found by two ways, counted once
-        ({"SLICER_LEASE": "aaaaaaaaaaaa"}, "/gpu.slice/slicer-aaaaaaaaaaaa.scope", frozenset({11}), (GPU_JOB,)),
+        ({"SLICER_LEASE": GPU_JOB.job}, GPU_JOB.cgroup, frozenset({GPU_JOB.keeper}), (GPU_JOB,)),
     ],
 )
 def test_the_jobs_around_us(

@@ -131,7 +131,8 @@ def test_which_gpus_a_job_sees(
 
 # K4
 def test_the_profiles_own_variables_win_over_derived_ones_and_the_marker_over_all() -> None:
-    profile = replace(PROFILE, env={"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "3", "SLICER_LEASE": "forged"})
+    own = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "3", "SLICER_LEASE": "forged"}
+    profile = replace(PROFILE, env=own)
     base = {"PATH": "/bin", "OMP_NUM_THREADS": "64", "MKL_NUM_THREADS": "64", "KEPT": "\udcff"}
     gpu = {"CUDA_VISIBLE_DEVICES": ""}
     made = scope.environment(base, profile, thread_env(3), gpu, "0123456789ab")

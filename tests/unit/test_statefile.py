@@ -44,8 +44,8 @@ def test_a_ticket_reads_back_as_written(name: str, priority: int, arrived: float
 
 @pytest.mark.parametrize(
     "name",
-    ["", " ", "\n", "\\", "\\n", "\\\\n", "\\\n", "a\nEND=\n", "a\nPID=1", "=", "é", "\udcff", "\r", "\x1b[31m",
-     "\x85", "\u2028", "a\0b", "\\0", "\0"],
+    ["", " ", "\n", "\\", "\\n", "\\\\n", "\\\n", "a\nEND=\n", "a\nPID=1", "=", "é", "\udcff", "\r",
+     "\x1b[31m", "\x85", "\u2028", "a\0b", "\\0", "\0"],
 )  # fmt: skip
 def test_hostile_names_stay_what_they_are(name: str) -> None:
     lease = replace(LEASE, name=name, command=name)

@@ -44,8 +44,11 @@ if TYPE_CHECKING:
         def watchdog(self, spec: ScopeSpec) -> Watchdog | None:
             """In the keeper: what has to be enforced from user space."""
 
-        def stop(self, unit: str) -> None:
-            """End everything in the unit and wait for it. Raises BackendError."""
+        def living(self, job: str, cgroup: str) -> list[int]:
+            """The job's processes, as somebody finds them who is not their parent."""
+
+        def end(self, job: str, unit: str, stop_timeout_s: float) -> None:
+            """End the job's processes, without its keeper, and wait for it. Raises BackendError."""
 
         def close(self) -> None:
             """Give up what :meth:`prepare` holds."""

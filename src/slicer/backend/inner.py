@@ -42,8 +42,12 @@ class InnerBackend:
     def watchdog(self, spec: ScopeSpec) -> None:
         """Nothing to watch."""
 
-    def stop(self, unit: str) -> None:
-        """Nothing of its own to stop."""
+    def living(self, job: str, cgroup: str) -> list[int]:
+        """They count to the outer job."""
+        return []
+
+    def end(self, job: str, unit: str, stop_timeout_s: float) -> None:
+        """Nothing of its own to end."""
 
     def close(self) -> None:
         """Nothing to give up."""

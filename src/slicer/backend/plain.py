@@ -10,8 +10,11 @@ import ctypes
 import math
 import os
 
+from slicer import proc
 from slicer.errors import BackendError
+from slicer.model import LEASE_VARIABLE
 from slicer.quantity import mask_to_cpus
+from slicer.signals import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 _DEFAULT_WEIGHT = 100
+_KILL_DEADLINE_S = 10.0
 _INFINITY = 2**64 - 1
 
 # What is done here, and how; the rest of what was asked for is reported as not enforced.
@@ -94,8 +98,23 @@ class PlainBackend:
         limit = next((item.value for item in spec.properties if item.name == "MemoryMax"), None)
         return MemoryGuard(limit) if isinstance(limit, int) and limit < _INFINITY else None
 
-    def stop(self, unit: str) -> None:
-        """Nothing that a bereaved supervisor could find its job by."""
+    def living(self, job: str, cgroup: str) -> list[int]:
+        """Found by the marker in their environment."""
+        return [pid for pid in proc.in_lease(LEASE_VARIABLE, job) if pid != os.getpid()]
+
+    def end(self, job: str, unit: str, stop_timeout_s: float) -> None:
+        """SIGTERM, and SIGKILL when the time is up."""
+        self._signal(self.living(job, ""), signal.SIGTERM)
+        if not proc.wait_for_end(lambda: self.living(job, ""), stop_timeout_s):
+            self._signal(self.living(job, ""), signal.SIGKILL)
+            proc.wait_for_end(lambda: self.living(job, ""), _KILL_DEADLINE_S)
+
+    def _signal(self, pids: list[int], signo: int) -> None:
+        for pid in pids:
+            try:
+                os.kill(pid, signo)
+            except (ProcessLookupError, PermissionError):
+                continue  # gone, or another user's by now
 
     def close(self) -> None:
         """Nothing to give up."""

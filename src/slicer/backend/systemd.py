@@ -162,6 +162,12 @@ class SystemdBackend:
             raise BackendError(f"systemd did not stop {unit}: {_message(error)}") from error
         finished.wait(bytes(reply.body), STOP_DEADLINE_S)
 
+    def living(self, job: str, cgroup_name: str) -> list[int]:
+        return list(cgroup.processes(cgroup.path_of(cgroup_name))) if cgroup_name else []
+
+    def end(self, job: str, unit: str, stop_timeout_s: float) -> None:
+        self.stop(unit)
+
     def members(self, cgroup_name: str, besides: int) -> Callable[[], list[int]]:
         directory, own = cgroup.path_of(cgroup_name), os.getpid()
         return lambda: [pid for pid in cgroup.processes(directory) if pid not in (own, besides)]
@@ -260,7 +266,7 @@ def _no_bus(manager: Manager, error: BaseException) -> BackendError:
     if manager == "user":
         return BackendError(
             f"no connection to your user manager: {reason}",
-            hint=f"as root: loginctl enable-linger {os.getuid()}; or --backend plain, without systemd's limits",
+            hint=f"as root: loginctl enable-linger {os.getuid()}; or use --backend plain",
         )
     return BackendError(
         f"no connection to systemd: {reason}",

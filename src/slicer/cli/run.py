@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from slicer.model import Outcome
 
 
+_LONGEST_NAME = 200  # others read it in one line
+
+
 class _Interrupted(BaseException):
     """A signal came before the job ran: nothing is left to do but to leave cleanly."""
 
@@ -60,6 +63,8 @@ def ask_of(options: dict[str, Any], command: tuple[str, ...]) -> Ask:
     """What the parsed options ask for. Raises UsageError."""
     if not command:
         raise UsageError("no command given", hint="slicer run [OPTIONS] -- COMMAND [ARGUMENTS]")
+    if len(options["name"]) > _LONGEST_NAME:
+        raise UsageError(f"at most {_LONGEST_NAME} characters", where="--name")
     if options["outcome"]:
         _check_outcome(options["outcome"])
     if options["exec"] and (options["outcome"] or options["journal"]):
@@ -127,7 +132,10 @@ def _check_outcome(path: str) -> None:
     """Better now than after hours of work."""
     from slicer.outcome_file import is_stream
 
-    directory = os.path.dirname(os.path.realpath(path))
+    try:
+        directory = os.path.dirname(os.path.realpath(path))
+    except OSError as error:  # the working directory was removed
+        raise UsageError(f"cannot be found: {error.strerror}", where=f"--outcome {path}") from error
     fits = os.access(path, os.W_OK) if is_stream(path) else os.access(directory, os.W_OK | os.X_OK)
     if os.path.isdir(path) or not fits:
         raise UsageError("cannot be written there", where=f"--outcome {path}", hint="name a file of yours")

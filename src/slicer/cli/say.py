@@ -65,21 +65,27 @@ class Messages:
 
     def __init__(self, verbosity: int) -> None:
         self._verbosity = verbosity
+        self._has_waited = False
 
     def notice(self, text: str) -> None:
         if self._verbosity >= 0:
             line(text)
 
+    def warning(self, text: str) -> None:
+        line(text)
+
     def waiting(self, busy: Busy) -> None:
+        self._has_waited = True
         if self._verbosity < 0:
             return
         behind = f", {busy.ahead} ahead of you" if busy.ahead else ""
         line(f"waiting for {_KINDS[busy.kind]}{describe_holders(busy.holders)}{behind}")
 
     def acquired(self, lease: Lease, waited_s: float) -> None:
-        if self._verbosity < 0 or (self._verbosity == 0 and waited_s < 0.1):
+        # Who was told of the wait is told of its end; who never waited has to ask.
+        if self._verbosity < 0 or (self._verbosity == 0 and not self._has_waited):
             return
-        after = f" after {format_duration(waited_s)}" if waited_s >= 0.1 else ""
+        after = f" after {format_duration(waited_s)}" if self._has_waited else ""
         what = describe_resources(len(lease.gpus), lease.cpu_slots)
         line(f"acquired {what}{after} · {lease.unit or lease.job}")
 
@@ -94,7 +100,7 @@ _KINDS = {"gpu": "a GPU", "cpu": "a CPU slot"}
 
 
 def describe_resources(gpus: int, cpu_slots: int) -> str:
-    """ "2 GPUs and 1 CPU slot"."""
+    """As in "2 GPUs and 1 CPU slot"."""
     parts = []
     if gpus:
         parts.append(f"{gpus} GPU{'s' if gpus > 1 else ''}")

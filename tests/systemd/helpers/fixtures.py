@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from tests.systemd.helpers.jobs import Slicer
 
 
 @pytest.fixture
-def slicer(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Slicer]:
+def slicer(tmp_path: Path) -> Iterator[Slicer]:
     """``slicer run`` for one test, which fails when anything of its jobs is left at its end."""
     if "SLICER_TEST_MACHINE" not in os.environ:
         pytest.fail("this test starts jobs over the system's ledger: only for test machines")
@@ -22,3 +24,14 @@ def slicer(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Slicer]:
         made.check_nothing_left()
     finally:
         made.clean_up()
+
+
+@pytest.fixture
+def public_slicer(slicer: Slicer) -> Iterator[Slicer]:
+    """`slicer` in a directory that every user can write to."""
+    inner, root = slicer.directory, Path(tempfile.mkdtemp(prefix="slicer-", dir="/var/tmp"))
+    root.chmod(0o777)
+    slicer.directory = root
+    yield slicer
+    slicer.directory = inner
+    shutil.rmtree(root)

@@ -170,7 +170,7 @@ class Slicer:
         self, *arguments: str | bytes, env: Mapping[str, str] | None = None, stdin: int = subprocess.DEVNULL,
         via: tuple[str, ...] = (),
     ) -> Job:  # fmt: skip
-        """``slicer run ARGUMENTS`` in a session of its own; ``via`` goes before it (``env -i``, ``setpriv``)."""
+        """``slicer run ARGUMENTS`` in a session of its own; ``via`` (``env -i``, …) goes before it."""
         self._made += 1
         base = self.path(f"run-{self._made}")
         with base.with_suffix(".out").open("wb") as out, base.with_suffix(".err").open("wb") as err:
@@ -216,7 +216,7 @@ class Slicer:
 
     def left(self) -> dict[str, object]:
         """What of this test's jobs is still there; empty when nothing is."""
-        if self.dirty:
+        if self.dirty and os.path.isdir(f"{self.ledger}/leases"):
             Ledger(StateDir(self.ledger, True), print).snapshot()  # sweeps dead owners' files
         found: dict[str, object] = {
             "scopes": systemctl.scopes(),
@@ -227,7 +227,7 @@ class Slicer:
         return {what: there for what, there in found.items() if there}
 
     def check_nothing_left(self) -> None:
-        """No scope, lease, ticket or process; systemd drops an empty scope a moment after its last process."""
+        """No scope, lease, ticket or process. systemd drops a scope a moment after its last process."""
         last: dict[str, object] = {}
 
         def is_clean() -> bool:

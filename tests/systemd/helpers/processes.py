@@ -67,3 +67,8 @@ def parent_is(pid: int, expected: int) -> bool:
         return parent(pid) == expected
     except IndexError:  # gone
         return False
+
+
+def children(pid: int) -> set[int]:
+    """Its children, zombies that it has not waited for included."""
+    return {int(child) for child in read(pid, f"task/{pid}/children").split()}

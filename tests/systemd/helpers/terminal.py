@@ -17,7 +17,8 @@ from tests.systemd.helpers.waiting import DEADLINE_S
 
 CTRL_C, CTRL_D, CTRL_Z, CTRL_BACKSLASH = "\x03", "\x04", "\x1a", "\x1c"
 PROMPT = "ready> "
-BASH = ("bash", "--norc", "--noprofile", "-i")
+# Without the line editor, which would scroll long lines and mix escape sequences into the output.
+BASH = ("bash", "--norc", "--noprofile", "--noediting", "-i")
 
 
 class Terminal:
@@ -28,9 +29,10 @@ class Terminal:
         if self.pid == 0:
             try:
                 os.chdir(cwd)
-                os.execvpe(command[0], command, {**env, "TERM": "xterm", "PS1": PROMPT})
+                os.execvpe(command[0], command, {"TERM": "xterm", **env, "PS1": PROMPT})
             finally:
                 os._exit(127)
+        self.resize(24, 80)
         self._code: int | None = None
         self._unread = ""
         self.seen = ""  # everything that has appeared so far
@@ -65,7 +67,9 @@ class Terminal:
         end = time.monotonic() + deadline_s
         while text not in self._unread:
             if not self._read(end - time.monotonic()):
-                raise AssertionError(f"{text!r} did not appear; since the last expected: {self._unread!r}")
+                raise AssertionError(
+                    f"{text!r} did not appear; since the last expected: {self._unread[-500:]!r}"
+                )
         before, _, self._unread = self._unread.partition(text)
         return before + text
 
@@ -91,6 +95,6 @@ class Terminal:
                     pass
                 return self._code
             if time.monotonic() > end:
-                raise AssertionError(f"it did not end; seen: {self.seen!r}")
+                raise AssertionError(f"it did not end; seen: {self.seen[-500:]!r}")
             if self.fd < 0 or not self._read(0.05):
                 time.sleep(0.01)

@@ -14,7 +14,7 @@ SLOWNESS = 10 if os.environ.get("SLICER_TEST_MACHINE") == "qemu" else 1
 DEADLINE_S = 20.0 * SLOWNESS
 
 
-def wait_until(what: str, probe: Callable[[], T], deadline_s: float = DEADLINE_S) -> T:
+def wait_until(what: str, probe: Callable[[], T | None], deadline_s: float = DEADLINE_S) -> T:
     """The probe's first true value. Fails with what was expected and the last value seen."""
     end = time.monotonic() + deadline_s
     while True:

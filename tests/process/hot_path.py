@@ -1,0 +1,58 @@
+"""Which modules a ``slicer run`` imports, from start to end, in both halves."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Protocol
+
+
+class Place(Protocol):
+    """Where a run takes place."""
+
+    prefix: tuple[str, ...]
+    env: Mapping[str, str]
+
+
+# Each of these costs a good part of what a whole run may take over systemd-run.
+BANNED = {
+    "asyncio", "click", "collections", "contextlib", "ctypes", "dataclasses", "enum", "functools", "inspect",
+    "json", "logging", "lxml", "pathlib", "psutil", "pynvml", "pystemd", "random", "re", "rich", "shutil",
+    "signal", "socket", "sqlite3", "subprocess", "tempfile", "threading", "tomllib", "traceback", "typing",
+    "uuid",
+}  # fmt: skip
+
+# Written in C alone; which of them are built into the interpreter differs from build to build.
+_C = {"errno", "fcntl", "marshal", "math", "posix", "resource", "select", "time", "zlib"}
+
+SYSTEMD = _C | {"pystemd.dbusexc", "pystemd.dbuslib"}
+# ctypes (and what it brings) for one prctl(2): a container has no D-Bus call to pay for.
+PLAIN = _C | {"ctypes", "ctypes._endian", "struct", "types"}
+
+_CODE = "from slicer.__main__ import main; main()"
+
+
+def imported(place: Place, *arguments: str) -> set[str]:
+    """The modules that ``slicer run ARGUMENTS`` imports beyond an idle interpreter's."""
+    return _trace(place, _CODE, "run", *arguments) - _trace(place, "pass")
+
+
+def surplus(found: set[str], allowed: set[str]) -> set[str]:
+    """What is neither slicer's, nor built in, nor allowed. Extension modules (_x) cost next to nothing."""
+    return {
+        name
+        for name in found
+        if name.partition(".")[0] != "slicer" and name not in sys.builtin_module_names and name not in allowed
+        and not name.startswith("_")
+    }  # fmt: skip
+
+
+def _trace(place: Place, code: str, *arguments: str) -> set[str]:
+    command = [*place.prefix, sys.executable, "-X", "importtime", "-c", code, *arguments]
+    # The keeper inherits stderr, so its imports are in there too.
+    done = subprocess.run(
+        command, env=place.env, capture_output=True, text=True, check=True, errors="replace"
+    )
+    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+    return {line.rpartition("|")[2].strip() for line in lines} - {"imported package"}

@@ -1,0 +1,212 @@
+"""Killed at any point between lease and outcome: nothing is granted twice or lost, the next is served.
+
+The processes are held still at named points (see slicer.faults), and killed just there.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slicer import proc
+from tests.process.harness import (
+    SRC,
+    Box,
+    Gate,
+    gone,
+    kill,
+    kill_9,
+    sleeps_in_flock,
+    sleeps_in_poll,
+    state_of,
+    until,
+)
+
+# Runs under a lock of its own, as an outside witness.
+JOB = (
+    "sh",
+    "-c",
+    'echo "start $0 $$" >>"$LOG"; flock -n "$LOG.lock" sleep 0.06 || echo "VIOLATION $0" >>"$LOG"; exit 3',
+)
+
+# The outer half alone.
+ALONE = ["ledger-created", "ledger-locked", "ledger-half-written", "ledger-written", "launch-acquired"]
+# The outer half, while there is a keeper.
+OUTER = [
+    "outer-forked", "outer-started-scope", "ledger-updating", "outer-updated-lease", "outer-let-go",
+    "outer-heard-end", "ending-finished", "ledger-releasing", "ledger-unlinked", "ledger-closed",
+    "ending-released", "ending-written", "outer-settled",
+]  # fmt: skip
+# The keeper, while there is an outer half.
+KEEPER = ["keeper-forked", "keeper-ordered", "keeper-spawned", "keeper-reaped", "keeper-ended", "keeper-told"]
+# The keeper after the outer half's death, and whether the outcome has been written there.
+ORPHANED = {
+    "keeper-ended": False, "ending-finished": False, "ledger-releasing": False, "ledger-unlinked": False,
+    "ledger-closed": False, "ending-released": False, "ending-written": True,
+}  # fmt: skip
+
+
+def cases() -> Iterator[object]:
+    for point in ALONE:
+        yield pytest.param(point, "outer")
+    for point in ("outer-told-keeper", "outer-reaped-keeper"):  # the keeper is on its way out, or has gone
+        yield pytest.param(point, "outer")
+    for point in OUTER:
+        for victims in ("outer", "keeper", "outer keeper"):
+            yield pytest.param(point, victims)
+    for point in KEEPER:
+        for victims in ("keeper", "outer", "outer keeper"):
+            yield pytest.param(point, victims)
+
+
+def start(box: Box, name: str, *points: str) -> subprocess.Popen[bytes]:
+    env = {"SLICER_FAULTS": f"{box.state}:{','.join(points)}"} if points else {}
+    return box.start("-p", "heavy", "-q", "-n", name, "--", *JOB, name, env=env)
+
+
+def stopped(box: Box) -> list[int]:
+    return [pid for pid in box.processes() if state_of(pid) == "T"]
+
+
+def start_next(box: Box) -> subprocess.Popen[bytes]:
+    """Another job, started and as far as it gets while the first stands still."""
+    process = start(box, "next")
+    until(
+        lambda: sleeps_in_poll(process.pid) or sleeps_in_flock(process.pid) or process.poll() is not None,
+        "the next one waits, or is done",
+    )
+    return process
+
+
+def go_on(box: Box) -> bool:
+    """Let whoever stands still go on; whether nobody is left."""
+    for pid in stopped(box):
+        kill(pid, signal.SIGCONT)
+    return not box.processes()
+
+
+def check_aftermath(box: Box, following: subprocess.Popen[bytes], rows: tuple[int, ...]) -> None:
+    """The next one was served, once and alone; ``rows``: how often the first one may be recorded."""
+    until(lambda: go_on(box), f"all end; {box.describe()}")
+    assert following.wait(1) == 3
+    lines = box.lines()
+    assert not [line for line in lines if line.startswith("VIOLATION")]
+    assert sum(line.startswith("start next ") for line in lines) == 1
+    names = [outcome.name for outcome in box.outcomes()]
+    assert names.count("next") == 1
+    assert names.count("it") in rows, (names, lines)
+    box.assert_clean()
+
+
+# A1, A2, K2, X3
+@pytest.mark.parametrize(("point", "victims"), list(cases()))
+def test_killed_beside_a_waiter(box: Box, point: str, victims: str) -> None:
+    process = start(box, "it", point)
+    until(lambda: stopped(box) or process.poll() is not None, f"somebody comes to {point}")
+    assert stopped(box), f"nobody comes to {point}"
+    keeper = next((pid for pid in box.processes() if proc.parent(pid) == process.pid), 0)
+    following = start_next(box)
+    kill_9(*({"outer": process.pid, "keeper": keeper}[name] for name in victims.split()))
+    until(lambda: go_on(box) or gone(process.pid), "the rest goes on")
+    ran = "start it " in "\n".join(box.lines())
+    both_died = victims == "outer keeper" or not keeper
+    until(lambda: go_on(box), f"all end; {box.describe()}")
+    ran = ran or "start it " in "\n".join(box.lines())
+    # A killed keeper cannot tell whether the command ran: the outer half records what it knows.
+    maybe = (ran and both_died) or (not ran and victims == "keeper")
+    check_aftermath(box, following, (0, 1) if maybe else (1,) if ran else (0,))
+
+
+# X3, K2
+@pytest.mark.parametrize("point", list(ORPHANED))
+def test_the_keeper_killed_after_the_outer_half(box: Box, point: str) -> None:
+    process = start(box, "it", "outer-let-go", point)
+    until(lambda: process.pid in stopped(box), "the outer half has let the keeper go")
+    kill_9(process.pid)
+    (keeper,) = until(lambda: stopped(box), f"the keeper comes to {point}")
+    following = start_next(box)
+    kill_9(keeper)
+    check_aftermath(box, following, (1,) if ORPHANED[point] else (0,))
+
+
+# X3
+@pytest.mark.parametrize("point", list(ORPHANED))
+def test_the_keeper_finishes_alone_from_wherever_the_outer_half_died(box: Box, point: str) -> None:
+    process = start(box, "it", point if point != "keeper-ended" else "outer-heard-end")
+    until(lambda: process.pid in stopped(box), f"the outer half comes to {point}")
+    following = start_next(box)
+    kill_9(process.pid)
+    check_aftermath(box, following, (1,))
+
+
+# A2, X4
+@pytest.mark.parametrize(
+    "point",
+    [
+        "ledger-created",
+        "ledger-locked",
+        "ledger-half-written",
+        "ledger-written",
+        "ledger-granted",
+        "ledger-ticket-unlinked",
+    ],
+)
+@pytest.mark.parametrize("holder_dies", [False, True])
+def test_a_waiter_killed_at_any_point(box: Box, gate: Gate, point: str, holder_dies: bool) -> None:
+    job = box.hold(gate)
+    while_waiting = point not in ("ledger-granted", "ledger-ticket-unlinked")
+    process = start(box, "it", point)
+    if while_waiting:
+        until(lambda: process.pid in stopped(box), f"it comes to {point}")
+    else:
+        until(lambda: sleeps_in_poll(process.pid), "it waits")
+    following = start_next(box)
+    if holder_dies:
+        kill_9(job.outer, job.keeper, job.command)
+    else:
+        gate.open()
+    until(lambda: process.pid in stopped(box), f"it comes to {point}")
+    kill_9(process.pid)
+    check_aftermath(box, following, (0,))
+    assert not box.started("it")
+
+
+def test_nothing_is_armed_by_accident(box: Box) -> None:
+    for value in (
+        "outer-forked",
+        ":outer-forked",
+        "/elsewhere:outer-forked",
+        f"{box.state}/:outer-forked",
+        f"{box.state}:",
+    ):
+        assert box.run("-q", "--", "true", env={"SLICER_FAULTS": value}).returncode == 0
+    code = "from slicer import faults; print(sorted(faults.ARMED))"
+    for place, expected in (("/run/slicer", []), (str(box.state), ["x"])):
+        env = {
+            **os.environ,
+            "PYTHONPATH": SRC,
+            "SLICER_STATE_DIR": str(box.state),
+            "SLICER_FAULTS": f"{place}:x",
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=env, check=True, capture_output=True, text=True
+        )
+        assert done.stdout == f"{expected}\n"
+    env = {**os.environ, "PYTHONPATH": SRC, "SLICER_FAULTS": "/run/slicer:x"}
+    env.pop("SLICER_STATE_DIR", None)
+    done = subprocess.run([sys.executable, "-c", code], env=env, check=True, capture_output=True, text=True)
+    assert done.stdout == "[]\n"
+
+
+def test_every_point_is_one_of_these() -> None:
+    others = {"outer-told-keeper", "outer-reaped-keeper", "ledger-granted", "ledger-ticket-unlinked"}
+    tested = {*ALONE, *OUTER, *KEEPER, *ORPHANED, *others}
+    source = "\n".join(path.read_text() for path in Path(SRC, "slicer").rglob("*.py"))
+    found = {part.partition('"')[0] for part in source.split('faults.point("')[1:]}
+    assert found == tested

@@ -1,0 +1,61 @@
+"""The machine's ordinary users, and their managers."""
+
+from __future__ import annotations
+
+import pwd
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.systemd.helpers import systemctl
+from tests.systemd.helpers.waiting import wait_until
+
+
+@dataclass(frozen=True)
+class User:
+    """A user of the machine. ``slicer.start(…, via=alice.via)`` is slicer run by her."""
+
+    name: str
+    home: Path
+    uid: int
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        return "setpriv", f"--reuid={self.name}", f"--regid={self.name}", "--init-groups"
+
+    @property
+    def runtime(self) -> str:
+        return f"/run/user/{self.uid}"
+
+    @property
+    def via(self) -> tuple[str, ...]:
+        return *self.identity, "env", f"HOME={self.home}", f"XDG_RUNTIME_DIR={self.runtime}"
+
+    @property
+    def systemctl(self) -> tuple[str, ...]:
+        return *self.via, "systemctl", "--user"
+
+    @property
+    def ledger(self) -> str:
+        return f"{self.runtime}/slicer"
+
+    @property
+    def history(self) -> str:
+        return f"{self.home}/.local/state/slicer/history.db"
+
+
+def user(name: str) -> User:
+    entry = pwd.getpwnam(name)
+    return User(name, Path(entry.pw_dir), entry.pw_uid)
+
+
+def lingering(name: str) -> Iterator[User]:
+    made = user(name)
+    systemctl.output("loginctl", "enable-linger", name)
+    systemctl.output("systemctl", "start", f"user@{made.uid}.service")
+    yield made
+    systemctl.output("loginctl", "disable-linger", name)
+    systemctl.output("systemctl", "stop", f"user@{made.uid}.service")
+    shutil.rmtree(made.home / ".local/state/slicer", ignore_errors=True)
+    wait_until("the runtime directory is gone", lambda: not Path(made.runtime).exists())

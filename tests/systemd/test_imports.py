@@ -1,0 +1,28 @@
+"""The hot path of ``slicer run`` stays short on a real systemd, too (no timing: a list of modules)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import pytest
+
+from tests.process.hot_path import BANNED, SYSTEMD, imported, surplus
+
+pytestmark = [pytest.mark.systemd, pytest.mark.core]
+
+
+class Here:
+    """This machine as it is."""
+
+    prefix: tuple[str, ...] = ()
+    env: Mapping[str, str] = os.environ
+
+
+# K8
+@pytest.mark.parametrize("options", [(), ("--profile", "heavy"), ("-q", "-n", "x", "--timeout", "1h")])
+def test_a_job_in_a_scope_imports_what_it_needs(options: tuple[str, ...]) -> None:
+    found = imported(Here(), "--backend", "systemd", *options, "--", "true")
+    assert surplus(found, SYSTEMD) == set()
+    assert found.isdisjoint(BANNED)
+    assert {"slicer.supervisor", "slicer.backend.systemd", "pystemd.dbuslib"} <= found

@@ -1,0 +1,303 @@
+"""When something around a job fails: said in one line, with the right exit code, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slicer.backend.systemd import SystemdBackend
+from slicer.errors import BackendError
+from slicer.model import Property, ScopeSpec
+from tests.systemd.helpers import systemctl
+from tests.systemd.helpers.jobs import Done, Slicer
+from tests.systemd.helpers.waiting import wait_until
+
+pytest_plugins = ["tests.systemd.helpers.fixtures"]
+pytestmark = pytest.mark.systemd
+
+
+def failed_cleanly(done: Done, *words: str) -> None:
+    """slicer's own failure: 125, one line on stderr which says these words, no output."""
+    assert (done.code, done.stdout) == (125, ""), done
+    assert done.stderr.startswith("slicer: ")
+    assert done.stderr.count("\n") == 1, done.stderr
+    for word in words:
+        assert word in done.stderr
+
+
+# -- D-Bus --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.core
+def test_no_d_bus(slicer: Slicer) -> None:
+    nowhere = {"DBUS_SYSTEM_BUS_ADDRESS": "unix:path=/nowhere"}
+    done = slicer.run("-p", "heavy", "--", "touch", str(slicer.path("ran")), env=nowhere)
+    failed_cleanly(done, "no connection to systemd", "--backend plain")
+    assert not slicer.path("ran").exists()
+
+
+@pytest.fixture
+def no_d_bus() -> Iterator[None]:
+    """Stops the system's D-Bus, and starts it again with all who live on it."""
+    systemctl.output("systemctl", "stop", "dbus.socket", "dbus.service")
+    yield
+    start_d_bus()
+
+
+def start_d_bus() -> None:
+    systemctl.output("systemctl", "start", "dbus.socket", "dbus.service")
+
+    def everybody_is_back() -> bool:
+        names = subprocess.run(["busctl", "list", "--no-legend"], capture_output=True, text=True).stdout
+        return "org.freedesktop.systemd1" in names and "org.freedesktop.login1" in names
+
+    systemctl.output("systemctl", "restart", "systemd-logind.service")
+    wait_until("systemd and logind are on the bus again", everybody_is_back)
+
+
+def test_d_bus_stopped(slicer: Slicer, no_d_bus: None) -> None:
+    failed_cleanly(slicer.run("-p", "heavy", "--", "true"), "no connection to systemd")
+
+
+def test_d_bus_gone_while_the_job_runs_does_not_matter(slicer: Slicer) -> None:
+    gate = slicer.gate()
+    job = slicer.hold(gate, "-p", "heavy", "--journal", code=3)
+    job.lease()
+    systemctl.output("systemctl", "stop", "dbus.socket", "dbus.service")
+    try:
+        gate.open()
+        done = job.end()
+    finally:
+        start_d_bus()
+    assert (done.code, done.stdout) == (3, "up\nover\n")
+    assert slicer.outcome_of(done).exit_code == 3
+
+
+def test_d_bus_restarted_while_the_job_waits_does_not_matter(slicer: Slicer) -> None:
+    gate = slicer.gate()
+    holder = slicer.hold(gate, "-p", "heavy")
+    waiting = slicer.start("-p", "heavy", "--", "echo", "at last")
+    waiting.ticket()
+    systemctl.output("systemctl", "stop", "dbus.socket", "dbus.service")
+    start_d_bus()
+    gate.open()
+    assert holder.end().code == 0
+    done = waiting.end()
+    assert (done.code, done.stdout) == (0, "at last\n"), done
+
+
+# -- systemd refuses ------------------------------------------------------------------------------------
+
+
+def spec(unit: str, *properties: Property) -> ScopeSpec:
+    return ScopeSpec(unit, "cpu.slice", "a test's scope", properties, "system")
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    child = subprocess.Popen(["sleep", "1000"])
+    yield child
+    child.kill()
+    child.wait()
+
+
+@pytest.mark.core
+def test_a_unit_name_that_is_taken_is_refused(sleeper: subprocess.Popen[bytes]) -> None:
+    unit = "slicer-0123456789ab.scope"
+    backend = SystemdBackend("system")
+    name = backend.start(spec(unit), sleeper.pid, lambda: None)
+    assert name.endswith(f"/{unit}")
+    with subprocess.Popen(["sleep", "1000"]) as other:
+        before = Path(f"/proc/{other.pid}/cgroup").read_text()
+        with pytest.raises(BackendError, match=f"systemd refused {unit}"):
+            backend.start(spec(unit), other.pid, lambda: None)
+        assert Path(f"/proc/{other.pid}/cgroup").read_text() == before
+        other.kill()
+    backend.stop(unit)
+    backend.close()
+    assert sleeper.wait(10) == -15
+    assert not systemctl.scopes()
+
+
+@pytest.mark.core
+def test_what_systemd_does_not_take_is_an_error_with_its_reason(sleeper: subprocess.Popen[bytes]) -> None:
+    backend = SystemdBackend("system")
+    for name, value in (("CPUWeight", 99999), ("NoSuchProperty", 1)):
+        bad = Property(name, name, "t", value, str(value))
+        with pytest.raises(BackendError, match="systemd refused slicer-") as caught:
+            backend.start(spec("slicer-ba9876543210.scope", bad), sleeper.pid, lambda: None)
+        assert f"asked for {name}={value}" in str(caught.value)
+    backend.close()
+    assert not systemctl.scopes()
+
+
+def test_a_refusal_reaches_the_user_and_leaves_nothing(slicer: Slicer) -> None:
+    # systemd takes no device path with a slash at its end.
+    options = ("-p", "heavy", "--set", "DeviceAllow=/dev/nvidia0/ rw")
+    done = slicer.run(*options, "--", "touch", str(slicer.path("ran")))
+    failed_cleanly(done, "systemd refused slicer-", "DeviceAllow=/dev/nvidia0/ rw")
+    assert not slicer.path("ran").exists()
+    assert not slicer.is_busy("-p", "heavy")
+
+
+# -- the ledger's directory -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A full file system of 64 KiB, with directories of the ledger on it."""
+    path = tmp_path / "small"
+    path.mkdir(mode=0o700)
+    systemctl.output("mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "none", str(path))
+    yield path
+    systemctl.output("umount", str(path))
+
+
+def fill(directory: Path) -> None:
+    """Until no byte fits in any more."""
+    systemctl.output("dd", "if=/dev/zero", f"of={directory}/filler", "bs=4096", check=False)
+    assert os.statvfs(directory).f_bfree == 0
+
+
+@pytest.mark.core
+def test_a_full_ledger_is_said_and_starts_nothing(slicer: Slicer, small_disk: Path) -> None:
+    env = {"SLICER_STATE_DIR": str(small_disk)}
+    assert slicer.run("-p", "heavy", "--", "true", env=env).code == 0
+    fill(small_disk)
+    done = slicer.run("-p", "heavy", "--", "touch", str(slicer.path("ran")), env=env)
+    failed_cleanly(done, str(small_disk), "No space left")
+    assert not slicer.path("ran").exists()
+    assert not list((small_disk / "leases").iterdir())
+    (small_disk / "filler").unlink()
+    assert slicer.run("-p", "heavy", "--", "true", env=env).code == 0
+
+
+def test_a_ledger_that_fills_up_while_a_job_runs_stops_it_not(slicer: Slicer, small_disk: Path) -> None:
+    env = {"SLICER_STATE_DIR": str(small_disk)}
+    slicer.ledger = str(small_disk)
+    gate = slicer.gate()
+    job = slicer.hold(gate, "-p", "heavy", env=env, code=4)
+    job.lease()
+    fill(small_disk)
+    failed_cleanly(slicer.run("-p", "heavy", "--", "true", env=env), "No space left")  # no room for a ticket
+    gate.open()
+    assert job.end().code == 4
+    assert not list((small_disk / "leases").iterdir())
+
+
+@pytest.mark.parametrize("folder", ["", "leases", "tickets"])
+def test_a_linked_ledger_is_not_followed(slicer: Slicer, tmp_path: Path, folder: str) -> None:
+    real, ledger = tmp_path / "real", tmp_path / "ledger"
+    for path in (real, *([ledger] if folder else [])):
+        path.mkdir(mode=0o700)
+    (ledger / folder if folder else ledger).symlink_to(real)
+    done = slicer.run("-p", "heavy", "--", "true", env={"SLICER_STATE_DIR": str(ledger)})
+    failed_cleanly(done, str(ledger / folder), "symbolic link")
+    assert not list(real.iterdir())
+
+
+def test_a_foreign_or_open_ledger_is_not_trusted(slicer: Slicer, tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger"
+    ledger.mkdir(mode=0o700)
+    os.chown(ledger, 1001, 1001)
+    failed_cleanly(slicer.run("--", "true", env={"SLICER_STATE_DIR": str(ledger)}), "belongs to uid 1001")
+    os.chown(ledger, 0, 0)
+    ledger.chmod(0o777)
+    failed_cleanly(slicer.run("--", "true", env={"SLICER_STATE_DIR": str(ledger)}), "writable by everybody")
+
+
+def test_litter_among_the_leases_is_ignored_aloud(slicer: Slicer) -> None:
+    assert slicer.run("-p", "heavy", "--", "true").code == 0
+    leases = Path("/run/slicer/leases")
+    (leases / "0123456789ab").write_text("SLICER_LEASE=1\nJOB=0123")
+    (leases / "linked").symlink_to("/etc/passwd")
+    os.mkfifo(leases / "fifo")
+    (leases / "folder").mkdir()
+    try:
+        done = slicer.run("-p", "heavy", "--", "true")
+        assert done.code == 0
+        assert "0123456789ab: ignored" in done.stderr
+    finally:
+        for path in leases.iterdir():
+            path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+# -- history ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def over_history() -> Iterator[Path]:
+    """An empty small file system in the place of /var/lib/slicer."""
+    path = Path("/var/lib/slicer")
+    path.mkdir(exist_ok=True)
+    systemctl.output("mount", "-t", "tmpfs", "-o", "size=64k,mode=755", "none", str(path))
+    yield path
+    systemctl.output("umount", str(path))
+
+
+def ran_with_a_warning(slicer: Slicer) -> None:
+    """Under a killed slicer too, where nobody is left to hear the warning."""
+    done = slicer.run("-p", "heavy", "--", "sh", "-c", "echo ran; exit 3")
+    assert (done.code, done.stdout) == (3, "ran\n")
+    warnings = [line for line in done.stderr.splitlines() if "/var/lib/slicer" in line]
+    assert len(warnings) == 1, done.stderr
+    assert warnings[0].startswith("slicer: ")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.core
+def test_a_read_only_history_stops_no_job(slicer: Slicer, over_history: Path) -> None:
+    systemctl.output("mount", "-o", "remount,ro", str(over_history))
+    ran_with_a_warning(slicer)
+
+
+def test_a_history_on_a_full_disk_stops_no_job(slicer: Slicer, over_history: Path) -> None:
+    assert slicer.run("--", "true").code == 0
+    fill(over_history)
+    ran_with_a_warning(slicer)
+
+
+def test_a_full_disk_before_the_first_outcome_stops_no_job(slicer: Slicer, over_history: Path) -> None:
+    fill(over_history)
+    ran_with_a_warning(slicer)
+
+
+def test_a_full_disk_under_a_killed_slicer_frees_the_lease(slicer: Slicer, over_history: Path) -> None:  # K2
+    fill(over_history)
+    gate = slicer.gate()
+    job = slicer.hold(gate, "-p", "heavy")
+    job.lease()
+    job.kill()
+    job.popen.wait()
+    waiting = slicer.start("-p", "heavy", "--", "true")
+    waiting.ticket()
+    gate.open()
+    assert waiting.end().code == 0
+
+
+def test_an_outcome_file_on_a_full_disk_stops_no_job(slicer: Slicer, small_disk: Path) -> None:
+    fill(small_disk)
+    done = slicer.run("--outcome", str(small_disk / "outcome.json"), "--", "sh", "-c", "exit 3")
+    assert done.code == 3
+    assert "outcome cannot be written: No space left" in done.stderr
+    assert [path.name for path in small_disk.iterdir()] == ["filler"]
+
+
+# -- configuration ----------------------------------------------------------------------------------------
+
+
+def test_a_configuration_that_breaks_while_a_job_runs_changes_nothing_of_it(slicer: Slicer) -> None:
+    config = slicer.path("config.toml")
+    config.write_text('[profiles.mine]\nmemory_max = "300M"\n')
+    env = {"SLICER_CONFIG": str(config)}
+    gate = slicer.gate()
+    job = slicer.hold(gate, "-p", "mine", env=env, code=5)
+    config.write_text('[profiles.mine]\nmemory_max = "300M\n')
+    failed_cleanly(slicer.run("-p", "mine", "--", "true", env=env), f"{config}:2:")
+    assert systemctl.show(job.lease().unit, "MemoryMax") == {"MemoryMax": str(300 << 20)}
+    gate.open()
+    assert job.end().code == 5

@@ -1,0 +1,164 @@
+"""``slicer history``: the table in 80 columns, one job in full, and the data for scripts."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from slicer.cli.history import details, ended, table
+from slicer.history import append
+from slicer.model import Outcome, Usage
+from slicer.outcome_file import outcome_json
+from slicer.record import replace
+from tests.unit.cli import Cli
+from tests.unit.test_cli_outcome_file import OUTCOME
+
+pytest_plugins = ["tests.unit.cli"]
+
+NOW = 1795230000.0  # 2026-11-21 03:00:00 UTC
+QUICK = Outcome(
+    job="9b1c22d0aa31",
+    name="",
+    command=("sh", "-c", "exit 3"),
+    profile="light",
+    backend="plain",
+    manager="user",
+    unit="",
+    slice="cpu.slice",
+    gpus=(),
+    cpu_slots=0,
+    uid=0,
+    reason="exited",
+    exit_code=3,
+    signal=None,
+    started_at=NOW - 400 * 86400,
+    waited_s=0.02,
+    wall_s=0.0071,
+    usage=Usage(),
+    leftovers=0,
+    enforced=(),
+    not_enforced=("MemoryMax", "IOWeight"),
+)
+
+TABLE = """\
+STARTED      JOB       ENDED     WALL  CPU  MEMORY  WAITED  NAME OR COMMAND
+2025-10-17   9b1c22d0  exit 3     7ms    -       -       -  sh -c 'exit 3'
+11-21 02:45  3f2a9c01  oom-kill  2m3s   1m   24.0G    4.1s  train
+"""
+DETAILS = """\
+job           3f2a9c01b7de
+name          train
+command       python 'a b.py' \\udcff
+profile       gpu
+user          54321 (54321)
+unit          slicer-3f2a9c01b7de.scope in gpu.slice
+backend       systemd, system manager
+held          GPU GPU-1, GPU GPU-2, 1 CPU slot
+started       2026-11-21 02:45:37 +0000
+waited        4.1s
+ended         oom-kill, exit code 137, SIGKILL
+wall time     2m3s
+CPU time      1m2s (user -, system -)
+throttled     -
+memory peak   24.0G
+memory kills  1
+read          -
+written       -
+stalled       - for CPU, - for memory, - for IO
+leftovers     2 ended
+enforced      MemoryMax
+not enforced  IOWeight
+"""
+
+
+@pytest.fixture(autouse=True)
+def utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+
+
+def test_the_table_in_80_columns() -> None:
+    shown = "".join(f"{line.text}\n" for line in table([QUICK, replace(OUTCOME, usage=USED)], NOW))
+    assert shown == TABLE
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+USED = Usage(cpu_s=60.0, memory_peak_bytes=24 << 30, oom_kills=1)
+
+
+def test_one_job_in_full() -> None:  # X3
+    shown = "".join(f"{line.text}\n" for line in details(replace(OUTCOME, uid=54321)))
+    assert shown == DETAILS.replace("'a b.py' \\udcff", "'a b.py' '\\udcff'")
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"exit_code": 0}, "ok"),
+        ({"exit_code": 3}, "exit 3"),
+        ({"reason": "signal", "signal": 15, "exit_code": 143}, "SIGTERM"),
+        ({"reason": "signal", "signal": 50, "exit_code": 178}, "signal 50"),
+        ({"reason": "timeout", "signal": 15, "exit_code": 124}, "timeout"),
+        ({"reason": "stopped", "exit_code": 0}, "stopped"),
+        ({"reason": "unknown", "exit_code": 137, "signal": 9}, "SIGKILL"),
+    ],
+)
+def test_how_it_ended_in_a_word(changes: dict[str, object], word: str) -> None:
+    assert ended(replace(QUICK, **changes)) == word
+
+
+@pytest.fixture
+def past(cli: Cli) -> list[Outcome]:
+    """Five jobs, the oldest first."""
+    path = str(cli.root / "history" / "slicer" / "history.db")
+    made = []
+    for i in range(5):
+        name = f"train {i}" if i % 2 else ""
+        made.append(
+            replace(OUTCOME, job=f"{i:012x}", name=name, started_at=time.time() - (4 - i) * 3600 - 60)
+        )
+        append(made[-1], path)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("line", "jobs"),
+    [
+        ("", [0, 1, 2, 3, 4]),
+        ("-n 2", [3, 4]),
+        ("--number 0", [0, 1, 2, 3, 4]),
+        ("--name train*", [1, 3]),
+        ("--name train*  -n 1", [3]),
+        ("--since 2h", [3, 4]),
+        ("000000000003", [3]),
+    ],
+)
+def test_filters(cli: Cli, past: list[Outcome], line: str, jobs: list[int]) -> None:
+    found = cli.json("history", *line.split())
+    assert found == {"version": 1, "outcomes": [outcome_json(past[i]) for i in jobs]}
+
+
+def test_a_bad_duration_is_said(cli: Cli) -> None:
+    assert cli.run("history", "--since", "soon", code=2).stderr.startswith(
+        "slicer: --since: expected a duration"
+    )
+
+
+def test_no_history_is_no_error(cli: Cli) -> None:
+    assert cli.run("history").stdout == "No jobs yet.\n"
+    assert cli.json("history") == {"version": 1, "outcomes": []}
+
+
+def test_a_job_that_ran_is_found_by_the_beginning_of_its_id(cli: Cli) -> None:  # X3
+    cli.run("run", "--backend", "plain", "-p", "heavy", "--name", "a b", "--", "sh", "-c", "exit 7", code=7)
+    row = cli.run("history").stdout.splitlines()[1]
+    job = row.split()[2]
+    assert row.endswith("  a b")
+    assert " exit 7 " in row
+    shown = cli.run("history", job).stdout
+    assert "\nheld          1 CPU slot\n" in shown
+    assert "\nended         exit 7, exit code 7\n" in shown
+    assert "\nunit          none\n" in shown
+    assert "MemoryMax (by a guard that looks 4 times a second)" in shown
+    assert "\nnot enforced  MemoryHigh, IOWeight\n" in shown

@@ -1,0 +1,49 @@
+"""``slicer install-units``: says what it does, file by file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tests.unit.cli import Cli
+
+pytest_plugins = ["tests.unit.cli"]
+
+SLICE = "usr/local/lib/systemd/system/gpu.slice"
+
+
+def test_a_dry_run_does_nothing(cli: Cli) -> None:  # K5
+    out = cli.run("install-units", "--dry-run", "--root", str(cli.root)).stdout
+    assert f"would install  {cli.root}/{SLICE} " in out
+    assert "to be run on the target:  systemctl daemon-reload" in out
+    assert not os.listdir(cli.root)
+
+
+def test_install_edit_and_remove(cli: Cli) -> None:  # K5
+    root = ("--root", str(cli.root))
+    path = cli.root / SLICE
+    out = cli.run("install-units", *root).stdout
+    assert f"created  {path} " in out
+    assert "not run: systemctl daemon-reload (to be run on the target)" in out
+    assert f"unchanged  {path} " in cli.run("install-units", *root).stdout
+    path.write_text(path.read_text() + "# mine\n")
+    done = cli.run("install-units", *root)
+    assert f"edited     {path} " in done.stdout
+    assert done.stderr == f"slicer: edited by somebody and left alone: {path} (--force overwrites)\n"
+    done = cli.run("install-units", "--remove", *root)
+    assert done.stderr == f"slicer: edited by somebody and left alone: {path} (--force removes)\n"
+    assert [found for found in cli.root.rglob("*") if found.is_file()] == [path]
+    assert f"removed  {path}" in cli.run("install-units", "--remove", "--force", *root).stdout
+    assert not [found for found in cli.root.rglob("*") if found.is_file()]
+
+
+def test_removal_takes_the_drop_in_too(cli: Cli) -> None:  # K5
+    root = ("--root", str(cli.root))
+    cli.run("install-units", "--user-delegation", *root)
+    (drop_in,) = Path(cli.root).rglob("50-slicer-delegate.conf")
+    cli.run("install-units", "--remove", *root)
+    assert not drop_in.exists()
+
+
+def test_what_cannot_go_together_is_said(cli: Cli) -> None:
+    assert cli.run("install-units", "--user", "--user-delegation", code=125).stderr.count("\n") == 1

@@ -1,0 +1,151 @@
+"""Two parsers read the command line of ``slicer run``: the fast one, and click's for help and completion."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import click
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slicer.cli import runoptions
+from slicer.cli.run_help import command, settled
+from slicer.errors import UsageError
+
+GOOD = [
+    "",
+    "--",
+    "make -j8",
+    "-- make -j8",
+    "-p heavy make -p other",
+    "-pheavy make",
+    "-p=heavy make",
+    "--profile heavy -- make --profile other",
+    "--profile=heavy make --profile=other -- --name x",
+    "--profile= make",
+    "--profile heavy --profile gpu make",
+    "-p -- -- make",
+    "--name -- make",
+    "--name --profile make",
+    "--name '' make",
+    "-g2 -n x make -n2",
+    "--gpus -1 make",
+    "-q make -v",
+    "-v -q make",
+    "-q -v -q make",
+    "-qv make",
+    "-vq make",
+    "-qpheavy make -q",
+    "-vvg 3 make",
+    "--wait --no-wait make",
+    "--no-wait --wait make --no-wait",
+    "--set MemoryMax=8G --set CPUQuota=50% make --set x",
+    "--set=MemoryMax=8G make",
+    "--linger --exec --journal --dry-run make",
+    "--expect 2h --timeout 90 --outcome o.json --backend plain make",
+    "--backend=systemd make",
+    "- make",
+    "-- -- make",
+    "-- --help",
+    "make --help",
+    "make -h -- --version",
+    "--quiet sh -c 'exit 3' -- -p",
+]
+BAD = [
+    "--bogus make",
+    "-z make",
+    "-qz make",
+    "--prof heavy make",  # no abbreviations: a new option must not change the meaning of an old line
+    "--backend upstart make",
+    "--backend= make",
+    "--wait=yes make",
+    "--exec= make",
+    "--profile",
+    "-p",
+    "--set",
+    "---",
+]
+
+
+def by_click(arguments: list[str]) -> tuple[dict[str, Any], tuple[str, ...]] | None:
+    """What click makes of it; None for an error."""
+    try:
+        return settled(command.make_context("run", list(arguments)).params)
+    except click.UsageError:
+        return None
+
+
+def by_hand(arguments: list[str]) -> tuple[dict[str, Any], tuple[str, ...]] | None:
+    try:
+        return runoptions.parse(list(arguments))
+    except UsageError:
+        return None
+
+
+def agree(arguments: list[str]) -> tuple[dict[str, Any], tuple[str, ...]] | None:
+    fast = by_hand(arguments)
+    assert fast == by_click(arguments), arguments
+    return fast
+
+
+@pytest.mark.parametrize("line", GOOD)
+def test_both_parsers_agree(line: str) -> None:
+    assert agree(shlex.split(line)) is not None
+
+
+@pytest.mark.parametrize("line", BAD)
+def test_both_parsers_refuse(line: str) -> None:
+    assert agree(shlex.split(line)) is None
+
+
+OPTIONS = st.lists(
+    st.sampled_from(
+        [
+            ["-p", "heavy"],
+            ["-pheavy"],
+            ["--profile=x"],
+            ["-q"],
+            ["-v"],
+            ["--no-wait"],
+            ["--wait"],
+            ["--set", "A=1"],
+            ["--linger"],
+            ["--name", "-q"],
+            ["--gpus", "2"],
+            ["-qv"],
+            ["--outcome", "--"],
+            ["--backend", "auto"],
+        ]
+    )
+).map(lambda words: [word for each in words for word in each])
+WORDS = st.lists(
+    st.one_of(
+        st.sampled_from(["-p", "--", "--help", "-q", "--profile", "--set=A=1", "-", ""]),
+        st.text(st.characters(blacklist_characters="\0"), max_size=5),
+    )
+)
+
+
+@given(OPTIONS, WORDS)
+def test_after_two_dashes_everything_is_the_commands(options: list[str], words: list[str]) -> None:
+    found = agree([*options, "--", *words])
+    assert found is not None
+    assert found[1] == tuple(words)
+
+
+@given(OPTIONS, st.text("abc/.=-", min_size=1).filter(lambda word: word[0] != "-"), WORDS)
+def test_without_them_everything_from_the_first_word_is_the_commands(
+    options: list[str], program: str, words: list[str]
+) -> None:
+    found = agree([*options, program, *words])
+    assert found is not None
+    assert found[1] == (program, *words)
+
+
+def test_every_option_has_a_default_and_is_in_the_help() -> None:
+    shown = command.get_help(click.Context(command))
+    for option in runoptions.OPTIONS:
+        assert option.field in runoptions.DEFAULTS
+        assert all(name in shown for name in option.names), option

@@ -1,0 +1,67 @@
+"""What is imported when: the layers of the pure core, and the hot path of ``slicer run``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import slicer
+from tests.process.harness import Box
+from tests.process.hot_path import BANNED, PLAIN, imported, surplus
+
+SRC = str(Path(slicer.__file__).resolve().parents[1])
+CORE = (
+    "errors", "record", "model", "placement", "scope", "profiles", "quantity", "properties", "reentrancy",
+    "signals", "statefile",
+)  # fmt: skip
+# Reached through their protocols, or not at all.
+OUTSIDE = (
+    "click",
+    "rich",
+    "pystemd",
+    "psutil",
+    "pynvml",
+    "subprocess",
+    "json",
+    "sqlite3",
+    "socket",
+    "ctypes",
+)
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The modules of a clean interpreter after a statement."""
+    code = f"import sys; before = set(sys.modules); {statement}; print(*sorted(set(sys.modules) - before))"
+    command = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {SRC!r}); {code}"]
+    return set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
+
+
+@pytest.mark.parametrize("name", CORE)
+def test_the_pure_core_imports_nothing_that_acts(name: str) -> None:
+    loaded = loaded_by(f"import slicer.{name}")
+    assert f"slicer.{name}" in loaded
+    assert loaded.isdisjoint(OUTSIDE)
+    assert not {
+        module for module in loaded if module.startswith(("slicer.cli", "slicer.backend.", "slicer.gpu"))
+    }
+
+
+def test_the_core_together_imports_no_class_machinery() -> None:
+    loaded = loaded_by("; ".join(f"import slicer.{name}" for name in CORE))
+    assert loaded.isdisjoint(BANNED)
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Box:
+    return Box(tmp_path)
+
+
+# K8, design: speed. No timing: the list of modules is what keeps it quick.
+@pytest.mark.parametrize("options", [(), ("--profile", "heavy"), ("-q", "-n", "x", "--timeout", "1h")])
+def test_the_hot_path_of_a_plain_job_imports_what_it_needs(box: Box, options: tuple[str, ...]) -> None:
+    found = imported(box, "--backend", "plain", *options, "--", "true")
+    assert surplus(found, PLAIN) == set()
+    assert {"slicer.supervisor", "slicer.ledger", "slicer.placement"} <= found
