@@ -98,7 +98,7 @@ class Keeper:
         self._status: int | None = None
         self._kill_at: float | None = None
         self._is_helpless = False  # what is left belongs to others
-        self._look_at = time.monotonic()  # when the watchdog is due
+        self._look_at = time.monotonic() + (watchdog.interval_s if watchdog else 0.0)  # when it is due
         self._began = time.monotonic()
         self._ended = self._began
         self._pid = 0

@@ -12,6 +12,7 @@ from slicer.ledger import HeldLease, Ledger
 from slicer.model import Lease, Request
 from slicer.placement import Inventory
 from slicer.record import record, replace
+from slicer.signals import INTERRUPTS, signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -104,7 +105,10 @@ def _held(environ: Mapping[str, str], book: Ledger | None) -> Held:
 
 
 def run(ask: Ask, environ: Mapping[str, str], observer: Observer) -> Outcome:
-    """Run one job to its end. Raises BusyError, InfeasibleError and other SlicerErrors; then nothing ran."""
+    """Run one job to its end. Raises BusyError, InfeasibleError and other SlicerErrors; then nothing ran.
+
+    From the lease on, signals are for the job: when this returns, those that end a program are blocked.
+    """
     environ = dict(environ)  # connecting to the user's bus may add to our own, which is not the job's
     job_id = os.urandom(6).hex()
     try:
@@ -141,16 +145,17 @@ def _run(job_id: str, ask: Ask, environ: Mapping[str, str], observer: Observer) 
     if backend.notice:
         observer.notice(backend.notice)
     want = _want(job_id, settled, backend)
-    held, waited_s = _acquire(settled, want, book, backend, observer)
-    faults.point("launch-acquired")
+    mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS))
     try:
+        held, waited_s = _acquire(settled, want, book, backend, observer, mask)
+        faults.point("launch-acquired")
         job = _job(settled, want, held, waited_s)
+        if ask.exec:
+            supervisor.execute(job, backend, held, mask)
+        return supervisor.run(job, backend, held, observer, mask)
     except BaseException:
-        held.release()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)  # an interrupt that came meanwhile acts now
         raise
-    if ask.exec:
-        supervisor.execute(job, backend, held)
-    return supervisor.run(job, backend, held, observer.warning)
 
 
 @record
@@ -225,7 +230,7 @@ def _draft(settled: Plan, backend: Backend, spec: ScopeSpec, request: Request) -
 
 
 def _acquire(
-    settled: Plan, want: _Want, book: Ledger, backend: Backend, observer: Observer
+    settled: Plan, want: _Want, book: Ledger, backend: Backend, observer: Observer, mask: frozenset[int]
 ) -> tuple[HeldLease, float]:
     """The lease and how long it took to get it, in seconds. Raises BusyError with --no-wait."""
     if settled.nested:
@@ -244,7 +249,7 @@ def _acquire(
             journal_waiting(want.request, want.spec, found.busy)
             backend.close()  # a bus has room for some 256 connections, and a queue may be longer
             with found:
-                held = found.wait()
+                held = found.wait(mask)
     waited_s = ledger.now_s() - began
     if held.lease.gpus or held.lease.cpu_slots:
         observer.acquired(held.lease, waited_s)

@@ -261,8 +261,12 @@ class Waiting:
             os.close(self._fd)
             self._fd = -1
 
-    def wait(self) -> HeldLease:
-        """Sleep until the request can be granted: woken by the kernel, never by a clock."""
+    def wait(self, mask: frozenset[int] | None = None) -> HeldLease:
+        """Sleep until the request can be granted: woken by the kernel, never by a clock.
+
+        ``mask`` is the signal mask while asleep (None: as it is), so that a caller who holds signals back
+        can still be interrupted there, and only there.
+        """
         from slicer.watch import LedgerWatch
 
         with LedgerWatch(self._ledger.directory.path) as watch:
@@ -271,7 +275,7 @@ class Waiting:
                 if isinstance(found, HeldLease):
                     return found
                 self.busy = found
-                watch.wait_for_change(found.holders)
+                watch.wait_for_change(found.holders, mask=mask)
 
 
 class _Locked:

@@ -11,4 +11,7 @@ else:
 # From the outer half (or ``slicer stop``) to a keeper without systemd: stop the job, as systemctl would.
 STOP = signal.SIGRTMIN + 3
 
-__all__ = ["STOP", "signal"]
+# What ends a program that has nothing to say about it; held back where half a step must not be left.
+INTERRUPTS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
+
+__all__ = ["INTERRUPTS", "STOP", "signal"]

@@ -32,14 +32,20 @@ class StateDir:
 
 def locate(environ: Mapping[str, str], uid: int) -> StateDir:
     """The state directory for this user, created when missing. Raises StateError when none can be had."""
+    path = where(environ, uid)
+    return StateDir(_prepare(path), path == SYSTEM_DIR)
+
+
+def where(environ: Mapping[str, str], uid: int) -> str:
+    """The path of this user's state directory, whether it is there or not. Raises StateError."""
     chosen = environ.get("SLICER_STATE_DIR")
     if chosen:
         if not os.path.isabs(chosen):
             raise StateError("must be an absolute path", where=f"SLICER_STATE_DIR={chosen}", hint=_HINT)
-        return StateDir(_prepare(chosen), False)
+        return chosen
     if uid == 0 or os.access(SYSTEM_DIR, os.W_OK | os.X_OK):
-        return StateDir(_prepare(SYSTEM_DIR), True)
-    return StateDir(_prepare(_private(environ, uid)), False)
+        return SYSTEM_DIR
+    return _private(environ, uid)
 
 
 def _private(environ: Mapping[str, str], uid: int) -> str:

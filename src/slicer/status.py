@@ -63,16 +63,10 @@ def look(environ: Mapping[str, str], warn: Callable[[str], None]) -> Status:
 
 def existing_ledger(environ: Mapping[str, str], warn: Callable[[str], None]) -> Ledger | None:
     """The caller's ledger, None while there is none: looking must not make one. Raises StateError."""
-    path = environ.get("SLICER_STATE_DIR") or _usual_directory(environ, os.geteuid())
+    path = statedir.where(environ, os.geteuid())
     if not os.path.lexists(path):
         return None
     return Ledger(statedir.locate(environ, os.geteuid()), warn)
-
-
-def _usual_directory(environ: Mapping[str, str], uid: int) -> str:
-    if uid == 0 or os.access(statedir.SYSTEM_DIR, os.W_OK | os.X_OK):
-        return statedir.SYSTEM_DIR
-    return statedir._private(environ, uid)
 
 
 def _cpu_slots(environ: Mapping[str, str], warn: Callable[[str], None]) -> int | None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
+import time
 
 from slicer import cgroup, proc
 from slicer.errors import SlicerError, StateError, UsageError
@@ -15,8 +15,6 @@ from slicer.watch import LedgerWatch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from slicer.ledger import Ledger, Snapshot
     from slicer.model import Ticket
 
@@ -196,31 +194,11 @@ def _wait_until_gone(entry: Lease | Ticket, book: Ledger, deadline_s: float) -> 
         leases = tuple(lease for lease in seen.leases if lease.job == entry.job)
         return leases if leases or any(ticket.job == entry.job for ticket in seen.tickets) else None
 
+    end = time.monotonic() + deadline_s
     with LedgerWatch(book.directory.path) as watch:
-        try:
-            with _time_limit(deadline_s):
-                while (holders := alive()) is not None:
-                    watch.wait_for_change(holders)
-        except _Expired:
-            return False
+        while (holders := alive()) is not None:
+            left_s = end - time.monotonic()
+            if left_s <= 0:
+                return False
+            watch.wait_for_change(holders, timeout_s=left_s)
     return True
-
-
-class _Expired(BaseException):
-    """The time limit is over. Not an OSError, as TimeoutError is, which others take for a passing failure."""
-
-
-@contextlib.contextmanager
-def _time_limit(seconds: float) -> Iterator[None]:
-    """:class:`_Expired` out of whatever sleeps in the body: the ledger's watch itself waits for ever."""
-
-    def expire(signo: int, frame: object) -> None:
-        raise _Expired
-
-    before = signal.signal(signal.SIGALRM, expire)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)

@@ -23,12 +23,12 @@ from slicer.signals import STOP, signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import NoReturn
 
     from slicer.backend import Backend
     from slicer.errors import SlicerError
     from slicer.job import Job
+    from slicer.launch import Observer
     from slicer.ledger import HeldLease
     from slicer.model import Outcome, Usage
     from slicer.report import Report
@@ -42,23 +42,29 @@ _FORWARDED = frozenset(
 )  # fmt: skip
 _BLOCKED = _FORWARDED | {signal.SIGCHLD}
 
+# A job that outgrows one of these surprises somebody; a weight that does not act only makes things slower.
+_HARD_LIMITS = frozenset(
+    {"AllowedCPUs", "CPUQuota", "DeviceAllow", "DevicePolicy", "MemoryHigh", "MemoryMax", "MemorySwapMax"}
+    | {"TasksMax"}
+)  # fmt: skip
+
 _RECORDED = b"r"  # the outer half's word that the outcome is written down
 
 
-def run(job: Job, backend: Backend, held: HeldLease, warn: Callable[[str], None]) -> Outcome:
+def run(job: Job, backend: Backend, held: HeldLease, observer: Observer, mask: frozenset[int]) -> Outcome:
     """Start the job, wait for its end and give the lease back. Raises SlicerError when it never started.
 
-    ``warn`` takes one line for the user about something that stops no job (a full disk under the history).
+    ``mask`` is the signal mask that the command gets. What slicer forwards stays blocked afterwards: a
+    signal that came too late for the job must not change how slicer ends.
     """
-    mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED))
+    signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
     try:
-        return _Supervisor(job, backend, held, warn, mask).run()
+        return _Supervisor(job, backend, held, observer, mask).run()
     finally:
         held.release()
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def execute(job: Job, backend: Backend, held: HeldLease) -> NoReturn:
+def execute(job: Job, backend: Backend, held: HeldLease, mask: frozenset[int]) -> NoReturn:
     """``--exec``: become the command, inside the scope; the lease stays with it. Raises SlicerError."""
     try:
         name = backend.start(job.spec, os.getpid(), lambda: None)
@@ -68,6 +74,7 @@ def execute(job: Job, backend: Backend, held: HeldLease) -> NoReturn:
         os.set_inheritable(held.fd, True)
         for signo in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(signo, signal.SIG_DFL)  # Python ignores these two
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         try:
             os.execve(job.program, job.command, job.env)
         except OSError as error:
@@ -94,12 +101,12 @@ class _Supervisor:
     """The outer half, and what the keeper inherits of it by the fork."""
 
     def __init__(
-        self, job: Job, backend: Backend, held: HeldLease, warn: Callable[[str], None], mask: frozenset[int]
+        self, job: Job, backend: Backend, held: HeldLease, observer: Observer, mask: frozenset[int]
     ) -> None:
         self._job = job
         self._backend = backend
         self._held = held
-        self._warn = warn
+        self._observer = observer
         self._mask = mask
         self._pid = os.getpid()
         # Reports go up; "go" and "recorded" go down. Each side sees the other's death as end of file.
@@ -128,6 +135,7 @@ class _Supervisor:
         tell(self._job, "started", command=" ".join(self._job.command))
         # Now, because afterwards the scope is gone.
         enforced = self._backend.enforced(self._job.spec, started.cgroup)
+        self._own_up(enforced[1])
         said = self._wait(keeper)
         if said is None or not said[0].is_final:
             said = self._bereaved(started, said)
@@ -161,6 +169,14 @@ class _Supervisor:
             raise BackendError("the keeper was killed before the command could start") from error
         faults.point("outer-let-go")
 
+    def _own_up(self, not_enforced: tuple[str, ...]) -> None:
+        """Say which limits that were asked for do not act. (Without systemd the backend's notice says it.)"""
+        missing = [name for name in not_enforced if name in _HARD_LIMITS]
+        if missing and self._backend.name == "systemd":
+            self._observer.notice(
+                f"no such limit here: {', '.join(missing)} (the scope lacks the controllers)"
+            )
+
     def _wait(self, keeper: int) -> Said | None:
         """Forward signals until the keeper has reported the end, or is dead itself (None, or partial)."""
         warned = False
@@ -175,7 +191,7 @@ class _Supervisor:
                 return said
             if said is not None and said[0].leftovers and not warned:
                 warned = True
-                self._warn(
+                self._observer.notice(
                     f"{said[0].leftovers} processes of other users outlive the command: waiting for them"
                 )
             if os.waitid(os.P_PID, keeper, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
@@ -203,7 +219,7 @@ class _Supervisor:
         if report.exec_errno:
             ending.release(self._job, self._held)
         else:
-            ending.settle(self._job, outcome, self._held, self._warn)
+            ending.settle(self._job, outcome, self._held, self._observer.warning)
         faults.point("outer-settled")
         try:
             os.write(self._down_write, _RECORDED)
@@ -234,7 +250,7 @@ class _Supervisor:
             try:
                 backend.end(job.id, job.spec.unit, stop_timeout_s(job.profile))
             except BackendError as error:
-                self._warn(str(error))
+                self._observer.warning(str(error))
         self._held.is_outlived = bool(backend.living(job.id, started.cgroup))
         reason = last[0].reason if last else "oom-kill" if usage.oom_kills else "signal"
         return Report(1, signal.SIGKILL, 0, reason, time.monotonic() - started.began, left), usage
@@ -313,8 +329,11 @@ class _Supervisor:
         from slicer.report import pack
 
         try:
+            is_alive = os.getppid() == self._pid
+            if is_alive and report.is_final:
+                os.kill(self._pid, signal.SIGCONT)  # stopped with Ctrl-Z, it would keep the lease
             os.write(self._up_write, pack(report, usage))
-            if os.getppid() == self._pid:
+            if is_alive:
                 os.kill(self._pid, signal.SIGCHLD)
         except (BrokenPipeError, ProcessLookupError):
             pass  # the outer half is dead; the keeper finishes alone

@@ -13,6 +13,7 @@ import struct
 from slicer import cgroup, proc
 from slicer.errors import StateError
 from slicer.model import LEASE_VARIABLE
+from slicer.signals import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class LedgerWatch:
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._directory = directory
         self._settling: list[int] = []
+        self._ended: set[str] = set()  # jobs whose scope was seen to be gone
 
     def __enter__(self) -> LedgerWatch:
         self._fd = self._libc.inotify_init1(_IN_NONBLOCK | _IN_CLOEXEC)
@@ -70,11 +72,22 @@ class LedgerWatch:
             return False
         raise _failure(path)
 
-    def wait_for_change(self, holders: tuple[Lease, ...]) -> None:
-        """Return when something may have changed. A lease without an owner lives on in its scope."""
+    def wait_for_change(
+        self,
+        holders: tuple[Lease, ...],
+        *,
+        timeout_s: float | None = None,
+        mask: frozenset[int] | None = None,
+    ) -> None:
+        """Return when something may have changed, or after ``timeout_s`` seconds.
+
+        A lease without an owner lives on in its scope, so the holders' scopes are watched too. ``mask`` is
+        the signal mask while asleep (None: as it is).
+        """
         for holder in holders:
             events = f"{cgroup.path_of(holder.cgroup)}/cgroup.events"
-            if holder.cgroup and not self._add(events, _IN_MODIFY):
+            if holder.cgroup and not self._add(events, _IN_MODIFY) and holder.job not in self._ended:
+                self._ended.add(holder.job)  # its owner is about to give it back
                 self._settling = self._settling or list(_SETTLING_MS)
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
@@ -82,7 +95,7 @@ class LedgerWatch:
         try:
             for fd in pidfds:
                 poll.register(fd, select.POLLIN)
-            ready = poll.poll(self._settling.pop(0) if self._settling else None)
+            ready = _poll(poll, self._settling.pop(0) if self._settling else _ms(timeout_s), mask)
         finally:
             for fd in pidfds:
                 os.close(fd)
@@ -102,6 +115,21 @@ class LedgerWatch:
         except BlockingIOError:
             pass
         return closed
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else max(0.0, seconds * 1000)
+
+
+def _poll(poll: select.poll, timeout_ms: float | None, mask: frozenset[int] | None) -> bool:
+    """Whether anything is ready. Signals that ``mask`` lets through are taken before and during the sleep."""
+    if mask is None:
+        return bool(poll.poll(timeout_ms))
+    before = signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    try:
+        return bool(poll.poll(timeout_ms))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _orphans(holder: Lease) -> list[int]:

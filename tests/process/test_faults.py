@@ -85,7 +85,8 @@ def start_next(box: Box) -> subprocess.Popen[bytes]:
 
 
 def go_on(box: Box) -> bool:
-    """Let whoever stands still go on; whether nobody is left."""
+    """Let whoever stands still go on, now and from now on; whether nobody is left."""
+    box.state.with_suffix(".go").touch()
     for pid in stopped(box):
         kill(pid, signal.SIGCONT)
     return not box.processes()

@@ -34,8 +34,9 @@ def test_a_wrapped_command_that_calls_wrapped_commands_does_not_deadlock(box: Bo
 
 
 # A3
-@pytest.mark.skipif(
-    os.path.isdir(backend.BOOTED), reason="with systemd the cgroup tells, and --backend plain has none"
+@pytest.mark.xfail(
+    os.path.isdir(backend.BOOTED),
+    reason="where systemd runs only the cgroup is asked, and plain jobs have none",
 )
 def test_nor_when_the_environment_was_scrubbed(box: Box) -> None:
     done = box.run(

@@ -72,7 +72,7 @@ def test_not_found_is_127_and_nothing_was_acquired(slicer: Slicer) -> None:  # A
         done = slicer.run("-p", "heavy", "--", command)
         assert done.code == 127
         assert command in done.stderr
-        assert done.stderr.count("\n") == 1
+        assert done.told.count("\n") == 1
 
 
 @pytest.mark.core
@@ -86,7 +86,7 @@ def test_not_executable_is_126(slicer: Slicer) -> None:  # A9
         done = slicer.run("-p", "heavy", "--", str(command))
         assert done.code == code, done
         assert str(command) in done.stderr
-        assert done.stderr.count("\n") == 1
+        assert done.told.count("\n") == 1
     # The last one was found only by the kernel: no outcome, since nothing ran.
     assert not systemctl.journal(f"_PID={done.pid}", "SLICER_EVENT=finished")
 
@@ -107,7 +107,7 @@ def test_mistakes_on_the_command_line_are_2(slicer: Slicer) -> None:  # A9
     ):  # fmt: skip
         done = slicer.run(*options, *(["--", "true"] if options else []))
         assert done.code == 2, (options, done)
-        assert done.stderr.count("\n") == 1
+        assert done.told.count("\n") == 1
         assert done.stderr.startswith("slicer: ")
 
 
@@ -162,7 +162,7 @@ def test_any_job_name_is_fine(slicer: Slicer, name: str | bytes) -> None:  # B2
     gate.open()
     done = job.end()
     assert done.code == 0
-    assert done.stderr.count("\n") == 1
+    assert done.told.count("\n") == 1
     entry = systemctl.journal(f"_PID={done.pid}", "SLICER_EVENT=finished")[0]["SLICER_NAME"]
     assert (bytes(entry) if isinstance(entry, list) else entry.encode()) == os.fsencode(name)
 

@@ -70,7 +70,7 @@ def test_the_commands_output_goes_to_the_journal_too(slicer: Slicer) -> None:  #
     script = "echo to stdout; echo to stderr >&2; printf 'no newline'; exit 5"
     done = slicer.run("--journal", "--name", "talk", "--", "sh", "-c", script)
     assert (done.code, done.stdout) == (5, "to stdout\nno newline")
-    assert done.stderr.startswith("to stderr\n")
+    assert done.told.startswith("to stderr\n")
     unit = f"slicer-{systemd_job(slicer, done.pid)}.scope"
     entries = {entry["MESSAGE"]: entry for entry in systemctl.journal("-u", unit, "-t", "talk")}
     assert set(entries) == {"to stdout", "to stderr", "no newline"}
@@ -130,4 +130,4 @@ def test_no_journald_does_no_harm(slicer: Slicer) -> None:  # K7
     )
     done = slicer.run("--journal", "--", "sh", "-c", "echo out; exit 6", via=hidden)
     assert (done.code, done.stdout) == (6, "out\n")
-    assert done.stderr.count("\n") == 1
+    assert done.told.count("\n") == 1

@@ -176,7 +176,7 @@ def test_the_state_is_in_ram(slicer: Slicer) -> None:  # B7
 def test_messages_can_be_silenced_and_never_mix_with_output(slicer: Slicer) -> None:  # A9
     done = slicer.run("--", "sh", "-c", "echo out; echo err >&2; exit 3")
     assert (done.code, done.stdout) == (3, "out\n")
-    assert done.stderr.startswith("err\nslicer: done: exit 3 · ")
+    assert done.told.startswith("err\nslicer: done: exit 3 · ")
     done = slicer.run("-q", "--", "sh", "-c", "echo out; echo err >&2; exit 3")
     assert (done.code, done.stdout, done.stderr) == (3, "out\n", "err\n")
 

@@ -167,8 +167,8 @@ def test_systemctl_kill_reaches_every_process_of_the_job(slicer: Slicer) -> None
         systemctl.output("systemctl", "kill", "--signal=KILL", job.lease().unit)
         done = job.end()
         assert done.code == 137
-        assert done.stderr.startswith("slicer: done: exit 137 (killed by SIGKILL)"), done.stderr
-        assert done.stderr.count("\n") == 1, done.stderr
+        assert done.told.startswith("slicer: done: exit 137 (killed by SIGKILL)"), done.stderr
+        assert done.told.count("\n") == 1, done.stderr
         assert slicer.outcome_of(done).signal == 9
 
 

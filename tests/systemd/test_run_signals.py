@@ -153,9 +153,10 @@ def test_a_stopped_and_continued_slicer_loses_nothing(slicer: Slicer) -> None:
     wait_until("slicer is stopped", lambda: processes.state(job.pid) == "T")
     gate.open()
     job.said("over")
-    assert slicer.is_busy("-p", "heavy")  # until slicer has written the outcome down
     job.kill(signal.SIGCONT)
-    assert job.end().code == 3
+    done = job.end()
+    assert done.code == 3
+    assert slicer.outcome_of(done).exit_code == 3
 
 
 # -- standard input, output and error ---------------------------------------------------------------------

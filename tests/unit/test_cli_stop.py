@@ -187,4 +187,3 @@ def test_a_job_that_does_not_end_is_said_and_124(cli: Cli, monkeypatch: pytest.M
         stop.stop(lease, ledger, deadline_s=0.1)
     assert caught.value.exit_code == 124
     assert isinstance(caught.value, SlicerError)
-    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)

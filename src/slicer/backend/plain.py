@@ -44,9 +44,7 @@ class PlainBackend:
     """No scopes: the job is the keeper's descendants."""
 
     name: BackendName = "plain"
-    notice = (
-        "no systemd here: limits are best effort (affinity, niceness, a memory guard), see `slicer history`"
-    )
+    notice = "no systemd here: limits are best effort, `slicer run --dry-run` says which"
 
     def __init__(self, uid: int) -> None:
         self.manager: Manager = "system" if uid == 0 else "user"

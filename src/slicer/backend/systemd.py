@@ -72,6 +72,7 @@ class SystemdBackend:
         self._bus: Any = None
         self._lib: Any = None
         self._fd = -1
+        self._jobs: _JobWatch | None = None
 
     def prepare(self) -> None:
         """Connect to the bus. Raises BackendError with the way out."""
@@ -95,7 +96,13 @@ class SystemdBackend:
     def close(self) -> None:
         if self._bus is not None:
             self._bus.close()
-            self._bus = None
+            self._bus = self._jobs = None
+
+    def _watch(self) -> _JobWatch:
+        # One for the connection's whole life: the C side calls back into it without holding a reference.
+        if self._jobs is None:
+            self._jobs = _JobWatch(self._bus)
+        return self._jobs
 
     def after_fork(self) -> None:
         """In a child: let go of the parent's connection (sd-bus itself refuses to, after a fork)."""
@@ -106,12 +113,12 @@ class SystemdBackend:
     def start(self, spec: ScopeSpec, pid: int, meanwhile: Callable[[], None]) -> str:
         """Start the scope with the process in it and wait until systemd has done so."""
         self.prepare()
-        finished = _JobWatch(self._bus)
+        jobs = self._watch()
         pidfd = os.pidfd_open(pid)
         try:
             job = self._start_transient(spec, pid, pidfd)
             meanwhile()
-            result = finished.wait(job, START_DEADLINE_S)
+            result = jobs.wait(job, START_DEADLINE_S)
         finally:
             os.close(pidfd)
         if result != b"done":
@@ -151,22 +158,22 @@ class SystemdBackend:
         reply = self._bus.call_method(_DESTINATION, _PATH, _MANAGER, b"StartTransientUnit", arguments)
         return bytes(reply.body)
 
-    def stop(self, unit: str) -> None:
+    def stop(self, unit: str, deadline_s: float = STOP_DEADLINE_S) -> None:
         """Stop a unit (SIGTERM, then SIGKILL after its stop timeout) and wait for it. Raises BackendError."""
         self.prepare()
-        finished = _JobWatch(self._bus)
+        jobs = self._watch()
         arguments = [(ord("s"), unit.encode()), (ord("s"), b"replace")]
         try:
             reply = self._bus.call_method(_DESTINATION, _PATH, _MANAGER, b"StopUnit", arguments)
         except Exception as error:
             raise BackendError(f"systemd did not stop {unit}: {_message(error)}") from error
-        finished.wait(bytes(reply.body), STOP_DEADLINE_S)
+        jobs.wait(bytes(reply.body), deadline_s)
 
     def living(self, job: str, cgroup_name: str) -> list[int]:
         return list(cgroup.processes(cgroup.path_of(cgroup_name))) if cgroup_name else []
 
     def end(self, job: str, unit: str, stop_timeout_s: float) -> None:
-        self.stop(unit)
+        self.stop(unit, stop_timeout_s + STOP_DEADLINE_S)
 
     def members(self, cgroup_name: str, besides: int) -> Callable[[], list[int]]:
         directory, own = cgroup.path_of(cgroup_name), os.getpid()
@@ -205,7 +212,7 @@ class _JobWatch:
             _, path, _, result = message.body
             self._results[bytes(path)] = bytes(result)
 
-        self._callback = removed  # the C side holds no reference
+        self._callback = removed  # kept alive: see SystemdBackend._watch
         bus.match_signal(_DESTINATION, _PATH, _MANAGER, b"JobRemoved", removed, None)
 
     def wait(self, job: bytes, deadline_s: float) -> bytes:
@@ -247,7 +254,7 @@ def _verify(unit: str, pid: int) -> str:
 def _find_user_bus() -> None:
     """Under sudo and cron the variable is missing although the user's manager runs."""
     runtime = f"/run/user/{os.getuid()}"
-    if "XDG_RUNTIME_DIR" not in os.environ and os.path.exists(f"{runtime}/bus"):
+    if not os.environ.get("XDG_RUNTIME_DIR") and os.path.exists(f"{runtime}/bus"):
         os.environ["XDG_RUNTIME_DIR"] = runtime
 
 

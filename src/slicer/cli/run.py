@@ -135,7 +135,9 @@ def _check_outcome(path: str) -> None:
     try:
         directory = os.path.dirname(os.path.realpath(path))
     except OSError as error:  # the working directory was removed
-        raise UsageError(f"cannot be found: {error.strerror}", where=f"--outcome {path}") from error
+        raise UsageError(
+            f"cannot be found: {error.strerror}", where=f"--outcome {path}", hint="give an absolute path"
+        ) from error
     fits = os.access(path, os.W_OK) if is_stream(path) else os.access(directory, os.W_OK | os.X_OK)
     if os.path.isdir(path) or not fits:
         raise UsageError("cannot be written there", where=f"--outcome {path}", hint="name a file of yours")
