@@ -81,7 +81,7 @@ def plan(ask: Ask, environ: Mapping[str, str], book: Ledger | None) -> Plan:
     config = profiles.load(environ, host)
     profile = config.profile(ask.profile, ask.overrides)
     program = find_program(ask.command, {**environ, **profile.env})
-    held = _held(environ, book)
+    held = _held(ask, environ, book)
     skip = reentrancy.skips_gpu_lock(environ)
     gpus, slots = reentrancy.missing(profile, held, skip)
     nested = bool(held.leases) and not gpus and not slots
@@ -95,12 +95,12 @@ def open_ledger(environ: Mapping[str, str], observer: Observer) -> Ledger:
     return Ledger(statedir.locate(environ, os.geteuid()), observer.warning)
 
 
-def _held(environ: Mapping[str, str], book: Ledger | None) -> Held:
+def _held(ask: Ask, environ: Mapping[str, str], book: Ledger | None) -> Held:
     own = cgroup.of("self")
-    systemd_runs = os.path.isdir(backends.BOOTED)
-    if book is None or (systemd_runs and not reentrancy.may_be_nested(environ, own)):
+    in_scopes = ask.backend != "plain" and os.path.isdir(backends.BOOTED)
+    if book is None or (in_scopes and not reentrancy.may_be_nested(environ, own)):
         return reentrancy.around(environ, own, frozenset(), ())
-    ancestors = frozenset() if systemd_runs else proc.ancestors(os.getpid())
+    ancestors = frozenset() if in_scopes else proc.ancestors(os.getpid())
     return reentrancy.around(environ, own, ancestors, book.snapshot().leases)
 
 
@@ -146,8 +146,9 @@ def _run(job_id: str, ask: Ask, environ: Mapping[str, str], observer: Observer) 
         observer.notice(backend.notice)
     want = _want(job_id, settled, backend)
     mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS))
+    book.mask = mask
     try:
-        held, waited_s = _acquire(settled, want, book, backend, observer, mask)
+        held, waited_s = _acquire(settled, want, book, backend, observer)
         faults.point("launch-acquired")
         job = _job(settled, want, held, waited_s)
         if ask.exec:
@@ -230,7 +231,7 @@ def _draft(settled: Plan, backend: Backend, spec: ScopeSpec, request: Request) -
 
 
 def _acquire(
-    settled: Plan, want: _Want, book: Ledger, backend: Backend, observer: Observer, mask: frozenset[int]
+    settled: Plan, want: _Want, book: Ledger, backend: Backend, observer: Observer
 ) -> tuple[HeldLease, float]:
     """The lease and how long it took to get it, in seconds. Raises BusyError with --no-wait."""
     if settled.nested:
@@ -249,7 +250,7 @@ def _acquire(
             journal_waiting(want.request, want.spec, found.busy)
             backend.close()  # a bus has room for some 256 connections, and a queue may be longer
             with found:
-                held = found.wait(mask)
+                held = found.wait()
     waited_s = ledger.now_s() - began
     if held.lease.gpus or held.lease.cpu_slots:
         observer.acquired(held.lease, waited_s)

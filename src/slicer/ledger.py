@@ -87,6 +87,9 @@ class Ledger:
         self.directory = directory
         self._say = warn
         self._said: set[str] = set()
+        # The signal mask while asleep (None: as it is), so that a caller who holds signals back can still be
+        # interrupted there, and only there.
+        self.mask: frozenset[int] | None = None
         self._lock_path = f"{directory.path}/lock"
         self._lock_fd = open_lock(self._lock_path)
 
@@ -103,7 +106,7 @@ class Ledger:
         return f"{self.directory.path}/tickets/{job}"
 
     def locked(self) -> _Locked:
-        return _Locked(self._lock_fd)
+        return _Locked(self._lock_fd, self.mask)
 
     def snapshot(self) -> Snapshot:
         """The ledger as of now. Dead owners' files are removed on the way."""
@@ -261,12 +264,8 @@ class Waiting:
             os.close(self._fd)
             self._fd = -1
 
-    def wait(self, mask: frozenset[int] | None = None) -> HeldLease:
-        """Sleep until the request can be granted: woken by the kernel, never by a clock.
-
-        ``mask`` is the signal mask while asleep (None: as it is), so that a caller who holds signals back
-        can still be interrupted there, and only there.
-        """
+    def wait(self) -> HeldLease:
+        """Sleep until the request can be granted: woken by the kernel, never by a clock."""
         from slicer.watch import LedgerWatch
 
         with LedgerWatch(self._ledger.directory.path) as watch:
@@ -275,18 +274,35 @@ class Waiting:
                 if isinstance(found, HeldLease):
                     return found
                 self.busy = found
-                watch.wait_for_change(found.holders, mask=mask)
+                watch.wait_for_change(found.holders, mask=self._ledger.mask)
 
 
 class _Locked:
     """The critical section. Signals wait outside, so that Ctrl-Z cannot stop everybody else's decisions."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, mask: frozenset[int] | None) -> None:
         self._fd = fd
+        self._sleeping_mask = mask
 
     def __enter__(self) -> None:
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._wait()
+
+    def _wait(self) -> None:
+        """Somebody is inside: normally for a moment, but a stopped one must not make us deaf to Ctrl-C."""
+        try:
+            signal.pthread_sigmask(
+                signal.SIG_SETMASK, self._mask if self._sleeping_mask is None else self._sleeping_mask
+            )
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        except BaseException:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)  # it may have come after the lock
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

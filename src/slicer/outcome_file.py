@@ -61,8 +61,10 @@ def is_stream(path: str) -> bool:
 
 
 def _write_into(path: str, data: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY)
+    # Not waiting for a FIFO's reader, who may never come; once it is there, writing may take its time.
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
     try:
+        os.set_blocking(fd, True)
         _write_all(fd, data)
     finally:
         os.close(fd)

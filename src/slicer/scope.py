@@ -31,8 +31,13 @@ def quote(argument: str) -> str:
 
 def describe(command: tuple[str, ...], limit: int = _DESCRIPTION_CHARS) -> str:
     """A command on one line for people, cut to ``limit`` characters."""
-    text = " ".join(map(quote, command))
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    text = ""
+    for argument in command:
+        # Cut before quoting, too: an argument may have megabytes.
+        text += (" " if text else "") + quote(argument[: limit + 1])
+        if len(text) > limit:
+            return text[: limit - 1] + "…"
+    return text
 
 
 def stop_timeout_s(profile: Profile) -> float:

@@ -48,6 +48,8 @@ _HARD_LIMITS = frozenset(
     | {"TasksMax"}
 )  # fmt: skip
 
+_SCOPE_DEADLINE_S = 5.0
+_STARTING = b"s"  # systemd is about to be asked for the scope
 _RECORDED = b"r"  # the outer half's word that the outcome is written down
 
 
@@ -143,6 +145,7 @@ class _Supervisor:
 
     def _start(self, keeper: int) -> Started:
         began = time.monotonic()
+        os.write(self._down_write, _STARTING)
         name = self._backend.start(self._job.spec, keeper, self._meanwhile)
         faults.point("outer-started-scope")
         self._held.update(cgroup=name, keeper=keeper)
@@ -172,10 +175,14 @@ class _Supervisor:
     def _own_up(self, not_enforced: tuple[str, ...]) -> None:
         """Say which limits that were asked for do not act. (Without systemd the backend's notice says it.)"""
         missing = [name for name in not_enforced if name in _HARD_LIMITS]
-        if missing and self._backend.name == "systemd":
-            self._observer.notice(
-                f"no such limit here: {', '.join(missing)} (the scope lacks the controllers)"
-            )
+        if self._backend.name == "inner":
+            asked = [name for name in missing if self._job.profile.sources.get(name) == "--set"]
+            if asked:
+                self._observer.notice(
+                    f"{', '.join(asked)}: not set, for it runs inside {self._job.spec.unit}"
+                )
+        elif missing and self._backend.name == "systemd":
+            self._observer.notice(f"not enforced here: {', '.join(missing)} (no cgroup controller for it)")
 
     def _wait(self, keeper: int) -> Said | None:
         """Forward signals until the keeper has reported the end, or is dead itself (None, or partial)."""
@@ -295,7 +302,7 @@ class _Supervisor:
         with open("/proc/self/comm", "wb", buffering=0) as comm:
             comm.write(b"slicer-keeper")  # what ps and systemd-cgls -l show beside the command
         faults.point("keeper-forked")
-        order = os.read(self._down_read, 65536)  # stopped here until the scope stands
+        order = self._wait_for_order()
         if not order:
             return
         faults.point("keeper-ordered")
@@ -313,6 +320,28 @@ class _Supervisor:
         os.close(self._up_write)
         if os.read(self._down_read, 1) != _RECORDED:
             self._finish_alone(started, report, usage)
+
+    def _wait_for_order(self) -> bytes:
+        """Stopped here until the scope stands; empty when it will not, or the outer half is dead."""
+        order = os.read(self._down_read, 65536)
+        if order == _STARTING:
+            order = os.read(self._down_read, 65536)
+            if not order:
+                self._await_scope()
+        return order.removeprefix(_STARTING)
+
+    def _await_scope(self) -> None:
+        """Let systemd, which was asked already, put us into the scope before we leave.
+
+        A scope whose only process died on the way in is never seen to become empty, and stays for ever.
+        """
+        from slicer import cgroup
+
+        end = time.monotonic() + _SCOPE_DEADLINE_S
+        while self._backend.name == "systemd" and time.monotonic() < end:
+            if cgroup.of("self").endswith(f"/{self._job.spec.unit}"):
+                return
+            time.sleep(0.01)
 
     def _finish_alone(self, started: Started, report: Report, usage: Usage) -> None:
         """The outer half is dead. Should it have written the outcome already: history keeps one row a job."""

@@ -73,7 +73,11 @@ def test_journalctl_explains_every_event(installed: Report) -> None:  # K7
     job = uuid.uuid4().hex[:12]
     for kind in journal.KINDS:
         assert journal.event(
-            kind, job=job, name="n", unit=f"slicer-{job}.scope", fields={"exit_code": 3, "reason": "exited"}
+            kind,
+            job=job,
+            name="train",
+            unit=f"slicer-{job}.scope",
+            fields={"exit_code": 3, "reason": "exited"},
         )
     output("journalctl", "--sync")
     explained = output("journalctl", "--no-pager", "-x", f"SLICER_JOB={job}")

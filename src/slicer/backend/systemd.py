@@ -166,6 +166,8 @@ class SystemdBackend:
         try:
             reply = self._bus.call_method(_DESTINATION, _PATH, _MANAGER, b"StopUnit", arguments)
         except Exception as error:
+            if type(error).__name__ == "DBusNoSuchUnitError":
+                return  # it ended by itself
             raise BackendError(f"systemd did not stop {unit}: {_message(error)}") from error
         jobs.wait(bytes(reply.body), deadline_s)
 
