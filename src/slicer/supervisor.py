@@ -35,10 +35,11 @@ if TYPE_CHECKING:
 
     Said = tuple[Report, Usage]
 
-# What a user may send to slicer and means for the job.
+# What a user may send to slicer and means for the job. Ctrl-Z among it: a command may ignore it, so the outer
+# half stops only when the keeper sees the command stopped, and sends it SIGSTOP.
 _FORWARDED = frozenset(
     {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2}
-    | {signal.SIGCONT, signal.SIGALRM, signal.SIGWINCH, STOP}
+    | {signal.SIGCONT, signal.SIGTSTP, signal.SIGALRM, signal.SIGWINCH, STOP}
 )  # fmt: skip
 _BLOCKED = _FORWARDED | {signal.SIGCHLD}
 

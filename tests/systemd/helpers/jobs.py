@@ -34,7 +34,7 @@ class Done:
     def told(self) -> str:
         """``stderr`` without what slicer says where the host gives its machines no controllers."""
         lines = self.stderr.splitlines(keepends=True)
-        return "".join(line for line in lines if not line.startswith("slicer: no such limit here: "))
+        return "".join(line for line in lines if not line.startswith("slicer: not enforced here: "))
 
 
 class Gate:
