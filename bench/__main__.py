@@ -9,26 +9,36 @@ from pathlib import Path
 from bench.report import tables
 from tests.machines import host, recipe
 from tests.machines.host import MachineError
-from tests.machines.machine import run
+from tests.machines.machine import Machine, run
 from tests.machines.namespace import NamespaceMachine
 
 RESULTS = Path(__file__).parent / "results"
 PYTHON = "/opt/slicer/bin/python"
 
 
-def main(arguments: list[str]) -> int:
-    """``python -m bench [NAME…]``: all benchmarks, or those named (launch, memory)."""
+def memory(machine: Machine) -> dict[str, dict[str, dict[str, int]]]:
+    """KiB of every process that stays beside a job, by how it was started."""
+    found: dict[str, dict[str, dict[str, int]]] = {}
+    for name, options in {"slicer run": [], "slicer run --exec": ["--exec"]}.items():
+        lines = run(machine, ["sh", "bench/memory.sh", *options]).checked().stdout.splitlines()
+        words = [line.split() for line in lines]
+        found[name] = {process: {"pss": int(pss), "private": int(private)} for process, pss, private in words}
+    return found
+
+
+def main() -> int:
+    """Measure everything."""
     try:
         host.install_packages({**host.BUILD_TOOLS, **host.NAMESPACE_TOOLS})
         with NamespaceMachine(recipe.SUITES["trixie"]) as machine:
-            result = run(machine, [PYTHON, "-B", "-m", "bench.inside", *arguments], timeout_s=1800)
+            print("measuring: a minute or two …", file=sys.stderr)
+            figures = json.loads(
+                run(machine, [PYTHON, "-m", "bench.inside"], timeout_s=1800).checked().stdout
+            )
+            figures["memory"] = memory(machine)
     except MachineError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    sys.stderr.write(result.stderr)
-    if result.returncode:
-        return 1
-    figures = json.loads(result.stdout)
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "latest.json").write_text(json.dumps(figures, indent=2) + "\n")
     print(tables(figures))
@@ -36,4 +46,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -12,7 +12,6 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 LIMITS = ["-p", "CPUQuota=100%", "-p", "MemoryMax=1G"]
@@ -71,62 +70,11 @@ def launch() -> dict[str, Any]:
     return found
 
 
-def pss_kib(pid: int) -> dict[str, int]:
-    """Proportional and private memory of a process, in KiB."""
-    with open(f"/proc/{pid}/smaps_rollup") as file:
-        lines = dict(line.split(":", 1) for line in file if line.endswith("kB\n"))
-    kib = {key: int(value.split()[0]) for key, value in lines.items()}
-    return {"pss": kib["Pss"], "private": kib["Private_Clean"] + kib["Private_Dirty"]}
-
-
-def descendants(pid: int) -> list[int]:
-    """The process and all below it."""
-    children = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
-    return [pid, *(found for child in children.stdout.split() for found in descendants(int(child)))]
-
-
-def named(pid: int) -> str:
-    with open(f"/proc/{pid}/comm") as file:
-        return file.read().strip()
-
-
-def memory() -> dict[str, Any]:
-    """What stays resident beside a running job: both halves of the supervisor, and with --exec nothing."""
-    found: dict[str, Any] = {}
-    for name, options in {"slicer run": [], "slicer run --exec": ["--exec"]}.items():
-        command = ["slicer", "run", "-q", "--profile", "heavy", *options, "--", "sleep", "600"]
-        job = subprocess.Popen(command)
-        try:
-            deadline = time.monotonic() + 30
-            while "sleep" not in [named(pid) for pid in descendants(job.pid)]:
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"{command} did not start")
-                time.sleep(0.05)
-            time.sleep(0.3)  # let it settle into its wait
-            beside = [pid for pid in descendants(job.pid) if named(pid) != "sleep"]
-            found[name] = {named(pid): pss_kib(pid) for pid in beside}
-        finally:
-            subprocess.run(["systemctl", "stop", "slicer-*.scope"], check=False)
-            job.wait()
-    return found
-
-
-BENCHMARKS: dict[str, Callable[[], dict[str, Any]]] = {"launch": launch, "memory": memory}
-
-
-def main(names: list[str]) -> None:
-    """Run the named benchmarks, or all."""
-    unknown = set(names) - set(BENCHMARKS)
-    if unknown:
-        sys.exit(f"no such benchmark: {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
-    figures: dict[str, Any] = {
-        "machine": {"kernel": platform.release(), "cpus": os.cpu_count(), "python": platform.python_version()}
-    }
-    for name in names or BENCHMARKS:
-        print(f"measuring {name} …", file=sys.stderr, flush=True)
-        figures[name] = BENCHMARKS[name]()
-    json.dump(figures, sys.stdout)
+def main() -> None:
+    """Measure, and print the figures."""
+    machine = {"kernel": platform.release(), "cpus": os.cpu_count(), "python": platform.python_version()}
+    json.dump({"machine": machine, "launch": launch()}, sys.stdout)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
