@@ -6,12 +6,15 @@ import gc
 import os
 import sys
 
+from slicer.signals import hold_back
+
 
 def main() -> None:
     """Run the command line in sys.argv and exit with its code."""
     _hold_standard_descriptors()
     arguments = sys.argv[1:]
     if arguments[:1] == ["run"]:
+        hold_back()
         gc.disable()  # a supervisor makes no garbage worth collecting, and forks share more memory
         from slicer.cli.run import main as run
 

@@ -13,9 +13,9 @@ import os
 import select
 import time
 
-from slicer import cgroup, faults
+from slicer import cgroup, faults, proc
 from slicer.model import Usage
-from slicer.proc import read_text, start_time
+from slicer.proc import start_time
 from slicer.record import record
 from slicer.report import Report
 from slicer.signals import STOP, signal
@@ -108,6 +108,7 @@ class Keeper:
         self._scope_began = began
         self._began = time.monotonic()
         exec_errno = self._spawn()
+        proc.survive_group_kill()
         if exec_errno:
             return Report(1, 0, exec_errno, "exited", 0.0, 0), self._usage()
         faults.point("keeper-spawned")
@@ -197,12 +198,16 @@ class Keeper:
     def _forward(self, signo: int) -> None:
         if time.monotonic() - self._direct.get(signo, -_SAME_SIGNAL_S) < _SAME_SIGNAL_S:
             return  # it went to the whole group, the command included
-        self._send(self._pid, signo)
+        self._reap()  # a command that has just ended would swallow it
+        if self._status is None:
+            self._send(self._pid, signo)
+        else:
+            self._signal_all(signo)
 
     def _on_direct(self, signo: int, sender: int) -> None:
         now = time.monotonic()
         self._direct[signo] = now
-        if signo != signal.SIGTERM or not self._task.scope or not _is_manager(sender):
+        if signo != signal.SIGTERM or not self._task.scope or not proc.is_systemd(sender):
             return
         # systemd stops the scope and has signalled the command too. Should it have to use SIGKILL in the
         # end, this is the last chance to tell why.
@@ -273,7 +278,7 @@ class Keeper:
     def _follow_job_control(self, stopped: bool) -> None:
         """The shell watches the outer half: it must stop and continue as the command does (vim, less)."""
         outer = self._task.supervisor
-        if os.getppid() == outer and _has_terminal():
+        if os.getppid() == outer and proc.has_terminal():
             self._send(outer, signal.SIGSTOP if stopped else signal.SIGCONT)
 
     def _end_leftovers(self) -> int:
@@ -333,7 +338,7 @@ class Keeper:
         if self._directory:
             return cgroup.usage(self._directory)
         user_s, system_s, maxrss_kib = self._cpu
-        peak = _peak_bytes(maxrss_kib)
+        peak = proc.peak_bytes(maxrss_kib)
         if self._watchdog is not None:
             peak = max(peak, self._watchdog.peak_bytes)
         return Usage(
@@ -372,30 +377,3 @@ class _Wakeup:
             return set(os.read(self.fd, 4096))
         except BlockingIOError:
             return set()
-
-
-def _is_manager(pid: int) -> bool:
-    """Whether a signal's sender is a systemd (0: it lives outside our pid namespace)."""
-    if pid in (0, 1):
-        return True
-    try:
-        return read_text(f"/proc/{pid}/comm").strip() == "systemd"
-    except OSError:
-        return False
-
-
-def _peak_bytes(maxrss_kib: int) -> int:
-    """The command's peak, or 0 when it used less than we: its figure starts with ours (getrusage(2))."""
-    import resource
-
-    own_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return maxrss_kib * 1024 if maxrss_kib > own_kib else 0
-
-
-def _has_terminal() -> bool:
-    """Whether this session has a controlling terminal, and so a shell that watches for stops."""
-    try:
-        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
-    except OSError:
-        return False
-    return True

@@ -12,7 +12,7 @@ from slicer.ledger import HeldLease, Ledger
 from slicer.model import Lease, Request
 from slicer.placement import Inventory
 from slicer.record import record, replace
-from slicer.signals import INTERRUPTS, signal
+from slicer.signals import hold_back, let_go
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -107,14 +107,20 @@ def _held(ask: Ask, environ: Mapping[str, str], book: Ledger | None) -> Held:
 def run(ask: Ask, environ: Mapping[str, str], observer: Observer) -> Outcome:
     """Run one job to its end. Raises BusyError, InfeasibleError and other SlicerErrors; then nothing ran.
 
-    From the lease on, signals are for the job: when this returns, those that end a program are blocked.
+    Signals are for the job: those that end a program act only while this waits for the lease. When it
+    returns they are blocked, so that a late one does not change how slicer ends.
     """
     environ = dict(environ)  # connecting to the user's bus may add to our own, which is not the job's
     job_id = os.urandom(6).hex()
+    mask = hold_back()
     try:
-        return _run(job_id, ask, environ, observer)
+        return _run(job_id, ask, environ, observer, mask)
     except SlicerError as failure:
         _journal_error(job_id, ask, failure)
+        let_go()
+        raise
+    except BaseException:
+        let_go()
         raise
 
 
@@ -132,8 +138,11 @@ def _journal_error(job_id: str, ask: Ask, failure: SlicerError) -> None:
     )
 
 
-def _run(job_id: str, ask: Ask, environ: Mapping[str, str], observer: Observer) -> Outcome:
+def _run(
+    job_id: str, ask: Ask, environ: Mapping[str, str], observer: Observer, mask: frozenset[int]
+) -> Outcome:
     book = open_ledger(environ, observer)
+    book.mask = mask
     settled = plan(ask, environ, book)
     for warning in settled.config.warnings:
         observer.warning(warning)
@@ -145,18 +154,16 @@ def _run(job_id: str, ask: Ask, environ: Mapping[str, str], observer: Observer) 
     if backend.notice:
         observer.notice(backend.notice)
     want = _want(job_id, settled, backend)
-    mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS))
-    book.mask = mask
+    held, waited_s = _acquire(settled, want, book, backend, observer)
+    faults.point("launch-acquired")
     try:
-        held, waited_s = _acquire(settled, want, book, backend, observer)
-        faults.point("launch-acquired")
         job = _job(settled, want, held, waited_s)
-        if ask.exec:
-            supervisor.execute(job, backend, held, mask)
-        return supervisor.run(job, backend, held, observer, mask)
     except BaseException:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)  # an interrupt that came meanwhile acts now
+        held.release()
         raise
+    if ask.exec:
+        supervisor.execute(job, backend, held, mask)
+    return supervisor.run(job, backend, held, observer, mask)
 
 
 @record

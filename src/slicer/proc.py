@@ -101,3 +101,46 @@ def ancestors(pid: int) -> frozenset[int]:
     while (pid := parent(pid)) and pid not in found:
         found.add(pid)
     return frozenset(found)
+
+
+def is_systemd(pid: int) -> bool:
+    """Whether a signal's sender is a systemd (0: it lives outside our pid namespace)."""
+    if pid in (0, 1):
+        return True
+    try:
+        return read_text(f"/proc/{pid}/comm").strip() == "systemd"
+    except OSError:
+        return False
+
+
+def peak_bytes(maxrss_kib: int) -> int:
+    """The command's peak, or 0 when it used less than we: its figure starts with ours (getrusage(2))."""
+    import resource
+
+    own_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return maxrss_kib * 1024 if maxrss_kib > own_kib else 0
+
+
+def survive_group_kill() -> None:
+    """Where we may (root), stay alive when the kernel kills the scope as a whole (OOMPolicy=kill), to tell of
+    it. After the command was started, which would inherit it.
+    """
+    try:
+        fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        os.write(fd, b"-1000")
+    except OSError:
+        pass  # a user may only raise it
+    finally:
+        os.close(fd)
+
+
+def has_terminal() -> bool:
+    """Whether this session has a controlling terminal, and so a shell that watches for stops."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True

@@ -51,6 +51,7 @@ _HARD_LIMITS = frozenset(
 
 _SCOPE_DEADLINE_S = 5.0
 _STARTING = b"s"  # systemd is about to be asked for the scope
+_QUIT = b"q"  # there will be no scope
 _RECORDED = b"r"  # the outer half's word that the outcome is written down
 
 
@@ -132,8 +133,9 @@ class _Supervisor:
             started = self._start(keeper)
             self._let_go(started)
         except BaseException:
-            os.close(self._down_write)  # the keeper leaves without having started anything
+            self._say(_QUIT)  # the keeper leaves without having started anything
             os.waitpid(keeper, 0)
+            os.close(self._down_write)
             raise
         tell(self._job, "started", command=" ".join(self._job.command))
         # Now, because afterwards the scope is gone.
@@ -205,6 +207,12 @@ class _Supervisor:
             if os.waitid(os.P_PID, keeper, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
                 return self._hear()
 
+    def _say(self, word: bytes) -> None:
+        try:
+            os.write(self._down_write, word)
+        except BrokenPipeError:
+            pass  # the keeper was killed
+
     def _hear(self) -> Said | None:
         """The last thing that the keeper said."""
         from slicer.report import unpack
@@ -229,10 +237,7 @@ class _Supervisor:
         else:
             ending.settle(self._job, outcome, self._held, self._observer.warning)
         faults.point("outer-settled")
-        try:
-            os.write(self._down_write, _RECORDED)
-        except BrokenPipeError:
-            pass  # the keeper was killed
+        self._say(_RECORDED)
         faults.point("outer-told-keeper")
         os.waitpid(keeper, 0)
         os.close(self._up_read)
@@ -329,7 +334,8 @@ class _Supervisor:
             order = os.read(self._down_read, 65536)
             if not order:
                 self._await_scope()
-        return order.removeprefix(_STARTING)
+        order = order.removeprefix(_STARTING)
+        return b"" if order == _QUIT else order
 
     def _await_scope(self) -> None:
         """Let systemd, which was asked already, put us into the scope before we leave.

@@ -9,7 +9,7 @@ from slicer.errors import EX_SLICER, BusyError, SlicerError, UsageError
 from slicer.launch import Ask, run
 from slicer.profiles import Overrides
 from slicer.quantity import QuantityError, parse_duration
-from slicer.signals import signal
+from slicer.signals import let_go, signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def perform(options: dict[str, Any], command: tuple[str, ...]) -> int:
     """Do what a parsed command line asks for; returns slicer's exit code."""
     try:
         if options["help"]:
+            let_go()
             return _help()
         return _run(options, command)
     except BusyError as failure:
@@ -90,6 +91,7 @@ def _run(options: dict[str, Any], command: tuple[str, ...]) -> int:
         from slicer.cli.app import guarded
         from slicer.cli.dryrun import show
 
+        let_go()
         return guarded(lambda: show(ask))
     messages = say.Messages(options["verbosity"])
     for signo in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
