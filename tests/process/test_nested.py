@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 
-import pytest
-
-from slicer import backend
 from tests.process.harness import Box, Gate, until
 
 SCRUBBED = (
@@ -34,10 +30,6 @@ def test_a_wrapped_command_that_calls_wrapped_commands_does_not_deadlock(box: Bo
 
 
 # A3
-@pytest.mark.xfail(
-    os.path.isdir(backend.BOOTED),
-    reason="where systemd runs only the cgroup is asked, and plain jobs have none",
-)
 def test_nor_when_the_environment_was_scrubbed(box: Box) -> None:
     done = box.run(
         "-p", "heavy", "-q", "--", "sh", "-c", f"{SCRUBBED} inner -p heavy --no-wait -- sh -c 'exit 3'"
