@@ -193,7 +193,7 @@ def test_a_waiter_is_served_when_the_last_daemon_of_a_killed_job_ends(box: Box, 
     waiter = box.wait_in_line("next")
     gate.open()
     until(lambda: gone(daemon), "the daemon ends")
-    assert waiter.wait(5) == 0
+    assert waiter.wait(20) == 0
     assert [line.split()[:2] for line in box.lines()] == [
         ["start", "daemon"], ["end", "daemon"], ["start", "next"], ["end", "next"]
     ]  # fmt: skip

@@ -88,7 +88,7 @@ def test_lingering_processes_are_guarded_too(box: Box) -> None:
 # K3, E10
 def test_over_its_time_a_job_gets_sigterm_and_exits_124(box: Box) -> None:
     script = 'trap "echo term >>\\"$LOG\\"; exit 9" TERM; sleep 60 & wait'
-    done = box.run("--timeout", "200ms", "--", "sh", "-c", script)
+    done = box.run("--timeout", "1s", "--", "sh", "-c", script)
     assert done.returncode == 124
     assert "over its time limit" in done.stderr
     assert box.lines() == ["term"]
@@ -99,16 +99,16 @@ def test_over_its_time_a_job_gets_sigterm_and_exits_124(box: Box) -> None:
 # K3, E10
 def test_who_ignores_sigterm_gets_sigkill_after_the_stop_timeout(box: Box) -> None:
     script = 'trap "" TERM; sleep 60 & sleep 60; sleep 60'
-    done = box.run("-q", "--timeout", "100ms", "--set", "TimeoutStopSec=300ms", "--", "sh", "-c", script)
+    done = box.run("-q", "--timeout", "1s", "--set", "TimeoutStopSec=300ms", "--", "sh", "-c", script)
     assert done.returncode == 124
     (outcome,) = box.outcomes()
     assert (outcome.reason, outcome.signal) == ("timeout", signal.SIGKILL)
-    assert 0.3 < outcome.wall_s < 5
+    assert outcome.wall_s > 1.2  # SIGKILL not before its time
     box.assert_clean()
 
 
 def test_a_stopped_job_is_ended_by_its_time_limit_too(box: Box) -> None:
-    done = box.run("-q", "--timeout", "300ms", "--", "sh", "-c", "kill -STOP $$; exit 0")
+    done = box.run("-q", "--timeout", "1s", "--", "sh", "-c", "kill -STOP $$; exit 0")
     assert done.returncode == 124
     assert box.outcomes()[0].signal == signal.SIGTERM
     box.assert_clean()
@@ -116,9 +116,9 @@ def test_a_stopped_job_is_ended_by_its_time_limit_too(box: Box) -> None:
 
 def test_the_time_limit_holds_for_what_lingers(box: Box, gate: Gate) -> None:
     script = f'(echo "start left $$" >>"$LOG"; read x <"{gate.path}") & exit 0'
-    process = box.start("-q", "--linger", "--timeout", "500ms", "--", "sh", "-c", script)
+    process = box.start("-q", "--linger", "--timeout", "1s", "--", "sh", "-c", script)
     try:
-        assert process.wait(3) == 124
+        assert process.wait(20) == 124
     except subprocess.TimeoutExpired:
         pytest.fail("it goes on for ever")
 

@@ -69,7 +69,7 @@ def test_a_waiter_is_woken_by_every_end_of_the_holder(box: Box, gate: Gate, way:
     else:
         kill_9(job.outer, job.keeper, job.command)
     until(lambda: gone(job.command), "the holder ends")
-    assert waiter.wait(5) == 0
+    assert waiter.wait(20) == 0
     box.assert_clean()
 
 

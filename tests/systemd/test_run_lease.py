@@ -275,7 +275,7 @@ def test_exec_keeps_the_lease_with_what_outlives_the_command(slicer: Slicer) -> 
 @pytest.mark.core
 def test_the_time_limit_holds_when_slicer_is_dead(slicer: Slicer) -> None:  # K2, K3
     slicer.dirty = True
-    job = logging_job(slicer, slicer.gate(), "--timeout", "2s")
+    job = logging_job(slicer, slicer.gate(), "--timeout", "8s")
     lease = job.lease()
     kill(job.pid, lease.keeper)
     waiting = waiting_job(slicer)

@@ -167,5 +167,5 @@ def test_figures_are_never_missing_however_short_the_command(slicer: Slicer) -> 
     for _ in range(25):
         outcome = slicer.outcome_of(slicer.run("-q", "--", "true"))
         assert outcome.usage.cpu_s is not None
-        assert 0 < outcome.usage.cpu_s < 1
-        assert 0 < outcome.wall_s < 5
+        assert 0 < outcome.usage.cpu_s < 10
+        assert 0 < outcome.wall_s < 30
