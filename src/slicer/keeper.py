@@ -283,9 +283,10 @@ class Keeper:
 
     def _end_leftovers(self) -> int:
         """Wait for (linger) or end what the command left behind; how many processes were ended."""
-        asked: set[tuple[int, int | None]] = set()
+        asked: set[tuple[int, int]] = set()
         while True:
-            left = [(pid, start_time(pid)) for pid in self._others()]
+            # One that is just ending has no start time any more: counted before, or not worth counting.
+            left = [(pid, at) for pid in self._others() if (at := start_time(pid)) is not None]
             if not left:
                 return len(asked)
             if not self._task.linger or self._reason is not None:
@@ -302,7 +303,7 @@ class Keeper:
         if self._kill_at is None and not self._is_helpless:
             self._kill_at = time.monotonic() + self._task.stop_timeout_s
 
-    def _wait_for_any(self, processes: list[tuple[int, int | None]], wait_ms: float | None) -> None:
+    def _wait_for_any(self, processes: list[tuple[int, int]], wait_ms: float | None) -> None:
         """Until one of the processes ends, a signal arrives, or the time is up (None: for ever)."""
         poll = select.poll()
         with _Wakeup() as wakeup:
