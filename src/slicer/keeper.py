@@ -116,6 +116,9 @@ class Keeper:
             self._take_signal(self._next_deadline())
             self._meet_deadlines()
         faults.point("keeper-reaped")
+        # systemd may have signalled the command a moment before us: what stopped it is still to be read.
+        while (info := signal.sigtimedwait(_WATCHED, 0)) is not None:
+            self._handle(info)
         leftovers = self._end_leftovers()
         if self._output is not None:
             self._output.finish()
@@ -170,8 +173,10 @@ class Keeper:
 
     def _take_signal(self, timeout_s: float | None) -> None:
         info = signal.sigwaitinfo(_WATCHED) if timeout_s is None else signal.sigtimedwait(_WATCHED, timeout_s)
-        if info is None:
-            return
+        if info is not None:
+            self._handle(info)
+
+    def _handle(self, info: signal.struct_siginfo) -> None:
         if info.si_signo == signal.SIGCHLD:
             self._reap()
         elif info.si_signo == STOP:

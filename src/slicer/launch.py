@@ -155,6 +155,7 @@ def _run(
         observer.notice(backend.notice)
     want = _want(job_id, settled, backend)
     held, waited_s = _acquire(settled, want, book, backend, observer)
+    book.mask = None  # from here on signals are the job's, also while the ledger's lock is waited for
     faults.point("launch-acquired")
     try:
         job = _job(settled, want, held, waited_s)
