@@ -300,16 +300,16 @@ def _gpus() -> tuple[Gpu, ...]:
 def environment(settled: Plan, gpus: tuple[str, ...], job_id: str) -> dict[str, str]:
     """The command's whole environment."""
     profile = settled.profile
-    if settled.nested:
-        gpu: dict[str, str] = {}  # what the outer job sees, it sees
-    else:
+    jobs = [lease.job for lease in settled.held.leases]
+    gpu: dict[str, str] = {}  # nested: what the outer job sees, it sees
+    if not settled.nested:
+        jobs.append(job_id)
         visible = (*settled.held.gpus, *gpus) if gpus or profile.gpus else ()
         skip = settled.skip_gpu_lock or settled.held.foreign_gpu
         gpu = scope.gpu_environment(profile, visible, skip)
-    marker = ",".join((*(lease.job for lease in settled.held.leases), job_id))
-    if settled.nested:
-        marker = ",".join(lease.job for lease in settled.held.leases)
-    return scope.environment(settled.environ, profile, profiles.thread_env(profile.threads), gpu, marker)
+    return scope.environment(
+        settled.environ, profile, profiles.thread_env(profile.threads), gpu, ",".join(jobs)
+    )
 
 
 def find_program(command: tuple[str, ...], environ: Mapping[str, str]) -> str:
