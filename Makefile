@@ -3,10 +3,12 @@ VENV := .venv
 PY := $(VENV)/bin/python
 SUITE := trixie
 MACHINE := namespace
-# More arguments for pytest: make test ARGS='-k lease -x'
+# More arguments for pytest: make test ARGS='-k lease -x'; for the benchmark, what to measure: make bench ARGS=handoff
 ARGS :=
+# How long to soak, in seconds: make soak SOAK=60 ARGS='--seed 1'
+SOAK := 600
 
-.PHONY: test lint machine run bench install clean
+.PHONY: test lint machine run bench soak install clean
 
 test: $(VENV)/stamp lint
 	$(PY) -m tests.machines prepare
@@ -24,7 +26,11 @@ run: $(VENV)/stamp
 	sh tools/demo.sh $(VENV)
 
 bench: $(VENV)/stamp
-	$(PY) -m bench
+	$(PY) -m bench $(ARGS)
+
+# Jobs killed at random for minutes, and nothing given away twice or lost.
+soak: $(VENV)/stamp
+	$(PY) -m tests.soak --seconds $(SOAK) $(ARGS)
 
 install: $(VENV)/stamp
 	$(VENV)/bin/slicer install-units

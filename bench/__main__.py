@@ -1,11 +1,18 @@
-"""Boot the namespace machine, measure in it, print the tables and keep the figures as JSON."""
+"""``make bench``: slicer beside its peers, in one run, in the namespace machine.
+
+``python -m bench [launch|handoff|memory|decision …]`` measures what is named, by default all of it.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from bench import peers
 from bench.report import tables
 from tests.machines import host, recipe
 from tests.machines.host import MachineError
@@ -14,9 +21,14 @@ from tests.machines.namespace import NamespaceMachine
 
 RESULTS = Path(__file__).parent / "results"
 PYTHON = "/opt/slicer/bin/python"
+INSIDE = ("launch", "handoff", "decision")
+"""What `bench.inside` measures; the rest is measured from here."""
+SECTIONS = (*INSIDE, "memory")
+QUIET_FOR_S = 10
+LIMIT_S = 3600.0
 
 
-def memory(machine: Machine) -> dict[str, dict[str, dict[str, int]]]:
+def supervisors(machine: Machine) -> dict[str, dict[str, dict[str, int]]]:
     """KiB of every process that stays beside a job, by how it was started."""
     found: dict[str, dict[str, dict[str, int]]] = {}
     for name, options in {"slicer run": [], "slicer run --exec": ["--exec"]}.items():
@@ -26,24 +38,58 @@ def memory(machine: Machine) -> dict[str, dict[str, dict[str, int]]]:
     return found
 
 
-def main() -> int:
-    """Measure everything."""
+def waiters(machine: Machine) -> dict[str, dict[str, dict[str, int]]]:
+    """KiB and wake-ups of waiting processes, by how many wait and by their place in line."""
+    found: dict[str, dict[str, dict[str, int]]] = {}
+    for number in (1, 50):
+        command = ["sh", "bench/waiting.sh", str(number), str(QUIET_FOR_S)]
+        words = [line.split() for line in run(machine, command, timeout_s=300).checked().stdout.splitlines()]
+        found[f"{number} waiting"] = {
+            place: {"pss": int(pss), "private": int(private), "switches": int(switches)}
+            for place, pss, private, switches in words
+        }
+    return found
+
+
+def measure(machine: Machine, sections: Sequence[str]) -> dict[str, Any]:
+    """The figures of the sections."""
+    inside = [section for section in INSIDE if section in sections]
+    words = run(machine, [PYTHON, "-m", "bench.inside", *inside], timeout_s=LIMIT_S).checked()
+    sys.stderr.write(words.stderr)
+    figures: dict[str, Any] = json.loads(words.stdout)
+    if "memory" in sections:
+        figures["memory"] = supervisors(machine)
+        figures["waiting"] = {"seconds": QUIET_FOR_S, "processes": waiters(machine)}
+    return figures
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure, print the tables, and keep the figures as JSON."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("section", nargs="*", metavar="SECTION", help=f"{', '.join(SECTIONS)}; default: all")
+    sections = parser.parse_args(argv).section or list(SECTIONS)
+    if unknown := sorted(set(sections) - set(SECTIONS)):
+        parser.error(f"no section {unknown[0]!r}, there are {', '.join(SECTIONS)}")
     try:
         host.install_packages({**host.BUILD_TOOLS, **host.NAMESPACE_TOOLS})
-        with NamespaceMachine(recipe.SUITES["trixie"]) as machine:
-            print("measuring: a minute or two …", file=sys.stderr)
-            figures = json.loads(
-                run(machine, [PYTHON, "-m", "bench.inside"], timeout_s=1800).checked().stdout
-            )
-            figures["memory"] = memory(machine)
+        suite = recipe.SUITES["trixie"]
+        absent = peers.install(suite) if "handoff" in sections else ""
+        with NamespaceMachine(suite) as machine:
+            print(f"measuring {', '.join(sections)}: minutes …", file=sys.stderr)
+            figures = measure(machine, sections)
     except MachineError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    if absent:
+        missing = figures["handoff"]["missing"]
+        ours = [name for name in missing if name.startswith(("gq-local", "gpusched"))]
+        missing.update(dict.fromkeys(ours, f"could not be installed: {absent}"))
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "latest.json").write_text(json.dumps(figures, indent=2) + "\n")
+    name = "latest" if set(sections) == set(SECTIONS) else "-".join(sections)
+    (RESULTS / f"{name}.json").write_text(json.dumps(figures, indent=2) + "\n")
     print(tables(figures))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -12,9 +12,12 @@ import platform
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
-LIMITS = ["-p", "CPUQuota=100%", "-p", "MemoryMax=1G"]
+from bench import handoff
+from bench.tools import LIMITS
+
 LAUNCHES = {
     "flock L systemd-run --scope": [
         "flock",
@@ -70,11 +73,33 @@ def launch() -> dict[str, Any]:
     return found
 
 
-def main() -> None:
-    """Measure, and print the figures."""
-    machine = {"kernel": platform.release(), "cpus": os.cpu_count(), "python": platform.python_version()}
-    json.dump({"machine": machine, "launch": launch()}, sys.stdout)
+def decision() -> dict[str, Any]:
+    """The admission decision alone."""
+    from bench import decision  # it imports slicer
+
+    return decision.measure()
+
+
+SECTIONS: dict[str, Callable[[], dict[str, Any]]] = {
+    "launch": launch,
+    "handoff": handoff.measure,
+    "decision": decision,
+}
+
+
+def main(argv: Sequence[str]) -> None:
+    """Measure the named sections, and print the figures."""
+    figures: dict[str, Any] = {
+        "machine": {
+            "kernel": platform.release(),
+            "cpus": os.cpu_count(),
+            "python": platform.python_version(),
+        }
+    }
+    for section in argv:
+        figures[section] = SECTIONS[section]()
+    json.dump(figures, sys.stdout)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -1,3 +1,26 @@
-"""slicer: run commands in systemd scopes, with GPU and CPU leases held across the scope."""
+"""slicer: run commands in systemd scopes, with GPU and CPU leases held across the scope.
+
+For programs: :func:`acquire`, :class:`acquire_async`, and what they raise (see :mod:`slicer.api`).
+"""
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slicer.api import CpuBusy, GpuBusy, Holder, Lease, ResourceBusy, acquire
+    from slicer.api_async import acquire_async
+    from slicer.errors import SlicerError
 
 __version__ = "0.1.0.dev0"
+__all__ = ["CpuBusy", "GpuBusy", "Holder", "Lease", "ResourceBusy", "SlicerError", "acquire", "acquire_async"]
+
+_HOMES = {"acquire_async": "api_async", "SlicerError": "errors"}
+
+
+def __getattr__(name: str) -> object:
+    """Load what is asked for when it is asked for: ``slicer run`` comes by here too."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    found = getattr(import_module(f"slicer.{_HOMES.get(name, 'api')}"), name)
+    globals()[name] = found
+    return found

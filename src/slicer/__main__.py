@@ -1,4 +1,4 @@
-"""The entry point. ``slicer run`` goes the fast way, everything else through click."""
+"""The entry point. ``slicer run`` and ``slicer hold`` go the fast way, everything else through click."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ def main() -> None:
     """Run the command line in sys.argv and exit with its code."""
     _hold_standard_descriptors()
     arguments = sys.argv[1:]
-    if arguments[:1] == ["run"]:
+    if arguments[:1] in (["run"], ["hold"]):
         hold_back()
         gc.disable()  # a supervisor makes no garbage worth collecting, and forks share more memory
-        from slicer.cli.run import main as run
+        if arguments[0] == "run":
+            from slicer.cli.run import main as fast
+        else:
+            from slicer.cli.hold import main as fast
 
         # Nothing is buffered and nothing needs tearing down: that alone would take 3 ms.
-        os._exit(run(arguments[1:]))
+        os._exit(fast(arguments[1:]))
     from slicer.cli.app import main as other
 
     sys.exit(other(arguments))

@@ -1,10 +1,11 @@
 """The keys of a configuration file: which there are, what each takes, and how profiles are built of them.
 
-The values of a profile are gathered as *entries*: what was written, where, and which error to raise over it.
+The values of a profile are gathered as *entries* (see :mod:`slicer.config_values`).
 """
 
 from __future__ import annotations
 
+from slicer import config_values as values
 from slicer import quantity
 from slicer.errors import ConfigError, SlicerError, UsageError
 from slicer.model import SLICES, Host, Profile, Property
@@ -16,32 +17,43 @@ if TYPE_CHECKING:
     from typing import Any
 
     from slicer.config import Layer
+    from slicer.config_values import Entry
     from slicer.model import SliceName
     from slicer.properties import PropertyInfo
 
-    Entry = tuple[Any, str, type[SlicerError]]
-
-TOP_KEYS = ("default_profile", "slots", "compat_gpu_lock", "profiles")
+# The settings outside of profiles: those of the top level, and those of each table.
+TOP_SETTINGS = ("default_profile", "compat_gpu_lock")
+TABLES = {
+    "slots": ("cpu",),
+    "gpu": ("idle_threshold", "margin", "spike_buffer"),
+    "waiting": ("reserve_after",),
+}
+TOP_KEYS = (*TOP_SETTINGS, *TABLES, "profiles")
 OWN_KEYS = (
     "description",
     "inherits",
     "slice",
     "gpus",
+    "gpu",
+    "vram",
+    "margin",
     "cpu_slots",
+    "priority",
+    "max_wait",
+    "then",
     "threads",
     "timeout",
     "linger",
     "env",
 )
-MAX_COUNT = quantity.MAX_CPU + 1
 _LISTS = ("io-weights", "io-sizes", "io-times", "devices")
 
 
 def check_keys(layer: Layer) -> None:
     """Raise ConfigError for a key that means nothing, or a table that is none."""
     _known_keys(layer.data, TOP_KEYS, layer, ())
-    slots = _table(layer.data.get("slots", {}), layer, "slots")
-    _known_keys(slots, ("cpu",), layer, ("slots",))
+    for name, known in TABLES.items():
+        _known_keys(_table(layer.data.get(name, {}), layer, name), known, layer, (name,))
     profiles = _table(layer.data.get("profiles", {}), layer, "profiles")
     for name, table in profiles.items():
         where = layer.where("profiles", name)
@@ -95,11 +107,12 @@ def _check_variable(name: str, value: object, where: str) -> None:
 
 def merge_settings(settings: dict[str, Entry], layer: Layer) -> None:
     """Lay the settings outside of profiles that a file has over those before it."""
-    for key in ("default_profile", "compat_gpu_lock"):
+    for key in TOP_SETTINGS:
         if key in layer.data:
             settings[key] = (layer.data[key], layer.where(key), ConfigError)
-    if "cpu" in layer.data.get("slots", {}):
-        settings["slots.cpu"] = (layer.data["slots"]["cpu"], layer.where("slots", "cpu"), ConfigError)
+    for table in TABLES:
+        for key, value in layer.data.get(table, {}).items():
+            settings[f"{table}.{key}"] = (value, layer.where(table, key), ConfigError)
 
 
 def merge(entries: dict[str, Entry], table: dict[str, Any], layer: Layer, name: str) -> None:
@@ -110,19 +123,42 @@ def merge(entries: dict[str, Entry], table: dict[str, Any], layer: Layer, name: 
             where=layer.where("profiles", name, "runtime_max"),
             hint="keep one of them",
         )
+    said: dict[str, Entry] = {}
     for key, value in table.items():
         if key == "env":
-            for variable, text_ in value.items():
+            for variable, text in value.items():
                 where = layer.where("profiles", name, "env", variable)
-                entries[f"env.{variable}"] = (text_, where, ConfigError)
+                said[f"env.{variable}"] = (text, where, ConfigError)
         else:
             where = layer.where("profiles", name, key)
-            entries["timeout" if key == "runtime_max" else key] = (value, where, ConfigError)
+            said["timeout" if key == "runtime_max" else key] = (value, where, ConfigError)
+    lay(entries, said)
 
 
-def build(name: str, entries: dict[str, Entry], host: Host, threads: int | None) -> Profile:
+def lay(entries: dict[str, Entry], said: dict[str, Entry]) -> None:
+    """Lay what one place says of a profile over what weaker places said.
+
+    The GPU keys belong together: GPUs named without a number are all wanted, memory wanted where there was
+    no GPU wants one, and no GPUs means none of what was asked of them.
+    """
+    if "gpu" in said or ("vram" in said and _is_zero(entries.get("gpus"))):
+        entries.pop("gpus", None)
+    if _is_zero(said.get("gpus")):
+        entries.pop("gpu", None)
+        entries.pop("vram", None)
+    entries |= said
+
+
+def _is_zero(entry: Entry | None) -> bool:
+    return entry is not None and entry[0] in (0, "0") and entry[0] is not False
+
+
+def build(
+    name: str, entries: dict[str, Entry], host: Host, threads: int | None, margin: tuple[int, str]
+) -> Profile:
     """A profile out of its entries; ``threads`` (CPU_RUN_THREADS) goes before the profile's own.
 
+    ``margin`` is the setting (in MiB, and its source) for memory wanted on GPUs without a margin of its own.
     Raises the entry's own kind of error for a value that is not what it should be.
     """
     sources: dict[str, str] = {}
@@ -137,17 +173,26 @@ def build(name: str, entries: dict[str, Entry], host: Host, threads: int | None)
         if key.startswith("env.") and value is not False:
             env[key[4:]] = str(value)
             sources[key] = source
-    gpus = _count(entries, sources, "gpus")
-    cpu_slots = _count(entries, sources, "cpu_slots")
+    vram_mib = _vram(entries, sources)
+    choice = _gpu_choice(entries, sources)
+    gpus = _gpus(entries, sources, choice, vram_mib)
+    then = entries.get("then")
+    sources["then"] = then[1] if then else "default"
     return Profile(
         name,
-        text(_take(entries, sources, "description", ""), "description"),
+        values.text(_take(entries, sources, "description", ""), "description"),
         _slice(entries, sources, gpus),
         gpus,
-        cpu_slots,
+        choice,
+        vram_mib,
+        _margin(entries, sources, margin, vram_mib),
+        values.count(_take(entries, sources, "cpu_slots", 0), "cpu_slots", lowest=0),
+        values.priority(_take(entries, sources, "priority", 0)),
+        _max_wait(entries, sources),
+        values.then(then) if then else None,
         _threads(entries, sources, threads, host, properties),
         _timeout(entries, sources, host),
-        _linger(entries, sources),
+        values.flag(_take(entries, sources, "linger", False), "linger"),
         env,
         properties,
         sources,
@@ -160,8 +205,68 @@ def _take(entries: dict[str, Entry], sources: dict[str, str], key: str, default:
     return entry
 
 
-def _count(entries: dict[str, Entry], sources: dict[str, str], key: str) -> int:
-    return count(_take(entries, sources, key, 0), key, lowest=0)
+def _vram(entries: dict[str, Entry], sources: dict[str, str]) -> int | None:
+    entry = entries.get("vram")
+    sources["vram_mib"] = entry[1] if entry else "default"
+    if not entry:
+        return None
+    found = values.mib(entry, "vram")
+    if not found:
+        hint = "leave it out for whole GPUs"
+        raise values.refuse(entry, "vram", "a job cannot share a GPU without any of its memory", hint)
+    return found
+
+
+def _gpu_choice(entries: dict[str, Entry], sources: dict[str, str]) -> tuple[str, ...]:
+    entry = entries.get("gpu")
+    sources["gpu_choice"] = entry[1] if entry else "default"
+    return values.gpu_list(entry) if entry else ()
+
+
+def _gpus(
+    entries: dict[str, Entry], sources: dict[str, str], choice: tuple[str, ...], vram_mib: int | None
+) -> int:
+    """How many GPUs: as said, else all that are named, else one if memory is wanted."""
+    if "gpus" not in entries:
+        sources["gpus"] = sources["gpu_choice" if choice else "vram_mib"]
+        return len(choice) or (1 if vram_mib else 0)
+    gpus = values.count(_take(entries, sources, "gpus", 0), "gpus", lowest=0)
+    for key in ("gpu", "vram"):
+        if not gpus and key in entries:
+            message = f"contradicts no GPUs, which {sources['gpus']} says"
+            raise values.refuse(entries[key], key, message, "leave one of them out")
+    if choice and gpus > len(choice):
+        message = f"{gpus} are more than the {len(choice)} that {sources['gpu_choice']} names"
+        raise values.refuse(entries["gpus"], "gpus", message, "name more GPUs, or ask for fewer")
+    return gpus
+
+
+def _margin(
+    entries: dict[str, Entry], sources: dict[str, str], setting: tuple[int, str], vram_mib: int | None
+) -> int:
+    """In MiB; 0 for whole GPUs, where there is nobody to keep room for."""
+    entry = entries.get("margin")
+    sources["margin_mib"] = entry[1] if entry else setting[1] if vram_mib else "default"
+    if not entry:
+        return setting[0] if vram_mib else 0
+    found = values.mib(entry, "margin")
+    # A profile may have one for whoever adds --vram.
+    if not vram_mib and entry[2] is UsageError:
+        message = "is room beside the GPU memory that a job wants, and this one wants none"
+        raise values.refuse(entry, "margin", message, "add --vram")
+    return found if vram_mib else 0
+
+
+def _max_wait(entries: dict[str, Entry], sources: dict[str, str]) -> float | None:
+    entry = entries.get("max_wait")
+    sources["max_wait_s"] = entry[1] if entry else "default"
+    found = values.seconds(entry, "max_wait") if entry else None
+    then = entries.get("then")
+    # A profile may have it for whoever adds --max-wait.
+    if found is None and then and then[2] is UsageError:
+        message = "is for a job that has waited too long, and this one waits for ever"
+        raise values.refuse(then, "then", message, "add --max-wait")
+    return found
 
 
 def _slice(entries: dict[str, Entry], sources: dict[str, str], gpus: int) -> SliceName:
@@ -187,7 +292,7 @@ def _threads(
 ) -> int:
     entry = _take(entries, sources, "threads", "auto")
     if entry[0] != "auto":
-        chosen = count(entry, "threads", lowest=1, also=' or "auto"')
+        chosen = values.count(entry, "threads", lowest=1, also=' or "auto"')
     else:
         chosen, reason = _auto_threads(host, properties)
         sources["threads"] = f"{entry[1]}, auto: {reason}"
@@ -226,13 +331,6 @@ def _timeout(entries: dict[str, Entry], sources: dict[str, str], host: Host) -> 
     return None if made == INFINITY or not isinstance(made, int) else made / 1e6
 
 
-def _linger(entries: dict[str, Entry], sources: dict[str, str]) -> bool:
-    value, source, error = _take(entries, sources, "linger", False)
-    if not isinstance(value, bool):
-        raise error(f"linger: expected true or false, not {value!r:.40}", where=source)
-    return value
-
-
 def _property(key: str, entry: Entry, host: Host, label: str = "") -> Property:
     value, source, error = entry
     info = find_key(key)
@@ -243,36 +341,6 @@ def _property(key: str, entry: Entry, host: Host, label: str = "") -> Property:
     except QuantityError as bad:
         raise error(f"{shown}: {bad}", where=source) from None
     return parse_property(info.name, written, host, source, error=error, label=shown)
-
-
-def text(entry: Entry, label: str) -> str:
-    """A text; raises the entry's error for anything else."""
-    value, source, error = entry
-    if not isinstance(value, str):
-        raise error(f"{label}: expected a text in quotes, not {value!r:.40}", where=source)
-    return value
-
-
-def lock_path(entry: Entry) -> str:
-    """``compat_gpu_lock``: an absolute path, or "" for none."""
-    path = text(entry, "compat_gpu_lock")
-    if (path and not path.startswith("/")) or "\0" in path:
-        raise entry[2](f"compat_gpu_lock: expected an absolute path, not {path!r:.60}", where=entry[1])
-    return path
-
-
-def count(entry: Entry, label: str, *, lowest: int, also: str = "") -> int:
-    """A whole number from ``lowest`` to MAX_COUNT, out of a file or as text from elsewhere."""
-    value, source, error = entry
-    what = f"a whole number such as {max(lowest, 2)}{also}"
-    named = label if error is ConfigError else source
-    where = source if error is ConfigError else ""
-    if isinstance(value, bool) or not isinstance(value, int if error is ConfigError else (int, str)):
-        raise error(f"{named}: expected {what}, not {value!r:.40}", where=where)
-    try:
-        return quantity.parse_count(str(value), lowest=lowest, highest=MAX_COUNT, what=what)
-    except QuantityError as bad:
-        raise error(f"{named}: {bad}", where=where) from None
 
 
 def unknown_property(name: str, where: str) -> SlicerError:

@@ -5,10 +5,12 @@ Called by the outer half of the supervisor, or by the keeper when the outer half
 
 from __future__ import annotations
 
-from slicer import faults, history
+import os
+
+from slicer import faults, history, statefile
 from slicer.errors import EX_TIMEOUT, SlicerError
 from slicer.job import tell
-from slicer.model import Outcome
+from slicer.model import Lease, Outcome
 from slicer.report import Exit, exit_of
 
 TYPE_CHECKING = False
@@ -16,9 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from slicer.job import Job, Started
-    from slicer.ledger import HeldLease
+    from slicer.ledger import HeldLease, Ledger
     from slicer.model import Usage
     from slicer.report import Report
+    from slicer.vram_watch import JobWatch
 
 
 def outcome_of(
@@ -40,13 +43,16 @@ def outcome_of(
         unit=lease.unit,
         slice=job.spec.slice,
         gpus=lease.gpus,
+        vram_mib=lease.vram_mib,
+        vram_peak_mib=lease.vram_peak_mib,
         cpu_slots=lease.cpu_slots,
+        forced=lease.forced,
         uid=lease.uid,
         reason=report.reason,
         exit_code=ended.code,
         signal=ended.signal,
         started_at=started.started_at,
-        waited_s=job.waited_s,
+        waited_s=started.waited_s,
         wall_s=report.wall_s,
         usage=usage,
         leftovers=report.leftovers,
@@ -55,9 +61,21 @@ def outcome_of(
     )
 
 
-def settle(job: Job, outcome: Outcome, held: HeldLease, warn: Callable[[str], None]) -> None:
+def gpu_watch(job: Job, held: HeldLease, book: Ledger, warn: Callable[[str], None]) -> JobWatch | None:
+    """What looks at the GPUs of the job; None where it holds none of its own."""
+    if not held.lease.gpus or held.fd < 0:
+        return None
+    from slicer.vram_watch import JobWatch
+
+    return JobWatch(job, held, book, warn)
+
+
+def settle(
+    job: Job, outcome: Outcome, held: HeldLease, warn: Callable[[str], None], watch: JobWatch | None
+) -> None:
     """Tell the journal, let the next one in, and only then write: a slow disk keeps nobody waiting.
 
+    Before that, ``watch`` (None: the job had no GPUs) sees to it that the memory of its GPUs is really free.
     What fails on the way is said (``warn``, and an event) and stops nothing.
     """
     used = outcome.usage
@@ -68,6 +86,12 @@ def settle(job: Job, outcome: Outcome, held: HeldLease, warn: Callable[[str], No
         cpu_s=used.cpu_s, memory_peak_bytes=used.memory_peak_bytes,
     )  # fmt: skip
     faults.point("ending-finished")
+    if watch is not None and not held.is_outlived:
+        from slicer import hygiene
+
+        # Of a job that was stopped, everything was ended: nothing to name.
+        ended = outcome.leftovers if outcome.reason in ("exited", "signal") else 0
+        hygiene.check(watch, ended, job.idle_threshold_mib)
     release(job, held)
     faults.point("ending-released")
     for write in (_to_history, _to_file):
@@ -79,6 +103,18 @@ def settle(job: Job, outcome: Outcome, held: HeldLease, warn: Callable[[str], No
         if warning:
             warn(warning)
             tell(job, "error", message=warning)
+
+
+def last_written(held: HeldLease) -> Lease:
+    """The lease as its file has it: what the outer half noted before it was killed (the peak of GPU memory)
+    is unknown to the keeper.
+    """
+    if held.fd < 0:
+        return held.lease
+    try:
+        return statefile.decode(Lease, os.pread(held.fd, os.fstat(held.fd).st_size, 0))
+    except statefile.TornFile:  # killed while it wrote
+        return held.lease
 
 
 def release(job: Job, held: HeldLease) -> None:

@@ -73,15 +73,26 @@ class BackendError(SlicerError):
 
 
 class BusyError(SlicerError):
-    """What was asked for is held by others, and the caller did not want to wait (exit code 75)."""
+    """What was asked for is held by others, and the caller did not want to wait (any longer; exit code 75).
+
+    ``waited_s`` is how long it waited; None when it did not.
+    """
 
     exit_code = EX_TEMPFAIL
-    kind = "busy"
 
-    def __init__(self, busy: Busy) -> None:
-        super().__init__(f"{busy.kind} is busy", hint="run without --no-wait to queue up")
+    def __init__(self, busy: Busy, *, waited_s: float | None = None) -> None:
+        hint = "run without --no-wait to queue up" if waited_s is None else "it waited as long as it was to"
+        super().__init__(f"{busy.kind} is busy", hint=hint)
         self.busy = busy
+        self.waited_s = waited_s
         self.kind = f"{busy.kind}-busy"
+
+
+class DeadlockError(SlicerError):
+    """The request would wait for jobs that wait for what is held around it (exit code 75)."""
+
+    exit_code = EX_TEMPFAIL
+    kind = "deadlock"
 
 
 class CannotExecute(SlicerError):

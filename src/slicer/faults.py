@@ -1,8 +1,9 @@
 """Points at which a crash test may hold a process still, to kill it just there.
 
 ``SLICER_FAULTS=STATE_DIR:POINT[,POINT…]`` makes whoever comes to a POINT stop (SIGSTOP) until STATE_DIR.go
-exists. It is honoured only where STATE_DIR is what ``SLICER_STATE_DIR`` says, too: nobody names both by
-accident, and the machine's own state directory, which no variable names, is out of its reach.
+exists; POINTs named in the file STATE_DIR.armed count too, from the moment that it is there. It is honoured
+only where STATE_DIR is what ``SLICER_STATE_DIR`` says, too: nobody names both by accident, and the machine's
+own state directory, which no variable names, is out of its reach.
 
 Where nothing is armed, a point costs a look into an empty set (20 of them a run, 50 ns each).
 """
@@ -22,5 +23,13 @@ ARMED = frozenset(_NAMES.split(",")) if _IS_MEANT else frozenset()
 def point(name: str) -> None:
     """Stop here, if that is what the test asked for."""
     # Again and again: the keeper continues an outer half that it finds stopped.
-    while name in ARMED and not os.path.exists(f"{_PLACE}.go"):
+    while _IS_MEANT and (name in ARMED or name in _armed_later()) and not os.path.exists(f"{_PLACE}.go"):
         os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _armed_later() -> list[str]:
+    try:
+        with open(f"{_PLACE}.armed", encoding="ascii") as file:
+            return file.read().split()
+    except FileNotFoundError:
+        return []

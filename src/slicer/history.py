@@ -24,12 +24,12 @@ import stat
 import sys
 import time
 
+from slicer import history_schema as schema
 from slicer.errors import StateError
 from slicer.model import Outcome, Usage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import _sqlite3
     from collections.abc import Callable, Mapping
     from types import ModuleType
     from typing import Any
@@ -38,57 +38,7 @@ if TYPE_CHECKING:
 
 SYSTEM_DIRECTORY = "/var/lib/slicer"
 FILE = "history.db"
-SCHEMA_VERSION = 1
 BUSY_TIMEOUT_S = 5.0
-
-# A column for each field of Outcome and Usage, in the order of insertion; lists are JSON arrays.
-_OUTCOME = tuple(name for name in Outcome.__annotations__ if name != "usage")
-_USAGE = tuple(Usage.__annotations__)
-_LISTS = ("command", "gpus", "enforced", "not_enforced")
-_COLUMNS = _OUTCOME + _USAGE
-_SCHEMA = """\
-CREATE TABLE outcomes (
-    id INTEGER PRIMARY KEY,  -- in the order of the jobs' ends
-    job TEXT NOT NULL UNIQUE,  -- both halves of a supervisor may write the same outcome
-    name TEXT NOT NULL,
-    command TEXT NOT NULL,  -- JSON array
-    profile TEXT NOT NULL,
-    backend TEXT NOT NULL,
-    manager TEXT NOT NULL,
-    unit TEXT NOT NULL,
-    slice TEXT NOT NULL,
-    gpus TEXT NOT NULL,  -- JSON array of UUIDs
-    cpu_slots INTEGER NOT NULL,
-    uid INTEGER NOT NULL,
-    reason TEXT NOT NULL,
-    exit_code INTEGER NOT NULL,
-    signal INTEGER,
-    started_at REAL NOT NULL,  -- seconds since 1970: datetime(started_at, 'unixepoch', 'localtime')
-    waited_s REAL NOT NULL,
-    wall_s REAL NOT NULL,
-    leftovers INTEGER NOT NULL,
-    enforced TEXT NOT NULL,  -- JSON array of directives
-    not_enforced TEXT NOT NULL,  -- JSON array of directives
-    cpu_s REAL,
-    cpu_user_s REAL,
-    cpu_system_s REAL,
-    throttled_s REAL,
-    memory_peak_bytes INTEGER,
-    io_read_bytes INTEGER,
-    io_write_bytes INTEGER,
-    oom_kills INTEGER,
-    pressure_cpu_s REAL,
-    pressure_memory_s REAL,
-    pressure_io_s REAL
-)"""
-_INSERT = f"INSERT OR IGNORE INTO outcomes ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
-
-_SELECT = f"""\
-SELECT {", ".join(_COLUMNS)} FROM outcomes
-WHERE (?1 IS NULL OR name GLOB ?1)
-    AND (?2 IS NULL OR substr(job, 1, length(?2)) = ?2)
-    AND (?3 IS NULL OR started_at >= ?3)
-ORDER BY id DESC LIMIT ?4"""
 
 _SMALLEST = 512  # bytes; SQLite's smallest page, and so its smallest file
 
@@ -178,14 +128,16 @@ def read(
 
 def _row(outcome: Outcome) -> list[Sql]:
     row: list[Sql] = []
-    for column in _OUTCOME:
+    for column in schema.OUTCOME:
         value = getattr(outcome, column)
-        if column in _LISTS:
+        if column in schema.LISTS:
             value = _json_array(value)
+        elif column == schema.NUMBERS:
+            value = f"[{', '.join(map(str, value))}]"
         elif isinstance(value, str):
             value = _encodable(value)
         row.append(value)
-    row.extend(getattr(outcome.usage, column) for column in _USAGE)
+    row.extend(getattr(outcome.usage, column) for column in schema.USAGE)
     return row
 
 
@@ -205,9 +157,9 @@ def _json_array(items: tuple[str, ...]) -> str:
 def _outcome(row: tuple[Any, ...]) -> Outcome:
     import json
 
-    values = dict(zip(_COLUMNS, row, strict=True))
-    usage = Usage(**{column: values.pop(column) for column in _USAGE})
-    for column in _LISTS:
+    values = dict(zip(schema.COLUMNS, row, strict=True))
+    usage = Usage(**{column: values.pop(column) for column in schema.USAGE})
+    for column in (*schema.LISTS, schema.NUMBERS):
         values[column] = tuple(json.loads(values[column]))
     return Outcome(usage=usage, **values)
 
@@ -246,33 +198,21 @@ def _insert(path: str, row: list[Sql], busy_timeout_s: float) -> None:
     try:
         connection = sqlite.connect(path, timeout=busy_timeout_s, isolation_level=None)
         connection.execute("PRAGMA synchronous=OFF")
-        version = _version(connection) or _create(connection)
-        if version != SCHEMA_VERSION:
+        version = schema.version_of(connection) or schema.create(connection)
+        if version < schema.SCHEMA_VERSION:
+            version = schema.migrate(connection)
+        if version != schema.SCHEMA_VERSION:
             raise StateError(
-                f"the history has schema {version}, this slicer writes {SCHEMA_VERSION}",
+                f"the history has schema {version}, this slicer writes {schema.SCHEMA_VERSION}",
                 where=path,
                 hint="a newer slicer made it: upgrade this one",
             )
-        connection.execute(_INSERT, row)
+        connection.execute(schema.INSERT, row)
     except sqlite.Error as error:
         raise _translated(error, path) from error
     finally:
         if connection is not None:
             connection.close()
-
-
-def _version(connection: _sqlite3.Connection) -> int:
-    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    return version
-
-
-def _create(connection: _sqlite3.Connection) -> int:
-    connection.execute("BEGIN IMMEDIATE")
-    if _version(connection) == 0:  # nobody was faster
-        connection.execute(_SCHEMA)
-        connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-    connection.execute("COMMIT")
-    return _version(connection)
 
 
 def _select(path: str, values: tuple[Sql, ...]) -> list[tuple[Any, ...]]:
@@ -289,9 +229,11 @@ def _select(path: str, values: tuple[Sql, ...]) -> list[tuple[Any, ...]]:
             isolation_level=None,
             uri=True,
         )
-        if _version(connection) == 0:
+        version = schema.version_of(connection)
+        if version == 0:
             return []
-        rows: list[tuple[Any, ...]] = connection.execute(_SELECT, values).fetchall()
+        select = schema.SELECT.format(columns=schema.columns(version))
+        rows: list[tuple[Any, ...]] = connection.execute(select, values).fetchall()
         return rows
     except sqlite.Error as error:
         try:

@@ -6,6 +6,8 @@ from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from slicer import journal
     from slicer.model import Profile, ScopeSpec
 
@@ -18,13 +20,13 @@ class Job:
     name: str
     command: tuple[str, ...]
     program: str  # path to execute
-    env: dict[str, str]
+    env: Callable[[tuple[str, ...]], dict[str, str]]  # by the GPUs of its lease
     profile: Profile
     spec: ScopeSpec
-    waited_s: float
     outcome_path: str  # where --outcome wants the JSON; "" for nowhere
     history_path: str
     with_journal: bool  # the command's output goes to the journal too
+    idle_threshold_mib: int  # a GPU with no more in use than this counts as empty
 
 
 @record
@@ -33,7 +35,8 @@ class Started:
 
     cgroup: str  # as /proc/PID/cgroup names it; "" without systemd
     started_at: float  # seconds since the epoch
-    began: float  # monotonic seconds, from before the scope's start
+    began: float  # monotonic seconds, from before the scope's start (or the lease, if that came later)
+    waited_s: float  # for the lease
 
 
 def tell(job: Job, kind: journal.Kind, *, message: str = "", **more: str | float | None) -> None:

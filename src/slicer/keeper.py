@@ -22,7 +22,7 @@ from slicer.signals import STOP, signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Protocol
 
     from slicer.model import Reason
@@ -103,14 +103,20 @@ class Keeper:
         self._ended = self._began
         self._pid = 0
 
-    def run(self, began: float) -> tuple[Report, Usage]:
-        """Start the command and stay until nobody is left; ``began`` is when the scope began (monotonic)."""
+    def run(self, began: float, early: Sequence[int] = ()) -> tuple[Report, Usage]:
+        """Start the command and stay until nobody is left; ``began`` is when the scope began (monotonic).
+
+        ``early`` are signals for the command that came before it.
+        """
         self._scope_began = began
         self._began = time.monotonic()
         exec_errno = self._spawn()
         proc.survive_group_kill()
         if exec_errno:
             return Report(1, 0, exec_errno, "exited", 0.0, 0), self._usage()
+        for signo in early:
+            self._forward(signo)
+        self._tell_outer(signal.SIGCHLD)  # who is next in the queue may be woken now
         faults.point("keeper-spawned")
         while self._status is None:
             self._take_signal(self._next_deadline())
@@ -282,9 +288,13 @@ class Keeper:
 
     def _follow_job_control(self, stopped: bool) -> None:
         """The shell watches the outer half: it must stop and continue as the command does (vim, less)."""
-        outer = self._task.supervisor
-        if os.getppid() == outer and proc.has_terminal():
-            self._send(outer, signal.SIGSTOP if stopped else signal.SIGCONT)
+        if proc.has_terminal():
+            self._tell_outer(signal.SIGSTOP if stopped else signal.SIGCONT)
+
+    def _tell_outer(self, signo: int) -> None:
+        """Signal the outer half, if it is alive."""
+        if os.getppid() == self._task.supervisor:
+            self._send(self._task.supervisor, signo)
 
     def _end_leftovers(self) -> int:
         """Wait for (linger) or end what the command left behind; how many processes were ended."""

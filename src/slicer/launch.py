@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 
 from slicer import backend as backends
-from slicer import cgroup, faults, ledger, proc, profiles, reentrancy, scope, statedir, supervisor
+from slicer import cgroup, faults, leasing, ledger, proc, profiles, reentrancy, scope, statedir
 from slicer.errors import CannotExecute, CommandNotFound, SlicerError, UsageError
 from slicer.job import Job
+from slicer.leasing import Cancel, Hooks, Needs, Want, Who
 from slicer.ledger import HeldLease, Ledger
-from slicer.model import Lease, Request
-from slicer.placement import Inventory
+from slicer.model import LEASE_VARIABLE
 from slicer.record import record, replace
 from slicer.signals import hold_back, let_go
+from slicer.supervisor import Supervisor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,11 +21,13 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from slicer.backend import Backend
-    from slicer.model import Gpu, Host, Outcome, Profile, ScopeSpec
+    from slicer.execution import Execution
+    from slicer.model import Host, Lease, Outcome, Profile, ScopeSpec, Ticket
     from slicer.placement import Busy
     from slicer.profiles import Config, Overrides
     from slicer.reentrancy import Held
     from slicer.statedir import StateDir
+    from slicer.waiting import Waiting
 
     class Observer(Protocol):
         """Hears what happens to a job while it happens, for people."""
@@ -56,6 +59,7 @@ class Ask:
     exec: bool
     journal: bool
     outcome_path: str
+    hold: bool = False  # only the lease: no scope and no limits
 
 
 @record
@@ -80,10 +84,12 @@ def plan(ask: Ask, environ: Mapping[str, str], book: Ledger | None) -> Plan:
     host = profiles.host()
     config = profiles.load(environ, host)
     profile = config.profile(ask.profile, ask.overrides)
+    if ask.hold:
+        profile = profiles.without_limits(profile, ask.overrides)
     program = find_program(ask.command, {**environ, **profile.env})
-    held = _held(ask, environ, book)
+    held = held_around(environ, book, in_scopes=ask.backend != "plain" and has_scopes())
     skip = reentrancy.skips_gpu_lock(environ)
-    gpus, slots = reentrancy.missing(profile, held, skip)
+    gpus, slots = reentrancy.missing(profile.gpus, profile.vram_mib, profile.cpu_slots, held, skip)
     nested = bool(held.leases) and not gpus and not slots
     if nested and ask.exec:
         raise UsageError("--exec makes no sense inside another job, whose scope stays", where="--exec")
@@ -95,9 +101,14 @@ def open_ledger(environ: Mapping[str, str], observer: Observer) -> Ledger:
     return Ledger(statedir.locate(environ, os.geteuid()), observer.warning)
 
 
-def _held(ask: Ask, environ: Mapping[str, str], book: Ledger | None) -> Held:
+def has_scopes() -> bool:
+    """Whether jobs can have scopes here, and so be found by their cgroup."""
+    return os.path.isdir(backends.BOOTED)
+
+
+def held_around(environ: Mapping[str, str], book: Ledger | None, *, in_scopes: bool) -> Held:
+    """What the jobs around this process hold. ``in_scopes``: whether a job can be found by its cgroup."""
     own = cgroup.of("self")
-    in_scopes = ask.backend != "plain" and os.path.isdir(backends.BOOTED)
     if book is None or (in_scopes and not reentrancy.may_be_nested(environ, own)):
         return reentrancy.around(environ, own, frozenset(), ())
     ancestors = frozenset() if in_scopes else proc.ancestors(os.getpid())
@@ -153,57 +164,81 @@ def _run(
     backend.prepare()
     if backend.notice:
         observer.notice(backend.notice)
-    want = _want(job_id, settled, backend)
-    held, waited_s = _acquire(settled, want, book, backend, observer)
+    spec = _spec(job_id, settled, backend)
+    wanted = leasing.want(
+        who(job_id, settled, backend, spec), needs_of(settled), settled.config.policy, book.directory.path
+    )
+    wanted.view.warn = observer.warning
+    for note in wanted.view.notes:
+        observer.notice(note)
+    job = _job(job_id, settled, spec)
+    runner: Supervisor | Execution = Supervisor(job, backend, book, observer, mask)
+    if ask.exec:
+        from slicer.execution import Execution
+
+        runner = Execution(job, backend, mask)
+    try:
+        held, waited_s = _acquire(settled, wanted, spec, book, runner, observer)
+    except BaseException:
+        runner.abandon()
+        raise
+    held.put_off_long.append(wanted.view.close)
     book.mask = None  # from here on signals are the job's, also while the ledger's lock is waited for
     faults.point("launch-acquired")
-    try:
-        job = _job(settled, want, held, waited_s)
-    except BaseException:
-        held.release()
-        raise
-    if ask.exec:
-        supervisor.execute(job, backend, held, mask)
-    return supervisor.run(job, backend, held, observer, mask)
+    return runner.run(held, waited_s)
 
 
-@record
-class _Want:
-    """What is asked of the ledger, and for which scope. ``draft`` is the lease without its GPUs."""
-
-    request: Request
-    draft: Lease
-    inventory: Inventory
-    spec: ScopeSpec
-
-
-def _want(job_id: str, settled: Plan, backend: Backend) -> _Want:
+def _spec(job_id: str, settled: Plan, backend: Backend) -> ScopeSpec:
     ask = settled.ask
-    gpus = _gpus() if settled.need_gpus else ()
     spec = scope.spec(settled.profile, backend.manager, job_id, ask.name, ask.command)
     if settled.nested:  # its events belong to the scope in which it really runs
-        spec = replace(spec, unit=settled.held.leases[-1].unit)
-    request = Request(job_id, ask.name, ask.command, settled.need_gpus, settled.need_cpu_slots, ask.expect_s)
-    inventory = Inventory(tuple(gpu.uuid for gpu in gpus), settled.config.slots_cpu)
-    return _Want(request, _draft(settled, backend, spec, request), inventory, spec)
+        return replace(spec, unit=settled.held.leases[-1].unit)
+    return replace(spec, properties=()) if ask.hold else spec
 
 
-def _job(settled: Plan, want: _Want, held: HeldLease, waited_s: float) -> Job:
+def who(job_id: str, settled: Plan, backend: Backend, spec: ScopeSpec) -> Who:
+    """Who asks the ledger, for this plan."""
+    unit = "" if backend.name == "plain" else spec.unit
+    command = scope.describe(settled.ask.command)
+    around = settled.held.leases
+    return Who(job_id, settled.ask.name, command, backend.name, backend.manager, unit, around)
+
+
+def needs_of(settled: Plan) -> Needs:
+    """What the plan still lacks, as the ledger is asked for it."""
+    profile, ask = settled.profile, settled.ask
+    return Needs(
+        gpus=settled.need_gpus,
+        gpu_words=profile.gpu_choice,
+        vram_mib=profile.vram_mib,
+        margin_mib=profile.margin_mib,
+        cpu_slots=settled.need_cpu_slots,
+        cpu_limit=settled.config.slots_cpu,
+        priority=profile.priority,
+        expect_s=ask.expect_s,
+        wait=ask.wait,
+        max_wait_s=profile.max_wait_s,
+        then=profile.then,
+        plain_lock=settled.config.compat_gpu_lock,
+    )
+
+
+def _job(job_id: str, settled: Plan, spec: ScopeSpec) -> Job:
     from slicer.history import default_path
 
     ask = settled.ask
     return Job(
-        id=want.request.job,
+        id=job_id,
         name=ask.name,
         command=ask.command,
         program=settled.program,
-        env=environment(settled, held.lease.gpus, want.request.job),
+        env=lambda gpus: environment(settled, gpus, job_id),
         profile=settled.profile,
-        spec=want.spec,
-        waited_s=waited_s,
+        spec=spec,
         outcome_path=os.path.abspath(ask.outcome_path) if ask.outcome_path else "",
         history_path=default_path(settled.environ),
         with_journal=ask.journal,
+        idle_threshold_mib=settled.config.policy.idle_threshold_mib,
     )
 
 
@@ -213,54 +248,44 @@ def choose_backend(settled: Plan) -> Backend:
         from slicer.backend.inner import InnerBackend
 
         return InnerBackend("system" if os.geteuid() == 0 else "user", settled.held.leases[-1])
+    if settled.ask.hold:
+        from slicer.backend.plain import PlainBackend
+
+        backend = PlainBackend(os.geteuid())
+        backend.notice = ""  # there are no limits that could be less than what was asked for
+        return backend
     return backends.choose(settled.ask.backend, os.geteuid())
 
 
-def _draft(settled: Plan, backend: Backend, spec: ScopeSpec, request: Request) -> Lease:
-    pid = os.getpid()
-    return Lease(
-        job=request.job,
-        name=request.name,
-        command=scope.describe(request.command),
-        pid=pid,
-        pid_start=proc.start_time(pid) or 0,
-        keeper=0,
-        boot_id=proc.boot_id(),
-        uid=os.geteuid(),
-        backend=backend.name,
-        manager=backend.manager,
-        unit="" if backend.name == "plain" else spec.unit,
-        cgroup="",
-        gpus=settled.held.gpus if settled.nested else (),
-        cpu_slots=settled.held.cpu_slots if settled.nested else 0,
-        since_s=ledger.now_s(),
-        expect_s=request.expect_s,
-    )
-
-
 def _acquire(
-    settled: Plan, want: _Want, book: Ledger, backend: Backend, observer: Observer
-) -> tuple[HeldLease, float]:
-    """The lease and how long it took to get it, in seconds. Raises BusyError with --no-wait."""
+    settled: Plan, wanted: Want, spec: ScopeSpec, book: Ledger, runner: Supervisor | Execution,
+    observer: Observer,
+) -> tuple[HeldLease, float]:  # fmt: skip
+    """The lease and how long it took to get it, in seconds. Raises BusyError."""
     if settled.nested:
-        return HeldLease(book, want.draft), 0.0
+        return HeldLease(book, leasing.inner_lease(wanted.draft, settled.held)), 0.0
     began = ledger.now_s()
-    if (settled.need_gpus or settled.need_cpu_slots) and not settled.environ.get("SLICER_STATE_DIR"):
+    nothing = leasing.nothing_needed(wanted.needs)
+    if not nothing and not settled.environ.get("SLICER_STATE_DIR"):
         _say_whose(book.directory, observer)
-    if not settled.ask.wait:
-        held = ledger.raise_if_busy(book.acquire(want.request, want.draft, want.inventory))
-    else:
-        found = book.acquire_or_queue(want.request, want.draft, want.inventory)
-        if isinstance(found, HeldLease):
-            held = found
-        else:
-            observer.waiting(found.busy)
-            journal_waiting(want.request, want.spec, found.busy)
-            backend.close()  # a bus has room for some 256 connections, and a queue may be longer
-            with found:
-                held = found.wait()
+    # The time limit counts from the scope's start; and the keeper must inherit the plain lock.
+    has_to_wait = settled.profile.timeout_s is not None or (wanted.needs.plain_lock and wanted.needs.gpus)
+
+    def waits(busy: Busy) -> None:
+        observer.waiting(busy)
+        journal_waiting(wanted.ticket, spec, busy)
+        runner.rest()
+
+    def comes_first(waiting: Waiting) -> int:
+        """Have the scope started with nothing but the keeper in it: then a pipe's word starts the command."""
+        if has_to_wait:
+            return -1
+        waiting.tell_lease(runner.prepare(waiting.descriptors, waiting.private))
+        return runner.watch()
+
+    held = leasing.obtain(wanted, book, Hooks(waits, comes_first, Cancel()))
     waited_s = ledger.now_s() - began
-    if held.lease.gpus or held.lease.cpu_slots:
+    if not nothing:
         observer.acquired(held.lease, waited_s)
     return held, waited_s
 
@@ -275,26 +300,16 @@ def _say_whose(directory: StateDir, observer: Observer) -> None:
     )
 
 
-def journal_waiting(request: Request, spec: ScopeSpec, busy: Busy) -> None:
+def journal_waiting(ticket: Ticket, spec: ScopeSpec, busy: Busy) -> None:
     """Tell the journal that a job waits, and for whom."""
     from slicer import journal
 
     holders = ", ".join(lease.unit or lease.job for lease in busy.holders)
-    name = request.name or request.command[0]
+    name = ticket.name or ticket.command
     journal.event(
-        "waiting", job=request.job, name=name, unit=spec.unit, manager=spec.manager,
+        "waiting", job=ticket.job, name=name, unit=spec.unit, manager=spec.manager,
         fields={"holder": holders, "ahead": busy.ahead},
     )  # fmt: skip
-
-
-def _gpus() -> tuple[Gpu, ...]:
-    from slicer.gpu import open_gpus
-
-    gpus = open_gpus()
-    try:
-        return gpus.list()
-    finally:
-        gpus.close()
 
 
 def environment(settled: Plan, gpus: tuple[str, ...], job_id: str) -> dict[str, str]:
@@ -304,12 +319,15 @@ def environment(settled: Plan, gpus: tuple[str, ...], job_id: str) -> dict[str, 
     gpu: dict[str, str] = {}  # nested: what the outer job sees, it sees
     if not settled.nested:
         jobs.append(job_id)
-        visible = (*settled.held.gpus, *gpus) if gpus or profile.gpus else ()
+        around = settled.held.gpus_for(profile.vram_mib)
+        visible = (*around, *gpus) if gpus or profile.gpus else ()
         skip = settled.skip_gpu_lock or settled.held.foreign_gpu
-        gpu = scope.gpu_environment(profile, visible, skip)
-    return scope.environment(
-        settled.environ, profile, profiles.thread_env(profile.threads), gpu, ",".join(jobs)
-    )
+        if visible or not settled.ask.hold:
+            gpu = scope.gpu_environment(profile, visible, skip)
+    marker = ",".join(jobs)
+    if settled.ask.hold:  # what the profile says of limits is not for it
+        return {**settled.environ, **gpu, LEASE_VARIABLE: marker}
+    return scope.environment(settled.environ, profile, profiles.thread_env(profile.threads), gpu, marker)
 
 
 def find_program(command: tuple[str, ...], environ: Mapping[str, str]) -> str:

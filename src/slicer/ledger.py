@@ -1,35 +1,37 @@
 """All leases and tickets of this machine, on disk, and the one lock that guards the decision.
 
-A lease and a ticket are one file each, flocked by their owner for as long as they count: the kernel is the
-garbage collector, an unlocked file is a dead owner's. A lease also counts while the scope that it names is
-populated, whatever became of its file descriptors. Everything is read and changed under the ledger's lock;
-nobody sleeps while holding it.
+A lease and a ticket are one file each (:mod:`slicer.entries`), flocked by their owner for as long as they
+count. A lease also counts while the scope that it names is populated, whatever became of its file
+descriptors. Everything is read and changed under the ledger's lock; nobody sleeps while holding it.
+
+Whoever comes by decides for all that it can see, with the same pure function over the same files: it takes
+what it is granted itself, and rings the bell of every other ticket that could go. A grant is not written
+down anywhere; who is rung decides again for itself. So nothing of a decision can be lost with its maker.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 
-from slicer import cgroup, faults, placement, proc, statefile
-from slicer.errors import BusyError, InfeasibleError, StateError
-from slicer.model import LEASE_VARIABLE, Lease, Request, Ticket
+from slicer import entries, faults, placement, statefile, tickets
+from slicer.critical import Locked
+from slicer.errors import BusyError, DeadlockError, StateError
+from slicer.ledger_files import LedgerFiles
+from slicer.model import Lease, Ticket
 from slicer.record import record, replace
-from slicer.signals import signal
-from slicer.statedir import StateDir, check_file, open_lock
+from slicer.statedir import StateDir, open_lock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import TracebackType
-    from typing import Any, TypeVar
+    from collections.abc import Callable
+    from typing import Any
 
-    from slicer.placement import Busy, Inventory
-
-    _Entry = TypeVar("_Entry", Lease, Ticket)
-
-_MAX_BYTES = 1 << 20  # a name may be as long as an argument (128 KiB), and is escaped
+    from slicer.compat import PlainLock
+    from slicer.model import Request
+    from slicer.placement import Busy, Device, Policy, Verdict
+    from slicer.view import View
+    from slicer.waiting import Waiting
 
 
 def now_s() -> float:
@@ -45,6 +47,26 @@ class Snapshot:
     tickets: tuple[Ticket, ...]
 
 
+@record
+class Judgement:
+    """What one look at the ledger gave: the decision for all, and what it was made from."""
+
+    verdict: Verdict
+    queue: tuple[Request, ...]
+    leases: tuple[Lease, ...]
+    devices: tuple[Device, ...] | None
+    policy: Policy
+
+    def why_not(self, request: Request) -> Busy:
+        """What stands in the way of a request that was not granted."""
+        return placement.explain(request, self.queue, self.devices, self.leases, self.policy, now_s())
+
+    def answer(self, request: Request) -> tuple[str, ...] | Busy:
+        """The GPUs that the request was granted, or what stands in its way."""
+        gpus = self.verdict.grants.get(request.job)
+        return self.why_not(request) if gpus is None else gpus
+
+
 class HeldLease:
     """A lease of ours: the flocked file that proves it. ``fd`` may be handed on to the job.
 
@@ -56,6 +78,15 @@ class HeldLease:
         self.lease = lease
         self.fd = fd
         self.is_outlived = False  # the job lives on without us: its end frees the lease, not ours
+        self.beside: PlainLock | None = None  # held along with it, for scripts that know only that
+        self.put_off: list[Callable[[], None]] = []  # what can wait until the command runs
+        self.put_off_long: list[Callable[[], None]] = []  # what is slow, and can wait for a quiet moment
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """What proves that it is held: to be inherited by the job."""
+        own = (self.fd,) if self.fd >= 0 else ()
+        return own if self.beside is None else (*own, self.beside.fd)
 
     def update(self, **changes: Any) -> None:
         """Record what became known after the grant (the cgroup, the pid). Raises StateError."""
@@ -64,304 +95,211 @@ class HeldLease:
             return
         with self._ledger.locked():
             faults.point("ledger-updating")
-            _write(self.fd, statefile.encode(self.lease), self._ledger.lease_path(self.lease.job))
+            entries.write(self.fd, statefile.encode(self.lease), self._ledger.lease_path(self.lease.job))
+
+    def catch_up(self) -> None:
+        """Do what was put off until the command runs. Safe to repeat."""
+        while self.put_off:
+            self.put_off.pop(0)()
+
+    def clean_up(self) -> None:
+        """Do what was put off for longer. Safe to repeat."""
+        while self.put_off_long:
+            self.put_off_long.pop(0)()
 
     def release(self) -> None:
         """Give the resources back, or only let go when the job outlives us. Safe to repeat."""
+        self.catch_up()
         if self.fd < 0:
             return
+        if self.beside is not None:
+            self.beside.release()
         with self._ledger.locked():
             faults.point("ledger-releasing")
+            self._ledger.tidy()
             if not self.is_outlived:
-                _unlink(self._ledger.lease_path(self.lease.job))
+                entries.remove(self._ledger.lease_path(self.lease.job))
             faults.point("ledger-unlinked")
             os.close(self.fd)
             faults.point("ledger-closed")
+        self._ledger.nudge()
         self.fd = -1
+        self.clean_up()
 
 
-class Ledger:
+class Ledger(LedgerFiles):
     """The ledger in one state directory. Instances are cheap and hold only the lock file's descriptor."""
 
     def __init__(self, directory: StateDir, warn: Callable[[str], None]) -> None:
+        super().__init__(directory.path, warn)
         self.directory = directory
-        self._say = warn
-        self._said: set[str] = set()
         # The signal mask while asleep (None: as it is), so that a caller who holds signals back can still be
         # interrupted there, and only there.
         self.mask: frozenset[int] | None = None
         self._lock_path = f"{directory.path}/lock"
         self._lock_fd = open_lock(self._lock_path)
 
-    def _warn(self, text: str) -> None:
-        """Once for each thing, however often it is looked at."""
-        if text not in self._said:
-            self._said.add(text)
-            self._say(text)
+    def close(self) -> None:
+        """Give up the descriptor, for callers who live on."""
+        os.close(self._lock_fd)
 
-    def lease_path(self, job: str) -> str:
-        return f"{self.directory.path}/leases/{job}"
+    def locked(self) -> Locked:
+        return Locked(self._lock_fd, self.mask)
 
-    def ticket_path(self, job: str) -> str:
-        return f"{self.directory.path}/tickets/{job}"
-
-    def locked(self) -> _Locked:
-        return _Locked(self._lock_fd, self.mask)
+    # -- for everybody -----------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
         """The ledger as of now. Dead owners' files are removed on the way."""
         with self.locked():
-            return self._read()
+            return Snapshot(self.leases(), tuple(self.live_tickets()))
 
-    def acquire(self, request: Request, draft: Lease, inventory: Inventory) -> HeldLease | Busy:
+    def acquire(self, request: Request, draft: Lease, view: View) -> HeldLease | Busy:
         """Grant the request now or say what stands in its way.
 
         ``draft`` is the lease to be written, still without its GPUs. Raises InfeasibleError when waiting
         could never help.
         """
+        view.look()
         with self.locked():
-            return self._decide(request, draft, inventory)
+            found = self.attempt(request, view)
+            gpus = found.verdict.grants.get(request.job)
+            if gpus is None:
+                return found.why_not(request)
+            return self._grant(request, draft, gpus)
 
-    def acquire_or_queue(
-        self, request: Request, draft: Lease, inventory: Inventory, priority: int = 0
-    ) -> HeldLease | Waiting:
-        """As :meth:`acquire`, but take a ticket in the same breath when it has to wait."""
+    def acquire_or_queue(self, ticket: Ticket, draft: Lease, view: View) -> HeldLease | Waiting:
+        """As :meth:`acquire`, but take a ticket in the same breath when it has to wait.
+
+        Raises DeadlockError when it would wait for jobs that wait for it.
+        """
+        request = tickets.request_of(ticket)
+        view.look()
         with self.locked():
-            found = self._decide(request, draft, inventory)
-            if isinstance(found, HeldLease):
-                return found
-            ticket = Ticket(
-                request.job, request.name, draft.command, draft.pid, draft.pid_start, draft.boot_id,
-                draft.uid, priority, now_s(), request.gpus, request.cpu_slots, request.expect_s,
-            )  # fmt: skip
-            fd = self._create(self.ticket_path(ticket.job), statefile.encode(ticket))
-            return Waiting(self, request, draft, inventory, ticket, fd, found)
-
-    def retry(self, waiting: Waiting) -> HeldLease | Busy:
-        """Decide again for a waiting request; its ticket goes when it is granted."""
-        with self.locked():
-            found = self._decide(waiting.request, waiting.draft, waiting.inventory)
-            if isinstance(found, HeldLease):
-                faults.point("ledger-granted")
-                waiting.drop_ticket()
-            return found
-
-    def _decide(self, request: Request, draft: Lease, inventory: Inventory) -> HeldLease | Busy:
-        seen = self._read()
-        ahead = []
-        for ticket in seen.tickets:
-            if ticket.job == request.job:
-                break
-            ahead.append(ticket)
-        decision = placement.decide(request, inventory, seen.leases, tuple(ahead))
-        if isinstance(decision, placement.Infeasible):
-            raise _infeasible(decision)
-        if isinstance(decision, placement.Busy):
-            return decision
-        lease = replace(draft, gpus=decision.gpus, cpu_slots=decision.cpu_slots, since_s=now_s())
-        return HeldLease(self, lease, self._create(self.lease_path(lease.job), statefile.encode(lease)))
-
-    def _create(self, path: str, data: bytes) -> int:
-        try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise StateError(f"cannot be created: {error.strerror}", where=path) from error
-        faults.point("ledger-created")
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        try:
-            os.fchmod(fd, 0o644)  # whatever the umask: what others cannot read, they cannot respect
-            faults.point("ledger-locked")
-            _write(fd, data, path)
-            faults.point("ledger-written")
-        except StateError:
-            _unlink(path)
-            os.close(fd)
-            raise
-        return fd
-
-    def _read(self) -> Snapshot:
-        leases = tuple(self._live("leases", Lease, _lease_lives_on))
-        tickets = sorted(self._live("tickets", Ticket, lambda _: False), key=_order)
-        return Snapshot(leases, tuple(tickets))
-
-    def _live(self, folder: str, kind: type[_Entry], lives_on: Callable[[_Entry], bool]) -> Iterator[_Entry]:
-        base = f"{self.directory.path}/{folder}"
-        try:
-            names = sorted(os.listdir(base))
-        except OSError as error:
-            raise StateError(f"cannot be read any more: {error.strerror}", where=base) from error
-        for name in names:
-            path = f"{base}/{name}"
-            read = self._open_entry(path)
-            if read is None:
-                continue
-            data, owner, is_locked = read
+            found = self.attempt(request, view)
+            gpus = found.verdict.grants.get(request.job)
+            if gpus is not None:
+                return self._grant(request, draft, gpus)
+            busy = found.why_not(request)
+            if ticket.inside:
+                self._refuse_deadlock(ticket, found)
+            name = tickets.name_of(ticket)
+            fd = entries.create(self.ticket_path(name), statefile.encode(ticket))
             try:
-                entry = statefile.decode(kind, data)
-            except statefile.TornFile as error:
-                # Its owner died between creating and writing it, or somebody put it there.
-                self._warn(f"{path}: ignored: {error}")
-                continue
-            if owner not in (0, entry.uid) or name != entry.job:
-                self._warn(f"{path}: ignored: it belongs to uid {owner} but speaks for uid {entry.uid}")
-            elif is_locked or lives_on(entry):
-                yield entry
-            else:
-                _unlink(path)
+                bell = tickets.make_bell(self.bell_path(ticket.job))
+            except StateError:
+                entries.remove(self.ticket_path(name))
+                os.close(fd)
+                raise
+            from slicer.waiting import Waiting  # not for those who need not wait
 
-    def _open_entry(self, path: str) -> tuple[bytes, int, bool] | None:
-        """Content, owner and whether its owner still holds it; None when it is not to be considered."""
+            return Waiting(self, ticket, draft, view, fd, bell, busy)
+
+    def foresee(self, request: Request, view: View) -> tuple[str, ...] | Busy:
+        """The GPUs that ``request`` would be granted now, or what stands in its way."""
+        with self.locked():
+            return self.judge(request, view).answer(request)
+
+    # -- under the lock ----------------------------------------------------------------------------------
+
+    def attempt(self, request: Request, view: View) -> Judgement:
+        """Decide for all, and ring whoever but ``request`` could go."""
+        found = self.judge(request, view)
+        faults.point("ledger-judged")
+        for job in found.verdict.grants:
+            if job != request.job:
+                self.ring(job)
+                faults.point("ledger-rung")
+        return found
+
+    def judge(self, request: Request, view: View) -> Judgement:
+        """Who could go now. Raises InfeasibleError when ``request`` never can."""
+        leases = self.leases()
+        devices = _feasible_devices(request, leases, view)
+        stopped: set[str] = set()
+        while True:
+            queue = tuple(each for each in self._queue(request) if each.job not in stopped)
+            verdict = placement.decide(queue, devices, leases, view.policy, now_s())
+            others = {job for job in (*verdict.grants, *verdict.reserving) if job != request.job}
+            names = self.names_by_job() if others else {}
+            dead = {job for job in others if not entries.is_held(self.ticket_path(names[job]))}
+            for job in dead:
+                self.discard(names[job], job)
+            idle = {job for job in others - dead if self.is_stopped(names[job])}
+            if not dead and not idle:
+                return Judgement(verdict, queue, leases, devices, view.policy)
+            stopped |= idle
+
+    def _grant(self, request: Request, draft: Lease, gpus: tuple[str, ...]) -> HeldLease:
+        lease = lease_of(request, draft, gpus)
+        return HeldLease(self, lease, entries.create(self.lease_path(lease.job), statefile.encode(lease)))
+
+    def convert(self, name: str, fd: int, lease: Lease) -> HeldLease:
+        """Make the ticket of that name, which ``fd`` holds, the lease: the same file, under another name.
+
+        So whoever inherited the ticket has inherited the lease. Who comes next is woken when the job has
+        started, for it would be busy in its way; should we die before that, it will see us die. Raises
+        StateError.
+        """
+        path = self.ticket_path(name)
+        entries.write(fd, statefile.encode(lease), path)
+        faults.point("ledger-converting")
+        entries.remove(self.bell_path(lease.job))  # no bell without its ticket, wherever we are killed
+        faults.point("ledger-bell-unlinked")
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-        except FileNotFoundError:
-            return None
+            os.rename(path, self.lease_path(lease.job))
         except OSError as error:
-            self._warn(f"{path}: ignored: {error.strerror}")
-            return None
-        try:
-            owner = check_file(fd, path).st_uid
-            data = os.read(fd, min(os.fstat(fd).st_size, _MAX_BYTES))
-            is_locked = _is_locked(fd)
-        except StateError as error:
-            self._warn(f"{path}: ignored: {error.message}")
-            return None
-        finally:
-            os.close(fd)
-        if not data and not is_locked:
-            _unlink(path)  # its owner was killed before the first byte
-            return None
-        return data, owner, is_locked
+            raise StateError(f"cannot become a lease: {error.strerror}", where=path) from error
+        faults.point("ledger-converted")
+        held = HeldLease(self, lease, fd)
+        held.put_off.append(lambda: self.wake_next(name))
+        return held
 
-
-class Waiting:
-    """A queued request. Use it as a context manager: leaving it gives the ticket up."""
-
-    def __init__(
-        self, ledger: Ledger, request: Request, draft: Lease, inventory: Inventory,
-        ticket: Ticket, fd: int, busy: Busy,
-    ) -> None:  # fmt: skip
-        self._ledger = ledger
-        self.request = request
-        self.draft = draft
-        self.inventory = inventory
-        self.ticket = ticket
-        self.busy = busy
-        self._fd = fd
-
-    def __enter__(self) -> Waiting:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.drop_ticket()
-
-    def drop_ticket(self) -> None:
-        """Leave the queue. Safe to repeat."""
-        if self._fd >= 0:
-            _unlink(self._ledger.ticket_path(self.ticket.job))
-            faults.point("ledger-ticket-unlinked")
-            os.close(self._fd)
-            self._fd = -1
-
-    def wait(self) -> HeldLease:
-        """Sleep until the request can be granted: woken by the kernel, never by a clock."""
-        from slicer.watch import LedgerWatch
-
-        with LedgerWatch(self._ledger.directory.path) as watch:
-            while True:
-                found = self._ledger.retry(self)
-                if isinstance(found, HeldLease):
-                    return found
-                self.busy = found
-                watch.wait_for_change(found.holders, mask=self._ledger.mask)
-
-
-class _Locked:
-    """The critical section. Signals wait outside, so that Ctrl-Z cannot stop everybody else's decisions."""
-
-    def __init__(self, fd: int, mask: frozenset[int] | None) -> None:
-        self._fd = fd
-        self._sleeping_mask = mask
-
-    def __enter__(self) -> None:
-        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._wait()
-
-    def _wait(self) -> None:
-        """Somebody is inside: normally for a moment, but a stopped one must not make us deaf to Ctrl-C."""
-        try:
-            signal.pthread_sigmask(
-                signal.SIG_SETMASK, self._mask if self._sleeping_mask is None else self._sleeping_mask
+    def _refuse_deadlock(self, ticket: Ticket, found: Judgement) -> None:
+        stuck = placement.deadlocked(
+            tickets.request_of(ticket), ticket.inside, self.live_tickets(), found.devices, found.leases,
+            found.policy, now_s(),
+        )  # fmt: skip
+        if stuck:
+            raise DeadlockError(
+                f"would wait for ever: {', '.join(stuck)} has what is missing, and waits for us",
+                hint="ask for everything in the outer job",
             )
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
-            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        except BaseException:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)  # it may have come after the lock
-            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
-            raise
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        fcntl.flock(self._fd, fcntl.LOCK_UN)
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+    def _queue(self, own: Request) -> tuple[Request, ...]:
+        """All requests in their order, ``own`` among them, whether it has a ticket or not."""
+        queue = [request for _, request in self.requests()]
+        if tickets.name_of(own) not in self._parsed:
+            queue.append(own)
+            queue.sort(key=_order)
+        return tuple(queue)
 
 
-def _order(ticket: Ticket) -> tuple[int, float, str]:
-    return -ticket.priority, ticket.arrived_s, ticket.job
+def _order(request: Request | Ticket) -> tuple[int, float, str]:
+    return -request.priority, request.arrived_s, request.job
 
 
-def _is_locked(fd: int) -> bool:
-    """Whether another open file description holds the flock. Only meaningful under the ledger's lock."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    return False
+def lease_of(request: Request, draft: Lease, gpus: tuple[str, ...], *, forced: bool = False) -> Lease:
+    """The lease for a request that is granted these GPUs."""
+    return replace(
+        draft, gpus=gpus, vram_mib=request.vram_mib, cpu_slots=request.cpu_slots,
+        priority=request.priority, forced=int(forced), since_s=now_s(),
+    )  # fmt: skip
 
 
-def _lease_lives_on(lease: Lease) -> bool:
-    """Whether a lease that nobody flocks any more still counts, because its job lives on."""
-    if lease.boot_id != proc.boot_id():
-        return False
-    if lease.backend == "systemd":
-        return bool(lease.cgroup) and cgroup.populated(cgroup.path_of(lease.cgroup))
-    return bool(proc.in_lease(LEASE_VARIABLE, lease.job))
+def _feasible_devices(request: Request, leases: tuple[Lease, ...], view: View) -> tuple[Device, ...] | None:
+    """The GPUs as last looked at. Raises InfeasibleError when they can never serve ``request``."""
+    devices = view.devices(leases)
+    never = placement.infeasible(request, devices)
+    if never is not None:
+        raise view.refusal(never, request)
+    return devices
 
 
-def _write(fd: int, data: bytes, path: str) -> None:
-    try:
-        os.pwrite(fd, data, 0)
-        faults.point("ledger-half-written")
-        os.ftruncate(fd, len(data))
-    except OSError as error:
-        raise StateError(f"cannot be written: {error.strerror}", where=path) from error
-
-
-def _unlink(path: str) -> None:
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        pass  # somebody else found the owner dead first
-    except PermissionError:
-        pass  # another user's leftover in a sticky directory: it counts for nothing anyway
-
-
-def _infeasible(decision: placement.Infeasible) -> InfeasibleError:
-    what = "GPU" if decision.kind == "gpu" else "CPU slot"
-
-    def counted(number: int) -> str:
-        return f"{number} {what}{'' if number == 1 else 's'}"
-
-    were = "was" if decision.wanted == 1 else "were"
-    return InfeasibleError(
-        f"{counted(decision.wanted)} {were} asked for, but this machine has {counted(decision.total)}",
-        hint="ask for fewer" if decision.total else f"this machine has no {what}",
-    )
+def judge_alone(request: Request, view: View) -> Judgement:
+    """As :meth:`Ledger.judge` where there is no ledger yet."""
+    devices = _feasible_devices(request, (), view)
+    verdict = placement.decide((request,), devices, (), view.policy, now_s())
+    return Judgement(verdict, (request,), (), devices, view.policy)
 
 
 def raise_if_busy(found: HeldLease | Busy) -> HeldLease:

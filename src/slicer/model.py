@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     BackendName = Literal["systemd", "plain", "inner"]
     SliceName = Literal["cpu", "gpu"]
     Reason = Literal["exited", "signal", "oom-kill", "timeout", "stopped", "unknown"]
+    Then = Literal["run", "fail"]
     Value = bool | int | str | bytes | tuple[tuple[str, str], ...] | tuple[tuple[str, int], ...]
 
 LEASE_VARIABLE = "SLICER_LEASE"  # in a job's environment: the ids of the jobs it runs inside of
@@ -41,6 +42,15 @@ class GpuProcess:
     gpu_uuid: str
     pid: int
     used_mib: int | None
+
+
+@record
+class GpuMemory:
+    """How full one GPU is. ``total_mib`` is 0 where the memory is shared with the CPU."""
+
+    gpu_uuid: str
+    total_mib: int
+    used_mib: int
 
 
 @record
@@ -78,7 +88,13 @@ class Profile:
     description: str
     slice: SliceName
     gpus: int
+    gpu_choice: tuple[str, ...]  # indices or UUIDs (or their beginnings) that will do; empty: any
+    vram_mib: int | None  # wanted on each GPU; None: whole GPUs, shared with nobody
+    margin_mib: int  # of each GPU's memory, kept free beyond vram_mib
     cpu_slots: int
+    priority: int
+    max_wait_s: float | None  # None: wait for ever
+    then: Then | None  # after max_wait_s; None: "fail" where GPUs are wanted, else "run"
     threads: int  # the cap for OMP_NUM_THREADS and its kin
     timeout_s: float | None  # wall time, None: unlimited
     linger: bool  # wait for leftovers instead of ending them
@@ -89,14 +105,20 @@ class Profile:
 
 @record
 class Request:
-    """What a job asks of the ledger. ``expect_s`` is the user's own estimate of its run time."""
+    """What a job asks of the ledger: all of it at once, or nothing.
+
+    Its place among others is by priority (highest first), then arrival, then job.
+    """
 
     job: str  # the job's id: 12 lower-case hex digits
-    name: str
-    command: tuple[str, ...]
+    priority: int  # -100 … 100
+    arrived_s: float  # CLOCK_BOOTTIME seconds, in whole microseconds
     gpus: int
+    gpu_choice: tuple[str, ...]  # UUIDs that will do; empty: any
+    vram_mib: int | None  # wanted on each GPU; None: whole GPUs, shared with nobody
+    margin_mib: int  # of each GPU's memory, kept free beyond vram_mib
     cpu_slots: int
-    expect_s: float | None
+    cpu_limit: int  # how many slots this machine has, in the eyes of who asks
 
 
 @record
@@ -116,26 +138,35 @@ class Lease:
     unit: str  # "" under the plain backend
     cgroup: str  # absolute path below /sys/fs/cgroup; "" until the scope is up
     gpus: tuple[str, ...]  # UUIDs
+    vram_mib: int | None  # declared for each of gpus; None: the whole of them
+    vram_peak_mib: tuple[int, ...]  # the most it was seen to use, in the order of gpus; () before a look
     cpu_slots: int
+    priority: int
+    forced: int  # 1: it waited too long and runs without what it holds here being free
     since_s: float  # CLOCK_BOOTTIME seconds when it was granted
     expect_s: float | None
 
 
 @record
 class Ticket:
-    """A request that waits for its lease. Its order is (priority, highest first; arrival; job)."""
+    """A request that waits for its lease (the fields of :class:`Request`), and who waits."""
 
     job: str
     name: str
-    command: str
+    command: str  # as in Lease
     pid: int
     pid_start: int
     boot_id: str
     uid: int
+    inside: tuple[str, ...]  # the jobs around it, which hold on to their leases while it waits
     priority: int
-    arrived_s: float  # CLOCK_BOOTTIME seconds
+    arrived_s: float
     gpus: int
+    gpu_choice: tuple[str, ...]
+    vram_mib: int | None
+    margin_mib: int
     cpu_slots: int
+    cpu_limit: int
     expect_s: float | None
 
 
@@ -180,7 +211,10 @@ class Outcome:
     unit: str
     slice: str
     gpus: tuple[str, ...]
+    vram_mib: int | None  # declared for each of gpus; None: whole GPUs, or none
+    vram_peak_mib: tuple[int, ...]  # the most that was seen in use, in the order of gpus; () unknown
     cpu_slots: int
+    forced: int  # 1: it waited too long and ran without its lease being free
     uid: int
     reason: Reason
     exit_code: int  # what slicer itself exits with

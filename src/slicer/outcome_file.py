@@ -27,6 +27,7 @@ def outcome_json(outcome: Outcome) -> dict[str, Any]:
     data = as_dict(outcome)
     data["usage"] = {name: _json_value(value) for name, value in as_dict(outcome.usage).items()}
     data["unit"] = outcome.unit or None
+    data["forced"] = bool(outcome.forced)
     return {name: _json_value(value) for name, value in data.items()}
 
 

@@ -1,83 +1,195 @@
-"""Who gets what: a pure decision over one snapshot of the ledger.
+"""Who gets what: a pure decision over one snapshot of the ledger and the GPUs.
 
-Semantics: GPUs are exclusive here, CPU slots are counted. A request takes all that it asks for at once or
-nothing. Tickets ahead of it go first: what they could take now is set aside for them, and one that is
-blocked keeps whatever is free of the kinds it wants, so that smaller requests behind it cannot starve it.
+A request takes all that it asks for at once, or nothing. Requests are gone through in their order, and what
+fits is granted. One that is blocked holds nothing back at first, so that smaller ones behind it may pass
+(backfill); once it has waited for ``Policy.reserve_after_s`` it gets a reservation: what it needs is kept
+from all behind it as it becomes free. So it starts at the latest when the leases of that moment have ended
+(those ahead of it, which came first or count more, apart).
 """
 
 from __future__ import annotations
 
 from slicer.record import record
+from slicer.room import NEVER, Room, is_used_by_others, need_mib, will_do
+from slicer.room import Device as Device
+from slicer.room import Policy as Policy
+from slicer.room import headroom as headroom
+from slicer.room import is_idle as is_idle
+from slicer.room import reserved_mib as reserved_mib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Literal
 
-    from slicer.model import Lease, Request, Ticket
+    from slicer.model import Lease, Ticket
+    from slicer.room import Wants
 
     Kind = Literal["gpu", "cpu"]
 
 
 @record
-class Inventory:
-    """What this machine has to give: GPUs by UUID in PCI order, and the number of CPU slots."""
+class Verdict:
+    """``grants``: the GPUs of each job that can go now (none for CPU jobs), in the order of the queue.
+    ``reserving``: the jobs that are blocked and for which something is kept.
+    """
 
-    gpus: tuple[str, ...]
-    cpu_slots: int
-
-
-@record
-class Granted:
-    gpus: tuple[str, ...]
-    cpu_slots: int
+    grants: dict[str, tuple[str, ...]]
+    reserving: tuple[str, ...]
 
 
 @record
 class Busy:
-    """``holders`` have what is missing; empty when only earlier tickets stand in the way."""
+    """Why a request was not granted."""
 
     kind: Kind
-    holders: tuple[Lease, ...]
-    ahead: int  # tickets that go first
+    holders: tuple[Lease, ...]  # have what is missing
+    ahead: int  # requests that go first
+    foreign: tuple[str, ...]  # the GPUs that processes of no lease keep from it
+    reserved_for: str  # the job for which what is free is kept; "" for none
+    outsider: int = 0  # the process that holds the plain lock of scripts; 0 for none
 
 
 @record
 class Infeasible:
-    """Not even an empty machine could serve the request."""
+    """Not even an empty machine could serve the request.
 
-    kind: Kind
+    ``vram``: MiB wanted on each GPU, and of the smallest of those that it would have to take.
+    ``gpu-choice``: ``uuid`` is not there, of ``total`` that are.
+    """
+
+    kind: Literal["gpu", "cpu", "vram", "gpu-choice"]
     wanted: int
     total: int
-
-
-def free(inventory: Inventory, leases: Iterable[Lease]) -> tuple[tuple[str, ...], int]:
-    """The GPUs and the number of CPU slots that no lease holds."""
-    held = tuple(leases)
-    taken = {gpu for lease in held for gpu in lease.gpus}
-    slots = inventory.cpu_slots - sum(lease.cpu_slots for lease in held)
-    return tuple(gpu for gpu in inventory.gpus if gpu not in taken), max(0, slots)
+    uuid: str = ""
 
 
 def decide(
-    request: Request, inventory: Inventory, leases: tuple[Lease, ...], ahead: tuple[Ticket, ...]
-) -> Granted | Busy | Infeasible:
-    """Whether ``request`` may have its lease now, given the tickets ``ahead`` of it in their order."""
-    if request.gpus > len(inventory.gpus):
-        return Infeasible("gpu", request.gpus, len(inventory.gpus))
-    if request.cpu_slots > inventory.cpu_slots:
-        return Infeasible("cpu", request.cpu_slots, inventory.cpu_slots)
-    gpus, slots = free(inventory, leases)
-    for ticket in ahead:
-        fits = ticket.gpus <= len(gpus) and ticket.cpu_slots <= slots
-        # A blocked ticket keeps what is free of the kinds it wants; other kinds pass it by.
-        gpus = gpus[ticket.gpus if fits else len(gpus) if ticket.gpus else 0 :]
-        slots -= ticket.cpu_slots if fits else slots if ticket.cpu_slots else 0
-    if request.gpus > len(gpus):
-        return Busy("gpu", tuple(lease for lease in leases if lease.gpus), len(ahead))
-    if request.cpu_slots > slots:
-        return Busy("cpu", tuple(lease for lease in leases if lease.cpu_slots), len(ahead))
-    return Granted(gpus[: request.gpus], request.cpu_slots)
+    queue: Sequence[Wants], devices: tuple[Device, ...] | None, leases: tuple[Lease, ...], policy: Policy,
+    now_s: float,
+) -> Verdict:  # fmt: skip
+    """Which requests of the queue, given in their order, can go now. Same input, same answer.
+
+    ``devices`` None: nobody has looked at the GPUs. Then only requests without GPUs are granted, and one
+    ahead of them that wants both sets its slots aside as if it could go.
+    """
+    room = Room(devices, leases, policy, now_s, _most_slots(queue))
+    return _go_through(queue, room, now_s - policy.reserve_after_s)
+
+
+def _go_through(queue: Sequence[Wants], room: Room, overdue_s: float) -> Verdict:
+    """Serve the queue from the room. Those who arrived by ``overdue_s`` get a reservation when blocked."""
+    grants: dict[str, tuple[str, ...]] = {}
+    reserving: list[str] = []
+    for request in queue:
+        if request.gpus and not room.sees_gpus:
+            room.set_aside(request.cpu_slots)
+            continue
+        gpus = None if room.is_spent and (request.gpus or request.cpu_slots) else room.fit(request)
+        if gpus is not None:
+            room.take(request, gpus)
+            grants[request.job] = gpus
+        elif request.arrived_s <= overdue_s and room.reserve(request):
+            reserving.append(request.job)
+    return Verdict(grants, tuple(reserving))
+
+
+def _most_slots(queue: Sequence[Wants]) -> int:
+    return max([request.cpu_limit for request in queue], default=0)
+
+
+def infeasible(request: Wants, devices: tuple[Device, ...] | None) -> Infeasible | None:
+    """Why not even an empty machine could serve the request; None when it could (or nobody has looked)."""
+    if request.cpu_slots > request.cpu_limit:
+        return Infeasible("cpu", request.cpu_slots, request.cpu_limit)
+    if not request.gpus or devices is None:
+        return None
+    known = {device.uuid for device in devices}
+    for uuid in request.gpu_choice:
+        if uuid not in known:
+            return Infeasible("gpu-choice", request.gpus, len(known), uuid)
+    pool = [device for device in devices if will_do(request, device.uuid)]
+    if request.gpus > len(pool):
+        return Infeasible("gpu", request.gpus, len(pool))
+    need = need_mib(request)
+    if need is not None:
+        sizes = sorted((device.total_mib for device in pool), reverse=True)
+        if sizes[request.gpus - 1] < need:
+            return Infeasible("vram", need, sizes[request.gpus - 1])
+    return None
+
+
+def explain(
+    request: Wants, queue: Sequence[Wants], devices: tuple[Device, ...] | None, leases: tuple[Lease, ...],
+    policy: Policy, now_s: float,
+) -> Busy:  # fmt: skip
+    """What stands in the way of a request of the queue that was not granted."""
+    jobs = [each.job for each in queue]
+    ahead = jobs.index(request.job) if request.job in jobs else len(jobs)
+    kept_for = _kept_for(request, queue[:ahead], devices, leases, policy, now_s)
+    alone = Room(devices, leases, policy, now_s, request.cpu_limit)
+    if request.gpus and alone.fit_gpus(request) is None:
+        foreign = tuple(
+            device.uuid
+            for device in devices or ()
+            if will_do(request, device.uuid) and is_used_by_others(device, policy)
+        )
+        return Busy("gpu", gpu_holders(request, leases), ahead, foreign, kept_for)
+    if not alone.has_slots(request):
+        return Busy("cpu", tuple(lease for lease in leases if lease.cpu_slots), ahead, (), kept_for)
+    return Busy("gpu" if request.gpus else "cpu", (), ahead, (), kept_for)
+
+
+def gpu_holders(request: Wants, leases: Iterable[Lease]) -> tuple[Lease, ...]:
+    """The leases on GPUs that would do for the request."""
+    return tuple(lease for lease in leases if any(will_do(request, uuid) for uuid in lease.gpus))
+
+
+def _kept_for(
+    request: Wants, ahead: Sequence[Wants], devices: tuple[Device, ...] | None, leases: tuple[Lease, ...],
+    policy: Policy, now_s: float,
+) -> str:  # fmt: skip
+    """The first job ahead of the request for which something is kept that the request could use."""
+    room = Room(devices, leases, policy, now_s, max(_most_slots(ahead), request.cpu_limit))
+    _go_through(ahead, room, now_s - policy.reserve_after_s)
+    for what, job in room.kept_for.items():
+        if (request.gpus and will_do(request, what)) if what else request.cpu_slots:
+            return job
+    return ""
+
+
+def roomiest(
+    request: Wants, devices: tuple[Device, ...] | None, leases: tuple[Lease, ...], policy: Policy
+) -> tuple[str, ...]:
+    """The GPUs for a request that does not wait any longer though it fits nowhere: those with most room."""
+    rooms = {
+        device.uuid: headroom(device, leases, policy)
+        for device in devices or ()
+        if will_do(request, device.uuid)
+    }
+    ranked = sorted(rooms, key=lambda uuid: NEVER if (room := rooms[uuid]) is None else -room)
+    chosen = ranked[: request.gpus]
+    return tuple(uuid for uuid in rooms if uuid in chosen)
+
+
+def forecast(
+    queue: Sequence[Wants], expected: Mapping[str, float | None], devices: tuple[Device, ...] | None,
+    leases: tuple[Lease, ...], policy: Policy, now_s: float,
+) -> dict[str, float | None]:  # fmt: skip
+    """In how many seconds each request of the queue is expected to start: see :mod:`slicer.foresight`."""
+    from slicer import foresight  # only for who looks ahead
+
+    return foresight.forecast(queue, expected, devices, leases, policy, now_s)
+
+
+def deadlocked(
+    request: Wants, inside: tuple[str, ...], queue: Sequence[Ticket], devices: tuple[Device, ...] | None,
+    leases: tuple[Lease, ...], policy: Policy, now_s: float,
+) -> tuple[str, ...]:  # fmt: skip
+    """The jobs for which ``request`` would wait for ever; () for none: see :mod:`slicer.foresight`."""
+    from slicer import foresight
+
+    return foresight.deadlocked(request, inside, queue, devices, leases, policy, now_s)
 
 
 def expected_remaining(lease: Lease, now_s: float) -> float | None:

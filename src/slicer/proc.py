@@ -43,6 +43,21 @@ def start_time(pid: int) -> int | None:
     return int(fields[19]) if fields and fields[0] not in "ZX" else None
 
 
+def command_line(pid: int) -> tuple[str, ...]:
+    """The arguments of a process; empty when it is gone or a kernel thread."""
+    try:
+        text = read_text(f"/proc/{pid}/cmdline")
+    except (FileNotFoundError, ProcessLookupError):
+        return ()
+    return tuple(text.split("\0")[:-1])
+
+
+def is_stopped(pid: int, started: int) -> bool:
+    """Whether the process of this pid and start time is stopped (Ctrl-Z), and so does nothing."""
+    fields = _stat(pid)
+    return bool(fields) and fields[0] in "Tt" and int(fields[19]) == started
+
+
 def parent(pid: int) -> int:
     """The parent's pid, or 0 when the process is gone or is the first of its namespace."""
     fields = _stat(pid)

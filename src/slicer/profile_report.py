@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from slicer.profiles import NO_OVERRIDES, Config, Overrides, builtin_profiles, default_slots
-from slicer.quantity import duration_text, format_cpus, format_size
+from slicer.profiles import (
+    NO_OVERRIDES,
+    POLICY_SETTINGS,
+    Config,
+    Overrides,
+    builtin_profiles,
+    default_slots,
+)
+from slicer.quantity import duration_text, format_cpus, format_size, percent_text, size_text
 from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slicer.model import Host
+    from slicer.model import Host, Profile
+
+# What a profile wants of the ledger, spelled as in a file.
+NEEDS = ("gpus", "gpu", "vram", "margin", "cpu_slots", "priority", "max_wait", "then")
 
 
 @record
@@ -59,6 +69,10 @@ def general_settings(config: Config) -> tuple[Setting, ...]:
         "default_profile": config.default_profile,
         "slots.cpu": str(config.slots_cpu),
         "compat_gpu_lock": config.compat_gpu_lock or "none",
+        "gpu.idle_threshold": size_text(config.policy.idle_threshold_mib << 20),
+        "gpu.margin": size_text(config.margin_mib << 20),
+        "gpu.spike_buffer": percent_text(round(config.policy.spike_buffer * 10_000)),
+        "waiting.reserve_after": _duration(config.policy.reserve_after_s),
     }
     return tuple(Setting(name, value, config.sources[name]) for name, value in values.items())
 
@@ -66,21 +80,44 @@ def general_settings(config: Config) -> tuple[Setting, ...]:
 def settings(
     config: Config, name: str | None = None, overrides: Overrides = NO_OVERRIDES
 ) -> tuple[Setting, ...]:
-    """Every value of a profile with its source; raises what :meth:`Config.profile` raises."""
+    """Every value of a profile with its source, but for what it says nothing of and no limit is.
+
+    Raises what :meth:`Config.profile` raises.
+    """
     profile = config.profile(name, overrides)
-    limit = "infinity" if profile.timeout_s is None else duration_text(round(profile.timeout_s * 1e6))
     rows = [
         ("description", profile.description, "description"),
         ("slice", profile.slice, "slice"),
-        ("gpus", str(profile.gpus), "gpus"),
-        ("cpu_slots", str(profile.cpu_slots), "cpu_slots"),
+        *_needs(profile),
         ("threads", str(profile.threads), "threads"),
-        ("timeout", limit, "timeout_s"),
+        ("timeout", _duration(profile.timeout_s), "timeout_s"),
         ("linger", "true" if profile.linger else "false", "linger"),
     ]
     rows += [(each.name, ", ".join(each.text.split("\n")), each.name) for each in profile.properties.values()]
     rows += [(f"env.{variable}", value, f"env.{variable}") for variable, value in profile.env.items()]
     return tuple(Setting(shown, value, profile.sources[key]) for shown, value, key in rows)
+
+
+def _needs(profile: Profile) -> list[tuple[str, str, str]]:
+    """Names, values and the keys of their sources; GPUs and CPU slots always, the rest where it is said."""
+    rows = [("gpus", str(profile.gpus), "gpus")]
+    if profile.gpu_choice:
+        rows.append(("gpu", ",".join(profile.gpu_choice), "gpu_choice"))
+    if profile.vram_mib is not None:
+        rows.append(("vram", size_text(profile.vram_mib << 20), "vram_mib"))
+        rows.append(("margin", size_text(profile.margin_mib << 20), "margin_mib"))
+    rows.append(("cpu_slots", str(profile.cpu_slots), "cpu_slots"))
+    if profile.sources["priority"] != "default":
+        rows.append(("priority", str(profile.priority), "priority"))
+    if profile.sources["max_wait_s"] != "default":
+        rows.append(("max_wait", _duration(profile.max_wait_s), "max_wait_s"))
+    if profile.then is not None:
+        rows.append(("then", profile.then, "then"))
+    return rows
+
+
+def _duration(seconds: float | None) -> str:
+    return "infinity" if seconds is None else duration_text(round(seconds * 1e6))
 
 
 _HEAD = """\
@@ -99,14 +136,18 @@ _TAIL = """\
 #   [profiles.train]
 #   inherits = "gpu"
 #   memory_max = "80%"                      # of this machine's memory
+#   vram = "20G"                            # on each GPU, shared with who fits; without it whole GPUs
+#   gpu = [0, 1]                            # these GPUs; with gpus = 1 one of them
+#   priority = 10                           # -100 to 100: of those who wait, the highest is first
+#   max_wait = "2h"                         # then = "fail" or "run" says what follows
 #   timeout = "12h"
 #   threads = 8                             # "auto": as many as CPUs that the limits leave
 #   env = {{ WANDB_MODE = "offline", TERM = false }}   # false: not what the parent sets
 #
-# Other keys: linger, cpu_quota_period, allowed_cpus, memory_swap_max, tasks_max, device_allow, and every
-# other resource property of systemd in this spelling (MemorySwapMax is memory_swap_max).
+# Other keys: margin, linger, cpu_quota_period, allowed_cpus, memory_swap_max, tasks_max, device_allow, and
+# every other resource property of systemd in this spelling (MemorySwapMax is memory_swap_max).
 #
-# Hold this file's lock too with a whole GPU, for scripts that use flock(1) on it:
+# Hold this file's lock too with a lease on a GPU, for scripts that use flock(1) on it:
 #   compat_gpu_lock = "/tmp/gpu.lock"       # must stand above the first [table]
 """
 
@@ -119,6 +160,10 @@ _COMMENTS = {
     "memory_max": "killed above this",
     "threads": "OMP_NUM_THREADS and its kin",
     "gpus": "whole GPUs",
+    "gpu.idle_threshold": "a GPU of which less is used counts as idle",
+    "gpu.margin": "kept free beside the vram that a job wants",
+    "gpu.spike_buffer": "what other programs may use beyond their peak",
+    "waiting.reserve_after": "passed over for longer, a job is the next to start",
 }
 
 
@@ -133,6 +178,13 @@ def default_config_text(host: Host) -> str:
         "#[slots]",
         _line("cpu", slots, "heavy CPU jobs at a time"),
     ]
+    table_of = ""
+    for name, value in POLICY_SETTINGS.items():
+        table_name, _, key = name.partition(".")
+        if table_name != table_of:
+            lines += ["", f"#[{table_name}]"]
+            table_of = table_name
+        lines.append(_line(key, value, _COMMENTS[name]))
     for name, table in builtin_profiles(host, slots).items():
         lines += ["", f"#[profiles.{name}]"]
         lines += [_line(key, value, _COMMENTS.get(key, "")) for key, value in table.items()]

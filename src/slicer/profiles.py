@@ -10,10 +10,12 @@ from __future__ import annotations
 import os
 
 from slicer import config_schema as schema
+from slicer import config_values as values
 from slicer import quantity
 from slicer.config import SYSTEM_DIR, Layer, read_files, store
 from slicer.errors import ConfigError, SlicerError, UnknownProfile, UsageError
 from slicer.model import Host, Profile
+from slicer.placement import Policy
 from slicer.properties import find, split_assignment, takes_list
 from slicer.record import record, replace
 
@@ -22,9 +24,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from slicer.config_schema import Entry
+    from slicer.config_values import Entry
 
 DEFAULT_PROFILE = "light"
+
+# How jobs share GPUs and take turns, unless a file says otherwise.
+POLICY_SETTINGS = {
+    "gpu.idle_threshold": "200M",
+    "gpu.margin": "512M",
+    "gpu.spike_buffer": "10%",
+    "waiting.reserve_after": "5m",
+}
 
 # Each name is read by a library that people run; those that read another's (PyTorch, NumPy, SciPy,
 # scikit-learn and Arrow read OMP's, MKL's and OpenBLAS's) need none of their own.
@@ -121,23 +131,38 @@ def _share(machine: Host, percent: int, slots: int) -> str:
 class Overrides:
     """What the command line of ``slicer run`` says over the profile; None: nothing.
 
-    ``timeout`` is a duration as the user wrote it, ``assignments`` the ``NAME=VALUE`` of each ``--set``.
+    ``timeout`` and ``max_wait`` are durations, ``vram`` and ``margin`` sizes as the user wrote them, ``gpu``
+    is a list of GPUs, ``assignments`` the ``NAME=VALUE`` of each ``--set``.
     """
 
     gpus: int | str | None = None
     timeout: str | None = None
     linger: bool | None = None
     assignments: tuple[str, ...] = ()
+    gpu: str | None = None
+    vram: str | None = None
+    margin: str | None = None
+    cpu_slots: int | str | None = None
+    priority: int | str | None = None
+    max_wait: str | None = None
+    then: str | None = None
 
 
 NO_OVERRIDES = Overrides()
+
+
+def without_limits(profile: Profile, overrides: Overrides) -> Profile:
+    """What ``slicer hold`` takes of a profile: its needs, and a time limit only from the command line."""
+    timeout_s = profile.timeout_s if overrides.timeout is not None else None
+    return replace(profile, timeout_s=timeout_s, env={}, properties={})
 
 
 @record
 class Config:
     """All configuration, ready to make profiles. ``sources`` names the origin of the settings here.
 
-    ``warnings`` are lines for the user. ``compat_gpu_lock`` is "" when not set.
+    ``warnings`` are lines for the user. ``compat_gpu_lock`` is "" when not set. ``margin_mib`` is the default
+    of profiles that want memory on GPUs.
     """
 
     host: Host
@@ -148,6 +173,8 @@ class Config:
     sources: dict[str, str]
     warnings: tuple[str, ...]
     layers: tuple[Layer, ...]  # the built-in profiles first
+    margin_mib: int
+    policy: Policy
 
     def names(self) -> tuple[str, ...]:
         """The names of all profiles, in alphabetical order."""
@@ -161,7 +188,8 @@ class Config:
         chosen = name if name is not None else self.default_profile
         entries = self._entries(chosen, explicit=name is not None)
         _override(entries, overrides)
-        return schema.build(chosen, entries, self.host, self.threads)
+        margin = self.margin_mib, self.sources["gpu.margin"]
+        return schema.build(chosen, entries, self.host, self.threads, margin)
 
     def chain(self, name: str) -> tuple[str, ...]:
         """The profile and those it inherits from, nearest first. Raises ConfigError for a circle."""
@@ -190,11 +218,8 @@ class Config:
             )
         entries: dict[str, Entry] = {}
         for ancestor in reversed(self.chain(name)):
-            for key, entry in self._table(ancestor).items():
-                if key.startswith("env.") and entry[0] is False:
-                    entries.pop(key, None)
-                elif key != "inherits":
-                    entries[key] = entry
+            schema.lay(entries, self._table(ancestor))
+        entries.pop("inherits", None)
         return entries
 
     def _table(self, name: str) -> dict[str, Entry]:
@@ -220,6 +245,11 @@ def _circle(found: list[str], again: str) -> str:
     return f"profiles inherit in a circle: {' -> '.join([*found[found.index(again) :], again])}"
 
 
+_OPTIONS = (
+    "gpus", "gpu", "vram", "margin", "cpu_slots", "priority", "max_wait", "then", "timeout", "linger",
+)  # fmt: skip
+
+
 def _override(entries: dict[str, Entry], overrides: Overrides) -> None:
     for assignment in overrides.assignments:
         name, text = split_assignment(assignment, "--set")
@@ -231,14 +261,14 @@ def _override(entries: dict[str, Entry], overrides: Overrides) -> None:
         if earlier and earlier[1] == "--set" and takes_list(name):
             text = f"{earlier[0]}\n{text}"
         entries[key] = (text, "--set", UsageError)
-    if overrides.timeout is not None:
-        if "timeout" in entries and entries["timeout"][1] == "--set":
-            raise UsageError("--timeout and --set RuntimeMaxSec= are the same limit", hint="give one of them")
-        entries["timeout"] = (overrides.timeout, "--timeout", UsageError)
-    if overrides.gpus is not None:
-        entries["gpus"] = (overrides.gpus, "--gpus", UsageError)
-    if overrides.linger is not None:
-        entries["linger"] = (overrides.linger, "--linger", UsageError)
+    if overrides.timeout is not None and "timeout" in entries and entries["timeout"][1] == "--set":
+        raise UsageError("--timeout and --set RuntimeMaxSec= are the same limit", hint="give one of them")
+    said: dict[str, Entry] = {}
+    for key in _OPTIONS:
+        value = getattr(overrides, key)
+        if value is not None:
+            said[key] = (value, "--" + key.replace("_", "-"), UsageError)
+    schema.lay(entries, said)
 
 
 def load(environ: Mapping[str, str], machine: Host, *, system_dir: str = SYSTEM_DIR) -> Config:
@@ -266,12 +296,15 @@ def _config(
         "default_profile": (DEFAULT_PROFILE, "built-in", ConfigError),
         "compat_gpu_lock": ("", "built-in", ConfigError),
     }
+    for name, value in POLICY_SETTINGS.items():
+        settings[name] = (value, "built-in", ConfigError)
     for layer in layers:
         schema.merge_settings(settings, layer)
-    if environ.get("CPU_RUN_SLOTS"):
-        settings["slots.cpu"] = (environ["CPU_RUN_SLOTS"], "CPU_RUN_SLOTS", UsageError)
+    for variable, name in (("CPU_RUN_SLOTS", "slots.cpu"), ("GPU_LOCK_PATH", "compat_gpu_lock")):
+        if environ.get(variable):
+            settings[name] = (environ[variable], variable, UsageError)
     threads = environ.get("CPU_RUN_THREADS")
-    slots = schema.count(settings["slots.cpu"], "slots.cpu", lowest=1)
+    slots = values.count(settings["slots.cpu"], "slots.cpu", lowest=1)
     builtin = tuple(
         Layer(f"built-in {name}", {"profiles": {name: table}}, {})
         for name, table in builtin_profiles(machine, slots).items()
@@ -279,12 +312,27 @@ def _config(
     return Config(
         machine,
         slots,
-        schema.text(settings["default_profile"], "default_profile"),
-        schema.lock_path(settings["compat_gpu_lock"]),
-        schema.count((threads, "CPU_RUN_THREADS", UsageError), "threads", lowest=1) if threads else None,
+        values.text(settings["default_profile"], "default_profile"),
+        values.lock_path(settings["compat_gpu_lock"]),
+        values.count((threads, "CPU_RUN_THREADS", UsageError), "threads", lowest=1) if threads else None,
         {name: source for name, (_, source, _) in settings.items()},
         warnings,
         builtin + layers,
+        values.mib(settings["gpu.margin"], "gpu.margin"),
+        _policy(settings),
+    )
+
+
+def _policy(settings: dict[str, Entry]) -> Policy:
+    reserve_after = settings["waiting.reserve_after"]
+    after_s = values.seconds(reserve_after, "waiting.reserve_after")
+    if after_s is None:
+        message = "there must be an end to being passed over"
+        raise values.refuse(reserve_after, "waiting.reserve_after", message, 'the default is "5m"')
+    return Policy(
+        idle_threshold_mib=values.mib(settings["gpu.idle_threshold"], "gpu.idle_threshold"),
+        spike_buffer=values.fraction(settings["gpu.spike_buffer"], "gpu.spike_buffer"),
+        reserve_after_s=after_s,
     )
 
 

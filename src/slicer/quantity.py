@@ -20,6 +20,7 @@ MAX_CPU = 8191  # the largest NR_CPUS that a kernel can be built with, minus one
 MAX_CORES_PERCENT = 1_000_000  # 10,000 CPUs; a larger quota is a slip of the keyboard
 
 _SIZE = 'a size such as "8G", "512M" or "infinity"'
+MIB_TEXT = 'a size such as "8G" or "500M"'
 _PERCENT = 'a percentage such as "50%"'
 _CPUS = 'a CPU list such as "0-3,8"'
 _DURATION = 'a duration such as "90s", "15m", "1h30m" or "infinity"'
@@ -81,29 +82,41 @@ def _number(text: str, start: int, full: str, expected: str) -> tuple[int, int, 
     return int(whole + fraction), 10 ** len(fraction), end
 
 
-def parse_size(text: str, *, base: int = 1024) -> int:
+def parse_size(text: str, *, base: int = 1024, what: str = _SIZE) -> int:
     """A number of bytes (or of operations) from ``8G``, ``1.5GiB``, ``512``; ``infinity`` is INFINITY.
 
     K, M, G, T, P, E count in ``base`` (1024 as systemd's memory limits, 1000 as its IO limits), KiB, MiB,
     ... always in 1024. ``GB`` and ``Gb`` mean different things to different people and are refused.
+    ``what`` says in the error what was expected.
     """
     stripped = text.strip()
     if stripped == "infinity":
         return INFINITY
-    mantissa, divisor, end = _number(stripped, 0, text, _SIZE)
+    mantissa, divisor, end = _number(stripped, 0, text, what)
     unit = stripped[end:].strip()
     factor = _size_factor(unit, base)
     if factor is None:
         why = f"unknown unit {unit!r:.20}"
         if unit[:1].upper() in _IEC and unit[1:] in ("B", "b"):
             why = f'"{unit}" is ambiguous, write "{unit[0].upper()}" or "{unit[0].upper()}iB"'
-        raise _refuse(text, _SIZE, why)
+        raise _refuse(text, what, why)
     if factor == 1 and divisor != 1:
-        raise _refuse(text, _SIZE, "there is no fraction of a byte")
+        raise _refuse(text, what, "there is no fraction of a byte")
     value = mantissa * factor // divisor
     if value >= _TOO_BIG:
-        raise _refuse(text, _SIZE, "it is absurdly large")
+        raise _refuse(text, what, "it is absurdly large")
     return value
+
+
+def parse_mib(text: str) -> int:
+    """A size in whole MiB, rounded up: ``8G`` is 8192. A bare number could mean bytes or MiB: refused."""
+    stripped = text.strip()
+    if stripped == "infinity":
+        raise _refuse(text, MIB_TEXT)
+    size = parse_size(text, what=MIB_TEXT)
+    if size and stripped[-1] in _DIGITS:
+        raise _refuse(text, MIB_TEXT, f'the unit is missing, write "{stripped}M"')
+    return -(-size >> 20)
 
 
 def _size_factor(unit: str, base: int) -> int | None:
@@ -301,6 +314,18 @@ def parse_count(text: str, *, lowest: int, highest: int, what: str) -> int:
     value = int(stripped) if len(stripped) <= _LONGEST else highest + 1
     if not lowest <= value <= highest:
         raise _refuse(text, what, f"it must be {lowest} to {highest}")
+    return value
+
+
+def parse_integer(text: str, *, lowest: int, highest: int, what: str) -> int:
+    """A whole number that may be negative; ``what`` says in the error what was expected."""
+    stripped = text.strip()
+    digits = stripped[1:] if stripped[:1] in ("-", "+") else stripped
+    if not (digits.isascii() and digits.isdigit()):
+        raise _refuse(text, what)
+    value = int(stripped) if len(digits) <= _LONGEST else highest + 1
+    if not lowest <= value <= highest:
+        raise _refuse(text, what)
     return value
 
 

@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from slicer.model import Lease, Profile
+    from slicer.model import Lease
 
 
 @record
@@ -23,6 +23,15 @@ class Held:
     @property
     def gpus(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(gpu for lease in self.leases for gpu in lease.gpus))
+
+    def gpus_for(self, vram_mib: int | None) -> tuple[str, ...]:
+        """The GPUs held that serve a job which wants so much of each (None: the whole of them)."""
+        covering = [
+            lease
+            for lease in self.leases
+            if lease.vram_mib is None or (vram_mib is not None and vram_mib <= lease.vram_mib)
+        ]
+        return tuple(dict.fromkeys(gpu for lease in covering for gpu in lease.gpus))
 
     @property
     def cpu_slots(self) -> int:
@@ -58,11 +67,13 @@ def around(
     return Held(found, foreign)
 
 
-def missing(profile: Profile, held: Held, skip_gpu_lock: bool) -> tuple[int, int]:
-    """The GPUs and CPU slots that the profile needs beyond what is held already."""
+def missing(
+    gpus: int, vram_mib: int | None, cpu_slots: int, held: Held, skip_gpu_lock: bool
+) -> tuple[int, int]:
+    """The GPUs and CPU slots that are needed beyond what is held; ``vram_mib`` as in a profile."""
     covered = skip_gpu_lock or held.foreign_gpu
-    gpus = 0 if covered else max(0, profile.gpus - len(held.gpus))
-    return gpus, max(0, profile.cpu_slots - held.cpu_slots)
+    more_gpus = 0 if covered else max(0, gpus - len(held.gpus_for(vram_mib)))
+    return more_gpus, max(0, cpu_slots - held.cpu_slots)
 
 
 def skips_gpu_lock(environ: Mapping[str, str]) -> bool:

@@ -70,14 +70,21 @@ def _properties(profile: Profile) -> tuple[Property, ...]:
     return tuple(chosen)
 
 
+def visible_gpus(gpus: tuple[str, ...]) -> dict[str, str]:
+    """The variables that show CUDA these GPUs and no others, and older wrappers that they are held."""
+    if not gpus:
+        return {}
+    return {
+        "CUDA_VISIBLE_DEVICES": ",".join(gpus),
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "GPU_LOCK_HELD": "1",
+    }
+
+
 def gpu_environment(profile: Profile, gpus: tuple[str, ...], skip_gpu_lock: bool) -> dict[str, str]:
     """Which GPUs the command sees: its lease's, none in cpu.slice; untouched when the lock is skipped."""
     if gpus:
-        return {
-            "CUDA_VISIBLE_DEVICES": ",".join(gpus),
-            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            "GPU_LOCK_HELD": "1",
-        }
+        return visible_gpus(gpus)
     if skip_gpu_lock or profile.gpus:
         return {}
     return {"CUDA_VISIBLE_DEVICES": ""} if profile.slice == "cpu" else {}

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 SYSTEM_DIR = "/run/slicer"
 GROUP = "slicer"
+VERSION = 2  # of what is in the directory; a slicer touches none of another version
+FOLDERS = ("leases", "tickets", "bells")
 _HINT = "set SLICER_STATE_DIR to a directory of your own"
 
 
@@ -31,7 +33,10 @@ class StateDir:
 
 
 def locate(environ: Mapping[str, str], uid: int) -> StateDir:
-    """The state directory for this user, created when missing. Raises StateError when none can be had."""
+    """The state directory for this user, created when missing.
+
+    Raises StateError when none can be had, or when a slicer of another version uses it.
+    """
     path = where(environ, uid)
     return StateDir(_prepare(path), path == SYSTEM_DIR)
 
@@ -57,7 +62,7 @@ def _private(environ: Mapping[str, str], uid: int) -> str:
 
 
 def _prepare(path: str) -> str:
-    for directory in (path, f"{path}/leases", f"{path}/tickets"):
+    for directory in (path, *(f"{path}/{folder}" for folder in FOLDERS)):
         try:
             os.mkdir(directory, 0o700)
         except FileExistsError:
@@ -68,7 +73,32 @@ def _prepare(path: str) -> str:
             if path == SYSTEM_DIR and os.geteuid() == 0:
                 _share(directory)
         _check_directory(directory)
+    if read_version(path) != version_line():
+        from slicer import statedir_version
+
+        statedir_version.settle(path)
     return path
+
+
+def version_line() -> bytes:
+    """What the file ``version`` in a state directory of this slicer says."""
+    return b"%d\n" % VERSION
+
+
+def read_version(path: str) -> bytes:
+    """The beginning of the file ``version``; empty where there is none. Raises StateError."""
+    name = f"{path}/version"
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise _not_opened(name, error) from error
+    try:
+        check_file(fd, name)
+        return os.read(fd, 64)
+    finally:
+        os.close(fd)
 
 
 def _share(directory: str) -> None:
@@ -99,6 +129,12 @@ def _unusable(path: str, error: OSError) -> StateError:
     return StateError(f"cannot be used: {error.strerror}", where=path, hint=_HINT)
 
 
+def _not_opened(path: str, error: OSError) -> StateError:
+    if error.errno == errno.ELOOP:
+        return StateError("is a symbolic link; not followed", where=path, hint="remove it")
+    return _unusable(path, error)
+
+
 def first_time(directory: StateDir, what: str) -> bool:
     """Whether this is the first call for ``what`` since the directory was made (a boot, mostly)."""
     try:
@@ -126,8 +162,7 @@ def open_lock(path: str) -> int:
             # Not O_CREAT in one go: in a sticky directory that is refused for others' files, even for root.
             fd = os.open(path, flags | os.O_CREAT, 0o660)
     except OSError as error:
-        what = "is a symbolic link; not followed" if error.errno == errno.ELOOP else None
-        raise StateError(what, where=path, hint="remove it") if what else _unusable(path, error) from error
+        raise _not_opened(path, error) from error
     try:
         info = check_file(fd, path)
     except StateError:

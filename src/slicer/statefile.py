@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     _T = TypeVar("_T")
 
 VERSION = 1
+END = b"\nEND=\n"  # the last line of every file
 
 
 class TornFile(ValueError):
@@ -31,7 +32,7 @@ def _encode_value(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, tuple):
-        return ",".join(value)
+        return ",".join(map(str, value))
     return _escape(value) if isinstance(value, str) else repr(value)
 
 
@@ -47,6 +48,8 @@ def _decode_value(text: str, annotation: str) -> Any:
             return int(text) if text else None
         case "tuple[str, ...]":
             return tuple(text.split(",")) if text else ()
+        case "tuple[int, ...]":
+            return tuple(map(int, text.split(","))) if text else ()
         case _:
             return _unescape(text)
 
@@ -55,7 +58,7 @@ def encode(value: Any) -> bytes:
     """A record as bytes. The last line marks the end, so that a torn file can be told."""
     lines = [f"SLICER_{type(value).__name__.upper()}={VERSION}"]
     lines += [f"{name.upper()}={_encode_value(getattr(value, name))}" for name in value.__fields__]
-    return ("\n".join(lines) + "\nEND=\n").encode("utf-8", "surrogateescape")
+    return "\n".join(lines).encode("utf-8", "surrogateescape") + END
 
 
 def decode(kind: type[_T], data: bytes) -> _T:

@@ -189,16 +189,17 @@ def _open_and_signal(pid: int, started: int | None, uid: int, signo: int) -> int
 
 
 def _wait_until_gone(entry: Lease | Ticket, book: Ledger, deadline_s: float) -> bool:
-    def alive() -> tuple[Lease, ...] | None:
+    def is_alive() -> bool:
         seen = book.snapshot()
-        leases = tuple(lease for lease in seen.leases if lease.job == entry.job)
-        return leases if leases or any(ticket.job == entry.job for ticket in seen.tickets) else None
+        entries: tuple[Lease | Ticket, ...] = (*seen.leases, *seen.tickets)
+        return any(other.job == entry.job for other in entries)
 
     end = time.monotonic() + deadline_s
-    with LedgerWatch(book.directory.path) as watch:
-        while (holders := alive()) is not None:
+    with LedgerWatch(book.directory.path, ("leases", "tickets")) as watch:
+        while is_alive():
             left_s = end - time.monotonic()
             if left_s <= 0:
                 return False
-            watch.wait_for_change(holders, timeout_s=left_s)
+            if not watch.follow(book.orphans):
+                watch.wait(left_s)
     return True

@@ -11,27 +11,28 @@ it, or in the keeper, on another CPU.
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 import time
 
 from slicer import faults
-from slicer.errors import EX_NOT_FOUND, BackendError, CannotExecute, CommandNotFound
+from slicer.errors import BackendError
+from slicer.inner_half import ORDER_END, QUIT, RECORDED, STARTING, InnerHalf
 from slicer.job import Started, tell
+from slicer.ledger import HeldLease
 from slicer.signals import STOP, signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import NoReturn
+    from typing import Any, NoReturn
 
     from slicer.backend import Backend
-    from slicer.errors import SlicerError
     from slicer.job import Job
     from slicer.launch import Observer
-    from slicer.ledger import HeldLease
+    from slicer.ledger import Ledger
     from slicer.model import Outcome, Usage
     from slicer.report import Report
+    from slicer.vram_watch import JobWatch
 
     Said = tuple[Report, Usage]
 
@@ -49,130 +50,151 @@ _HARD_LIMITS = frozenset(
     | {"TasksMax"}
 )  # fmt: skip
 
-_SCOPE_DEADLINE_S = 5.0
-_STARTING = b"s"  # systemd is about to be asked for the scope
-_QUIT = b"q"  # there will be no scope
-_RECORDED = b"r"  # the outer half's word that the outcome is written down
+_QUIET_S = 1.0  # a job that has run for this long is not in anybody's way
 
 
-def run(job: Job, backend: Backend, held: HeldLease, observer: Observer, mask: frozenset[int]) -> Outcome:
-    """Start the job, wait for its end and give the lease back. Raises SlicerError when it never started.
-
-    ``mask`` is the signal mask that the command gets. What slicer forwards stays blocked afterwards: a
-    signal that came too late for the job must not change how slicer ends.
-    """
-    signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
+def _pipe() -> tuple[int, int]:
     try:
-        return _Supervisor(job, backend, held, observer, mask).run()
-    finally:
-        held.release()
-
-
-def execute(job: Job, backend: Backend, held: HeldLease, mask: frozenset[int]) -> NoReturn:
-    """``--exec``: become the command, inside the scope; the lease stays with it. Raises SlicerError."""
-    try:
-        name = backend.start(job.spec, os.getpid(), lambda: None)
-        held.update(cgroup=name)
-        backend.close()
-        tell(job, "started", command=" ".join(job.command))
-        os.set_inheritable(held.fd, True)
-        for signo in (signal.SIGPIPE, signal.SIGXFSZ):
-            signal.signal(signo, signal.SIG_DFL)  # Python ignores these two
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        try:
-            os.execve(job.program, job.command, job.env)
-        except OSError as error:
-            if error.errno != errno.ENOEXEC:
-                raise
-            os.execve("/bin/sh", ("/bin/sh", job.program, *job.command[1:]), job.env)
+        return os.pipe2(os.O_CLOEXEC)
     except OSError as error:
-        held.release()
-        raise _cannot_execute(job, error.errno or 0) from error
-    except BaseException:
-        held.release()
-        raise
+        raise BackendError(f"no pipe can be made: {error.strerror}", hint="see ulimit -n") from error
 
 
-def _cannot_execute(job: Job, exec_errno: int) -> SlicerError:
-    """The error for a command that the kernel would not execute (exit code 126 or 127)."""
-    from slicer.report import exec_exit
+class Supervisor:
+    """The outer half, and what the keeper inherits of it by the fork.
 
-    kind = CommandNotFound if exec_exit(exec_errno).code == EX_NOT_FOUND else CannotExecute
-    return kind(f"cannot execute: {os.strerror(exec_errno)}", where=job.program)
-
-
-class _Supervisor:
-    """The outer half, and what the keeper inherits of it by the fork."""
+    ``mask`` is the signal mask that the command gets.
+    """
 
     def __init__(
-        self, job: Job, backend: Backend, held: HeldLease, observer: Observer, mask: frozenset[int]
+        self, job: Job, backend: Backend, book: Ledger, observer: Observer, mask: frozenset[int]
     ) -> None:
         self._job = job
         self._backend = backend
-        self._held = held
+        self._book = book
         self._observer = observer
         self._mask = mask
         self._pid = os.getpid()
-        # Reports go up; "go" and "recorded" go down. Each side sees the other's death as end of file.
-        self._up_read, self._up_write = os.pipe2(os.O_CLOEXEC)
-        self._down_read, self._down_write = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(self._up_read, False)
+        self._keeper = 0
+        self._cgroup = ""
+        self._began = 0.0
         self._heard = b""
+        self._watch: JobWatch | None = None  # of the GPUs that are the job's own
 
-    def run(self) -> Outcome:
+    def prepare(self, descriptors: tuple[int, ...], foreign: tuple[int, ...] = ()) -> dict[str, Any]:
+        """Fork the keeper and have systemd put it into its scope: all that does not need the lease.
+
+        ``descriptors`` are those of the lease, or of the ticket that will become it; ``foreign`` are not for
+        the keeper. Returns what the lease should say. Raises BackendError; then nothing is left of it.
+        """
+        # Reports go up; "go" and "recorded" go down. Each side sees the other's death as end of file.
+        self._up_read, self._up_write = _pipe()
         try:
-            keeper = os.fork()
+            self._down_read, self._down_write = _pipe()
+        except BackendError:
+            os.close(self._up_read)
+            os.close(self._up_write)
+            raise
+        os.set_blocking(self._up_read, False)
+        try:
+            self._keeper = os.fork()
         except OSError as error:
             raise BackendError(f"cannot fork: {error.strerror}", hint="see ulimit -u and TasksMax") from error
-        if keeper == 0:
-            self._be_keeper()
+        if self._keeper == 0:
+            self._be_keeper(descriptors, foreign)
         faults.point("outer-forked")
         os.close(self._up_write)
         os.close(self._down_read)
         try:
-            started = self._start(keeper)
+            self._start()
+        except BaseException:
+            self.abandon()
+            raise
+        return {"cgroup": self._cgroup, "keeper": self._keeper}
+
+    def rest(self) -> None:
+        """The job has to wait, perhaps among hundreds: a bus has room for some 256 connections."""
+        self._backend.close()
+
+    def abandon(self) -> None:
+        """There will be no job: let the keeper leave, if there is one."""
+        if self._keeper:
+            self._say(QUIT)
+            os.waitpid(self._keeper, 0)
+            os.close(self._down_write)
+            os.close(self._up_read)
+            self._keeper = 0
+
+    def watch(self) -> int:
+        """A descriptor, to be closed by the caller, that becomes readable when the keeper dies."""
+        return os.pidfd_open(self._keeper)
+
+    def run(self, held: HeldLease, waited_s: float) -> Outcome:
+        """Start the command, wait for its end and give the lease back.
+
+        Raises SlicerError when it never started.
+        What slicer forwards stays blocked afterwards: a signal that came too late for the job must not change
+        how slicer ends.
+        """
+        signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
+        self._held = held
+        try:
+            return self._run(waited_s)
+        finally:
+            held.release()
+
+    def _run(self, waited_s: float) -> Outcome:
+        self._began = time.monotonic()
+        try:
+            if not self._keeper:
+                self._held.update(**self.prepare(self._held.descriptors))
+            faults.point("outer-updated-lease")
+            started = Started(self._cgroup, time.time(), self._began, waited_s)
             self._let_go(started)
         except BaseException:
-            self._say(_QUIT)  # the keeper leaves without having started anything
-            os.waitpid(keeper, 0)
-            os.close(self._down_write)
+            self.abandon()
             raise
-        tell(self._job, "started", command=" ".join(self._job.command))
+        self._tell_start(waited_s)
         # Now, because afterwards the scope is gone.
         enforced = self._backend.enforced(self._job.spec, started.cgroup)
         self._own_up(enforced[1])
+        keeper = self._keeper
+        from slicer import ending
+
+        self._watch = ending.gpu_watch(self._job, self._held, self._book, self._observer.warning)
         said = self._wait(keeper)
         if said is None or not said[0].is_final:
             said = self._bereaved(started, said)
         return self._finish(keeper, started, said, enforced)
 
-    def _start(self, keeper: int) -> Started:
-        began = time.monotonic()
-        os.write(self._down_write, _STARTING)
-        name = self._backend.start(self._job.spec, keeper, self._meanwhile)
+    def _start(self) -> None:
+        os.write(self._down_write, STARTING)
+        self._cgroup = self._backend.start(self._job.spec, self._keeper, self._meanwhile)
         faults.point("outer-started-scope")
-        self._held.update(cgroup=name, keeper=keeper)
-        faults.point("outer-updated-lease")
         self._backend.close()
-        return Started(name, time.time(), began)
 
     def _meanwhile(self) -> None:
-        """What can be done while systemd is busy: load what the job's end needs, and tell the journal."""
+        """What can be done while systemd is busy: load what the job's end needs."""
         from slicer import ending, history
 
         del ending
         history.preload()
+
+    def _tell_start(self, waited_s: float) -> None:
         lease = self._held.lease
         if lease.gpus or lease.cpu_slots:
-            tell(self._job, "acquired", waited_s=round(self._job.waited_s, 3), cpu_slots=lease.cpu_slots)
+            tell(self._job, "acquired", waited_s=round(waited_s, 3), cpu_slots=lease.cpu_slots)
+        tell(self._job, "started", command=" ".join(self._job.command))
 
     def _let_go(self, started: Started) -> None:
         from slicer.statefile import encode
 
         try:
-            os.write(self._down_write, encode(started))
+            os.write(self._down_write, encode(started) + encode(self._held.lease) + ORDER_END)
         except BrokenPipeError as error:
-            raise BackendError("the keeper was killed before the command could start") from error
+            raise BackendError(
+                "the keeper was ended before the command could start", hint="by systemctl stop, or for memory"
+            ) from error
         faults.point("outer-let-go")
 
     def _own_up(self, not_enforced: tuple[str, ...]) -> None:
@@ -191,11 +213,12 @@ class _Supervisor:
         """Forward signals until the keeper has reported the end, or is dead itself (None, or partial)."""
         warned = False
         while True:
-            info = signal.sigwaitinfo(_BLOCKED)
+            info = self._next_signal()
             if info.si_signo != signal.SIGCHLD:
                 if info.si_pid != keeper:
                     os.kill(keeper, info.si_signo)
                 continue
+            self._held.catch_up()
             said = self._hear()
             if said is not None and said[0].is_final:
                 return said
@@ -206,6 +229,21 @@ class _Supervisor:
                 )
             if os.waitid(os.P_PID, keeper, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
                 return self._hear()
+
+    def _next_signal(self) -> Any:
+        """Sleep until a signal comes, but for looks at the GPUs of a job that has any."""
+        watch = self._watch
+        while watch is not None and (left_s := watch.left_s()) is not None:
+            info = signal.sigtimedwait(_BLOCKED, left_s)
+            if info is not None:
+                return info
+            watch.sample()
+        if self._held.put_off_long:
+            info = signal.sigtimedwait(_BLOCKED, _QUIET_S)
+            if info is not None:
+                return info
+            self._held.clean_up()
+        return signal.sigwaitinfo(_BLOCKED)
 
     def _say(self, word: bytes) -> None:
         try:
@@ -235,16 +273,18 @@ class _Supervisor:
         if report.exec_errno:
             ending.release(self._job, self._held)
         else:
-            ending.settle(self._job, outcome, self._held, self._observer.warning)
+            ending.settle(self._job, outcome, self._held, self._observer.warning, self._watch)
         faults.point("outer-settled")
-        self._say(_RECORDED)
+        self._say(RECORDED)
         faults.point("outer-told-keeper")
         os.waitpid(keeper, 0)
         os.close(self._up_read)
         os.close(self._down_write)
         faults.point("outer-reaped-keeper")
         if report.exec_errno:
-            raise _cannot_execute(self._job, report.exec_errno)
+            from slicer.execution import cannot_execute
+
+            raise cannot_execute(self._job, report.exec_errno)
         return outcome
 
     def _bereaved(self, started: Started, last: Said | None) -> Said:
@@ -268,108 +308,19 @@ class _Supervisor:
         reason = last[0].reason if last else "oom-kill" if usage.oom_kills else "signal"
         return Report(1, signal.SIGKILL, 0, reason, time.monotonic() - started.began, left), usage
 
-    # -- the keeper's side of the fork ----------------------------------------------------------------
-
-    def _be_keeper(self) -> NoReturn:
+    def _be_keeper(self, descriptors: tuple[int, ...], foreign: tuple[int, ...]) -> NoReturn:
         """Never returns and never raises: this is a forked child."""
         code = 1
         try:
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-            os.close(self._up_read)
-            os.close(self._down_write)
+            for fd in (self._up_read, self._down_write, *foreign):
+                os.close(fd)
             self._backend.after_fork()
-            self._keep()
+            InnerHalf(
+                self._job, self._backend, self._book, self._mask, self._pid, self._up_write, self._down_read
+            ).run(descriptors)
             code = 0
         except BaseException:
             sys.excepthook(*sys.exc_info())  # nobody above would show it
         finally:
             os._exit(code)
-
-    def _keep(self) -> None:
-        from slicer.keeper import Keeper, Task
-        from slicer.scope import stop_timeout_s
-        from slicer.statefile import decode
-
-        job, profile, held = self._job, self._job.profile, self._held
-        in_scope = self._backend.name == "systemd"
-        task = Task(
-            program=job.program,
-            command=job.command,
-            env=job.env,
-            scope=job.spec.unit if in_scope else "",
-            timeout_s=profile.timeout_s,
-            stop_timeout_s=stop_timeout_s(profile),
-            linger=profile.linger,
-            supervisor=self._pid,
-            inherited=(held.fd,) if held.fd >= 0 else (),
-            mask=self._mask,
-        )
-        watchdog = self._backend.watchdog(job.spec)
-        with open("/proc/self/comm", "wb", buffering=0) as comm:
-            comm.write(b"slicer-keeper")  # what ps and systemd-cgls -l show beside the command
-        faults.point("keeper-forked")
-        order = self._wait_for_order()
-        if not order:
-            return
-        faults.point("keeper-ordered")
-        started = decode(Started, order)
-        output = None
-        if job.with_journal:
-            from slicer.tee import Tee
-
-            output = Tee(job.spec.unit, job.name)
-        members = self._backend.members(started.cgroup, output.pid if output else 0)
-        report, usage = Keeper(task, self._tell, watchdog, members, output).run(started.began)
-        faults.point("keeper-ended")
-        self._tell(report, usage)
-        faults.point("keeper-told")
-        os.close(self._up_write)
-        if os.read(self._down_read, 1) != _RECORDED:
-            self._finish_alone(started, report, usage)
-
-    def _wait_for_order(self) -> bytes:
-        """Stopped here until the scope stands; empty when it will not, or the outer half is dead."""
-        order = os.read(self._down_read, 65536)
-        if order == _STARTING:
-            order = os.read(self._down_read, 65536)
-            if not order:
-                self._await_scope()
-        order = order.removeprefix(_STARTING)
-        return b"" if order == _QUIT else order
-
-    def _await_scope(self) -> None:
-        """Let systemd, which was asked already, put us into the scope before we leave.
-
-        A scope whose only process died on the way in is never seen to become empty, and stays for ever.
-        """
-        from slicer import cgroup
-
-        end = time.monotonic() + _SCOPE_DEADLINE_S
-        while self._backend.name == "systemd" and time.monotonic() < end:
-            if cgroup.of("self").endswith(f"/{self._job.spec.unit}"):
-                return
-            time.sleep(0.01)
-
-    def _finish_alone(self, started: Started, report: Report, usage: Usage) -> None:
-        """The outer half is dead. Should it have written the outcome already: history keeps one row a job."""
-        from slicer import ending
-
-        if report.exec_errno:
-            ending.release(self._job, self._held)
-            return
-        enforced = self._backend.enforced(self._job.spec, started.cgroup)
-        outcome = ending.outcome_of(self._job, started, report, usage, self._held, enforced)
-        ending.settle(self._job, outcome, self._held, lambda _: None)
-
-    def _tell(self, report: Report, usage: Usage) -> None:
-        from slicer.report import pack
-
-        try:
-            is_alive = os.getppid() == self._pid
-            if is_alive and report.is_final:
-                os.kill(self._pid, signal.SIGCONT)  # stopped with Ctrl-Z, it would keep the lease
-            os.write(self._up_write, pack(report, usage))
-            if is_alive:
-                os.kill(self._pid, signal.SIGCHLD)
-        except (BrokenPipeError, ProcessLookupError):
-            pass  # the outer half is dead; the keeper finishes alone

@@ -23,6 +23,12 @@ gpu 0 GPU-00000000-0000-0000-0000-000000000000 81559 00000000:01:00.0 0 0 NVIDIA
 gpu 1 GPU-11111111-1111-1111-1111-111111111111 81559 00000000:02:00.0 1 0 NVIDIA H100 80GB HBM3
 """
 
+# For a job's shell: "use 0 4096" puts that shell on GPU 0 with 4 GiB, as a CUDA context would, as long as it
+# lives. The pid is the one that NVML knows, also in a pid namespace (where /proc is the outer one's).
+USE = """\
+use() { read used_by rest </proc/self/stat; echo "live $1 $used_by $2 compute" >>"$FAKE_NVML_STATE"; }
+"""
+
 
 def build(directory: Path, *, old_driver: bool = False) -> Path:
     """Compile the library into ``directory`` (its only content that matters) and return ``directory``.

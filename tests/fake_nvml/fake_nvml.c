@@ -6,8 +6,12 @@
  *     gpu 0 GPU-aaaa 81559 00000000:01:00.0 0 12 NVIDIA H100 80GB HBM3
  *     # GPU_INDEX PID USED_MIB|n/a compute|graphics|mps
  *     process 0 4711 1024 compute
+ *     # the same, listed only as long as there is such a process here (no zombie)
+ *     live 0 4711 1024 compute
  *     # memory in use that no listed process owns: GPU_INDEX MIB
  *     used 0 300
+ *     # memory that the driver keeps for itself, out of the total (the old calls say: used)
+ *     reserved 0 500
  *     # GPU_INDEX CURRENT PENDING; without it MIG is "not supported"
  *     mig 0 1 1
  *     # a function without its _vN, an nvmlReturn_t, and optionally the one GPU it concerns
@@ -31,7 +35,7 @@ enum { MAX_GPUS = 64, MAX_PROCESSES = 1024, MAX_ERRORS = 64, TEXT = 96, ANY = -1
 #define MIB (1ULL << 20)
 #define API __attribute__((visibility("default"))) int
 
-struct gpu { char uuid[TEXT], bus[32], name[TEXT]; unsigned long long mib, extra_mib;
+struct gpu { char uuid[TEXT], bus[32], name[TEXT]; unsigned long long mib, extra_mib, reserved_mib;
              unsigned minor, utilisation, mig, mig_pending; int there, has_mig; };
 struct process { int gpu; unsigned pid; unsigned long long mib; char kind[16]; };
 struct failure { char name[TEXT]; int code, gpu; };
@@ -48,6 +52,23 @@ struct info { unsigned pid; unsigned long long used; unsigned gpu_instance, comp
 static struct state now;
 static int initialised;
 
+/* Whether the process is there and no zombie: only then the driver lists it. */
+static int lives(unsigned pid)
+{
+    char path[32], text[512] = "";
+    FILE *file;
+    char *end;
+
+    snprintf(path, sizeof path, "/proc/%u/stat", pid);
+    file = fopen(path, "re");
+    if (!file)
+        return 0;
+    text[fread(text, 1, sizeof text - 1, file)] = 0;
+    fclose(file);
+    end = strrchr(text, ')');
+    return end && end[1] == ' ' && end[2] != 'Z' && end[2] != 'X';
+}
+
 static void parse(char *line)
 {
     struct process p = {0};
@@ -63,12 +84,15 @@ static void parse(char *line)
         now.gpus[i] = g;
         if (i >= now.count)
             now.count = i + 1;
-    } else if (sscanf(line, "process %d %u %31s %15s", &p.gpu, &p.pid, mib, p.kind) == 4) {
+    } else if (sscanf(line, "process %d %u %31s %15s", &p.gpu, &p.pid, mib, p.kind) == 4 ||
+               sscanf(line, "live %d %u %31s %15s", &p.gpu, &p.pid, mib, p.kind) == 4) {
         p.mib = strcmp(mib, "n/a") ? strtoull(mib, NULL, 10) : NOT_AVAILABLE;
-        if (now.n_processes < MAX_PROCESSES)
+        if (now.n_processes < MAX_PROCESSES && (*line == 'p' || lives(p.pid)))
             now.processes[now.n_processes++] = p;
     } else if (sscanf(line, "used %u %llu", &i, &extra) == 2 && i < MAX_GPUS) {
         now.gpus[i].extra_mib = extra;
+    } else if (sscanf(line, "reserved %u %llu", &i, &extra) == 2 && i < MAX_GPUS) {
+        now.gpus[i].reserved_mib = extra;
     } else if (sscanf(line, "mig %u %u %u", &i, &current, &pending) == 3 && i < MAX_GPUS) {
         now.gpus[i].has_mig = 1, now.gpus[i].mig = current, now.gpus[i].mig_pending = pending;
     } else if (sscanf(line, "error %95s %d %d", f.name, &f.code, &f.gpu) >= 2) {
@@ -310,30 +334,39 @@ static unsigned long long used_bytes(int index)
     return mib * MIB;
 }
 
-API nvmlDeviceGetMemoryInfo(void *handle, struct memory *to)
+/* Without a version, what the driver keeps counts as used. */
+static int memory_info(void *handle, struct memory_v2 *to)
 {
     struct gpu *gpu;
     int code = enter_gpu("nvmlDeviceGetMemoryInfo", handle, &gpu);
+    unsigned long long taken;
 
     if (code == SUCCESS) {
         to->total = gpu->mib * MIB;
+        to->reserved = gpu->reserved_mib * MIB;
         to->used = used_bytes((int)(gpu - now.gpus));
-        to->free = to->total > to->used ? to->total - to->used : 0;
+        taken = to->reserved + to->used;
+        to->free = to->total > taken ? to->total - taken : 0;
     }
     return code;
 }
 
-API nvmlDeviceGetMemoryInfo_v2(void *handle, struct memory_v2 *to)
+API nvmlDeviceGetMemoryInfo(void *handle, struct memory *to)
 {
-    struct memory plain;
-    int code;
+    struct memory_v2 all;
+    int code = memory_info(handle, &all);
 
-    if (to->version != (sizeof *to | 2U << 24))
-        return ARGUMENT_VERSION_MISMATCH;
-    code = nvmlDeviceGetMemoryInfo(handle, &plain);
-    to->total = plain.total, to->reserved = 0, to->free = plain.free, to->used = plain.used;
+    if (code == SUCCESS)
+        *to = (struct memory){all.total, all.free, all.used + all.reserved};
     return code;
 }
+
+#ifndef OLD_DRIVER
+API nvmlDeviceGetMemoryInfo_v2(void *handle, struct memory_v2 *to)
+{
+    return to->version == (sizeof *to | 2U << 24) ? memory_info(handle, to) : ARGUMENT_VERSION_MISMATCH;
+}
+#endif
 
 /* NVML's protocol: *count is the room given and comes back as the room needed. */
 static int running(const char *name, const char *kind, void *handle, unsigned *count, struct info *to)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fake_nvml import FakeNvml
 from tests.process.harness import Box, Gate
 
 
@@ -40,3 +41,10 @@ def gate(tmp_path: Path) -> Gate:
 @pytest.fixture
 def second_gate(tmp_path: Path) -> Gate:
     return Gate(tmp_path / "second-gate")
+
+
+@pytest.fixture
+def gpus(box: Box, fake_nvml: FakeNvml) -> FakeNvml:
+    """Two idle GPUs that the box sees (for modules with the plugin tests.fake_nvml)."""
+    box.env.update(fake_nvml.env)
+    return fake_nvml

@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -36,7 +36,14 @@ JOB = (
 )
 
 # The outer half alone.
-ALONE = ["ledger-created", "ledger-locked", "ledger-half-written", "ledger-written", "launch-acquired"]
+ALONE = [
+    "ledger-judged",
+    "ledger-created",
+    "ledger-locked",
+    "ledger-half-written",
+    "ledger-written",
+    "launch-acquired",
+]
 # The outer half, while there is a keeper.
 OUTER = [
     "outer-forked", "outer-started-scope", "ledger-updating", "outer-updated-lease", "outer-let-go",
@@ -146,24 +153,22 @@ def test_the_keeper_finishes_alone_from_wherever_the_outer_half_died(box: Box, p
     check_aftermath(box, following, (1,))
 
 
+# A waiter on its way into the queue, and on its way out of it.
+ARRIVING = [
+    "ledger-judged", "ledger-created", "ledger-locked", "ledger-half-written", "ledger-written",
+    "ledger-bell-made",
+]  # fmt: skip
+LEAVING = ["waiting-woken", "ledger-converting", "ledger-bell-unlinked", "ledger-converted"]
+GIVING_UP = ["ledger-bell-unlinked", "ledger-ticket-unlinked"]
+
+
 # A2, X4
-@pytest.mark.parametrize(
-    "point",
-    [
-        "ledger-created",
-        "ledger-locked",
-        "ledger-half-written",
-        "ledger-written",
-        "ledger-granted",
-        "ledger-ticket-unlinked",
-    ],
-)
+@pytest.mark.parametrize("point", [*ARRIVING, *LEAVING])
 @pytest.mark.parametrize("holder_dies", [False, True])
 def test_a_waiter_killed_at_any_point(box: Box, gate: Gate, point: str, holder_dies: bool) -> None:
     job = box.hold(gate)
-    while_waiting = point not in ("ledger-granted", "ledger-ticket-unlinked")
     process = start(box, "it", point)
-    if while_waiting:
+    if point in ARRIVING:
         until(lambda: process.pid in stopped(box), f"it comes to {point}")
     else:
         until(lambda: sleeps_in_poll(process.pid), "it waits")
@@ -176,6 +181,123 @@ def test_a_waiter_killed_at_any_point(box: Box, gate: Gate, point: str, holder_d
     kill_9(process.pid)
     check_aftermath(box, following, (0,))
     assert not box.started("it")
+
+
+# A2, X4
+@pytest.mark.parametrize("point", GIVING_UP)
+def test_a_waiter_killed_while_it_gives_up(box: Box, gate: Gate, point: str) -> None:
+    job = box.hold(gate)
+    process = start(box, "it", point)
+    until(lambda: sleeps_in_poll(process.pid), "it waits")
+    following = start_next(box)
+    kill(process.pid, signal.SIGTERM)
+    until(lambda: process.pid in stopped(box), f"it comes to {point}")
+    kill_9(process.pid)
+    gate.open()
+    check_aftermath(box, following, (0,))
+    assert job.process.wait(20) == 0
+
+
+# The first in line has its keeper forked (and in its scope) before the lease is there.
+PREPARING = ["outer-forked", "outer-started-scope", "keeper-forked"]
+PREPARED = [
+    "waiting-woken", "ledger-judged", "ledger-converting", "ledger-converted", "ledger-bell-unlinked",
+    "launch-acquired", "outer-updated-lease", "outer-let-go", "keeper-ordered", "keeper-spawned",
+]  # fmt: skip
+
+
+# A1, A2, K2, X3
+@pytest.mark.parametrize("victims", ["outer", "keeper", "outer keeper"])
+@pytest.mark.parametrize("point", [*PREPARING, *PREPARED])
+def test_the_first_in_line_killed_with_its_keeper_ready(
+    box: Box, gate: Gate, point: str, victims: str
+) -> None:
+    job = box.hold(gate)
+    if point in PREPARING:
+        process = start(box, "it", point)
+        until(lambda: stopped(box), f"somebody comes to {point}")
+    else:
+        process = waiter(box, "it")
+        until(lambda: children(process.pid), "its keeper is ready")
+        until(lambda: sleeps_in_poll(process.pid), "it waits")
+        arm(box, point)
+    following = start_next(box)
+    gate.open()
+    assert job.process.wait(20) == 0
+    until(lambda: stopped(box), f"somebody comes to {point}")
+    pids = {"outer": process.pid, "keeper": (children(process.pid) or [0])[0]}
+    kill_9(*(pids[name] for name in victims.split() if pids[name]))
+    until(lambda: go_on(box) or gone(process.pid), "the rest goes on")
+    until(lambda: go_on(box), f"all end; {box.describe()}")
+    ran = "start it " in "\n".join(box.lines())
+    maybe = (ran and victims == "outer keeper") or (not ran and victims == "keeper")
+    check_aftermath(box, following, (0, 1) if maybe else (1,) if ran else (0,))
+
+
+def children(pid: int) -> list[int]:
+    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
+def arm(box: Box, *points: str) -> None:
+    """Stop at these points from now on, whoever :func:`waiter` started."""
+    box.state.with_suffix(".armed").write_text(" ".join(points))
+
+
+def waiter(box: Box, name: str, *options: str) -> subprocess.Popen[bytes]:
+    """A job that waits, and may be stopped at points that are armed later on."""
+    env = {"SLICER_FAULTS": f"{box.state}:"}
+    process = box.wait_in_line(name, *JOB, name, options=options, env=env)
+    until(lambda: sleeps_in_poll(process.pid), f"{name} sleeps")
+    return process
+
+
+# X4, A2: the leader decides for all; nothing of its decision is lost with it
+@pytest.mark.parametrize("point", ["waiting-woken", "ledger-judged", "ledger-rung"])
+def test_the_leader_killed_on_its_way_to_wake_another(
+    make_box: Callable[[int], Box], gate: Gate, second_gate: Gate, point: str
+) -> None:
+    box = make_box(2)
+    jobs = [box.hold(gate, name="a"), box.hold(second_gate, name="b")]
+    leader = waiter(box, "wide", "--cpu-slots", "2")
+    small = waiter(box, "small")
+    last = waiter(box, "last", "--cpu-slots", "2")
+    arm(box, point)
+    gate.open()  # one slot: not enough for the leader, but for the one behind it
+    until(lambda: leader.pid in stopped(box), f"the leader comes to {point}")
+    kill_9(leader.pid)
+    go_on(box)
+    assert small.wait(20) == 3
+    second_gate.open()
+    until(lambda: go_on(box), f"all end; {box.describe()}")
+    assert last.wait(20) == 3
+    assert [job.process.wait() for job in jobs] == [0, 0]
+    assert [line for line in box.lines() if line.startswith("VIOLATION")] == []
+    box.assert_clean()
+
+
+# X4, A2
+@pytest.mark.parametrize(
+    "dead", [("first",), ("second",), ("first", "second"), ("second", "third"), ("third",)]
+)
+def test_any_of_a_queue_killed_while_asleep(box: Box, gate: Gate, dead: tuple[str, ...]) -> None:
+    job = box.hold(gate)
+    waiters = {name: waiter(box, name) for name in ("first", "second", "third")}
+    kill_9(*(waiters[name].pid for name in dead))
+    gate.open()
+    for name, process in waiters.items():
+        assert process.wait(20) == (-9 if name in dead else 3)
+    assert job.process.wait() == 0
+    assert [line for line in box.lines() if line.startswith("VIOLATION")] == []
+    box.assert_clean()
+
+
+# A2, X4: nobody comes after the last in the queue, who would bury it
+def test_the_last_in_the_queue_killed_leaves_nothing(box: Box, gate: Gate) -> None:
+    job = box.hold(gate)
+    kill_9(waiter(box, "last").pid)
+    gate.open()
+    assert job.process.wait(20) == 0
+    until(lambda: box.state_files() == ["lock", "version"], "the directory is clean")
 
 
 def test_nothing_is_armed_by_accident(box: Box) -> None:
@@ -206,8 +328,20 @@ def test_nothing_is_armed_by_accident(box: Box) -> None:
 
 
 def test_every_point_is_one_of_these() -> None:
-    others = {"outer-told-keeper", "outer-reaped-keeper", "ledger-granted", "ledger-ticket-unlinked"}
-    tested = {*ALONE, *OUTER, *KEEPER, *ORPHANED, *others}
+    others = {"outer-told-keeper", "outer-reaped-keeper", "ledger-rung"}
+    others |= {"foreign-created", "foreign-written"}  # test_vram.py
+    tested = {
+        *ALONE,
+        *OUTER,
+        *KEEPER,
+        *ORPHANED,
+        *ARRIVING,
+        *LEAVING,
+        *GIVING_UP,
+        *PREPARING,
+        *PREPARED,
+        *others,
+    }
     source = "\n".join(path.read_text() for path in Path(SRC, "slicer").rglob("*.py"))
     found = {part.partition('"')[0] for part in source.split('faults.point("')[1:]}
     assert found == tested

@@ -16,12 +16,6 @@ GPU_B = "GPU-11111111-1111-1111-1111-111111111111"
 SHOW = ("sh", "-c", 'echo "$CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER $GPU_LOCK_HELD"')
 
 
-@pytest.fixture
-def gpus(box: Box, fake_nvml: FakeNvml) -> FakeNvml:
-    box.env.update(fake_nvml.env)
-    return fake_nvml
-
-
 def hold(box: Box, gate: Gate, *options: str) -> object:
     process = box.start(
         "-q", *options, "--", "sh", "-c", f'echo "start holder $$" >>"$LOG"; read x <"{gate.path}"'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.harness import Box, Gate, gone, kill, kill_9, sleeps_in_poll, switches, until
+from tests.process.harness import Box, Gate, gone, kill, kill_9, sleeps_in_poll, state_of, switches, until
 
 
 def names(box: Box, event: str) -> list[str]:
@@ -51,7 +52,7 @@ def settled(pid: int) -> int:
 
 def constant(pid: int) -> int:
     before = switches(pid)
-    time.sleep(0.3)  # longer than all of watch._SETTLING_MS together
+    time.sleep(0.3)  # longer than all of watch._SETTLING_S together
     return before if switches(pid) == before else 0
 
 
@@ -103,37 +104,137 @@ def test_a_killed_waiter_holds_nobody_up(box: Box, gate: Gate) -> None:
     box.assert_clean()
 
 
-# X4
-def test_a_blocked_waiter_keeps_small_ones_from_overtaking(
-    make_box: Callable[[int], Box], gate: Gate, second_gate: Gate
+def config(box: Box, text: str) -> dict[str, str]:
+    path = box.root / "config.toml"
+    path.write_text(text)
+    path.chmod(0o644)
+    return {"SLICER_CONFIG": str(path)}
+
+
+# X4: backfill, and its bound
+@pytest.mark.parametrize("reserve_after", ["0s", "1h"])
+def test_small_ones_pass_a_blocked_one_until_it_has_a_reservation(
+    make_box: Callable[[int], Box], gate: Gate, second_gate: Gate, reserve_after: str
 ) -> None:
     box = make_box(2)
+    box.env |= config(box, f'[waiting]\nreserve_after = "{reserve_after}"\n')
     jobs = [box.hold(gate, name="a"), box.hold(second_gate, name="b")]
-    config = box.root / "config.toml"
-    config.write_text('[profiles.wide]\ninherits = "heavy"\ncpu_slots = 2\n')
-    config.chmod(0o644)
-    both = box.wait_in_line("both", options=("-p", "wide"), env={"SLICER_CONFIG": str(config)})
+    both = box.wait_in_line("both", options=("--cpu-slots", "2"))
     small = box.wait_in_line("small")
     gate.open()
     assert jobs[0].process.wait(10) == 0
-    # One slot is free now, and the small one must not have it.
-    until(lambda: not any(lease.name == "a" for lease in box.snapshot().leases), "a is over")
-    settled(small.pid)
-    assert names(box, "start") == ["a", "b"]
+    # One slot is free now: too little for the first in line, enough for the small one behind it.
+    if reserve_after == "0s":
+        until(lambda: not any(lease.name == "a" for lease in box.snapshot().leases), "a is over")
+        settled(small.pid)
+        assert names(box, "start") == ["a", "b"]
+        last = ["both", "small"]
+    else:
+        assert small.wait(20) == 0
+        settled(both.pid)
+        last = ["small", "both"]
     second_gate.open()
     assert [process.wait(10) for process in (both, small)] == [0, 0]
-    assert names(box, "start") == ["a", "b", "both", "small"]
+    assert names(box, "start") == ["a", "b", *last]
     assert jobs[1].process.wait() == 0
+    box.assert_clean()
+
+
+# X4
+def test_priority_comes_before_arrival(box: Box, gate: Gate) -> None:
+    job = box.hold(gate)
+    asked = {"low": "-5", "normal": "0", "high": "7", "higher": "100"}
+    waiting = [box.wait_in_line(name, options=("--priority", number)) for name, number in asked.items()]
+    gate.open()
+    assert [process.wait(20) for process in waiting] == [0] * 4
+    assert names(box, "start") == ["holder", "higher", "high", "normal", "low"]
+    assert job.process.wait() == 0
+    box.assert_clean()
+
+
+# X4: a change wakes who it concerns, however many wait
+def test_a_change_wakes_those_whom_it_concerns(box: Box, gate: Gate, second_gate: Gate) -> None:
+    job = box.hold(gate)
+    script = f'echo "start first $$" >>"$LOG"; read x <"{second_gate.path}"'
+    first = box.wait_in_line("first", "sh", "-c", script)
+    others = [box.wait_in_line(f"w{number}") for number in range(6)]
+    before = [settled(process.pid) for process in others]
+    gate.open()
+    until(lambda: box.started("first"), "the first one runs")
+    woken = settled(others[0].pid)  # it leads now
+    assert woken > before[0]
+    assert [switches(process.pid) for process in others[1:]] == before[1:]
+    kill(others[3].pid)
+    assert others[3].wait() == -9
+    settled(others[4].pid)  # it has buried the one ahead of it
+    assert [len(box.tickets()), switches(others[2].pid), switches(others[5].pid)] == [5, before[2], before[5]]
+    second_gate.open()
+    assert first.wait(20) == 0
+    assert [process.wait(20) for process in others] == [0, 0, 0, -9, 0, 0]
+    assert job.process.wait() == 0
+    box.assert_clean()
+
+
+# A8
+@pytest.mark.parametrize("then", ["run", "fail", None])
+def test_a_job_that_waited_long_enough_runs_anyway_or_fails(box: Box, gate: Gate, then: str | None) -> None:
+    job = box.hold(gate)
+    chosen = ("--then", then) if then else ()
+    options = ("-p", "heavy", "-n", "late", "--max-wait", "200ms", *chosen)
+    done = box.run(*options, "--", "sh", "-c", 'echo "start late $$" >>"$LOG"')
+    if then == "fail":
+        assert done.returncode == 75
+        told, busy = done.stderr.splitlines()[-2:]
+        assert told.startswith("slicer: gave up after ")
+        assert "held by holder" in told
+        assert json.loads(busy)["holder"]["name"] == "holder"
+        assert not box.started("late")
+    else:
+        assert done.returncode == 0
+        assert "running anyway" in done.stderr
+        (outcome,) = box.outcomes()
+        assert (outcome.name, outcome.forced, outcome.cpu_slots) == ("late", 1, 1)
+    gate.open()
+    assert job.process.wait() == 0
+    box.assert_clean()
+
+
+# A8
+def test_waiting_no_time_at_all_is_asking_once(box: Box, gate: Gate) -> None:
+    assert box.run("-p", "heavy", "-q", "--max-wait", "0", "--then", "fail", "--", "true").returncode == 0
+    job = box.hold(gate)
+    done = box.run("-p", "heavy", "-q", "--max-wait", "0", "--then", "fail", "--", "true")
+    assert (done.returncode, json.loads(done.stderr)["error"]) == (75, "cpu-busy")
+    gate.open()
+    assert job.process.wait() == 0
+    box.assert_clean()
+
+
+# K2: all at once or not at all, so two can only wait for each other from inside; and that is told
+def test_jobs_that_would_wait_for_each_other_for_ever_are_told_so(
+    make_box: Callable[[int], Box], gate: Gate, second_gate: Gate
+) -> None:
+    box = make_box(2)
+    more = 'echo "start $0 $$" >>"$LOG"; read x <"$1"; exec inner --cpu-slots 2 -- true'
+    processes = [
+        box.start("-p", "heavy", "-q", "-n", name, "--", "sh", "-c", more, name, str(each.path))
+        for name, each in (("one", gate), ("other", second_gate))
+    ]
+    until(lambda: box.started("one") and box.started("other"), "both run")
+    gate.open()
+    until(lambda: box.tickets(), "the first waits for one more slot, which the other may give back")
+    second_gate.open()
+    assert processes[1].wait(20) == 75
+    assert b"would wait for ever" in processes[1].communicate()[1]
+    assert processes[0].wait(20) == 0
     box.assert_clean()
 
 
 # B1: not a wait for ever
 def test_the_infeasible_is_refused_while_others_wait(box: Box, gate: Gate) -> None:
     job = box.hold(gate)
-    config = box.root / "config.toml"
-    config.write_text('[profiles.wide]\ninherits = "heavy"\ncpu_slots = 2\n')
-    config.chmod(0o644)
-    done = box.run("-p", "wide", "-q", "--", "true", env={"SLICER_CONFIG": str(config)})
+    wide = config(box, '[profiles.wide]\ninherits = "heavy"\ncpu_slots = 2\n')
+    done = box.run("-p", "wide", "-q", "--", "true", env=wide)
     assert done.returncode == 2
     assert done.stderr == (
         "slicer: 2 CPU slots were asked for, but this machine has 1 CPU slot (ask for fewer)\n"
@@ -145,10 +246,72 @@ def test_the_infeasible_is_refused_while_others_wait(box: Box, gate: Gate) -> No
 
 def test_a_waiter_takes_little(box: Box, gate: Gate) -> None:
     job = box.hold(gate)
-    waiter = box.wait_in_line("next")
-    # The ledger's lock, its ticket, the watch: no connection, no pipe, no lease.
-    links = [str(path.readlink()) for path in Path(f"/proc/{waiter.pid}/fd").iterdir() if int(path.name) > 2]
-    own = [link for link in links if link.startswith((str(box.state), "anon_inode", "socket", "pipe"))]
-    assert len(own) == 3, links
+    waiters = [box.wait_in_line(name) for name in ("first", "second")]
+    settled(waiters[0].pid)
+    # The ledger's lock, its ticket, its bell: no connection, no lease. Who is first has its keeper ready (two
+    # pipes and a pidfd) and watches the leases; who is second watches the first (a pidfd).
+    assert [len(descriptors(box, process.pid)) for process in waiters] == [7, 4]
     gate.open()
+    assert [process.wait(10) for process in (*waiters, job.process)] == [0, 0, 0]
+
+
+def descriptors(box: Box, pid: int) -> list[str]:
+    links = [str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir() if int(path.name) > 2]
+    return [link for link in links if link.startswith((str(box.state), "anon_inode", "socket", "pipe"))]
+
+
+# K2: the limits of a kernel's instance of inotify are per user, and jobs run for long
+def test_a_job_that_had_to_wait_keeps_nothing_of_the_wait(box: Box, gate: Gate, second_gate: Gate) -> None:
+    job = box.hold(gate)
+    script = f'echo "start next $$" >>"$LOG"; read x <"{second_gate.path}"'
+    waiter = box.wait_in_line("next", "sh", "-c", script)
+    gate.open()
+    until(lambda: box.started("next"), "it runs")
+    (lease,) = until(lambda: [lease for lease in box.leases() if lease.name == "next"], "it has its lease")
+    for pid in (waiter.pid, lease.keeper):
+        until(lambda pid=pid: len(descriptors(box, pid)) == 4, "the lock, the lease, two pipes")  # type: ignore[misc]
+    second_gate.open()
     assert [waiter.wait(10), job.process.wait(10)] == [0, 0]
+    box.assert_clean()
+
+
+# X4: a waiting job stopped with Ctrl-Z keeps its place and stands in nobody's way
+def test_a_stopped_first_in_line_holds_nobody_up(
+    make_box: Callable[[int], Box], gate: Gate, second_gate: Gate
+) -> None:
+    box = make_box(2)
+    jobs = [box.hold(gate, name="a"), box.hold(second_gate, name="b")]
+    first = box.wait_in_line("first")
+    second, third = box.wait_in_line("second"), box.wait_in_line("third")
+    settled(first.pid)
+    kill(first.pid, signal.SIGSTOP)
+    until(lambda: state_of(first.pid) == "T", "it is stopped")
+    gate.open()
+    assert [second.wait(20), third.wait(20)] == [0, 0]
+    assert not box.started("first")
+    kill(first.pid, signal.SIGCONT)
+    assert first.wait(20) == 0
+    second_gate.open()
+    assert [job.process.wait(20) for job in jobs] == [0, 0]
+    box.assert_clean()
+
+
+# X4, A2: and who takes its place leads, for ends that nobody announces too
+def test_who_comes_after_a_stopped_first_in_line_leads(
+    make_box: Callable[[int], Box], gate: Gate, second_gate: Gate
+) -> None:
+    box = make_box(2)
+    jobs = [box.hold(gate, name="a"), box.hold(second_gate, name="b")]
+    first = box.wait_in_line("first", options=("--cpu-slots", "2"))
+    second = box.wait_in_line("second", options=("--cpu-slots", "2"))
+    settled(first.pid)
+    kill(first.pid, signal.SIGSTOP)
+    until(lambda: state_of(first.pid) == "T", "it is stopped")
+    gate.open()
+    assert jobs[0].process.wait(20) == 0
+    settled(second.pid)
+    kill_9(jobs[1].outer, jobs[1].keeper, jobs[1].command)
+    assert second.wait(20) == 0
+    kill(first.pid, signal.SIGCONT)
+    assert first.wait(20) == 0
+    box.assert_clean()

@@ -79,7 +79,8 @@ def test_status_names_holders_waiters_and_what_is_free(slicer: Slicer, fake_nvml
     assert found["state"] == {"directory": "/run/slicer", "shared": True}
     text = command(slicer, "status", **env).stdout
     assert f"\n  {lease.unit}: sh -c " in text
-    assert "\nCPU slots: 0 of 1 free\nGPUs: 1 of 2 free\n" in text
+    assert f"\nCPU slots: 0 of 1 free; held by {heavy.lease().job}\nGPUs: 1 of 2 free " in text
+    assert f"\n  held by {heavy.lease().job} - true\n" in text
     for gate in gates:
         gate.open()
     assert [job.end().code for job in (train, heavy, light, second)] == [0] * 4
@@ -171,7 +172,8 @@ def test_a_dry_run_asks_systemd_for_nothing(slicer: Slicer) -> None:
         slicer, "run", "--dry-run", "-p", "heavy", "--timeout", "90", "--", "touch", "/tmp/ran"
     ).stdout
     assert "\nunit       slicer-<id>.scope in cpu.slice\n" in out
-    assert f"\nlease      1 CPU slot: busy, held by first ({job.lease().job})\n" in out
+    lease = job.lease()
+    assert f"\nlease      1 CPU slot: busy: a CPU slot, held by first (pid {lease.pid}, {lease.unit}, " in out
     assert "\nbackend    systemd, the system manager\n" in out
     assert systemctl.scopes() == before
     assert not Path("/tmp/ran").exists()

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from slicer import history
-from slicer.install_units import apply, plan, remove
 from tests.systemd.helpers import processes, systemctl
 from tests.systemd.helpers.jobs import Job, Slicer, leases
-from tests.systemd.helpers.users import User, lingering, user
+from tests.systemd.helpers.users import User, lingering, sharing, user
 from tests.systemd.helpers.waiting import wait_until
 
 pytest_plugins = ["tests.systemd.helpers.fixtures"]
@@ -191,19 +190,8 @@ def test_private_ledgers_of_two_users_know_nothing_of_each_other(
 
 @pytest.fixture
 def group(alice: User, bob: User) -> Iterator[None]:
-    """Units installed; alice and bob are in the group slicer."""
-    whole = plan()
-    apply(whole)
-    for name in ("alice", "bob"):
-        systemctl.output("gpasswd", "--add", name, "slicer")
-    yield
-    for name in ("alice", "bob"):
-        systemctl.output("gpasswd", "--delete", name, "slicer")
-    remove(whole)
-    for path in ("/run/slicer", "/run/slicer/leases", "/run/slicer/tickets"):
-        os.chmod(path, 0o755)
-        os.chown(path, 0, 0)
-    os.chown("/run/slicer/lock", 0, 0)
+    """Alice and bob share the system's ledger."""
+    yield from sharing("alice", "bob")
 
 
 @pytest.mark.core

@@ -16,7 +16,7 @@ from tests.unit.cli import DEADLINE_S, Cli
 
 pytest_plugins = ["tests.unit.cli"]
 
-COMMANDS = ("run", "status", "stop", "history", "profiles", "install-units")
+COMMANDS = ("run", "hold", "status", "stop", "history", "profiles", "install-units")
 
 
 def test_version(cli: Cli) -> None:

@@ -28,6 +28,8 @@ def test_the_plan_with_the_source_of_every_value(cli: Cli) -> None:  # K3, K4
     assert re.fullmatch("/.*/sh", found["program"])
     assert found["profile"] == "heavy (--profile)"
     assert found["lease"] == "1 CPU slot: free now"
+    assert found["cpu_slots"] == "1 (built-in heavy)"
+    assert {"gpus", "gpu", "vram", "margin", "priority", "max_wait", "then"}.isdisjoint(found)
     assert found["timeout"] == "2h (--timeout)"
     assert found["leftovers"] == "waited for (--linger)"
     assert re.fullmatch(r"8G +by a guard that looks 4 times a second +--set", found["MemoryMax"])
@@ -45,9 +47,10 @@ def test_nothing_is_run_and_nothing_made(cli: Cli) -> None:
 
 def test_a_lease_that_is_held_names_the_holder(cli: Cli) -> None:
     lease = cli.running("-p", "heavy", "--name", "first")
-    assert plan(cli, "-p", "heavy", "--", "true")["lease"] == f"1 CPU slot: busy, held by first ({lease.job})"
+    busy = rf"1 CPU slot: busy: a CPU slot, held by first \(pid {lease.pid}, for [0-9a-z.]+\)"
+    assert re.fullmatch(busy, plan(cli, "-p", "heavy", "--", "true")["lease"])
     cli.waiting("-p", "heavy")
-    assert plan(cli, "-p", "heavy", "--", "true")["lease"].endswith(f"({lease.job}), 1 ahead")
+    assert re.fullmatch(f"{busy}, 1 ahead of you", plan(cli, "-p", "heavy", "--", "true")["lease"])
 
 
 def test_the_gpus_that_it_would_get(cli: Cli, fake_nvml: FakeNvml) -> None:
@@ -56,7 +59,37 @@ def test_the_gpus_that_it_would_get(cli: Cli, fake_nvml: FakeNvml) -> None:
     found = plan(cli, "-p", "gpu", "--", "true")
     assert found["lease"] == "1 GPU: free now (GPU 1 NVIDIA H100 80GB HBM3)"
     assert found["CUDA_VISIBLE_DEVICES"] == "GPU-11111111-1111-1111-1111-111111111111  the lease"
-    assert plan(cli, "--gpus", "3", "--", "true")["lease"] == "3 GPUs: never, 2 in this machine"
+    assert plan(cli, "--gpus", "3", "--", "true")["lease"].startswith("3 GPUs: never: ")
+
+
+def test_what_is_wanted_with_its_sources(cli: Cli, fake_nvml: FakeNvml) -> None:  # E2
+    cli.environ |= fake_nvml.env
+    wanted = (
+        "--vram",
+        "8G",
+        "--gpu",
+        "0,1",
+        "--gpus",
+        "1",
+        "--priority",
+        "-5",
+        "--max-wait",
+        "1h",
+        "--then",
+        "run",
+    )
+    found = plan(cli, *wanted, "--", "true")
+    assert found["lease"].startswith("8.0G on 1 GPU: free now (GPU ")
+    expected = {
+        "gpus": "1 (--gpus)", "gpu": "0,1 (--gpu)", "vram": "8G (--vram)", "margin": "512M (built-in)",
+        "priority": "-5 (--priority)", "max_wait": "1h (--max-wait)", "then": "run (--then)",
+    }  # fmt: skip
+    assert found.items() >= expected.items()
+    assert "cpu_slots" not in found
+
+
+def test_a_machine_without_gpus_is_said(cli: Cli) -> None:
+    assert plan(cli, "--gpus", "1", "--", "true")["lease"].startswith("1 GPU: never: ")
 
 
 def test_inside_a_job_that_holds_what_it_needs(cli: Cli) -> None:  # A3
@@ -72,6 +105,8 @@ def test_inside_a_job_that_holds_what_it_needs(cli: Cli) -> None:  # A3
         (("-p", "hevy", "--", "true"), 2, "unknown profile"),
         (("--", "no-such-program"), 127, "command not found"),
         (("--timeout", "x", "--", "true"), 2, "--timeout"),
+        (("--vram", "0", "--", "true"), 2, "--vram"),
+        (("--max-wait", "1m", "--no-wait", "--", "true"), 2, "--max-wait"),
         ((), 2, "no command given"),
     ],
 )

@@ -27,7 +27,10 @@ QUICK = Outcome(
     unit="",
     slice="cpu.slice",
     gpus=(),
+    vram_mib=None,
+    vram_peak_mib=(),
     cpu_slots=0,
+    forced=0,
     uid=0,
     reason="exited",
     exit_code=3,
@@ -42,9 +45,9 @@ QUICK = Outcome(
 )
 
 TABLE = """\
-STARTED      JOB       ENDED     WALL  CPU  MEMORY  WAITED  NAME OR COMMAND
-2025-10-17   9b1c22d0  exit 3     7ms    -       -       -  sh -c 'exit 3'
-11-21 02:45  3f2a9c01  oom-kill  2m3s   1m   24.0G    4.1s  train
+STARTED      JOB       ENDED     WALL  CPU  MEMORY  VRAM  WAITED  NAME, COMMAND
+2025-10-17   9b1c22d0  exit 3     7ms    -       -     -       -  sh -c 'exit 3'
+11-21 02:45  3f2a9c01  oom-kill  2m3s   1m   24.0G  9.1G    4.1s  train
 """
 DETAILS = """\
 job           3f2a9c01b7de
@@ -55,6 +58,7 @@ user          54321 (54321)
 unit          slicer-3f2a9c01b7de.scope in gpu.slice
 backend       systemd, system manager
 held          GPU GPU-1, GPU GPU-2, 1 CPU slot
+GPU memory    8.0G declared, peak 9.1G, 512.0M
 started       2026-11-21 02:45:37 +0000
 waited        4.1s
 ended         oom-kill, exit code 137, SIGKILL
@@ -85,6 +89,24 @@ def test_the_table_in_80_columns() -> None:
 
 
 USED = Usage(cpu_s=60.0, memory_peak_bytes=24 << 30, oom_kills=1)
+
+
+# X2
+def test_what_is_not_known_of_gpu_memory_is_not_made_up() -> None:
+    def shown(**changes: object) -> str:
+        lines = [line.text for line in details(replace(OUTCOME, **changes))]
+        return (
+            next(line for line in lines if line.startswith("GPU memory")).removeprefix("GPU memory").strip()
+        )
+
+    assert shown(vram_peak_mib=()) == "8.0G declared, peak -"
+    assert shown(vram_peak_mib=(0, 1), vram_mib=None) == "not declared, peak 0B, 1.0M"
+    assert shown(gpus=(), vram_mib=None, vram_peak_mib=()) == "-"
+
+
+def test_a_job_that_did_not_wait_for_its_lease_is_marked() -> None:  # A8
+    (held,) = [line.text for line in details(replace(OUTCOME, forced=1)) if line.text.startswith("held")]
+    assert held.endswith("1 CPU slot (not free: forced)")
 
 
 def test_one_job_in_full() -> None:  # X3

@@ -1,4 +1,4 @@
-"""Two parsers read the command line of ``slicer run``: the fast one, and click's for help and completion."""
+"""Two parsers read the command lines of ``slicer run`` and ``hold``: the fast one, and click's for help."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slicer.cli import runoptions
-from slicer.cli.run_help import command, settled
+from slicer.cli import hold_help, run_help, runoptions
+from slicer.cli.run_help import settled
 from slicer.errors import UsageError
 
 GOOD = [
@@ -52,7 +52,14 @@ GOOD = [
     "make --help",
     "make -h -- --version",
     "--quiet sh -c 'exit 3' -- -p",
+    "--gpu 0,1 --gpus 1 --vram 8G --margin=1G --cpu-slots 1 make --gpu",
+    "--priority -5 --max-wait 0 --then fail make",
+    "--priority=-5 --then=run -- make --then x",
+    "--vram '' --gpu= make",
 ]
+# Of these slicer hold takes the options that need no scope.
+SCOPED = ["--set A=1 x", "--backend plain x", "--exec x", "--journal x", "--dry-run x"]
+HOLD = [line for line in GOOD if not any(f" {each.split()[0]}" in f" {line}" for each in SCOPED)]
 BAD = [
     "--bogus make",
     "-z make",
@@ -66,27 +73,32 @@ BAD = [
     "-p",
     "--set",
     "---",
+    "--then walk make",
+    "--then= make",
+    "--then",
+    "--gpu",
 ]
+COMMANDS = {"run": run_help.command, "hold": hold_help.command}
 
 
-def by_click(arguments: list[str]) -> tuple[dict[str, Any], tuple[str, ...]] | None:
+def by_click(arguments: list[str], program: str) -> tuple[dict[str, Any], tuple[str, ...]] | None:
     """What click makes of it; None for an error."""
     try:
-        return settled(command.make_context("run", list(arguments)).params)
+        return settled(COMMANDS[program].make_context(program, list(arguments)).params)
     except click.UsageError:
         return None
 
 
-def by_hand(arguments: list[str]) -> tuple[dict[str, Any], tuple[str, ...]] | None:
+def by_hand(arguments: list[str], program: str) -> tuple[dict[str, Any], tuple[str, ...]] | None:
     try:
-        return runoptions.parse(list(arguments))
+        return runoptions.parse(list(arguments), program)
     except UsageError:
         return None
 
 
-def agree(arguments: list[str]) -> tuple[dict[str, Any], tuple[str, ...]] | None:
-    fast = by_hand(arguments)
-    assert fast == by_click(arguments), arguments
+def agree(arguments: list[str], program: str = "run") -> tuple[dict[str, Any], tuple[str, ...]] | None:
+    fast = by_hand(arguments, program)
+    assert fast == by_click(arguments, program), arguments
     return fast
 
 
@@ -98,6 +110,22 @@ def test_both_parsers_agree(line: str) -> None:
 @pytest.mark.parametrize("line", BAD)
 def test_both_parsers_refuse(line: str) -> None:
     assert agree(shlex.split(line)) is None
+
+
+@pytest.mark.parametrize("line", HOLD)
+def test_hold_reads_its_command_line_as_run_does(line: str) -> None:
+    assert agree(shlex.split(line), "hold") == by_hand(shlex.split(line), "run")
+
+
+@pytest.mark.parametrize("line", [*BAD, *SCOPED])
+def test_hold_refuses_what_needs_a_scope(line: str) -> None:
+    assert agree(shlex.split(line), "hold") is None
+
+
+def test_what_only_run_takes_is_said() -> None:
+    with pytest.raises(UsageError) as caught:
+        runoptions.parse(["--set", "A=1", "x"], "hold")
+    assert str(caught.value).startswith("--set: no such option (slicer run has it; see slicer hold --help")
 
 
 OPTIONS = st.lists(
@@ -117,6 +145,10 @@ OPTIONS = st.lists(
             ["-qv"],
             ["--outcome", "--"],
             ["--backend", "auto"],
+            ["--gpu", "0,1"],
+            ["--vram=8G"],
+            ["--priority", "-5"],
+            ["--then", "run"],
         ]
     )
 ).map(lambda words: [word for each in words for word in each])
@@ -144,8 +176,10 @@ def test_without_them_everything_from_the_first_word_is_the_commands(
     assert found[1] == (program, *words)
 
 
-def test_every_option_has_a_default_and_is_in_the_help() -> None:
+@pytest.mark.parametrize("program", ["run", "hold"])
+def test_every_option_has_a_default_and_is_in_the_help(program: str) -> None:
+    command = COMMANDS[program]
     shown = command.get_help(click.Context(command))
-    for option in runoptions.OPTIONS:
+    for option in runoptions.options_of(program):
         assert option.field in runoptions.DEFAULTS
         assert all(name in shown for name in option.names), option

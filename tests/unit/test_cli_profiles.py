@@ -39,8 +39,10 @@ def test_the_list(cli: Cli, config: Path) -> None:
     assert "train *  gpu       1      0  gpu       a run of training" in shown
     about = "a long CPU job: takes one CPU slot and its share of the machine"
     assert f"heavy    cpu       0      1  -         {about}" in shown
-    assert f"default_profile  train  {config}:1" in shown
-    assert f"slots.cpu        2      {config}:3" in shown
+    settings = [line.split() for line in shown]
+    assert ["default_profile", "train", f"{config}:1"] in settings
+    assert ["slots.cpu", "2", f"{config}:3"] in settings
+    assert ["gpu.margin", "512M", "built-in"] in settings
 
 
 def test_the_list_as_data(cli: Cli, config: Path) -> None:

@@ -24,7 +24,8 @@ LINES = pytest.CaptureFixture[str]
         (QUICK, "done: exit 3 · 7ms"),
         (
             OUTCOME,
-            "train: exit 137 (out of memory) · 2m3s · CPU 1m2s · memory 24.0G · 2 leftover processes ended",
+            "train: exit 137 (out of memory) · 2m3s · CPU 1m2s · memory 24.0G · "
+            "GPU memory 9.1G and 512.0M of 8.0G declared · 2 leftover processes ended",
         ),
         (
             replace(QUICK, reason="timeout", exit_code=124, signal=15),
@@ -59,10 +60,10 @@ def test_who_holds_what_the_job_waits_for(capfd: LINES) -> None:  # A9, B2
     first = replace(TRAIN, since_s=now_s() - 60.1, expect_s=360.0)
     second = replace(BACKUP, since_s=now_s() - 60.1, expect_s=None)
     messages = say.Messages(0)
-    messages.waiting(Busy("gpu", (second, first), 0))
-    messages.waiting(Busy("cpu", (second,), 2))
-    messages.waiting(Busy("cpu", (replace(first, expect_s=1.0, unit=""),), 0))
-    messages.waiting(Busy("cpu", (), 1))
+    messages.waiting(Busy("gpu", (second, first), 0, (), ""))
+    messages.waiting(Busy("cpu", (second,), 2, (), ""))
+    messages.waiting(Busy("cpu", (replace(first, expect_s=1.0, unit=""),), 0, (), ""))
+    messages.waiting(Busy("cpu", (), 1, (), ""))
     assert capfd.readouterr().err.splitlines() == [
         "slicer: waiting for a GPU, held by train (pid 4211, slicer-3f2a9c01b7de.scope, for 1m, "
         "about 5m left) and 1 other",
@@ -77,7 +78,7 @@ def test_the_lease_is_said_after_a_wait_or_when_asked(capfd: LINES) -> None:  # 
     say.Messages(0).acquired(TRAIN, 0.01)
     assert capfd.readouterr().err == ""
     waiter = say.Messages(0)
-    waiter.waiting(Busy("gpu", (), 1))
+    waiter.waiting(Busy("gpu", (), 1, (), ""))
     waiter.acquired(TRAIN, 0.041)
     say.Messages(1).acquired(replace(BACKUP, unit=""), 0.0)
     assert capfd.readouterr().err.splitlines() == [
@@ -90,7 +91,7 @@ def test_the_lease_is_said_after_a_wait_or_when_asked(capfd: LINES) -> None:  # 
 def test_quiet_says_nothing(capfd: LINES) -> None:
     quiet = say.Messages(-1)
     quiet.notice("x")
-    quiet.waiting(Busy("gpu", (TRAIN,), 0))
+    quiet.waiting(Busy("gpu", (TRAIN,), 0, (), ""))
     quiet.acquired(TRAIN, 4.1)
     quiet.finished(QUICK)
     assert capfd.readouterr().err == ""
@@ -99,7 +100,7 @@ def test_quiet_says_nothing(capfd: LINES) -> None:
 def test_nobodys_name_adds_a_line_or_talks_to_the_terminal(capfd: LINES) -> None:
     evil = "a\nslicer: done\x1b[2J\udcff\u202e"
     say.Messages(0).finished(replace(QUICK, name=evil))
-    say.Messages(0).waiting(Busy("gpu", (replace(TRAIN, name=evil),), 0))
+    say.Messages(0).waiting(Busy("gpu", (replace(TRAIN, name=evil),), 0, (), ""))
     say.error(SlicerError(evil))
     for line in capfd.readouterr().err.splitlines():
         assert line.startswith("slicer: ")

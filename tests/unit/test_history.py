@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slicer import history
+from slicer import history, history_schema
 from slicer.errors import StateError
 from slicer.model import Outcome, Usage
 from slicer.record import replace
@@ -34,7 +34,10 @@ OUTCOME = Outcome(
     unit="slicer-0123456789ab.scope",
     slice="gpu.slice",
     gpus=("GPU-a", "GPU-b"),
+    vram_mib=8192,
+    vram_peak_mib=(9318, 0),
     cpu_slots=0,
+    forced=1,
     uid=0,
     reason="oom-kill",
     exit_code=137,
@@ -69,6 +72,7 @@ def corrupt_files(path: str) -> list[str]:
 
 def test_an_outcome_comes_back_as_it_was(path: str) -> None:  # X3
     unknown = replace(OUTCOME, job="ba9876543210", usage=Usage(), signal=None, gpus=(), manager="user")
+    unknown = replace(unknown, vram_mib=None, vram_peak_mib=(), forced=0)
     assert history.append(OUTCOME, path) is None
     assert history.append(unknown, path) is None
     assert history.read(path) == [unknown, OUTCOME]
@@ -77,9 +81,11 @@ def test_an_outcome_comes_back_as_it_was(path: str) -> None:  # X3
 def test_people_can_query_it_with_sqlite3(path: str) -> None:  # X3
     history.append(OUTCOME, path)
     row = sql(
-        path, "SELECT name, reason, exit_code, memory_peak_bytes, json_extract(command, '$[1]') FROM outcomes"
+        path,
+        "SELECT name, reason, exit_code, memory_peak_bytes, json_extract(command, '$[1]'),"
+        " json_extract(vram_peak_mib, '$[0]') FROM outcomes",
     )
-    assert row == [("train", "oom-kill", 137, 1 << 40, "train.py")]
+    assert row == [("train", "oom-kill", 137, 1 << 40, "train.py", 9318)]
 
 
 def test_reading_filters_and_limits(path: str) -> None:  # X3
@@ -194,6 +200,121 @@ def test_a_writer_killed_in_the_middle_is_rolled_back(path: str) -> None:  # X3
     assert sql(path, "PRAGMA integrity_check") == [("ok",)]
 
 
+# -- a file of an older slicer --------------------------------------------------------------------------
+
+# As slicer 1's own `.schema` prints it.
+VERSION_1 = """
+CREATE TABLE outcomes (
+    id INTEGER PRIMARY KEY, job TEXT NOT NULL UNIQUE, name TEXT NOT NULL, command TEXT NOT NULL,
+    profile TEXT NOT NULL, backend TEXT NOT NULL, manager TEXT NOT NULL, unit TEXT NOT NULL,
+    slice TEXT NOT NULL, gpus TEXT NOT NULL, cpu_slots INTEGER NOT NULL, uid INTEGER NOT NULL,
+    reason TEXT NOT NULL, exit_code INTEGER NOT NULL, signal INTEGER, started_at REAL NOT NULL,
+    waited_s REAL NOT NULL, wall_s REAL NOT NULL, leftovers INTEGER NOT NULL, enforced TEXT NOT NULL,
+    not_enforced TEXT NOT NULL, cpu_s REAL, cpu_user_s REAL, cpu_system_s REAL, throttled_s REAL,
+    memory_peak_bytes INTEGER, io_read_bytes INTEGER, io_write_bytes INTEGER, oom_kills INTEGER,
+    pressure_cpu_s REAL, pressure_memory_s REAL, pressure_io_s REAL
+);
+INSERT INTO outcomes VALUES (
+    1, '0123456789ab', 'train', '["python3", "train.py", "--epochs=3"]', 'gpu', 'systemd', 'system',
+    'slicer-0123456789ab.scope', 'gpu.slice', '["GPU-a", "GPU-b"]', 0, 0, 'oom-kill', 137, 9,
+    1700000000.5, 0.25, 12.5, 2, '["CPUQuota", "MemoryMax"]', '["IOWeight"]', 1.5, NULL, NULL, NULL,
+    1099511627776, 0, NULL, 1, NULL, NULL, NULL
+);
+PRAGMA user_version=1;
+"""
+OLD = replace(OUTCOME, vram_mib=None, vram_peak_mib=(), forced=0)  # nobody kept these then
+
+
+@pytest.fixture
+def old_path(path: str) -> str:
+    os.makedirs(os.path.dirname(path), 0o700)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.executescript(VERSION_1)
+    os.chmod(path, 0o640)
+    return path
+
+
+def test_an_older_slicers_history_is_read_as_it_is(old_path: str) -> None:  # X3
+    before = Path(old_path).read_bytes()
+    os.chmod(old_path, 0o440)
+    assert history.read(old_path) == [OLD]
+    assert Path(old_path).read_bytes() == before
+
+
+def test_an_older_slicers_history_goes_on(old_path: str) -> None:  # X3
+    assert history.append(OTHER, old_path) is None
+    assert history.read(old_path) == [OTHER, OLD]
+    assert sql(old_path, "PRAGMA user_version") == [(history_schema.SCHEMA_VERSION,)]
+    assert corrupt_files(old_path) == []
+
+
+def test_an_upgraded_history_is_what_a_new_one_is(old_path: str, tmp_path: Path) -> None:
+    """Column for column: same names, types, defaults, but for their order."""
+    history.append(OTHER, old_path)
+    new_path = str(tmp_path / "new" / "history.db")
+    history.append(OTHER, new_path)
+    info = "SELECT name, type, \"notnull\", dflt_value, pk FROM pragma_table_info('outcomes') ORDER BY name"
+    assert sql(old_path, info) == sql(new_path, info)
+
+
+def test_many_writers_upgrade_an_older_slicers_history_once(old_path: str) -> None:  # X3
+    command = [sys.executable, "-c", WRITER, SRC, os.path.dirname(__file__), old_path]
+    writers = [subprocess.Popen([*command, str(me)], stdout=subprocess.DEVNULL) for me in range(8)]
+    assert [writer.wait() for writer in writers] == [0] * 8
+    found = history.read(old_path, limit=None)
+    assert len(found) == 1 + 8 * 25
+    assert found[-1] == OLD
+    assert {outcome.vram_peak_mib for outcome in found[:-1]} == {OUTCOME.vram_peak_mib}
+
+
+def test_two_that_upgrade_it_at_the_same_time_agree(old_path: str) -> None:  # X3
+    code = """
+        import sys
+        sys.path[:0] = sys.argv[1:3]
+        from test_history import OUTCOME
+        from slicer import history, history_schema
+        from slicer.record import replace
+        def migrate(connection, real=history_schema.migrate):
+            print("sees version 1", flush=True)
+            return real(connection)
+        history_schema.migrate = migrate
+        history.append(replace(OUTCOME, job=sys.argv[4]), sys.argv[3], busy_timeout_s=60)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code), SRC, os.path.dirname(__file__), old_path]
+    with closing(sqlite3.connect(old_path, isolation_level=None)) as door:
+        door.execute("BEGIN IMMEDIATE")
+        both = [subprocess.Popen([*command, job * 12], stdout=subprocess.PIPE) for job in "cd"]
+        for process in both:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"sees version 1\n"
+        door.execute("COMMIT")
+    for process in both:
+        process.communicate()
+    assert [process.returncode for process in both] == [0, 0]
+    assert {outcome.job for outcome in history.read(old_path)} == {OLD.job, "c" * 12, "d" * 12}
+
+
+def test_an_upgrade_killed_in_the_middle_is_begun_anew(old_path: str) -> None:  # X3
+    code = """
+        import os, signal, sys
+        sys.path[:0] = sys.argv[1:3]
+        from test_history import OTHER
+        from slicer import history, history_schema
+        def version_of(connection, real=history_schema.version_of):
+            if connection.in_transaction:
+                connection.execute("ALTER TABLE outcomes ADD COLUMN vram_mib INTEGER")
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(connection)
+        history_schema.version_of = version_of
+        history.append(OTHER, sys.argv[3])
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code), SRC, os.path.dirname(__file__), old_path]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert history.read(old_path) == [OLD]
+    assert history.append(OTHER, old_path) is None
+    assert history.read(old_path) == [OTHER, OLD]
+
+
 # -- damage -------------------------------------------------------------------------------------------
 
 
@@ -258,9 +379,10 @@ def test_reading_a_damaged_database_says_so_and_moves_nothing(path: str) -> None
 
 def test_a_newer_slicers_history_is_not_written(path: str) -> None:
     history.append(OUTCOME, path)
-    sql(path, "PRAGMA user_version=2")
+    newer = history_schema.SCHEMA_VERSION + 1
+    sql(path, f"PRAGMA user_version={newer}")
     before = Path(path).read_bytes()
-    with pytest.raises(StateError, match=r"schema 2.*upgrade"):
+    with pytest.raises(StateError, match=rf"schema {newer}.*upgrade"):
         history.append(OUTCOME, path)
     assert Path(path).read_bytes() == before
 
@@ -393,4 +515,5 @@ assert functools.reduce
     done = subprocess.run(
         [sys.executable, "-IS", "-c", code, SRC, path], capture_output=True, text=True, check=True
     )
-    assert set(done.stdout.split()) <= {"_functools", "_sqlite3", "slicer.history", "time"}
+    ours = {"slicer.history", "slicer.history_schema"}
+    assert set(done.stdout.split()) <= {"_functools", "_sqlite3", "time"} | ours

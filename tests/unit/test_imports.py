@@ -15,7 +15,7 @@ from tests.process.hot_path import BANNED, PLAIN, imported, surplus
 SRC = str(Path(slicer.__file__).resolve().parents[1])
 CORE = (
     "errors", "record", "model", "placement", "scope", "profiles", "quantity", "properties", "reentrancy",
-    "signals", "statefile",
+    "signals", "statefile", "room", "foresight", "tickets",
 )  # fmt: skip
 # Reached through their protocols, or not at all.
 OUTSIDE = (

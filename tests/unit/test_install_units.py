@@ -216,6 +216,7 @@ def test_the_ledgers_directories_are_for_the_group_alone_and_not_sticky() -> Non
         "/run/slicer": ["2770", "root", "slicer"],
         "/run/slicer/leases": ["2770", "root", "slicer"],
         "/run/slicer/tickets": ["2770", "root", "slicer"],
+        "/run/slicer/bells": ["2770", "root", "slicer"],
         "/run/slicer/lock": ["0660", "root", "slicer"],
         "/var/lib/slicer": ["2750", "root", "slicer"],
     }

@@ -10,18 +10,17 @@ import pytest
 from slicer import launch
 from slicer.errors import CannotExecute, CommandNotFound, SlicerError
 from slicer.launch import Ask, Plan, find_program
-from slicer.model import Host, Lease, Profile
+from slicer.model import Host, Profile
+from slicer.placement import Policy
 from slicer.profiles import Config, Overrides
 from slicer.record import replace
 from slicer.reentrancy import Held
+from tests.unit import made_up
 
-PROFILE = Profile("gpu", "", "gpu", 1, 0, 4, None, False, {}, {}, {})
-OUTER = Lease(
-    "aaaaaaaaaaaa", "", "", 1, 1, 2, "", 0, "systemd", "system", "slicer-aaaaaaaaaaaa.scope", "/gpu.slice/x",
-    ("GPU-a",), 1, 0.0, None,
-)  # fmt: skip
+PROFILE = made_up.profile(gpus=1)
+OUTER = made_up.lease("aaaaaaaaaaaa", gpus=("GPU-a",), cpu_slots=1)
 ASK = Ask(("true",), None, Overrides(), "", None, True, "auto", False, False, "")
-CONFIG = Config(Host((0,), 1), 1, "light", "", None, {}, (), ())
+CONFIG = Config(Host((0,), 1), 1, "light", "", None, {}, (), (), 512, Policy())
 
 
 def settled(profile: Profile = PROFILE, held: Held | None = None, **changes: object) -> Plan:

@@ -13,15 +13,29 @@ import pytest
 
 from slicer import ledger, proc, statefile
 from slicer.errors import BusyError, InfeasibleError, StateError
-from slicer.ledger import HeldLease, Ledger, Snapshot, Waiting, raise_if_busy
-from slicer.model import Lease, Request
-from slicer.placement import Busy, Inventory
+from slicer.ledger import HeldLease, Ledger, Snapshot, raise_if_busy
+from slicer.model import Gpu, Lease
+from slicer.placement import Busy, Device, Policy
 from slicer.record import replace
 from slicer.statedir import StateDir, locate
+from slicer.view import View
+from slicer.waiting import Waiting
+from tests.unit import made_up
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-ONE_SLOT = Inventory((), 1)
-TWO_GPUS = Inventory(("GPU-a", "GPU-b"), 1)
+TWO_GPUS = ("GPU-a", "GPU-b")
+
+
+class Shown(View):
+    """GPUs of 80 GiB each that nobody uses, without a driver."""
+
+    def __init__(self, directory: str, gpus: tuple[str, ...]) -> None:
+        super().__init__(directory, Policy())
+        self._uuids = gpus
+        self.gpus = tuple(Gpu(i, uuid, "Test GPU", 81920, "", i) for i, uuid in enumerate(gpus))
+
+    def devices(self, leases: tuple[Lease, ...]) -> tuple[Device, ...] | None:
+        return tuple(Device(uuid, 81920, 0, {}, 0, ()) for uuid in self._uuids) or None
 
 
 class Book:
@@ -34,32 +48,59 @@ class Book:
         self.ledger = Ledger(self.place, self.warnings.append)
 
     def lease(self, job: str = "0123456789ab", **changes: object) -> Lease:
-        draft = Lease(
-            job, "", "sleep", os.getpid(), proc.start_time(os.getpid()) or 0, 0, proc.boot_id(), os.geteuid(),
-            "plain", "system", "", "", (), 0, 0.0, None,
-        )  # fmt: skip
-        return replace(draft, **changes)
+        mine = {
+            "pid": os.getpid(), "pid_start": proc.start_time(os.getpid()) or 0, "keeper": 0, "unit": "",
+            "boot_id": proc.boot_id(), "uid": os.geteuid(), "backend": "plain", "cgroup": "", "name": "",
+        }  # fmt: skip
+        return made_up.lease(job, **{**mine, **changes})
+
+    def view(self, *gpus: str) -> View:
+        return Shown(str(self.path), gpus)
 
     def ask(
-        self, job: str = "0123456789ab", gpus: int = 0, slots: int = 1, of: Inventory = ONE_SLOT
+        self,
+        job: str = "0123456789ab",
+        gpus: int = 0,
+        slots: int = 1,
+        limit: int = 1,
+        of: tuple[str, ...] = (),
     ) -> HeldLease | Busy:
-        return self.ledger.acquire(Request(job, "", ("sleep",), gpus, slots, None), self.lease(job), of)
+        request = made_up.request(job, gpus=gpus, cpu_slots=slots, cpu_limit=limit, arrived_s=ledger.now_s())
+        return self.ledger.acquire(request, self.lease(job), self.view(*of))
 
     def take(
-        self, job: str = "0123456789ab", gpus: int = 0, slots: int = 1, of: Inventory = ONE_SLOT
+        self,
+        job: str = "0123456789ab",
+        gpus: int = 0,
+        slots: int = 1,
+        limit: int = 1,
+        of: tuple[str, ...] = (),
     ) -> HeldLease:
-        held = self.ask(job, gpus, slots, of)
+        held = self.ask(job, gpus, slots, limit, of)
         assert isinstance(held, HeldLease)
         return held
 
-    def queue(self, job: str, priority: int = 0, slots: int = 1) -> HeldLease | Waiting:
-        request = Request(job, "", ("sleep",), 0, slots, None)
-        return self.ledger.acquire_or_queue(request, self.lease(job), ONE_SLOT, priority)
+    def queue(self, job: str, priority: int = 0, slots: int = 1, **fields: object) -> HeldLease | Waiting:
+        draft = self.lease(job)
+        ticket = made_up.ticket(
+            job, priority=priority, cpu_slots=slots, cpu_limit=1, arrived_s=round(ledger.now_s(), 6),
+            pid=draft.pid, pid_start=draft.pid_start, boot_id=draft.boot_id, uid=draft.uid, **fields,
+        )  # fmt: skip
+        return self.ledger.acquire_or_queue(ticket, draft, self.view())
 
-    def wait(self, job: str, priority: int = 0) -> Waiting:
-        waiting = self.queue(job, priority)
+    def wait(self, job: str, priority: int = 0, **fields: object) -> Waiting:
+        waiting = self.queue(job, priority, **fields)
         assert isinstance(waiting, Waiting)
         return waiting
+
+    def try_again(self, waiting: Waiting) -> HeldLease | None:
+        """What a waiter does when it is woken."""
+        return waiting.wait(until_s=0.0)
+
+    def left(self) -> list[str]:
+        """The leases, tickets and bells in the directory."""
+        folders = ("leases", "tickets", "bells")
+        return [f"{folder}/{name}" for folder in folders for name in os.listdir(self.path / folder)]
 
     def put(self, lease: Lease, folder: str = "leases", name: str = "") -> Path:
         """A lease file without an owner, as kill -9 leaves it."""
@@ -73,7 +114,7 @@ def book(tmp_path: Path) -> Iterator[Book]:
     before = set(os.listdir("/proc/self/fd"))
     made = Book(tmp_path / "state")
     yield made
-    os.close(made.ledger._lock_fd)
+    made.ledger.close()
     assert set(os.listdir("/proc/self/fd")) <= before
 
 
@@ -91,20 +132,19 @@ def test_a_lease_is_exclusive_and_ends_with_its_release(book: Book) -> None:
 
 # A6
 def test_slots_are_counted(book: Book) -> None:
-    two = Inventory((), 2)
-    held = [book.take("aaaaaaaaaaaa", of=two), book.take("bbbbbbbbbbbb", of=two)]
-    assert isinstance(book.ask("cccccccccccc", of=two), Busy)
+    held = [book.take("aaaaaaaaaaaa", limit=2), book.take("bbbbbbbbbbbb", limit=2)]
+    assert isinstance(book.ask("cccccccccccc", limit=2), Busy)
     held[0].release()
-    held.append(book.take("cccccccccccc", of=two))
+    held.append(book.take("cccccccccccc", limit=2))
     for each in held:
         each.release()
 
 
 def test_gpus_are_named_in_the_lease(book: Book) -> None:
-    first = book.take("aaaaaaaaaaaa", 1, 0, TWO_GPUS)
-    second = book.take("bbbbbbbbbbbb", 1, 0, TWO_GPUS)
+    first = book.take("aaaaaaaaaaaa", 1, 0, of=TWO_GPUS)
+    second = book.take("bbbbbbbbbbbb", 1, 0, of=TWO_GPUS)
     assert (first.lease.gpus, second.lease.gpus) == (("GPU-a",), ("GPU-b",))
-    assert isinstance(book.ask("cccccccccccc", 1, 0, TWO_GPUS), Busy)
+    assert isinstance(book.ask("cccccccccccc", 1, 0, of=TWO_GPUS), Busy)
     first.release()
     second.release()
 
@@ -259,8 +299,8 @@ def test_creating_does_not_follow_or_overwrite(book: Book, tmp_path: Path) -> No
 @pytest.mark.parametrize("length", [100, 5000, 130_000])
 def test_a_long_name_does_not_make_a_lease_invisible(book: Book, length: int) -> None:
     name = "x" * length
-    request = Request("aaaaaaaaaaaa", name, ("sleep",), 0, 1, None)
-    held = book.ledger.acquire(request, book.lease("aaaaaaaaaaaa", name=name), ONE_SLOT)
+    request = made_up.request("aaaaaaaaaaaa", cpu_slots=1, cpu_limit=1)
+    held = book.ledger.acquire(request, book.lease("aaaaaaaaaaaa", name=name), book.view())
     assert isinstance(held, HeldLease)
     second = book.ask("bbbbbbbbbbbb")
     for each in (held, second):
@@ -283,8 +323,10 @@ def test_others_can_read_a_lease_whatever_the_umask(book: Book) -> None:
 def test_no_descriptor_is_inherited_unless_it_is_handed_on(book: Book) -> None:
     held = book.take()
     waiting = book.wait("bbbbbbbbbbbb")
-    assert not any(os.get_inheritable(fd) for fd in (held.fd, waiting._fd, book.ledger._lock_fd))
-    waiting.drop_ticket()
+    assert not any(
+        os.get_inheritable(fd) for fd in (held.fd, waiting._fd, waiting._bell, book.ledger._lock_fd)
+    )
+    waiting.leave()
     held.release()
 
 
@@ -304,17 +346,17 @@ def test_tickets_are_in_the_order_of_priority_then_arrival(book: Book) -> None:
     waiting = [book.wait("dddddddddddd"), book.wait("bbbbbbbbbbbb"), book.wait("cccccccccccc", priority=1)]
     assert [ticket.job[0] for ticket in book.ledger.snapshot().tickets] == ["c", "d", "b"]
     held.release()
-    assert isinstance(book.ledger.retry(waiting[0]), Busy)
-    first = book.ledger.retry(waiting[2])
+    assert book.try_again(waiting[0]) is None
+    first = book.try_again(waiting[2])
     assert isinstance(first, HeldLease)
     first.release()
-    second = book.ledger.retry(waiting[0])
+    second = book.try_again(waiting[0])
     assert isinstance(second, HeldLease)
     second.release()
     assert [ticket.job[0] for ticket in book.ledger.snapshot().tickets] == ["b"]
-    waiting[1].drop_ticket()
-    waiting[1].drop_ticket()
-    assert os.listdir(book.path / "tickets") == []
+    waiting[1].leave()
+    waiting[1].leave()
+    assert book.left() == []
 
 
 # X4
@@ -332,11 +374,12 @@ def test_nobody_overtakes_those_who_wait(book: Book) -> None:
 def test_a_dead_waiters_ticket_holds_nobody_up(book: Book) -> None:
     held = book.take("aaaaaaaaaaaa")
     waiting = book.wait("bbbbbbbbbbbb")
-    os.close(waiting._fd)
+    for fd in (waiting._fd, waiting._bell):
+        os.close(fd)
     waiting._fd = -1
     held.release()
     book.take("cccccccccccc").release()
-    assert os.listdir(book.path / "tickets") == []
+    assert book.left() == []
 
 
 # E4
@@ -348,23 +391,22 @@ def test_the_infeasible_is_refused_at_once_and_leaves_nothing(book: Book) -> Non
         assert caught.value.exit_code == 2
         assert str(slots) in str(caught.value)
     held.release()
-    assert os.listdir(book.path / "leases") == os.listdir(book.path / "tickets") == []
+    assert book.left() == []
 
 
 @pytest.mark.parametrize(
-    ("gpus", "slots", "inventory", "message"),
+    ("gpus", "slots", "of", "message"),
     [
-        pytest.param(*(1, 0, Inventory((), 1), "1 GPU was asked for, but this machine has 0 GPUs")),
         (3, 0, TWO_GPUS, "3 GPUs were asked for, but this machine has 2 GPUs"),
-        (2, 0, Inventory(("GPU-a",), 1), "2 GPUs were asked for, but this machine has 1 GPU"),
-        (0, 2, ONE_SLOT, "2 CPU slots were asked for, but this machine has 1 CPU slot"),
+        (2, 0, ("GPU-a",), "2 GPUs were asked for, but this machine has 1 GPU"),
+        (0, 2, (), "2 CPU slots were asked for, but this machine has 1 CPU slot"),
     ],
 )
 def test_the_infeasible_is_told_in_good_english(
-    book: Book, gpus: int, slots: int, inventory: Inventory, message: str
+    book: Book, gpus: int, slots: int, of: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(InfeasibleError) as caught:
-        book.ask("aaaaaaaaaaaa", gpus, slots, inventory)
+        book.ask("aaaaaaaaaaaa", gpus, slots, of=of)
     assert caught.value.message == message
 
 

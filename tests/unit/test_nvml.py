@@ -30,6 +30,9 @@ try:
     try:
         said = {"gpus": [as_dict(g) for g in gpus.list()], "notes": gpus.notes()}
         said["processes"] = [as_dict(p) for p in gpus.processes()]
+        said["memory"] = [as_dict(m) for m in gpus.memory()]
+        last = said["gpus"][-1]["uuid"] if said["gpus"] else "none"
+        said["last"] = [x.gpu_uuid for x in (*gpus.memory((last,)), *gpus.processes((last,)))]
     finally:
         gpus.close()
         gpus.close()
@@ -73,7 +76,37 @@ def test_gpus_are_listed_with_what_slicer_needs(fake_nvml: FakeNvml) -> None:  #
         ],
         "notes": [],
         "processes": [],
+        "memory": [
+            {"gpu_uuid": uuid, "total_mib": 81559, "used_mib": 0}
+            for uuid in (
+                "GPU-00000000-0000-0000-0000-000000000000",
+                "GPU-11111111-1111-1111-1111-111111111111",
+            )
+        ],
+        "last": ["GPU-11111111-1111-1111-1111-111111111111"],
     }
+
+
+def test_how_full_each_gpu_is_in_the_order_of_the_list(fake_nvml: FakeNvml) -> None:  # E3
+    fake_nvml.write(
+        "gpu 0 GPU-b 1000 00000000:C1:00.0 1 0 N\n"
+        "gpu 1 GPU-a 2000 00000000:0F:00.0 2 0 N\n"
+        "process 0 10 100 compute\nprocess 0 11 n/a compute\nused 0 30\n"
+    )
+    said = probe(fake_nvml.env)
+    assert [gpu["uuid"] for gpu in said["gpus"]] == ["GPU-a", "GPU-b"]
+    assert [(m["gpu_uuid"], m["total_mib"], m["used_mib"]) for m in said["memory"]] == [
+        ("GPU-a", 2000, 0),
+        ("GPU-b", 1000, 130),
+    ]
+    assert said["last"] == ["GPU-b", "GPU-b", "GPU-b"]
+
+
+def test_the_drivers_own_memory_is_neither_free_nor_used(fake_nvml: FakeNvml) -> None:  # E2
+    """Else no GPU would ever count as idle: it keeps some 500 MiB of a large one."""
+    fake_nvml.add("reserved 0 600", "used 0 3")
+    (first, _) = probe(fake_nvml.env)["memory"]
+    assert (first["total_mib"], first["used_mib"]) == (81559 - 600, 3)
 
 
 def test_gpus_count_in_pci_order_as_cuda_does(fake_nvml: FakeNvml) -> None:  # A1
@@ -122,7 +155,10 @@ def test_hundreds_of_processes_are_no_problem(fake_nvml: FakeNvml) -> None:  # B
 def test_a_driver_before_510_is_read_too(old_nvml_library: Path, tmp_path: Path) -> None:
     old = FakeNvml(old_nvml_library, tmp_path / "state")
     old.add("process 0 10 1024 compute", "process 1 11 n/a graphics")
-    assert [(p["pid"], p["used_mib"]) for p in probe(old.env)["processes"]] == [(10, 1024), (11, None)]
+    old.add("reserved 0 600")
+    said = probe(old.env)
+    assert [(p["pid"], p["used_mib"]) for p in said["processes"]] == [(10, 1024), (11, None)]
+    assert [(m["total_mib"], m["used_mib"]) for m in said["memory"]] == [(81559, 1624), (81559, 0)]
 
 
 def test_what_happens_meanwhile_is_seen(fake_nvml: FakeNvml) -> None:  # B5
@@ -132,7 +168,7 @@ sys.path.insert(0, sys.argv[1])
 from slicer.gpu import open_gpus
 gpus = open_gpus()
 for _ in sys.stdin:
-    print([(p.pid, p.used_mib) for p in gpus.processes()], flush=True)
+    print([(p.pid, p.used_mib) for p in gpus.processes()], [m.used_mib for m in gpus.memory()], flush=True)
 gpus.close()
 """
     with python(code, fake_nvml.env, stdin=subprocess.PIPE) as process:
@@ -144,11 +180,13 @@ gpus.close()
             print(file=stdin, flush=True)
             return stdout.readline().strip()
 
-        assert ask() == "[]"
+        assert ask() == "[] [0, 0]"
         fake_nvml.add("process 0 10 1024 compute")
-        assert ask() == "[(10, 1024)]"
+        assert ask() == "[(10, 1024)] [1024, 0]"
         fake_nvml.remove("process 0 10 1024 compute")
-        assert ask() == "[]"
+        assert ask() == "[] [0, 0]"
+        fake_nvml.add(f"error nvmlDeviceGetMemoryInfo {LOST} 0")
+        assert ask() == "[] [0]"
         stdin.close()
     assert process.returncode == 0
 
@@ -200,6 +238,7 @@ def test_a_lost_gpu_leaves_the_others_usable(fake_nvml: FakeNvml) -> None:  # X1
     said = probe(fake_nvml.env)
     assert [(g["index"], g["minor"]) for g in said["gpus"]] == [(0, 1)]
     assert [p["pid"] for p in said["processes"]] == [10]
+    assert [m["gpu_uuid"] for m in said["memory"]] == [g["uuid"] for g in said["gpus"]]
     assert said["notes"] == ["GPU 0 is left out: GPU is lost"]
 
 
@@ -236,6 +275,7 @@ def test_what_a_gpu_does_not_support_is_left_open(fake_nvml: FakeNvml) -> None:
     said = probe(fake_nvml.env)
     assert [(g["memory_mib"], g["minor"]) for g in said["gpus"]] == [(0, -1), (81559, 1)]
     assert len(said["processes"]) == 1
+    assert [(m["total_mib"], m["used_mib"]) for m in said["memory"]] == [(0, 0), (81559, 0)]
     assert "shares its memory" in said["notes"][0]
 
 
@@ -281,6 +321,18 @@ nvmlShutdown()
 """
     with python(code, fake_nvml.env) as process:
         assert process.communicate(timeout=60)[0].strip() == "575.57.08 12090 42 100 15 85 Some GPU"
+
+
+def test_the_fake_lists_a_live_process_as_long_as_it_lives(fake_nvml: FakeNvml) -> None:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as cat:
+        fake_nvml.add(f"live 1 {cat.pid} 512 compute", "live 1 4194305 64 compute")
+        said = probe(fake_nvml.env)
+        assert [(p["pid"], p["used_mib"]) for p in said["processes"]] == [(cat.pid, 512)]
+        assert [m["used_mib"] for m in said["memory"]] == [0, 512]
+        cat.kill()
+        os.waitid(os.P_PID, cat.pid, os.WEXITED | os.WNOWAIT)  # a zombie now
+        said = probe(fake_nvml.env)
+        assert (said["processes"], said["memory"][1]["used_mib"]) == ([], 0)
 
 
 def test_asking_for_no_gpu_loads_no_driver() -> None:  # the hot path of CPU jobs

@@ -416,8 +416,10 @@ def test_written_file_says_exactly_what_the_builtins_do(machine: Machine, here: 
     plain = machine.load()
     machine.write(machine.user, _uncommented(text))
     written = machine.load()
-    assert set(tomllib.loads(_uncommented(text))) == {"default_profile", "slots", "profiles"}
-    assert (written.slots_cpu, written.default_profile) == (plain.slots_cpu, plain.default_profile)
+    tables = {"default_profile", "slots", "gpu", "waiting", "profiles"}
+    assert set(tomllib.loads(_uncommented(text))) == tables
+    for field in ("slots_cpu", "default_profile", "margin_mib", "policy"):
+        assert getattr(written, field) == getattr(plain, field)
     assert written.names() == plain.names()
     for name in plain.names():
         ours, theirs = plain.profile(name), written.profile(name)
@@ -431,6 +433,7 @@ def test_examples_in_the_written_file_are_valid(machine: Machine) -> None:
     examples = [line[4:] for line in tail.split("\n") if line.startswith("#   ")]
     machine.write(machine.user, "\n".join([examples[-1], *examples[:-1]]))
     assert machine.profile("train").threads == 8
+    assert machine.profile("train").gpu_choice == ("0", "1")
     assert machine.load().compat_gpu_lock == "/tmp/gpu.lock"
 
 

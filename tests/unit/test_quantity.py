@@ -288,3 +288,36 @@ def test_any_text_is_read_or_refused_in_one_line(text: str) -> None:
         except q.QuantityError as error:
             said = str(error)
         assert said.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("text", "mib"),
+    [("8G", 8192), ("500M", 500), ("1.5GiB", 1536), ("0", 0), ("1K", 1), ("1025K", 2), (" 1 T ", 1 << 20)],
+)
+def test_gpu_memory_is_whole_mib_never_less_than_said(text: str, mib: int) -> None:  # E1
+    assert q.parse_mib(text) == mib
+
+
+@pytest.mark.parametrize("text", ["", "8", "8000", "1e3", "-1G", "8GB", "infinity", "50%", "8x", "8E9E"])
+def test_gpu_memory_without_a_unit_could_mean_anything(text: str) -> None:  # E1
+    with pytest.raises(q.QuantityError) as caught:
+        q.parse_mib(text)
+    assert q.MIB_TEXT in str(caught.value)
+    assert "infinity" not in str(caught.value) or text == "infinity"
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("0", 0), ("-5", -5), ("+5", 5), (" 9 ", 9), ("-9", -9), ("-0", 0)]
+)
+def test_a_whole_number_may_be_negative(text: str, number: int) -> None:
+    assert q.parse_integer(text, lowest=-9, highest=9, what="x") == number
+
+
+@pytest.mark.parametrize(
+    "text", ["", "-", "+", "--5", "- 5", "10", "-10", "5.0", "٣", "1" * 5000, "-" + "1" * 5000]
+)
+def test_what_is_no_whole_number_in_range_is_refused(text: str) -> None:
+    with pytest.raises(q.QuantityError) as caught:
+        q.parse_integer(text, lowest=-9, highest=9, what="a number")
+    assert str(caught.value).startswith("expected a number, not ")
+    assert len(str(caught.value)) < 100

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from slicer import model, record
-from slicer.placement import Busy, Granted, Infeasible, Inventory
+from slicer.placement import Busy, Infeasible, Policy
 
 
 @record.record
@@ -115,7 +115,7 @@ def test_fields_keep_their_order() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [Inventory(("a",), 1), Granted((), 1), Busy("gpu", (), 0), Infeasible("cpu", 2, 1), model.Usage()],
+    [Policy(), Busy("gpu", (), 0, (), ""), Infeasible("cpu", 2, 1), model.Usage()],
 )
 def test_slicers_own_words_are_records(value: Any) -> None:
     assert record.replace(value) == value

@@ -8,10 +8,11 @@ from slicer import reentrancy
 from slicer.model import Lease, Profile
 from slicer.record import replace
 from slicer.reentrancy import Held
+from tests.unit import made_up
 
-GPU_JOB = Lease(
-    "aaaaaaaaaaaa", "", "", 10, 1, 11, "", 0, "systemd", "system", "slicer-aaaaaaaaaaaa.scope",
-    "/gpu.slice/slicer-aaaaaaaaaaaa.scope", ("GPU-a",), 0, 5.0, None,
+GPU_JOB = made_up.lease(
+    "aaaaaaaaaaaa", pid=10, keeper=11, unit="slicer-aaaaaaaaaaaa.scope", gpus=("GPU-a",), since_s=5.0,
+    cgroup="/gpu.slice/slicer-aaaaaaaaaaaa.scope",
 )  # fmt: skip
 CPU_JOB = replace(
     GPU_JOB, job="bbbbbbbbbbbb", keeper=21, unit="slicer-bbbbbbbbbbbb.scope", gpus=(), cpu_slots=2,
@@ -86,7 +87,7 @@ def test_a_foreign_lock_counts_unless_it_is_our_own(
 
 
 def wanting(gpus: int, cpu_slots: int) -> Profile:
-    return Profile("p", "", "gpu", gpus, cpu_slots, 1, None, False, {}, {}, {})
+    return made_up.profile(gpus=gpus, cpu_slots=cpu_slots)
 
 
 # A3, A4
@@ -106,7 +107,8 @@ def wanting(gpus: int, cpu_slots: int) -> Profile:
     ],
 )
 def test_what_is_missing(profile: Profile, held: Held, skip: bool, expected: tuple[int, int]) -> None:
-    assert reentrancy.missing(profile, held, skip) == expected
+    found = reentrancy.missing(profile.gpus, profile.vram_mib, profile.cpu_slots, held, skip)
+    assert found == expected
 
 
 # A4

@@ -12,13 +12,14 @@ from slicer import scope
 from slicer.model import Profile, Property
 from slicer.profiles import thread_env
 from slicer.record import replace
+from tests.unit import made_up
 
 MEMORY = Property("MemoryMax", "MemoryMax", "t", 2**30, "1G")
 DEVICES = Property("DeviceAllow", "DeviceAllow", "a(ss)", (("/dev/null", "rw"),), "/dev/null rw")
 POLICY = Property("DevicePolicy", "DevicePolicy", "s", "closed", "closed")
 STOP = Property("TimeoutStopSec", "TimeoutStopUSec", "t", 3_000_000, "3s")
 
-PROFILE = Profile("heavy", "", "cpu", 0, 1, 3, None, False, {}, {"MemoryMax": MEMORY}, {})
+PROFILE = made_up.profile(name="heavy", slice="cpu", cpu_slots=1, threads=3, properties={"MemoryMax": MEMORY})
 
 
 def names(profile: Profile) -> list[str]:

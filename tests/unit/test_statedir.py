@@ -1,17 +1,21 @@
-"""The state directory: where it is, and that nothing of somebody else's in it is trusted."""
+"""The state directory: where it is, whose version, and that nothing of somebody else's in it is trusted."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from slicer import statedir
+from slicer import cgroup, statedir
 from slicer.errors import EX_SLICER, StateError
 from slicer.statedir import StateDir
+from tests.process.harness import DEADLINE_S, SRC, sleeps_in_flock, until
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
@@ -39,7 +43,7 @@ def refusal(path: Path | str) -> StateError:
 # A5
 def test_is_made_private_where_the_variable_says(tmp_path: Path) -> None:
     assert locate(tmp_path / "state") == StateDir(str(tmp_path / "state"), False)
-    for name in ("state", "state/leases", "state/tickets"):
+    for name in ("state", "state/leases", "state/tickets", "state/bells"):
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) & 0o077 == 0
     assert locate(tmp_path / "state") == StateDir(str(tmp_path / "state"), False)
 
@@ -75,7 +79,7 @@ def test_without_a_login_session_it_is_in_shared_memory() -> None:
     assert statedir._private({"XDG_RUNTIME_DIR": "/nowhere"}, 999999) == "/dev/shm/slicer-999999"
 
 
-@pytest.mark.parametrize("part", ["", "leases", "tickets"])
+@pytest.mark.parametrize("part", ["", "leases", "tickets", "bells"])
 def test_a_symbolic_link_is_not_followed(tmp_path: Path, part: str) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -88,7 +92,7 @@ def test_a_symbolic_link_is_not_followed(tmp_path: Path, part: str) -> None:
     assert os.listdir(elsewhere) == []
 
 
-@pytest.mark.parametrize("part", ["", "leases", "tickets"])
+@pytest.mark.parametrize("part", ["", "leases", "tickets", "bells"])
 def test_a_file_in_its_place_is_refused(tmp_path: Path, part: str) -> None:
     place = tmp_path / "state" / part
     place.parent.mkdir(exist_ok=True)
@@ -100,7 +104,7 @@ def test_a_missing_parent_is_said(tmp_path: Path) -> None:
     assert str(tmp_path / "no" / "state") in str(refusal(tmp_path / "no" / "state"))
 
 
-@pytest.mark.parametrize("part", ["", "leases", "tickets"])
+@pytest.mark.parametrize("part", ["", "leases", "tickets", "bells"])
 def test_what_everybody_can_write_is_refused(tmp_path: Path, part: str) -> None:
     locate(tmp_path / "state")
     (tmp_path / "state" / part).chmod(0o777)
@@ -108,11 +112,165 @@ def test_what_everybody_can_write_is_refused(tmp_path: Path, part: str) -> None:
 
 
 @ROOT_ONLY
-@pytest.mark.parametrize("part", ["", "leases", "tickets"])
+@pytest.mark.parametrize("part", ["", "leases", "tickets", "bells"])
 def test_what_somebody_else_owns_is_refused(tmp_path: Path, part: str) -> None:
     locate(tmp_path / "state")
     os.chown(tmp_path / "state" / part, 65534, -1)
     assert "belongs to uid 65534" in str(refusal(tmp_path / "state"))
+
+
+# ---- the version ----
+
+TAKER = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from slicer import statedir
+statedir.locate({"SLICER_STATE_DIR": sys.argv[2]}, os.geteuid())
+print("ready", flush=True)
+"""
+
+
+def takers(path: Path, number: int = 1) -> list[subprocess.Popen[str]]:
+    """Processes that use the directory, all at once."""
+    command = [sys.executable, "-c", TAKER, SRC, str(path)]
+    pipe = subprocess.PIPE
+    return [subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) for _ in range(number)]
+
+
+def old_entry(path: Path, folder: str, text: str = "SLICER_LEASE=1\nJOB=0123456789ab\n") -> Path:
+    """A state directory without a version, as slicer made it before there were any, and a lease in it."""
+    for name in ("", "leases", "tickets"):
+        (path / name).mkdir(mode=0o700, exist_ok=True)
+    entry = path / folder / "0123456789ab"
+    entry.write_text(text)
+    return entry
+
+
+@pytest.mark.usefixtures("umask")
+def test_a_new_directory_says_its_version_to_all_who_may_come_in(tmp_path: Path) -> None:
+    locate(tmp_path / "state")
+    version = tmp_path / "state" / "version"
+    assert version.read_text() == "2\n"
+    assert stat.S_IMODE(version.stat().st_mode) == 0o644
+    before = version.stat()
+    locate(tmp_path / "state")
+    assert version.stat().st_mtime_ns == before.st_mtime_ns
+    assert version.stat().st_ino == before.st_ino
+
+
+def test_many_may_make_it_at_once(tmp_path: Path) -> None:
+    for process in takers(tmp_path / "state", 8):
+        out, err = process.communicate(timeout=DEADLINE_S)
+        assert (process.returncode, out, err) == (0, "ready\n", "")
+    assert (tmp_path / "state" / "version").read_text() == "2\n"
+    assert sorted(os.listdir(tmp_path / "state")) == ["bells", "leases", "lock", "tickets", "version"]
+
+
+def test_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
+    locate(tmp_path / "state")
+    (tmp_path / "state" / "version").write_text("3\n")
+    lease = old_entry(tmp_path / "state", "leases")
+    refused = refusal(tmp_path / "state")
+    assert refused.message == "made by a newer slicer: version 3, this one knows 2"
+    assert refused.where == f"{tmp_path}/state/version"
+    assert "update this slicer" in refused.hint
+    assert lease.exists()
+    assert (tmp_path / "state" / "version").read_text() == "3\n"
+
+
+@pytest.mark.parametrize("text", ["two\n", "-1\n", "2.0\n", "\x00\xff", "9" * 100])
+def test_what_is_no_version_is_refused(tmp_path: Path, text: str) -> None:
+    locate(tmp_path / "state")
+    (tmp_path / "state" / "version").write_text(text, encoding="latin-1")
+    refused = refusal(tmp_path / "state")
+    assert refused.where == f"{tmp_path}/state/version"
+    assert len(str(refused)) < 400
+
+
+def test_a_version_that_was_cut_short_is_written_again(tmp_path: Path) -> None:  # A2
+    locate(tmp_path / "state")
+    (tmp_path / "state" / "version").write_text("")  # its maker was killed
+    locate(tmp_path / "state")
+    assert (tmp_path / "state" / "version").read_text() == "2\n"
+
+
+@pytest.mark.parametrize("version", ["", "1\n"])
+@pytest.mark.parametrize("folder", ["leases", "tickets"])
+def test_an_older_slicers_leftovers_are_taken_over(tmp_path: Path, folder: str, version: str) -> None:
+    entry = old_entry(tmp_path / "state", folder)
+    if version:
+        (tmp_path / "state" / "version").write_text(version)
+    locate(tmp_path / "state")
+    assert not entry.exists()
+    assert (tmp_path / "state" / "version").read_text() == "2\n"
+
+
+@pytest.mark.parametrize("folder", ["leases", "tickets"])
+def test_an_older_slicer_whose_jobs_run_is_respected(tmp_path: Path, folder: str) -> None:  # K2
+    entry = old_entry(tmp_path / "state", folder)
+    with entry.open() as owner:
+        fcntl.flock(owner, fcntl.LOCK_EX)
+        refused = refusal(tmp_path / "state")
+        assert refused.message == "used by an older slicer whose jobs still run"
+        assert refused.where == str(entry)
+        assert entry.exists()
+        assert not (tmp_path / "state" / "version").exists()
+    locate(tmp_path / "state")
+    assert not entry.exists()
+
+
+def test_an_older_slicers_job_counts_without_its_lock_too(tmp_path: Path) -> None:  # K2
+    entry = old_entry(tmp_path / "state", "leases")
+    environ = {**os.environ, "SLICER_LEASE": "ba9876543210,0123456789ab"}
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env=environ):
+        assert refusal(tmp_path / "state").where == str(entry)
+    locate(tmp_path / "state")
+    assert not entry.exists()
+
+
+def test_an_older_slicers_scope_counts_while_it_is_populated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # K2
+    monkeypatch.setattr(cgroup, "path_of", lambda name: f"{tmp_path}{name}")
+    (tmp_path / "x.scope").mkdir()
+    (tmp_path / "x.scope" / "cgroup.events").write_text("populated 1\nfrozen 0\n")
+    entry = old_entry(tmp_path / "state", "leases", "SLICER_LEASE=1\nCGROUP=/x.scope\nEND=\n")
+    assert refusal(tmp_path / "state").where == str(entry)
+    (tmp_path / "x.scope" / "cgroup.events").write_text("populated 0\nfrozen 0\n")
+    locate(tmp_path / "state")
+    assert not entry.exists()
+
+
+def test_the_take_over_waits_for_who_is_inside(tmp_path: Path) -> None:
+    """A slicer in its critical section may be about to write a lease."""
+    old_entry(tmp_path / "state", "leases").unlink()
+    with (tmp_path / "state" / "lock").open("w") as owner:
+        fcntl.flock(owner, fcntl.LOCK_EX)
+        (process,) = takers(tmp_path / "state")
+        until(lambda: sleeps_in_flock(process.pid), "it waits for the ledger's lock")
+        assert not (tmp_path / "state" / "version").exists()
+        entry = old_entry(tmp_path / "state", "leases")
+        with entry.open() as lease:
+            fcntl.flock(lease, fcntl.LOCK_EX)
+            fcntl.flock(owner, fcntl.LOCK_UN)
+            _, err = process.communicate(timeout=DEADLINE_S)
+    assert "used by an older slicer whose jobs still run" in err
+    assert entry.exists()
+
+
+def test_foreign_things_are_neither_followed_nor_in_the_way(tmp_path: Path) -> None:
+    old_entry(tmp_path / "state", "leases")
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "state" / "leases" / "link").symlink_to(tmp_path / "precious")
+    (tmp_path / "state" / "tickets" / "directory").mkdir()
+    os.mkfifo(tmp_path / "state" / "tickets" / "fifo")
+    locate(tmp_path / "state")
+    assert (tmp_path / "precious").read_text() == "precious"
+    assert os.listdir(tmp_path / "state" / "leases") == []
+    assert os.listdir(tmp_path / "state" / "tickets") == ["directory"]
+
+
+# ---- the lock file ----
 
 
 def test_opening_a_lock_file_makes_it_once(tmp_path: Path) -> None:

@@ -13,14 +13,17 @@ from slicer import statefile
 from slicer.model import Lease, Ticket, Usage
 from slicer.record import replace
 from slicer.statefile import TornFile
+from tests.unit import made_up
 
 LEASE = Lease(
     job="0123456789ab", name="train", command="python3 train.py", pid=42, pid_start=4711, keeper=43,
     boot_id="b" * 36, uid=1000, backend="systemd", manager="user", unit="slicer-0123456789ab.scope",
-    cgroup="/user.slice/slicer-0123456789ab.scope", gpus=("GPU-a", "GPU-b"), cpu_slots=2, since_s=12.5,
-    expect_s=None,
+    cgroup="/user.slice/slicer-0123456789ab.scope", gpus=("GPU-a", "GPU-b"), vram_mib=8192,
+    vram_peak_mib=(9000, 0), cpu_slots=2, priority=3, forced=0, since_s=12.5, expect_s=None,
 )  # fmt: skip
-TICKET = Ticket("0123456789ab", "eval", "./eval", 42, 4711, "b" * 36, 0, -3, 12.25, 1, 0, 60.0)
+TICKET = made_up.ticket(
+    "0123456789ab", inside=("aaaaaaaaaaaa",), gpu_choice=("GPU-a",), gpus=1, vram_mib=1024
+)
 
 # What argv can hold: any bytes but NUL, as Python shows them.
 TEXTS = st.binary(max_size=40).filter(lambda data: b"\0" not in data).map(os.fsdecode)

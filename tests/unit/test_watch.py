@@ -14,10 +14,11 @@ import pytest
 
 from slicer import watch
 from slicer.errors import StateError
-from slicer.model import Lease
+from slicer.record import replace
 from slicer.watch import LedgerWatch
+from tests.unit import made_up
 
-HOLDER = Lease("x", "", "", 1, 1, 0, "", 0, "systemd", "system", "x.scope", "/x.scope", (), 1, 0.0, None)
+ORPHAN = made_up.lease("x", cgroup="/x.scope", unit="x.scope", cpu_slots=1)
 
 
 @pytest.fixture
@@ -38,13 +39,13 @@ def scope(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def watched(state: Path) -> Iterator[LedgerWatch]:
-    with LedgerWatch(str(state)) as made:
+    with LedgerWatch(str(state), ("leases", "tickets")) as made:
         yield made
 
 
 def pending(watched: LedgerWatch) -> bool:
     poll = select.poll()
-    poll.register(watched._fd, select.POLLIN)
+    poll.register(watched.fd, select.POLLIN)
     return bool(poll.poll(0))
 
 
@@ -62,13 +63,13 @@ def test_an_owner_that_leaves_wakes(
 ) -> None:
     path = state / folder / "0123456789ab"
     path.touch()
-    watched.wait_for_change(())  # the touch itself closed a file that was open for writing
+    watched.wait(None)  # the touch itself closed a file that was open for writing
     while pending(watched):
         watched._drain()
     watched._settling.clear()
     waker = threading.Thread(target=change, args=(path,))
     waker.start()
-    watched.wait_for_change(())
+    watched.wait(None)
     waker.join()
 
 
@@ -85,17 +86,29 @@ def test_a_reader_wakes_nobody(state: Path, watched: LedgerWatch) -> None:
 
 # K2
 def test_a_scope_that_empties_wakes(watched: LedgerWatch, scope: Path) -> None:
+    assert watched.follow((ORPHAN,))  # it may have become empty just before: look again
+    assert not watched.follow((ORPHAN,))
     waker = threading.Timer(0.05, (scope / "cgroup.events").write_text, ["populated 0\n"])
     waker.start()
-    watched.wait_for_change((HOLDER,))
+    watched.wait(None)
     waker.join()
 
 
-def test_a_holder_whose_scope_has_gone_is_looked_at_again_but_not_for_ever(watched: LedgerWatch) -> None:
-    assert watch._SETTLING_MS
-    for _ in watch._SETTLING_MS:
-        watched.wait_for_change((HOLDER,))  # returns without any event: or this test would hang
-    assert watched._settling == [] or watched._settling == list(watch._SETTLING_MS)
+# A2: the kernel announces a close an instant before it drops the flock
+def test_a_close_is_looked_at_again_but_not_for_ever(state: Path, watched: LedgerWatch) -> None:
+    (state / "leases" / "0123456789ab").touch()
+    watched.wait(None)
+    for _ in watch._SETTLING_S:
+        assert watched.due_s() is not None
+        watched.wait(None)  # returns without any event: or this test would hang
+    assert watched.due_s() is None
+
+
+# K2
+def test_a_scope_that_has_gone_is_looked_at_once_more(watched: LedgerWatch, scope: Path) -> None:
+    gone = replace(ORPHAN, job="y", cgroup="/y.scope")
+    assert watched.follow((gone,))
+    assert not watched.follow((gone,))
 
 
 def test_many_events_are_taken_at_once(state: Path, watched: LedgerWatch) -> None:
@@ -126,5 +139,5 @@ def test_a_missing_directory_is_an_error_and_leaks_nothing(tmp_path: Path) -> No
 
 
 def test_the_settling_is_short_and_bounded() -> None:
-    assert len(watch._SETTLING_MS) < 10
-    assert sum(watch._SETTLING_MS) < 1000
+    assert len(watch._SETTLING_S) < 10
+    assert sum(watch._SETTLING_S) < 1000

@@ -26,6 +26,7 @@ _BROKEN_PIPE = 141  # 128 + SIGPIPE
 # Each is a module of this package with a ``command``; listed as a user meets them.
 _COMMANDS = {
     "run": "run_help",
+    "hold": "hold_help",
     "status": "status",
     "stop": "stop",
     "history": "history",
@@ -39,6 +40,8 @@ Examples:
   slicer run -- make -j8                    a small job, out of others' way
   slicer run --profile heavy -- xz -T0 x    waits for one of the CPU slots
   slicer run --gpus 1 -- python train.py    waits for a whole GPU
+  slicer run --vram 8G -- python infer.py   shares one with jobs that fit
+  slicer hold --gpus 1                      a shell that has a GPU
   slicer status                             who holds what, and what is free
   slicer stop train                         end the job named train
   slicer history -n 5                       how the last jobs ended
@@ -46,7 +49,7 @@ Examples:
 \b
 Exit codes besides those of a job's command:
     2  the command line cannot be right      125  slicer itself failed
-   75  busy, with --no-wait                  126  cannot execute
+   75  busy, with --no-wait or --max-wait    126  cannot execute
   124  over a time limit                     127  not found
 
 \b

@@ -40,6 +40,24 @@ def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
     return [name for name in names if name.startswith(incomplete)]
 
 
+def gpus(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """The indices of the GPUs, one more after each comma."""
+    from slicer.gpu import GpuError, open_gpus
+
+    try:
+        found = open_gpus()
+        try:
+            indices = [str(gpu.index) for gpu in found.list()]
+        finally:
+            found.close()
+    except GpuError:
+        return []
+    before = incomplete.rpartition(",")[0]
+    stem = f"{before}," if before else ""
+    words = [stem + index for index in indices if index not in before.split(",")]
+    return [word for word in words if word.startswith(incomplete)]
+
+
 def command_line(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Of the command to be run: programs first, then whatever files there are."""
     if ctx.params.get("command") or "/" in incomplete:

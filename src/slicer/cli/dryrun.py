@@ -4,59 +4,98 @@ from __future__ import annotations
 
 import os
 
-from slicer import launch, placement, profiles, scope
+from slicer import launch, leasing, profiles, scope, statedir
 from slicer.cli import output, say
 from slicer.cli.output import Column, Line
-from slicer.model import Request
-from slicer.profile_report import settings
+from slicer.errors import InfeasibleError
+from slicer.gpu import GpuError, NoGpu
+from slicer.placement import Busy
+from slicer.profile_report import NEEDS, settings
 from slicer.quantity import format_duration
-from slicer.status import Status, existing_ledger, look
+from slicer.record import record
+from slicer.status import existing_ledger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.backend import Backend
     from slicer.launch import Ask, Plan
-    from slicer.model import ScopeSpec
-    from slicer.placement import Busy, Granted, Infeasible
+    from slicer.ledger import Ledger
+    from slicer.model import Gpu, ScopeSpec
+    from slicer.profile_report import Setting
 
 _ID = "<id>"  # of a job that does not come to be
 
 
+@record
+class _Forecast:
+    """What the ledger would say now, and the GPUs that the job would get."""
+
+    text: str
+    gpus: tuple[str, ...]
+
+
 def show(ask: Ask) -> None:
     """Print the plan of a job. Raises what running it would raise before its lease."""
-    settled = launch.plan(ask, os.environ, existing_ledger(os.environ, say.line))
+    book = existing_ledger(os.environ, say.line)
+    settled = launch.plan(ask, os.environ, book)
     for warning in settled.config.warnings:
         say.line(warning)
     backend = launch.choose_backend(settled)
     backend.prepare()
     backend.close()
-    output.show(lines(settled, backend, look(os.environ, say.line)))
+    output.show(lines(settled, backend, _forecast(settled, backend, book)))
 
 
-def lines(settled: Plan, backend: Backend, status: Status) -> list[Line]:
+def lines(settled: Plan, backend: Backend, forecast: _Forecast) -> list[Line]:
     """The plan for people."""
     spec = scope.spec(settled.profile, backend.manager, _ID, settled.ask.name, settled.ask.command)
-    granted = _decision(settled, status)
-    gpus = granted.gpus if isinstance(granted, placement.Granted) else ()
+    values = settings(settled.config, settled.ask.profile, settled.ask.overrides)
     return [
-        *output.pairs(_overview(settled, backend, spec, status, granted)),
+        *output.pairs(_overview(settled, backend, spec, forecast, values)),
         Line(""),
-        *_properties(settled, backend, spec),
+        *_properties(settled, backend, spec, values),
         Line(""),
-        *_environment(settled, gpus),
+        *_environment(settled, forecast.gpus),
     ]
 
 
-def _decision(settled: Plan, status: Status) -> Granted | Busy | Infeasible:
-    """What the ledger would say now."""
-    ask = settled.ask
-    request = Request(_ID, ask.name, ask.command, settled.need_gpus, settled.need_cpu_slots, ask.expect_s)
-    inventory = placement.Inventory(tuple(gpu.uuid for gpu in status.gpus), settled.config.slots_cpu)
-    return placement.decide(request, inventory, status.leases, status.tickets)
+def _forecast(settled: Plan, backend: Backend, book: Ledger | None) -> _Forecast:
+    if settled.nested:
+        return _Forecast("nothing more than the job around it holds", ())
+    vram_mib = settled.profile.vram_mib if settled.need_gpus else None
+    what = say.describe_resources(settled.need_gpus, settled.need_cpu_slots, vram_mib)
+    if settled.skip_gpu_lock and settled.profile.gpus:
+        what += " (the GPU lock is skipped)"
+    if not settled.need_gpus and not settled.need_cpu_slots:
+        return _Forecast(what, ())
+    try:
+        found, gpus = _foresee(settled, backend, book)
+    except (InfeasibleError, NoGpu) as never:
+        return _Forecast(f"{what}: never: {never.message}", ())
+    except GpuError as failed:
+        return _Forecast(f"{what}: not known: {failed.message}", ())
+    if isinstance(found, Busy):
+        return _Forecast(f"{what}: busy: {say.describe_busy(found)}", ())
+    names = ", ".join(f"GPU {gpu.index} {gpu.name}" for gpu in gpus if gpu.uuid in found)
+    return _Forecast(f"{what}: free now{f' ({names})' if names else ''}", found)
+
+
+def _foresee(
+    settled: Plan, backend: Backend, book: Ledger | None
+) -> tuple[tuple[str, ...] | Busy, tuple[Gpu, ...]]:
+    """What the ledger would answer, and the GPUs there are. Raises InfeasibleError, NoGpu, GpuError."""
+    spec = scope.spec(settled.profile, backend.manager, _ID, settled.ask.name, settled.ask.command)
+    asker = launch.who(_ID, settled, backend, spec)
+    directory = statedir.where(os.environ, os.geteuid())
+    wanted = leasing.want(asker, launch.needs_of(settled), settled.config.policy, directory)
+    try:
+        return leasing.foresee(wanted, book), wanted.view.gpus
+    finally:
+        wanted.view.close()
 
 
 def _overview(
-    settled: Plan, backend: Backend, spec: ScopeSpec, status: Status, granted: Granted | Busy | Infeasible
+    settled: Plan, backend: Backend, spec: ScopeSpec, forecast: _Forecast, values: tuple[Setting, ...]
 ) -> list[tuple[str, str]]:
     profile, ask = settled.profile, settled.ask
     limit = "none" if profile.timeout_s is None else format_duration(profile.timeout_s)
@@ -75,7 +114,8 @@ def _overview(
         ("profile", f"{profile.name} ({chosen})"),
         ("backend", _backend(settled, backend)),
         ("unit", _unit(settled, backend, spec)),
-        ("lease", _lease(settled, status, granted)),
+        ("lease", forecast.text),
+        *((each.name, f"{each.value} ({each.source})") for each in values if _is_wanted(each)),
         ("timeout", f"{limit} ({profile.sources['timeout_s']})"),
         ("leftovers", f"{leftovers} ({profile.sources['linger']})"),
         ("threads", f"{profile.threads} ({profile.sources['threads']})"),
@@ -83,6 +123,10 @@ def _overview(
     if backend.notice:
         rows.append(("note", backend.notice))
     return rows
+
+
+def _is_wanted(setting: Setting) -> bool:
+    return setting.name in NEEDS and (setting.value != "0" or setting.name not in ("gpus", "cpu_slots"))
 
 
 def _backend(settled: Plan, backend: Backend) -> str:
@@ -100,36 +144,13 @@ def _unit(settled: Plan, backend: Backend, spec: ScopeSpec) -> str:
     return "none" if backend.name == "plain" else f"{spec.unit} in {spec.slice}"
 
 
-def _lease(settled: Plan, status: Status, granted: Granted | Busy | Infeasible) -> str:
-    wanted = say.describe_resources(settled.need_gpus, settled.need_cpu_slots)
-    if settled.nested:
-        return "nothing more than the job around it holds"
-    if settled.skip_gpu_lock and settled.profile.gpus:
-        wanted += " (the GPU lock is skipped)"
-    if not settled.need_gpus and not settled.need_cpu_slots:
-        return wanted
-    if isinstance(granted, placement.Infeasible):
-        why = f": {status.no_gpus}" if granted.kind == "gpu" and status.no_gpus else ""
-        return f"{wanted}: never, {granted.total} in this machine{why}"
-    if isinstance(granted, placement.Granted):
-        known = [status.gpu(uuid) for uuid in granted.gpus]
-        which = ", ".join(f"GPU {gpu.index} {gpu.name}" for gpu in known if gpu)
-        return f"{wanted}: free now{f' ({which})' if which else ''}"
-    holders = ", ".join(f"{lease.name or lease.command} ({lease.job})" for lease in granted.holders)
-    behind = f", {granted.ahead} ahead" if granted.ahead else ""
-    return f"{wanted}: busy{f', held by {holders}' if holders else ''}{behind}"
-
-
-def _properties(settled: Plan, backend: Backend, spec: ScopeSpec) -> list[Line]:
+def _properties(settled: Plan, backend: Backend, spec: ScopeSpec, values: tuple[Setting, ...]) -> list[Line]:
     """What systemd is told. What acts is judged by the manager's own cgroup: the scope is not there yet."""
     uid = os.geteuid()
     top = f"/user.slice/user-{uid}.slice/user@{uid}.service" if backend.manager == "user" else ""
     acting, idle = backend.enforced(spec, top)
     means = {name.partition(" ")[0]: name.partition(" ")[2].strip("()") for name in acting}
-    sources = {
-        setting.name: setting.source
-        for setting in settings(settled.config, settled.ask.profile, settled.ask.overrides)
-    }
+    sources = {setting.name: setting.source for setting in values}
     sources |= {"RuntimeMaxSec": settled.profile.sources["timeout_s"]}
     rows = [
         (

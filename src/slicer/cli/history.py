@@ -31,8 +31,8 @@ class UnknownOutcome(UsageError):
     short_help="Show how jobs ended and what they took.",
     epilog="""\
 \b
-CPU is CPU time; MEMORY the most that was in use at once; WAITED the time
-from the start of slicer until the lease. "-": not known here.
+CPU is CPU time; MEMORY the most that was in use at once, VRAM on one GPU;
+WAITED the time from the start of slicer until the lease. "-": not known here.
 The form of --json is in docs/json.md.""",
 )
 @click.argument("job", required=False)
@@ -83,8 +83,9 @@ def table(outcomes: list[Outcome], now: float) -> list[Line]:
     """One line a job. ``now`` is in seconds since the epoch."""
     columns = (
         Column("STARTED"), Column("JOB"), Column("ENDED"), Column("WALL", right=True),
-        Column("CPU", right=True), Column("MEMORY", right=True), Column("WAITED", right=True),
-        Column("NAME OR COMMAND"),
+        Column("CPU", right=True), Column("MEMORY", right=True), Column("VRAM", right=True),
+        Column("WAITED", right=True),
+        Column("NAME, COMMAND"),
     )  # fmt: skip
     rows = [
         (
@@ -94,6 +95,7 @@ def table(outcomes: list[Outcome], now: float) -> list[Line]:
             format_duration(outcome.wall_s),
             _time(outcome.usage.cpu_s),
             format_size(outcome.usage.memory_peak_bytes),
+            format_size(max(outcome.vram_peak_mib) << 20) if outcome.vram_peak_mib else "-",
             format_duration(outcome.waited_s) if outcome.waited_s >= 0.1 else "-",
             outcome.name or describe(outcome.command),
         )
@@ -137,7 +139,8 @@ def details(outcome: Outcome) -> list[Line]:
             ("user", _user(outcome.uid)),
             ("unit", f"{outcome.unit} in {outcome.slice}" if outcome.unit else "none"),
             ("backend", f"{outcome.backend}, {outcome.manager} manager" if outcome.unit else outcome.backend),
-            ("held", ", ".join(held) or "nothing"),
+            ("held", (", ".join(held) or "nothing") + (" (not free: forced)" if outcome.forced else "")),
+            ("GPU memory", _vram(outcome)),
             ("started", time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(outcome.started_at))),
             ("waited", format_duration(outcome.waited_s)),
             ("ended", code),
@@ -163,6 +166,17 @@ def _user(uid: int) -> str:
     from slicer.stop import user_name
 
     return f"{user_name(uid)} ({uid})"
+
+
+def _vram(outcome: Outcome) -> str:
+    """What was declared for each GPU, and the most that was seen in use on each."""
+    if not outcome.gpus:
+        return "-"
+    declared = (
+        "not declared" if outcome.vram_mib is None else f"{format_size(outcome.vram_mib << 20)} declared"
+    )
+    peaks = ", ".join(format_size(mib << 20) for mib in outcome.vram_peak_mib) or "-"
+    return f"{declared}, peak {peaks}"
 
 
 def _stalled(outcome: Outcome) -> str:

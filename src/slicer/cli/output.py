@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import locale
 import sys
 
 from slicer.record import record
@@ -44,7 +45,23 @@ def visible(text: str) -> str:
 
 def cut(text: str, most: int) -> str:
     """Text of at most ``most`` characters (0: any number)."""
-    return text if not most or len(text) <= most else text[: most - 1] + "…"
+    mark = ellipsis()
+    return text if not most or len(text) <= most else text[: max(0, most - len(mark))] + mark
+
+
+def clip(text: str, cells: int) -> str:
+    """As :func:`cut`, for ``cells`` columns of a terminal, of which some characters take two or none."""
+    from rich.cells import cell_len, set_cell_size
+
+    if cell_len(text) <= cells:
+        return text
+    mark = ellipsis()
+    return set_cell_size(text, max(0, cells - len(mark))) + mark[:cells]
+
+
+def ellipsis() -> str:
+    """What stands for text that is left out."""
+    return "…" if is_utf8() else "..."
 
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> list[Line]:
@@ -77,6 +94,23 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+def is_utf8() -> bool:
+    """Whether stdout and the locale know more characters than ASCII has."""
+    encoding = (sys.stdout.encoding or "").lower().replace("-", "")
+    return encoding == "utf8" and locale.getencoding().lower().replace("-", "") == "utf8"
+
+
+def may_draw() -> bool:
+    """Whether lines and blocks are drawn: for a person, at a terminal that has them."""
+    return is_terminal() and is_utf8()
+
+
+def encodable(text: str) -> str:
+    """Text as stdout prints it: what its encoding lacks is escaped."""
+    encoding = sys.stdout.encoding or "ascii"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
 def show(lines: Iterable[Line]) -> None:
     """Print the lines: as they are, or on a terminal with their style and cut to its width."""
     if not is_terminal():
@@ -88,9 +122,11 @@ def show(lines: Iterable[Line]) -> None:
 
     console = Console(highlight=False)
     for line in lines:
-        console.print(Text(line.text, style=line.style), no_wrap=True, overflow="ellipsis")
+        text = clip(encodable(line.text), console.width)
+        console.print(Text(text, style=line.style), no_wrap=True, overflow="crop")
 
 
-def show_json(data: dict[str, Any]) -> None:
-    """Print one JSON document."""
-    print(json.dumps({"version": 1, **data}, indent=2))
+def show_json(data: dict[str, Any], *, compact: bool = False) -> None:
+    """Print one JSON document; ``compact``: in one line, and at once."""
+    indent = None if compact else 2
+    print(json.dumps({"version": 1, **data}, indent=indent), flush=compact)

@@ -13,6 +13,7 @@ from slicer.signals import let_go, signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType
     from typing import Any
 
@@ -41,19 +42,31 @@ def main(arguments: list[str]) -> int:
 
 def perform(options: dict[str, Any], command: tuple[str, ...]) -> int:
     """Do what a parsed command line asks for; returns slicer's exit code."""
+    return guarded("run", options, lambda: _run(options, command))
+
+
+def guarded(program: str, options: dict[str, Any], act: Callable[[], int]) -> int:
+    """Help, or what ``act`` does; what it raises is said, and the exit code returned."""
     try:
         if options["help"]:
             let_go()
-            return _help()
-        return _run(options, command)
+            return _help(program)
+        return _told(options, act)
+    except _Interrupted as interrupted:  # perhaps while a failure was told: signals act again by then
+        return _die_of(interrupted.signo)
+
+
+def _told(options: dict[str, Any], act: Callable[[], int]) -> int:
+    try:
+        return act()
     except BusyError as failure:
+        if failure.waited_s is not None:
+            say.Messages(options["verbosity"]).gave_up(failure.busy, failure.waited_s)
         say.busy_json(failure.busy)
         return failure.exit_code
     except SlicerError as failure:
         say.error(failure)
         return failure.exit_code
-    except _Interrupted as interrupted:
-        return _die_of(interrupted.signo)
     except Exception as failure:
         from slicer.cli.app import report
 
@@ -64,6 +77,11 @@ def ask_of(options: dict[str, Any], command: tuple[str, ...]) -> Ask:
     """What the parsed options ask for. Raises UsageError."""
     if not command:
         raise UsageError("no command given", hint="slicer run [OPTIONS] -- COMMAND [ARGUMENTS]")
+    return Ask(**fields(options, command), hold=False)
+
+
+def fields(options: dict[str, Any], command: tuple[str, ...]) -> dict[str, Any]:
+    """The fields of an :class:`Ask` that ``slicer hold`` has too. Raises UsageError."""
     if len(options["name"]) > _LONGEST_NAME:
         raise UsageError(f"at most {_LONGEST_NAME} characters", where="--name")
     if options["outcome"]:
@@ -71,18 +89,26 @@ def ask_of(options: dict[str, Any], command: tuple[str, ...]) -> Ask:
     if options["exec"] and (options["outcome"] or options["journal"]):
         clash = "--outcome" if options["outcome"] else "--journal"
         raise UsageError(f"{clash} cannot go with --exec: nobody stays to do it", where="--exec")
-    return Ask(
-        command=command,
-        profile=options["profile"],
-        overrides=Overrides(options["gpus"], options["timeout"], options["linger"], options["set"]),
-        name=options["name"],
-        expect_s=_seconds(options["expect"], "--expect"),
-        wait=options["wait"],
-        backend=options["backend"],
-        exec=options["exec"],
-        journal=options["journal"],
-        outcome_path=options["outcome"],
-    )
+    if options["max_wait"] is not None and not options["wait"]:
+        hint = "leave one of them out"
+        raise UsageError("--no-wait does not wait at all", where="--max-wait", hint=hint)
+    return {
+        "command": command,
+        "profile": options["profile"],
+        "overrides": _overrides(options),
+        "name": options["name"],
+        "expect_s": _seconds(options["expect"], "--expect"),
+        "wait": options["wait"],
+        "backend": options["backend"],
+        "exec": options["exec"],
+        "journal": options["journal"],
+        "outcome_path": options["outcome"],
+    }
+
+
+def _overrides(options: dict[str, Any]) -> Overrides:
+    said = {name: options[name] for name in Overrides.__annotations__ if name in options}
+    return Overrides(assignments=options["set"], **said)
 
 
 def _run(options: dict[str, Any], command: tuple[str, ...]) -> int:
@@ -93,7 +119,11 @@ def _run(options: dict[str, Any], command: tuple[str, ...]) -> int:
 
         let_go()
         return guarded(lambda: show(ask))
-    messages = say.Messages(options["verbosity"])
+    return supervise(ask, say.Messages(options["verbosity"]))
+
+
+def supervise(ask: Ask, messages: say.Messages) -> int:
+    """Run the job to its end, telling about it; the exit code."""
     for signo in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(signo) != signal.SIG_IGN:
             signal.signal(signo, _interrupt)
@@ -145,7 +175,7 @@ def _check_outcome(path: str) -> None:
         raise UsageError("cannot be written there", where=f"--outcome {path}", hint="name a file of yours")
 
 
-def _help() -> int:
+def _help(program: str) -> int:
     from slicer.cli.app import main
 
-    return main(["run", "--help"])
+    return main([program, "--help"])

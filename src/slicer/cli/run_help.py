@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+
 import click
 
 from slicer.cli import complete
-from slicer.cli.runoptions import DEFAULTS, OPTIONS, Option
+from slicer.cli.runoptions import DEFAULTS, Option, options_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +32,10 @@ Examples:
       Waits for a CPU slot; others see who holds it, and for how long.
   slicer run --gpus 2 --timeout 12h -- torchrun train.py
       Two whole GPUs, and an end to it.
+  slicer run --vram 8G -- python infer.py
+      8G on one GPU, which others may share if they fit.
+  slicer run --gpu 0,1 --gpus 1 --max-wait 1h --then fail -- ./eval
+      One of the first two GPUs, or 75 after an hour.
   slicer run --gpus 1 --no-wait -- ./infer || handle $?
       75 when busy, with one line of JSON on stderr about the holder.
   slicer run --set MemoryMax=8G --set CPUQuota=200% -- ./job
@@ -45,7 +51,7 @@ acquired, and how the job ended. The command's own output is left alone.
 Exit codes:
   the command's own, 128+N when signal N ended it, and
     2  the command line cannot be right (an unknown profile, too many GPUs)
-   75  busy, with --no-wait
+   75  busy, with --no-wait or after --max-wait
   124  over the --timeout
   125  slicer itself failed: configuration, state directory, systemd
   126  the command cannot be executed
@@ -56,11 +62,13 @@ Environment:
   SLICER_SKIP_GPU_LOCK=1  the job does not use the GPU: take no lease on one
                           (PSRUN_SKIP_GPU_LOCK likewise)
   GPU_LOCK_HELD=1         a wrapper around slicer holds the GPU already
+  GPU_LOCK_PATH=FILE      with a lease on a GPU take this lock too, for
+                          scripts that flock it
   CPU_RUN_SLOTS=N         heavy CPU jobs at a time
   CPU_RUN_THREADS=N       threads a job
 """
 
-_COMPLETIONS = {"profile": complete.profiles}
+_COMPLETIONS = {"profile": complete.profiles, "gpu": complete.gpus}
 
 
 def _click_option(option: Option) -> click.Option:
@@ -89,22 +97,27 @@ def settled(params: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     return options, params["command"]
 
 
-def _run(**params: Any) -> int:
-    from slicer.cli.run import perform
+def fast_command(name: str, help: str, short_help: str, epilog: str) -> click.Command:
+    """A command that has its fast parser elsewhere, in the module of its name."""
 
-    return perform(*settled(params))
+    def callback(**params: Any) -> int:
+        module = importlib.import_module(f"slicer.cli.{name}")
+        code: int = module.perform(*settled(params))
+        return code
+
+    words = click.Argument(
+        ["command"], nargs=-1, type=click.UNPROCESSED, shell_complete=complete.command_line
+    )
+    return click.Command(
+        name,
+        help=help,
+        short_help=short_help,
+        epilog=epilog,
+        callback=callback,
+        params=[*(_click_option(option) for option in options_of(name) if option.field != "help"), words],
+        context_settings={"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]},
+        options_metavar="[OPTIONS] [--]",
+    )
 
 
-command = click.Command(
-    "run",
-    help=_HELP,
-    short_help="Run a command in a scope, with its lease.",
-    epilog=_EPILOG,
-    callback=_run,
-    params=[
-        *(_click_option(option) for option in OPTIONS if option.field != "help"),
-        click.Argument(["command"], nargs=-1, type=click.UNPROCESSED, shell_complete=complete.command_line),
-    ],
-    context_settings={"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]},
-    options_metavar="[OPTIONS] [--]",
-)
+command = fast_command("run", _HELP, "Run a command in a scope, with its lease.", _EPILOG)

@@ -1,6 +1,6 @@
-"""The options of ``slicer run``: one table for the fast parser here and for click's ``--help``.
+"""The options of ``slicer run`` and ``slicer hold``: one table for the fast parser here and for click's help.
 
-click costs 45 ms to import, more than the whole of ``slicer run`` may; so this command line is read by
+click costs 45 ms to import, more than the whole of ``slicer run`` may; so these command lines are read by
 hand. Everything from the first word that is not an option belongs to the command.
 """
 
@@ -31,7 +31,18 @@ OPTIONS = (
     Option(
         ("-p", "--profile"), "profile", "NAME", "Limits and needs from this profile (see `slicer profiles`)."
     ),
-    Option(("-g", "--gpus"), "gpus", "N", "Take N whole GPUs."),
+    Option(("-g", "--gpus"), "gpus", "N", "Take N GPUs: whole ones, or with --vram a part of each."),
+    Option(
+        ("--gpu",), "gpu", "LIST", "Take these GPUs (indices or UUIDs: 0,2); with --gpus N any N of them."
+    ),
+    Option(
+        ("--vram",), "vram", "SIZE", "Memory to take on each GPU (8G, 500M), sharing it with jobs that fit."
+    ),
+    Option(("--margin",), "margin", "SIZE", "Memory that must stay free beside it on each GPU."),
+    Option(("--cpu-slots",), "cpu_slots", "N", "Take N of the CPU slots."),
+    Option(
+        ("--priority",), "priority", "N", "-100 to 100, default 0: of those who wait, the highest is first."
+    ),
     Option(("-n", "--name"), "name", "NAME", "What others see while this job holds what they want."),
     Option(
         ("--expect",), "expect", "DURATION", "How long the job will hold its lease (15m, 2h); others see it."
@@ -43,6 +54,14 @@ OPTIONS = (
         "",
         "When busy, print the holder as JSON and exit with 75 instead of waiting.",
         False,
+    ),
+    Option(("--max-wait",), "max_wait", "DURATION", "Wait no longer than this; 0 is not at all."),
+    Option(
+        ("--then",),
+        "then",
+        "WHICH",
+        "What follows --max-wait: run without the lease, or fail with 75 (default with GPUs).",
+        choices=("run", "fail"),
     ),
     Option(
         ("--timeout",),
@@ -77,16 +96,26 @@ OPTIONS = (
 )
 
 DEFAULTS: dict[str, Any] = {
-    "profile": None, "gpus": None, "name": "", "expect": None, "wait": True, "timeout": None, "set": (),
-    "backend": "auto", "exec": False, "linger": None, "journal": False, "outcome": "", "dry_run": False,
-    "verbosity": 0, "help": False,
+    "profile": None, "gpus": None, "gpu": None, "vram": None, "margin": None, "cpu_slots": None,
+    "priority": None, "name": "", "expect": None, "wait": True, "max_wait": None, "then": None,
+    "timeout": None, "set": (), "backend": "auto", "exec": False, "linger": None, "journal": False,
+    "outcome": "", "dry_run": False, "verbosity": 0, "help": False,
 }  # fmt: skip
 
-_BY_NAME = {name: option for option in OPTIONS for name in option.names}
+# Without a scope nobody applies a property, and there is no unit to log under.
+_SCOPE_FIELDS = ("set", "backend", "exec", "journal", "dry_run")
 
 
-def parse(arguments: list[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def options_of(program: str) -> tuple[Option, ...]:
+    """The options of ``slicer run`` or ``slicer hold``."""
+    if program == "run":
+        return OPTIONS
+    return tuple(option for option in OPTIONS if option.field not in _SCOPE_FIELDS)
+
+
+def parse(arguments: list[str], program: str = "run") -> tuple[dict[str, Any], tuple[str, ...]]:
     """The options by field and the command. Raises UsageError; an empty command is the caller's to judge."""
+    known = {name: option for option in options_of(program) for name in option.names}
     found = dict(DEFAULTS)
     rest = list(arguments)
     while rest:
@@ -96,30 +125,29 @@ def parse(arguments: list[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
         if not word.startswith("-") or word == "-":
             break
         del rest[0]
-        if word.startswith("--"):
-            name, equals, value = word.partition("=")
-            _take(found, name, value if equals else None, rest)
-        else:
-            _take_short(found, word, rest)
+        for name, value in _split(known, word):
+            if name not in known:
+                raise _unknown(name, known, program)
+            _take(found, known[name], name, value, rest)
     return found, tuple(rest)
 
 
-def _take_short(found: dict[str, Any], word: str, rest: list[str]) -> None:
-    """-q, -qv, -pheavy, -p heavy."""
+def _split(known: dict[str, Option], word: str) -> list[tuple[str, str | None]]:
+    """The options in one word, and the value attached to the last: --name=x, -q, -qv, -pheavy."""
+    if word.startswith("--"):
+        name, equals, value = word.partition("=")
+        return [(name, value if equals else None)]
+    found: list[tuple[str, str | None]] = []
     letters = word[1:]
     while letters:
         name, letters = f"-{letters[0]}", letters[1:]
-        option = _BY_NAME.get(name)
-        attached = letters if option is not None and option.metavar and letters else None
-        _take(found, name, attached, rest)
-        if attached is not None:
-            return
+        if name in known and known[name].metavar and letters:
+            return [*found, (name, letters)]
+        found.append((name, None))
+    return found
 
 
-def _take(found: dict[str, Any], name: str, value: str | None, rest: list[str]) -> None:
-    option = _BY_NAME.get(name)
-    if option is None:
-        raise _unknown(name)
+def _take(found: dict[str, Any], option: Option, name: str, value: str | None, rest: list[str]) -> None:
     if not option.metavar:
         if value is not None:
             raise UsageError("takes no value", where=name)
@@ -134,13 +162,15 @@ def _take(found: dict[str, Any], name: str, value: str | None, rest: list[str]) 
     found[option.field] = (*found[option.field], value) if option.many else value
 
 
-def _unknown(name: str) -> UsageError:
+def _unknown(name: str, known: dict[str, Option], program: str) -> UsageError:
     from slicer.property_names import nearest
 
-    close = nearest(name, _BY_NAME)
+    close = nearest(name, known)
     if close.lstrip("-")[:1] != name.lstrip("-")[:1]:
         close = ""  # --bogus did not mean --gpus
-    hint = (
-        f"did you mean {close}?" if close else "see slicer run --help; the command's own options go after --"
-    )
+    hint = f"see slicer {program} --help; the command's own options go after --"
+    if close:
+        hint = f"did you mean {close}?"
+    elif any(name in option.names for option in OPTIONS):
+        hint = f"slicer run has it; {hint}"
     return UsageError("no such option", where=name, hint=hint)

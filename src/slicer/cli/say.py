@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 
+from slicer import proc
 from slicer.ledger import now_s
 from slicer.placement import expected_remaining, first_to_finish
 from slicer.quantity import format_duration, format_size
+from slicer.scope import describe
 from slicer.signals import signal
 
 TYPE_CHECKING = False
@@ -78,16 +80,23 @@ class Messages:
         self._has_waited = True
         if self._verbosity < 0:
             return
-        behind = f", {busy.ahead} ahead of you" if busy.ahead else ""
-        line(f"waiting for {_KINDS[busy.kind]}{describe_holders(busy.holders)}{behind}")
+        line(f"waiting for {describe_busy(busy)}")
 
     def acquired(self, lease: Lease, waited_s: float) -> None:
         # Who was told of the wait is told of its end; who never waited has to ask.
         if self._verbosity < 0 or (self._verbosity == 0 and not self._has_waited):
             return
         after = f" after {format_duration(waited_s)}" if self._has_waited else ""
-        what = describe_resources(len(lease.gpus), lease.cpu_slots)
-        line(f"acquired {what}{after} · {lease.unit or lease.job}")
+        what = describe_resources(len(lease.gpus), lease.cpu_slots, lease.vram_mib)
+        if lease.forced:
+            line(f"{what} not free{after}: running anyway · {lease.unit or lease.job}")
+        else:
+            line(f"acquired {what}{after} · {lease.unit or lease.job}")
+
+    def gave_up(self, busy: Busy, waited_s: float) -> None:
+        """It waited as long as it was told to."""
+        if self._verbosity >= 0:
+            line(f"gave up after {format_duration(waited_s)}: no {describe_busy(busy).partition(' ')[2]}")
 
     def finished(self, outcome: Outcome) -> None:
         if self._verbosity >= 0:
@@ -99,14 +108,27 @@ class Messages:
 _KINDS = {"gpu": "a GPU", "cpu": "a CPU slot"}
 
 
-def describe_resources(gpus: int, cpu_slots: int) -> str:
-    """As in "2 GPUs and 1 CPU slot"."""
+def describe_resources(gpus: int, cpu_slots: int, vram_mib: int | None = None) -> str:
+    """As in "2 GPUs and 1 CPU slot", or "8G on 1 GPU"."""
     parts = []
     if gpus:
-        parts.append(f"{gpus} GPU{'s' if gpus > 1 else ''}")
+        size = "" if vram_mib is None else f"{format_size(vram_mib << 20)} on "
+        parts.append(f"{size}{gpus} GPU{'s' if gpus > 1 else ''}")
     if cpu_slots:
         parts.append(f"{cpu_slots} CPU slot{'s' if cpu_slots > 1 else ''}")
     return " and ".join(parts) or "nothing"
+
+
+def describe_busy(busy: Busy) -> str:
+    """As in "a GPU, held by train (pid 42, …), 2 ahead of you"."""
+    text = _KINDS[busy.kind] + describe_holders(busy.holders)
+    if busy.foreign:
+        text += ", in use by processes outside slicer"
+    if busy.outsider:
+        text += f", locked by pid {busy.outsider} (compat_gpu_lock)"
+    if busy.reserved_for:
+        text += f", kept for job {busy.reserved_for}"
+    return text + (f", {busy.ahead} ahead of you" if busy.ahead else "")
 
 
 def describe_holders(holders: tuple[Lease, ...]) -> str:
@@ -133,6 +155,10 @@ def describe_outcome(outcome: Outcome) -> str:
         facts.append(f"CPU {format_duration(used.cpu_s)}")
     if used.memory_peak_bytes:
         facts.append(f"memory {format_size(used.memory_peak_bytes)}")
+    if any(outcome.vram_peak_mib):
+        peaks = " and ".join(format_size(mib << 20) for mib in outcome.vram_peak_mib)
+        declared = "" if outcome.vram_mib is None else f" of {format_size(outcome.vram_mib << 20)} declared"
+        facts.append(f"GPU memory {peaks}{declared}")
     if outcome.leftovers:
         facts.append(f"{outcome.leftovers} leftover process{'es' if outcome.leftovers > 1 else ''} ended")
     return f"{outcome.name or 'done'}: {' · '.join(facts)}"
@@ -163,11 +189,25 @@ def holder_dict(lease: Lease, now: float) -> dict[str, Any]:
     }
 
 
+def _outsider_dict(pid: int) -> dict[str, Any]:
+    """As :func:`holder_dict`, of a process that holds the plain lock of scripts."""
+    command = proc.command_line(pid)
+    return {
+        "name": command[0] if command else "",
+        "pid": pid,
+        "unit": None,
+        "held_for": None,
+        "expected_remaining": None,
+        "command": describe(command),
+    }
+
+
 def busy_json(busy: Busy) -> None:
     """The one line of JSON for ``--no-wait`` (B1)."""
     import json
 
     now = now_s()
-    holder = first_to_finish(busy.holders, now)
-    data = {"error": f"{busy.kind}-busy", "holder": holder_dict(holder, now) if holder else None}
+    lease = first_to_finish(busy.holders, now)
+    holder = holder_dict(lease, now) if lease else _outsider_dict(busy.outsider) if busy.outsider else None
+    data = {"error": f"{busy.kind}-busy", "holder": holder}
     _write(json.dumps(data) + "\n")

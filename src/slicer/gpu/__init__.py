@@ -9,9 +9,10 @@ from slicer.errors import SlicerError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from typing import Literal, Protocol
 
-    from slicer.model import Gpu, GpuProcess
+    from slicer.model import Gpu, GpuMemory, GpuProcess
 
     NoGpuReason = Literal[
         "no-pynvml", "no-library", "no-driver", "driver-mismatch", "no-devices", "permission"
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
         def list(self) -> tuple[Gpu, ...]:
             """The physical GPUs in CUDA's PCI_BUS_ID order, ``index`` counting in that order."""
 
-        def processes(self) -> tuple[GpuProcess, ...]:
+        def memory(self, only: Collection[str] = ()) -> tuple[GpuMemory, ...]:
+            """How full each GPU of :meth:`list` is, in that order; ``only``: the UUIDs to ask about."""
+
+        def processes(self, only: Collection[str] = ()) -> tuple[GpuProcess, ...]:
             """The processes with a context on any of them, one entry for each GPU and process."""
 
         def notes(self) -> tuple[str, ...]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from slicer.gpu import GpuError, NoGpu
-from slicer.model import Gpu, GpuProcess
+from slicer.model import Gpu, GpuMemory, GpuProcess
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
+    from collections.abc import Callable, Collection, Iterator
+    from typing import Any, TypeVar
+
+    _T = TypeVar("_T")
 
     from slicer.gpu import NoGpuReason
 
     Notes = list[str]  # inside the class, `list` is the method
+    Found = list
 
 _MIB = 1 << 20
 _UNKNOWN_MINOR = -1  # WSL has no /dev/nvidiaN
@@ -46,6 +49,8 @@ class Nvml:
             ) from error
         self._nvml: Any = pynvml
         self._notes: tuple[str, ...] = ()
+        self._handles: dict[int, tuple[Any, tuple[int, int, int]]] = {}
+        self._uuids: dict[int, str] = {}
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
@@ -62,42 +67,25 @@ class Nvml:
 
         ``minor`` is -1 where there is no ``/dev/nvidiaN``. Raises GpuError, or NoGpu when none is left.
         """
-        gpus: list[tuple[tuple[int, int, int], Gpu]] = []
-        notes: list[str] = []
-        denied = 0
-        for index in range(self._count()):
-            try:
-                gpus.append(self._gpu(index, notes))
-            except self._nvml.NVMLError as error:
-                if not self._concerns_one_gpu(error):
-                    raise _gpu_error(error, f"GPU {index}") from error
-                denied += error.value == self._nvml.NVML_ERROR_NO_PERMISSION
-                notes.append(f"GPU {index} is left out: {_text(str(error))}")
+        notes: Notes = []
+        gpus = self._each(lambda index, handle: self._gpu(index, handle, notes), notes)
         self._notes = tuple(notes)
-        if denied and not gpus:
-            raise _no_permission()
-        gpus.sort(key=lambda entry: entry[0])
-        return tuple(_renumbered(gpu, index) for index, (_, gpu) in enumerate(gpus))
+        return tuple(_renumbered(gpu, index) for index, gpu in enumerate(gpus))
 
-    def processes(self) -> tuple[GpuProcess, ...]:
+    def memory(self, only: Collection[str] = ()) -> tuple[GpuMemory, ...]:
+        """How full the GPUs of :meth:`list` are, in the same order. Raises GpuError.
+
+        ``total_mib`` is what programs can have: the driver's own share is neither in it nor in ``used_mib``.
+        Drivers before 510 do not tell it apart.
+        """
+        return tuple(self._each(self._memory, [], only))
+
+    def processes(self, only: Collection[str] = ()) -> tuple[GpuProcess, ...]:
         """Compute, graphics and MPS processes of all GPUs; raises GpuError.
 
         NVML lists a process that computes and draws twice, each time with all of its memory.
         """
-        used: dict[tuple[str, int], int | None] = {}
-        for index in range(self._count()):
-            try:
-                handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
-                uuid = _text(self._nvml.nvmlDeviceGetUUID(handle))
-                for process in self._running(handle):
-                    mib = None if process.usedGpuMemory is None else int(process.usedGpuMemory) // _MIB
-                    key = (uuid, int(process.pid))
-                    known = used.get(key)
-                    used[key] = mib if known is None else max(known, mib or 0)
-            except self._nvml.NVMLError as error:
-                if not self._concerns_one_gpu(error):
-                    raise _gpu_error(error, f"GPU {index}") from error
-        return tuple(GpuProcess(uuid, pid, mib) for (uuid, pid), mib in used.items())
+        return tuple(process for found in self._each(self._processes, [], only) for process in found)
 
     def notes(self) -> tuple[str, ...]:
         """What the last :meth:`list` saw that a user should know."""
@@ -130,18 +118,52 @@ class Nvml:
                 raise _no_permission() from error
             raise _gpu_error(error, "NVML") from error
 
-    def _gpu(self, index: int, notes: Notes) -> tuple[tuple[int, int, int], Gpu]:
+    def _each(self, ask: Callable[[int, Any], _T], notes: Notes, only: Collection[str] = ()) -> Found[_T]:
+        """What ``ask`` finds about each GPU, by its NVML index and handle, in the order of PCI addresses.
+
+        What concerns one GPU alone leaves that one out, with a note. Raises GpuError.
+        """
+        found: list[tuple[tuple[int, int, int], _T]] = []
+        denied = 0
+        for index in range(self._count()):
+            try:
+                handle, order = self._handle(index)
+                if not only or self._uuid(index, handle) in only:
+                    found.append((order, ask(index, handle)))
+            except self._nvml.NVMLError as error:
+                if not self._concerns_one_gpu(error):
+                    raise _gpu_error(error, f"GPU {index}") from error
+                denied += error.value == self._nvml.NVML_ERROR_NO_PERMISSION
+                notes.append(f"GPU {index} is left out: {_text(str(error))}")
+        if denied and not found:
+            raise _no_permission()
+        found.sort(key=lambda entry: entry[0])
+        return [entry for _, entry in found]
+
+    def _handle(self, index: int) -> tuple[Any, tuple[int, int, int]]:
+        """NVML's handle of a GPU, and its PCI address: neither changes before NVML is shut down."""
+        known = self._handles.get(index)
+        if known is None:
+            handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
+            pci = self._nvml.nvmlDeviceGetPciInfo(handle)
+            known = self._handles[index] = handle, (pci.domain, pci.bus, pci.device)
+        return known
+
+    def _uuid(self, index: int, handle: Any) -> str:
+        if index not in self._uuids:
+            self._uuids[index] = _text(self._nvml.nvmlDeviceGetUUID(handle))
+        return self._uuids[index]
+
+    def _gpu(self, index: int, handle: Any, notes: Notes) -> Gpu:
         nvml = self._nvml
-        handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        pci = nvml.nvmlDeviceGetPciInfo(handle)
         memory = self._supported(nvml.nvmlDeviceGetMemoryInfo, handle)
         minor = self._supported(nvml.nvmlDeviceGetMinorNumber, handle)
         gpu = Gpu(
             index=index,
-            uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
+            uuid=self._uuid(index, handle),
             name=_text(nvml.nvmlDeviceGetName(handle)),
             memory_mib=0 if memory is None else int(memory.total) // _MIB,
-            pci_bus_id=_text(pci.busId),
+            pci_bus_id=_text(nvml.nvmlDeviceGetPciInfo(handle).busId),
             minor=_UNKNOWN_MINOR if minor is None else int(minor),
         )
         if memory is None:
@@ -149,7 +171,32 @@ class Nvml:
         mig = self._supported(nvml.nvmlDeviceGetMigMode, handle)
         if mig is not None and mig[0]:
             notes.append(f"GPU {index} ({gpu.uuid}) is in MIG mode: slicer leases it as a whole")
-        return (pci.domain, pci.bus, pci.device), gpu
+        return gpu
+
+    def _memory(self, index: int, handle: Any) -> GpuMemory:
+        nvml = self._nvml
+        uuid = self._uuid(index, handle)
+        version = getattr(nvml, "nvmlMemory_v2", None)  # pynvml from 11.510 on, as the driver
+        memory = None
+        if version is not None:
+            memory = self._supported(lambda gpu: nvml.nvmlDeviceGetMemoryInfo(gpu, version=version), handle)
+        if memory is not None:
+            reserved = int(memory.reserved)
+        else:
+            memory, reserved = self._supported(nvml.nvmlDeviceGetMemoryInfo, handle), 0
+        if memory is None:
+            return GpuMemory(uuid, 0, 0)
+        return GpuMemory(uuid, (int(memory.total) - reserved) // _MIB, -(-int(memory.used) // _MIB))
+
+    def _processes(self, index: int, handle: Any) -> tuple[GpuProcess, ...]:
+        uuid = self._uuid(index, handle)
+        used: dict[int, int | None] = {}
+        for process in self._running(handle):
+            mib = None if process.usedGpuMemory is None else int(process.usedGpuMemory) // _MIB
+            pid = int(process.pid)
+            known = used.get(pid)
+            used[pid] = mib if known is None else max(known, mib or 0)
+        return tuple(GpuProcess(uuid, pid, mib) for pid, mib in used.items())
 
     def _supported(self, function: Any, handle: Any) -> Any:
         """The function's answer, or None where this GPU or driver has none."""

@@ -94,8 +94,16 @@ class Job:
         return wait_until(f"a ticket for pid {self.pid} ({self.stderr})", find)
 
     def said(self, text: str) -> None:
-        """Wait until the command or slicer has printed ``text``."""
-        wait_until(f"{text!r} in the output", lambda: text in self.stdout or text in self.stderr)
+        """Wait until the command or slicer has printed ``text``; a single word as a line of its own."""
+
+        def is_there() -> bool:
+            both = self.stdout + self.stderr
+            return text in (both.split("\n") if text.isalpha() else both)
+
+        try:
+            wait_until(f"{text!r} in the output", is_there)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; it said {self.stdout!r} and {self.stderr!r}") from None
 
     def command_pid(self) -> int:
         """The command: the keeper's child."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import pwd
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from slicer.install_units import apply, plan, remove
 from tests.systemd.helpers import systemctl
 from tests.systemd.helpers.waiting import wait_until
 
@@ -59,3 +61,19 @@ def lingering(name: str) -> Iterator[User]:
     systemctl.output("systemctl", "stop", f"user@{made.uid}.service")
     shutil.rmtree(made.home / ".local/state/slicer", ignore_errors=True)
     wait_until("the runtime directory is gone", lambda: not Path(made.runtime).exists())
+
+
+def sharing(*names: str) -> Iterator[None]:
+    """Units installed; the users are in the group slicer, and so meet in the system's ledger."""
+    whole = plan()
+    apply(whole)
+    for name in names:
+        systemctl.output("gpasswd", "--add", name, "slicer")
+    yield
+    for name in names:
+        systemctl.output("gpasswd", "--delete", name, "slicer")
+    remove(whole)
+    for path in ("/run/slicer", "/run/slicer/leases", "/run/slicer/tickets", "/run/slicer/bells"):
+        os.chmod(path, 0o755)
+        os.chown(path, 0, 0)
+    os.chown("/run/slicer/lock", 0, 0)

@@ -1,0 +1,307 @@
+"""``import slicer``: a lease for a part of a program, in place of a whole command.
+
+    import slicer
+
+    with slicer.acquire("train", gpus=1, vram="8G", expected_seconds=900, wait=True) as lease:
+        os.environ.update(lease.env)
+        ...
+
+The lease is this process's: it ends with the ``with``, with the process, and with ``kill -9``. Inside a job
+of ``slicer run`` that holds what is asked for already, and inside another ``with``, nothing more is taken.
+Nothing outside the standard library is loaded, but the driver's library where GPUs are wanted.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextvars
+import os
+import sys
+
+from slicer import journal, launch, leasing, ledger, profiles, reentrancy, scope, statedir
+from slicer.errors import BusyError
+from slicer.leasing import Cancel, Hooks, Needs, Who
+from slicer.ledger import HeldLease, Ledger
+from slicer.model import LEASE_VARIABLE
+from slicer.placement import expected_remaining, first_to_finish
+from slicer.quantity import QuantityError, parse_mib
+from slicer.record import record
+from slicer.tickets import PRIORITY_MAX
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from slicer.leasing import Want
+    from slicer.model import Lease as LeaseFile
+    from slicer.model import Manager, Then
+    from slicer.placement import Busy
+    from slicer.profiles import Config
+    from slicer.reentrancy import Held
+
+inside: contextvars.ContextVar[tuple[LeaseFile, ...]] = contextvars.ContextVar("slicer_leases", default=())
+
+
+@record
+class Holder:
+    """Who holds what was asked for. Times in seconds; ``job`` is its id, as in ``slicer status``."""
+
+    job: str
+    name: str
+    pid: int
+    unit: str
+    command: str
+    held_for: float
+    expected_remaining: float | None  # by its own estimate; 0: overdue; None: it gave none
+
+
+class ResourceBusy(Exception):
+    """What was asked for is held by others. ``holder`` is the one that is expected to finish first; None when
+    processes outside slicer, or only requests that came earlier, stand in the way.
+    """
+
+    def __init__(self, busy: Busy) -> None:
+        now_s = ledger.now_s()
+        lease = first_to_finish(busy.holders, now_s)
+        self.holder: Holder | None = None
+        text = f"{busy.kind} is busy"
+        if lease is not None:
+            left_s = expected_remaining(lease, now_s)
+            self.holder = Holder(
+                lease.job, lease.name or lease.command, lease.pid, lease.unit, lease.command,
+                now_s - lease.since_s, left_s,
+            )  # fmt: skip
+            text += f": held by {self.holder.name} (pid {lease.pid})"
+        super().__init__(text)
+
+    def expected_remaining(self) -> float | None:
+        """Seconds that the holder is still expected to need; None when that is not known."""
+        return self.holder.expected_remaining if self.holder is not None else None
+
+
+class GpuBusy(ResourceBusy):
+    """No GPU, or not enough memory on any, is free."""
+
+
+class CpuBusy(ResourceBusy):
+    """No CPU slot is free."""
+
+
+class Lease:
+    """What was acquired; a context manager that gives it back, as :meth:`release` does (safe to repeat)."""
+
+    def __init__(self, held: HeldLease, around: tuple[LeaseFile, ...], book: Ledger, waited_s: float) -> None:
+        self._held = held
+        self.is_own = held.fd >= 0  # else the jobs around hold it
+        self.file = held.lease
+        self._book = book
+        self._around = around
+        self._pid = os.getpid()
+        self.job = held.lease.job
+        self.waited_s = waited_s
+        self.gpus = tuple(dict.fromkeys((*(uuid for one in around for uuid in one.gpus), *held.lease.gpus)))
+        self.cpu_slots = held.lease.cpu_slots
+        self.forced = bool(held.lease.forced)  # it was not free, and max_wait was over
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Environment variables for what uses the lease: this process, before CUDA starts, or a child.
+
+        ``CUDA_VISIBLE_DEVICES`` holds the UUIDs of the GPUs, and children that call slicer know that they run
+        under this lease.
+        """
+        jobs = [one.job for one in self._around]
+        if self.is_own:
+            jobs.append(self.job)
+        return {**scope.visible_gpus(self.gpus), LEASE_VARIABLE: ",".join(jobs)}
+
+    def release(self) -> None:
+        """Give everything back."""
+        if self._held.fd < 0:
+            return
+        if os.getpid() != self._pid:  # a forked child: the lease is its parent's
+            os.close(self._held.fd)
+            self._held.fd = -1
+            return
+        inside.set(tuple(one for one in inside.get() if one.job != self.job))
+        self._held.release()
+        self._book.close()
+        _tell("released", self._held.lease)
+        atexit.unregister(self.release)
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def acquire(
+    name: str = "",
+    *,
+    gpus: int = 1,
+    vram: str | int | None = None,
+    gpu: Sequence[int | str] | int | str | None = None,
+    margin: str | int | None = None,
+    cpu_slots: int = 0,
+    priority: int = 0,
+    expected_seconds: float | None = None,
+    wait: bool = False,
+    max_wait: float | None = None,
+    then: Then | None = None,
+) -> Lease:
+    """Take GPUs and CPU slots, all at once, for this process.
+
+    ``gpus`` whole GPUs; with ``vram`` ("8G", or MiB as a number) so much of each, shared with others, and
+    ``margin`` of each kept free beyond that. ``gpu`` names those that will do, by index or UUID. Unless
+    ``wait``, raises :class:`GpuBusy` (or :class:`CpuBusy`) at once when something is not free. After
+    ``max_wait`` seconds of waiting, ``then="fail"`` raises it too, and ``then="run"`` (the default where no
+    GPU is wanted) returns a lease that is marked ``forced``. ``priority`` is from -100 to 100, highest first.
+
+    Raises ValueError for arguments that cannot be right, slicer.SlicerError for all that slicer itself fails
+    at: a request that this machine could never serve, no GPU driver, a broken configuration.
+    """
+    asked = Asked(name, gpus, vram, gpu, margin, cpu_slots, priority, expected_seconds, wait, max_wait, then)
+    return entered(obtain(asked, inside.get(), Cancel()))
+
+
+@record
+class Asked:
+    """The arguments of :func:`acquire`."""
+
+    name: str
+    gpus: int
+    vram: str | int | None
+    gpu: Sequence[int | str] | int | str | None
+    margin: str | int | None
+    cpu_slots: int
+    priority: int
+    expected_seconds: float | None
+    wait: bool
+    max_wait: float | None
+    then: Then | None
+
+
+def obtain(asked: Asked, around: tuple[LeaseFile, ...], cancel: Cancel) -> Lease:
+    """The lease, in whatever thread; ``around`` is what the caller holds by itself. See :func:`acquire`."""
+    _check(asked)
+    environ = dict(os.environ)
+    book = Ledger(statedir.locate(environ, os.geteuid()), _warn)
+    try:
+        config = profiles.load(environ, profiles.host())
+        held = launch.held_around(environ, book, in_scopes=launch.has_scopes())
+        own = tuple(one for one in around if one.job not in {other.job for other in held.leases})
+        held = reentrancy.Held((*held.leases, *own), held.foreign_gpu)
+        needs = _needs(asked, config, held, environ)
+        job = os.urandom(6).hex()
+        command = scope.describe(tuple(sys.orig_argv))
+        manager: Manager = "system" if os.geteuid() == 0 else "user"
+        who = Who(job, asked.name, command, "plain", manager, "", held.leases)
+        wanted = leasing.want(who, needs, config.policy, book.directory.path)
+        try:
+            return _take(wanted, held, book, cancel)
+        finally:
+            wanted.view.close()
+    except BaseException:
+        book.close()
+        raise
+
+
+def _take(wanted: Want, held: Held, book: Ledger, cancel: Cancel) -> Lease:
+    if leasing.nothing_needed(wanted.needs):
+        return Lease(HeldLease(book, leasing.inner_lease(wanted.draft, held)), held.leases, book, 0.0)
+    began_s = ledger.now_s()
+    try:
+        lease = leasing.obtain(wanted, book, Hooks(lambda _: _tell("waiting", wanted.draft), None, cancel))
+    except BusyError as error:
+        raise (GpuBusy if error.busy.kind == "gpu" else CpuBusy)(error.busy) from None
+    lease.catch_up()
+    lease.clean_up()
+    _tell("acquired", lease.lease)
+    return Lease(lease, held.leases, book, ledger.now_s() - began_s)
+
+
+def entered(lease: Lease) -> Lease:
+    """The lease, known to the context that it was acquired in."""
+    if lease.is_own:
+        inside.set((*inside.get(), lease.file))
+        atexit.register(lease.release)
+    return lease
+
+
+def _needs(asked: Asked, config: Config, held: Held, environ: dict[str, str]) -> Needs:
+    """What is missing beyond what is held around us."""
+    vram_mib = _mib(asked.vram, "vram")
+    skip = reentrancy.skips_gpu_lock(environ)
+    gpus, cpu_slots = reentrancy.missing(asked.gpus, vram_mib, asked.cpu_slots, held, skip)
+    return Needs(
+        gpus=gpus,
+        gpu_words=_words(asked.gpu),
+        vram_mib=vram_mib,
+        margin_mib=config.margin_mib if asked.margin is None else _mib(asked.margin, "margin") or 0,
+        cpu_slots=cpu_slots,
+        cpu_limit=config.slots_cpu,
+        priority=asked.priority,
+        expect_s=asked.expected_seconds,
+        wait=asked.wait,
+        max_wait_s=asked.max_wait,
+        then=asked.then,
+        plain_lock=config.compat_gpu_lock,
+    )
+
+
+def _check(asked: Asked) -> None:
+    """Raises ValueError for what cannot be right whatever the machine."""
+    words = _words(asked.gpu)
+    wrong = {
+        "gpus and cpu_slots: nothing is asked for": asked.gpus == 0 and asked.cpu_slots == 0,
+        f"gpus={asked.gpus}: cannot be less than 0": asked.gpus < 0,
+        f"cpu_slots={asked.cpu_slots}: cannot be less than 0": asked.cpu_slots < 0,
+        "vram: is for GPUs, but gpus=0": asked.vram is not None and asked.gpus == 0,
+        "margin: means something only beside vram": asked.margin is not None and asked.vram is None,
+        f"gpu: names {len(words)}, fewer than gpus={asked.gpus}": bool(words) and len(words) < asked.gpus,
+        f"priority={asked.priority}: goes from -{PRIORITY_MAX} to {PRIORITY_MAX}": abs(asked.priority)
+        > PRIORITY_MAX,
+        "max_wait: means something only with wait=True": asked.max_wait is not None and not asked.wait,
+        "then: means something only beside max_wait": asked.then is not None and asked.max_wait is None,
+        f"then={asked.then!r}: is neither 'run' nor 'fail'": asked.then not in (None, "run", "fail"),
+        "max_wait and expected_seconds cannot be less than 0": min(
+            asked.max_wait or 0, asked.expected_seconds or 0
+        )
+        < 0,
+    }
+    for problem, is_so in wrong.items():
+        if is_so:
+            raise ValueError(problem)
+
+
+def _mib(value: str | int | None, argument: str) -> int | None:
+    if value is None:
+        return None
+    try:
+        mib = parse_mib(value) if isinstance(value, str) else int(value)
+    except QuantityError as error:
+        raise ValueError(f"{argument}: {error}") from None
+    if mib < 0 or (mib == 0 and argument == "vram"):
+        raise ValueError(f"{argument}={value!r}: must be more than nothing")
+    return mib
+
+
+def _words(gpu: Sequence[int | str] | int | str | None) -> tuple[str, ...]:
+    if gpu is None:
+        return ()
+    given = gpu.split(",") if isinstance(gpu, str) else [gpu] if isinstance(gpu, int) else gpu
+    return tuple(str(word).strip() for word in given)
+
+
+def _tell(kind: journal.Kind, lease: LeaseFile) -> None:
+    journal.event(kind, job=lease.job, name=lease.name or lease.command, manager=lease.manager)
+
+
+def _warn(text: str) -> None:
+    import warnings
+
+    warnings.warn(text, RuntimeWarning, stacklevel=2)

@@ -1,0 +1,58 @@
+"""``slicer hold``: a lease around a command or a shell, without a scope. Imports neither click nor rich."""
+
+from __future__ import annotations
+
+import os
+
+from slicer import profiles
+from slicer.cli import run, runoptions, say
+from slicer.errors import SlicerError, UsageError
+from slicer.launch import Ask
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from slicer.model import Lease
+
+_SHELL = "/bin/sh"
+
+
+class Messages(say.Messages):
+    """Tells who gets a shell what it holds: nothing else in it would show."""
+
+    def acquired(self, lease: Lease, waited_s: float) -> None:
+        super().acquired(lease, waited_s)
+        what = say.describe_resources(len(lease.gpus), lease.cpu_slots)
+        self.notice(f"this shell holds {what}; exit gives back what it holds")
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command line after ``slicer hold``; returns slicer's exit code."""
+    try:
+        options, command = runoptions.parse(arguments, "hold")
+    except SlicerError as failure:
+        say.error(failure)
+        return failure.exit_code
+    return perform(options, command)
+
+
+def perform(options: dict[str, Any], command: tuple[str, ...]) -> int:
+    """Do what a parsed command line asks for; returns slicer's exit code."""
+    return run.guarded("hold", options, lambda: _hold(options, command))
+
+
+def _hold(options: dict[str, Any], command: tuple[str, ...]) -> int:
+    ask = ask_of(options, command, os.environ)
+    kind = say.Messages if command else Messages
+    return run.supervise(ask, kind(options["verbosity"]))
+
+
+def ask_of(options: dict[str, Any], command: tuple[str, ...], environ: Mapping[str, str]) -> Ask:
+    """What the parsed options ask for; without a command the user's shell. Raises SlicerError."""
+    ask = Ask(**run.fields(options, command or (environ.get("SHELL") or _SHELL,)), hold=True)
+    profile = profiles.load(environ, profiles.host()).profile(ask.profile, ask.overrides)
+    if not profile.gpus and not profile.cpu_slots:
+        raise UsageError("nothing to hold", hint="say --gpus, --vram or --cpu-slots")
+    return ask

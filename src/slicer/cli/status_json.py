@@ -1,0 +1,146 @@
+"""``slicer status`` as data: the contract in docs/json.md."""
+
+from __future__ import annotations
+
+from slicer.cli import say
+from slicer.cli.status_why import never_text, reason
+from slicer.stop import user_name
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from slicer.model import Gpu, Lease, Ticket
+    from slicer.status import Foreign, GpuState, Status
+
+
+def status_json(status: Status) -> dict[str, Any]:
+    """The state of things for scripts."""
+    held = {uuid for lease in status.leases for uuid in lease.gpus}
+    lock = status.plain_lock
+    return {
+        "state": {"directory": status.directory or None, "shared": status.shared},
+        "jobs": [_job(lease, status) for lease in status.leases],
+        "waiting": [_ticket(ticket, status) for ticket in status.tickets],
+        "gpus": {
+            "total": len(status.gpus),
+            "free": [_gpu(state.gpu) for state in status.gpus if state.gpu.uuid not in held],
+            "all": [_state(state, status) for state in status.gpus],
+            "why_none": status.no_gpus or None,
+        },
+        "cpu_slots": {"total": status.cpu_slots, "free": status.free_cpu_slots},
+        "plain_lock": {"path": lock.path, "pid": lock.pid or None} if lock else None,
+    }
+
+
+def without_clocks(document: dict[str, Any]) -> dict[str, Any]:
+    """The document without what changes by itself as time goes by."""
+    clocks = {"held_for", "expected_remaining", "waited", "starts_in"}
+
+    def rest(item: dict[str, Any]) -> dict[str, Any]:
+        kept = {name: value for name, value in item.items() if name not in clocks}
+        if kept.get("why"):
+            # Its text says how much time is left.
+            kept["why"] = {name: value for name, value in kept["why"].items() if name != "text"}
+        return kept
+
+    changed = {folder: [rest(item) for item in document[folder]] for folder in ("jobs", "waiting")}
+    return {**document, **changed}
+
+
+def _gpu(gpu: Gpu) -> dict[str, Any]:
+    return {"index": gpu.index, "uuid": gpu.uuid, "name": gpu.name, "memory_mib": gpu.memory_mib}
+
+
+def _state(state: GpuState, status: Status) -> dict[str, Any]:
+    device = state.device
+    return {
+        **_gpu(state.gpu),
+        "used_mib": device.used_mib if device else None,
+        "reserved_mib": state.reserved_mib if device else None,
+        "free_mib": state.free_mib,
+        "unexplained_mib": state.unexplained_mib if device else None,
+        "idle": state.is_idle if device else None,
+        "jobs": [lease.job for lease in status.leases if state.gpu.uuid in lease.gpus],
+        "foreign": [_foreign(one) for one in state.foreign],
+    }
+
+
+def _foreign(one: Foreign) -> dict[str, Any]:
+    return {
+        "pid": one.pid,
+        "name": one.name or None,
+        "used_mib": one.used_mib,
+        "peak_mib": one.peak_mib,
+        "job": one.job or None,
+    }
+
+
+def _job(lease: Lease, status: Status) -> dict[str, Any]:
+    return {
+        "job": lease.job,
+        **say.holder_dict(lease, status.now_s),
+        "uid": lease.uid,
+        "user": user_name(lease.uid),
+        "backend": lease.backend,
+        "manager": lease.manager,
+        "cgroup": lease.cgroup or None,
+        "priority": lease.priority,
+        "gpus": [_held(lease, place, status) for place in range(len(lease.gpus))],
+        "vram_mib": lease.vram_mib,
+        "cpu_slots": lease.cpu_slots,
+        "forced": bool(lease.forced),
+    }
+
+
+def _held(lease: Lease, place: int, status: Status) -> dict[str, Any]:
+    uuid = lease.gpus[place]
+    state = status.gpu(uuid)
+    known = _gpu(state.gpu) if state else {"index": None, "uuid": uuid, "name": None, "memory_mib": None}
+    device = state.device if state else None
+    return {
+        **known,
+        "used_mib": device.used_by.get(lease.job, 0) if device else None,
+        "peak_mib": lease.vram_peak_mib[place] if place < len(lease.vram_peak_mib) else None,
+    }
+
+
+def _ticket(ticket: Ticket, status: Status) -> dict[str, Any]:
+    wait = status.waits[ticket.job]
+    starts_in_s = wait.starts_in_s
+    return {
+        "job": ticket.job,
+        "name": ticket.name or ticket.command,
+        "pid": ticket.pid,
+        "uid": ticket.uid,
+        "user": user_name(ticket.uid),
+        "priority": ticket.priority,
+        "gpus": ticket.gpus,
+        "gpu_choice": list(ticket.gpu_choice),
+        "vram_mib": ticket.vram_mib,
+        "margin_mib": ticket.margin_mib,
+        "cpu_slots": ticket.cpu_slots,
+        "inside": list(ticket.inside),
+        "waited": round(status.now_s - ticket.arrived_s, 1),
+        "expected": ticket.expect_s,
+        "starts_in": None if starts_in_s is None else round(starts_in_s, 1),
+        "reserving": wait.is_reserving,
+        "why": _why(ticket, status),
+        "command": ticket.command,
+    }
+
+
+def _why(ticket: Ticket, status: Status) -> dict[str, Any] | None:
+    wait = status.waits[ticket.job]
+    if wait.busy is None and wait.never is None:
+        return None
+    busy = wait.busy
+    return {
+        "text": reason(ticket, status),
+        "lacks": busy.kind if busy else None,
+        "holders": [lease.job for lease in busy.holders] if busy else [],
+        "ahead": busy.ahead if busy else 0,
+        "foreign": list(busy.foreign) if busy else [],
+        "reserved_for": (busy.reserved_for or None) if busy else None,
+        "never": never_text(wait.never, ticket) if wait.never else None,
+    }

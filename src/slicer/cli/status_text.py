@@ -1,0 +1,305 @@
+"""``slicer status`` for people: sections of lines, in 80 columns where names allow it."""
+
+from __future__ import annotations
+
+from slicer.cli import output
+from slicer.cli.output import FAINT, HEADING, Column, Line
+from slicer.cli.status_why import indices, reason, roughly, size
+from slicer.placement import expected_remaining
+from slicer.quantity import format_duration, format_size
+from slicer.record import record
+from slicer.stop import user_name
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from slicer.model import Lease, Ticket
+    from slicer.status import Foreign, GpuState, Status
+
+_BAR = 10  # cells
+_GPU_NAME = 14  # characters of it on a terminal
+_SLOTS_NAMED = 6  # jobs on the line of the CPU slots
+_WORTH_A_LINE_MIB = 200  # of memory that nobody accounts for: every driver keeps some
+_ALARM = "yellow"
+
+
+@record
+class Section:
+    """``entries``: the lines of one thing each, of which the first is the most important."""
+
+    head: tuple[Line, ...]
+    entries: tuple[tuple[Line, ...], ...]
+    what: str  # it counts, as in "3 more waiting"
+
+
+def lines(status: Status) -> list[Line]:
+    """The state of things, all of it."""
+    shown: list[Line] = []
+    for section in sections(status):
+        if shown:
+            shown.append(Line(""))
+        shown += section.head
+        shown += [line for entry in section.entries for line in entry]
+    return shown
+
+
+def sections(status: Status) -> list[Section]:
+    """The state of things in its parts: jobs, who waits, the machine."""
+    found = [_jobs(status) if status.leases else Section((Line("No job runs."),), (), "")]
+    if status.tickets:
+        found.append(_waiting(status))
+    found.append(_machine(status))
+    if status.directory and not status.shared:
+        found.append(
+            Section((Line(f"Only jobs that share {status.directory} are seen here.", FAINT),), (), "")
+        )
+    return found
+
+
+# -- jobs ---------------------------------------------------------------------------------------------------
+
+
+def _jobs(status: Status) -> Section:
+    columns = (
+        Column("JOB"), Column("NAME", cap=18), Column("HOLDS", cap=24), Column("USER", cap=8),
+        Column("PID", right=True), Column("FOR", right=True), Column("LEFT", right=True),
+    )  # fmt: skip
+    rows = [
+        (
+            lease.job, lease.name or "-", _held(lease, status), user_name(lease.uid), str(lease.pid),
+            _seconds(status.now_s - lease.since_s), _left(lease, status.now_s),
+        )
+        for lease in status.leases
+    ]  # fmt: skip
+    head, *found = output.table(columns, rows)
+    entries = tuple(
+        (_marked(row, lease, status), _below(f"{_unit(lease)}: {lease.command}"))
+        for row, lease in zip(found, status.leases, strict=True)
+    )
+    return Section((head,), entries, "jobs")
+
+
+def _marked(row: Line, lease: Lease, status: Status) -> Line:
+    return Line(row.text, _ALARM) if _marks(lease, status.gpus) else row
+
+
+def _marks(lease: Lease, gpus: Iterable[GpuState]) -> list[str]:
+    """What is not as it should be with a job, on these GPUs."""
+    marks = ["over"] if any(_is_over(lease, state) for state in gpus) else []
+    return [*marks, "forced"] if lease.forced else marks
+
+
+def _is_over(lease: Lease, state: GpuState) -> bool:
+    """Whether the job was seen to use more of that GPU than it declared."""
+    if lease.vram_mib is None or state.gpu.uuid not in lease.gpus:
+        return False
+    now_mib = state.device.used_by.get(lease.job, 0) if state.device else 0
+    return max(now_mib, _peak(lease, state) or 0) > lease.vram_mib
+
+
+def _peak(lease: Lease, state: GpuState) -> int | None:
+    """The most that a holder was seen to use of that GPU, in MiB; None: nobody has looked."""
+    place = lease.gpus.index(state.gpu.uuid)
+    return lease.vram_peak_mib[place] if place < len(lease.vram_peak_mib) else None
+
+
+def _below(text: str) -> Line:
+    """What is too long for a column."""
+    return Line(f"  {output.visible(text)}", FAINT)
+
+
+def _unit(lease: Lease) -> str:
+    if not lease.unit:
+        return "no scope"
+    return f"{lease.unit} (--user)" if lease.manager == "user" else lease.unit
+
+
+def _held(lease: Lease, status: Status) -> str:
+    parts = []
+    if lease.gpus:
+        share = "" if lease.vram_mib is None else f"{size(lease.vram_mib)} of "
+        parts.append(f"{share}GPU {indices(lease.gpus, status)}")
+    if lease.cpu_slots:
+        parts.append(_slots(lease.cpu_slots))
+    marks = ", ".join(_marks(lease, status.gpus))
+    return (f"{marks}: " if marks else "") + (", ".join(parts) or "-")
+
+
+def _slots(number: int) -> str:
+    return f"{number} CPU slot{'s' if number > 1 else ''}"
+
+
+def _left(lease: Lease, now_s: float) -> str:
+    left = expected_remaining(lease, now_s)
+    if left is None:
+        return "-"
+    return _seconds(left) if left else "overdue"
+
+
+def _seconds(seconds: float) -> str:
+    """A duration in whole seconds: this is a moment's picture."""
+    return format_duration(float(max(0, round(seconds))))
+
+
+# -- who waits ----------------------------------------------------------------------------------------------
+
+
+def _waiting(status: Status) -> Section:
+    columns = (
+        Column("WAITING"), Column("NAME", cap=18), Column("WANTS", cap=26), Column("USER", cap=8),
+        Column("FOR", right=True), Column("STARTS", right=True),
+    )  # fmt: skip
+    rows = [
+        (
+            ticket.job, ticket.name or "-", _wants(ticket, status), user_name(ticket.uid),
+            _seconds(status.now_s - ticket.arrived_s), _starts(status.waits[ticket.job].starts_in_s),
+        )
+        for ticket in status.tickets
+    ]  # fmt: skip
+    head, *found = output.table(columns, rows)
+    entries = tuple(
+        (row, _below(_reason_and_command(ticket, status)))
+        for row, ticket in zip(found, status.tickets, strict=True)
+    )
+    return Section((head,), entries, "waiting")
+
+
+def _wants(ticket: Ticket, status: Status) -> str:
+    """As in "8G on 2 GPUs (0,1), 1 CPU slot"."""
+    parts = []
+    if ticket.gpus:
+        share = "" if ticket.vram_mib is None else f"{size(ticket.vram_mib)} on "
+        choice = f" ({indices(ticket.gpu_choice, status)})" if ticket.gpu_choice else ""
+        parts.append(f"{share}{ticket.gpus} GPU{'s' if ticket.gpus > 1 else ''}{choice}")
+    if ticket.cpu_slots:
+        parts.append(_slots(ticket.cpu_slots))
+    return ", ".join(parts) or "-"
+
+
+def _starts(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    return f"~{roughly(seconds)}" if seconds >= 1 else "now"
+
+
+def _reason_and_command(ticket: Ticket, status: Status) -> str:
+    gap = " · " if output.may_draw() else " - "
+    priority = f"priority {ticket.priority:+d}" if ticket.priority else ""
+    return gap.join(filter(None, (priority, reason(ticket, status), ticket.command)))
+
+
+# -- the machine --------------------------------------------------------------------------------------------
+
+
+def _machine(status: Status) -> Section:
+    head = [Line(_cpu_slots(status))]
+    if status.plain_lock and status.plain_lock.pid:
+        lock = status.plain_lock
+        head.append(Line(f"GPU lock of scripts: {lock.path} is held by pid {lock.pid}", _ALARM))
+    if status.no_gpus:
+        return Section((*head, Line(f"No GPUs: {output.visible(status.no_gpus)}")), (), "")
+    heading, entries = _gpus(status)
+    return Section((*head, heading), entries, "GPUs")
+
+
+def _cpu_slots(status: Status) -> str:
+    total = status.cpu_slots
+    text = "CPU slots: unknown" if total is None else f"CPU slots: {status.free_cpu_slots} of {total} free"
+    holders = [lease for lease in status.leases if lease.cpu_slots]
+    named = [_slot_holder(lease) for lease in holders[:_SLOTS_NAMED]]
+    if len(holders) > _SLOTS_NAMED:
+        named.append(f"{len(holders) - _SLOTS_NAMED} more")
+    return f"{text}; held by {', '.join(named)}" if named else text
+
+
+def _slot_holder(lease: Lease) -> str:
+    marks = [f"{lease.cpu_slots} slots"] if lease.cpu_slots > 1 else []
+    marks += ["forced"] if lease.forced else []
+    return output.visible(lease.name or lease.job) + (f" ({', '.join(marks)})" if marks else "")
+
+
+def _gpus(status: Status) -> tuple[Line, tuple[tuple[Line, ...], ...]]:
+    """The heading of the GPUs, and of each its line and those of who is on it."""
+    names = [output.visible(state.gpu.name).removeprefix("NVIDIA ") for state in status.gpus]
+    if output.is_terminal():
+        names = [output.cut(name, _GPU_NAME) for name in names]
+    memories = [_column(state.gpu.memory_mib or None) for state in status.gpus]
+    widths = [max(map(len, texts), default=0) for texts in (names, memories)]
+    rows: list[tuple[str, ...]] = []
+    styles: list[str] = []
+    sizes: list[int] = []
+    for state, name, memory in zip(status.gpus, names, memories, strict=True):
+        what = f"{name.ljust(widths[0])}  {memory.rjust(widths[1])}  {_bar(state)}".rstrip()
+        held = [_gpu_row(state, what), *_on_gpu(state, status)]
+        rows += [row for row, _ in held]
+        styles += [style for _, style in held]
+        sizes.append(len(held))
+    columns = (
+        Column("", right=True), Column("", cap=36), Column("USED", right=True),
+        Column("RESERVED", right=True), Column("FREE", right=True), Column("PEAK", right=True), Column(""),
+    )  # fmt: skip
+    head, *table = output.table(columns, rows)
+    drawn = [Line(f" {line.text}", style) for line, style in zip(table, styles, strict=True)]
+    free = sum(state.is_idle for state in status.gpus)
+    title = f"GPUs: {free} of {len(status.gpus)} free"
+    entries = []
+    for count in sizes:
+        entries.append(tuple(drawn[:count]))
+        drawn = drawn[count:]
+    return Line(title + f" {head.text}"[len(title) :], HEADING), tuple(entries)
+
+
+def _gpu_row(state: GpuState, what: str) -> tuple[tuple[str, ...], str]:
+    device = state.device
+    if device is None:
+        return (str(state.gpu.index), what, "-", "-", "-", "", ""), ""
+    figures = (_column(device.used_mib), _column(state.reserved_mib), _column(state.free_mib))
+    return (str(state.gpu.index), what, *figures, "", ""), ""
+
+
+def _column(mib: int | None) -> str:
+    """A figure among others: with its decimal, so that they can be compared at a glance."""
+    return "-" if mib is None else format_size(mib << 20) if mib else "0"
+
+
+def _on_gpu(state: GpuState, status: Status) -> list[tuple[tuple[str, ...], str]]:
+    """Who is on the GPU: the holders, and what uses it without."""
+    uuid = state.gpu.uuid
+    found = [_holder_row(lease, state) for lease in status.leases if uuid in lease.gpus]
+    found += [_foreign_row(one, status) for one in state.foreign]
+    if state.unexplained_mib > _WORTH_A_LINE_MIB:
+        found.append(
+            (("", "  no process that is seen", _column(state.unexplained_mib), "", "", "", ""), _ALARM)
+        )
+    return found
+
+
+def _holder_row(lease: Lease, state: GpuState) -> tuple[tuple[str, ...], str]:
+    peak = _peak(lease, state)
+    used = state.device.used_by.get(lease.job, 0) if state.device else None
+    marks = _marks(lease, (state,))
+    row = (
+        "", f"  {lease.job} {lease.name}".rstrip(), _column(used),
+        "whole" if lease.vram_mib is None else _column(lease.vram_mib), "", _column(peak) if peak else "",
+        " ".join(marks),
+    )  # fmt: skip
+    return row, _ALARM if marks else ""
+
+
+def _foreign_row(one: Foreign, status: Status) -> tuple[tuple[str, ...], str]:
+    whose = f"of job {one.job[:8]}" if one.job else "no job"
+    what = f"  {whose}: pid {one.pid} {one.name}".rstrip()
+    peak = _column(one.peak_mib) if one.peak_mib else ""
+    return ("", what, _column(one.used_mib), "", "", peak, ""), _ALARM
+
+
+def _bar(state: GpuState) -> str:
+    """Used, reserved beyond that, and free, of the GPU's memory."""
+    device = state.device
+    if device is None or not device.total_mib:
+        return ""
+    used, reserved, free = ("█", "░", "·") if output.may_draw() else ("#", "=", ".")
+    cells = [min(_BAR, round(mib * _BAR / device.total_mib)) for mib in (device.used_mib, state.reserved_mib)]
+    kept = max(0, cells[1] - cells[0])
+    return f"[{used * cells[0]}{reserved * kept}{free * (_BAR - cells[0] - kept)}]"

@@ -1,0 +1,111 @@
+"""Why a job waits, in the words of ``slicer status``."""
+
+from __future__ import annotations
+
+from slicer.placement import Policy, expected_remaining, first_to_finish
+from slicer.quantity import format_duration, format_size
+from slicer.tickets import request_of
+from slicer.view import View
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from slicer.model import Lease, Ticket
+    from slicer.placement import Busy, Infeasible
+    from slicer.status import GpuState, Status
+
+
+def reason(ticket: Ticket, status: Status) -> str:
+    """Why it waits, as in "held by train (about 3m left) and 1 other, behind 2 others"."""
+    wait = status.waits[ticket.job]
+    if wait.never is not None:
+        return f"can never be served: {never_text(wait.never, ticket)}"
+    busy = wait.busy
+    if busy is None:
+        return "about to go"
+    parts = ["next, with a reservation"] if wait.is_reserving else []
+    blocked = _blocked(ticket, busy, status)
+    parts += blocked
+    if not blocked and busy.reserved_for:
+        parts.append(f"what is free is kept for {_name_of(busy.reserved_for, status)}, which waits longest")
+    elif busy.ahead:
+        parts.append(f"behind {busy.ahead} other{'s' if busy.ahead > 1 else ''}")
+    return ", ".join(parts)
+
+
+def _blocked(ticket: Ticket, busy: Busy, status: Status) -> list[str]:
+    """What would be in its way even if nobody else waited."""
+    if busy.kind == "gpu" and ticket.gpus and not _is_seen(ticket, status):
+        return ["the GPUs cannot be looked at"]
+    parts = []
+    if busy.holders:
+        parts.append(f"held by {_holders(busy.holders, status.now_s)}")
+    if busy.foreign:
+        gpus = f"GPU{'s' if len(busy.foreign) > 1 else ''} {indices(busy.foreign, status)}"
+        parts.append(f"processes outside slicer use {gpus}")
+    if busy.kind == "gpu" and ticket.vram_mib is not None and (busy.holders or busy.foreign):
+        parts.insert(0, _short_of(ticket, ticket.vram_mib, status))
+    return parts
+
+
+def _is_seen(ticket: Ticket, status: Status) -> bool:
+    return any(state.device for state in _pool(ticket, status))
+
+
+def _pool(ticket: Ticket, status: Status) -> list[GpuState]:
+    """The GPUs that would do."""
+    return [state for state in status.gpus if not ticket.gpu_choice or state.gpu.uuid in ticket.gpu_choice]
+
+
+def _short_of(ticket: Ticket, vram_mib: int, status: Status) -> str:
+    """As in "needs 40.5G free, GPU 1 has most: 23.1G"."""
+    need_mib = vram_mib + ticket.margin_mib
+    rooms = [
+        (state.free_mib, state.gpu.index) for state in _pool(ticket, status) if state.free_mib is not None
+    ]
+    if ticket.gpus > 1 or not rooms:
+        enough = sum(free_mib >= need_mib for free_mib, _ in rooms)
+        have = f"only {enough} {'has' if enough == 1 else 'have'} that" if enough else "none has that"
+        return f"needs {size(need_mib)} free on {ticket.gpus} GPUs, {have}"
+    most_mib, index = max(rooms, key=lambda room: (room[0], -room[1]))
+    return f"needs {size(need_mib)} free, GPU {index} has most: {size(most_mib)}"
+
+
+def _holders(holders: tuple[Lease, ...], now_s: float) -> str:
+    lease = first_to_finish(holders, now_s)
+    if lease is None:
+        return "nobody"
+    left = expected_remaining(lease, now_s)
+    when = "" if left is None else f" (about {roughly(left)} left)" if left else " (overdue)"
+    others = len(holders) - 1
+    more = f" and {others} other{'s' if others > 1 else ''}" if others else ""
+    return f"{lease.name or lease.job}{when}{more}"
+
+
+def _name_of(job: str, status: Status) -> str:
+    name = next((ticket.name for ticket in status.tickets if ticket.job == job), "")
+    return name or job
+
+
+def never_text(never: Infeasible, ticket: Ticket) -> str:
+    """Why not even an empty machine could serve it."""
+    return View("", Policy()).refusal(never, request_of(ticket)).message
+
+
+def indices(uuids: Iterable[str], status: Status) -> str:
+    """As in "0,2"; a question mark for one that the driver does not list."""
+    known = [status.gpu(uuid) for uuid in uuids]
+    return ",".join(str(state.gpu.index) if state else "?" for state in known)
+
+
+def size(mib: int) -> str:
+    """As in "8G" and "1.5G"."""
+    text = format_size(mib << 20)
+    return text.replace(".0", "") if mib else "0"
+
+
+def roughly(seconds: float) -> str:
+    """An estimate: whole minutes once it is more than a few."""
+    step = 1 if seconds < 90 else 60
+    return format_duration(float(round(seconds / step) * step))

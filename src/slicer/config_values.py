@@ -1,0 +1,162 @@
+"""Reading one value of a configuration file or of the command line, with an error that says where it stands.
+
+A value travels as an *entry*: what was written, where, and which error to raise over it (ConfigError for a
+file, UsageError for an option or a variable).
+"""
+
+from __future__ import annotations
+
+from slicer import quantity
+from slicer.errors import ConfigError, SlicerError
+from slicer.quantity import INFINITY, QuantityError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from slicer.model import Then
+
+    Entry = tuple[Any, str, type[SlicerError]]
+
+MAX_COUNT = quantity.MAX_CPU + 1
+MAX_PRIORITY = 100
+THENS: tuple[Then, ...] = ("run", "fail")
+_LONGEST_GPU = 80  # a UUID has 40 characters
+
+
+def refuse(entry: Entry, label: str, message: str, hint: str = "") -> SlicerError:
+    """The entry's own kind of error; ``label`` is the key's name, which an option's source says already."""
+    _, source, error = entry
+    return error(f"{label}: {message}" if error is ConfigError else message, where=source, hint=hint)
+
+
+def text(entry: Entry, label: str) -> str:
+    """A text; raises the entry's error for anything else."""
+    value = entry[0]
+    if not isinstance(value, str):
+        raise refuse(entry, label, f"expected a text in quotes, not {value!r:.40}")
+    return value
+
+
+def flag(entry: Entry, label: str) -> bool:
+    """True or false; raises the entry's error for anything else."""
+    value = entry[0]
+    if not isinstance(value, bool):
+        raise refuse(entry, label, f"expected true or false, not {value!r:.40}")
+    return value
+
+
+def lock_path(entry: Entry) -> str:
+    """``compat_gpu_lock``: an absolute path, or "" for none."""
+    path = text(entry, "compat_gpu_lock")
+    if (path and not path.startswith("/")) or "\0" in path:
+        raise refuse(entry, "compat_gpu_lock", f"expected an absolute path, not {path!r:.60}")
+    return path
+
+
+def count(entry: Entry, label: str, *, lowest: int, also: str = "") -> int:
+    """A whole number from ``lowest`` to MAX_COUNT, out of a file or as text from elsewhere."""
+    what = f"a whole number such as {max(lowest, 2)}{also}"
+    written = _digits(entry, label, what)
+    try:
+        return quantity.parse_count(written, lowest=lowest, highest=MAX_COUNT, what=what)
+    except QuantityError as bad:
+        raise refuse(entry, label, str(bad)) from None
+
+
+def priority(entry: Entry, label: str = "priority") -> int:
+    """A whole number from -100 to 100."""
+    what = f"a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}"
+    written = _digits(entry, label, what)
+    try:
+        return quantity.parse_integer(written, lowest=-MAX_PRIORITY, highest=MAX_PRIORITY, what=what)
+    except QuantityError as bad:
+        raise refuse(entry, label, str(bad)) from None
+
+
+def _digits(entry: Entry, label: str, what: str) -> str:
+    """A file's number, or the text that stands for one elsewhere."""
+    value, _, error = entry
+    if isinstance(value, bool) or not isinstance(value, int if error is ConfigError else (int, str)):
+        raise refuse(entry, label, f"expected {what}, not {value!r:.40}")
+    return str(value)
+
+
+def mib(entry: Entry, label: str) -> int:
+    """A size such as "8G" in MiB, rounded up."""
+    value = entry[0]
+    if not isinstance(value, str):
+        raise refuse(entry, label, f"expected {quantity.MIB_TEXT}, not {value!r:.40}")
+    try:
+        return quantity.parse_mib(value)
+    except QuantityError as bad:
+        raise refuse(entry, label, str(bad)) from None
+
+
+def seconds(entry: Entry, label: str) -> float | None:
+    """A duration: a file's number of seconds or a text such as "15m"; None for "infinity"."""
+    value = entry[0]
+    if isinstance(value, float) and -1e15 < value < 1e15:  # neither NaN nor infinite
+        value = f"{value:.6f}"
+    elif isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str):
+        expected = 'seconds, or a duration such as "15m" or "infinity"'
+        raise refuse(entry, label, f"expected {expected}, not {value!r:.40}")
+    try:
+        found = quantity.parse_duration(value)
+    except QuantityError as bad:
+        raise refuse(entry, label, str(bad)) from None
+    return None if found == INFINITY else found / 1e6
+
+
+def fraction(entry: Entry, label: str) -> float:
+    """A percentage such as "10%", as 0.1."""
+    value = entry[0]
+    if not isinstance(value, str):
+        raise refuse(entry, label, f'expected a percentage in quotes such as "10%", not {value!r:.40}')
+    try:
+        return quantity.parse_percent(value) / 10_000
+    except QuantityError as bad:
+        raise refuse(entry, label, str(bad)) from None
+
+
+def then(entry: Entry, label: str = "then") -> Then:
+    """What becomes of a job that has waited too long: "run" or "fail"."""
+    for word in THENS:
+        if entry[0] == word:
+            return word
+    raise refuse(entry, label, f'expected "run" or "fail", not {entry[0]!r:.40}')
+
+
+def gpu_list(entry: Entry, label: str = "gpu") -> tuple[str, ...]:
+    """GPUs by index or by (the beginning of) their UUID: "0,GPU-5a3c", or a file's list of them.
+
+    Which of them exist, and whether two words mean the same GPU, is for who knows the machine.
+    """
+    value = entry[0]
+    words = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [value]
+    found: list[str] = []
+    for word in words:
+        name = _gpu_name(word)
+        if not name:
+            break
+        if name in found:
+            raise refuse(entry, label, f"GPU {name} is there twice", "name each GPU once")
+        found.append(name)
+    if not words or len(found) < len(words):
+        expected = 'GPUs by index or UUID such as "0,1" or "GPU-5a3c"'
+        raise refuse(entry, label, f"expected {expected}, not {value!r:.60}", "slicer status lists them")
+    return tuple(found)
+
+
+def _gpu_name(word: object) -> str:
+    """An index without leading zeros, or a UUID or its beginning; "" for what is neither."""
+    if isinstance(word, bool) or not isinstance(word, (int, str)):
+        return ""
+    name = str(word).strip()
+    if not name.isascii() or len(name) > _LONGEST_GPU:
+        return ""
+    if name.isdigit():
+        return str(int(name))
+    return name if name[:1].isalpha() and name.replace("-", "").isalnum() else ""

@@ -1,0 +1,110 @@
+"""The one table of the history: its columns, and how it came to be what it is.
+
+A slicer writes only the version of its own time. It brings an older file up to that version at the first
+write, and leaves a newer one alone. This module is on the hot path of ``slicer run``.
+"""
+
+from __future__ import annotations
+
+from slicer.model import Outcome, Usage
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import _sqlite3
+
+SCHEMA_VERSION = 2
+
+# A column for each field of Outcome and Usage, in the order of insertion; lists are JSON arrays.
+OUTCOME = tuple(name for name in Outcome.__annotations__ if name != "usage")
+USAGE = tuple(Usage.__annotations__)
+LISTS = ("command", "gpus", "enforced", "not_enforced")
+NUMBERS = "vram_peak_mib"
+# What version 2 added to version 1, and what stands for it in a file that nobody has written to since.
+_ADDED = {
+    "vram_mib": ("INTEGER", "NULL"),
+    "vram_peak_mib": ("TEXT NOT NULL DEFAULT '[]'", "'[]'"),
+    "forced": ("INTEGER NOT NULL DEFAULT 0", "0"),
+}
+COLUMNS = OUTCOME + USAGE
+_SCHEMA = """\
+CREATE TABLE outcomes (
+    id INTEGER PRIMARY KEY,  -- in the order of the jobs' ends
+    job TEXT NOT NULL UNIQUE,  -- both halves of a supervisor may write the same outcome
+    name TEXT NOT NULL,
+    command TEXT NOT NULL,  -- JSON array
+    profile TEXT NOT NULL,
+    backend TEXT NOT NULL,
+    manager TEXT NOT NULL,
+    unit TEXT NOT NULL,
+    slice TEXT NOT NULL,
+    gpus TEXT NOT NULL,  -- JSON array of UUIDs
+    vram_mib INTEGER,
+    vram_peak_mib TEXT NOT NULL DEFAULT '[]',  -- JSON array, in the order of gpus
+    cpu_slots INTEGER NOT NULL,
+    forced INTEGER NOT NULL DEFAULT 0,
+    uid INTEGER NOT NULL,
+    reason TEXT NOT NULL,
+    exit_code INTEGER NOT NULL,
+    signal INTEGER,
+    started_at REAL NOT NULL,  -- seconds since 1970: datetime(started_at, 'unixepoch', 'localtime')
+    waited_s REAL NOT NULL,
+    wall_s REAL NOT NULL,
+    leftovers INTEGER NOT NULL,
+    enforced TEXT NOT NULL,  -- JSON array of directives
+    not_enforced TEXT NOT NULL,  -- JSON array of directives
+    cpu_s REAL,
+    cpu_user_s REAL,
+    cpu_system_s REAL,
+    throttled_s REAL,
+    memory_peak_bytes INTEGER,
+    io_read_bytes INTEGER,
+    io_write_bytes INTEGER,
+    oom_kills INTEGER,
+    pressure_cpu_s REAL,
+    pressure_memory_s REAL,
+    pressure_io_s REAL
+)"""
+INSERT = f"INSERT OR IGNORE INTO outcomes ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
+SELECT = """\
+SELECT {columns} FROM outcomes
+WHERE (?1 IS NULL OR name GLOB ?1)
+    AND (?2 IS NULL OR substr(job, 1, length(?2)) = ?2)
+    AND (?3 IS NULL OR started_at >= ?3)
+ORDER BY id DESC LIMIT ?4"""
+
+
+def version_of(connection: _sqlite3.Connection) -> int:
+    """The schema version of the file; 0: there is nothing in it yet. Raises _sqlite3.Error, as all here."""
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return version
+
+
+def create(connection: _sqlite3.Connection) -> int:
+    """Make the table, unless another job is faster; returns the version that is there now."""
+    connection.execute("BEGIN IMMEDIATE")
+    if version_of(connection) == 0:  # nobody was faster
+        connection.execute(_SCHEMA)
+        connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+    connection.execute("COMMIT")
+    return version_of(connection)
+
+
+def migrate(connection: _sqlite3.Connection) -> int:
+    """Add what version 1 lacks; returns the version that is there now.
+
+    All rows stay. An older slicer leaves the file alone from here on.
+    """
+    connection.execute("BEGIN IMMEDIATE")
+    if version_of(connection) == 1:  # nobody was faster
+        for column, (kind, _) in _ADDED.items():
+            connection.execute(f"ALTER TABLE outcomes ADD COLUMN {column} {kind}")
+        connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+    connection.execute("COMMIT")
+    return version_of(connection)
+
+
+def columns(version: int) -> str:
+    """COLUMNS for a SELECT from a file of that version: reading migrates nothing."""
+    if version >= SCHEMA_VERSION:
+        return ", ".join(COLUMNS)
+    return ", ".join(_ADDED[column][1] if column in _ADDED else column for column in COLUMNS)

@@ -1,0 +1,162 @@
+"""The keeper's side of the fork: from waiting for the lease to the end of the scope.
+
+What it does for the command is :mod:`slicer.keeper`'s; here is how it and the outer half
+(:mod:`slicer.supervisor`) speak with each other. Each sees the other's death as the end of a pipe.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+
+from slicer import faults
+from slicer.job import Started
+from slicer.ledger import HeldLease
+from slicer.model import Lease
+from slicer.signals import signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slicer.backend import Backend
+    from slicer.job import Job
+    from slicer.ledger import Ledger
+    from slicer.model import Usage
+    from slicer.report import Report
+
+_SCOPE_DEADLINE_S = 5.0
+
+# The outer half's words.
+STARTING = b"s"  # systemd is about to be asked for the scope
+QUIT = b"q"  # there will be no scope, or no job in it
+ORDER_END = b"\0"  # after "go": when the job began, and its lease
+RECORDED = b"r"  # the outcome is written down
+
+
+class InnerHalf:
+    """The keeper, as the outer half forked it. ``up_write`` and ``down_read`` are its ends of the pipes."""
+
+    def __init__(
+        self, job: Job, backend: Backend, book: Ledger, mask: frozenset[int], outer: int, up_write: int,
+        down_read: int,
+    ) -> None:  # fmt: skip
+        self._job = job
+        self._backend = backend
+        self._book = book
+        self._mask = mask
+        self._outer = outer
+        self._up_write = up_write
+        self._down_read = down_read
+        self._early: list[int] = []  # signals for the command that came before it
+
+    def run(self, descriptors: tuple[int, ...]) -> None:
+        """From the fork to the end of the scope; ``descriptors`` hold the ticket or the lease."""
+        from slicer.keeper import Keeper, Task
+        from slicer.scope import stop_timeout_s
+        from slicer.statefile import END, decode
+
+        job, profile = self._job, self._job.profile
+        watchdog = self._backend.watchdog(job.spec)
+        with open("/proc/self/comm", "wb", buffering=0) as comm:
+            comm.write(b"slicer-keeper")  # what ps and systemd-cgls -l show beside the command
+        faults.point("keeper-forked")
+        order = self._wait_for_order()
+        if not order:
+            return
+        faults.point("keeper-ordered")
+        head, _, tail = order.partition(END)
+        started, lease = decode(Started, head + END), decode(Lease, tail)
+        self._held = HeldLease(self._book, lease, descriptors[0] if descriptors else -1)
+        task = Task(
+            program=job.program,
+            command=job.command,
+            env=job.env(lease.gpus),
+            scope=job.spec.unit if self._backend.name == "systemd" else "",
+            timeout_s=profile.timeout_s,
+            stop_timeout_s=stop_timeout_s(profile),
+            linger=profile.linger,
+            supervisor=self._outer,
+            inherited=descriptors,
+            mask=self._mask,
+        )
+        output = None
+        if job.with_journal:
+            from slicer.tee import Tee
+
+            output = Tee(job.spec.unit, job.name)
+        members = self._backend.members(started.cgroup, output.pid if output else 0)
+        report, usage = Keeper(task, self._tell, watchdog, members, output).run(started.began, self._early)
+        faults.point("keeper-ended")
+        self._tell(report, usage)
+        faults.point("keeper-told")
+        os.close(self._up_write)
+        if os.read(self._down_read, 1) != RECORDED:
+            self._finish_alone(started, report, usage)
+
+    def _wait_for_order(self) -> bytes:
+        """Stopped here until the scope stands and the lease is there; empty when there will be none, or the
+        outer half is dead.
+        """
+        if os.read(self._down_read, 1) != STARTING:
+            return b""
+        # A signal for news on the pipe, so that one call waits for both: somebody else's SIGTERM is systemd
+        # stopping the scope of a job that still waits.
+        fcntl.fcntl(self._down_read, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(self._down_read, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+        order = b""
+        while not order.endswith(ORDER_END) and order != QUIT:
+            try:
+                more = os.read(self._down_read, 65536)
+            except BlockingIOError:
+                info = signal.sigwaitinfo({signal.SIGIO, signal.SIGTERM})
+                if info.si_signo == signal.SIGTERM:
+                    if info.si_pid != self._outer:
+                        return b""
+                    self._early.append(info.si_signo)  # meant for the command: the order is there
+                continue
+            if not more:
+                self._await_scope()
+                return b""
+            order += more
+        fcntl.fcntl(self._down_read, fcntl.F_SETFL, 0)
+        signal.sigtimedwait({signal.SIGIO}, 0)
+        return order.removesuffix(ORDER_END) if order != QUIT else b""
+
+    def _await_scope(self) -> None:
+        """Let systemd, which was asked already, put us into the scope before we leave.
+
+        A scope whose only process died on the way in is never seen to become empty, and stays for ever.
+        """
+        from slicer import cgroup
+
+        end = time.monotonic() + _SCOPE_DEADLINE_S
+        while self._backend.name == "systemd" and time.monotonic() < end:
+            if cgroup.of("self").endswith(f"/{self._job.spec.unit}"):
+                return
+            time.sleep(0.01)
+
+    def _finish_alone(self, started: Started, report: Report, usage: Usage) -> None:
+        """The outer half is dead. Should it have written the outcome already: history keeps one row a job."""
+        from slicer import ending
+
+        if report.exec_errno:
+            ending.release(self._job, self._held)
+            return
+        enforced = self._backend.enforced(self._job.spec, started.cgroup)
+        self._held.lease = ending.last_written(self._held)
+        outcome = ending.outcome_of(self._job, started, report, usage, self._held, enforced)
+        watch = ending.gpu_watch(self._job, self._held, self._book, lambda _: None)
+        ending.settle(self._job, outcome, self._held, lambda _: None, watch)
+
+    def _tell(self, report: Report, usage: Usage) -> None:
+        from slicer.report import pack
+
+        try:
+            is_alive = os.getppid() == self._outer
+            if is_alive and report.is_final:
+                os.kill(self._outer, signal.SIGCONT)  # stopped with Ctrl-Z, it would keep the lease
+            os.write(self._up_write, pack(report, usage))
+            if is_alive:
+                os.kill(self._outer, signal.SIGCHLD)
+        except (BrokenPipeError, ProcessLookupError):
+            pass  # the outer half is dead; the keeper finishes alone

@@ -1,0 +1,264 @@
+"""Waiting for a lease: who is woken by what, so that a change wakes one process however many wait.
+
+Everybody sleeps on a bell of its own, and on the death of the ticket just ahead (a pidfd), which it buries.
+Two of them lead: the first ticket, and the first that wants GPUs. They watch the leases as well, and the
+second looks at the GPUs now and then while processes of no lease use them, for these send no event.
+
+Nobody needs to be told that it leads: a ticket comes to the front when the one just ahead of it leaves, and
+whoever leaves rings the next one's bell, or is dead. (A newcomer of higher priority may come between the two;
+then the one ahead leaves before the newcomer does, and who comes after both looks again in time.)
+"""
+
+from __future__ import annotations
+
+import os
+import select
+
+from slicer import entries, faults, placement, proc, tickets
+from slicer.errors import BackendError
+from slicer.ledger import lease_of, now_s
+from slicer.record import record, replace
+from slicer.signals import signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Any
+
+    from slicer.ledger import HeldLease, Judgement, Ledger
+    from slicer.model import Lease, Request, Ticket
+    from slicer.placement import Busy
+    from slicer.view import View
+    from slicer.watch import LedgerWatch
+
+_LOOK_AT_GPUS_S = 1.0
+
+# How soon to look again where the one ahead cannot be watched: just dead, its child about to let go of the
+# ticket, or (so ever more slowly) in another pid namespace.
+_UNSEEN_S = (0.01, 2.0)
+
+
+@record
+class _Place:
+    """Where a ticket stands, and so what it has to watch."""
+
+    is_first: bool
+    ahead: Ticket | None  # the living one just ahead
+    leads: bool
+    looks_at_gpus: bool
+    is_stale: bool  # dead tickets were found ahead: decide once more
+
+
+class Waiting:
+    """A queued request. Use it as a context manager: leaving it gives the ticket up."""
+
+    def __init__(
+        self, ledger: Ledger, ticket: Ticket, draft: Lease, view: View, fd: int, bell: int, busy: Busy
+    ) -> None:
+        self._ledger = ledger
+        self.ticket = ticket
+        self.request = tickets.request_of(ticket)
+        self.busy = busy  # why it had to wait
+        self.at_the_front: Callable[[Waiting], int] | None = None  # see slicer.leasing.Hooks
+        self._name = tickets.name_of(ticket)
+        self._draft = draft
+        self._view = view
+        self._fd = fd
+        self._bell = bell
+        self._guard = -1  # what was returned by at_the_front
+        self._watch: LedgerWatch | None = None
+        self._unseen_s = _UNSEEN_S[0]
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """What holds the ticket, and will hold the lease: to be inherited by who is to hold it too."""
+        return (self._fd,)
+
+    @property
+    def private(self) -> tuple[int, ...]:
+        """What nobody else may inherit."""
+        return (self._bell,)
+
+    def tell_lease(self, known: dict[str, Any]) -> None:
+        """What the lease will say, as far as it is known already."""
+        self._draft = replace(self._draft, **known)
+
+    def __enter__(self) -> Waiting:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave()
+
+    def leave(self) -> None:
+        """Leave the queue. Safe to repeat."""
+        if self._fd >= 0:
+            with self._ledger.locked():
+                self._ledger.discard(self._name, self.request.job)
+                self._close()
+
+    def _close(self) -> None:
+        for fd in (self._bell, self._fd, self._guard):
+            if fd >= 0:
+                os.close(fd)
+        self._bell = self._fd = self._guard = -1
+        if self._watch is not None:
+            self._watch.close()
+
+    def _convert(self, gpus: tuple[str, ...], *, forced: bool = False) -> HeldLease:
+        lease = lease_of(self.request, self._draft, gpus, forced=forced)
+        held = self._ledger.convert(self._name, self._fd, lease)
+        self._fd = -1
+        held.put_off_long.append(self._close)  # closing an inotify instance takes the kernel 15 ms
+        return held
+
+    def interrupt(self) -> None:
+        """Make a :meth:`wait` in another thread look up."""
+        self._ledger.ring(self.ticket.job)
+
+    def wait(
+        self, until_s: float | None = None, is_cancelled: Callable[[], bool] = lambda: False
+    ) -> HeldLease | None:
+        """Sleep until the request is granted, or (None) until that time of the ledger's clock.
+
+        Raises BackendError when what was made ready at the front is lost.
+        """
+        while not is_cancelled():
+            tickets.silence(self._bell)
+            self._view.look()
+            with self._ledger.locked():
+                found = self._ledger.attempt(self.request, self._view)
+                gpus = found.verdict.grants.get(self.request.job)
+                if gpus is not None:
+                    return self._convert(gpus)
+                place = self._place(found)
+            if until_s is not None and now_s() >= until_s:
+                return None
+            if not place.is_stale and not self._has_to_look_again(place):
+                self._sleep(place, until_s)
+        return None
+
+    def give_up(self, *, force: bool) -> HeldLease | Busy:
+        """Waited too long: leave, with a lease on what is not free (``force``) or with the reason."""
+        self._view.look()
+        with self._ledger.locked():
+            found = self._ledger.attempt(self.request, self._view)
+            gpus = found.verdict.grants.get(self.request.job)
+            if gpus is not None:
+                return self._convert(gpus)
+            if force:
+                gpus = placement.roomiest(self.request, found.devices, found.leases, found.policy)
+                return self._convert(gpus, forced=True)
+            busy = found.why_not(self.request)
+        self.leave()
+        return busy
+
+    def _place(self, found: Judgement) -> _Place:
+        """Where we stand among the living; the dead just ahead are buried."""
+        names = self._ledger.names_by_job()
+        jobs = [request.job for request in found.queue]
+        ahead = list(found.queue[: jobs.index(self.request.job)])
+        is_stale = False
+        while ahead:
+            name = names[ahead[-1].job]
+            if not entries.is_held(self._ledger.ticket_path(name)):
+                self._ledger.discard(name, ahead.pop().job)
+                is_stale = True
+            elif self._ledger.is_stopped(name):
+                ahead.pop()  # who is stopped leads nobody
+            else:
+                break
+        rivals = [names[request.job] for request in ahead if request.gpus] if self.request.gpus else []
+        is_first_gpu = bool(self.request.gpus) and all(self._ledger.is_stopped(name) for name in rivals)
+        return _Place(
+            is_first=not ahead,
+            ahead=self._ledger.ticket(names[ahead[-1].job]) if ahead else None,
+            leads=not ahead or is_first_gpu,
+            looks_at_gpus=is_first_gpu and self._view.is_restless,
+            is_stale=is_stale or self._must_see_gpus(ahead),
+        )
+
+    def _must_see_gpus(self, ahead: list[Request]) -> bool:
+        """Whether the order depends on GPUs that we have not looked at so far."""
+        is_mixed = any(request.gpus and request.cpu_slots for request in ahead)
+        return bool(self.request.cpu_slots) and is_mixed and self._view.open()
+
+    def _has_to_look_again(self, place: _Place) -> bool:
+        """Begin to watch what has to be watched; whether something may have changed just before."""
+        if place.leads and self.at_the_front is not None:
+            prepare, self.at_the_front = self.at_the_front, None
+            self._guard = prepare(self)
+            return True
+        if not place.leads:
+            return False
+        if self._watch is None:
+            from slicer.watch import LedgerWatch
+
+            self._watch = LedgerWatch(self._ledger.directory.path)
+            return True
+        return self._watch.follow(self._ledger.orphans)
+
+    def _sleep(self, place: _Place, until_s: float | None) -> None:
+        """Until something happens that concerns us."""
+        descriptors = [self._bell]
+        limits = [] if until_s is None else [max(0.0, until_s - now_s())]
+        if place.looks_at_gpus:
+            limits.append(_LOOK_AT_GPUS_S)
+        if place.leads and self._watch is not None:
+            descriptors += self._watch.descriptors()
+            due_s = self._watch.due_s()
+            limits += [] if due_s is None else [due_s]
+        if self._guard >= 0:
+            descriptors.append(self._guard)
+        pidfd = _open(place.ahead)
+        if pidfd >= 0:
+            descriptors.append(pidfd)
+            self._unseen_s = _UNSEEN_S[0]
+        elif not place.is_first:
+            limits.append(self._unseen_s)
+            self._unseen_s = min(2 * self._unseen_s, _UNSEEN_S[1])
+        try:
+            ready = asleep(descriptors, min(limits) if limits else None, self._ledger.mask)
+        finally:
+            if pidfd >= 0:
+                os.close(pidfd)
+        faults.point("waiting-woken")
+        if self._guard in ready:
+            raise BackendError("its scope was stopped while the job waited", where=self._draft.unit)
+        if place.leads and self._watch is not None:
+            self._watch.take()
+
+
+def _open(ticket: Ticket | None) -> int:
+    """A pidfd of the ticket's owner; -1 when there is none to be had."""
+    if ticket is None:
+        return -1
+    try:
+        fd = os.pidfd_open(ticket.pid)
+    except OSError:
+        return -1
+    if proc.start_time(ticket.pid) == ticket.pid_start:
+        return fd
+    os.close(fd)
+    return -1
+
+
+def asleep(descriptors: list[int], timeout_s: float | None, mask: frozenset[int] | None) -> frozenset[int]:
+    """Sleep until one of the descriptors is readable, or for ``timeout_s`` seconds (None: for ever).
+
+    Returns those that are readable. Signals that ``mask`` lets through (None: as it is) are taken before and
+    during the sleep.
+    """
+    poll = select.poll()
+    for fd in descriptors:
+        poll.register(fd, select.POLLIN)
+    timeout_ms = None if timeout_s is None else timeout_s * 1000
+    if mask is None:
+        return frozenset(fd for fd, _ in poll.poll(timeout_ms))
+    before = signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    try:
+        return frozenset(fd for fd, _ in poll.poll(timeout_ms))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

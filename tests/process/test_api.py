@@ -1,0 +1,334 @@
+"""``import slicer`` in a program: leases for a part of it, beside the jobs of ``slicer run``."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from tests.fake_nvml import FakeNvml
+from tests.process.harness import Box, Gate, gone, kill_9, sleeps_in_poll, until
+
+pytest_plugins = ["tests.fake_nvml"]
+
+GPU_A = "GPU-00000000-0000-0000-0000-000000000000"
+GPU_B = "GPU-11111111-1111-1111-1111-111111111111"
+
+
+def start(box: Box, program: str, **env: str) -> subprocess.Popen[bytes]:
+    """A Python program that has slicer, its standard input a pipe."""
+    code = "import slicer, sys, os\n" + textwrap.dedent(program)
+    made = subprocess.Popen(
+        [*box.prefix, sys.executable, "-c", code], env={**box.env, **env}, cwd=box.root,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    box.adopt(made)
+    return made
+
+
+def run(box: Box, program: str, **env: str) -> str:
+    """The output of such a program, which must end well."""
+    process = start(box, program, **env)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err.decode()
+    return out.decode()
+
+
+# B4
+@pytest.mark.usefixtures("gpus")
+def test_a_lease_for_a_part_of_a_program(box: Box) -> None:
+    out = run(
+        box,
+        """
+        with slicer.acquire("train", gpus=1, expected_seconds=900) as lease:
+            print(lease.gpus, lease.cpu_slots, lease.env["CUDA_VISIBLE_DEVICES"])
+            print(os.listdir(os.environ["SLICER_STATE_DIR"] + "/leases") == [lease.job])
+            lease.release()
+            lease.release()
+        print(os.listdir(os.environ["SLICER_STATE_DIR"] + "/leases"))
+        """,
+    )
+    assert out == f"('{GPU_A}',) 0 {GPU_A}\nTrue\n[]\n"
+    box.assert_clean()
+
+
+# B4, B2
+@pytest.mark.usefixtures("gpus")
+def test_busy_tells_the_holder_and_how_long(box: Box) -> None:
+    out = run(
+        box,
+        """
+        with slicer.acquire("train", gpus=2, expected_seconds=900):
+            import threading
+            def other():
+                try:
+                    slicer.acquire("second")
+                except slicer.GpuBusy as busy:
+                    print(busy.holder.name, busy.holder.pid == os.getpid(), 890 < busy.expected_remaining())
+                    print(busy)
+            thread = threading.Thread(target=other)
+            thread.start()
+            thread.join()
+        print(issubclass(slicer.GpuBusy, slicer.ResourceBusy), slicer.acquire("third").gpus)
+        """,
+    )
+    lines = out.splitlines()
+    assert lines[0] == "train True True"
+    assert lines[1].startswith("gpu is busy: held by train (pid ")
+    assert lines[2] == f"True ('{GPU_A}',)"
+    box.assert_clean()
+
+
+# B4, B1
+@pytest.mark.usefixtures("gpus")
+def test_programs_and_jobs_exclude_each_other(box: Box) -> None:
+    holder = start(
+        box, 'lease = slicer.acquire("script", gpus=2)\nprint("held", flush=True)\nsys.stdin.read()'
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"held\n"
+    busy = box.run("-q", "-p", "gpu", "--no-wait", "--", "true")
+    assert busy.returncode == 75
+    assert json.loads(busy.stderr)["holder"]["name"] == "script"
+    waiter = box.start("-q", "-p", "gpu", "-n", "next", "--", "true")
+    until(lambda: sleeps_in_poll(waiter.pid), "it waits")
+    holder.communicate(timeout=20)  # without a release: the interpreter's end is one
+    assert waiter.wait(20) == 0
+    box.assert_clean()
+
+
+# A2
+@pytest.mark.usefixtures("gpus")
+def test_a_killed_program_holds_nothing(box: Box) -> None:
+    holder = start(box, 'lease = slicer.acquire(gpus=2)\nprint("held", flush=True)\nsys.stdin.read()')
+    assert holder.stdout is not None
+    holder.stdout.readline()
+    waiter = box.start("-q", "-p", "gpu", "--", "true")
+    until(lambda: sleeps_in_poll(waiter.pid), "it waits")
+    kill_9(*(lease.pid for lease in box.leases()))
+    assert waiter.wait(20) == 0
+    box.assert_clean()
+
+
+# A3
+@pytest.mark.usefixtures("gpus")
+def test_inside_a_job_that_holds_it_nothing_more_is_taken(box: Box) -> None:
+    program = (
+        "import slicer; print(slicer.acquire('inner').gpus, slicer.acquire(gpus=0, cpu_slots=1).cpu_slots)"
+    )
+    done = box.run("-q", "--gpus", "2", "-p", "heavy", "--", sys.executable, "-c", program)
+    assert (done.returncode, done.stdout) == (0, f"('{GPU_A}', '{GPU_B}') 1\n"), done.stderr
+    box.assert_clean()
+
+
+# A3
+@pytest.mark.usefixtures("gpus")
+def test_one_with_inside_another(box: Box) -> None:
+    out = run(
+        box,
+        """
+        import subprocess
+        with slicer.acquire("outer", gpus=1) as outer:
+            with slicer.acquire("inner", gpus=1, vram="8G") as inner:
+                print(inner.gpus == outer.gpus, inner.job != outer.job)
+            child = "import slicer; print(slicer.acquire('child').gpus)"
+            env = {**os.environ, **outer.env}
+            sys.stdout.flush()
+            subprocess.run([sys.executable, "-c", child], env=env, check=True)
+            with slicer.acquire("more", gpus=2) as more:
+                print(more.gpus)
+        with slicer.acquire("again", gpus=2, wait=True) as again:
+            print(len(again.gpus))
+        """,
+    )
+    assert out.splitlines() == ["True True", f"('{GPU_A}',)", f"('{GPU_A}', '{GPU_B}')", "2"]
+    box.assert_clean()
+
+
+# B4, E2
+@pytest.mark.usefixtures("gpus")
+def test_two_programs_share_a_gpu_by_memory(box: Box, fake_nvml: FakeNvml) -> None:
+    holder = start(
+        box, 'a = slicer.acquire("a", vram="30G")\nprint(*a.gpus, flush=True)\nsys.stdin.read()\na.release()'
+    )
+    assert holder.stdout is not None
+    first = holder.stdout.readline().decode().strip()
+    out = run(
+        box,
+        """
+        print(*slicer.acquire("b", vram=20 * 1024).gpus)
+        try:
+            slicer.acquire("c", gpus=2)
+        except slicer.GpuBusy as busy:
+            print(busy.holder.name)
+        """,
+    )
+    assert out.splitlines() == [first, "a"]
+    holder.communicate(timeout=20)
+    box.assert_clean()
+
+
+# A8
+def test_waiting_has_its_limit(box: Box, gate: Gate) -> None:
+    job = box.hold(gate)
+    out = run(
+        box,
+        """
+        for then in ("fail", "run", None):
+            try:
+                lease = slicer.acquire(gpus=0, cpu_slots=1, wait=True, max_wait=0.2, then=then)
+                print(lease.forced, lease.cpu_slots, lease.waited_s >= 0.2)
+                lease.release()
+            except slicer.CpuBusy as busy:
+                print(busy.holder.name)
+        """,
+    )
+    assert out.splitlines() == ["holder", "True 1 True", "True 1 True"]
+    gate.open()
+    assert job.process.wait(20) == 0
+    box.assert_clean()
+
+
+# B4
+def test_the_loop_runs_on_while_a_task_waits(box: Box, gate: Gate) -> None:
+    job = box.hold(gate)
+    program = start(
+        box,
+        """
+        import asyncio
+        async def main():
+            async def hold(name):
+                async with slicer.acquire_async(name, gpus=0, cpu_slots=1, wait=True) as lease:
+                    print(name, lease.cpu_slots, flush=True)
+            tasks = [asyncio.create_task(hold(name)) for name in ("first", "second", "third")]
+            await asyncio.sleep(0)
+            print("alive", flush=True)
+            line = await asyncio.to_thread(sys.stdin.readline)
+            tasks[1].cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            print([type(result).__name__ for result in results])
+            await slicer.acquire_async("last", gpus=0, cpu_slots=1)
+            try:
+                await slicer.acquire_async(gpus=0, cpu_slots=0)
+            except ValueError as error:
+                print(error)
+        asyncio.run(main())
+        """,
+    )
+    assert program.stdout is not None
+    assert program.stdout.readline() == b"alive\n"
+    until(lambda: len(box.tickets()) == 3, "all three wait")
+    assert program.stdin is not None
+    program.stdin.write(b"\n")
+    program.stdin.flush()
+    until(lambda: len(box.tickets()) == 2, "the cancelled one has left")
+    gate.open()
+    out, err = program.communicate(timeout=30)
+    lines = out.decode().splitlines()
+    assert sorted(lines[:2]) == ["first 1", "third 1"], err.decode()
+    assert lines[2:] == [
+        "['NoneType', 'CancelledError', 'NoneType']", "gpus and cpu_slots: nothing is asked for",
+    ]  # fmt: skip
+    assert job.process.wait(20) == 0
+    box.assert_clean()
+
+
+# B4
+def test_ctrl_c_while_waiting_leaves_the_queue(box: Box, gate: Gate) -> None:
+    job = box.hold(gate)
+    program = start(
+        box,
+        """
+        try:
+            slicer.acquire(gpus=0, cpu_slots=1, wait=True)
+        except KeyboardInterrupt:
+            print("interrupted")
+        """,
+    )
+    pid = until(lambda: next((ticket.pid for ticket in box.tickets()), 0), "it waits")
+    until(lambda: sleeps_in_poll(pid), "it sleeps")
+    os.kill(pid, signal.SIGINT)
+    out, err = program.communicate(timeout=20)
+    assert out == b"interrupted\n", err.decode()
+    assert not box.tickets()
+    gate.open()
+    assert job.process.wait(20) == 0
+    assert gone(pid)
+    box.assert_clean()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("gpus=0", "gpus and cpu_slots: nothing is asked for"),
+        ("gpus=-1", "gpus=-1: cannot be less than 0"),
+        ("vram=0", "vram=0: must be more than nothing"),
+        ("vram='0G'", "vram"),
+        ("vram='much'", "vram: expected a size"),
+        ("gpus=0, cpu_slots=1, vram='1G'", "vram: is for GPUs, but gpus=0"),
+        ("margin='1G'", "margin: means something only beside vram"),
+        ("gpus=2, gpu=[0]", "gpu: names 1, fewer than gpus=2"),
+        ("priority=101", "priority=101: goes from -100 to 100"),
+        ("max_wait=5", "max_wait: means something only with wait=True"),
+        ("wait=True, then='run'", "then: means something only beside max_wait"),
+        ("wait=True, max_wait=1, then='cry'", "then='cry': is neither 'run' nor 'fail'"),
+        ("expected_seconds=-1", "cannot be less than 0"),
+    ],
+)
+def test_bad_arguments(box: Box, arguments: str, message: str) -> None:
+    out = run(box, f"try:\n    slicer.acquire({arguments})\nexcept ValueError as error:\n    print(error)\n")
+    assert message in out
+
+
+# B4
+@pytest.mark.usefixtures("gpus")
+def test_what_this_machine_cannot_do_is_slicers_error(box: Box) -> None:
+    out = run(
+        box,
+        """
+        for arguments in ({"gpus": 3}, {"gpu": 7}, {"vram": "900G"}, {"gpus": 0, "cpu_slots": 2}):
+            try:
+                slicer.acquire(**arguments)
+            except slicer.SlicerError as error:
+                print(error)
+        """,
+    )
+    found = out.splitlines()
+    assert len(found) == 4, found
+    assert "this machine has 2 GPUs" in found[0]
+    assert "no such GPU: '7'" in found[1]
+    assert "900.0G on 1 GPU" in found[2]
+    assert "1 CPU slot" in found[3]
+
+
+# B4
+def test_importing_loads_next_to_nothing() -> None:
+    code = (
+        "import sys; before = set(sys.modules); import slicer; print(sorted(set(sys.modules) - before));"
+        "slicer.acquire; heavy = {'click', 'rich', 'pystemd', 'psutil', 'pynvml', 'asyncio'};"
+        "print(heavy & set(sys.modules))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.splitlines() == ["['slicer']", "set()"]
+
+
+def test_a_forked_child_neither_ends_nor_keeps_its_parents_lease(box: Box) -> None:
+    out = run(
+        box,
+        """
+        lease = slicer.acquire(gpus=0, cpu_slots=1)
+        child = os.fork()
+        if child == 0:
+            lease.release()
+            os._exit(0)
+        os.waitpid(child, 0)
+        print(os.listdir(os.environ["SLICER_STATE_DIR"] + "/leases") == [lease.job])
+        """,
+    )
+    assert out == "True\n"
+    box.assert_clean()

@@ -1,0 +1,206 @@
+"""``slicer status --watch`` at a terminal: it shows what happens, and leaves the terminal as it was."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import signal
+import sys
+import termios
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fake_nvml import FakeNvml
+from tests.process.harness import SLICER, Box, Gate, kill_9, until
+from tests.systemd.helpers.terminal import BASH, CTRL_C, CTRL_Z, PROMPT, Terminal
+
+pytest_plugins = ["tests.fake_nvml"]
+
+OWN_PAGE, PAGE_BEFORE, CURSOR = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h"
+FRAME = "\x1b[H"
+
+
+def watch(box: Box, *options: str) -> Terminal:
+    # Nothing but the ledger's own events can be seen within an hour.
+    options = options or ("--interval", "3600")
+    return Terminal(*SLICER, "status", "--watch", *options, env=box.env, cwd=box.root)
+
+
+def frame(terminal: Terminal) -> list[str]:
+    """The last complete screen, line by line."""
+    terminal._read(0)
+    last = terminal.seen.split(FRAME)[-1]
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", last).replace("\r", "").split("\n")
+
+
+@pytest.fixture
+def at_work(box: Box) -> Iterator[Terminal]:
+    with watch(box) as terminal:
+        terminal.expect("No job runs.")
+        yield terminal
+
+
+# B3
+def test_a_job_that_starts_waits_and_ends_is_seen_at_once(box: Box, gate: Gate) -> None:
+    box.run("-q", "--", "true")  # so that there is a ledger to be watched
+    with watch(box) as terminal:
+        terminal.expect("No job runs.")
+        box.hold(gate, name="train")
+        terminal.expect("  train  1 CPU slot ")
+        box.wait_in_line("next")
+        terminal.expect("  next  1 CPU slot ")
+        terminal.expect("held by train")
+        gate.open()
+        terminal.expect("No job runs.")
+        terminal.type(CTRL_C)
+        assert terminal.end() == 0
+    box.assert_clean()
+
+
+# B3: looking makes no ledger, so its first job is found on the timer
+def test_the_first_job_is_seen_too(box: Box, gate: Gate) -> None:
+    with watch(box, "--interval", "0.1") as terminal:
+        terminal.expect("No job runs.")
+        assert not box.state.exists()
+        box.hold(gate, name="train")
+        terminal.expect("  train  1 CPU slot ")
+        gate.open()
+        terminal.expect("No job runs.")
+        terminal.type("q")
+        assert terminal.end() == 0
+    box.assert_clean()
+
+
+# Holds its lease by nothing but being there.
+CLOSING = """
+import os, sys
+os.closerange(0, 1024)
+log = os.open(os.environ["LOG"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+os.write(log, b"start closing %d\\n" % os.getpid())
+os.read(os.open(sys.argv[1], os.O_RDONLY), 1)
+"""
+
+
+# B3, K2: after kill -9 no file tells that such a job ends, only its processes do
+def test_the_end_of_what_outlived_slicer_is_seen(box: Box, gate: Gate) -> None:
+    process = box.start(
+        "-q", "-p", "heavy", "-n", "train", "--", sys.executable, "-c", CLOSING, str(gate.path)
+    )
+    until(lambda: box.started("closing"), "the command runs")
+    keeper = until(lambda: next((lease.keeper for lease in box.leases()), 0), "the keeper is known")
+    with watch(box) as terminal:
+        terminal.expect("  train  1 CPU slot ")
+        kill_9(process.pid, keeper)
+        until(lambda: follows_a_process(terminal.pid), "the command is watched")
+        gate.open()
+        terminal.expect("No job runs.")
+    box.assert_clean()
+
+
+def follows_a_process(pid: int) -> bool:
+    links = [os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()]
+    return any("pidfd" in link for link in links)
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [(CTRL_C, 0), ("q", 0), ("Q", 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129), ("\x1c", 131)],
+)
+def test_whoever_leaves_gets_the_terminal_as_it_was(box: Box, end: str | signal.Signals, code: int) -> None:
+    with watch(box) as terminal:
+        # The other side of the terminal outlives the command.
+        side = os.open(other_side(terminal.fd), os.O_RDWR | os.O_NOCTTY)
+        terminal.expect(OWN_PAGE)
+        terminal.expect("No job runs.")
+        during = termios.tcgetattr(side)
+        assert not during[3] & (termios.ECHO | termios.ICANON)
+        if isinstance(end, str):
+            terminal.type(end)
+        else:
+            os.kill(terminal.pid, end)
+        assert terminal.end() == code
+        after = termios.tcgetattr(side)
+        assert after[3] & termios.ECHO
+        assert after[3] & termios.ICANON
+        os.close(side)
+        shown = terminal.seen
+        assert shown.rindex(PAGE_BEFORE) > shown.rindex(OWN_PAGE)
+        assert shown.rindex(CURSOR) > shown.rindex("\x1b[?25l")
+        assert "Traceback" not in shown
+
+
+def other_side(fd: int) -> str:
+    """The path of the terminal whose controlling side is ``fd``."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.ptsname.restype = ctypes.c_char_p
+    return os.fsdecode(libc.ptsname(fd))
+
+
+def test_a_new_size_is_drawn_at_once(at_work: Terminal) -> None:
+    at_work.resize(40, 40)
+    until(lambda: max(map(len, frame(at_work))) <= 40 and "No job runs." in frame(at_work), "40 columns")
+    at_work.resize(2, 10)
+    until(lambda: len(frame(at_work)) <= 2 and max(map(len, frame(at_work))) <= 10, "2 lines of 10")
+    at_work.resize(24, 80)
+    until(lambda: "No job runs." in frame(at_work), "all of it again")
+    at_work.type("q")
+    assert at_work.end() == 0
+
+
+def test_ctrl_z_gives_the_shell_its_terminal_and_fg_takes_it_back(box: Box) -> None:
+    line = " ".join((*SLICER[:2], f"'{SLICER[2]}'", "status", "--watch"))
+    with Terminal(*BASH, env=box.env, cwd=box.root) as bash:
+        bash.expect(PROMPT)
+        bash.line(line)
+        bash.expect("No job runs.")
+        bash.type(CTRL_Z)
+        bash.expect(PAGE_BEFORE)
+        assert "Stopped" in bash.expect(PROMPT)
+        bash.line("echo heard")
+        bash.expect("heard\n")
+        bash.line("fg")
+        bash.expect(OWN_PAGE)
+        bash.expect("No job runs.")
+        bash.type("q")
+        bash.expect(PROMPT)
+        bash.line("echo code=$?")
+        bash.expect("code=0")
+
+
+# B3: a driver that fails for a moment (an update, a reset) ends no live view
+def test_gpu_figures_follow_and_a_broken_driver_is_survived(box: Box, fake_nvml: FakeNvml) -> None:
+    box.env.update(fake_nvml.env)
+    right = fake_nvml.state.read_text()
+    with watch(box, "--interval", "0.1") as terminal:
+        terminal.expect("GPUs: 2 of 2 free")
+        fake_nvml.add(f"process 1 {os.getpid()} 3072 compute")
+        terminal.expect("GPUs: 1 of 2 free")
+        terminal.expect(f"no job: pid {os.getpid()} ")
+        fake_nvml.write(f"{right}error nvmlDeviceGetComputeRunningProcesses 999\n")
+        terminal.expect("what is on the GPUs is not known: ")
+        fake_nvml.write("error nvmlInit 9\n")
+        terminal.expect("No GPUs: ")
+        fake_nvml.write(right)
+        terminal.expect("GPUs: 2 of 2 free")
+        terminal.type("q")
+        assert terminal.end() == 0
+
+
+def test_a_state_directory_that_is_taken_away_ends_no_view(box: Box, gate: Gate) -> None:
+    box.run("-q", "--", "true")
+    with watch(box, "--interval", "0.1") as terminal:
+        terminal.expect("Only jobs that share")
+        away = box.state.with_name("away")
+        box.state.rename(away)
+        until(lambda: not any("Only jobs that share" in row for row in frame(terminal)), "it is gone")
+        away.rename(box.state)
+        box.hold(gate, name="train")
+        terminal.expect("  train  1 CPU slot ")
+        gate.open()
+        terminal.expect("No job runs.")
+        terminal.type("q")
+        assert terminal.end() == 0
+    box.assert_clean()

@@ -1,0 +1,4 @@
+"""The soak: many jobs at once, participants killed at random, the invariant checked from outside slicer.
+
+``python -m tests.soak`` (``make soak``) for minutes; ``tests/process/test_soak.py`` for seconds.
+"""
