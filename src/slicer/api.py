@@ -27,6 +27,7 @@ from slicer.placement import expected_remaining, first_to_finish
 from slicer.quantity import QuantityError, parse_mib
 from slicer.record import record
 from slicer.tickets import PRIORITY_MAX
+from slicer.view import View
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -200,7 +201,7 @@ def obtain(asked: Asked, around: tuple[LeaseFile, ...], cancel: Cancel) -> Lease
         command = scope.describe(tuple(sys.orig_argv))
         manager: Manager = "system" if os.geteuid() == 0 else "user"
         who = Who(job, asked.name, command, "plain", manager, "", held.leases)
-        wanted = leasing.want(who, needs, config.policy, book.directory.path)
+        wanted = leasing.want(who, needs, View(book.directory.path, config.policy))
         try:
             return _take(wanted, held, book, cancel)
         finally:

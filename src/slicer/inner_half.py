@@ -20,8 +20,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.backend import Backend
     from slicer.job import Job
+    from slicer.keeper import Output, Task
     from slicer.ledger import Ledger
-    from slicer.model import Usage
+    from slicer.model import Outcome, Usage
     from slicer.report import Report
 
 _SCOPE_DEADLINE_S = 5.0
@@ -31,6 +32,7 @@ STARTING = b"s"  # systemd is about to be asked for the scope
 QUIT = b"q"  # there will be no scope, or no job in it
 ORDER_END = b"\0"  # after "go": when the job began, and its lease
 RECORDED = b"r"  # the outcome is written down
+SETTLE = b"w"  # write it down: the GPUs have been looked at
 
 
 class InnerHalf:
@@ -48,15 +50,16 @@ class InnerHalf:
         self._up_write = up_write
         self._down_read = down_read
         self._early: list[int] = []  # signals for the command that came before it
+        self._forwarder = outer  # whose signals are for the command
 
     def run(self, descriptors: tuple[int, ...]) -> None:
         """From the fork to the end of the scope; ``descriptors`` hold the ticket or the lease."""
-        from slicer.keeper import Keeper, Task
+        from slicer.keeper import Task
         from slicer.scope import stop_timeout_s
         from slicer.statefile import END, decode
 
         job, profile = self._job, self._job.profile
-        watchdog = self._backend.watchdog(job.spec)
+        self._watchdog = self._backend.watchdog(job.spec)
         with open("/proc/self/comm", "wb", buffering=0) as comm:
             comm.write(b"slicer-keeper")  # what ps and systemd-cgls -l show beside the command
         faults.point("keeper-forked")
@@ -75,18 +78,30 @@ class InnerHalf:
             timeout_s=profile.timeout_s,
             stop_timeout_s=stop_timeout_s(profile),
             linger=profile.linger,
-            supervisor=self._outer,
+            supervisor=self._forwarder,
             inherited=descriptors,
             mask=self._mask,
         )
-        output = None
-        if job.with_journal:
-            from slicer.tee import Tee
-
-            output = Tee(job.spec.unit, job.name)
-        members = self._backend.members(started.cgroup, output.pid if output else 0)
-        report, usage = Keeper(task, self._tell, watchdog, members, output).run(started.began, self._early)
+        report, usage = self._run(task, started)
         faults.point("keeper-ended")
+        self._end(started, report, usage)
+
+    def _run(self, task: Task, started: Started) -> tuple[Report, Usage]:
+        from slicer.keeper import Keeper
+
+        output = self._output()
+        members = self._backend.members(started.cgroup, output.pid if output else 0)
+        return Keeper(task, self._tell, self._watchdog, members, output).run(started.began, self._early)
+
+    def _output(self) -> Output | None:
+        """Where the command's output goes, if not where ours does."""
+        if not self._job.with_journal:
+            return None
+        from slicer.tee import Tee
+
+        return Tee(self._job.spec.unit, self._job.name)
+
+    def _end(self, started: Started, report: Report, usage: Usage) -> None:
         self._tell(report, usage)
         faults.point("keeper-told")
         os.close(self._up_write)
@@ -142,11 +157,15 @@ class InnerHalf:
         if report.exec_errno:
             ending.release(self._job, self._held)
             return
+        watch = ending.gpu_watch(self._job, self._held, self._book, lambda _: None)
+        ending.settle(self._job, self._outcome(started, report, usage), self._held, lambda _: None, watch)
+
+    def _outcome(self, started: Started, report: Report, usage: Usage) -> Outcome:
+        from slicer import ending
+
         enforced = self._backend.enforced(self._job.spec, started.cgroup)
         self._held.lease = ending.last_written(self._held)
-        outcome = ending.outcome_of(self._job, started, report, usage, self._held, enforced)
-        watch = ending.gpu_watch(self._job, self._held, self._book, lambda _: None)
-        ending.settle(self._job, outcome, self._held, lambda _: None, watch)
+        return ending.outcome_of(self._job, started, report, usage, self._held, enforced)
 
     def _tell(self, report: Report, usage: Usage) -> None:
         from slicer.report import pack

@@ -13,6 +13,15 @@ if TYPE_CHECKING:
 
 
 @record
+class Batch:
+    """What sets a job of a queue apart: it has no terminal, and its keeper writes down how it ended."""
+
+    log_path: str  # takes the command's output
+    attempt_path: str  # where the keeper notes that the command began, and how it ended
+    directory: str  # to run in
+
+
+@record
 class Job:
     """A command that is ready to be started: everything settled but the process."""
 
@@ -27,6 +36,7 @@ class Job:
     history_path: str
     with_journal: bool  # the command's output goes to the journal too
     idle_threshold_mib: int  # a GPU with no more in use than this counts as empty
+    batch: Batch | None = None
 
 
 @record

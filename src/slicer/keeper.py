@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
         stdout: int
         stderr: int
+        pid: int  # of the process that passes it on; 0 for none
 
         def handed_over(self) -> None:
             """The command has its ends now."""

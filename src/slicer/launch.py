@@ -14,6 +14,7 @@ from slicer.model import LEASE_VARIABLE
 from slicer.record import record, replace
 from slicer.signals import hold_back, let_go
 from slicer.supervisor import Supervisor
+from slicer.view import View
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -164,14 +165,13 @@ def _run(
     backend.prepare()
     if backend.notice:
         observer.notice(backend.notice)
-    spec = _spec(job_id, settled, backend)
-    wanted = leasing.want(
-        who(job_id, settled, backend, spec), needs_of(settled), settled.config.policy, book.directory.path
-    )
+    spec = spec_of(job_id, settled, backend)
+    view = View(book.directory.path, settled.config.policy)
+    wanted = leasing.want(who(job_id, settled, backend, spec), needs_of(settled), view)
     wanted.view.warn = observer.warning
     for note in wanted.view.notes:
         observer.notice(note)
-    job = _job(job_id, settled, spec)
+    job = job_of(job_id, settled, spec)
     runner: Supervisor | Execution = Supervisor(job, backend, book, observer, mask)
     if ask.exec:
         from slicer.execution import Execution
@@ -188,7 +188,8 @@ def _run(
     return runner.run(held, waited_s)
 
 
-def _spec(job_id: str, settled: Plan, backend: Backend) -> ScopeSpec:
+def spec_of(job_id: str, settled: Plan, backend: Backend) -> ScopeSpec:
+    """The scope for this plan."""
     ask = settled.ask
     spec = scope.spec(settled.profile, backend.manager, job_id, ask.name, ask.command)
     if settled.nested:  # its events belong to the scope in which it really runs
@@ -223,7 +224,8 @@ def needs_of(settled: Plan) -> Needs:
     )
 
 
-def _job(job_id: str, settled: Plan, spec: ScopeSpec) -> Job:
+def job_of(job_id: str, settled: Plan, spec: ScopeSpec) -> Job:
+    """The job for this plan: all but its lease."""
     from slicer.history import default_path
 
     ask = settled.ask

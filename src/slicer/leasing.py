@@ -12,7 +12,6 @@ from slicer.placement import Busy
 from slicer.record import record, replace
 from slicer.reentrancy import Held
 from slicer.tickets import PRIORITY_MAX, request_of
-from slicer.view import View
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
     from slicer.ledger import Ledger
     from slicer.model import BackendName, Gpu, Manager, Then
-    from slicer.placement import Policy
+    from slicer.view import View
     from slicer.waiting import Waiting
 
 
@@ -95,15 +94,22 @@ class Hooks:
     cancel: Cancel
 
 
-def want(who: Who, needs: Needs, policy: Policy, directory: str) -> Want:
+def want(who: Who, needs: Needs, view: View) -> Want:
     """Prepare the request. Raises UsageError for GPUs that are not there, NoGpu, GpuError."""
-    view = View(directory, policy)
     # Only those that serve: of a GPU on which the jobs around have too little, more can be had.
     held = Held(who.inside, False).gpus_for(needs.vram_mib)
     chosen: tuple[str, ...] = ()
     if needs.gpus or (needs.gpu_words and held):
-        view.open_gpus()
-        chosen = choice(needs, view.gpus, held)
+        if not view.gpus:
+            view.open_gpus()
+        chosen = choice(needs.gpu_words, view.gpus)
+        if not needs.gpus and chosen and not set(chosen) & set(held):
+            raise UsageError(
+                "the job around holds none of these",
+                where="--gpu",
+                hint=f"it has {', '.join(held)}; ask for the others in the outer job",
+            )
+        chosen = tuple(uuid for uuid in chosen if uuid not in held)
     pid = os.getpid()
     # Jobs around it hold on to their leases while it waits: behind a reservation it could be for ever.
     priority = PRIORITY_MAX if who.inside else needs.priority
@@ -124,13 +130,10 @@ def want(who: Who, needs: Needs, policy: Policy, directory: str) -> Want:
     return Want(needs, ticket, draft, view)
 
 
-def choice(needs: Needs, gpus: tuple[Gpu, ...], held: tuple[str, ...]) -> tuple[str, ...]:
-    """The UUIDs that the words mean; none that the jobs around hold already (``held``).
-
-    Raises UsageError, also where those are to do for the job, and none of them was meant.
-    """
+def choice(words: tuple[str, ...], gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
+    """The UUIDs that the words mean. Raises UsageError."""
     found: list[str] = []
-    for word in needs.gpu_words:
+    for word in words:
         if word.isdigit():
             meant = [gpu.uuid for gpu in gpus if gpu.index == int(word)]
         else:
@@ -142,13 +145,7 @@ def choice(needs: Needs, gpus: tuple[Gpu, ...], held: tuple[str, ...]) -> tuple[
         if meant[0] in found:
             raise UsageError(f"{word!r} is there twice", where="--gpu", hint="name each GPU once")
         found += meant
-    if not needs.gpus and found and not set(found) & set(held):
-        raise UsageError(
-            "the job around holds none of these",
-            where="--gpu",
-            hint=f"it has {', '.join(held)}; ask for the others in the outer job",
-        )
-    return tuple(uuid for uuid in found if uuid not in held)
+    return tuple(found)
 
 
 def obtain(wanted: Want, book: Ledger, hooks: Hooks) -> HeldLease:

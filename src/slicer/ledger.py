@@ -97,6 +97,16 @@ class HeldLease:
             faults.point("ledger-updating")
             entries.write(self.fd, statefile.encode(self.lease), self._ledger.lease_path(self.lease.job))
 
+    def forget(self) -> None:
+        """Somebody else who holds it gives it back: only close what is ours. Safe to repeat."""
+        self.catch_up()
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+        if self.beside is not None:
+            self.beside.release()
+        self.clean_up()
+
     def catch_up(self) -> None:
         """Do what was put off until the command runs. Safe to repeat."""
         while self.put_off:
@@ -142,6 +152,15 @@ class Ledger(LedgerFiles):
     def close(self) -> None:
         """Give up the descriptor, for callers who live on."""
         os.close(self._lock_fd)
+
+    def descriptor(self) -> int:
+        """The descriptor that is kept open."""
+        return self._lock_fd
+
+    def after_fork(self) -> None:
+        """In a child: a flock belongs to what was opened, and so to both. Raises StateError."""
+        os.close(self._lock_fd)
+        self._lock_fd = open_lock(self._lock_path)
 
     def locked(self) -> Locked:
         return Locked(self._lock_fd, self.mask)

@@ -303,6 +303,8 @@ def _config(
     for variable, name in (("CPU_RUN_SLOTS", "slots.cpu"), ("GPU_LOCK_PATH", "compat_gpu_lock")):
         if environ.get(variable):
             settings[name] = (environ[variable], variable, UsageError)
+    if environ.get("SLICER_SIM"):  # scripts lock real GPUs
+        settings["compat_gpu_lock"] = ("", "SLICER_SIM", ConfigError)
     threads = environ.get("CPU_RUN_THREADS")
     slots = values.count(settings["slots.cpu"], "slots.cpu", lowest=1)
     builtin = tuple(

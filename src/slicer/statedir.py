@@ -2,6 +2,9 @@
 
 ``/run/slicer`` (made by tmpfiles.d, or by root here) is shared by the group ``slicer``; a user who is not
 in it gets a private one under ``$XDG_RUNTIME_DIR``. All of these are RAM-backed and empty after a reboot.
+
+Simulated GPUs (``SLICER_SIM``) have a directory of their own in there, of the same form and for the same
+users: who asks for them never meets who asks for real ones.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ SYSTEM_DIR = "/run/slicer"
 GROUP = "slicer"
 VERSION = 2  # of what is in the directory; a slicer touches none of another version
 FOLDERS = ("leases", "tickets", "bells")
+USAGE_FOLDER = "usage"  # of simulated GPUs, see slicer.simulation
+_SHARED_MODE = 0o2770
 _HINT = "set SLICER_STATE_DIR to a directory of your own"
 
 
@@ -37,12 +42,34 @@ def locate(environ: Mapping[str, str], uid: int) -> StateDir:
 
     Raises StateError when none can be had, or when a slicer of another version uses it.
     """
-    path = where(environ, uid)
-    return StateDir(_prepare(path), path == SYSTEM_DIR)
+    base, folder = _base(environ, uid), _simulated(environ)
+    if not folder:
+        return StateDir(_prepare(base, FOLDERS), base == SYSTEM_DIR)
+    _make(base, base, None)
+    folders = (*FOLDERS, USAGE_FOLDER)
+    return StateDir(_prepare(f"{base}/{folder}", folders, _group_of(base)), base == SYSTEM_DIR)
 
 
 def where(environ: Mapping[str, str], uid: int) -> str:
-    """The path of this user's state directory, whether it is there or not. Raises StateError."""
+    """The path of this user's state directory, whether it is there or not.
+
+    Raises StateError, and UsageError where SLICER_SIM makes no sense.
+    """
+    base, folder = _base(environ, uid), _simulated(environ)
+    return f"{base}/{folder}" if folder else base
+
+
+def _simulated(environ: Mapping[str, str]) -> str:
+    """The name of the directory of simulated GPUs; "" where they are real. Raises UsageError."""
+    text = environ.get("SLICER_SIM")
+    if not text:
+        return ""
+    from slicer.simulation import canonical, parse_spec
+
+    return f"sim-{canonical(parse_spec(text))}"
+
+
+def _base(environ: Mapping[str, str], uid: int) -> str:
     chosen = environ.get("SLICER_STATE_DIR")
     if chosen:
         if not os.path.isabs(chosen):
@@ -61,23 +88,52 @@ def _private(environ: Mapping[str, str], uid: int) -> str:
     return f"/dev/shm/slicer-{uid}"
 
 
-def _prepare(path: str) -> str:
-    for directory in (path, *(f"{path}/{folder}" for folder in FOLDERS)):
-        try:
-            os.mkdir(directory, 0o700)
-        except FileExistsError:
-            pass
-        except OSError as error:
-            raise _unusable(directory, error) from error
-        else:
-            if path == SYSTEM_DIR and os.geteuid() == 0:
-                _share(directory)
-        _check_directory(directory)
+def _prepare(path: str, folders: tuple[str, ...], group: int | None = None) -> str:
+    for directory in (path, *(f"{path}/{folder}" for folder in folders)):
+        _make(directory, path, group)
     if read_version(path) != version_line():
         from slicer import statedir_version
 
         statedir_version.settle(path)
     return path
+
+
+def _make(directory: str, path: str, group: int | None) -> None:
+    """Make a directory of the state directory ``path``, if it is missing, and check it.
+
+    ``group``: whose members all may make and use it; None where none may.
+    """
+    try:
+        os.mkdir(directory, 0o700)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise _unusable(directory, error) from error
+    else:
+        if path == SYSTEM_DIR and os.geteuid() == 0:
+            _share(directory)
+    if group is not None:
+        _open_to(directory, group)
+    _check_directory(directory, group)
+
+
+def _group_of(base: str) -> int | None:
+    """The group that shares a directory; None where it is one user's."""
+    info = os.stat(base)
+    return info.st_gid if info.st_mode & stat.S_IWGRP else None
+
+
+def _open_to(directory: str, group: int) -> None:
+    """Open it to the group. Not only when it is made: its maker may have been killed before this."""
+    info = os.lstat(directory)
+    is_mine = info.st_uid == os.geteuid() and stat.S_ISDIR(info.st_mode)
+    if not is_mine or (info.st_gid, stat.S_IMODE(info.st_mode)) == (group, _SHARED_MODE):
+        return
+    try:
+        os.chown(directory, -1, group)
+        os.chmod(directory, _SHARED_MODE)
+    except OSError as error:
+        raise _unusable(directory, error) from error
 
 
 def version_line() -> bytes:
@@ -110,14 +166,16 @@ def _share(directory: str) -> None:
     except KeyError:
         return  # root's alone, until `slicer install-units`
     os.chown(directory, 0, group)
-    os.chmod(directory, 0o2770)
+    os.chmod(directory, _SHARED_MODE)
 
 
-def _check_directory(directory: str) -> None:
+def _check_directory(directory: str, group: int | None) -> None:
     info = os.lstat(directory)
     if not stat.S_ISDIR(info.st_mode):
         raise StateError("is not a directory (a symbolic link is not followed)", where=directory, hint=_HINT)
-    if info.st_uid not in (0, os.geteuid()):
+    # Whoever shares what is around it can put anything there anyway.
+    is_of_group = group is not None and info.st_gid == group
+    if info.st_uid not in (0, os.geteuid()) and not is_of_group:
         raise StateError(f"belongs to uid {info.st_uid}, neither root nor you", where=directory, hint=_HINT)
     if info.st_mode & stat.S_IWOTH:
         raise StateError("is writable by everybody", where=directory, hint=_HINT)

@@ -66,6 +66,8 @@ class Supervisor:
     ``mask`` is the signal mask that the command gets.
     """
 
+    inner_half: type[InnerHalf] = InnerHalf
+
     def __init__(
         self, job: Job, backend: Backend, book: Ledger, observer: Observer, mask: frozenset[int]
     ) -> None:
@@ -87,6 +89,15 @@ class Supervisor:
         ``descriptors`` are those of the lease, or of the ticket that will become it; ``foreign`` are not for
         the keeper. Returns what the lease should say. Raises BackendError; then nothing is left of it.
         """
+        self._fork(descriptors, foreign)
+        try:
+            self._start()
+        except BaseException:
+            self.abandon()
+            raise
+        return {"cgroup": self._cgroup, "keeper": self._keeper}
+
+    def _fork(self, descriptors: tuple[int, ...], foreign: tuple[int, ...]) -> None:
         # Reports go up; "go" and "recorded" go down. Each side sees the other's death as end of file.
         self._up_read, self._up_write = _pipe()
         try:
@@ -105,12 +116,6 @@ class Supervisor:
         faults.point("outer-forked")
         os.close(self._up_write)
         os.close(self._down_read)
-        try:
-            self._start()
-        except BaseException:
-            self.abandon()
-            raise
-        return {"cgroup": self._cgroup, "keeper": self._keeper}
 
     def rest(self) -> None:
         """The job has to wait, perhaps among hundreds: a bus has room for some 256 connections."""
@@ -316,7 +321,8 @@ class Supervisor:
             for fd in (self._up_read, self._down_write, *foreign):
                 os.close(fd)
             self._backend.after_fork()
-            InnerHalf(
+            self._book.after_fork()
+            self.inner_half(
                 self._job, self._backend, self._book, self._mask, self._pid, self._up_write, self._down_read
             ).run(descriptors)
             code = 0

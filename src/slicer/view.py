@@ -86,6 +86,16 @@ class View:
         )
         return found
 
+    def sighting(self) -> Sighting:
+        """What was last seen of the GPUs; nothing where nobody has looked."""
+        from slicer.vram import Sighting
+
+        return self._sighting or Sighting((), ())
+
+    def utilisation(self) -> dict[str, int | None]:
+        """How busy each GPU is now, in percent; None where the driver does not say. Raises GpuError."""
+        return self._watch.utilisation() if self._watch is not None else {}
+
     def close(self) -> None:
         """Give the driver's library back."""
         if self._watch is not None:

@@ -115,6 +115,10 @@ class GpuWatch:
             found.append(facts[pid])
         return Sighting(memory, tuple(found))
 
+    def utilisation(self) -> dict[str, int | None]:
+        """How busy each GPU is, in percent by UUID; None where the driver does not say. Raises GpuError."""
+        return self._gpus.utilisation()
+
     def close(self) -> None:
         """Give the driver's library back. Safe to repeat."""
         self._gpus.close()

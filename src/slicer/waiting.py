@@ -22,7 +22,7 @@ from slicer.signals import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from types import TracebackType
     from typing import Any
 
@@ -69,6 +69,10 @@ class Waiting:
         self._guard = -1  # what was returned by at_the_front
         self._watch: LedgerWatch | None = None
         self._unseen_s = _UNSEEN_S[0]
+        self._place: _Place | None = None  # where we stood when last looked at
+        self._found: Judgement | None = None  # what was seen then
+        self._pidfd = -1  # of who is just ahead, while asleep
+        self.is_unsettled = True  # the ledger may have changed since it was looked at: do not sleep
 
     @property
     def descriptors(self) -> tuple[int, ...]:
@@ -100,10 +104,10 @@ class Waiting:
                 self._close()
 
     def _close(self) -> None:
-        for fd in (self._bell, self._fd, self._guard):
+        for fd in (self._bell, self._fd, self._guard, self._pidfd):
             if fd >= 0:
                 os.close(fd)
-        self._bell = self._fd = self._guard = -1
+        self._bell = self._fd = self._guard = self._pidfd = -1
         if self._watch is not None:
             self._watch.close()
 
@@ -113,6 +117,10 @@ class Waiting:
         self._fd = -1
         held.put_off_long.append(self._close)  # closing an inotify instance takes the kernel 15 ms
         return held
+
+    def why(self) -> Busy:
+        """What stood in the way at the last look."""
+        return self.busy if self._found is None else self._found.why_not(self.request)
 
     def interrupt(self) -> None:
         """Make a :meth:`wait` in another thread look up."""
@@ -126,18 +134,31 @@ class Waiting:
         Raises BackendError when what was made ready at the front is lost.
         """
         while not is_cancelled():
-            tickets.silence(self._bell)
-            self._view.look()
-            with self._ledger.locked():
-                found = self._ledger.attempt(self.request, self._view)
-                gpus = found.verdict.grants.get(self.request.job)
-                if gpus is not None:
-                    return self._convert(gpus)
-                place = self._place(found)
+            held = self.attempt()
+            if held is not None:
+                return held
             if until_s is not None and now_s() >= until_s:
                 return None
-            if not place.is_stale and not self._has_to_look_again(place):
-                self._sleep(place, until_s)
+            if not self.is_unsettled:
+                self._sleep(until_s)
+        return None
+
+    def attempt(self) -> HeldLease | None:
+        """Look once, for who waits for several things at a time: the lease, if it is granted now.
+
+        If not, and not :attr:`is_unsettled`, the next attempt is due when one of :meth:`watched` is readable
+        or that time is over; call :meth:`woken` before it. Raises as :meth:`wait`.
+        """
+        tickets.silence(self._bell)
+        self._view.look()
+        with self._ledger.locked():
+            found = self._ledger.attempt(self.request, self._view)
+            gpus = found.verdict.grants.get(self.request.job)
+            if gpus is not None:
+                return self._convert(gpus)
+            place = self._placed(found)
+        self._place, self._found = place, found
+        self.is_unsettled = place.is_stale or self._has_to_look_again(place)
         return None
 
     def give_up(self, *, force: bool) -> HeldLease | Busy:
@@ -155,7 +176,7 @@ class Waiting:
         self.leave()
         return busy
 
-    def _place(self, found: Judgement) -> _Place:
+    def _placed(self, found: Judgement) -> _Place:
         """Where we stand among the living; the dead just ahead are buried."""
         names = self._ledger.names_by_job()
         jobs = [request.job for request in found.queue]
@@ -200,35 +221,56 @@ class Waiting:
             return True
         return self._watch.follow(self._ledger.orphans)
 
-    def _sleep(self, place: _Place, until_s: float | None) -> None:
+    def _sleep(self, until_s: float | None) -> None:
         """Until something happens that concerns us."""
+        descriptors, limit_s = self.watched()
+        limits = [limit for limit in (limit_s, _left(until_s)) if limit is not None]
+        try:
+            ready = asleep(descriptors, min(limits) if limits else None, self._ledger.mask)
+        finally:
+            self._let_pidfd_go()
+        self.woken(ready)
+
+    def watched(self) -> tuple[list[int], float | None]:
+        """What becomes readable when it is time to look again, and the seconds after which it is anyway."""
+        place = self._place
+        if place is None:
+            return [self._bell], 0.0
         descriptors = [self._bell]
-        limits = [] if until_s is None else [max(0.0, until_s - now_s())]
-        if place.looks_at_gpus:
-            limits.append(_LOOK_AT_GPUS_S)
+        limits = [_LOOK_AT_GPUS_S] if place.looks_at_gpus else []
         if place.leads and self._watch is not None:
             descriptors += self._watch.descriptors()
             due_s = self._watch.due_s()
             limits += [] if due_s is None else [due_s]
         if self._guard >= 0:
             descriptors.append(self._guard)
-        pidfd = _open(place.ahead)
-        if pidfd >= 0:
-            descriptors.append(pidfd)
+        self._let_pidfd_go()
+        self._pidfd = _open(place.ahead)
+        if self._pidfd >= 0:
+            descriptors.append(self._pidfd)
             self._unseen_s = _UNSEEN_S[0]
         elif not place.is_first:
             limits.append(self._unseen_s)
             self._unseen_s = min(2 * self._unseen_s, _UNSEEN_S[1])
-        try:
-            ready = asleep(descriptors, min(limits) if limits else None, self._ledger.mask)
-        finally:
-            if pidfd >= 0:
-                os.close(pidfd)
+        return descriptors, min(limits) if limits else None
+
+    def woken(self, ready: Collection[int]) -> None:
+        """Take note of what is readable. Raises BackendError when what was made ready is lost."""
         faults.point("waiting-woken")
+        self._let_pidfd_go()
         if self._guard in ready:
             raise BackendError("its scope was stopped while the job waited", where=self._draft.unit)
-        if place.leads and self._watch is not None:
+        if self._place is not None and self._place.leads and self._watch is not None:
             self._watch.take()
+
+    def _let_pidfd_go(self) -> None:
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
+
+
+def _left(until_s: float | None) -> float | None:
+    return None if until_s is None else max(0.0, until_s - now_s())
 
 
 def _open(ticket: Ticket | None) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from slicer import watch
+from slicer import inotify, watch
 from slicer.errors import StateError
 from slicer.record import replace
 from slicer.watch import LedgerWatch
@@ -126,7 +126,7 @@ def test_exhausted_inotify_is_an_error_with_a_way_out(state: Path, monkeypatch: 
             ctypes.set_errno(errno.EMFILE)
             return -1
 
-    monkeypatch.setattr(watch.ctypes, "CDLL", lambda *args, **named: Exhausted())
+    monkeypatch.setattr(inotify.ctypes, "CDLL", lambda *args, **named: Exhausted())
     with pytest.raises(StateError, match="max_user_instances"), LedgerWatch(str(state)):
         pass
 

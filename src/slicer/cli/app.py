@@ -27,11 +27,13 @@ _BROKEN_PIPE = 141  # 128 + SIGPIPE
 _COMMANDS = {
     "run": "run_help",
     "hold": "hold_help",
+    "queue": "queue",
     "status": "status",
     "stop": "stop",
     "history": "history",
     "profiles": "profiles",
     "install-units": "install_units",
+    "simjob": "simjob",
 }
 
 _EPILOG = """\
@@ -56,6 +58,7 @@ Exit codes besides those of a job's command:
 Environment:
   SLICER_CONFIG      one more configuration file, which wins over all others
   SLICER_STATE_DIR   where leases are kept, in place of /run/slicer
+  SLICER_SIM=2x24G   simulated GPUs in place of this machine's; see simjob
   SLICER_DEBUG=1     a traceback with every error
   _SLICER_COMPLETE   eval "$(_SLICER_COMPLETE=bash_source slicer)" turns on
                      completion; zsh_source and fish_source likewise

@@ -14,6 +14,7 @@ from slicer.profile_report import NEEDS, settings
 from slicer.quantity import format_duration
 from slicer.record import record
 from slicer.status import existing_ledger
+from slicer.view import View
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def _foresee(
     spec = scope.spec(settled.profile, backend.manager, _ID, settled.ask.name, settled.ask.command)
     asker = launch.who(_ID, settled, backend, spec)
     directory = statedir.where(os.environ, os.geteuid())
-    wanted = leasing.want(asker, launch.needs_of(settled), settled.config.policy, directory)
+    wanted = leasing.want(asker, launch.needs_of(settled), View(directory, settled.config.policy))
     try:
         return leasing.foresee(wanted, book), wanted.view.gpus
     finally:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import os
+
 from slicer.errors import SlicerError
 
 TYPE_CHECKING = False
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
         def processes(self, only: Collection[str] = ()) -> tuple[GpuProcess, ...]:
             """The processes with a context on any of them, one entry for each GPU and process."""
 
+        def utilisation(self, only: Collection[str] = ()) -> dict[str, int | None]:
+            """How busy each GPU is in percent, by UUID; None where the driver does not say."""
+
         def notes(self) -> tuple[str, ...]:
             """What :meth:`list` saw that a user should know: a GPU that is lost, MIG mode, …"""
 
@@ -54,12 +59,16 @@ class NoGpu(GpuError):
 
 
 def open_gpus() -> Gpus:
-    """The GPUs of this machine through NVML; the caller closes it.
+    """The GPUs of this machine through NVML, or those that SLICER_SIM describes; the caller closes it.
 
     Raises NoGpu when there are none that could be used, whose ``reason`` tells apart a missing pynvml,
     driver library, loaded driver, device or permission, and a driver that does not match its library;
-    GpuError when NVML fails in any other way.
+    GpuError when NVML fails in any other way; UsageError where SLICER_SIM makes no sense.
     """
+    if os.environ.get("SLICER_SIM"):
+        from slicer.gpu.sim import Sim
+
+        return Sim(os.environ)
     from slicer.gpu.nvml import Nvml
 
     return Nvml()

@@ -87,6 +87,13 @@ class Nvml:
         """
         return tuple(process for found in self._each(self._processes, [], only) for process in found)
 
+    def utilisation(self, only: Collection[str] = ()) -> dict[str, int | None]:
+        """Percent of the driver's last sampling period in which a kernel ran, by UUID. Raises GpuError.
+
+        None where it is not known: in MIG mode, under WSL.
+        """
+        return dict(self._each(self._utilisation, [], only))
+
     def notes(self) -> tuple[str, ...]:
         """What the last :meth:`list` saw that a user should know."""
         return self._notes
@@ -197,6 +204,10 @@ class Nvml:
             known = used.get(pid)
             used[pid] = mib if known is None else max(known, mib or 0)
         return tuple(GpuProcess(uuid, pid, mib) for pid, mib in used.items())
+
+    def _utilisation(self, index: int, handle: Any) -> tuple[str, int | None]:
+        rates = self._supported(self._nvml.nvmlDeviceGetUtilizationRates, handle)
+        return self._uuid(index, handle), None if rates is None else int(rates.gpu)
 
     def _supported(self, function: Any, handle: Any) -> Any:
         """The function's answer, or None where this GPU or driver has none."""

@@ -1,0 +1,129 @@
+"""How a queue is shown: as a board on a terminal, as lines of text, or as lines of JSON."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+from slicer.cli.queue_sink import Sink
+from slicer.queue import event_json, words
+
+if TYPE_CHECKING:
+    from slicer.cli.queue_live import Live
+    from slicer.queue.model import Board, Event
+
+_DUMB = ("", "dumb", "unknown")
+
+
+class Shower(Protocol):
+    """Shows a queue to whoever looks. None of it fails because nobody does any more."""
+
+    wants_board: bool  # whether draw() does anything
+
+    def begin(self) -> None:
+        """Before the first event; and again after SIGCONT, when the terminal was somebody else's."""
+
+    def event(self, event: Event) -> None:
+        """Say that something happened (all but the "summary")."""
+
+    def draw(self, board: Board) -> None:
+        """Show how things stand."""
+
+    def end(self, summary: Event | None) -> None:
+        """The queue has ended; None: not in order, there is nothing to sum up. Safe to repeat with None."""
+
+
+def choose(*, as_json: bool, verbose: bool, stdout: TextIO, stderr: TextIO, quiet: bool = False) -> Shower:
+    """What suits those who look.
+
+    A board where stdout is a terminal that can be drawn on, else one line an event on stdout. ``quiet``:
+    only lines of what is wrong. ``verbose``: how the jobs' memory grows, too.
+    """
+    if as_json:
+        return _Json(Sink(stdout), verbose)
+    if quiet or not _is_drawable(stdout):
+        return _Lines(Sink(stdout), verbose, quiet)
+    from slicer.cli.queue_live import Live
+
+    return _OnTerminal(Live(stdout, verbose=verbose))
+
+
+def _is_drawable(stream: TextIO) -> bool:
+    return stream.isatty() and os.environ.get("TERM", "") not in _DUMB
+
+
+class _Json:
+    wants_board = False
+
+    def __init__(self, sink: Sink, verbose: bool) -> None:
+        self._sink = sink
+        self._verbose = verbose
+
+    def begin(self) -> None:
+        pass
+
+    def event(self, event: Event) -> None:
+        if self._verbose or event.kind != "usage":
+            self._sink.write(event_json.encode(event) + "\n")
+
+    def draw(self, board: Board) -> None:
+        pass
+
+    def end(self, summary: Event | None) -> None:
+        if summary is not None:
+            self._sink.write(event_json.encode(summary) + "\n")
+        self._sink.close()
+
+
+class _Lines:
+    wants_board = False
+
+    def __init__(self, sink: Sink, verbose: bool, quiet: bool) -> None:
+        self._sink = sink
+        self._verbose = verbose
+        self._quiet = quiet
+
+    def begin(self) -> None:
+        pass
+
+    def event(self, event: Event) -> None:
+        text = None if self._is_hushed(event) else words.line(event, verbose=self._verbose)
+        if text is not None:
+            self._sink.write(f"{_clock(event)} {text}\n")
+
+    def draw(self, board: Board) -> None:
+        pass
+
+    def end(self, summary: Event | None) -> None:
+        if summary is not None and not self._is_hushed(summary):
+            self._sink.write(f"{_clock(summary)} " + "\n".join(words.summary(summary)) + "\n")
+        self._sink.close()
+
+    def _is_hushed(self, event: Event) -> bool:
+        return self._quiet and words.level(event) in ("info", "good")
+
+
+class _OnTerminal:
+    wants_board = True
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+
+    def begin(self) -> None:
+        self._live.begin()
+
+    def event(self, event: Event) -> None:
+        self._live.event(event)
+
+    def draw(self, board: Board) -> None:
+        self._live.draw(board)
+
+    def end(self, summary: Event | None) -> None:
+        if summary is not None:
+            self._live.say(words.summary(summary), words.level(summary))
+        self._live.end()
+
+
+def _clock(event: Event) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(event.at))

@@ -1,0 +1,330 @@
+"""``slicer simjob``: a job that uses simulated GPUs as a real one would use real ones."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import click
+
+from slicer import proc, simulation, statedir
+from slicer.cli import app
+from slicer.errors import SlicerError, UsageError
+from slicer.quantity import INFINITY, QuantityError, format_size, parse_duration, parse_mib, parse_size
+from slicer.record import record
+from slicer.simulated_job import LIBRARIES, Plan, Spike, demand_mib, next_step_s, oom_text, visible
+from slicer.simulation import NoRoom, Usage, Use
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from slicer.model import Gpu
+
+_LONGEST_SLEEP_S = 3600.0  # time.sleep cannot take "infinity"
+_SPIKE_S = 0.1
+_FORCED_OOM_MIB = 2560  # what --oom claims to have asked for
+_CHUNK_BYTES = 1 << 16
+_TEXT_LINE = b"simjob: the quick brown fox jumps over the lazy dog 0123456789\n"
+_BINARY_LINE = b"simjob: \xff\xfe\x80\x00\xc3\x28 not UTF-8\n"
+_DEADLY = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+
+
+# -- the command line -------------------------------------------------------------------------------------
+
+
+def _mib(ctx: click.Context, param: click.Parameter, text: str) -> int:
+    try:
+        return parse_mib(simulation.in_mib(text))
+    except QuantityError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+
+
+def _bytes(ctx: click.Context, param: click.Parameter, text: str) -> int:
+    try:
+        size = parse_size(text)
+    except QuantityError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+    if size == INFINITY:
+        raise click.BadParameter("there is no end to infinity", ctx, param)
+    return size
+
+
+def _seconds(ctx: click.Context, param: click.Parameter, text: str) -> float:
+    try:
+        return parse_duration(text) / 1e6
+    except QuantityError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+
+
+def _spike(ctx: click.Context, param: click.Parameter, text: str | None) -> Spike | None:
+    if text is None:
+        return None
+    size, at, when = text.partition("@")
+    start, plus, length = when.partition("+")
+    if not at:
+        expected = 'expected a size and a time such as "20G@2s" or "20G@2s+500ms"'
+        raise click.BadParameter(f"{expected}, not {text!r}", ctx, param)
+    length_s = _seconds(ctx, param, length) if plus else _SPIKE_S
+    return Spike(_mib(ctx, param, size), _seconds(ctx, param, start), length_s)
+
+
+@record
+class Job:
+    """The command line."""
+
+    vram: int  # MiB
+    ramp: float  # seconds
+    hold: float  # seconds
+    spike: Spike | None
+    exit_code: int
+    oom: bool
+    oom_once: str  # path of the marker; "" for never
+    oom_text: str
+    host_memory: int  # MiB
+    leak: bool
+    leak_seconds: float
+    ignore_sigterm: bool
+    fork_away: bool
+    utilisation: int  # percent
+    print_every: float  # seconds; 0: never
+    log_bytes: int
+    binary: bool
+
+    @property
+    def plan(self) -> Plan:
+        return Plan(self.vram, self.ramp, self.hold, self.spike)
+
+
+@click.command(
+    "simjob",
+    short_help="A job that pretends to use simulated GPUs.",
+    epilog="""\
+\b
+Examples:
+  export SLICER_SIM=2x24G
+  slicer run --vram 8G -- slicer simjob --vram 6G --hold 30
+  slicer run --gpus 1 -- slicer simjob --vram 20G --ramp 5 --spike 30G@6
+  slicer status
+
+\b
+Exit codes:
+    1  out of memory, as CUDA's would be; the text is on stderr
+    2  SLICER_SIM is not set, or the command line cannot be right
+  else what --exit-code says, or 128+N from signal N""",
+)
+@click.option("--vram", callback=_mib, default="0", metavar="SIZE", help="Peak on each GPU (8G, 500M).")
+@click.option("--ramp", callback=_seconds, default="0.5", metavar="DURATION", help="Until the peak. [0.5]")
+@click.option("--hold", callback=_seconds, default="1", metavar="DURATION", help="At the peak. [1]")
+@click.option("--spike", callback=_spike, metavar="SIZE@TIME[+DURATION]", help="More for 100ms, or longer.")
+@click.option("--utilisation", type=click.IntRange(0, 100), default=90, metavar="PERCENT", help="[90]")
+@click.option("--exit-code", type=click.IntRange(0, 255), default=0, metavar="N", help="How it ends. [0]")
+@click.option("--oom", is_flag=True, help="Run out of GPU memory at once.")
+@click.option(
+    "--oom-once", default="", metavar="MARKER", help="The same, and make the file; not if it exists."
+)
+@click.option(
+    "--oom-text", type=click.Choice(LIBRARIES), default=LIBRARIES[0], help="In the words of. [pytorch]"
+)
+@click.option("--host-memory", callback=_mib, default="0", metavar="SIZE", help="Really use so much memory.")
+@click.option("--leak", is_flag=True, help="Leave a process behind that keeps the GPU memory.")
+@click.option("--leak-seconds", callback=_seconds, default="10", metavar="DURATION", help="How long. [10]")
+@click.option("--ignore-sigterm", is_flag=True, help="Do not end on SIGTERM.")
+@click.option("--fork-away", is_flag=True, help="Work in a daemon (two forks and setsid), and exit 0.")
+@click.option(
+    "--print-every", callback=_seconds, default="0", metavar="DURATION", help="Print a line so often."
+)
+@click.option("--log-bytes", callback=_bytes, default="0", metavar="SIZE", help="Print so much at the start.")
+@click.option("--binary", is_flag=True, help="Print bytes that are not UTF-8.")
+def command(**options: object) -> int:
+    """Use simulated GPU memory as a GPU job would, for as long as it is told to.
+
+    It uses the GPUs that CUDA_VISIBLE_DEVICES shows, the first without it, of those that SLICER_SIM
+    describes (4, 4x24G, 2x24G,1x80G). Where one has no room it fails as CUDA does. A SIZE without a unit is
+    in MiB (that of --log-bytes in bytes), a DURATION without one in seconds.
+    """
+    job = Job(**options)  # type: ignore[arg-type]
+    text = os.environ.get(simulation.VARIABLE)
+    if not text:
+        raise UsageError(
+            "there are no simulated GPUs here",
+            where="simjob",
+            hint=f"set {simulation.VARIABLE}=2, or call it from a queue with --sim",
+        )
+    if job.spike is not None and job.spike.at_s >= job.plan.end_s:
+        raise UsageError("the job has ended by then", where="--spike", hint="give it a longer --hold")
+    gpus = simulation.gpus(simulation.parse_spec(text))
+    shown = visible(os.environ.get("CUDA_VISIBLE_DEVICES"), gpus)
+    if not shown and (job.vram or job.spike):
+        raise SlicerError("no GPU is visible", where="CUDA_VISIBLE_DEVICES", hint="slicer run --vram SIZE")
+    usage = Usage(statedir.locate(os.environ, os.geteuid()).path, gpus)
+    if job.fork_away and not _away():
+        return 0
+    if not job.fork_away:
+        return _perform(job, Meter(usage, shown, job.utilisation))
+    os._exit(app.guarded(lambda: _perform(job, Meter(usage, shown, job.utilisation))))
+
+
+# -- acting -----------------------------------------------------------------------------------------------
+
+
+class Meter:
+    """What this process uses."""
+
+    def __init__(self, usage: Usage, gpus: tuple[Gpu, ...], utilisation: int) -> None:
+        self._usage = usage
+        uuids = tuple(gpu.uuid for gpu in gpus)
+        pid = os.getpid()
+        self.use = Use(pid, proc.start_time(pid) or 0, utilisation, uuids, ())
+
+    def now_uses(self, mib: int) -> NoRoom | None:
+        """Use so much on each GPU, if there is room. Raises StateError."""
+        mib_each = (mib,) * len(self.use.gpus)
+        if not mib_each or mib_each == self.use.mib:
+            return None
+        wanted = Use(self.use.pid, self.use.started, self.use.utilisation, self.use.gpus, mib_each)
+        lacking = self._usage.allocate(wanted)
+        if lacking is None:
+            self.use = wanted
+        return lacking
+
+    def hand_down(self) -> None:
+        """In a forked child: have what the parent had, which has it no more. Raises StateError."""
+        before, pid = self.use, os.getpid()
+        # An idle context: who leaks memory computes nothing.
+        self.use = Use(pid, proc.start_time(pid) or 0, 0, before.gpus, before.mib)
+        if before.mib:
+            self._usage.take_over(self.use, before)
+
+    def close(self) -> None:
+        """Use nothing any more. Safe to repeat. Raises StateError."""
+        self._usage.free(self.use)
+
+
+def _away() -> bool:
+    """Become a daemon; whether this is the daemon, and not the process that called."""
+    if os.fork():
+        return False
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    return True
+
+
+def _perform(job: Job, meter: Meter) -> int:
+    """The job from start to end; its exit code. Raises SlicerError."""
+    _on_signals(job, meter)
+    if job.oom or (job.oom_once and _is_first(job.oom_once)):
+        gpu = simulation.gpus((simulation.DEFAULT_MIB,))[0]
+        _say_oom(job, NoRoom(gpu, min(_FORCED_OOM_MIB, gpu.memory_mib) // 2), _FORCED_OOM_MIB)
+        return 1
+    kept = b"\1" * (job.host_memory << 20)  # no zeros: the kernel would give those for nothing
+    try:
+        _print_log(job)
+        if not _run(job, meter):
+            return 1
+        if job.leak:
+            _leak(job, meter)
+    finally:
+        meter.close()
+    del kept
+    return job.exit_code
+
+
+def _on_signals(job: Job, meter: Meter) -> None:
+    """End as signals say, but tidily."""
+
+    def die(signo: int, frame: FrameType | None) -> None:
+        meter.close()
+        signal.signal(signo, signal.SIG_DFL)
+        os.kill(os.getpid(), signo)
+
+    for signo in _DEADLY:
+        if signal.getsignal(signo) != signal.SIG_IGN:  # nohup, and a shell's background jobs
+            signal.signal(signo, die)
+    if job.ignore_sigterm:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def _run(job: Job, meter: Meter) -> bool:
+    """Use what the plan says; False when a GPU has no room."""
+    began, at_s, printed_s = time.monotonic(), 0.0, 0.0
+    plan = job.plan
+    while True:
+        before = meter.use.mib[0] if meter.use.mib else 0
+        wanted = demand_mib(plan, at_s)
+        lacking = meter.now_uses(wanted)
+        if lacking is not None:
+            _say_oom(job, lacking, wanted - before)
+            return False
+        if at_s >= plan.end_s:
+            return True
+        step_s = next_step_s(plan, at_s, time.monotonic() - began)
+        while job.print_every and printed_s + job.print_every <= step_s:
+            printed_s += job.print_every
+            _sleep_until(began + printed_s)
+            _print(f"simjob: {printed_s:.1f}s, {format_size(wanted << 20)}\n".encode())
+        _sleep_until(began + step_s)
+        at_s = step_s
+
+
+def _sleep_until(moment: float) -> None:
+    while (left_s := moment - time.monotonic()) > 0:
+        time.sleep(min(left_s, _LONGEST_SLEEP_S))
+
+
+def _leak(job: Job, meter: Meter) -> None:
+    """Fork a child that keeps the memory; returns once it has it."""
+    reading, writing = os.pipe()
+    if not os.fork():
+        os._exit(app.guarded(lambda: _keep(job, meter, writing)))
+    os.close(writing)
+    os.read(reading, 1)
+    os.close(reading)
+
+
+def _keep(job: Job, meter: Meter, ready: int) -> None:
+    meter.hand_down()
+    os.close(ready)
+    try:
+        _sleep_until(time.monotonic() + job.leak_seconds)
+    finally:
+        meter.close()
+
+
+def _is_first(marker: str) -> bool:
+    """Make the marker; whether it was missing."""
+    try:
+        os.makedirs(os.path.dirname(marker) or ".", exist_ok=True)
+        os.close(os.open(marker, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise SlicerError(f"cannot be made: {error.strerror}", where=marker) from error
+    return True
+
+
+def _say_oom(job: Job, lacking: NoRoom, wanted_mib: int) -> None:
+    _print(f"{oom_text(job.oom_text, lacking, wanted_mib)}\n".encode(), fd=2)
+
+
+def _print_log(job: Job) -> None:
+    line = _BINARY_LINE if job.binary else _TEXT_LINE
+    if job.binary and not job.log_bytes:
+        _print(line)
+    chunk = line * (_CHUNK_BYTES // len(line))
+    left = job.log_bytes
+    while left:
+        _print(chunk[:left])
+        left -= len(chunk[:left])
+
+
+def _print(data: bytes, fd: int = 1) -> None:
+    try:
+        while data:
+            data = data[os.write(fd, data) :]
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise SlicerError(f"cannot be written: {error.strerror}", where="output") from error

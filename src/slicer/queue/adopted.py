@@ -1,0 +1,88 @@
+"""A job that a queue which died has left running: its keeper lives, and needs nobody.
+
+It is watched through its keeper's pidfd, its lease's file and its attempt file. Where the keeper was killed
+too, the job is waited for by its lease, and how it ends nobody will know.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from typing import TYPE_CHECKING
+
+from slicer import batch
+from slicer.ledger import HeldLease
+from slicer.queue.flight import signal_keeper
+
+if TYPE_CHECKING:
+    from slicer.ledger import Ledger
+    from slicer.model import Lease
+
+
+class Adopted:
+    """A job in flight that is not our child. ``key`` is the job's in the queue."""
+
+    def __init__(self, key: str, job_id: str, attempt_path: str, lease: Lease | None, book: Ledger) -> None:
+        self.key = key
+        self.job_id = job_id
+        self._path = attempt_path
+        self._book = book
+        self._held = HeldLease(book, lease, _open(book.lease_path(job_id))) if lease is not None else None
+        self.pidfd = -1
+        attempt = batch.read(attempt_path)
+        if attempt is not None and attempt.is_alive and attempt.keeper:
+            self.pidfd = _pidfd(attempt.keeper)
+            again = batch.read(attempt_path)
+            if again is None or not again.is_alive:  # that was somebody else by then
+                self._drop_pidfd()
+
+    @property
+    def lease(self) -> Lease | None:
+        return self._held.lease if self._held is not None else None
+
+    def note_peaks(self, peaks_mib: tuple[int, ...]) -> None:
+        """Write the peaks into the lease. Raises StateError."""
+        if self._held is not None and self._held.fd >= 0 and self._held.lease.vram_peak_mib != peaks_mib:
+            self._held.update(vram_peak_mib=peaks_mib)
+
+    def stop(self) -> bool:
+        """Ask the job to end; whether there is a keeper to ask."""
+        if self.pidfd >= 0:
+            signal_keeper(self.pidfd)
+        return self.pidfd >= 0
+
+    def is_gone(self) -> bool:
+        """Whether nothing of it lives any more."""
+        if self.pidfd >= 0:
+            return bool(select.select([self.pidfd], [], [], 0)[0])
+        attempt = batch.read(self._path)
+        if attempt is not None and attempt.is_alive:
+            return False
+        with self._book.locked():
+            return all(lease.job != self.job_id for lease in self._book.leases())
+
+    def close(self) -> None:
+        """Let go of all descriptors. Safe to repeat."""
+        self._drop_pidfd()
+        if self._held is not None:
+            self._held.forget()
+
+    def _drop_pidfd(self) -> None:
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
+
+
+def _pidfd(pid: int) -> int:
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return -1
+
+
+def _open(path: str) -> int:
+    """Not flocked: it is the keeper's."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return -1

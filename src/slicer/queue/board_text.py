@@ -1,0 +1,328 @@
+"""The queue at one moment as lines of text: ``status.txt``, and what the live board is made of.
+
+All functions are pure but for the time zone, which is the user's.
+"""
+
+from __future__ import annotations
+
+import time
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slicer.quantity import format_cpus, format_duration, format_size
+from slicer.queue import words
+from slicer.queue.model import Board, GpuRow, Row
+
+_GPU_BAR = 10  # cells
+_QUEUE_BAR = 30
+_GPU_NAME = 16  # characters
+_PENDING_SHOWN = 20
+_DONE_SHOWN = 20
+_COMMAND = 200  # characters of a command where the width is unlimited
+_GAP = "  "
+
+HEADING = "bold"
+FAINT = "dim"
+GOOD = "green"
+WARNING = "yellow"
+BAD = "red"
+
+
+@dataclass(frozen=True, slots=True)
+class Glyphs:
+    """The characters that lines are drawn with."""
+
+    running: str = "▶"
+    pending: str = "·"
+    again: str = "↻"
+    ok: str = "✓"
+    bad: str = "✗"
+    cancelled: str = "⊘"
+    full: str = "█"
+    part: str = "▒"
+    empty: str = "░"
+    dot: str = " · "
+    ellipsis: str = "…"
+
+
+ASCII = Glyphs(">", ".", "r", "+", "x", "-", "#", "=", ".", " - ", "...")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line and its style in rich's words ("" for none)."""
+
+    text: str
+    style: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the board. ``total`` is of how many ``rows`` are the first (or the last)."""
+
+    head: tuple[Line, ...] = ()
+    rows: tuple[Line, ...] = ()
+    total: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.head or self.rows)
+
+
+def render(board: Board, width: int | None) -> str:
+    """All of the board as text that ends with a line's end, ``width`` columns wide (None: any width)."""
+    glyphs = Glyphs()
+    parts = [
+        header(board, width, glyphs),
+        gpus(board.gpus, width, glyphs),
+        running(board.running, width, glyphs),
+        pending(board, _PENDING_SHOWN, width, glyphs),
+        _done(board.done[-_DONE_SHOWN:], width, glyphs),
+    ]
+    blocks = [
+        "\n".join(line.text for line in lines(part, width, glyphs)) for part in parts if not part.is_empty
+    ]
+    return "\n\n".join(blocks) + "\n"
+
+
+def lines(part: Part, width: int | None, glyphs: Glyphs, most: int | None = None) -> list[Line]:
+    """The part in at most ``most`` lines (None: all); says how many of its rows are left out."""
+    room = len(part.rows) if most is None else most - len(part.head)
+    if max(part.total, len(part.rows)) > room or part.total > len(part.rows):
+        room = min(len(part.rows), room if most is None else room - 1)
+        left = max(part.total, len(part.rows)) - room
+        if room < 0:
+            return []
+        more = clip(f"{glyphs.ellipsis} and {left} more", width, glyphs)
+        return [*part.head, *part.rows[:room], Line(more, FAINT)]
+    return [*part.head, *part.rows]
+
+
+# -- parts --------------------------------------------------------------------------------------------------
+
+
+def header(board: Board, width: int | None, glyphs: Glyphs) -> Part:
+    """The jobs file and the time, the counts, how far the queue is, and what keeps it from going on."""
+    clock = time.strftime("%H:%M:%S", time.localtime(board.at))
+    since = f"for {format_duration(max(0, round(board.at - board.began_at)))}"
+    state = {"running": "", "drained": "all done", "stalled": "stalled: nothing is started"}.get(
+        board.state, f"{board.state}: nothing new is started"
+    )
+    title = glyphs.dot.join(filter(None, (words.visible(board.title), clock, since, state)))
+    shown = [
+        Line(clip(title, width, glyphs), HEADING),
+        Line(clip(words.counts(board.counts) or "no jobs", width, glyphs)),
+        Line(clip(progress(board, width, glyphs), width, glyphs)),
+    ]
+    if board.warning:
+        shown.append(Line(clip(f"! {words.visible(board.warning)}", width, glyphs), WARNING))
+    return Part(tuple(shown))
+
+
+def progress(board: Board, width: int | None, glyphs: Glyphs) -> str:
+    """As in "[█████▒▒░░░░]  5 of 12 done (41%), about 1h20m left"."""
+    total = sum(board.counts.values())
+    runs = board.counts.get("running", 0)
+    done = total - runs - board.counts.get("pending", 0)
+    told = f"{done} of {total} done ({done * 100 // total}%)" if total else "nothing to do"
+    if board.eta_s is not None and done < total:
+        told += f", about {_roughly(board.eta_s)} left"
+    cells = _QUEUE_BAR if width is None else min(_QUEUE_BAR, width - len(told) - 4)
+    if cells < 5 or not total:
+        return told
+    full = done * cells // total
+    part = (done + runs) * cells // total - full
+    return f"{_bar(cells, full, part, glyphs)}{_GAP}{told}"
+
+
+def gpus(rows: Sequence[GpuRow], width: int | None, glyphs: Glyphs) -> Part:
+    """The GPUs: what is in use of each, and the queue's jobs on it."""
+    cells = []
+    for gpu in rows:
+        full = min(_GPU_BAR, round(gpu.used_mib * _GPU_BAR / gpu.total_mib)) if gpu.total_mib else 0
+        busy = "" if gpu.utilisation is None else f"{gpu.utilisation}%"
+        jobs = f"job{'s' if len(gpu.jobs) > 1 else ''} {', '.join(map(str, gpu.jobs))}" if gpu.jobs else ""
+        name = words.visible(gpu.name).removeprefix("NVIDIA ")
+        cells.append(
+            (
+                f"GPU {gpu.index}",
+                clip(name, _GPU_NAME, glyphs),
+                _bar(_GPU_BAR, full, 0, glyphs),
+                f"{_size(gpu.used_mib)} of {words.size(gpu.total_mib)}",
+                busy,
+                jobs,
+            )
+        )
+    return Part((), tuple(map(Line, _aligned(cells, "lllrrl", width, glyphs))))
+
+
+def running(rows: Sequence[Row], width: int | None, glyphs: Glyphs, total: int = 0) -> Part:
+    """The running jobs: where, since when, and their memory against what they declared (each GPU)."""
+    if not rows:
+        return Part()
+    heading = ("", "JOB", "GPU", "FOR", "NOW", "PEAK", "OF", "BUSY", "RUNNING")
+    cells = [
+        (
+            glyphs.running,
+            str(row.no),
+            format_cpus(row.gpu_indices) or "-",
+            format_duration(round(row.wall_s)),
+            _most(row.now_mib),
+            _most(row.peak_mib),
+            _declared(row),
+            _busy(row),
+            f"({words.visible(row.note)}) {_what(row)}" if row.note else _what(row),
+        )
+        for row in rows
+    ]
+    head, *texts = _aligned([heading, *cells], "lrlrrrrrl", width, glyphs)
+    styled = [Line(text, _running_style(row)) for text, row in zip(texts, rows, strict=True)]
+    return Part((Line(head, HEADING),), tuple(styled), total)
+
+
+def pending(board: Board, most: int, width: int | None, glyphs: Glyphs) -> Part:
+    """The next ``most`` pending jobs and why they wait, and how many more there are."""
+    rows = board.pending[:most]
+    if not rows:
+        return Part()
+    heading = ["", "JOB", "NEEDS", "PENDING"]
+    cells = [
+        [glyphs.again if row.attempt > 1 else glyphs.pending, str(row.no), _declared(row), _what(row)]
+        for row in rows
+    ]
+    align = "lrrl"
+    if any(row.waits_for for row in rows):
+        align = "lrrll"
+        heading.append("WAITS FOR")
+        if width is not None:
+            taken = 1 + max(3, *(len(row[1]) for row in cells)) + max(5, *(len(row[2]) for row in cells))
+            heading[3] = heading[3].ljust(room := max(8, (width - taken - 4 * len(_GAP)) // 2))
+            cells = [[*row[:3], clip(row[3], room, glyphs)] for row in cells]
+        cells = [[*cell, words.visible(row.waits_for)] for cell, row in zip(cells, rows, strict=True)]
+    head, *texts = _aligned([heading, *cells], align, width, glyphs)
+    total = max(board.counts.get("pending", 0), len(board.pending))
+    return Part((Line(head, HEADING),), tuple(map(Line, texts)), total)
+
+
+def _done(rows: Sequence[Row], width: int | None, glyphs: Glyphs) -> Part:
+    if not rows:
+        return Part()
+    heading = ("", "JOB", "RESULT", "AFTER", "PEAK", "OF", "", "BUSY", "DONE")
+    cells = [
+        (
+            _mark(row, glyphs),
+            str(row.no),
+            _result(row),
+            format_duration(round(row.wall_s, 1)),
+            _most(row.peak_mib),
+            _declared(row),
+            _deviation(row),
+            _busy(row),
+            _what(row),
+        )
+        for row in rows
+    ]
+    head, *texts = _aligned([heading, *cells], "lrlrrrrrl", width, glyphs)
+    return Part((Line(head, HEADING),), tuple(map(Line, texts)))
+
+
+# -- cells --------------------------------------------------------------------------------------------------
+
+
+def _mark(row: Row, glyphs: Glyphs) -> str:
+    return {"ok": glyphs.ok, "cancelled": glyphs.cancelled}.get(row.status, glyphs.bad)
+
+
+def _result(row: Row) -> str:
+    if row.status != "failed":
+        return row.status
+    if row.reason == "oom-kill":
+        return "host OOM"
+    return words.signal_name(row.exit_code - 128) if row.reason == "signal" else f"exit {row.exit_code}"
+
+
+def _running_style(row: Row) -> str:
+    over = bool(row.declared_mib and row.peak_mib and row.verdict == "under-declared")
+    return WARNING if over or row.note in ("cancelling", "timing out") else ""
+
+
+def _what(row: Row) -> str:
+    command = words.visible(row.command, _COMMAND)
+    return f"{words.visible(row.name, 40)}: {command}" if row.name else command
+
+
+def _declared(row: Row) -> str:
+    return words.size(row.declared_mib) if row.declared_mib else "-"
+
+
+def _deviation(row: Row) -> str:
+    percent = words.deviation(row)
+    wrong = row.verdict in ("under-declared", "over-declared")
+    return f"{percent:+d}%" if wrong and percent is not None else ""
+
+
+def _busy(row: Row) -> str:
+    return "-" if row.utilisation is None else f"{round(row.utilisation)}%"
+
+
+def _most(mib: Sequence[int]) -> str:
+    """Of several GPUs the one that is used most: the declaration is for each."""
+    return _size(max(mib)) if mib else "-"
+
+
+def _size(mib: int) -> str:
+    """A figure among others: with its decimal, so that they can be compared at a glance."""
+    return format_size(mib << 20) if mib else "0"
+
+
+def _roughly(seconds: float) -> str:
+    step = 1 if seconds < 90 else 60
+    return format_duration(float(round(seconds / step) * step))
+
+
+def _bar(cells: int, full: int, part: int, glyphs: Glyphs) -> str:
+    return f"[{glyphs.full * full}{glyphs.part * part}{glyphs.empty * (cells - full - part)}]"
+
+
+# -- columns ------------------------------------------------------------------------------------------------
+
+
+def cell_count(text: str) -> int:
+    """How many columns of a terminal the text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(map(_cells, text))
+
+
+def _cells(character: str) -> int:
+    if unicodedata.category(character) in ("Mn", "Me"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1
+
+
+def clip(text: str, width: int | None, glyphs: Glyphs) -> str:
+    """At most ``width`` columns of the text (None: all of it)."""
+    if width is None or cell_count(text) <= width:
+        return text
+    room = width - len(glyphs.ellipsis)
+    kept = []
+    for character in text:
+        room -= _cells(character)
+        if room < 0:
+            break
+        kept.append(character)
+    return ("".join(kept) + glyphs.ellipsis)[: max(0, width)]
+
+
+def _aligned(rows: Sequence[Sequence[str]], align: str, width: int | None, glyphs: Glyphs) -> list[str]:
+    """One line a row, in columns as wide as they must be; ``align`` has "l" or "r" for each."""
+    widths = [max((cell_count(row[i]) for row in rows), default=0) for i in range(len(align))]
+    aligned = []
+    for row in rows:
+        placed = []
+        for cell, side, wide in zip(row, align, widths, strict=True):
+            space = " " * (wide - cell_count(cell))
+            placed.append(space + cell if side == "r" else cell + space)
+        aligned.append(clip(_GAP.join(placed).rstrip(), width, glyphs))
+    return aligned

@@ -1,0 +1,132 @@
+"""The end of an attempt: what it means for its job, as records and as events."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from slicer.errors import StateError
+from slicer.queue import folding, judging, oom
+from slicer.queue.folding import Ending
+from slicer.queue.judging import Ended, Judged
+from slicer.queue.model import Event, EventKind
+from slicer.queue.rows import row
+
+if TYPE_CHECKING:
+    from slicer.queue.crew import Landing
+    from slicer.queue.model import Entry, JobState
+    from slicer.queue.monitor import Use
+    from slicer.queue.options import Options
+    from slicer.queue.register import Register
+
+_FAILURES = ("exited", "signal")
+_LOST_CODE = 1
+
+
+class Conclusions:
+    """Draws them. ``largest_mib``: the memory of the largest GPU that the queue may use."""
+
+    def __init__(
+        self, register: Register, options: Options, margin_mib: int, largest_mib: Callable[[], int],
+        tell: Callable[[Event], None],
+    ) -> None:  # fmt: skip
+        self._register = register
+        self._options = options
+        self._margin_mib = margin_mib
+        self._largest_mib = largest_mib
+        self._tell = tell
+
+    def conclude(self, landing: Landing, entry: Entry | None, use: Use | None, *, is_ending: bool) -> bool:
+        """Settle what became of the attempt; whether the job is to run again.
+
+        ``entry``: the job's line, if it still has one. ``is_ending``: the queue had its jobs ended.
+        """
+        state = self._register.states[landing.key]
+        if state.job != landing.job_id or state.status != "running":
+            return False
+        if landing.ended is not None:
+            stopped = landing.ended.reason == "stopped" and is_ending and not state.cancelling
+            if not stopped:
+                return self._judge(state, landing, landing.ended, entry, use)
+            self._register.do(folding.interrupted(state.key, state.job, "it was stopped with the queue"))
+        elif landing.how == "lost":
+            self._lose(state, landing)
+            return False
+        elif landing.how == "interrupted":
+            self._register.do(folding.interrupted(state.key, state.job, landing.why))
+        else:
+            self._register.do(folding.unbegun(state.key, state.job))
+        self._say("requeued", state, why=landing.why or "it was stopped with the queue")
+        return True
+
+    def _lose(self, state: JobState, landing: Landing) -> None:
+        how = self._ending(landing, Judged("lost", "unknown", _LOST_CODE, False), None, landing.why)
+        self._register.do(folding.ended(state.key, state.job, "lost", **how))
+        self._say("lost", state, log=state.log)
+
+    def _judge(
+        self, state: JobState, landing: Landing, ended: Ended, entry: Entry | None, use: Use | None
+    ) -> bool:
+        peak_mib = _peaks(landing, use)
+        judged = judging.judge(
+            ended,
+            declared_mib=state.vram_mib,
+            peak_mib=peak_mib,
+            tolerance=self._options.tolerance,
+            has_oom_text=self._has_oom_text(state, ended),
+            cancelling=state.cancelling,
+            ooms=state.ooms,
+            retries=self._retries(entry),
+        )
+        how = self._ending(landing, judged, use, ended.reason)
+        if not judged.again:
+            self._register.do(folding.ended(state.key, state.job, judged.status, **how))
+            self._say("finished", state, log=state.log)
+            return False
+        next_mib = judging.raised(state.vram_mib, peak_mib, self._largest_mib(), self._margin_mib)
+        self._register.do(folding.oom(state.key, state.job, next_vram_mib=next_mib, **how))
+        self._say(
+            "retry", state, declared_mib=state.vram_mib, next_mib=next_mib, attempt=state.attempts,
+            attempts=self._retries(entry) + 1, log=state.log,
+        )  # fmt: skip
+        return True
+
+    def _retries(self, entry: Entry | None) -> int:
+        own = entry.attributes.retries if entry is not None else None
+        return self._options.oom_retries if own is None else own
+
+    def _has_oom_text(self, state: JobState, ended: Ended) -> bool:
+        """Only the attempt's own log counts, and only where it failed by itself."""
+        if not state.gpus or not ended.exit_code or ended.reason not in _FAILURES:
+            return False
+        try:
+            return oom.tells_of_oom(os.path.join(self._register.log_dir.path, state.log))
+        except StateError as error:
+            self._tell(Event("warning", time.time(), data={"text": str(error)}))
+            return False
+
+    def _ending(self, landing: Landing, judged: Judged, use: Use | None, reason: str) -> Ending:
+        return Ending(
+            exit_code=judged.exit_code,
+            signal=landing.ended.signal if landing.ended is not None else None,
+            reason=reason,
+            wall_s=round(landing.wall_s, 3),
+            vram_peak_mib=_peaks(landing, use),
+            utilisation=None if use is None or use.utilisation is None else round(use.utilisation, 1),
+            verdict=judged.verdict,
+            memory_peak_bytes=landing.memory_peak_bytes,
+            at=time.time(),
+        )
+
+    def _say(self, kind: EventKind, state: JobState, **data: object) -> None:
+        self._tell(Event(kind, time.time(), row(state), data))
+
+
+def _peaks(landing: Landing, use: Use | None) -> tuple[int, ...]:
+    """The larger of what the queue saw and what the outcome says; () where nobody looked."""
+    seen = use.peak_mib if use is not None else ()
+    if not seen or not landing.vram_peak_mib:
+        return seen or landing.vram_peak_mib
+    return tuple(map(max, seen, landing.vram_peak_mib))

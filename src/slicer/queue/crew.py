@@ -1,0 +1,330 @@
+"""The jobs of the queue that are on their way: those being started, those that run, and those just ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from slicer import batch, faults, history, proc
+from slicer.errors import EX_TIMEOUT, BackendError, SlicerError
+from slicer.outcome_file import outcome_json
+from slicer.queue import folding
+from slicer.queue.adopted import Adopted
+from slicer.queue.flight import Flight
+from slicer.queue.judging import Ended
+from slicer.report import exec_exit, exit_of
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from slicer.backend import BatchBackend
+    from slicer.launch import Observer
+    from slicer.ledger import Ledger
+    from slicer.model import Lease
+    from slicer.queue.desk import Granted
+    from slicer.queue.model import JobState
+    from slicer.queue.monitor import Monitor
+    from slicer.queue.plans import Plans
+    from slicer.queue.register import Register
+
+_ORPHANS_S = 1.0  # how often to look for jobs without a keeper, whose end sends us no event
+
+
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """What became of an attempt. ``ended`` only where its command ran to an end that is known."""
+
+    key: str
+    job_id: str
+    how: Literal["ended", "unbegun", "interrupted", "lost"]
+    ended: Ended | None = None
+    wall_s: float = 0.0
+    memory_peak_bytes: int | None = None
+    vram_peak_mib: tuple[int, ...] = ()
+    why: str = ""
+
+
+class Crew:
+    """All jobs in flight, by their ids."""
+
+    def __init__(
+        self, book: Ledger, backend: BatchBackend, plans: Plans, register: Register, monitor: Monitor,
+        observer: Observer,
+    ) -> None:  # fmt: skip
+        self._book = book
+        self._backend = backend
+        self._plans = plans
+        self._register = register
+        self._monitor = monitor
+        self._observer = observer
+        self._mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+        self._starting: dict[str, tuple[Flight, Granted]] = {}
+        self._flying: dict[str, Flight] = {}
+        self._landing: dict[str, Flight] = {}  # their commands have ended
+        self._adopted: dict[str, Adopted] = {}
+        self._orphans_at = 0.0
+
+    # -- who is there ------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """How many jobs run, or are about to."""
+        return len(self._starting) + len(self._flying) + len(self._adopted)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is left to wait for."""
+        return not (self._starting or self._flying or self._landing or self._adopted)
+
+    def leases(self) -> Iterator[Lease]:
+        """Of the jobs that run or are about to."""
+        for flight in (*self._flying.values(), *(flight for flight, _ in self._starting.values())):
+            yield flight.lease
+        for adopted in self._adopted.values():
+            if adopted.lease is not None:
+                yield adopted.lease
+
+    def gpus(self) -> frozenset[str]:
+        """The GPUs that they are on."""
+        return frozenset(uuid for lease in self.leases() for uuid in lease.gpus)
+
+    def unbound(self) -> int:
+        """How many of them the ledger does not limit, for they need nothing."""
+        return sum(not lease.gpus and not lease.cpu_slots for lease in self.leases())
+
+    # -- starting ----------------------------------------------------------------------------------------
+
+    def start(self, granted: Granted, state: JobState) -> None:
+        """Have the job made ready. Raises BackendError, StateError; then the lease is given back."""
+        directory = self._register.log_dir
+        attempt = state.attempts + 1
+        log = directory.log_name(state.no, attempt)
+        job = self._plans.job(
+            granted, self._backend, directory.log_path(state.no, attempt),
+            directory.attempt_path(granted.job_id),
+        )  # fmt: skip
+        lease = granted.held.lease
+        self._register.do(
+            folding.begun(
+                state.key, granted.job_id, boot_id=proc.boot_id(), attempt=attempt, log=log, gpus=lease.gpus,
+                gpu_indices=[self._monitor.index(uuid) for uuid in lease.gpus], vram_mib=lease.vram_mib,
+                at=time.time(),
+            )
+        )  # fmt: skip
+        flight = Flight(state.key, job, self._backend, self._book, self._observer, self._mask)
+        try:
+            flight.take_off(granted.held)
+        except BaseException:
+            self._register.do(folding.unbegun(state.key, granted.job_id))
+            raise
+        self._starting[granted.job_id] = flight, granted
+
+    def let_go(self, failed: Callable[[str, SlicerError], None]) -> list[str]:
+        """Let the commands begin whose scopes stand; the keys of their jobs.
+
+        Only to be called when the register is saved: what is about to begin is on the disk then.
+        """
+        begun = []
+        for job_id, (flight, granted) in list(self._starting.items()):
+            try:
+                if not flight.is_ready():
+                    continue
+                faults.point("queue-letting-go")
+                flight.let_go(granted.waited_s)
+                faults.point("queue-let-go")
+            except SlicerError as error:
+                del self._starting[job_id]
+                self._register.do(folding.unbegun(flight.key, job_id))
+                failed(flight.key, error)
+                continue
+            del self._starting[job_id]
+            self._flying[job_id] = flight
+            self._monitor.follow(flight)
+            begun.append(flight.key)
+        return begun
+
+    def call_off(self) -> list[str]:
+        """Nothing more is to begin: give up what is being started; the keys of those jobs."""
+        keys = []
+        for job_id, (flight, _) in list(self._starting.items()):
+            del self._starting[job_id]
+            flight.call_off()
+            self._register.do(folding.unbegun(flight.key, job_id))
+            keys.append(flight.key)
+        return keys
+
+    # -- in flight ---------------------------------------------------------------------------------------
+
+    def descriptors(self) -> list[int]:
+        """What becomes readable when there is news of any of them."""
+        found = [self._backend.descriptor()] if self._starting and self._backend.descriptor() >= 0 else []
+        for flight in self._flying.values():
+            found += [flight.pidfd] if flight.was_bereaved else [flight.pidfd, flight.reports]
+        found += [flight.pidfd for flight in self._landing.values()]
+        found += [flight.pidfd for flight, _ in self._starting.values()]
+        return found + [adopted.pidfd for adopted in self._adopted.values() if adopted.pidfd >= 0]
+
+    def left_s(self) -> float | None:
+        """After how many seconds to :meth:`service` though there is no news; None: not at all."""
+        if any(adopted.pidfd < 0 for adopted in self._adopted.values()):
+            return max(0.0, self._orphans_at - time.monotonic())
+        return None
+
+    def service(self, ready: Collection[int], say: Callable[[str], None]) -> list[Landing]:
+        """Take the news; the attempts that are over."""
+        found = []
+        for job_id, flight in list(self._flying.items()):
+            if flight.pidfd in ready or flight.reports in ready:
+                landing = self._hear(job_id, flight)
+                if landing is not None:
+                    found.append(landing)
+        for job_id, flight in list(self._landing.items()):
+            use = self._monitor.use_of(job_id)
+            if use is not None and use.ended_at is not None and self._monitor.settled(job_id, say):
+                use.ended_at = None
+                flight.gpus_are_free()
+            if flight.is_gone():
+                del self._landing[job_id]
+                self._monitor.forget(job_id)
+                flight.land()
+        return found + list(self._service_adopted(ready))
+
+    def _hear(self, job_id: str, flight: Flight) -> Landing | None:
+        if not flight.was_bereaved:
+            flight.listen()
+        if flight.said is None:
+            if not flight.is_gone():
+                return None
+            if not flight.was_bereaved:
+                flight.mourn()
+                return None
+            del self._flying[job_id]
+            self._monitor.forget(job_id)
+            flight.land()
+            return self._recovered(flight.key, job_id)
+        del self._flying[job_id]
+        self._landing[job_id] = flight
+        self._monitor.has_ended(job_id)
+        report, usage = flight.said
+        if report.exec_errno and report.reason == "unknown":
+            return Landing(flight.key, job_id, "unbegun", why=os.strerror(report.exec_errno))
+        if report.exec_errno:
+            exit_code, signo = exec_exit(report.exec_errno).code, None
+        else:
+            exit_code, signo = exit_of(report.status).code, exit_of(report.status).signal
+        if report.reason == "timeout":
+            exit_code = EX_TIMEOUT
+        ended = Ended(report.reason, exit_code, signo)
+        return Landing(flight.key, job_id, "ended", ended, report.wall_s, usage.memory_peak_bytes)
+
+    def stop(self, key: str) -> None:
+        """Ask the job to end, if it runs."""
+        for flight in self._flying.values():
+            if flight.key == key:
+                flight.stop()
+        for adopted in self._adopted.values():
+            if adopted.key == key and not adopted.stop() and adopted.lease is not None:
+                self._end_orphan(adopted.lease)
+
+    def stop_all(self) -> None:
+        """Ask all that run to end."""
+        for key in [flight.key for flight in self._flying.values()]:
+            self.stop(key)
+        for key in [adopted.key for adopted in self._adopted.values()]:
+            self.stop(key)
+
+    def _end_orphan(self, lease: Lease) -> None:
+        """Its keeper was killed: systemd, or we, have to see to it."""
+        try:
+            self._backend.request_end(lease.job, lease.unit)
+        except BackendError as error:
+            self._observer.warning(str(error))
+
+    # -- after a queue that died -------------------------------------------------------------------------
+
+    def recover(self, state: JobState) -> Landing | None:
+        """Find out what became of an attempt that a queue before us had begun; None: it still runs."""
+        path = self._register.log_dir.attempt_path(state.job)
+        attempt = batch.read(path)
+        with self._book.locked():
+            lease = next((each for each in self._book.leases() if each.job == state.job), None)
+        is_over = attempt is not None and attempt.outcome is not None
+        if (lease is not None or (attempt is not None and attempt.is_alive)) and not is_over:
+            adopted = Adopted(state.key, state.job, path, lease, self._book)
+            self._adopted[state.job] = adopted
+            if adopted.lease is not None:
+                self._monitor.follow(_Followed(adopted, adopted.lease))
+            return None
+        return self._recovered(state.key, state.job, state.boot_id)
+
+    def _service_adopted(self, ready: Collection[int]) -> Iterator[Landing]:
+        looks = time.monotonic() >= self._orphans_at
+        for job_id, adopted in list(self._adopted.items()):
+            if adopted.pidfd < 0 and not looks:
+                continue
+            if adopted.pidfd >= 0 and adopted.pidfd not in ready:
+                continue
+            if adopted.is_gone():
+                del self._adopted[job_id]
+                adopted.close()
+                landing = self._recovered(adopted.key, job_id)
+                self._monitor.forget(job_id)
+                yield landing
+        if looks:
+            self._orphans_at = time.monotonic() + _ORPHANS_S
+
+    def _recovered(self, key: str, job_id: str, boot_id: str = "") -> Landing:
+        """What the files say of an attempt that nobody looks after any more."""
+        attempt = batch.read(self._register.log_dir.attempt_path(job_id))
+        outcome = attempt.outcome if attempt is not None else None
+        if outcome is None:
+            outcome = self._from_history(job_id)
+        if outcome is not None:
+            return _landing(key, job_id, outcome)
+        if boot_id and boot_id != proc.boot_id():
+            return Landing(key, job_id, "interrupted", why="the machine was restarted")
+        if attempt is None:
+            return Landing(key, job_id, "unbegun", why="the queue ended before it could begin")
+        why = "it was killed together with its keeper: how it ended is not known"
+        return Landing(key, job_id, "lost", why=why)
+
+    def _from_history(self, job_id: str) -> dict[str, Any] | None:
+        try:
+            found = history.read(history.default_path(), limit=1, job=job_id)
+        except SlicerError as error:
+            self._observer.warning(str(error))
+            return None
+        return outcome_json(found[0]) if found else None
+
+    def forget_attempt(self, job_id: str) -> None:
+        """The journal has how it ended: its file is not needed any more."""
+        try:
+            os.unlink(self._register.log_dir.attempt_path(job_id))
+        except OSError:
+            return  # it is only a small file
+
+
+class _Followed:
+    """An adopted job that has a lease, as the monitor sees it."""
+
+    def __init__(self, adopted: Adopted, lease: Lease) -> None:
+        self._adopted = adopted
+        self._lease = lease
+
+    @property
+    def lease(self) -> Lease:
+        return self._adopted.lease or self._lease
+
+    def note_peaks(self, peaks_mib: tuple[int, ...]) -> None:
+        self._adopted.note_peaks(peaks_mib)
+
+
+def _landing(key: str, job_id: str, outcome: dict[str, Any]) -> Landing:
+    ended = Ended(outcome["reason"], outcome["exit_code"], outcome["signal"])
+    return Landing(
+        key, job_id, "ended", ended, outcome["wall_s"], outcome["usage"]["memory_peak_bytes"],
+        tuple(outcome["vram_peak_mib"]),
+    )  # fmt: skip

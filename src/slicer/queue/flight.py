@@ -1,0 +1,229 @@
+"""One job of the queue in flight: the outer half of its supervisor, which here never waits.
+
+The queue has many at a time. What a single ``slicer run`` waits for, one step after the other, is here told
+by descriptors and taken up by the queue's loop. All that follows the command's end is the keeper's
+(:mod:`slicer.batch`); where the keeper is killed, a child forked for it cleans up, since that may take long.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from slicer import batch, ending, faults, proc
+from slicer.errors import BackendError
+from slicer.inner_half import QUIT, SETTLE, STARTING
+from slicer.job import Started
+from slicer.signals import STOP
+from slicer.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+    from slicer.backend import BatchBackend
+    from slicer.job import Job
+    from slicer.launch import Observer
+    from slicer.ledger import HeldLease, Ledger
+    from slicer.model import Lease, Usage
+    from slicer.report import Report
+
+_GPU_DEVICES = "/dev/nvidia"  # NVML, loaded before the fork, goes on using what it has open
+
+
+def signal_keeper(pidfd: int) -> None:
+    """Ask a keeper to end its job: SIGTERM, and SIGKILL when its stop timeout is over."""
+    try:
+        signal.pidfd_send_signal(pidfd, STOP)
+    except ProcessLookupError:
+        pass  # it is ending by itself
+
+
+class Flight(Supervisor):
+    """From the lease to the keeper's end. ``key`` is the job's in the queue."""
+
+    inner_half = batch.BatchHalf
+
+    def __init__(
+        self, key: str, job: Job, backend: BatchBackend, book: Ledger, observer: Observer,
+        mask: frozenset[int],
+    ) -> None:  # fmt: skip
+        super().__init__(job, backend, book, observer, mask)
+        self.key = key
+        self.job = job
+        self.cgroup = ""
+        self.pidfd = -1
+        self.started_at = 0.0  # seconds since the epoch; 0.0: the command has not been let go
+        self.said: tuple[Report, Usage] | None = None  # how the command ended
+        self.was_bereaved = False  # the keeper was killed, and another process sees to its duties
+        self._batch_backend = backend
+        self._token = b""
+        self._started: Started | None = None
+
+    # -- taking off --------------------------------------------------------------------------------------
+
+    def take_off(self, held: HeldLease) -> None:
+        """Fork the keeper and ask for its scope. Raises BackendError; then the lease is given back."""
+        self._held = held
+        self._began = time.monotonic()
+        try:
+            self._batch_backend.prepare()
+            self._fork(held.descriptors, self._strangers(held.descriptors))
+            self.pidfd = os.pidfd_open(self._keeper)
+            faults.point("queue-forked")
+            os.write(self._down_write, STARTING)
+            self._token = self._batch_backend.begin(self.job.spec, self._keeper)
+        except BaseException:
+            self.call_off()
+            raise
+        faults.point("queue-asked-for-scope")
+
+    def is_ready(self) -> bool:
+        """Whether the keeper is in its scope, and the command may be let go. Raises BackendError."""
+        if self.cgroup or self._started is not None:
+            return True
+        try:
+            found = self._batch_backend.poll(self.job.spec, self._keeper, self._token)
+        except BackendError:
+            self.call_off()
+            raise
+        if found is None:
+            return False
+        self.cgroup = self._cgroup = found
+        self._started = Started(found, time.time(), self._began, 0.0)
+        keeper = self._keeper
+        self._held.update(cgroup=found, keeper=keeper, pid=keeper, pid_start=proc.start_time(keeper) or 0)
+        faults.point("queue-scope-stands")
+        return True
+
+    def let_go(self, waited_s: float) -> None:
+        """Let the command begin. What announces it must be on the disk by now. Raises BackendError."""
+        assert self._started is not None
+        self._started = Started(self.cgroup, time.time(), self._began, waited_s)
+        try:
+            self._let_go(self._started)
+        except BackendError:
+            self.call_off()
+            raise
+        self.started_at = self._started.started_at
+        self._held.catch_up()
+        self._tell_start(waited_s)
+
+    def call_off(self) -> None:
+        """The command will not be started: let the keeper leave, and give the lease back."""
+        if self._keeper:
+            self._say(QUIT)
+            os.waitpid(self._keeper, 0)
+        self.close()
+        self._held.release()
+
+    # -- in the air --------------------------------------------------------------------------------------
+
+    @property
+    def reports(self) -> int:
+        """Readable when the keeper has something to say, or has gone (then :meth:`is_gone`)."""
+        return self._up_read
+
+    def listen(self) -> None:
+        """Take what the keeper says."""
+        said = self._hear()
+        if said is not None and said[0].is_final:
+            self.said = said
+
+    def stop(self) -> None:
+        """Ask the job to end."""
+        signal_keeper(self.pidfd)
+
+    def note_peaks(self, peaks_mib: tuple[int, ...]) -> None:
+        """Tell the others, and the outcome, how much GPU memory it was seen to use. Raises StateError."""
+        if self._held.fd >= 0 and self._held.lease.vram_peak_mib != peaks_mib:
+            self._held.update(vram_peak_mib=peaks_mib)
+
+    @property
+    def lease(self) -> Lease:
+        return self._held.lease
+
+    # -- landing -----------------------------------------------------------------------------------------
+
+    def gpus_are_free(self) -> None:
+        """The GPUs have been looked at after the job: the keeper may give them back."""
+        self._say(SETTLE)
+
+    def is_gone(self) -> bool:
+        """Whether the keeper has ended."""
+        ready, _, _ = select.select([self.pidfd], [], [], 0)
+        return bool(ready)
+
+    def mourn(self) -> None:
+        """The keeper was killed: have what is left of the job ended, and its outcome written down."""
+        os.waitpid(self._keeper, 0)
+        last = self._hear()
+        strangers = self._strangers(self._held.descriptors)
+        os.close(self.pidfd)
+        self.was_bereaved = True
+        self._keeper = os.fork()
+        if self._keeper == 0:
+            self._be_mourner(last, strangers)
+        self.pidfd = os.pidfd_open(self._keeper)
+
+    def land(self) -> None:
+        """The keeper has ended: let go of all that was ours."""
+        os.waitpid(self._keeper, 0)
+        self.close()
+        self._held.forget()
+
+    def close(self) -> None:
+        """Close what was opened for the keeper. Safe to repeat."""
+        if self._keeper:
+            os.close(self._up_read)
+            os.close(self._down_write)
+            self._keeper = 0
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
+
+    def _be_mourner(self, last: tuple[Report, Usage] | None, strangers: tuple[int, ...]) -> NoReturn:
+        """Never returns and never raises: this is a forked child."""
+        code = 1
+        try:
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            for fd in strangers:
+                os.close(fd)
+            self._backend.after_fork()
+            self._book.after_fork()
+            assert self._started is not None
+            assert self.job.batch is not None
+            report, usage = self._bereaved(self._started, last)
+            enforced = self._backend.enforced(self.job.spec, self.cgroup)
+            outcome = ending.outcome_of(self.job, self._started, report, usage, self._held, enforced)
+            batch.note(self.job.batch.attempt_path, outcome)
+            watch = ending.gpu_watch(self.job, self._held, self._book, lambda _: None)
+            ending.settle(self.job, outcome, self._held, lambda _: None, watch)
+            code = 0
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            os._exit(code)
+
+    def _strangers(self, own: tuple[int, ...]) -> tuple[int, ...]:
+        """Our descriptors that a child of this flight must not have: others' leases live as long as they."""
+        kept = {0, 1, 2, *own, self._book.descriptor(), self._batch_backend.descriptor()}
+        return tuple(fd for fd in _open_descriptors() if fd not in kept and not _is_gpu(fd))
+
+
+def _open_descriptors() -> list[int]:
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            os.fstat(int(name))  # but for the one by which they were listed
+        except OSError:
+            continue
+        found.append(int(name))
+    return found
+
+
+def _is_gpu(fd: int) -> bool:
+    return os.readlink(f"/proc/self/fd/{fd}").startswith(_GPU_DEVICES)

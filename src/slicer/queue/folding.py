@@ -1,0 +1,274 @@
+"""What the journal's records say of each job. Pure: writers make records here, and readers fold them here.
+
+A record is applied whole or not at all. One that repeats, or that is about an attempt that is not the job's
+current one, changes nothing, so that a queue that died between two records may write the second again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, fields
+from typing import Any, TypedDict, Unpack, get_args
+
+from slicer.queue.journal import Record
+from slicer.queue.model import FINAL, JobState, Status, Verdict
+
+
+class Ending(TypedDict):
+    """How an attempt ended, as the fields of :class:`JobState` of the same names; ``at`` is for people."""
+
+    exit_code: int
+    signal: int | None
+    reason: str
+    wall_s: float
+    vram_peak_mib: tuple[int, ...]
+    utilisation: float | None
+    verdict: Verdict
+    memory_peak_bytes: int | None
+    at: float
+
+
+def seen(key: str, no: int, command: str, name: str) -> Record:
+    """A job was seen for the first time, or (with its number) goes by other words now."""
+    return {"event": "seen", "key": key, "no": no, "command": command, "name": name}
+
+
+def begun(
+    key: str,
+    job: str,
+    *,
+    boot_id: str,
+    attempt: int,
+    log: str,
+    gpus: Sequence[str],
+    gpu_indices: Sequence[int],
+    vram_mib: int | None,
+    at: float,
+) -> Record:
+    """An attempt (from 1) is about to start. To be on the disk before it can."""
+    return {
+        "event": "begun", "key": key, "job": job, "boot_id": boot_id, "attempts": attempt, "log": log,
+        "gpus": list(gpus), "gpu_indices": list(gpu_indices), "vram_mib": vram_mib, "started_at": at,
+    }  # fmt: skip
+
+
+def ended(key: str, job: str, status: Status, **how: Unpack[Ending]) -> Record:
+    """The attempt is over, and the job with it: ``status`` is final."""
+    return {"event": "ended", "key": key, "job": job, "status": status, **_listed(how)}
+
+
+def oom(key: str, job: str, *, next_vram_mib: int | None, **how: Unpack[Ending]) -> Record:
+    """The attempt ended with CUDA's "out of memory"; the job is to run again, declaring ``next_vram_mib``."""
+    return {"event": "oom", "key": key, "job": job, "next_vram_mib": next_vram_mib, **_listed(how)}
+
+
+def unbegun(key: str, job: str) -> Record:
+    """The attempt never came to start: it does not count."""
+    return {"event": "unbegun", "key": key, "job": job}
+
+
+def interrupted(key: str, job: str, why: str) -> Record:
+    """The attempt was ended from outside (by a reboot); it counts, and the job is to run again."""
+    return {"event": "interrupted", "key": key, "job": job, "reason": why}
+
+
+def refused(key: str, status: Status, reason: str, exit_code: int) -> Record:
+    """The job will not be started: it is infeasible, or was cancelled before. ``status`` is final."""
+    return {"event": "refused", "key": key, "status": status, "reason": reason, "exit_code": exit_code}
+
+
+def cancelling(key: str, job: str) -> Record:
+    """The attempt was asked to end because its line says "cancel"."""
+    return {"event": "cancelling", "key": key, "job": job}
+
+
+def records(states: Mapping[str, JobState]) -> list[Record]:
+    """Records that fold to just these states, one for each."""
+    return [_snapshot(state) for state in states.values()]
+
+
+def fold(records: Iterable[Record]) -> dict[str, JobState]:
+    """What the records say of each job, by its key. Damaged ones are left out."""
+    states: dict[str, JobState] = {}
+    for record in records:
+        apply(states, record)
+    return states
+
+
+def apply(states: dict[str, JobState], record: Record) -> bool:
+    """Do what ``record`` says to ``states``; False when it is damaged (lacks a field, or has a wrong type).
+
+    Events and fields that are not known are a newer slicer's, and ignored. A job whose "seen" was lost has
+    the number 0 until it is seen again.
+    """
+    event, key = record.get("event"), record.get("key")
+    if not isinstance(event, str):
+        return False
+    rule = _RULES.get(event)
+    if rule is None:
+        return True
+    if not isinstance(key, str):
+        return False
+    names, act = rule
+    try:
+        values = {name: _READERS[name](record[name]) for name in names}
+        if event == "state":
+            values |= {name: _READERS[name](record[name]) for name in _OPTIONAL if name in record}
+    except (_Damaged, KeyError, OverflowError):
+        return False
+    act(states, key, values)
+    return True
+
+
+def _listed(how: Ending) -> Record:
+    return {**how, "vram_peak_mib": list(how["vram_peak_mib"])}
+
+
+# What there is of an attempt, and how it is before one has begun.
+_ATTEMPT = (
+    "job", "boot_id", "started_at", "log", "gpus", "gpu_indices", "vram_mib", "cancelling",
+    "exit_code", "signal", "reason", "wall_s", "vram_peak_mib", "utilisation", "verdict", "memory_peak_bytes",
+)  # fmt: skip
+_DEFAULTS = {field.name: field.default for field in fields(JobState) if field.default is not MISSING}
+_OPTIONAL = tuple(_DEFAULTS)
+
+_Values = dict[str, Any]
+
+
+def _set(state: JobState, values: _Values) -> None:
+    for name, value in values.items():
+        setattr(state, name, value)
+
+
+def _running(states: dict[str, JobState], key: str, values: _Values) -> JobState | None:
+    """The job, if the attempt that the record is about is the one that runs."""
+    state = states.get(key)
+    return state if state and state.status == "running" and state.job == values.pop("job") else None
+
+
+def _apply_seen(states: dict[str, JobState], key: str, values: _Values) -> None:
+    _set(states.setdefault(key, JobState(key, 0, "")), values)
+
+
+def _apply_begun(states: dict[str, JobState], key: str, values: _Values) -> None:
+    state = states.setdefault(key, JobState(key, 0, ""))
+    _set(state, {name: _DEFAULTS[name] for name in _ATTEMPT} | values | {"status": "running"})
+
+
+def _apply_ended(states: dict[str, JobState], key: str, values: _Values) -> None:
+    if (state := _running(states, key, values)) and values["status"] in FINAL:
+        _set(state, values)
+
+
+def _apply_oom(states: dict[str, JobState], key: str, values: _Values) -> None:
+    if state := _running(states, key, values):
+        _set(state, values | {"status": "pending", "ooms": state.ooms + 1})
+
+
+def _apply_unbegun(states: dict[str, JobState], key: str, values: _Values) -> None:
+    if state := _running(states, key, values):
+        _set(state, {name: _DEFAULTS[name] for name in _ATTEMPT})
+        _set(state, {"status": "pending", "attempts": max(0, state.attempts - 1)})
+
+
+def _apply_interrupted(states: dict[str, JobState], key: str, values: _Values) -> None:
+    if state := _running(states, key, values):
+        _set(state, values | {"status": "pending", "cancelling": False})
+
+
+def _apply_refused(states: dict[str, JobState], key: str, values: _Values) -> None:
+    state = states.setdefault(key, JobState(key, 0, ""))
+    if state.status == "pending" and values["status"] in FINAL:
+        _set(state, values)
+
+
+def _apply_cancelling(states: dict[str, JobState], key: str, values: _Values) -> None:
+    if state := _running(states, key, values):
+        state.cancelling = True
+
+
+def _apply_state(states: dict[str, JobState], key: str, values: _Values) -> None:
+    states[key] = JobState(key, **values)
+
+
+def _snapshot(state: JobState) -> Record:
+    record: Record = {"event": "state"}
+    for field in fields(JobState):
+        value = getattr(state, field.name)
+        if field.default is MISSING or value != field.default:
+            record[field.name] = list(value) if isinstance(value, tuple) else value
+    return record
+
+
+class _Damaged(ValueError):
+    """A value of a type that its field cannot have."""
+
+
+def _a(*kinds: type) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        # Not isinstance: to Python, true is an int.
+        if type(value) not in kinds or (type(value) is float and not math.isfinite(value)):
+            raise _Damaged(repr(value))
+        return float(value) if float in kinds and value is not None else value
+
+    return read
+
+
+def _count(value: Any) -> Any:
+    if type(value) is not int or value < 0:
+        raise _Damaged(repr(value))
+    return value
+
+
+def _or_none(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else read(value)
+
+
+def _tuple_of(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def read_all(value: Any) -> tuple[Any, ...]:
+        if type(value) is not list:
+            raise _Damaged(repr(value))
+        return tuple(map(read, value))
+
+    return read_all
+
+
+def _one_of(*words: str) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        if value not in words:
+            raise _Damaged(repr(value))
+        return value
+
+    return read
+
+
+# How a field is read, by its annotation.
+_BY_TYPE: dict[str, Callable[[Any], Any]] = {
+    "str": _a(str),
+    "bool": _a(bool),
+    "int": _count,
+    "int | None": _or_none(_count),
+    "float": _a(float, int),
+    "float | None": _or_none(_a(float, int)),
+    "tuple[str, ...]": _tuple_of(_a(str)),
+    "tuple[int, ...]": _tuple_of(_count),
+    "Status": _one_of(*get_args(Status)),
+    "Verdict": _one_of(*get_args(Verdict)),
+}
+_READERS = {field.name: _BY_TYPE[str(field.type)] for field in fields(JobState)}
+
+_HOW = tuple(name for name in Ending.__annotations__ if name != "at")
+_BEGUN = ("job", "boot_id", "attempts", "log", "gpus", "gpu_indices", "vram_mib", "started_at")
+# The fields that an event's record must have, and what it does.
+_RULES: dict[str, tuple[tuple[str, ...], Callable[[dict[str, JobState], str, _Values], None]]] = {
+    "seen": (("no", "command", "name"), _apply_seen),
+    "begun": (_BEGUN, _apply_begun),
+    "ended": (("job", "status", *_HOW), _apply_ended),
+    "oom": (("job", "next_vram_mib", *_HOW), _apply_oom),
+    "unbegun": (("job",), _apply_unbegun),
+    "interrupted": (("job", "reason"), _apply_interrupted),
+    "refused": (("status", "reason", "exit_code"), _apply_refused),
+    "cancelling": (("job",), _apply_cancelling),
+    "state": (("no", "command"), _apply_state),
+}

@@ -1,0 +1,307 @@
+"""The queue's journal: what must outlast it, as JSON lines that are only ever appended to.
+
+What is committed is on the disk, whole and once; what a crash left half written is cut off before anything is
+appended. What the records mean is :mod:`slicer.queue.folding`'s business. The lock of the log directory
+(:mod:`slicer.queue.log_dir`) keeps a second writer out.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from collections.abc import Iterable, Iterator
+
+from slicer.errors import StateError
+
+Record = dict[str, object]
+
+VERSION = 1  # counts up when older readers would misunderstand; not for events and fields that are added
+_HEADER = b'{"event":"journal","v":%d}\n' % VERSION
+_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_HINT = "choose another directory with --log-dir"
+_LINES_NAMED = 10  # in the warning about damaged lines
+
+
+class Journal:
+    """An open journal. Not for two threads at once.
+
+    ``warnings``: what was found wrong, and repaired or skipped, when it was opened; sentences for people.
+    """
+
+    def __init__(self, path: str, fd: int, size: int, warnings: tuple[str, ...] = ()) -> None:
+        """For :meth:`open`: ``fd`` is open for writing, and committed up to ``size`` bytes."""
+        self.path = path
+        self.warnings = warnings
+        self._fd = fd
+        self._size = size  # committed
+        self._buffer: list[bytes] = []
+        self._is_urgent = False
+
+    @classmethod
+    def open(cls, path: str, *, fresh: bool = False) -> tuple[Journal, tuple[Record, ...]]:
+        """The journal at ``path``, made where there is none, and its records (without the first).
+
+        With ``fresh``, a journal that is there, of whatever version, is replaced by an empty one. Raises
+        StateError where it cannot be read or repaired, is a newer slicer's, or not a queue's at all.
+        """
+        try:
+            try:
+                fd = _open_regular(path)
+            except FileNotFoundError:
+                return cls._create(path), ()
+            try:
+                return cls._read(path, fd, fresh)
+            except BaseException:
+                os.close(fd)
+                raise
+        except OSError as error:
+            raise _failed("cannot be used", path, error) from error
+
+    @classmethod
+    def _create(cls, path: str) -> Journal:
+        made = cls(path, _replace(path, _HEADER), len(_HEADER))
+        _sync_directory(path)
+        return made
+
+    @classmethod
+    def _read(cls, path: str, fd: int, fresh: bool) -> tuple[Journal, tuple[Record, ...]]:
+        head = os.pread(fd, 4096, 0)
+        # Nothing but the beginning of the first line, or what a power cut made of it.
+        is_begin = head != _HEADER and _HEADER.startswith(head)
+        is_unborn = is_begin or (not head.strip(b"\0") and os.fstat(fd).st_size <= len(head))
+        if not is_unborn:
+            _check_head(path, head, fresh)
+        if is_unborn or fresh:
+            made = cls._create(path)
+            os.close(fd)
+            return made, ()
+        found = _Found(fd)
+        records = tuple(found)
+        if found.good < found.size:
+            os.ftruncate(fd, found.good)
+            os.fsync(fd)
+        return cls(path, fd, found.good, found.warnings(path)), records[1:]
+
+    @classmethod
+    def peek(cls, path: str) -> tuple[Record, ...] | None:
+        """The whole records of a journal, which a queue may be writing; None where there is none.
+
+        Nothing is repaired. Raises StateError where it cannot be read.
+        """
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _failed("cannot be read", path, error) from error
+        try:
+            _check_head(path, os.pread(fd, 4096, 0), fresh=False)
+            return tuple(_Found(fd))[1:]
+        except OSError as error:
+            raise _failed("cannot be read", path, error) from error
+        finally:
+            os.close(fd)
+
+    @property
+    def pending(self) -> bool:
+        """Whether something was added that is not on the disk."""
+        return bool(self._buffer)
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether something is pending that must not wait."""
+        return self._is_urgent
+
+    def add(self, record: Record, *, durable: bool = True) -> None:
+        """Append ``record`` with the next :meth:`commit`; not ``durable``: that may take its time.
+
+        Raises ValueError or TypeError for what JSON has no word for.
+        """
+        self._buffer.append(_encode(record))
+        self._is_urgent = self._is_urgent or durable
+
+    def commit(self) -> None:
+        """Have all that was added on the disk.
+
+        Raises StateError when it cannot be: then none of it is in the journal, and the next call tries again.
+        """
+        if not self._buffer:
+            return
+        data = b"".join(self._buffer)
+        try:
+            try:
+                _write_all(self._fd, data, self._size)
+                os.fdatasync(self._fd)
+            except OSError:
+                # Should this fail, too: the next call writes the same, and maybe more, over what is there.
+                os.ftruncate(self._fd, self._size)
+                raise
+        except OSError as error:
+            raise _failed("cannot be written", self.path, error) from error
+        self._size += len(data)
+        self._empty()
+
+    def is_gone(self) -> bool:
+        """Whether the file was deleted, replaced or cut short by somebody. Raises StateError."""
+        try:
+            ours = os.fstat(self._fd)
+            return ours.st_size < self._size or not os.path.samestat(ours, os.lstat(self.path))
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except OSError as error:
+            raise _failed("cannot be looked at", self.path, error) from error
+
+    def rewrite(self, records: Iterable[Record]) -> None:
+        """Put a journal with just ``records`` in the place of whatever is there now.
+
+        They stand for all that was added so far, committed or not. Raises StateError; what
+        was pending still is then, and as long as :meth:`is_gone`, this is to be tried again.
+        """
+        data = _HEADER + b"".join(map(_encode, records))
+        fd = -1
+        try:
+            fd = _replace(self.path, data)
+            _sync_directory(self.path)
+        except OSError as error:
+            if fd >= 0:
+                os.close(fd)
+            raise _failed("cannot be written", self.path, error) from error
+        os.close(self._fd)
+        self._fd, self._size = fd, len(data)
+        self._empty()
+
+    def close(self) -> None:
+        """Give the file back; what is pending is not written. Safe to repeat, and in a forked child."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _empty(self) -> None:
+        self._buffer = []
+        self._is_urgent = False
+
+
+class _Found:
+    """The records of an open journal, in their order; when they were all given, what was wrong with it."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._damaged: list[int] = []  # numbers of lines
+        self.good = 0  # bytes up to the end of the last good record
+        self.size = 0
+
+    def __iter__(self) -> Iterator[Record]:
+        damaged: list[int] = []  # since the last good record
+        with open(self._fd, "rb", closefd=False) as file:
+            for number, line in enumerate(file, 1):
+                self.size += len(line)
+                record = _decode(line)
+                if record is None:
+                    damaged.append(number)
+                    continue
+                self._damaged += damaged
+                damaged.clear()
+                self.good = self.size
+                yield record
+
+    def warnings(self, path: str) -> tuple[str, ...]:
+        """What people should know of it."""
+        said = []
+        if self._damaged:
+            named = ", ".join(map(str, self._damaged[:_LINES_NAMED]))
+            more = len(self._damaged) - _LINES_NAMED
+            said.append(
+                f"{path}: skipped what is damaged: line {named}{f' and {more} more' if more > 0 else ''}"
+            )
+        if self.good < self.size:
+            said.append(f"{path}: cut off the last {self.size - self.good} bytes, which were half written")
+        return tuple(said)
+
+
+def _decode(line: bytes) -> Record | None:
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _encode(record: Record) -> bytes:
+    # ASCII: commands may hold bytes that are no UTF-8, which Python has as lone surrogates.
+    return json.dumps(record, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
+
+
+def _check_head(path: str, head: bytes, fresh: bool) -> None:
+    """Refuse what is not a journal of a queue, or one of a version that we do not know."""
+    first = _decode(head[: head.find(b"\n") + 1]) or {}
+    version = first.get("v")
+    if first.get("event") != "journal" or type(version) is not int or version < 1:
+        whose = (
+            "gpusched's journal" if "key" in first and "event" in first else "not a journal of slicer queue"
+        )
+        raise StateError(f"is {whose}; it is left as it is", where=path, hint=f"move it away, or {_HINT}")
+    if version > VERSION and not fresh:
+        raise StateError(
+            f"was written by a newer slicer (version {version} of the journal, this one knows {VERSION})",
+            where=path,
+            hint="upgrade slicer, or start anew with --fresh",
+        )
+
+
+def _open_regular(path: str) -> int:
+    fd = os.open(path, _FLAGS)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise StateError("is not a regular file", where=path, hint=f"remove it, or {_HINT}")
+
+
+def _replace(path: str, data: bytes) -> int:
+    """Put a file with ``data`` at ``path``, on the disk but for its name, and return its descriptor."""
+    temporary = f"{path}.tmp"  # the log directory is locked: one that is there is a dead queue's
+    _remove(temporary)
+    fd = os.open(temporary, _FLAGS | os.O_CREAT | os.O_EXCL, 0o644)
+    try:
+        _write_all(fd, data, 0)
+        os.fsync(fd)
+        os.rename(temporary, path)
+    except BaseException:
+        os.close(fd)
+        _remove(temporary)
+        raise
+    return fd
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
+def _write_all(fd: int, data: bytes, offset: int) -> None:
+    done = 0
+    while done < len(data):
+        done += os.pwrite(fd, memoryview(data)[done:], offset + done)
+
+
+def _sync_directory(path: str) -> None:
+    fd = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system that knows no such thing
+            raise
+    finally:
+        os.close(fd)
+
+
+def _failed(what: str, path: str, error: OSError) -> StateError:
+    if error.errno == errno.ELOOP:
+        return StateError("is a symbolic link; not followed", where=path, hint=f"remove it, or {_HINT}")
+    hint = "make room there" if error.errno in (errno.ENOSPC, errno.EDQUOT) else _HINT
+    return StateError(f"{what}: {error.strerror}", where=path, hint=hint)

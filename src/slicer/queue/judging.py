@@ -1,0 +1,107 @@
+"""What the end of an attempt means: for its job, the next attempt, the queue's exit code. All pure."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from slicer.errors import EX_TIMEOUT
+from slicer.queue.model import JobState, Status, Verdict
+
+EXIT_CODE_MAX = 255
+_FAILED: frozenset[Status] = frozenset({"failed", "timeout", "oom", "infeasible", "lost"})
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How an attempt ended, as its outcome says."""
+
+    reason: str  # Outcome.reason
+    exit_code: int
+    signal: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What it means. ``again``: the job is to run once more, with what :func:`raised` says."""
+
+    status: Status
+    verdict: Verdict
+    exit_code: int
+    again: bool
+
+
+def judge(
+    ended: Ended,
+    *,
+    declared_mib: int | None,
+    peak_mib: tuple[int, ...],
+    tolerance: float,
+    has_oom_text: bool,
+    cancelling: bool,
+    ooms: int,
+    retries: int,
+) -> Judged:
+    """Judge an attempt.
+
+    ``peak_mib`` has one figure a GPU, () unknown; ``tolerance`` is relative (0.1 is 10 %); ``ooms`` counts
+    the attempts before this one that ended with CUDA's "out of memory", of which ``retries`` are forgiven.
+    """
+    status, exit_code = _status(ended, has_oom_text, cancelling)
+    verdict = _verdict(declared_mib, peak_mib, tolerance)
+    if verdict == "over-declared" and status != "ok":
+        verdict = "unknown"  # it did not come to use what it would have
+    return Judged(status, verdict, exit_code, status == "oom" and ooms < retries)
+
+
+def _status(ended: Ended, has_oom_text: bool, cancelling: bool) -> tuple[Status, int]:
+    code = ended.exit_code
+    if cancelling:
+        return "cancelled", code
+    match ended.reason:
+        # What these cut short is not done, even if the command then says 0.
+        case "timeout":
+            return "timeout", EX_TIMEOUT
+        case "stopped":
+            return "failed", code or 128 + signal.SIGTERM
+        case "oom-kill":  # main memory: more of a GPU would not help
+            return "failed", code or 128 + signal.SIGKILL
+        case "exited" | "signal":
+            if code == 0:
+                return "ok", 0
+            return ("oom" if has_oom_text else "failed"), code
+        case _:
+            return "failed", code or 1
+
+
+def _verdict(declared_mib: int | None, peak_mib: tuple[int, ...], tolerance: float) -> Verdict:
+    largest = max(peak_mib, default=0)
+    if declared_mib is None or not largest:  # 0: it was over before anybody looked, or used no GPU
+        return "unknown"
+    if largest > declared_mib * (1 + tolerance):
+        return "under-declared"
+    if largest < declared_mib * (1 - tolerance):
+        return "over-declared"
+    return "within"
+
+
+def raised(
+    declared_mib: int | None, peak_mib: tuple[int, ...], largest_mib: int, margin_mib: int
+) -> int | None:
+    """What to declare after "out of memory": a quarter more than it declared or used (E9).
+
+    No more than a GPU has: ``largest_mib`` is the largest one's memory, of which ``margin_mib`` must stay
+    free. Never less than declared; None, a whole GPU, stays None.
+    """
+    if declared_mib is None:
+        return None
+    base_mib = max((declared_mib, *peak_mib))
+    wanted_mib = -(-base_mib * 5 // 4)
+    return max(declared_mib, min(wanted_mib, largest_mib - margin_mib))
+
+
+def exit_code_of(states: Iterable[JobState]) -> int:
+    """The queue's exit code (E12): the largest of the jobs that failed, at least 1; 0 when none did."""
+    codes = [max(1, state.exit_code) for state in states if state.status in _FAILED]
+    return min(max(codes, default=0), EXIT_CODE_MAX)

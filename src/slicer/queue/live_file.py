@@ -1,0 +1,122 @@
+"""The jobs file as its user edits it: read again when it changes, and never trusted when it cannot be right.
+
+Editors save by renaming, by truncating and writing, or in pieces; somebody else appends with ``>>``. So the
+file's directory is watched, and what is read only counts once it parses. A file that is missing, unreadable,
+malformed or quite empty (all of which may be so for a moment) leaves the queue as it was.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+
+from slicer import inotify
+from slicer.errors import StateError
+from slicer.inotify import Inotify
+from slicer.queue import jobs_file
+from slicer.queue.jobs_file import JobsFileError
+
+if TYPE_CHECKING:
+    from slicer.queue.model import Entry
+
+# A writer that keeps the file open may be in the middle of a line; it is over when it pauses for this long.
+_PAUSE_S = 0.1
+_WHOLE = inotify.CLOSE_WRITE | inotify.MOVED_TO | inotify.CREATE | inotify.DELETE | inotify.MOVED_FROM
+_GONE = inotify.DELETE_SELF | inotify.MOVE_SELF
+_SEARCH_S = 1.0  # how often to look for a directory that is gone
+
+
+class LiveFile:
+    """``entries`` are the last good ones; ``problem`` says why the file is not taken as it is now, or ""."""
+
+    def __init__(
+        self, path: str, known: Callable[[], Collection[str]], check: Callable[[tuple[Entry, ...]], None]
+    ) -> None:
+        """``known``: names of jobs of earlier runs. ``check`` raises JobsFileError for what only others know.
+
+        Raises JobsFileError, also where the file is not there; StateError where it cannot be watched.
+        """
+        self.path = path
+        self._known = known
+        self._check = check
+        self._inotify = Inotify(path)
+        self._names: dict[int, str] = {}  # which name to look for in which watched directory
+        self._due: float | None = None
+        self._search_at: float | None = None
+        self._text = ""
+        self.entries: tuple[Entry, ...] = ()
+        self.problem = ""
+        self._watch()
+        self._take(jobs_file.read(path))
+
+    @property
+    def fd(self) -> int:
+        """Readable when something happened to the file, perhaps."""
+        return self._inotify.fd
+
+    def left_s(self) -> float | None:
+        """After how many seconds to :meth:`look` though nothing happens; None: not at all."""
+        due = [at for at in (self._due, self._search_at) if at is not None]
+        return max(0.0, min(due) - time.monotonic()) if due else None
+
+    def look(self) -> bool:
+        """Take what happened; whether ``entries`` or ``problem`` are other ones now."""
+        now = time.monotonic()
+        is_whole = False
+        for change in self._inotify.take():
+            if change.mask & (_GONE | inotify.IGNORED):
+                self._search_at = now
+            elif change.name == self._names.get(change.watch):
+                is_whole |= bool(change.mask & _WHOLE)
+                self._due = now if is_whole else now + _PAUSE_S
+        if self._search_at is not None and now >= self._search_at:
+            self._search_at = None
+            self._watch()
+            self._due, is_whole = now, True
+        if self._due is None or now < self._due:
+            return False
+        self._due = None
+        return self._read(is_whole=is_whole)
+
+    def close(self) -> None:
+        self._inotify.close()
+
+    def _watch(self) -> None:
+        """Watch the directories of the name, and of what it is a symbolic link to."""
+        self._names = {}
+        for path in {os.path.abspath(self.path), os.path.realpath(self.path)}:
+            directory, name = os.path.split(path)
+            watch = self._inotify.add(directory, _WHOLE | _GONE | inotify.MODIFY)
+            if watch is None:
+                self._search_at = time.monotonic() + _SEARCH_S
+            else:
+                self._names[watch] = name
+
+    def _read(self, *, is_whole: bool) -> bool:
+        before = self.entries, self.problem
+        try:
+            text = jobs_file.read(self.path)
+            if not is_whole:  # the last line may be half of one
+                text = text[: text.rfind("\n") + 1]
+            self._take(text)
+            self.problem = ""
+        except (JobsFileError, StateError) as error:
+            self.problem = str(error)
+        return before[0] is not self.entries or before[1] != self.problem
+
+    def _take(self, text: str) -> None:
+        """Raises JobsFileError; then nothing has changed."""
+        if text == self._text and self.entries:
+            return
+        entries = self._parsed(text)
+        if not entries and self.entries and not text.strip():
+            raise JobsFileError(
+                "is empty", 0, 0, name=self.path, hint="to take all lines out, leave a comment in it"
+            )
+        self._check(entries)
+        self._text, self.entries = text, entries
+
+    def _parsed(self, text: str) -> tuple[Entry, ...]:
+        return jobs_file.parse(text, known=self._known(), name=self.path)

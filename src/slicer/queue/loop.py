@@ -1,0 +1,473 @@
+"""The queue itself: what happens when something happens.
+
+One process, asleep until a descriptor is readable or something is due. A round takes the news, starts what
+can be started, has the journal written, and only then lets the commands begin and tells what happened: what
+must last is on the disk before the act that it announces.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from slicer import backend as backends
+from slicer import launch
+from slicer.errors import BackendError, ConfigError, SlicerError, StateError, UsageError
+from slicer.gpu import GpuError
+from slicer.queue import folding, jobs_file, judging, plans, rows
+from slicer.queue.concluding import Conclusions
+from slicer.queue.crew import Crew
+from slicer.queue.desk import Desk, SharedView
+from slicer.queue.live_file import LiveFile
+from slicer.queue.model import Event
+from slicer.queue.monitor import Monitor
+from slicer.queue.pending import Pending
+from slicer.queue.plans import Plans
+from slicer.queue.register import Register
+from slicer.queue.scene import Scene
+from slicer.queue.wakeup import Wakeup
+from slicer.waiting import asleep
+
+if TYPE_CHECKING:
+    from slicer.backend import BatchBackend
+    from slicer.model import Lease
+    from slicer.placement import Busy
+    from slicer.queue.desk import Granted
+    from slicer.queue.model import Board, Entry, EventKind, JobState
+    from slicer.queue.options import Options
+    from slicer.queue.pending import Kind
+    from slicer.queue.scene import StateWord
+
+    class Shower(Protocol):
+        """Shows the queue to whoever looks."""
+
+        @property
+        def wants_board(self) -> bool:
+            """Whether :meth:`draw` does anything."""
+
+        def begin(self) -> None:
+            """Before the first event; and again after SIGCONT."""
+
+        def event(self, event: Event) -> None:
+            """Say that something happened."""
+
+        def draw(self, board: Board) -> None:
+            """Show how things stand."""
+
+
+_MOST_KINDS = 32  # of jobs that are asked for at a time: each has a ticket
+_AGAIN_S = 1.0  # how soon to try again what failed for a reason that may pass
+_MOST_TRIES = 3  # of starting a job that systemd refuses
+_USAGE_STEP_MIB = 256  # how much a peak has to grow to be told of
+_LEAVING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Queue:
+    """One queue, from its jobs file and log directory to its exit code."""
+
+    def __init__(self, options: Options, environ: Mapping[str, str], shower: Shower) -> None:
+        """Open everything. Raises JobsFileError, QueueRunning, StateError, ConfigError, BackendError, …"""
+        self._options = options
+        self._shower = shower
+        self._news: list[Event] = []  # told once the journal has them
+        jobs_file.read(options.jobs_file)  # before anything is made in its directory
+        self._book = launch.open_ledger(environ, self)
+        self._plans = Plans(options, environ, self._book)
+        self._backend: BatchBackend = backends.choose(options.backend, os.geteuid())
+        self._backend.prepare()
+        self._view = SharedView(self._book.directory.path, self._plans.policy)
+        self._view.warn = self.warning
+        self.register = Register(options.log_dir, fresh=options.fresh)
+        self._file = LiveFile(options.jobs_file, self.register.known_names, self._plans.check)
+        idle_mib = self._plans.policy.idle_threshold_mib
+        self._monitor = Monitor(self._view, self._book, options.poll_s, idle_mib)
+        self._crew = Crew(self._book, self._backend, self._plans, self.register, self._monitor, self)
+        self._desk = Desk(self._book, self._backend, self._view, options.gpus, exclusive=options.exclusive)
+        self._conclusions = Conclusions(
+            self.register, options, self._plans.margin_mib, self._largest_mib, self._news.append
+        )
+        self._pending = Pending((), self.register.states)
+        self._scene = Scene(self.register, self._monitor, self._crew, self._desk, self._plans, options)
+        self._tries: dict[str, int] = {}  # of starting, by key
+        self._not_before = 0.0  # monotonic: nothing is started until then
+        self._signals: list[int] = []  # those that ask the queue to leave
+        self._has_stalled = False
+        self._has_drained = False
+        self._looked_mib: dict[str, int] = {}  # the peak last told of, by job id
+        self._never_told: set[str] = set()
+
+    # -- what others tell us (slicer.launch.Observer) ------------------------------------------------------
+
+    def notice(self, text: str) -> None:
+        self._say("notice", text=text)
+
+    def warning(self, text: str) -> None:
+        self._say("warning", text=text)
+
+    def waiting(self, busy: Busy) -> None:
+        """Not told: a queue waits most of the time."""
+
+    def acquired(self, lease: Lease, waited_s: float) -> None:
+        """Told as "started"."""
+
+    # -- from beginning to end -----------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Until nothing is left to do, or somebody asks the queue to leave; the exit code."""
+        self._wakeup = Wakeup()
+        try:
+            self._shower.begin()
+            self._open()
+            while True:
+                self._round()
+                if self._is_over():
+                    break
+                self._sleep()
+            return self._exit_code()
+        finally:
+            self._desk.keep(())
+            self._wakeup.close()
+
+    def close(self) -> None:
+        """Write the last of the journal and the board, and give everything back."""
+        self._scene.write_board(self._pending, force=True)
+        self.register.close()
+        if self.register.problem:
+            self._shower.event(Event("warning", time.time(), data={"text": self.register.problem}))
+        self._file.close()
+        self._view.close()
+        self._backend.close()
+        self._book.close()
+
+    def summary(self) -> Event:
+        """The "summary" event."""
+        return self._scene.summary(self._pending, self._exit_code())
+
+    def _open(self) -> None:
+        states = self.register.states
+        self.register.see(self._file.entries)
+        final = [entry for entry in self._file.entries if states[entry.key].is_final]
+        self._say(
+            "opened", total=len(self._file.entries), pending=len(self._file.entries) - len(final),
+            done=len(final), log_dir=self._options.log_dir, jobs_file=self._options.jobs_file,
+            resumed=any(state.attempts or state.is_final for state in states.values()),
+        )  # fmt: skip
+        for warning in (*self._plans.config.warnings, *self.register.warnings):
+            self.warning(warning)
+        if self._backend.notice:
+            self.notice(self._backend.notice)
+        if final:
+            self._say("skipped", count=len(final))
+        for state in [state for state in states.values() if state.status == "running"]:
+            landing = self._crew.recover(state)
+            if landing is None:
+                self._tell("adopted", state)
+            else:
+                self._conclusions.conclude(landing, self._entry(state.key), None, is_ending=False)
+                self._crew.forget_attempt(landing.job_id)
+        self._load()
+
+    def _round(self) -> None:
+        """Take up what has happened, do what can be done now, and make it last."""
+        self._take_signals()
+        self._end_flights()
+        self._take_file()
+        self._watch_gpus()
+        self._start()
+        if self.register.save():
+            if self._has_stalled:
+                self._has_stalled = False
+                self._say("resumed")
+            for key in self._crew.let_go(self._could_not_start):
+                self._has_begun(key)
+            self._flush()
+        elif not self._has_stalled:
+            self._has_stalled = True
+            self._shower.event(Event("stalled", time.time(), data={"why": self.register.problem}))
+        self._note_the_end()
+        self._scene.show(self._shower, self._pending, self._state_word(), self._problem())
+
+    def _sleep(self) -> None:
+        waiting, ask_s = self._desk.watched()
+        descriptors = [self._wakeup.fd, self._file.fd, *self._crew.descriptors(), *waiting]
+        limits = [
+            ask_s, self._file.left_s(), self._crew.left_s(), self._monitor.left_s(), self.register.left_s(),
+            self._scene.left_s(), self._start_left_s(),
+        ]  # fmt: skip
+        due = [limit for limit in limits if limit is not None]
+        began = time.monotonic()
+        self._ready = asleep(descriptors, min(due) if due else None, None)
+        self._desk.woken(self._ready, time.monotonic() - began)
+
+    _ready: frozenset[int] = frozenset()
+
+    def _is_over(self) -> bool:
+        if not self._crew.is_empty or self._news or self.register.problem:
+            return False
+        if self._signals:
+            return True
+        return not self._options.watch and not self._pending.can_start
+
+    def _exit_code(self) -> int:
+        keys = {entry.key for entry in self._file.entries} | self._scene.touched
+        code = judging.exit_code_of(self.register.states[key] for key in keys)
+        if self._signals and len(self._pending):
+            return 128 + self._signals[0]
+        return code or int(bool(self._pending.never))
+
+    # -- signals -------------------------------------------------------------------------------------------
+
+    @property
+    def _is_stopping(self) -> bool:
+        return bool(self._signals)
+
+    @property
+    def _is_ending(self) -> bool:
+        return len(self._signals) > 1
+
+    def _take_signals(self) -> None:
+        for signo in self._wakeup.take():
+            if signo in _LEAVING:
+                self._leave(signo)
+            elif signo == signal.SIGCONT:
+                self._shower.begin()
+            self._scene.is_stale = True
+
+    def _leave(self, signo: int) -> None:
+        self._signals.append(signo)
+        if len(self._signals) == 1:
+            self._desk.keep(())
+            for key in self._crew.call_off():
+                self._put_back(key)
+            self._say("stopping", running=len(self._crew))
+        elif len(self._signals) == 2:
+            self._say("ending", running=len(self._crew))
+            self._crew.stop_all()
+
+    # -- the file ------------------------------------------------------------------------------------------
+
+    def _take_file(self) -> None:
+        problem, before = self._file.problem, self._file.entries
+        if not self._file.look():
+            return
+        if self._file.problem:
+            self._say("file-kept", error=self._file.problem)
+            return
+        if problem:
+            self._say("file-good")
+        if self._file.entries is not before:
+            waiting = {entry.key for entry in self._pending.in_order()}
+            self.register.see(self._file.entries)
+            self._load()
+            now = {entry.key for entry in self._pending.in_order()}
+            if waiting != now:
+                self._say("file-changed", added=len(now - waiting), removed=len(waiting - now))
+            self._desk.forget(waiting - now)
+
+    def _load(self) -> None:
+        """Make the queue what the file says."""
+        self._pending = Pending(self._file.entries, self.register.states)
+        for entry in self._file.entries:
+            if entry.attributes.cancel:
+                self._cancel(entry)
+        self._has_drained = False
+
+    def _cancel(self, entry: Entry) -> None:
+        state = self.register.states[entry.key]
+        if state.status == "pending":
+            self.register.do(folding.refused(entry.key, "cancelled", "its line says cancel", 0))
+            self._tell("cancelled", state)
+        elif state.status == "running" and not state.cancelling:
+            self.register.do(folding.cancelling(entry.key, state.job))
+            self._crew.stop(entry.key)
+            self._tell("cancelling", state)
+
+    def _entry(self, key: str) -> Entry | None:
+        return self._pending.entries.get(key)
+
+    # -- jobs that end -------------------------------------------------------------------------------------
+
+    def _end_flights(self) -> None:
+        landings = self._crew.service(self._ready, self.warning)
+        for landing in landings:
+            use = self._monitor.use_of(landing.job_id)
+            self._scene.touched.add(landing.key)
+            again = self._conclusions.conclude(
+                landing, self._entry(landing.key), use, is_ending=self._is_ending
+            )
+            if again:
+                self._put_back(landing.key)
+            if landing.how == "unbegun":
+                self._pause()
+            self._crew.forget_attempt(landing.job_id)
+            self._looked_mib.pop(landing.job_id, None)
+        if landings:
+            self._pending.release()
+
+    def _put_back(self, key: str) -> None:
+        entry = self._entry(key)
+        if entry is None:
+            return
+        if entry.attributes.cancel:
+            self._cancel(entry)
+        elif key not in self._pending:
+            self._pending.put(entry)
+
+    def _watch_gpus(self) -> None:
+        left_s = self._monitor.left_s()
+        if left_s is None or left_s > 0:
+            return
+        before = self._monitor.problem
+        for exceeded in self._monitor.look():
+            state = self._state_of(exceeded.job)
+            if state is not None:
+                self._tell(
+                    "exceeds", state, gpu=self._monitor.index(exceeded.gpu), used_mib=exceeded.used_mib,
+                    declared_mib=exceeded.declared_mib,
+                )  # fmt: skip
+        if self._monitor.problem and self._monitor.problem != before:
+            self.warning(f"what jobs use on their GPUs cannot be seen: {self._monitor.problem}")
+        if self._options.verbose:
+            self._tell_usage()
+        self._scene.is_stale = True
+
+    def _tell_usage(self) -> None:
+        for job, use in self._monitor.uses():
+            peak = max(use.peak_mib, default=0)
+            state = self._state_of(job)
+            if state is not None and peak >= self._looked_mib.get(job, 0) + _USAGE_STEP_MIB:
+                self._looked_mib[job] = peak
+                self._tell("usage", state)
+
+    def _state_of(self, job: str) -> JobState | None:
+        return next((state for state in self.register.states.values() if state.job == job), None)
+
+    # -- jobs that begin -----------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        """Start what can be; see to it that the rest is waited for."""
+        if self._is_stopping or self.register.problem or self._start_left_s() is not None:
+            self._desk.keep(())
+            return
+        self._view.expire()
+        kinds: list[Kind] | None = None
+        while kinds is None:
+            kinds = self._start_one() if self._has_room() else []
+        self._desk.keep(kinds)
+
+    def _start_one(self) -> list[Kind] | None:
+        """Start the first job that can be (None), or tell which kinds are waited for."""
+        kinds: list[Kind] = []
+        for kind, entry in self._pending.heads(_MOST_KINDS):
+            try:
+                plan = self._plans.plan(entry, kind)
+                is_unbound = not plan.need_gpus and not plan.need_cpu_slots
+                if is_unbound and self._crew.unbound() >= self._plans.cpus:
+                    continue
+                granted = self._desk.ask(kind, entry, plan, self._pending.places, self._crew.gpus())
+            except (UsageError, ConfigError) as error:
+                self._refuse(entry, error)
+                return None
+            except (GpuError, StateError) as error:
+                self._trouble(error)
+                return kinds
+            if granted is not None:
+                self._begin(entry, granted)
+                return None
+            kinds.append(kind)
+        return kinds
+
+    def _begin(self, entry: Entry, granted: Granted) -> None:
+        self._pending.take(entry.key)
+        self._scene.touched.add(entry.key)
+        try:
+            self._crew.start(granted, self.register.states[entry.key])
+        except (BackendError, StateError) as error:
+            self._could_not_start(entry.key, error)
+
+    def _has_begun(self, key: str) -> None:
+        state = self.register.states[key]
+        self._tries.pop(key, None)
+        self._tell("started", state, log=state.log)
+        if state.cancelling:  # its line changed while it was being started
+            self._crew.stop(key)
+
+    def _could_not_start(self, key: str, error: SlicerError) -> None:
+        """The backend refused: a few times more, for it may be for a moment."""
+        self._tries[key] = self._tries.get(key, 0) + 1
+        entry = self._entry(key)
+        if self._tries[key] >= _MOST_TRIES and entry is not None:
+            self._refuse(entry, error, code=error.exit_code)
+            return
+        self._put_back(key)
+        self._trouble(error)
+
+    def _refuse(self, entry: Entry, error: SlicerError, code: int = 1) -> None:
+        reason = plans.reason_of(error)
+        self._pending.take(entry.key)
+        self._scene.touched.add(entry.key)
+        self.register.do(folding.refused(entry.key, "infeasible", reason, code))
+        self._tell("infeasible", self.register.states[entry.key], reason=reason)
+        self._pending.release()
+
+    def _trouble(self, error: SlicerError) -> None:
+        self.warning(str(error))
+        self._pause()
+
+    def _pause(self) -> None:
+        self._not_before = time.monotonic() + _AGAIN_S
+
+    def _start_left_s(self) -> float | None:
+        left_s = self._not_before - time.monotonic()
+        return left_s if left_s > 0 else None
+
+    def _has_room(self) -> bool:
+        most = self._options.at_a_time
+        return most is None or len(self._crew) < most
+
+    def _largest_mib(self) -> int:
+        allowed = self._desk.allowed()
+        sizes = [each.total_mib for each in self._view.sighting().memory if each.gpu_uuid in allowed]
+        return max(sizes, default=0)
+
+    # -- telling -------------------------------------------------------------------------------------------
+
+    def _say(self, kind: EventKind, **data: object) -> None:
+        self._news.append(Event(kind, time.time(), data=data))
+
+    def _tell(self, kind: EventKind, state: JobState, **data: object) -> None:
+        row = rows.row(state, self._monitor.use_of(state.job))
+        self._news.append(Event(kind, time.time(), row, data))
+
+    def _flush(self) -> None:
+        news, self._news[:] = list(self._news), []
+        for event in news:
+            self._shower.event(event)
+
+    def _note_the_end(self) -> None:
+        """Say it once when nothing is left to do, and what never will be."""
+        for key, why in self._pending.never.items():
+            if key not in self._never_told:
+                self._never_told.add(key)
+                self._tell("unrunnable", self.register.states[key], why=why)
+        is_idle = self._crew.is_empty and not self._pending.can_start
+        if is_idle and not self._has_drained and not self._is_stopping:
+            self._has_drained = True
+            self._say("drained", watch=self._options.watch)
+        if not self._has_stalled:
+            self._flush()
+
+    def _problem(self) -> str:
+        return self.register.problem or self._file.problem
+
+    def _state_word(self) -> StateWord:
+        if self._is_ending:
+            return "ending"
+        if self._is_stopping:
+            return "stopping"
+        if self.register.problem:
+            return "stalled"
+        return "drained" if self._has_drained else "running"

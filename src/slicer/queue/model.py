@@ -1,0 +1,170 @@
+"""The words of the queue as types: an entry of the jobs file, a job's state, an event, the board.
+
+Nothing here touches the machine. Memory is in MiB, durations in seconds, times of day in seconds since the
+epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+# "pending": not started, or to be started again. The others but "running" are final.
+Status = Literal["pending", "running", "ok", "failed", "timeout", "oom", "cancelled", "infeasible", "lost"]
+FINAL: frozenset[Status] = frozenset({"ok", "failed", "timeout", "oom", "cancelled", "infeasible", "lost"})
+# How what a job declared compares with what it used (E5); "unknown": nothing declared, or nothing seen.
+Verdict = Literal["within", "under-declared", "over-declared", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """What stands in the brackets before a command. None and empty: not said."""
+
+    vram_mib: int | None = None  # on each GPU
+    gpus: int | None = None
+    timeout_s: float | None = None
+    retries: int | None = None  # after CUDA's "out of memory"
+    cancel: bool = False
+    profile: str | None = None
+    priority: int | None = None
+    name: str = ""
+    after: tuple[str, ...] = ()  # names of jobs that must have ended well before
+    cwd: str = ""
+    env: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One job as the jobs file has it. ``key`` is its identity: two lines with the same command have two."""
+
+    number: int  # of the line, from 1
+    key: str  # the first 12 hex digits of sha1(command), "#", how many lines before have the same command
+    command: str
+    attributes: Attributes
+
+
+@dataclass(slots=True)
+class JobState:
+    """What the journal knows of one job; ``key`` as in :class:`Entry`."""
+
+    key: str
+    no: int  # the number that people call it by: counts in the order in which jobs were first seen
+    command: str
+    name: str = ""
+    status: Status = "pending"
+    attempts: int = 0  # begun, those that count (not those that never came to start)
+    ooms: int = 0  # attempts that ended with CUDA's "out of memory"
+    next_vram_mib: int | None = None  # declared for the next attempt, raised after "out of memory"
+    # Of the attempt that runs, or was the last:
+    job: str = ""  # its id: of its lease, scope and outcome
+    boot_id: str = ""
+    started_at: float = 0.0
+    log: str = ""  # file name in the log directory
+    gpus: tuple[str, ...] = ()  # UUIDs
+    gpu_indices: tuple[int, ...] = ()  # as people count them, in the order of gpus
+    vram_mib: int | None = None  # declared on each of them
+    cancelling: bool = False  # it was asked to end because its line says "cancel"
+    # How it ended:
+    exit_code: int = 0
+    signal: int | None = None
+    reason: str = ""  # as in Outcome.reason; for "infeasible" and "lost", a sentence
+    wall_s: float = 0.0
+    vram_peak_mib: tuple[int, ...] = ()  # in the order of gpus; () unknown
+    utilisation: float | None = None  # percent, of the GPUs it ran on, while it ran
+    verdict: Verdict = "unknown"
+    memory_peak_bytes: int | None = None
+
+    @property
+    def is_final(self) -> bool:
+        return self.status in FINAL
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One job on the board."""
+
+    no: int
+    name: str  # "" when the line gives none
+    command: str
+    status: Status
+    attempt: int  # which runs, or will run next (from 1); of a job that has ended, how many there were
+    declared_mib: int | None
+    gpu_indices: tuple[int, ...]  # where it runs or ran
+    now_mib: tuple[int, ...]  # in use, in the order of gpu_indices; () unknown
+    peak_mib: tuple[int, ...]
+    utilisation: float | None  # percent, average so far
+    wall_s: float  # how long it runs, or ran
+    exit_code: int
+    reason: str
+    verdict: Verdict
+    waits_for: str  # why a pending job does not run: "GPU 0 is held by train", "job 3"; "" unknown or no
+    note: str  # "cancelling", "timing out", "adopted"; "" for nothing
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRow:
+    """One GPU on the board."""
+
+    index: int
+    name: str
+    total_mib: int
+    used_mib: int
+    utilisation: int | None  # percent
+    jobs: tuple[int, ...]  # the numbers of this queue's jobs on it
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """All of the queue at one moment. ``pending`` and ``done`` may be cut; ``counts`` are of all."""
+
+    title: str  # the jobs file, as the user named it
+    at: float
+    began_at: float
+    gpus: tuple[GpuRow, ...]
+    running: tuple[Row, ...]
+    pending: tuple[Row, ...]  # in the order in which they are to start
+    done: tuple[Row, ...]  # the last to end comes last
+    counts: dict[Status, int]
+    eta_s: float | None  # until all is done; None: nothing to guess from
+    state: Literal["running", "stopping", "ending", "drained", "stalled"]
+    warning: str  # what keeps the queue from going on: the disk is full, the file malformed; "" for nothing
+
+
+EventKind = Literal[
+    "opened",  # the queue begins: total, pending, done (how many), log_dir, resumed (bool), detail
+    "file-changed",  # added, removed (how many pending lines came and went)
+    "file-kept",  # the file cannot be used now; the last good one stays: error
+    "file-good",  # it can be used again
+    "skipped",  # done in an earlier run: count
+    "waiting",  # nothing can start now (said once): why
+    "started",  # log (file name)
+    "adopted",  # found running, from a queue that died
+    "usage",  # verbose: its memory has grown (job.now_mib, job.peak_mib)
+    "exceeds",  # E5, at once: gpu (index), used_mib, declared_mib
+    "finished",  # job.status says how; log
+    "retry",  # after CUDA's "out of memory": declared_mib (before), next_mib, attempt, attempts, log
+    "infeasible",  # reason
+    "cancelling",  # its line says cancel, it is being ended
+    "cancelled",  # before it started
+    "requeued",  # an attempt that never began, or that a reboot ended: why
+    "lost",  # it ended together with its supervisor: how, nobody knows; log
+    "unrunnable",  # it waits for what will never be (its "after" failed or is gone): why
+    "drained",  # nothing is left to do; watch (bool)
+    "stopping",  # asked to stop: nothing new is started; running (how many)
+    "ending",  # asked twice: running jobs are being ended
+    "stalled",  # nothing is started because what must last cannot be written: why
+    "resumed",  # it can again
+    "warning",  # text
+    "notice",  # text
+    "summary",  # counts (of each status), failed, under, over (Rows), logs (by number), exit_code, wall_s, …
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened. ``job`` is as it was then; ``data`` has the words named at the kinds."""
+
+    kind: EventKind
+    at: float
+    job: Row | None = None
+    data: dict[str, object] = field(default_factory=dict)

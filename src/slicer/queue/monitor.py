@@ -1,0 +1,218 @@
+"""What the queue's jobs use on their GPUs: one look for all of them.
+
+Peaks go into the leases, so that everybody's decisions know of a job that outgrew what it declared (E3), and
+into the outcome. After a job its GPUs are looked at until its memory is really free (B5).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from slicer import hygiene, vram
+from slicer.errors import SlicerError
+from slicer.quantity import format_size
+from slicer.queue.model import GpuRow
+from slicer.vram_watch import WORTH_REPEATING, WORTH_WRITING, describe
+
+if TYPE_CHECKING:
+    from slicer.ledger import Ledger
+    from slicer.model import Lease
+    from slicer.queue.desk import SharedView
+    from slicer.vram import Sighting
+
+FIRST_LOOKS_S = (0.25, 1.0)  # after a job's start, however seldom the others are looked at
+_AFTERMATH_S = 0.05  # between two looks after a job's end: the driver sends no event
+
+
+class Watched(Protocol):
+    """A job in flight, as far as its GPUs go."""
+
+    @property
+    def lease(self) -> Lease:
+        """As it was last written."""
+
+    def note_peaks(self, peaks_mib: tuple[int, ...]) -> None:
+        """Write the peaks into the lease. Raises StateError."""
+
+
+@dataclass(slots=True)
+class Use:
+    """What one job uses. The tuples are in the order of its GPUs; () before the first look."""
+
+    job: Watched
+    now_mib: tuple[int, ...] = ()
+    peak_mib: tuple[int, ...] = ()
+    utilisation: float | None = None  # percent, averaged over the looks
+    looks: int = 0
+    looks_due: list[float] = field(default_factory=list)
+    warned_mib: dict[str, int] = field(default_factory=dict)  # by GPU
+    ended_at: float | None = None
+    told_mib: int = 0  # the peak that was last told of
+
+
+@dataclass(frozen=True, slots=True)
+class Exceeded:
+    """A job uses more of a GPU than it declared."""
+
+    job: str  # its id
+    gpu: str
+    used_mib: int
+    declared_mib: int
+
+
+class Monitor:
+    """Looks every ``poll_s`` seconds while a job of ours has GPUs. ``problem``: why it cannot, or ""."""
+
+    def __init__(self, view: SharedView, book: Ledger, poll_s: float, idle_threshold_mib: int) -> None:
+        self._view = view
+        self._book = book
+        self._poll_s = poll_s
+        self._idle_mib = idle_threshold_mib
+        self._uses: dict[str, Use] = {}
+        self._next = 0.0
+        self._utilisation: dict[str, int | None] = {}
+        self.problem = ""
+
+    # -- which jobs --------------------------------------------------------------------------------------
+
+    def follow(self, job: Watched) -> None:
+        """The job has begun; nothing to see where it has no GPUs."""
+        if job.lease.gpus:
+            now = time.monotonic()
+            known = job.lease.vram_peak_mib  # of a job that is adopted
+            self._uses[job.lease.job] = Use(job, peak_mib=known, looks_due=[now + s for s in FIRST_LOOKS_S])
+
+    def use_of(self, job: str) -> Use | None:
+        return self._uses.get(job)
+
+    def has_ended(self, job: str) -> None:
+        """The job's processes have ended; its memory may take a moment more."""
+        use = self._uses.get(job)
+        if use is not None:
+            use.ended_at = time.monotonic()
+
+    def forget(self, job: str) -> Use | None:
+        """The job is over; what was seen of it."""
+        return self._uses.pop(job, None)
+
+    # -- looking -----------------------------------------------------------------------------------------
+
+    def left_s(self) -> float | None:
+        """After how many seconds to :meth:`look` again; None: never."""
+        if not self._uses:
+            return None
+        due = [self._next]
+        for use in self._uses.values():
+            due += use.looks_due[:1]
+            if use.ended_at is not None:
+                due.append(use.ended_at + _AFTERMATH_S)
+        return max(0.0, min(due) - time.monotonic())
+
+    def look(self) -> list[Exceeded]:
+        """Look at all GPUs once; which jobs have (newly) outgrown what they declared."""
+        now = time.monotonic()
+        self._next = now + self._poll_s
+        for use in self._uses.values():
+            use.looks_due = [at for at in use.looks_due if at > now]
+        try:
+            sighting, leases = self._sighting()
+            self._utilisation = self._view.utilisation()
+        except SlicerError as error:
+            self.problem = str(error)
+            return []
+        self.problem = ""
+        used_by = {device.uuid: device.used_by for device in vram.devices(sighting, leases, {})}
+        found: list[Exceeded] = []
+        for use in self._uses.values():
+            if use.ended_at is None:
+                found += self._note(use, used_by)
+        return found
+
+    def _sighting(self) -> tuple[Sighting, tuple[Lease, ...]]:
+        self._view.expire()
+        self._view.look()
+        with self._book.locked():
+            leases = self._book.leases()
+            self._view.devices(leases)  # and so what foreign processes use is shared with the others
+        return self._view.sighting(), leases
+
+    def _note(self, use: Use, used_by: dict[str, dict[str, int]]) -> list[Exceeded]:
+        lease = use.job.lease
+        use.now_mib = tuple(used_by.get(uuid, {}).get(lease.job, 0) for uuid in lease.gpus)
+        before = use.peak_mib or (0,) * len(lease.gpus)
+        use.peak_mib = tuple(map(max, use.now_mib, before))
+        written = lease.vram_peak_mib or (0,) * len(lease.gpus)
+        if any(peak > mib * WORTH_WRITING for peak, mib in zip(use.peak_mib, written, strict=True)):
+            use.job.note_peaks(use.peak_mib)
+        busy = [percent for uuid in lease.gpus if (percent := self._utilisation.get(uuid)) is not None]
+        if busy:
+            average = sum(busy) / len(busy)
+            use.utilisation = ((use.utilisation or 0.0) * use.looks + average) / (use.looks + 1)
+            use.looks += 1
+        return list(self._exceeded(use, lease))
+
+    def _exceeded(self, use: Use, lease: Lease) -> Iterable[Exceeded]:
+        if lease.vram_mib is None:
+            return
+        for uuid, mib in zip(lease.gpus, use.now_mib, strict=True):
+            if mib > lease.vram_mib and mib > use.warned_mib.get(uuid, 0) * WORTH_REPEATING:
+                use.warned_mib[uuid] = mib
+                yield Exceeded(lease.job, uuid, mib, lease.vram_mib)
+
+    # -- after a job -------------------------------------------------------------------------------------
+
+    def settled(self, job: str, say: Callable[[str], None]) -> bool:
+        """Whether the ended job's GPUs may be given on: its memory is free, or was waited for long enough."""
+        use = self._uses[job]
+        ended_at = use.ended_at if use.ended_at is not None else time.monotonic()
+        try:
+            sighting, _ = self._sighting()
+        except SlicerError as error:
+            self.problem = str(error)
+            return True
+        left = hygiene.remains(sighting, use.job.lease, self._idle_mib)
+        if not left.own and not left.unexplained:
+            return True
+        if time.monotonic() - ended_at < hygiene.SETTLE_S:
+            use.ended_at = time.monotonic() if use.ended_at is None else use.ended_at
+            return False
+        what = [describe(seen) for seen in left.own]
+        what += [f"{format_size(mib << 20)} of no process" for mib in left.unexplained.values()]
+        say(f"after its job GPU memory is still in use: {', '.join(what)}")
+        return True
+
+    # -- for people --------------------------------------------------------------------------------------
+
+    def uses(self) -> list[tuple[str, Use]]:
+        """What each job in flight uses, by its id."""
+        return list(self._uses.items())
+
+    def indices(self) -> dict[str, int]:
+        """The numbers by which people know the GPUs, by UUID."""
+        return {gpu.uuid: gpu.index for gpu in self._view.gpus}
+
+    def index(self, uuid: str) -> int:
+        """The number of one GPU; as if it came after all others for one that is not listed."""
+        return self.indices().get(uuid, len(self._view.gpus))
+
+    def rows(self, numbers: dict[str, int]) -> tuple[GpuRow, ...]:
+        """The GPUs as last seen. ``numbers`` of this queue's jobs, by id."""
+        memory = {each.gpu_uuid: each for each in self._view.sighting().memory}
+        on: dict[str, list[int]] = {}
+        for job, use in self._uses.items():
+            for uuid in use.job.lease.gpus:
+                on.setdefault(uuid, []).append(numbers.get(job, 0))
+        return tuple(
+            GpuRow(
+                gpu.index,
+                gpu.name,
+                memory[gpu.uuid].total_mib if gpu.uuid in memory else gpu.memory_mib,
+                memory[gpu.uuid].used_mib if gpu.uuid in memory else 0,
+                self._utilisation.get(gpu.uuid),
+                tuple(sorted(on.get(gpu.uuid, []))),
+            )
+            for gpu in self._view.gpus
+        )

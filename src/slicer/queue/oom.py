@@ -1,0 +1,113 @@
+"""Whether a job's log tells that a GPU ran out of memory (E9).
+
+Main memory running out is another matter: more of a GPU does not help there. Its texts (MemoryError, "Cannot
+allocate memory", std::bad_alloc, DefaultCPUAllocator, TensorFlow's on device:CPU) are none of the below.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+
+from slicer.errors import StateError
+
+HEAD_BYTES = 64 << 10
+TAIL_BYTES = 256 << 10
+_NEAR_BYTES = 400  # before and behind, on the same line, that tell what a phrase is about
+
+# In lower case, as all below. Enough by themselves:
+_CERTAIN = (
+    b"cuda out of memory",  # PyTorch
+    b"torch.outofmemoryerror",
+    b"torch.cuda.outofmemoryerror",
+    b"cuda error: out of memory",
+    b"cuda driver error: out of memory",
+    b"cuda_error_out_of_memory",  # the driver's name for it: Numba, TensorFlow, XLA, TensorRT
+    b"cudaerrormemoryallocation",  # the runtime's: CuPy, Thrust, XGBoost
+    b"cublas_status_alloc_failed",
+    b"cudnn_status_alloc_failed",
+    b"cusparse_status_alloc_failed",
+    b"cusolver_status_alloc_failed",
+    b"cufft_alloc_failed",
+    b"cupy.cuda.memory.outofmemoryerror",
+    b"rmm_error_out_of_memory",  # RAPIDS
+    b"out of memory error on gpu",  # Paddle
+    b"out of gpu memory",  # CUDA.jl, Blender
+    b"outofgpumemoryerror",
+    b"bfcarena::allocaterawinternal",  # ONNX Runtime, which does not say where: mostly on the GPU
+)
+# Enough with one of the words on the same line:
+_WITH: tuple[tuple[bytes, tuple[bytes, ...]], ...] = (
+    (b"oom when allocating", (b"",)),  # TensorFlow; older ones do not name the device
+    (b"out of memory", (b"cuda", b"resource_exhausted", b"resource exhausted", b"resourceexhaustederror")),
+    (b"out_of_memory", (b"cuda",)),  # RMM: "std::bad_alloc: out_of_memory: CUDA error at …"
+    (b"failed to allocate", (b"resource_exhausted", b"resource exhausted", b"resourceexhaustederror")),
+)
+# Never with one of these on the same line:
+_MAIN_MEMORY = (b"device:cpu", b"by allocator cpu", b"allocator mklcpu", b"killed process")
+
+
+def tells_of_oom(path: str) -> bool:
+    """Whether the log at ``path``, of one attempt, tells of a GPU out of memory.
+
+    Looks at its first 64 and last 256 KiB. A log that is not there, or no regular file, tells nothing. Raises
+    StateError when it cannot be read.
+    """
+    try:
+        return any(map(_tells, _parts(path)))
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise StateError(f"cannot be read: {error.strerror}", where=path) from error
+
+
+def _parts(path: str) -> Iterator[bytes]:
+    """Beginning and end of the log, or all of it where they meet."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            return
+        size = info.st_size
+        if size <= HEAD_BYTES + TAIL_BYTES:
+            yield _read(fd, size, 0)
+        else:
+            yield _read(fd, TAIL_BYTES, size - TAIL_BYTES)
+            yield _read(fd, HEAD_BYTES, 0)
+    finally:
+        os.close(fd)
+
+
+def _read(fd: int, length: int, offset: int) -> bytes:
+    parts = []
+    while length > 0:
+        part = os.pread(fd, length, offset)
+        if not part:
+            break  # somebody cut it short
+        parts.append(part)
+        length -= len(part)
+        offset += len(part)
+    return b"".join(parts)
+
+
+def _tells(data: bytes) -> bool:
+    text = data.lower().replace(b"\r", b"\n")
+    if any(words in text for words in _CERTAIN):
+        return True
+    return any(_is_about_gpu(line, words) for phrase, words in _WITH for line in _lines_around(text, phrase))
+
+
+def _is_about_gpu(line: bytes, words: tuple[bytes, ...]) -> bool:
+    return any(word in line for word in words) and not any(word in line for word in _MAIN_MEMORY)
+
+
+def _lines_around(text: bytes, phrase: bytes) -> Iterator[bytes]:
+    """What stands near each ``phrase``, on its line."""
+    at = text.find(phrase)
+    while at >= 0:
+        end = at + len(phrase)
+        begin = max(text.rfind(b"\n", max(0, at - _NEAR_BYTES), at) + 1, at - _NEAR_BYTES, 0)
+        stop = text.find(b"\n", end, end + _NEAR_BYTES)
+        yield text[begin : stop if stop >= 0 else end + _NEAR_BYTES]
+        at = text.find(phrase, end)

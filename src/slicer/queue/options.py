@@ -1,0 +1,27 @@
+"""What the command line of ``slicer queue`` says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """``gpus`` are indices, UUIDs or beginnings of them. None and empty: what is configured, or all."""
+
+    jobs_file: str
+    log_dir: str
+    gpus: tuple[str, ...] = ()
+    idle_threshold_mib: int | None = None
+    margin_mib: int | None = None
+    spike_buffer: float | None = None
+    tolerance: float = 0.10
+    poll_s: float = 5.0
+    exclusive: bool = False
+    watch: bool = False
+    oom_retries: int = 0
+    fresh: bool = False
+    verbose: bool = False
+    profile: str = "gpu"
+    at_a_time: int | None = None  # how many jobs may run at once, beyond what the ledger says
+    backend: str = "auto"

@@ -1,0 +1,167 @@
+"""Which jobs are to be asked for next. Pure: from the file's entries and what is known of their jobs.
+
+Jobs go in the order of their priority, then of the file. Among those of one kind, which ask the ledger for
+the same, only the first needs to be asked for: a file of 100,000 lines has a handful of kinds.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from slicer.queue.model import Entry, JobState
+
+    Place = tuple[int, int]  # -priority, position in the file
+
+
+class Kind(NamedTuple):
+    """What two jobs have in common that ask the ledger for the same."""
+
+    profile: str | None
+    priority: int | None
+    gpus: int | None
+    vram_mib: int | None
+
+
+def kind_of(entry: Entry, state: JobState | None) -> Kind:
+    """The kind of a job. After an attempt without enough GPU memory, another one than its line says."""
+    said = entry.attributes
+    raised = state.next_vram_mib if state is not None else None
+    return Kind(said.profile, said.priority, said.gpus, raised or said.vram_mib)
+
+
+class Pending:
+    """The jobs that are still to be started. ``entries`` by their keys, in the file's order."""
+
+    def __init__(self, entries: Iterable[Entry], states: Mapping[str, JobState]) -> None:
+        self.entries = {entry.key: entry for entry in entries}
+        self._states = states
+        self._place: dict[str, Place] = {}
+        self._queues: dict[Kind, list[tuple[Place, str]]] = {}  # heaps, with some that have left since
+        self._kinds: dict[str, Kind] = {}  # of the jobs that may start
+        self._held_back: dict[str, Entry] = {}  # those that wait for others of the file
+        for position, entry in enumerate(self.entries.values()):
+            self._place[entry.key] = (-(entry.attributes.priority or 0), position)
+            state = states.get(entry.key)
+            if entry.attributes.cancel or (state is not None and state.status != "pending"):
+                continue
+            if entry.attributes.after:
+                self._held_back[entry.key] = entry
+            else:
+                self.put(entry)
+        self.never: dict[str, str] = {}  # jobs that wait for what will never be, and why
+        self.release()
+
+    def __len__(self) -> int:
+        return len(self._kinds) + len(self._held_back)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._kinds or key in self._held_back
+
+    @property
+    def can_start(self) -> int:
+        """How many wait for nothing but the ledger."""
+        return len(self._kinds)
+
+    @property
+    def places(self) -> Mapping[str, Place]:
+        """Where each job of the file stands."""
+        return self._place
+
+    def put(self, entry: Entry) -> None:
+        """The job may start (again)."""
+        kind = kind_of(entry, self._states.get(entry.key))
+        self._kinds[entry.key] = kind
+        heapq.heappush(self._queues.setdefault(kind, []), (self._place[entry.key], entry.key))
+
+    def take(self, key: str) -> None:
+        """The job is not to be started (any more)."""
+        self._kinds.pop(key, None)
+        self._held_back.pop(key, None)
+        self.never.pop(key, None)
+
+    def heads(self, most: int) -> list[tuple[Kind, Entry]]:
+        """The first job of each kind, in their order; ``most`` of them."""
+        tops = []
+        for kind in list(self._queues):
+            queue = self._queues[kind]
+            while queue and self._kinds.get(queue[0][1]) != kind:
+                heapq.heappop(queue)
+            if queue:
+                tops.append((queue[0], kind))
+            else:
+                del self._queues[kind]
+        first = heapq.nsmallest(most, tops) if len(tops) > most else sorted(tops)
+        return [(kind, self.entries[key]) for (_, key), kind in first]
+
+    def in_order(self) -> Iterator[Entry]:
+        """All of them, as they are to start."""
+        keys = [*self._kinds, *self._held_back]
+        return (self.entries[key] for key in sorted(keys, key=self._place.__getitem__))
+
+    def first(self, most: int) -> list[Entry]:
+        """The first so many of them, as they are to start."""
+        keys = heapq.nsmallest(most, [*self._kinds, *self._held_back], key=self._place.__getitem__)
+        return [self.entries[key] for key in keys]
+
+    # -- after= ------------------------------------------------------------------------------------------
+
+    def release(self) -> None:
+        """Let those go that waited for a job which has ended well, and find those that wait in vain."""
+        if not self._held_back:
+            return
+        named = self._named()
+        self.never = {}
+        is_news = True
+        while is_news:
+            is_news = False
+            for key, entry in list(self._held_back.items()):
+                if key in self.never:
+                    continue
+                verdicts = [self._verdict(name, named.get(name, [])) for name in entry.attributes.after]
+                why = next((verdict for verdict in verdicts if verdict), None)
+                if why is not None:
+                    self.never[key] = why
+                    is_news = True
+                elif all(verdict == "" for verdict in verdicts):
+                    del self._held_back[key]
+                    self.put(entry)
+
+    def waits_for(self, key: str) -> str:
+        """Which of the file's jobs have to end before this one may start."""
+        entry = self._held_back.get(key)
+        return "after " + ", ".join(entry.attributes.after) if entry is not None else ""
+
+    def _named(self) -> dict[str, list[str]]:
+        """The keys of the jobs of each name that somebody waits for."""
+        wanted = {name for entry in self._held_back.values() for name in entry.attributes.after}
+        found: dict[str, list[str]] = {name: [] for name in wanted}
+        for entry in self.entries.values():
+            if entry.attributes.name in wanted:
+                found[entry.attributes.name].append(entry.key)
+        for state in self._states.values():
+            if state.name in wanted and state.key not in self.entries:
+                found[state.name].append(state.key)
+        return found
+
+    def _verdict(self, name: str, keys: list[str]) -> str | None:
+        """ "" when all jobs of that name have ended well, None when some may still; else why it cannot be."""
+        if not keys:
+            return f"there is no job named {name}"
+        is_over = True
+        for key in keys:
+            state, entry = self._states.get(key), self.entries.get(key)
+            if key in self.never:
+                return f"{name} can never start"
+            if state is not None and state.status == "ok":
+                continue
+            if state is not None and state.is_final:
+                return f"{name} ended as {state.status}"
+            if entry is not None and entry.attributes.cancel:
+                return f"{name} is cancelled"
+            is_over = False
+        return "" if is_over else None

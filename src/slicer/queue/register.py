@@ -1,0 +1,102 @@
+"""What the queue knows of its jobs, and keeps: every change is a record of the journal first.
+
+A change counts at once, but what announces it to the world waits for :meth:`Register.save`. While the journal
+cannot be written (a full disk) nothing is lost: the records wait, and so does all that depends on them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from slicer import faults
+from slicer.errors import StateError
+from slicer.queue import folding
+from slicer.queue.journal import Journal
+from slicer.queue.log_dir import LogDir
+from slicer.queue.model import JobState
+
+if TYPE_CHECKING:
+    from slicer.queue.journal import Record
+    from slicer.queue.model import Entry
+
+AGAIN_S = 1.0  # how soon to try to write again
+
+
+class Register:
+    """``states`` by the jobs' keys; ``problem`` says why the journal cannot be written, "" if it can."""
+
+    def __init__(self, path: str, *, fresh: bool) -> None:
+        """Open the log directory. Raises QueueRunning, StateError."""
+        self.log_dir = LogDir(path)
+        try:
+            self._journal, records = Journal.open(self.log_dir.journal_path, fresh=fresh)
+        except BaseException:
+            self.log_dir.close()
+            raise
+        self.warnings = self._journal.warnings
+        self.states: dict[str, JobState] = folding.fold(records)
+        self.problem = ""
+        self._next_no = max([state.no for state in self.states.values()], default=0) + 1
+        self._again_at = 0.0
+        self.has_news = True  # something changed that the board does not show yet
+
+    def see(self, entries: Iterable[Entry]) -> None:
+        """Give those jobs a number that have none yet."""
+        for entry in entries:
+            state = self.states.get(entry.key)
+            if state is None or not state.no or state.name != entry.attributes.name:
+                no = state.no if state is not None and state.no else self._next_no
+                self._next_no = max(self._next_no, no + 1)
+                self.do(folding.seen(entry.key, no, entry.command, entry.attributes.name), durable=False)
+
+    def do(self, record: Record, *, durable: bool = True) -> None:
+        """Change a job's state, and have it written with the next :meth:`save`."""
+        folding.apply(self.states, record)
+        self._journal.add(record, durable=durable)
+        self.has_news = True
+
+    def save(self) -> bool:
+        """Write what has to last; whether all of it is on the disk now."""
+        if not self._journal.is_urgent and not self.problem:
+            return True
+        if self.problem and time.monotonic() < self._again_at:
+            return False
+        faults.point("queue-saving")
+        try:
+            if self._journal.is_gone():
+                self.restore()
+            self._journal.commit()
+        except StateError as error:
+            self.problem = str(error)
+            self._again_at = time.monotonic() + AGAIN_S
+            return False
+        self.problem = ""
+        faults.point("queue-saved")
+        return True
+
+    def left_s(self) -> float | None:
+        """After how many seconds to :meth:`save` again; None: nothing waits."""
+        return max(0.0, self._again_at - time.monotonic()) if self.problem else None
+
+    def restore(self) -> bool:
+        """Make the log directory and the journal again where somebody removed them. Raises StateError."""
+        was_gone = self.log_dir.restore()
+        if self._journal.is_gone():
+            self._journal.rewrite(folding.records(self.states))
+            was_gone = True
+        return was_gone
+
+    def known_names(self) -> frozenset[str]:
+        """The names of all jobs that were ever seen."""
+        return frozenset(state.name for state in self.states.values() if state.name)
+
+    def close(self) -> None:
+        """Write the rest, and let the next queue have the directory."""
+        try:
+            self._journal.commit()
+        except StateError as error:
+            self.problem = str(error)
+        self._journal.close()
+        self.log_dir.close()

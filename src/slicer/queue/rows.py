@@ -1,0 +1,88 @@
+"""The queue as people see it: jobs as rows, and all of it as a board. Pure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from slicer.placement import first_to_finish
+from slicer.queue.model import Row, Status
+
+if TYPE_CHECKING:
+    from slicer.placement import Busy
+    from slicer.queue.model import JobState
+    from slicer.queue.monitor import Use
+
+PENDING_SHOWN = 50
+DONE_SHOWN = 50
+
+
+def row(
+    state: JobState, use: Use | None = None, *, declared_mib: int | None = None, waits_for: str = "",
+    note: str = "",
+) -> Row:  # fmt: skip
+    """One job. ``use``: what it uses now; ``declared_mib``: what a pending one would declare."""
+    is_pending, is_running = state.status == "pending", state.status == "running"
+    # An attempt goes on while the clock may be set: never negative.
+    wall_s = max(0.0, time.time() - state.started_at) if is_running else state.wall_s
+    return Row(
+        no=state.no,
+        name=state.name,
+        command=state.command,
+        status=state.status,
+        attempt=state.attempts + is_pending,
+        declared_mib=declared_mib if is_pending else state.vram_mib,
+        gpu_indices=() if is_pending else state.gpu_indices,
+        now_mib=use.now_mib if use is not None else (),
+        peak_mib=use.peak_mib if use is not None else () if is_pending else state.vram_peak_mib,
+        utilisation=use.utilisation if use is not None else state.utilisation,
+        wall_s=0.0 if is_pending else wall_s,
+        exit_code=state.exit_code,
+        reason=state.reason,
+        verdict=state.verdict,
+        waits_for=waits_for,
+        note=note or ("cancelling" if is_running and state.cancelling else ""),
+    )
+
+
+def counts(states: Iterable[JobState]) -> dict[Status, int]:
+    """How many jobs there are of each status."""
+    found: dict[Status, int] = {}
+    for state in states:
+        found[state.status] = found.get(state.status, 0) + 1
+    return found
+
+
+def why(busy: Busy | None, indices: Mapping[str, int], now_s: float) -> str:
+    """What a job waits for, as in "a GPU, held by train and 1 other"."""
+    if busy is None:
+        return ""
+    text = "a GPU" if busy.kind == "gpu" else "a CPU slot"
+    lease = first_to_finish(busy.holders, now_s)
+    if lease is not None:
+        text += f", held by {lease.name or lease.command}"
+        others = len(busy.holders) - 1
+        text += f" and {others} other{'s' if others > 1 else ''}" if others else ""
+    if busy.foreign:
+        gpus = ", ".join(str(indices.get(uuid, uuid)) for uuid in busy.foreign)
+        text += f"; processes outside slicer use GPU {gpus}"
+    if busy.reserved_for:
+        text += "; what is free is kept for one that waits longest"
+    elif busy.ahead:
+        text += f"; {busy.ahead} ahead"
+    return text
+
+
+def eta_s(walls_s: Iterable[float], running_s: Iterable[float], pending: int, width: int) -> float | None:
+    """How long until all is done, in seconds; None where no job has ended yet.
+
+    ``walls_s`` of the jobs that ended, ``running_s``: how long those that run have been at it; ``pending``
+    jobs are still to start, ``width`` of them at a time.
+    """
+    known = list(walls_s)
+    if not known:
+        return None
+    mean_s = sum(known) / len(known)
+    left_s = sum(max(0.0, mean_s - wall_s) for wall_s in running_s) + pending * mean_s
+    return left_s / max(1, width)

@@ -1,0 +1,162 @@
+"""How the queue stands, for people: the board on the terminal, status.txt, and the summary at the end."""
+
+from __future__ import annotations
+
+import heapq
+import os
+import time
+from typing import TYPE_CHECKING, Any, Literal
+
+from slicer import ledger
+from slicer.queue import board_text, rows
+from slicer.queue.model import Board, Event
+from slicer.queue.pending import kind_of
+
+if TYPE_CHECKING:
+    from slicer.queue.crew import Crew
+    from slicer.queue.desk import Desk
+    from slicer.queue.loop import Shower
+    from slicer.queue.model import JobState, Row
+    from slicer.queue.monitor import Monitor
+    from slicer.queue.options import Options
+    from slicer.queue.pending import Kind, Pending
+    from slicer.queue.plans import Plans
+    from slicer.queue.register import Register
+
+    StateWord = Literal["running", "stopping", "ending", "drained", "stalled"]
+
+_DRAW_S = 0.25  # the least time between two boards on the terminal
+_TICK_S = 1.0  # and the most, while jobs run: their times go on
+_WRITE_S = 1.0  # the least time between two status.txt
+_SHARE = 0.05  # of our time that drawing may take, however long the queue is
+
+
+class Scene:
+    """``touched``: the jobs that this run has had to do with."""
+
+    def __init__(
+        self, register: Register, monitor: Monitor, crew: Crew, desk: Desk, plans: Plans, options: Options
+    ) -> None:
+        self._register = register
+        self._monitor = monitor
+        self._crew = crew
+        self._desk = desk
+        self._plans = plans
+        self._options = options
+        self._began_at = time.time()
+        self._began = time.monotonic()
+        self.touched: set[str] = set()
+        self.is_stale = True
+        self._width = 1  # the most jobs that ran at a time
+        self._draw_at = 0.0
+        self._write_at = 0.0
+        self._is_unwritten = True
+        self._state: StateWord = "running"
+        self._problem = ""
+        self._is_drawing = False
+        self._cost_s = 0.0
+
+    def left_s(self) -> float | None:
+        """After how many seconds to :meth:`show` though nothing happens."""
+        now = time.monotonic()
+        due = [self._write_at] if self._is_unwritten else []
+        if self._is_drawing:
+            due.append(self._draw_at if self.is_stale else self._draw_at + _TICK_S)
+        return max(0.0, min(due) - now) if due else None
+
+    def show(self, shower: Shower, pending: Pending, state: StateWord, problem: str) -> None:
+        """Draw and write what is due."""
+        if self._register.has_news or state != self._state or problem != self._problem:
+            self.is_stale = self._is_unwritten = True
+            self._register.has_news = False
+        self._state, self._problem = state, problem
+        self._width = max(self._width, len(self._crew))
+        self._is_drawing = shower.wants_board
+        now = time.monotonic()
+        ticks = now >= self._draw_at + _TICK_S
+        if self._is_drawing and now >= self._draw_at and (self.is_stale or ticks):
+            shower.draw(self.board(pending))
+            self.is_stale = False
+            self._draw_at = time.monotonic() + max(_DRAW_S, self._cost_s / _SHARE)
+        self.write_board(pending)
+
+    def write_board(self, pending: Pending, *, force: bool = False) -> None:
+        """Write status.txt, if it is due. Where that fails, the next one will do: it is for looking at."""
+        now = time.monotonic()
+        if not force and (not self._is_unwritten or now < self._write_at):
+            return
+        text = board_text.render(self.board(pending), None)
+        self._is_unwritten = False
+        self._write_at = time.monotonic() + max(_WRITE_S, self._cost_s / _SHARE)
+        path = self._register.log_dir.status_path
+        try:
+            with open(f"{path}.new", "w", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(text)
+            os.replace(f"{path}.new", path)
+        except OSError:
+            self._is_unwritten = True
+
+    def board(self, pending: Pending) -> Board:
+        """All of the queue as it is now."""
+        began = time.monotonic()
+        states = self._register.states
+        running = [state for state in states.values() if state.status == "running"]
+        ended = [state for state in states.values() if state.is_final]
+        numbers = {state.job: state.no for state in running}
+        walls = [state.wall_s for state in ended if state.key in self.touched and state.wall_s]
+        now = time.time()
+        made = Board(
+            title=self._options.jobs_file,
+            at=now,
+            began_at=self._began_at,
+            gpus=self._monitor.rows(numbers),
+            running=tuple(
+                rows.row(state, self._monitor.use_of(state.job))
+                for state in sorted(running, key=lambda state: state.no)
+            ),
+            pending=tuple(self._pending_rows(pending)),
+            done=tuple(map(rows.row, heapq.nlargest(rows.DONE_SHOWN, ended, key=_end_of)))[::-1],
+            counts=rows.counts(states.values()),
+            eta_s=rows.eta_s(walls, [now - state.started_at for state in running], len(pending), self._width),
+            state=self._state,
+            warning=self._problem,
+        )
+        self._cost_s = time.monotonic() - began
+        return made
+
+    def _pending_rows(self, pending: Pending) -> list[Row]:
+        indices = self._monitor.indices()
+        found: list[Row] = []
+        first: dict[Kind, int] = {}
+        for entry in pending.first(rows.PENDING_SHOWN):
+            state = self._register.states[entry.key]
+            kind = kind_of(entry, state)
+            waits_for = pending.never.get(entry.key) or pending.waits_for(entry.key)
+            if not waits_for and kind in first:
+                waits_for = f"job {first[kind]}"
+            elif not waits_for:
+                first[kind] = state.no
+                waits_for = rows.why(self._desk.why(kind), indices, ledger.now_s())
+            found.append(rows.row(state, declared_mib=kind.vram_mib, waits_for=waits_for))
+        return found
+
+    def summary(self, pending: Pending, exit_code: int) -> Event:
+        """What there is to say at the end."""
+        states = [state for state in self._register.states.values() if state.key in self.touched]
+        ended = sorted((state for state in states if state.is_final), key=lambda state: state.no)
+        data: dict[str, Any] = {
+            "counts": rows.counts([*ended, *(self._register.states[e.key] for e in pending.in_order())]),
+            "failed": [rows.row(s) for s in ended if s.status not in ("ok", "cancelled")],
+            "under": [rows.row(s) for s in ended if s.verdict == "under-declared"],
+            "over": [rows.row(s) for s in ended if s.verdict == "over-declared"],
+            "logs": {state.no: state.log for state in ended if state.log},
+            "exit_code": exit_code,
+            "wall_s": round(time.monotonic() - self._began, 3),
+            "jobs_file": self._options.jobs_file,
+            "log_dir": self._options.log_dir,
+        }
+        return Event("summary", time.time(), data=data)
+
+
+def _end_of(state: JobState) -> float:
+    return state.started_at + state.wall_s

@@ -1,0 +1,43 @@
+"""Signals as something to wait for together with descriptors."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+_TAKEN = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH, signal.SIGCONT)
+
+
+class Wakeup:
+    """Takes the signals that a queue acts on, from its making to :meth:`close`. One a process."""
+
+    def __init__(self) -> None:
+        self.fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._signals: list[int] = []
+        self._before = {}
+        for signo in _TAKEN:
+            # Ignored under nohup: then that is what the user wants.
+            if signo == signal.SIGWINCH or signal.getsignal(signo) != signal.SIG_IGN:
+                self._before[signo] = signal.signal(signo, self._note)
+        self._fd_before = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
+
+    def _note(self, signo: int, frame: object) -> None:
+        self._signals.append(signo)
+
+    def take(self) -> list[int]:
+        """The signals that came since the last call."""
+        try:
+            while os.read(self.fd, 4096):
+                pass
+        except BlockingIOError:
+            pass
+        found, self._signals = self._signals, []
+        return found
+
+    def close(self) -> None:
+        """Signals act as they did before."""
+        signal.set_wakeup_fd(self._fd_before)
+        for signo, handler in self._before.items():
+            signal.signal(signo, handler)
+        os.close(self.fd)
+        os.close(self._write_fd)
