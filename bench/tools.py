@@ -66,9 +66,12 @@ class TaskSpooler:
 
     name = "task-spooler (no scope)"
 
+    def __init__(self, slots: int = 1) -> None:
+        self._slots = slots
+
     def begin(self, directory: Path) -> None:
         self._env = {**os.environ, "TS_SOCKET": str(directory / "socket"), "TMPDIR": str(directory)}
-        self._run("-S", "1")
+        self._run("-S", str(self._slots))
 
     def add(self, jobs: Sequence[list[str]]) -> None:
         for job in jobs:
@@ -85,14 +88,17 @@ class TaskSpooler:
 
 
 class Gq:
-    """gq-local: its daemon, over a fake NVML with one GPU."""
+    """gq-local: its daemon, over a fake NVML."""
 
     name = "gq-local 0.3.0 (no scope; daemon)"
+
+    def __init__(self, gpus: int = 1) -> None:
+        self._gpus = gpus
 
     def begin(self, directory: Path) -> None:
         self._env = {
             **os.environ,
-            **fake_gpu(),
+            **fake_gpus(self._gpus),
             "GQ_ALLOW_ROOT": "1",  # its consent to root, in a machine that lives for minutes
             "PYTHONPATH": str(PEERS),
             "GQ_DATA_DIR": str(directory),
@@ -153,18 +159,21 @@ class Gpusched:
         self._process.wait()
 
 
-def fake_gpu() -> dict[str, str]:
-    """The environment in which NVML sees one idle GPU."""
-    library = Path("/tmp/bench/nvml")
-    state = library / "state"
-    if not state.exists():
-        library.mkdir(parents=True)
+def fake_gpus(number: int) -> dict[str, str]:
+    """The environment in which NVML sees so many idle GPUs."""
+    directory = Path("/tmp/bench/nvml")
+    library, state = directory / "libnvidia-ml.so.1", directory / f"state{number}"
+    if not library.exists():
+        directory.mkdir(parents=True, exist_ok=True)
         source = "/src/tests/fake_nvml/fake_nvml.c"
-        target = library / "libnvidia-ml.so.1"
-        subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-D_GNU_SOURCE", "-o", target, source], check=True)
-        uuid = "GPU-00000000-0000-0000-0000-000000000000"
-        state.write_text(f"gpu 0 {uuid} 81559 00000000:01:00.0 0 0 NVIDIA H100 80GB HBM3\n")
-    return {"LD_LIBRARY_PATH": str(library), "FAKE_NVML_STATE": str(state)}
+        subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-D_GNU_SOURCE", "-o", library, source], check=True)
+    state.write_text("".join(map(_fake_gpu, range(number))))
+    return {"LD_LIBRARY_PATH": str(directory), "FAKE_NVML_STATE": str(state)}
+
+
+def _fake_gpu(place: int) -> str:
+    uuid = f"GPU-{place:08x}-0000-0000-0000-000000000000"
+    return f"gpu {place} {uuid} 81559 00000000:{place + 1:02x}:00.0 0 0 NVIDIA H100 80GB HBM3\n"
 
 
 # A ledger of its own for each chain, as each has its own lock file.

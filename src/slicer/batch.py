@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import gc
 import json
 import os
 import select
 
-from slicer import ending, faults, proc
+from slicer import ending, faults, history, proc
 from slicer.inner_half import SETTLE, InnerHalf
 from slicer.model import Usage
 from slicer.outcome_file import outcome_json
@@ -30,6 +31,14 @@ if TYPE_CHECKING:
 
 _CANNOT_BEGIN = 126  # as of a shell that cannot execute something
 _QUEUE_LOOKS_S = 15.0  # how long the queue has for its look at the GPUs, before we look ourselves
+
+
+def preload() -> None:
+    """Load what every keeper will need, once for all of them."""
+    from slicer import cgroup, keeper
+
+    del cgroup, keeper
+    history.preload()
 
 
 class LogFile:
@@ -65,6 +74,7 @@ class BatchHalf(InnerHalf):
 
     def run(self, descriptors: tuple[int, ...]) -> None:
         """From the fork to the end of the scope; ``descriptors`` hold the lease."""
+        gc.disable()  # a keeper makes no garbage worth collecting, and looking for it copies shared pages
         os.setsid()  # Ctrl-C and Ctrl-Z at the queue's terminal are the queue's
         self._forwarder = -1
         null = os.open(os.devnull, os.O_RDONLY)

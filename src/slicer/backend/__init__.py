@@ -54,16 +54,7 @@ if TYPE_CHECKING:
             """Give up what :meth:`prepare` holds."""
 
     class BatchBackend(Backend, Protocol):
-        """A backend that can start several jobs at a time."""
-
-        def begin(self, spec: ScopeSpec, pid: int) -> bytes:
-            """As :meth:`start`, without waiting: what to :meth:`poll` for. Raises BackendError."""
-
-        def poll(self, spec: ScopeSpec, pid: int, job: bytes) -> str | None:
-            """What :meth:`start` returns, once it is so; None until then. Raises BackendError."""
-
-        def descriptor(self) -> int:
-            """What becomes readable when :meth:`poll` may know more; -1 where nothing will."""
+        """A backend for the jobs of a queue."""
 
         def request_end(self, job: str, unit: str) -> None:
             """Ask a job whose keeper is dead to end, without waiting for it. Raises BackendError."""

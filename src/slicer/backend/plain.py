@@ -74,19 +74,6 @@ class PlainBackend:
             raise BackendError(f"cannot limit the job: {error.strerror}") from error
         return ""
 
-    def begin(self, spec: ScopeSpec, pid: int) -> bytes:
-        """All of :meth:`start`: there is nobody to wait for."""
-        self.start(spec, pid, lambda: None)
-        return b""
-
-    def poll(self, spec: ScopeSpec, pid: int, job: bytes) -> str:
-        """It is done."""
-        return ""
-
-    def descriptor(self) -> int:
-        """There is nothing to wait for."""
-        return -1
-
     def enforced(self, spec: ScopeSpec, cgroup: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """What acts here as well as it can, each with its means, and what does not act at all."""
         done = tuple(f"{p.name} ({_BEST_EFFORT[p.name]})" for p in spec.properties if p.name in _BEST_EFFORT)

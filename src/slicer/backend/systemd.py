@@ -24,8 +24,6 @@ _MANAGER = b"org.freedesktop.systemd1.Manager"
 START_DEADLINE_S = 30.0
 STOP_DEADLINE_S = 120.0
 
-_IDLE_ROUNDS = 3  # of asking the bus for messages in vain, before we believe that there is none
-
 
 def _load_dbuslib() -> Any:
     """pystemd's extension module, without the package around it.
@@ -114,33 +112,15 @@ class SystemdBackend:
 
     def start(self, spec: ScopeSpec, pid: int, meanwhile: Callable[[], None]) -> str:
         """Start the scope with the process in it and wait until systemd has done so."""
-        job = self.begin(spec, pid)
-        meanwhile()
-        return self._started(spec, pid, self._watch().wait(job, START_DEADLINE_S))
-
-    def begin(self, spec: ScopeSpec, pid: int) -> bytes:
-        """Ask for the scope without waiting for it: for who starts several at a time. Raises BackendError.
-
-        :meth:`poll` tells what became of it.
-        """
         self.prepare()
-        self._watch()
+        jobs = self._watch()
         pidfd = os.pidfd_open(pid)
         try:
-            return self._start_transient(spec, pid, pidfd)
+            job = self._start_transient(spec, pid, pidfd)
+            meanwhile()
+            result = jobs.wait(job, START_DEADLINE_S)
         finally:
             os.close(pidfd)
-
-    def poll(self, spec: ScopeSpec, pid: int, job: bytes) -> str | None:
-        """The cgroup, once the process is in its scope; None until then. Raises BackendError."""
-        result = self._watch().peek(job)
-        return None if result is None else self._started(spec, pid, result)
-
-    def descriptor(self) -> int:
-        """What becomes readable when :meth:`poll` may know more; -1 where nothing will."""
-        return self._fd if self._bus is not None else -1
-
-    def _started(self, spec: ScopeSpec, pid: int, result: bytes) -> str:
         if result != b"done":
             raise BackendError(
                 f"systemd could not start {spec.unit}: the start job ended as {result.decode()!r}",
@@ -239,29 +219,14 @@ class _JobWatch:
     def __init__(self, bus: Any) -> None:
         self._bus = bus
         self._results: dict[bytes, bytes] = {}
-        self._seen = 0
 
         def removed(message: Any, error: object = None, userdata: object = None) -> None:
             message.process_reply(False)
             _, path, _, result = message.body
             self._results[bytes(path)] = bytes(result)
-            self._seen += 1
 
         self._callback = removed  # kept alive: see SystemdBackend._watch
         bus.match_signal(_DESTINATION, _PATH, _MANAGER, b"JobRemoved", removed, None)
-
-    def peek(self, job: bytes) -> bytes | None:
-        """The job's result, if it is known by now. Raises BackendError."""
-        # pystemd does not say whether there was a message; one that is none of ours may lie before others.
-        idle = 0
-        while job not in self._results and idle < _IDLE_ROUNDS:
-            before = self._seen
-            try:
-                self._bus.process()
-            except Exception as error:
-                raise BackendError(f"the connection to systemd broke: {_message(error)}") from error
-            idle = idle + 1 if self._seen == before else 0
-        return self._results.pop(job, None)
 
     def wait(self, job: bytes, deadline_s: float) -> bytes:
         """The job's result ("done", "failed", "canceled", …). Raises BackendError when it takes too long."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from slicer.queue.monitor import Monitor
     from slicer.queue.plans import Plans
     from slicer.queue.register import Register
+    from slicer.queue.starting import Starts
 
 _ORPHANS_S = 1.0  # how often to look for jobs without a keeper, whose end sends us no event
 
@@ -52,15 +53,17 @@ class Crew:
     """All jobs in flight, by their ids."""
 
     def __init__(
-        self, book: Ledger, backend: BatchBackend, plans: Plans, register: Register, monitor: Monitor,
-        observer: Observer,
+        self, book: Ledger, backend: BatchBackend, starts: Starts, plans: Plans, register: Register,
+        monitor: Monitor, observer: Observer,
     ) -> None:  # fmt: skip
         self._book = book
         self._backend = backend
+        self._starts = starts
         self._plans = plans
         self._register = register
         self._monitor = monitor
         self._observer = observer
+        batch.preload()
         self._mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
         self._starting: dict[str, tuple[Flight, Granted]] = {}
         self._flying: dict[str, Flight] = {}
@@ -91,9 +94,19 @@ class Crew:
         """The GPUs that they are on."""
         return frozenset(uuid for lease in self.leases() for uuid in lease.gpus)
 
-    def unbound(self) -> int:
-        """How many of them the ledger does not limit, for they need nothing."""
-        return sum(not lease.gpus and not lease.cpu_slots for lease in self.leases())
+    def ahead(self) -> int:
+        """How many are made ready ahead of their turn: they hold nothing, and so are in nobody's way."""
+        return sum(_is_unbound(flight.lease) for flight, _ in self._starting.values())
+
+    def may_begin(self, most: int | None, most_unbound: int, *, is_unbound: bool) -> bool:
+        """Whether there may be one more. ``most`` at a time (None: as many as the ledger says), and of those
+        that need nothing ``most_unbound``.
+        """
+        if most is not None and len(self) - self.ahead() >= most:
+            return False
+        flying = [flight.lease for flight in self._flying.values()]
+        flying += [adopted.lease for adopted in self._adopted.values() if adopted.lease is not None]
+        return not is_unbound or sum(map(_is_unbound, flying)) < most_unbound
 
     # -- starting ----------------------------------------------------------------------------------------
 
@@ -114,7 +127,7 @@ class Crew:
                 at=time.time(),
             )
         )  # fmt: skip
-        flight = Flight(state.key, job, self._backend, self._book, self._observer, self._mask)
+        flight = Flight(state.key, job, self._backend, self._starts, self._book, self._observer, self._mask)
         try:
             flight.take_off(granted.held)
         except BaseException:
@@ -122,8 +135,10 @@ class Crew:
             raise
         self._starting[granted.job_id] = flight, granted
 
-    def let_go(self, failed: Callable[[str, SlicerError], None]) -> list[str]:
-        """Let the commands begin whose scopes stand; the keys of their jobs.
+    def let_go(
+        self, most: int | None, most_unbound: int, failed: Callable[[str, SlicerError], None]
+    ) -> list[str]:
+        """Let the commands begin whose scopes stand and whose turn it is; the keys of their jobs.
 
         Only to be called when the register is saved: what is about to begin is on the disk then.
         """
@@ -131,6 +146,8 @@ class Crew:
         for job_id, (flight, granted) in list(self._starting.items()):
             try:
                 if not flight.is_ready():
+                    continue
+                if _is_unbound(flight.lease) and not self.may_begin(most, most_unbound, is_unbound=True):
                     continue
                 faults.point("queue-letting-go")
                 flight.let_go(granted.waited_s)
@@ -160,7 +177,7 @@ class Crew:
 
     def descriptors(self) -> list[int]:
         """What becomes readable when there is news of any of them."""
-        found = [self._backend.descriptor()] if self._starting and self._backend.descriptor() >= 0 else []
+        found = self._starts.descriptors() if self._starting else []
         for flight in self._flying.values():
             found += [flight.pidfd] if flight.was_bereaved else [flight.pidfd, flight.reports]
         found += [flight.pidfd for flight in self._landing.values()]
@@ -305,6 +322,11 @@ class Crew:
             os.unlink(self._register.log_dir.attempt_path(job_id))
         except OSError:
             return  # it is only a small file
+
+
+def _is_unbound(lease: Lease) -> bool:
+    """Whether the ledger does not limit jobs of its kind, for they need nothing."""
+    return not lease.gpus and not lease.cpu_slots
 
 
 class _Followed:

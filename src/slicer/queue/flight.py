@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from slicer.launch import Observer
     from slicer.ledger import HeldLease, Ledger
     from slicer.model import Lease, Usage
+    from slicer.queue.starting import Starts
     from slicer.report import Report
 
 _GPU_DEVICES = "/dev/nvidia"  # NVML, loaded before the fork, goes on using what it has open
@@ -48,7 +49,7 @@ class Flight(Supervisor):
     inner_half = batch.BatchHalf
 
     def __init__(
-        self, key: str, job: Job, backend: BatchBackend, book: Ledger, observer: Observer,
+        self, key: str, job: Job, backend: BatchBackend, starts: Starts, book: Ledger, observer: Observer,
         mask: frozenset[int],
     ) -> None:  # fmt: skip
         super().__init__(job, backend, book, observer, mask)
@@ -59,8 +60,7 @@ class Flight(Supervisor):
         self.started_at = 0.0  # seconds since the epoch; 0.0: the command has not been let go
         self.said: tuple[Report, Usage] | None = None  # how the command ended
         self.was_bereaved = False  # the keeper was killed, and another process sees to its duties
-        self._batch_backend = backend
-        self._token = b""
+        self._starts = starts
         self._started: Started | None = None
 
     # -- taking off --------------------------------------------------------------------------------------
@@ -70,12 +70,11 @@ class Flight(Supervisor):
         self._held = held
         self._began = time.monotonic()
         try:
-            self._batch_backend.prepare()
             self._fork(held.descriptors, self._strangers(held.descriptors))
             self.pidfd = os.pidfd_open(self._keeper)
             faults.point("queue-forked")
             os.write(self._down_write, STARTING)
-            self._token = self._batch_backend.begin(self.job.spec, self._keeper)
+            self._starts.begin(self.job.id, self.job.spec, self._keeper)
         except BaseException:
             self.call_off()
             raise
@@ -86,7 +85,7 @@ class Flight(Supervisor):
         if self.cgroup or self._started is not None:
             return True
         try:
-            found = self._batch_backend.poll(self.job.spec, self._keeper, self._token)
+            found = self._starts.poll(self.job.id)
         except BackendError:
             self.call_off()
             raise
@@ -114,6 +113,7 @@ class Flight(Supervisor):
 
     def call_off(self) -> None:
         """The command will not be started: let the keeper leave, and give the lease back."""
+        self._starts.forget(self.job.id)
         if self._keeper:
             self._say(QUIT)
             os.waitpid(self._keeper, 0)
@@ -210,7 +210,7 @@ class Flight(Supervisor):
 
     def _strangers(self, own: tuple[int, ...]) -> tuple[int, ...]:
         """Our descriptors that a child of this flight must not have: others' leases live as long as they."""
-        kept = {0, 1, 2, *own, self._book.descriptor(), self._batch_backend.descriptor()}
+        kept = {0, 1, 2, *own, self._book.descriptor()}
         return tuple(fd for fd in _open_descriptors() if fd not in kept and not _is_gpu(fd))
 
 

@@ -28,11 +28,13 @@ from slicer.queue.pending import Pending
 from slicer.queue.plans import Plans
 from slicer.queue.register import Register
 from slicer.queue.scene import Scene
+from slicer.queue.starting import starts_for
 from slicer.queue.wakeup import Wakeup
 from slicer.waiting import asleep
 
 if TYPE_CHECKING:
     from slicer.backend import BatchBackend
+    from slicer.launch import Plan
     from slicer.model import Lease
     from slicer.placement import Busy
     from slicer.queue.desk import Granted
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
 
 
 _MOST_KINDS = 32  # of jobs that are asked for at a time: each has a ticket
+_MOST_AHEAD = 4  # jobs that hold nothing, made ready before it is their turn
 _AGAIN_S = 1.0  # how soon to try again what failed for a reason that may pass
 _MOST_TRIES = 3  # of starting a job that systemd refuses
 _USAGE_STEP_MIB = 256  # how much a peak has to grow to be told of
@@ -74,17 +77,21 @@ class Queue:
         self._shower = shower
         self._news: list[Event] = []  # told once the journal has them
         jobs_file.read(options.jobs_file)  # before anything is made in its directory
+        self._backend: BatchBackend = backends.choose(options.backend, os.geteuid())
+        self._backend.prepare()  # where there is no connection, better now than with the first job
+        self._backend.close()
+        self._starts = starts_for(self._backend)
         self._book = launch.open_ledger(environ, self)
         self._plans = Plans(options, environ, self._book)
-        self._backend: BatchBackend = backends.choose(options.backend, os.geteuid())
-        self._backend.prepare()
         self._view = SharedView(self._book.directory.path, self._plans.policy)
         self._view.warn = self.warning
         self.register = Register(options.log_dir, fresh=options.fresh)
         self._file = LiveFile(options.jobs_file, self.register.known_names, self._plans.check)
         idle_mib = self._plans.policy.idle_threshold_mib
         self._monitor = Monitor(self._view, self._book, options.poll_s, idle_mib)
-        self._crew = Crew(self._book, self._backend, self._plans, self.register, self._monitor, self)
+        self._crew = Crew(
+            self._book, self._backend, self._starts, self._plans, self.register, self._monitor, self
+        )
         self._desk = Desk(self._book, self._backend, self._view, options.gpus, exclusive=options.exclusive)
         self._conclusions = Conclusions(
             self.register, options, self._plans.margin_mib, self._largest_mib, self._news.append
@@ -139,6 +146,7 @@ class Queue:
             self._shower.event(Event("warning", time.time(), data={"text": self.register.problem}))
         self._file.close()
         self._view.close()
+        self._starts.close()
         self._backend.close()
         self._book.close()
 
@@ -181,7 +189,7 @@ class Queue:
             if self._has_stalled:
                 self._has_stalled = False
                 self._say("resumed")
-            for key in self._crew.let_go(self._could_not_start):
+            for key in self._crew.let_go(self._options.at_a_time, self._plans.cpus, self._could_not_start):
                 self._has_begun(key)
             self._flush()
         elif not self._has_stalled:
@@ -355,7 +363,7 @@ class Queue:
         self._view.expire()
         kinds: list[Kind] | None = None
         while kinds is None:
-            kinds = self._start_one() if self._has_room() else []
+            kinds = self._start_one()
         self._desk.keep(kinds)
 
     def _start_one(self) -> list[Kind] | None:
@@ -364,8 +372,7 @@ class Queue:
         for kind, entry in self._pending.heads(_MOST_KINDS):
             try:
                 plan = self._plans.plan(entry, kind)
-                is_unbound = not plan.need_gpus and not plan.need_cpu_slots
-                if is_unbound and self._crew.unbound() >= self._plans.cpus:
+                if not self._may_begin(plan):
                     continue
                 granted = self._desk.ask(kind, entry, plan, self._pending.places, self._crew.gpus())
             except (UsageError, ConfigError) as error:
@@ -424,9 +431,14 @@ class Queue:
         left_s = self._not_before - time.monotonic()
         return left_s if left_s > 0 else None
 
-    def _has_room(self) -> bool:
-        most = self._options.at_a_time
-        return most is None or len(self._crew) < most
+    def _may_begin(self, plan: Plan) -> bool:
+        """Whether the job may be made ready: in its turn, or a little ahead of it where it holds nothing."""
+        is_unbound = not plan.need_gpus and not plan.need_cpu_slots
+        if is_unbound and self._crew.ahead() < _MOST_AHEAD:
+            return True
+        return not is_unbound and self._crew.may_begin(
+            self._options.at_a_time, self._plans.cpus, is_unbound=is_unbound
+        )
 
     def _largest_mib(self) -> int:
         allowed = self._desk.allowed()

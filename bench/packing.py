@@ -1,0 +1,297 @@
+"""How well a day of jobs is packed: 1,000 jobs that arrive over 24 h on 8 GPUs, in virtual time, no processes.
+
+Both tools decide with their own code: slicer as its queue asks the ledger (one ticket for each kind of job, see
+``slicer.queue.desk``), at every event and at once; gpusched by its ``find_allocation`` over all that is pending, every
+5 s. A poll at which nothing has changed decides what the one before did, and is left out. Jobs use what they declare, and
+what decisions cost is not counted. Deterministic. Standard library, slicer and gpusched only.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from statistics import mean, median, quantiles
+from typing import Any, Protocol
+
+from slicer import placement
+from slicer.model import Lease, Request
+from slicer.placement import Device, Policy
+from slicer.queue.model import Attributes, Entry, JobState
+from slicer.queue.pending import Kind, Pending
+from slicer.record import replace
+
+PEERS = Path("/src/build/bench-peers")
+GPUS, JOBS, TOTAL_MIB = 8, 1000, 80 * 1024
+DAY_S = 86_400.0
+MARGIN_MIB = 512  # both tools' default
+POLL_S = 5.0  # gpusched's default
+MOST_KINDS = 32  # that the queue asks for at a time
+LOADS = {"A busy day": 0.80, "An overfull day": 1.05}  # declared memory x time, to what the GPUs have in 24 h
+SEEDS = range(1, 11)
+TOOLS = ("slicer queue", "gpusched 0.4.0")
+# GiB that one-GPU jobs declare, and how common each is; larger jobs are not small ones.
+_SMALL = {2: 6, 4: 10, 6: 8, 8: 14, 10: 8, 12: 8, 16: 12, 20: 8, 24: 10, 32: 6, 40: 5, 48: 4, 64: 3, 70: 4}
+_LARGE = {16: 2, 24: 3, 32: 3, 40: 3, 64: 2, 70: 3}
+_WIDTHS = {1: 88, 2: 8, 4: 4}  # GPUs of a job
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job of the day. ``vram_mib`` on each of its GPUs."""
+
+    number: int
+    arrives_s: float
+    lasts_s: float
+    gpus: int
+    vram_mib: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """A job on its GPUs, from 0 to 7."""
+
+    job: Job
+    gpus: tuple[int, ...]
+    since_s: float
+
+
+class Tool(Protocol):
+    """Decides which jobs start where."""
+
+    def looks_at(self, event_s: float) -> float:
+        """When it takes notice of what happens at a time."""
+
+    def add(self, jobs: Iterable[Job]) -> None:
+        """These have been appended to the file."""
+
+    def start(self, running: Mapping[int, Run], now_s: float) -> list[Run]:
+        """What starts now."""
+
+
+def day(seed: int, load: float) -> list[Job]:
+    """The jobs in the order of their arrival; most come around 14 h, and few of them are long."""
+    random = Random(seed)
+    arrivals = sorted(random.triangular(0, 24, 14) * 3600 for _ in range(JOBS))
+    widths = random.choices(list(_WIDTHS), list(_WIDTHS.values()), k=JOBS)
+    sizes = [_SMALL if width == 1 else _LARGE for width in widths]
+    gib = [random.choices(list(each), list(each.values()))[0] for each in sizes]
+    lasts = [min(max(random.lognormvariate(0, 1.2), 0.02), 12.0) for _ in range(JOBS)]
+    area = sum(w * g * long for w, g, long in zip(widths, gib, lasts, strict=True))
+    scale_s = load * GPUS * (TOTAL_MIB / 1024) * DAY_S / area
+    made = zip(arrivals, lasts, widths, gib, strict=True)
+    return [Job(n, at, long * scale_s, w, g * 1024) for n, (at, long, w, g) in enumerate(made)]
+
+
+def starts(jobs: list[Job], tool: Tool) -> dict[int, float]:
+    """When each job starts, in seconds since the day began."""
+    running: dict[int, Run] = {}
+    began: dict[int, float] = {}
+    coming = jobs[:]
+    while coming or running:
+        events = [run.since_s + run.job.lasts_s for run in running.values()]
+        now_s = tool.looks_at(min([*events, *(job.arrives_s for job in coming[:1])]))
+        arrived = [job for job in coming if job.arrives_s <= now_s]
+        del coming[: len(arrived)]
+        running = {n: run for n, run in running.items() if run.since_s + run.job.lasts_s > now_s}
+        if arrived:
+            tool.add(arrived)
+        for run in tool.start(running, now_s):
+            running[run.job.number] = run
+            began[run.job.number] = now_s
+    if len(began) < len(jobs):
+        raise AssertionError(f"{len(jobs) - len(began)} jobs were never started")
+    return began
+
+
+# -- slicer --------------------------------------------------------------------------------------------------
+
+_UUIDS = tuple(f"GPU-{place}" for place in range(GPUS))
+_LEASE = Lease(
+    job="", name="", command="", pid=1, pid_start=1, keeper=2, boot_id="b", uid=1000, backend="systemd",
+    manager="system", unit="", cgroup="", gpus=(), vram_mib=None, vram_peak_mib=(), cpu_slots=0, priority=0, forced=0,
+    since_s=0.0, expect_s=None,
+)  # fmt: skip
+
+
+class Slicer:
+    """As ``slicer.queue.loop`` and ``desk`` do it: the first job of each kind has a ticket."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._jobs: dict[str, Job] = {}
+        self._entries: list[Entry] = []
+        self._states: dict[str, JobState] = {}
+        self._pending = Pending((), self._states)
+        self._asks: dict[Kind, Request] = {}
+
+    def looks_at(self, event_s: float) -> float:
+        return event_s
+
+    def add(self, jobs: Iterable[Job]) -> None:
+        for job in jobs:
+            key, said = f"{job.number:012x}", Attributes(vram_mib=job.vram_mib, gpus=job.gpus)
+            self._jobs[key] = job
+            self._states[key] = JobState(key, job.number, "")
+            self._entries.append(Entry(job.number + 1, key, "", said))
+        self._pending = Pending(self._entries, self._states)
+
+    def start(self, running: Mapping[int, Run], now_s: float) -> list[Run]:
+        leases = tuple(_lease(run) for run in running.values())
+        begun: list[Run] = []
+        while True:
+            self._ask(now_s)
+            queue = sorted(self._asks.values(), key=lambda each: (each.arrived_s, each.job))
+            grants = placement.decide(queue, _devices(leases), leases, self._policy, now_s).grants
+            granted = next(((kind, ask) for kind, ask in self._asks.items() if ask.job in grants), None)
+            if granted is None:
+                return begun
+            kind, ask = granted
+            run = Run(self._jobs[ask.job], tuple(map(_UUIDS.index, grants[ask.job])), now_s)
+            leases = (*leases, _lease(run))
+            begun.append(run)
+            self._states[ask.job].status = "running"
+            self._pending.take(ask.job)
+            del self._asks[kind]
+
+    def _ask(self, now_s: float) -> None:
+        """A ticket for the first job of each kind, in the file's order."""
+        heads = self._pending.heads(MOST_KINDS)
+        known, self._asks = self._asks, {}
+        places = self._pending.places
+        for kind, entry in heads:
+            if kind not in known:
+                after = [ask.arrived_s for ask in known.values() if places[ask.job] > places[entry.key]]
+                arrived_s = min(after) - 1e-6 if after else now_s
+                known[kind] = Request(
+                    job=entry.key, priority=0, arrived_s=arrived_s, gpus=kind.gpus or 1, gpu_choice=(),
+                    vram_mib=kind.vram_mib, margin_mib=MARGIN_MIB, cpu_slots=0, cpu_limit=1,
+                )  # fmt: skip
+            self._asks[kind] = known[kind]
+
+
+def _lease(run: Run) -> Lease:
+    job = run.job
+    return replace(
+        _LEASE, job=f"{job.number:012x}", gpus=tuple(_UUIDS[place] for place in run.gpus), vram_mib=job.vram_mib,
+        vram_peak_mib=(job.vram_mib,) * job.gpus, since_s=run.since_s,
+    )  # fmt: skip
+
+
+def _devices(leases: tuple[Lease, ...]) -> tuple[Device, ...]:
+    used: dict[str, dict[str, int]] = {uuid: {} for uuid in _UUIDS}
+    for lease in leases:
+        for uuid in lease.gpus:
+            used[uuid][lease.job] = lease.vram_mib or 0
+    return tuple(Device(uuid, TOTAL_MIB, sum(by.values()), by, 0, ()) for uuid, by in used.items())
+
+
+# -- gpusched ------------------------------------------------------------------------------------------------
+
+
+class Gpusched:
+    """As its scheduler does it: at each poll, all that is pending is tried in the file's order."""
+
+    def __init__(self) -> None:
+        """Raises ImportError where it is not installed."""
+        if PEERS.is_dir():
+            sys.path.append(str(PEERS))
+        from gpusched import allocation, backend, jobspec
+
+        self._allocation, self._backend, self._jobspec = allocation, backend, jobspec
+        self._pending: list[tuple[Job, Any]] = []
+
+    def looks_at(self, event_s: float) -> float:
+        return math.ceil(event_s / POLL_S) * POLL_S
+
+    def add(self, jobs: Iterable[Job]) -> None:
+        for job in jobs:
+            line = f"[vram={job.vram_mib} gpus={job.gpus}] true"
+            self._pending.append((job, self._jobspec.parse_line(line, job.number + 1, job.number)))
+
+    def start(self, running: Mapping[int, Run], now_s: float) -> list[Run]:
+        used = dict.fromkeys(range(GPUS), 0)
+        for run in running.values():
+            for gpu in run.gpus:
+                used[gpu] += run.job.vram_mib
+        snapshot = self._backend.GpuSnapshot(
+            gpus={gpu: self._backend.GpuStat(gpu, TOTAL_MIB, mib) for gpu, mib in used.items()}
+        )
+        occupants = [self._occupant(run, is_new=False) for run in running.values()]
+        options = self._allocation.AllocOptions()
+        external = dict.fromkeys(range(GPUS), 0)
+        begun, blocked = [], []
+        for job, spec in self._pending:
+            gpus = self._allocation.find_allocation(
+                spec, snapshot, occupants, set(range(GPUS)), options, external
+            )
+            if gpus is None:
+                blocked.append((job, spec))
+                continue
+            begun.append(Run(job, tuple(gpus), now_s))
+            occupants.append(self._occupant(begun[-1], is_new=True))
+        self._pending = blocked
+        return begun
+
+    def _occupant(self, run: Run, *, is_new: bool) -> Any:
+        use = {} if is_new else dict.fromkeys(run.gpus, run.job.vram_mib)
+        return self._allocation.Occupant(run.gpus, run.job.vram_mib, use, use)
+
+
+# -- the figures ---------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Found:
+    """Hours and minutes of one day by one tool."""
+
+    makespan_h: float
+    mean_min: float
+    p95_min: float
+    longest_min: float
+    longest_wide_min: float  # of the jobs that want 4 GPUs
+    mean_wide_min: float = field(default=0.0)
+
+
+def figures_of(jobs: list[Job], began: Mapping[int, float]) -> Found:
+    waits = [(began[job.number] - job.arrives_s) / 60 for job in jobs]
+    wide = [wait for wait, job in zip(waits, jobs, strict=True) if job.gpus == 4]
+    makespan_h = max(began[job.number] + job.lasts_s for job in jobs) / 3600
+    p95 = quantiles(waits, n=20)[-1]
+    return Found(makespan_h, mean(waits), p95, max(waits), max(wide), mean(wide))
+
+
+def bound_h(jobs: list[Job]) -> float:
+    """Hours that no schedule can beat: what arrives from a moment on must be done after it.
+
+    By memory x time; by GPU x time of the jobs that cannot share a GPU with one another, for they take more than
+    half of it; and by each job's own length.
+    """
+    least = max(job.arrives_s + job.lasts_s for job in jobs)
+    memory = alone = 0.0
+    for job in reversed(jobs):
+        memory += job.gpus * job.lasts_s * job.vram_mib / (GPUS * TOTAL_MIB)
+        alone += job.gpus * job.lasts_s / GPUS if job.vram_mib * 2 > TOTAL_MIB else 0.0
+        least = max(least, job.arrives_s + max(memory, alone))
+    return least / 3600
+
+
+def measure() -> dict[str, Any]:
+    """By load: the figures of each tool for each of the days, and the bounds; or why there are none."""
+    found: dict[str, Any] = {}
+    try:
+        Gpusched()
+    except ImportError as error:
+        return {"missing": f"gpusched could not be imported: {error}"}
+    for name, load in LOADS.items():
+        days = [day(seed, load) for seed in SEEDS]
+        found[name] = {
+            "load": load,
+            "bound_h": [bound_h(jobs) for jobs in days],
+            TOOLS[0]: [vars(figures_of(jobs, starts(jobs, Slicer(Policy())))) for jobs in days],
+            TOOLS[1]: [vars(figures_of(jobs, starts(jobs, Gpusched()))) for jobs in days],
+        }
+    return found

@@ -1,0 +1,141 @@
+"""``slicer queue`` as a test's user starts it, and what it tells with ``--json``."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from slicer import history
+from slicer.model import Outcome
+from tests.systemd.helpers import processes, systemctl
+from tests.systemd.helpers.jobs import SYSTEM_HISTORY, Done, Gate, Job, Slicer
+from tests.systemd.helpers.waiting import DEADLINE_S, wait_until
+
+Told = dict[str, Any]
+
+
+@contextmanager
+def wide_open(gate: Gate) -> Iterator[None]:
+    """Whoever comes to the gate goes through, however many and whenever."""
+    fd = os.open(gate.path, os.O_RDWR)
+    try:
+        yield
+    finally:
+        os.close(fd)
+
+
+class Queue(Job):
+    """A running ``slicer queue``."""
+
+    def events(self, kind: str, no: int | None = None) -> list[Told]:
+        """The events of a kind so far, of one job or of all."""
+        whole = [line for line in self.stdout.splitlines(keepends=True) if line.endswith("\n")]
+        told = [json.loads(line) for line in whole]
+        return [each for each in told if each["event"] == kind and (no is None or each["job"]["no"] == no)]
+
+    def told(self, kind: str, no: int | None = None, times: int = 1, deadline_s: float = DEADLINE_S) -> Told:
+        """Wait until it has told of this so often; the last one."""
+
+        def find() -> Told | None:
+            found = self.events(kind, no)
+            return found[times - 1] if len(found) >= times else None
+
+        try:
+            return wait_until(f"{times} x {kind!r} of job {no}", find, deadline_s)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; it said {self.stdout!r} and {self.stderr!r}") from None
+
+    def crash(self) -> None:
+        """kill -9."""
+        self.kill(signal.SIGKILL)
+        self.popen.wait()
+
+
+class Queues:
+    """Starts queues of one jobs file, ``jobs.txt``, in the directory of a test's `slicer`."""
+
+    def __init__(self, slicer: Slicer, via: tuple[str, ...] = (), name: str = "jobs") -> None:
+        self._slicer = slicer
+        self._via = via
+        self._made = 0
+        self.name = name
+        self.file = slicer.path(f"{name}.txt")
+        self.log_dir = slicer.path(f"{name}.logs")
+
+    def write(self, *lines: str) -> None:
+        self.file.write_text("".join(f"{line}\n" for line in lines))
+
+    def start(self, *options: str, env: Mapping[str, str] | None = None) -> Queue:
+        """``slicer queue jobs.txt --json OPTIONS``, in a session of its own."""
+        self._made += 1
+        base = self._slicer.path(f"{self.name}-{self._made}")
+        command = ("slicer", "queue", str(self.file), "--json", "--log-dir", str(self.log_dir), *options)
+        with base.with_suffix(".out").open("wb") as out, base.with_suffix(".err").open("wb") as err:
+            popen = subprocess.Popen(
+                [*self._via, *command], env=self._slicer.environ(**(env or {})), stdin=subprocess.DEVNULL,
+                stdout=out, stderr=err, start_new_session=True, cwd=self._slicer.directory,
+            )  # fmt: skip
+        queue = Queue(popen, base, self._slicer.ledger)
+        self._slicer.jobs.append(queue)
+        return queue
+
+    def run(self, *options: str, env: Mapping[str, str] | None = None, deadline_s: float = DEADLINE_S) -> Done:
+        """A queue from start to end."""
+        return self.start(*options, env=env).end(deadline_s)
+
+    def journal(self, event: str) -> list[Told]:
+        """The records of one kind in the queue's own journal."""
+        lines = (self.log_dir / "journal.jsonl").read_text().splitlines()
+        return [record for record in map(json.loads, lines) if record["event"] == event]
+
+    def job_id(self, no: int, attempt: int = 1) -> str:
+        """The id of an attempt, once it is in the journal."""
+
+        def find() -> str | None:
+            if not (self.log_dir / "journal.jsonl").exists():
+                return None
+            keys = [record["key"] for record in self.journal("seen") if record["no"] == no]
+            begun = [record for record in self.journal("begun") if record["key"] in keys]
+            return next((record["job"] for record in begun if record["attempts"] == attempt), None)
+
+        return wait_until(f"attempt {attempt} of job {no}", find)
+
+    def scope(self, no: int, attempt: int = 1) -> str:
+        return f"slicer-{self.job_id(no, attempt)}.scope"
+
+    def log(self, no: int, attempt: int = 1) -> str:
+        name = f"job{no:04d}.log" if attempt == 1 else f"job{no:04d}.{attempt}.log"
+        return (self.log_dir / name).read_text(errors="replace")
+
+    def exit_codes(self) -> dict[int, int]:
+        """Of the jobs that have ended, by their numbers; each has ended once."""
+        numbers = {record["key"]: record["no"] for record in self.journal("seen")}
+        ended = self.journal("ended")
+        assert len(ended) == len({record["key"] for record in ended}), ended
+        return {numbers[record["key"]]: record["exit_code"] for record in ended}
+
+    def outcomes(self, path: str = SYSTEM_HISTORY) -> list[Outcome]:
+        """What history has of this queue's attempts, in the order in which they began."""
+        ids = [record["job"] for record in self.journal("begun")]
+        return [outcome for job in ids for outcome in history.read(path, job=job)]
+
+
+def cgroup_of(unit: str, prefix: tuple[str, ...] = ("systemctl",)) -> str:
+    """Its control group; "" when it has none."""
+    return systemctl.show(unit, "ControlGroup", prefix=prefix)["ControlGroup"]
+
+
+def is_gone(unit: str, prefix: tuple[str, ...] = ("systemctl",)) -> bool:
+    return unit not in systemctl.scopes(prefix)
+
+
+def no_process_says(text: str) -> bool:
+    """Whether nobody runs whose command line has this text."""
+    wanted = text.encode()
+    return not any(wanted in processes.read(pid, "cmdline") for pid in processes.pids() if pid != os.getpid())

@@ -1,0 +1,209 @@
+"""Queues of ordinary users: in their own managers, and with others in one ledger."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.systemd.helpers import processes, systemctl
+from tests.systemd.helpers.jobs import SYSTEM_LEDGER, Slicer, leases, tickets
+from tests.systemd.helpers.queues import Queues, cgroup_of, is_gone, wide_open
+from tests.systemd.helpers.users import User, lingering, sharing
+from tests.systemd.helpers.waiting import wait_until
+
+pytest_plugins = ["tests.systemd.helpers.fixtures"]
+pytestmark = pytest.mark.systemd
+
+SIM = ("--sim", "2", "--poll", "0.1")
+SIM_NAME = "sim-2x24G"
+
+
+@pytest.fixture(scope="module")
+def alice() -> Iterator[User]:
+    yield from lingering("alice")
+
+
+@pytest.fixture(scope="module")
+def bob() -> Iterator[User]:
+    yield from lingering("bob")
+
+
+@pytest.fixture
+def group(alice: User, bob: User) -> Iterator[None]:
+    """Alice and bob share the system's ledger."""
+    yield from sharing("alice", "bob")
+    shutil.rmtree(f"{SYSTEM_LEDGER}/{SIM_NAME}", ignore_errors=True)
+
+
+@pytest.fixture
+def slicer(public_slicer: Slicer) -> Slicer:
+    return public_slicer
+
+
+@pytest.fixture
+def queues(slicer: Slicer, alice: User) -> Iterator[Queues]:
+    """Alice's."""
+    yield Queues(slicer, alice.via, "alice")
+    wait_until("no scope of hers", lambda: not systemctl.scopes(alice.systemctl))
+    for ledger in (alice.ledger, f"{alice.ledger}/{SIM_NAME}"):
+        wait_until(f"{ledger} is empty", lambda ledger=ledger: not leases(ledger) and not tickets(ledger))  # type: ignore[misc]
+
+
+# -- a manager of one's own -----------------------------------------------------------------------------------
+
+
+@pytest.mark.core
+def test_a_users_jobs_are_scopes_of_her_own_manager(slicer: Slicer, alice: User, queues: Queues) -> None:  # K1
+    gate = slicer.gate()
+    queues.write(f"[vram=6G name=train timeout=90s] id -un; : < {gate}", f"[profile=light] : < {gate}")
+    queue = queues.start(*SIM)
+    queue.told("started", 1)
+    queue.told("started", 2)
+    shown = systemctl.show(queues.scope(1), "Slice", "Description", "RuntimeMaxUSec", prefix=alice.systemctl)
+    assert shown.pop("Description").startswith("train: /bin/sh -c 'id -un; ")
+    assert shown == {"Slice": "gpu.slice", "RuntimeMaxUSec": "1min 30s"}
+    assert systemctl.show(queues.scope(2), "Slice", prefix=alice.systemctl) == {"Slice": "cpu.slice"}
+    assert f"/user@{alice.uid}.service/gpu.slice/" in cgroup_of(queues.scope(1), alice.systemctl)
+    assert not systemctl.scopes()  # none of root's
+    with wide_open(gate):
+        assert queue.end().code == 0
+    assert queues.log(1) == "alice\n"
+    assert (queues.log_dir / "journal.jsonl").stat().st_uid == alice.uid
+    assert [outcome.manager for outcome in queues.outcomes(alice.history)] == ["user", "user"]
+
+
+@pytest.mark.core
+def test_a_users_jobs_survive_her_queue_and_are_adopted(
+    slicer: Slicer, alice: User, queues: Queues
+) -> None:  # E7, E13
+    ran, gates = slicer.path("ran"), (slicer.gate(), slicer.gate())
+    numbers = range(1, 9)
+    queues.write(*(f"[vram=1G] echo {n} >> {ran}; : < {gates[n % 2]}; exit {n % 5}" for n in numbers))
+    queue = queues.start(*SIM)
+    queue.told("started", times=8)
+    queue.crash()
+    with wide_open(gates[0]):
+        wait_until("four are left", lambda: len(systemctl.scopes(alice.systemctl)) == 4)
+    queue = queues.start(*SIM)
+    queue.told("adopted", times=4)
+    with wide_open(gates[1]):
+        assert queue.end().code == 4
+    assert sorted(map(int, ran.read_text().split())) == list(numbers)
+    assert queues.exit_codes() == {n: n % 5 for n in numbers}
+    assert [outcome.exit_code for outcome in queues.outcomes(alice.history)] == [n % 5 for n in numbers]
+
+
+@pytest.mark.core
+def test_a_user_stops_a_job_of_hers_by_its_scope(slicer: Slicer, alice: User, queues: Queues) -> None:  # K6
+    gate = slicer.gate()
+    queues.write(f"[vram=1G] : < {gate}", "echo second")
+    queue = queues.start(*SIM, "-j", "1")
+    queue.told("started", 1)
+    systemctl.output(*alice.systemctl, "stop", queues.scope(1))
+    assert queue.end().code == 143
+    assert queue.told("finished", 1)["job"]["reason"] == "stopped"
+    assert queue.told("finished", 2)["job"]["status"] == "ok"
+
+
+def test_a_queue_dead_or_alive_a_users_timeout_holds(slicer: Slicer, alice: User, queues: Queues) -> None:  # E10
+    gate = slicer.gate()
+    queues.write(f"[vram=1G timeout=1s] : < {gate}")
+    queue = queues.start(*SIM)
+    queue.told("started", 1)
+    unit = queues.scope(1)
+    queue.crash()
+    wait_until("its scope is gone", partial(is_gone, unit, alice.systemctl))
+    assert queues.run(*SIM).code == 124
+
+
+def test_when_the_manager_stops_with_the_session_the_jobs_end_and_it_is_known_how(
+    slicer: Slicer, alice: User, queues: Queues
+) -> None:  # E7: as after a logout without linger
+    ran, gate = slicer.path("ran"), slicer.gate()
+    queues.write(f"[vram=1G] echo once >> {ran}; : < {gate}")
+    queue = queues.start(*SIM)
+    queue.told("started", 1)
+    systemctl.output("systemctl", "stop", f"user@{alice.uid}.service")
+    done = queue.end()
+    assert done.code == 143
+    assert queue.told("finished", 1)["job"]["reason"] == "stopped"
+    assert "Traceback" not in done.stderr
+    systemctl.output("systemctl", "start", f"user@{alice.uid}.service")
+    assert queues.run(*SIM).code == 143  # it is done, and remembered
+    assert ran.read_text() == "once\n"
+
+
+# -- one ledger for all ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("what", ["CPU slot", "GPU"])
+def test_queues_of_two_users_and_a_run_of_root_exclude_each_other(
+    slicer: Slicer, alice: User, bob: User, group: None, queues: Queues, what: str
+) -> None:  # A1, E13, K2
+    bobs = Queues(slicer, bob.via, "bob")
+    inside = slicer.path("inside")
+    alone = f"mkdir {inside} && sleep 0.05 && rmdir {inside}"
+    bracket = "[profile=heavy] " if what == "CPU slot" else ""
+    for each in (queues, bobs):
+        each.write(*(f"{bracket}{alone}; # {n}" for n in range(4)))
+    only = ("--gpus", "0") if what == "GPU" else ()
+    options = ("-p", "heavy") if what == "CPU slot" else ("-p", "gpu", "--gpu", "0")
+    slicer.directory.chmod(0o777)
+    running = [each.start(*SIM, *only) for each in (queues, bobs)]
+    runs = [
+        slicer.start(*options, "--", "sh", "-c", alone, env={"SLICER_SIM": "2x24G"}, via=via)
+        for via in ((), alice.via, bob.via)
+    ]
+    assert [job.end().code for job in (*running, *runs)] == [0] * 5
+    assert not inside.exists()
+    shared = Path(SYSTEM_LEDGER, SIM_NAME)
+    wait_until("nobody holds or waits", lambda: not leases(str(shared)) and not tickets(str(shared)))
+
+
+@pytest.mark.core
+def test_a_users_vram_is_seen_by_another_users_queue(
+    slicer: Slicer, alice: User, bob: User, group: None, queues: Queues
+) -> None:  # A1, E3, X2
+    gate = slicer.gate()
+    hold = "slicer simjob --vram 10G --ramp 0 --hold infinity"
+    queues.write(f"[vram=8G] {hold} --fork-away; : < {gate}")
+    queue = queues.start("--sim", "1", "--poll", "0.1")
+    assert queue.told("exceeds", 1)["used_mib"] == 10 << 10
+    # 11 of 24 GiB count as taken: the declaration is exceeded, and what is used may spike.
+    bobs = Queues(slicer, bob.via, "bob")
+    bobs.write("[vram=13G] echo fits not", "[vram=12G] echo fits")
+    other = bobs.start("--sim", "1", "--poll", "0.1")
+    other.told("finished", 2)
+    assert not other.events("started", 1)
+    with wide_open(gate):
+        assert queue.end().code == 0
+    assert other.end().code == 0
+    assert bobs.log(1) == "fits not\n"
+    shutil.rmtree(f"{SYSTEM_LEDGER}/sim-1x24G", ignore_errors=True)
+
+
+@pytest.mark.core
+def test_a_member_killed_with_all_that_is_hers_leaves_the_gpu_to_another(
+    slicer: Slicer, alice: User, bob: User, group: None, queues: Queues
+) -> None:  # A2, E13
+    gate = slicer.gate()
+    queues.write(f": < {gate}")
+    queue = queues.start(*SIM, "--gpus", "0")
+    queue.told("started", 1)
+    bobs = Queues(slicer, bob.via, "bob")
+    bobs.write("echo bobs")
+    other = bobs.start(*SIM, "--gpus", "0")
+    wait_until("bob waits", lambda: tickets(f"{SYSTEM_LEDGER}/{SIM_NAME}"))
+    unit = queues.scope(1)
+    inside = processes.in_cgroup(cgroup_of(unit, alice.systemctl))
+    assert inside
+    queue.crash()
+    assert not other.events("started")
+    systemctl.output(*alice.systemctl, "kill", "--signal=KILL", unit)
+    assert other.end().code == 0
+    assert bobs.log(1) == "bobs\n"
