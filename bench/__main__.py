@@ -1,6 +1,6 @@
 """``make bench``: slicer beside its peers, in one run, in the namespace machine.
 
-``python -m bench [launch|handoff|memory|decision …]`` measures what is named, by default all of it.
+``python -m bench [launch|handoff|memory|decision|queue|packing …]`` measures what is named, by default all of it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from tests.machines.namespace import NamespaceMachine
 
 RESULTS = Path(__file__).parent / "results"
 PYTHON = "/opt/slicer/bin/python"
-INSIDE = ("launch", "handoff", "decision")
+INSIDE = ("launch", "handoff", "decision", "queue", "packing")
 """What `bench.inside` measures; the rest is measured from here."""
 SECTIONS = (*INSIDE, "memory")
+WITH_PEERS = {"handoff", "queue", "packing"}
 QUIET_FOR_S = 10
+BUSY_FOR_S = 5
 LIMIT_S = 3600.0
 
 
@@ -51,6 +53,18 @@ def waiters(machine: Machine) -> dict[str, dict[str, dict[str, int]]]:
     return found
 
 
+def queue_jobs(machine: Machine) -> dict[str, dict[str, list[dict[str, int]]]]:
+    """KiB of the keepers of a queue's jobs, and of the queue, by how many jobs run."""
+    found: dict[str, dict[str, list[dict[str, int]]]] = {}
+    for number in (1, 10, 50):
+        command = ["sh", "bench/queue_memory.sh", str(number), str(BUSY_FOR_S)]
+        at = found[str(number)] = {"keeper": [], "queue": []}
+        for line in run(machine, command).checked().stdout.splitlines():
+            process, pss, private = line.split()
+            at[process].append({"pss": int(pss), "private": int(private)})
+    return found
+
+
 def measure(machine: Machine, sections: Sequence[str]) -> dict[str, Any]:
     """The figures of the sections."""
     inside = [section for section in INSIDE if section in sections]
@@ -60,7 +74,18 @@ def measure(machine: Machine, sections: Sequence[str]) -> dict[str, Any]:
     if "memory" in sections:
         figures["memory"] = supervisors(machine)
         figures["waiting"] = {"seconds": QUIET_FOR_S, "processes": waiters(machine)}
+    if "queue" in sections:
+        figures["queue"]["memory"] = queue_jobs(machine)
     return figures
+
+
+def _note_absent(figures: dict[str, Any], absent: str) -> None:
+    """Say of the peers that could not be installed why there are no figures of them."""
+    for found in (figures.get("handoff"), figures.get("queue", {}).get("plain")):
+        if found is not None:
+            missing = found["missing"]
+            ours = [name for name in missing if name.startswith(("gq-local", "gpusched"))]
+            missing.update(dict.fromkeys(ours, f"could not be installed: {absent}"))
 
 
 def main(argv: Sequence[str]) -> int:
@@ -73,7 +98,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         host.install_packages({**host.BUILD_TOOLS, **host.NAMESPACE_TOOLS})
         suite = recipe.SUITES["trixie"]
-        absent = peers.install(suite) if "handoff" in sections else ""
+        absent = peers.install(suite) if WITH_PEERS & set(sections) else ""
         with NamespaceMachine(suite) as machine:
             print(f"measuring {', '.join(sections)}: minutes …", file=sys.stderr)
             figures = measure(machine, sections)
@@ -81,9 +106,7 @@ def main(argv: Sequence[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     if absent:
-        missing = figures["handoff"]["missing"]
-        ours = [name for name in missing if name.startswith(("gq-local", "gpusched"))]
-        missing.update(dict.fromkeys(ours, f"could not be installed: {absent}"))
+        _note_absent(figures, absent)
     RESULTS.mkdir(exist_ok=True)
     name = "latest" if set(sections) == set(SECTIONS) else "-".join(sections)
     (RESULTS / f"{name}.json").write_text(json.dumps(figures, indent=2) + "\n")

@@ -76,7 +76,7 @@ def handoffs_ms(tool: Tool, waiters: int, hold_ms: int, wanted: int | None = Non
         finally:
             os.close(writer)
         _wait_for_lines(log, 1 + wanted, tool)
-    return _gaps_ms(log.read_text())[:wanted]
+    return gaps_ms(log.read_text())[:wanted]
 
 
 @contextmanager
@@ -88,7 +88,8 @@ def _used(tool: Tool, directory: Path) -> Iterator[None]:
         tool.end()
 
 
-def _gaps_ms(text: str) -> list[float]:
+def gaps_ms(text: str) -> list[float]:
+    """From each job's end to the next one's start, out of their log. Raises Stuck when two ran at once."""
     runs = sorted((int(start), int(end)) for _, start, end in (line.split() for line in text.splitlines()))
     gaps = [(later[0] - earlier[1]) / 1e6 for earlier, later in pairwise(runs)]
     if any(gap < 0 for gap in gaps):

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bench import handoff
+from bench import handoff, queue
 from bench.tools import LIMITS
 
 LAUNCHES = {
@@ -80,10 +80,19 @@ def decision() -> dict[str, Any]:
     return decision.measure()
 
 
+def packing() -> dict[str, Any]:
+    """A day of jobs, packed in virtual time."""
+    from bench import packing as days  # as decision
+
+    return days.measure()
+
+
 SECTIONS: dict[str, Callable[[], dict[str, Any]]] = {
     "launch": launch,
     "handoff": handoff.measure,
     "decision": decision,
+    "queue": queue.measure,
+    "packing": packing,
 }
 
 

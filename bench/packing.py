@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from statistics import mean, median, quantiles
+from statistics import mean, quantiles
 from typing import Any, Protocol
 
 from slicer import placement
@@ -30,8 +30,8 @@ DAY_S = 86_400.0
 MARGIN_MIB = 512  # both tools' default
 POLL_S = 5.0  # gpusched's default
 MOST_KINDS = 32  # that the queue asks for at a time
-LOADS = {"A busy day": 0.80, "An overfull day": 1.05}  # declared memory x time, to what the GPUs have in 24 h
-SEEDS = range(1, 11)
+LOADS = {"a busy day": 0.80, "an overfull day": 1.05}  # declared memory x time, to what the GPUs have in 24 h
+SEEDS = range(1, 6)
 TOOLS = ("slicer queue", "gpusched 0.4.0")
 # GiB that one-GPU jobs declare, and how common each is; larger jobs are not small ones.
 _SMALL = {2: 6, 4: 10, 6: 8, 8: 14, 10: 8, 12: 8, 16: 12, 20: 8, 24: 10, 32: 6, 40: 5, 48: 4, 64: 3, 70: 4}
@@ -197,7 +197,7 @@ class Gpusched:
 
     def __init__(self) -> None:
         """Raises ImportError where it is not installed."""
-        if PEERS.is_dir():
+        if PEERS.is_dir() and str(PEERS) not in sys.path:
             sys.path.append(str(PEERS))
         from gpusched import allocation, backend, jobspec
 
@@ -252,8 +252,8 @@ class Found:
     mean_min: float
     p95_min: float
     longest_min: float
-    longest_wide_min: float  # of the jobs that want 4 GPUs
-    mean_wide_min: float = field(default=0.0)
+    mean_wide_min: float  # of the jobs that want 4 GPUs
+    longest_wide_min: float
 
 
 def figures_of(jobs: list[Job], began: Mapping[int, float]) -> Found:
@@ -261,7 +261,7 @@ def figures_of(jobs: list[Job], began: Mapping[int, float]) -> Found:
     wide = [wait for wait, job in zip(waits, jobs, strict=True) if job.gpus == 4]
     makespan_h = max(began[job.number] + job.lasts_s for job in jobs) / 3600
     p95 = quantiles(waits, n=20)[-1]
-    return Found(makespan_h, mean(waits), p95, max(waits), max(wide), mean(wide))
+    return Found(makespan_h, mean(waits), p95, max(waits), mean(wide), max(wide))
 
 
 def bound_h(jobs: list[Job]) -> float:
@@ -295,3 +295,44 @@ def measure() -> dict[str, Any]:
             TOOLS[1]: [vars(figures_of(jobs, starts(jobs, Gpusched()))) for jobs in days],
         }
     return found
+
+
+def table(figures: dict[str, Any]) -> str:
+    """The figures as Markdown."""
+    title = f"### {JOBS:,} jobs that arrive over a day on {GPUS} GPUs of {TOTAL_MIB >> 10} GiB"
+    if "missing" in figures:
+        return f"{title}\n\nNot measured: {figures['missing']}."
+    return "\n\n".join([title, *(_of_load(name, found) for name, found in figures.items())])
+
+
+def _of_load(name: str, found: dict[str, Any]) -> str:
+    days = len(found["bound_h"])
+    rows = [
+        f"{name.capitalize()}: declared memory x time is {found['load']:.0%} of what the GPUs have in 24 h. Means of "
+        f"{days} days; waiting in minutes.",
+        "",
+        "| | makespan h | to the bound | mean wait | p95 | longest | 4 GPUs: mean | longest |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    bound = mean(found["bound_h"])
+    means = {}
+    for tool in TOOLS:
+        at = means[tool] = {what: mean(day[what] for day in found[tool]) for what in found[tool][0]}
+        waits = [at[f"{what}_min"] for what in ("mean", "p95", "longest", "mean_wide", "longest_wide")]
+        cells = " | ".join(f"{wait:.0f}" for wait in waits)
+        rows.append(f"| {tool} | {at['makespan_h']:.1f} | {at['makespan_h'] / bound:.2f} | {cells} |")
+    rows.append(f"| lower bound | {bound:.1f} | 1.00 | 0 | 0 | 0 | 0 | 0 |")
+    ours, peer = (means[tool] for tool in TOOLS)
+    ratios = ", ".join(
+        f"{words} {ours[what] / peer[what]:.2f}"
+        for words, what in {
+            "makespan": "makespan_h", "mean wait": "mean_min", "p95": "p95_min",
+            "longest wait with 4 GPUs": "longest_wide_min",
+        }.items()
+    )  # fmt: skip
+    rows.append(f"\nslicer to gpusched: {ratios}.")
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    print(table(measure()))

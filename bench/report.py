@@ -32,6 +32,14 @@ def tables(figures: dict[str, Any]) -> str:
         from bench import decision  # it imports slicer
 
         parts.append(decision.table(figures["decision"]))
+    if "queue" in figures:
+        from bench import queue_tables  # it takes from us
+
+        parts.append(queue_tables.tables(figures["queue"]))
+    if "packing" in figures:
+        from bench import packing  # as decision
+
+        parts.append(packing.table(figures["packing"]))
     return "\n\n".join(parts)
 
 
@@ -48,8 +56,8 @@ def _launch(where: str, samples: dict[str, list[float]]) -> str:
         ms = [f"{value * 1e3:.1f}" for value in (median(values), deciles[0], deciles[-1])]
         rows.append(f"| {name} | {' | '.join(ms)} | {median(values) / base:.2f} |")
     ratio = median(samples[SLICER]) / base
-    verdict = _verdict(ratio <= LAUNCH_BAR)
-    rows.append(f"\nBar: `slicer run` at most {LAUNCH_BAR:.1f} times the first row: {verdict} ({ratio:.2f}).")
+    met = verdict(ratio <= LAUNCH_BAR)
+    rows.append(f"\nBar: `slicer run` at most {LAUNCH_BAR:.1f} times the first row: {met} ({ratio:.2f}).")
     return "\n".join(rows)
 
 
@@ -72,9 +80,9 @@ def _side_by_side(length: str, samples: dict[str, list[float]], missing: dict[st
         rows.append("\nBar: NOT met, as slicer was not measured.")
     else:
         ratio = median(samples[SLICER]) / base
-        verdict = _verdict(ratio <= HANDOFF_BAR)
+        met = verdict(ratio <= HANDOFF_BAR)
         rows.append(
-            f"\nBar: `slicer run` at most {HANDOFF_BAR:.1f} times the first row: {verdict} ({ratio:.2f})."
+            f"\nBar: `slicer run` at most {HANDOFF_BAR:.1f} times the first row: {met} ({ratio:.2f})."
         )
     return "\n".join(rows)
 
@@ -102,7 +110,7 @@ def _by_depth(samples: dict[str, dict[str, list[float]]], failed: list[str]) -> 
     ratio = median(samples[SLICER][many]) / median(samples[SLICER][few])
     rows.append(
         f"\nBar: with {many} waiting at most {DEPTH_BAR:.1f} times that with {few}: "
-        f"{_verdict(ratio <= DEPTH_BAR)} ({ratio:.2f})."
+        f"{verdict(ratio <= DEPTH_BAR)} ({ratio:.2f})."
     )
     return "\n".join(rows)
 
@@ -125,9 +133,9 @@ def _memory(found: dict[str, dict[str, dict[str, int]]]) -> str:
         if not processes:
             rows.append(f"| {name} | nothing | 0 | 0 |")
     total = sum(kib["pss"] for kib in found["slicer run"].values()) / 1024
-    verdict = _verdict(total <= MEMORY_BAR_MIB)
+    met = verdict(total <= MEMORY_BAR_MIB)
     rows.append(
-        f"\nBar: both halves of the supervisor at most {MEMORY_BAR_MIB:.0f} MiB PSS: {verdict} ({total:.1f})."
+        f"\nBar: both halves of the supervisor at most {MEMORY_BAR_MIB:.0f} MiB PSS: {met} ({total:.1f})."
     )
     return "\n".join(rows)
 
@@ -149,11 +157,12 @@ def _waiting(found: dict[str, Any]) -> str:
     wakes = max(at["switches"] for at in every)
     rows.append(
         f"\nBar: each at most {WAITER_BAR_MIB:.0f} MiB PSS, also with nobody to share pages with: "
-        f"{_verdict(largest <= WAITER_BAR_MIB)} ({largest:.1f})."
+        f"{verdict(largest <= WAITER_BAR_MIB)} ({largest:.1f})."
     )
-    rows.append(f"Bar: nobody wakes up while nothing happens: {_verdict(wakes == 0)} ({wakes}).")
+    rows.append(f"Bar: nobody wakes up while nothing happens: {verdict(wakes == 0)} ({wakes}).")
     return "\n".join(rows)
 
 
-def _verdict(met: bool) -> str:
+def verdict(met: bool) -> str:
+    """The word for a bar."""
     return "met" if met else "NOT met"

@@ -48,10 +48,12 @@ def test_out_of_main_memory_is_no_reason_to_run_a_job_again(
         "[vram=2G] echo goes on",
     )
     queue = queues.start("--sim", "1", env=config)
-    assert queue.end(2 * DEADLINE_S).code == 137
+    codes = {137, 143}  # the shell around it gets SIGTERM from systemd, or is faster
+    assert queue.end(2 * DEADLINE_S).code in codes
     for no in (1, 2):
         job = queue.told("finished", no)["job"]
-        assert (job["status"], job["reason"], job["exit_code"], job["attempt"]) == ("failed", "oom-kill", 137, 1)
+        assert (job["status"], job["reason"], job["attempt"]) == ("failed", "oom-kill", 1)
+        assert job["exit_code"] in codes
     assert queue.told("finished", 3)["job"]["status"] == "ok"
     assert not queue.events("retry")
     outcomes = queues.outcomes()

@@ -325,7 +325,8 @@ def test_two_queues_and_a_run_exclude_each_other(slicer: Slicer, queues: Queues,
     only = ("--gpus", "0") if what == "GPU" else ()
     running = [each.start(*SIM, *only) for each in (queues, other)]
     runs = [slicer.start(*options, "--", "sh", "-c", alone, env=env) for _ in range(3)]
-    assert [job.end().code for job in (*running, *runs)] == [0] * 5
+    done = [job.end() for job in (*running, *runs)]
+    assert [each.code for each in done] == [0] * 5, done
     assert not inside.exists()
 
 

@@ -159,7 +159,8 @@ def test_queues_of_two_users_and_a_run_of_root_exclude_each_other(
         slicer.start(*options, "--", "sh", "-c", alone, env={"SLICER_SIM": "2x24G"}, via=via)
         for via in ((), alice.via, bob.via)
     ]
-    assert [job.end().code for job in (*running, *runs)] == [0] * 5
+    done = [job.end() for job in (*running, *runs)]
+    assert [each.code for each in done] == [0] * 5, done
     assert not inside.exists()
     shared = Path(SYSTEM_LEDGER, SIM_NAME)
     wait_until("nobody holds or waits", lambda: not leases(str(shared)) and not tickets(str(shared)))

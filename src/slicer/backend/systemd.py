@@ -121,12 +121,15 @@ class SystemdBackend:
             result = jobs.wait(job, START_DEADLINE_S)
         finally:
             os.close(pidfd)
+        self._check_started(spec.unit, result)
+        return _verify(spec.unit, pid)
+
+    def _check_started(self, unit: str, result: bytes) -> None:
         if result != b"done":
             raise BackendError(
-                f"systemd could not start {spec.unit}: the start job ended as {result.decode()!r}",
-                hint=f"see journalctl{_user_flag(self.manager)} -u {spec.unit}",
+                f"systemd could not start {unit}: the start job ended as {result.decode()!r}",
+                hint=f"see journalctl{_user_flag(self.manager)} -u {unit}",
             )
-        return _verify(spec.unit, pid)
 
     def _start_transient(self, spec: ScopeSpec, pid: int, pidfd: int) -> bytes:
         try:
@@ -147,8 +150,11 @@ class SystemdBackend:
             *((p.dbus_name, p.signature, p.value) for p in spec.properties),
             process,
         ]
+        return self._call_transient(spec.unit, properties)
+
+    def _call_transient(self, unit: str, properties: list[tuple[str, str, Any]]) -> bytes:
         arguments: list[tuple[int, Any]] = [
-            (ord("s"), spec.unit.encode()), (ord("s"), b"fail"), (ord("a"), b"(sv)"),
+            (ord("s"), unit.encode()), (ord("s"), b"fail"), (ord("a"), b"(sv)"),
         ]  # fmt: skip
         for name, signature, value in properties:
             arguments += [(ord("r"), b"sv"), (ord("s"), name.encode()), (ord("v"), signature.encode())]
@@ -157,6 +163,32 @@ class SystemdBackend:
         arguments += [(-1, None), (ord("a"), b"(sa(sv))"), (-1, None)]
         reply = self._bus.call_method(_DESTINATION, _PATH, _MANAGER, b"StartTransientUnit", arguments)
         return bytes(reply.body)
+
+    def start_service(
+        self, unit: str, description: str, argv: tuple[str, ...], properties: tuple[tuple[str, str, Any], ...]
+    ) -> None:
+        """Start a transient service and wait until systemd says that it is up. Raises BackendError.
+
+        ``argv`` as execve(2) has it, the first an absolute path; ``properties`` as StartTransientUnit has
+        them: name, signature, value.
+        """
+        self.prepare()
+        jobs = self._watch()
+        # systemd would put its variables in place of $words.
+        words = [argument.replace("$", "$$") for argument in argv]
+        told: list[tuple[str, str, Any]] = [
+            ("Description", "s", description.encode("utf-8", "replace")),
+            *properties,
+            ("ExecStart", "a(sasb)", [(argv[0], words, False)]),
+        ]
+        try:
+            job = self._call_transient(unit, told)
+        except Exception as error:
+            raise BackendError(
+                f"systemd refused {unit}: {_message(error)}",
+                hint=f"see systemctl{_user_flag(self.manager)} status {unit}",
+            ) from error
+        self._check_started(unit, jobs.wait(job, START_DEADLINE_S))
 
     def stop(self, unit: str, deadline_s: float = STOP_DEADLINE_S) -> None:
         """Stop a unit (SIGTERM, then SIGKILL after its stop timeout) and wait for it. Raises BackendError."""

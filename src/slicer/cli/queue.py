@@ -83,6 +83,12 @@ See also:
   LOG_DIR/status.txt          the board, for `watch cat`
 
 \b
+Detached, it is a service, UNIT (root's is without --user):
+  systemctl --user kill --kill-who=main UNIT   as Ctrl-C, once or twice
+  systemctl --user stop UNIT                   as Ctrl-C once, and waits for the end
+  journalctl --user -u UNIT                    its exit code
+
+\b
 Exit codes:
     0  all jobs ended well        2  the command line or the file cannot be right
    75  another queue uses LOG_DIR      125  slicer itself failed
@@ -155,7 +161,7 @@ def command(**said: Any) -> int:
     if flags["detach"]:
         from slicer.cli.queue_detach import detach
 
-        return detach(options.log_dir)
+        return detach(options, environ, as_json=flags["as_json"], quiet=flags["quiet"])
     return _run(options, environ, as_json=flags["as_json"], quiet=flags["quiet"])
 
 

@@ -1,8 +1,153 @@
-"""``slicer queue --detach``: the queue as a service of the user's manager."""
+"""``slicer queue --detach``: the queue as a service of the user's manager (root: of the system's)."""
 
 from __future__ import annotations
 
+import json
+import os
+import pwd
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-def detach(log_dir: str) -> int:
-    """Start this command line again as a service, and return."""
-    raise NotImplementedError(log_dir)
+from slicer import backend as backends
+from slicer.backend.systemd import SystemdBackend
+from slicer.cli import say
+from slicer.cli.queue_show import choose
+from slicer.errors import EX_OK, BackendError, StateError
+from slicer.queue import detaching, handover
+from slicer.queue.loop import Queue
+from slicer.queue.options import Options
+from slicer.scope import quote
+
+_LINGER = "/var/lib/systemd/linger"
+_OTHERWISE = "or run it in tmux, or with nohup"
+
+
+@dataclass(frozen=True, slots=True)
+class _Service:
+    """What there is to tell of it. ``log`` and ``status`` as the user would name them."""
+
+    unit: str
+    is_users: bool
+    log: str
+    status: str
+
+    @property
+    def systemctl(self) -> str:
+        return "systemctl --user" if self.is_users else "systemctl"
+
+
+def detach(options: Options, environ: Mapping[str, str], *, as_json: bool, quiet: bool) -> int:
+    """Start this command line again as a service, and return.
+
+    All that would keep the queue from starting is found out before, and raised as a queue would.
+    """
+    is_users = os.geteuid() != 0
+    backend = _manager(is_users)
+    _check(options, environ)
+    log_dir = os.path.realpath(options.log_dir)
+    unit = detaching.unit_name(log_dir)
+    argv = _hand_over(unit, log_dir, environ, is_users)
+    try:
+        backend.start_service(
+            unit, detaching.description(options.jobs_file), argv, detaching.properties(unit)
+        )
+    except BackendError:
+        _take_back(argv[-1])
+        raise
+    finally:
+        backend.close()
+    _tell(_Service(unit, is_users, f"{options.log_dir}/queue.log", f"{options.log_dir}/status.txt"),
+          as_json=as_json, quiet=quiet)  # fmt: skip
+    return EX_OK
+
+
+def _manager(is_users: bool) -> SystemdBackend:
+    """The manager that is to run the service. Raises BackendError."""
+    if not os.path.isdir(backends.BOOTED):
+        raise BackendError(
+            "needs systemd, which does not run here", where="--detach", hint=_OTHERWISE.removeprefix("or ")
+        )
+    backend = SystemdBackend("user" if is_users else "system")
+    try:
+        backend.prepare()
+    except BackendError as error:
+        hint = f"as root: loginctl enable-linger {_user()}; {_OTHERWISE}" if is_users else _OTHERWISE[3:]
+        raise BackendError(error.message, where="--detach", hint=hint) from error
+    return backend
+
+
+def _check(options: Options, environ: Mapping[str, str]) -> None:
+    """Open the queue, and leave it to the service. What --fresh forgets is forgotten here."""
+    shower = choose(as_json=False, verbose=False, quiet=True, stdout=sys.stdout, stderr=sys.stderr)
+    queue = Queue(options, environ, shower)
+    try:
+        path = f"{queue.register.log_dir.path}/queue.log"
+        os.close(handover.open_log(path))
+    except OSError as error:
+        raise StateError(f"cannot be written: {error.strerror}", where=path) from error
+    finally:
+        # Not the whole queue: the board of the last one stays until the service has a new one.
+        queue.register.close()
+
+
+def _hand_over(unit: str, log_dir: str, environ: Mapping[str, str], is_users: bool) -> tuple[str, ...]:
+    """Leave what the service is to have of us; what it is to execute. Raises StateError."""
+    handed = detaching.handover(
+        (*_program(), *detaching.arguments(sys.argv[1:])), environ, directory=os.getcwd(),
+        log_path=f"{log_dir}/queue.log", umask=_umask(), soft_limits=handover.soft_limits(),
+    )  # fmt: skip
+    runtime = f"/run/user/{os.geteuid()}" if is_users else "/run"
+    # Under a name of its own: a service that runs may have another one.
+    path = f"{runtime}/{unit.removesuffix('.service')}/{os.urandom(4).hex()}"
+    try:
+        handover.write(path, handed)
+    except OSError as error:
+        raise StateError(f"cannot be written: {error.strerror}", where=path) from error
+    return sys.executable, "-I", "-S", os.path.abspath(handover.__file__), path
+
+
+def _take_back(path: str) -> None:
+    os.unlink(path)
+    try:
+        os.rmdir(os.path.dirname(path))
+    except OSError:
+        return  # that of a service that runs
+
+
+def _program() -> tuple[str, ...]:
+    """How this slicer was started."""
+    script = os.path.abspath(sys.argv[0])
+    if os.path.basename(script) != "__main__.py" and os.access(script, os.X_OK):
+        return (script,)
+    return sys.executable, "-m", "slicer"
+
+
+def _umask() -> int:
+    """Ours; os.umask could only tell by changing it."""
+    with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+        return next(int(line.split()[1], 8) for line in status if line.startswith("Umask:"))
+
+
+def _user() -> str:
+    """The name of the user, or the number of one who has none."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
+def _tell(service: _Service, *, as_json: bool, quiet: bool) -> None:
+    if as_json:
+        told = {
+            "v": 1, "event": "detached", "at": round(time.time(), 3), "job": None, "unit": service.unit,
+            "manager": "user" if service.is_users else "system", "log": os.path.abspath(service.log),
+        }  # fmt: skip
+        print(json.dumps(told, separators=(",", ":")))
+    elif not quiet:
+        looks = f"tail -f {quote(service.log)}, watch cat {quote(service.status)}"
+        print(f"detached as {service.unit}: {looks}")
+        print(f"{service.systemctl} stop {service.unit}: starts nothing new and waits for what runs")
+    if service.is_users and not os.path.exists(f"{_LINGER}/{_user()}"):
+        say.line(f"your last logout would end it: loginctl enable-linger {_user()} keeps it running")

@@ -215,6 +215,13 @@ class Crew:
         if flight.said is None:
             if not flight.is_gone():
                 return None
+            if not flight.was_bereaved and batch.read(self._register.log_dir.attempt_path(job_id)) is None:
+                del self._flying[job_id]
+                self._monitor.forget(job_id)
+                flight.call_off()
+                return Landing(
+                    flight.key, job_id, "unbegun", why="its keeper was ended before it could begin"
+                )
             if not flight.was_bereaved:
                 flight.mourn()
                 return None

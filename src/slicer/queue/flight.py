@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import stat
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -161,8 +162,8 @@ class Flight(Supervisor):
         """The keeper was killed: have what is left of the job ended, and its outcome written down."""
         os.waitpid(self._keeper, 0)
         last = self._hear()
-        strangers = self._strangers(self._held.descriptors)
         os.close(self.pidfd)
+        strangers = self._strangers(self._held.descriptors)
         self.was_bereaved = True
         self._keeper = os.fork()
         if self._keeper == 0:
@@ -211,19 +212,13 @@ class Flight(Supervisor):
     def _strangers(self, own: tuple[int, ...]) -> tuple[int, ...]:
         """Our descriptors that a child of this flight must not have: others' leases live as long as they."""
         kept = {0, 1, 2, *own, self._book.descriptor()}
-        return tuple(fd for fd in _open_descriptors() if fd not in kept and not _is_gpu(fd))
+        return tuple(fd for fd in map(int, os.listdir("/proc/self/fd")) if fd not in kept and _is_strange(fd))
 
 
-def _open_descriptors() -> list[int]:
-    found = []
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            os.fstat(int(name))  # but for the one by which they were listed
-        except OSError:
-            continue
-        found.append(int(name))
-    return found
-
-
-def _is_gpu(fd: int) -> bool:
-    return os.readlink(f"/proc/self/fd/{fd}").startswith(_GPU_DEVICES)
+def _is_strange(fd: int) -> bool:
+    """Whether it is open, and no GPU's. (The one by which all were listed is not any more.)"""
+    try:
+        is_device = stat.S_ISCHR(os.fstat(fd).st_mode)
+        return not is_device or not os.readlink(f"/proc/self/fd/{fd}").startswith(_GPU_DEVICES)
+    except OSError:
+        return False

@@ -65,9 +65,13 @@ class LogDir:
         """Where the log of a job's attempt lies. A file there may be of an earlier queue (``--fresh``)."""
         return f"{self.path}/{self.log_name(no, attempt)}"
 
+    @property
+    def attempts_path(self) -> str:
+        return f"{self.path}/attempts"
+
     def attempt_path(self, job_id: str) -> str:
         """Where the supervisor of an attempt leaves what the queue wants to know."""
-        return f"{self.path}/attempts/{job_id}"
+        return f"{self.attempts_path}/{job_id}"
 
     def restore(self) -> bool:
         """Make again what somebody deleted of directory and lock; whether that was needed.

@@ -6,11 +6,12 @@ cannot be written (a full disk) nothing is lost: the records wait, and so does a
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from slicer import faults
+from slicer import batch, faults
 from slicer.errors import StateError
 from slicer.queue import folding
 from slicer.queue.journal import Journal
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from slicer.queue.journal import Record
     from slicer.queue.model import Entry
 
-AGAIN_S = 1.0  # how soon to try to write again
+_AGAIN_S = 1.0  # how soon to try to write again
 
 
 class Register:
@@ -31,6 +32,8 @@ class Register:
         """Open the log directory. Raises QueueRunning, StateError."""
         self.log_dir = LogDir(path)
         try:
+            if fresh:
+                _forget_attempts(self.log_dir.attempts_path)
             self._journal, records = Journal.open(self.log_dir.journal_path, fresh=fresh)
         except BaseException:
             self.log_dir.close()
@@ -70,7 +73,7 @@ class Register:
             self._journal.commit()
         except StateError as error:
             self.problem = str(error)
-            self._again_at = time.monotonic() + AGAIN_S
+            self._again_at = time.monotonic() + _AGAIN_S
             return False
         self.problem = ""
         faults.point("queue-saved")
@@ -100,3 +103,19 @@ class Register:
             self.problem = str(error)
         self._journal.close()
         self.log_dir.close()
+
+
+def _forget_attempts(directory: str) -> None:
+    """Remove what an earlier queue left. Raises StateError where jobs of it still run."""
+    paths = [f"{directory}/{name}" for name in os.listdir(directory)]
+    found = {path: batch.read(path) for path in paths}
+    alive = [attempt for attempt in found.values() if attempt is not None and attempt.is_alive]
+    if alive:
+        jobs = f"{len(alive)} jobs" if len(alive) > 1 else "a job"
+        raise StateError(
+            f"{jobs} of an earlier queue still run{'s' if len(alive) == 1 else ''}",
+            where=directory,
+            hint="without --fresh they are taken over; or end them first, see slicer status",
+        )
+    for path in paths:
+        os.unlink(path)

@@ -1,0 +1,54 @@
+"""What a detached queue has of its caller: taken up in the service, before the queue is executed.
+
+systemd could be told all of this, but it shows a service's environment to every user, refuses values that it
+cannot print, and its files are not opened as the queue opens its own. So the manager executes this file,
+with nothing but the standard library (``python -I -S``), and this becomes the queue.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+from typing import Any, NoReturn
+
+
+def write(path: str, handed: dict[str, object]) -> None:
+    """Leave it for the service, and for nobody else: the environment may have secrets. Raises OSError."""
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w", encoding="ascii") as file:
+        json.dump(handed, file)  # what is not UTF-8 stands as lone surrogates
+
+
+def open_log(path: str) -> int:
+    """The log, to be appended to. Raises OSError, also where a symbolic link stands in its place."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
+    return os.open(path, flags, 0o666)
+
+
+def soft_limits() -> dict[int, int]:
+    """Ours, by their numbers."""
+    numbers = {getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
+    return {number: resource.getrlimit(number)[0] for number in sorted(numbers)}
+
+
+def _become(handed: dict[str, Any]) -> NoReturn:
+    """Be the queue. Raises OSError."""
+    os.umask(handed["umask"])
+    for number, wanted in handed["soft_limits"].items():
+        _, most = resource.getrlimit(int(number))
+        is_too_much = most != resource.RLIM_INFINITY and not 0 <= wanted <= most
+        resource.setrlimit(int(number), (most if is_too_much else wanted, most))
+    os.chdir(handed["directory"])
+    log = open_log(handed["log"])
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    own = {name: os.environ[name] for name in handed["from_manager"] if name in os.environ}
+    os.execve(handed["command"][0], handed["command"], {**own, **handed["environment"]})
+
+
+if __name__ == "__main__":
+    with open(sys.argv[1], encoding="ascii") as handed_over:
+        _become(json.load(handed_over))

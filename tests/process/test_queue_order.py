@@ -1,0 +1,187 @@
+"""Which job goes when and where, among the queue's own, other queues' and those of ``slicer run`` (E2-E4)."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from slicer import simulation
+from tests.process.harness import Box, until
+from tests.process.queue_box import QueueBox
+
+
+@pytest.fixture
+def queues(make_box: Callable[[int], Box]) -> QueueBox:
+    return QueueBox(make_box(4))
+
+
+def order(queues: QueueBox) -> list[str]:
+    """The names of the jobs as they started."""
+    return [line.split()[1] for line in queues.box.lines() if line.startswith("start ")]
+
+
+def test_after(queues: QueueBox) -> None:
+    queues.write(
+        "[vram=1G after=b] job c", "[vram=1G name=a] job a 0.05", "[vram=1G name=b after=a] job b 0.02",
+        "[vram=1G name=x] job x 0 4", "[vram=1G after=x name=y] job y", "[vram=1G after=y,a] job z",
+    )  # fmt: skip
+    queue = queues.run()
+    assert queue.wait() == 4
+    assert [name for name in order(queues) if name in "abc"] == ["a", "b", "c"]
+    assert queues.starts() == {"a": 1, "b": 1, "c": 1, "x": 1}
+    assert [event["job"]["no"] for event in queue.events("unrunnable")] == [5, 6]
+    # Once it has ended well after all, who waited for it goes.
+    queues.write("[vram=1G name=x] job x", "[vram=1G after=x name=y] job y", "[vram=1G after=y,a] job z")
+    assert queues.run().wait() == 0
+    assert order(queues)[-3:] == ["x", "y", "z"]
+    queues.assert_clean()
+
+
+def test_priority_then_the_file(queues: QueueBox) -> None:
+    queues.write(
+        "hold a", "[vram=1G] job b", "[vram=1G priority=5] job c", "[vram=2G] job d", "[vram=1G] job e"
+    )
+    queue = queues.start("-j", "1")
+    queues.started("a")
+    queues.let("a")
+    assert queue.wait() == 0
+    assert order(queues) == list("acbde")
+
+
+# E4: a small one passes one that does not fit
+def test_backfill(queues: QueueBox) -> None:
+    queues.gpus = 1
+    queues.write("[vram=20G] hold a", "[vram=20G] job b", "[vram=2G] job c")
+    queue = queues.start()
+    queues.ended("c")
+    assert queues.starts() == {"a": 1, "c": 1}
+    queues.let("a")
+    assert queue.wait() == 0
+
+
+# E2: nothing declared: alone on an idle GPU
+def test_undeclared_jobs_are_alone(queues: QueueBox) -> None:
+    queues.write("hold a", "hold b", "job c", "[vram=1G] job d")
+    queue = queues.start()
+    queues.started("a", "b")
+    queues.asleep(queue)
+    assert queues.starts() == {"a": 1, "b": 1}
+    queues.let("a", "b")
+    assert queue.wait() == 0
+
+
+# E4
+@pytest.mark.parametrize("line", ["[vram=24G] job a", "[vram=30G] job a", "[gpus=3] job a"])
+def test_infeasible_fails_at_once(queues: QueueBox, line: str) -> None:
+    queues.write("[vram=2G] hold b", line)
+    queue = queues.start()
+    assert queue.event("infeasible")["job"]["no"] == 2
+    queues.started("b")
+    queues.let("b")
+    assert queue.wait() == 1
+    assert queues.statuses()["job a"] == ("infeasible", 1)
+    queues.assert_clean()
+
+
+# E12
+def test_exclusive(queues: QueueBox) -> None:
+    queues.write("[vram=1G] hold a", "[vram=1G] hold b", "[vram=1G] job c")
+    queue = queues.start("--exclusive")
+    queues.started("a", "b")
+    queues.asleep(queue)
+    assert queues.starts() == {"a": 1, "b": 1}
+    journal = queues.journal()
+    assert journal["hold a"].gpus != journal["hold b"].gpus
+    queues.let("b")
+    queues.ended("c")
+    queues.let("a")
+    assert queue.wait() == 0
+    queues.assert_clean()
+
+
+# E12
+def test_only_these_gpus(queues: QueueBox) -> None:
+    queues.gpus = 3
+    queues.write("[vram=20G] hold a", "[vram=20G] hold b", "[vram=20G] job c", "[gpus=3] job d")
+    queue = queues.start("--gpus", "0,2")
+    queues.started("a", "b")
+    queues.asleep(queue)
+    assert queues.starts() == {"a": 1, "b": 1}
+    queues.let("a", "b")
+    assert queue.wait() == 1
+    used = {index for state in queues.journal().values() for index in state.gpu_indices}
+    assert used == {0, 2}
+    assert queues.statuses()["job d"][0] == "infeasible"
+    assert queues.run("--gpus", "7", "--fresh").wait() != 0
+
+
+# E12
+def test_at_most_so_many(queues: QueueBox) -> None:
+    queues.write(*(f"[vram=1G] hold {name}" for name in "abcd"))
+    queue = queues.start("-j", "2")
+    queues.started("a", "b")
+    queues.asleep(queue)
+    assert queues.starts() == {"a": 1, "b": 1}
+    queues.let("a")
+    queues.started("c")
+    queues.let("b", "c")
+    queues.started("d")
+    queues.let("d")
+    assert queue.wait() == 0
+
+
+# E7
+def test_watch_stays_and_fresh_forgets(queues: QueueBox) -> None:
+    queues.write("[vram=1G] job a 0 3")
+    queue = queues.start("--watch")
+    assert queue.event("drained")["watch"] is True
+    queues.append("[vram=1G] job b")
+    queues.ended("b")
+    until(lambda: len(queue.events("drained")) == 2, "drained again")
+    queue.send(signal.SIGTERM)
+    assert queue.wait() == 3
+    assert queues.run().wait() == 3
+    assert queues.starts() == {"a": 1, "b": 1}
+    assert queues.run("--fresh").wait() == 3
+    assert queues.starts() == {"a": 2, "b": 2}
+    queues.assert_clean()
+
+
+# E13: several queues, and "slicer run", on the same GPUs: never more than they have
+def test_two_queues_share_without_over_commit(queues: QueueBox) -> None:
+    jobs = [
+        f"[vram={size}G] simjob --vram {size}G --ramp 0 --hold 0.1; job {size} 0 $?" for size in (11, 11, 14)
+    ]
+    queues.write(*jobs)
+    (queues.root / "others.txt").write_text("".join(f"{line}; true\n" for line in jobs))
+    first = queues.start()
+    second = queues.start("--log-dir", "others", file="others.txt")
+    assert (first.wait(), second.wait()) == (0, 0)
+    assert sum(queues.starts().values()) == 6
+    queues.assert_clean()
+
+
+# E13
+def test_a_queue_and_slicer_run_compete(queues: QueueBox) -> None:
+    queues.gpus = 1
+    env = {"SLICER_SIM": simulation.spec_of(1, "24G")}
+    single = queues.box.start("-p", "gpu", "--vram", "20G", "-n", "single", "--", "hold", "s", env=env)
+    queues.started("s")
+    queues.write("[vram=20G] hold a", "[vram=20G] job b")
+    queue = queues.start()
+    queue.event("opened")
+    queues.asleep(queue)
+    waiting = queues.box.start("-p", "gpu", "--vram", "20G", "-n", "w", "--", "job", "w", env=env)
+    until(lambda: len(queues.snapshot().tickets) == 2, "both wait")
+    assert queues.starts() == {"s": 1}
+    queues.let("s")
+    assert single.wait(20) == 0
+    queues.started("a")
+    assert queues.starts() == {"s": 1, "a": 1}
+    queues.let("a")
+    assert queue.wait() == 0
+    assert waiting.wait(20) == 0
+    assert order(queues) == ["s", "a", "w", "b"]
+    queues.assert_clean()

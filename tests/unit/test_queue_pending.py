@@ -1,0 +1,149 @@
+"""Which jobs are asked for next: the file's order, priorities, one of each kind, and who waits for whom."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slicer.queue import jobs_file
+from slicer.queue.model import JobState
+from slicer.queue.pending import Pending, kind_of
+
+
+def parsed(*lines: str) -> tuple[jobs_file.Entry, ...]:
+    return jobs_file.parse("\n".join(lines) + "\n")
+
+
+def state_of(entry: jobs_file.Entry, **values: object) -> JobState:
+    state = JobState(entry.key, entry.number, entry.command, entry.attributes.name)
+    for name, value in values.items():
+        setattr(state, name, value)
+    return state
+
+
+def heads(pending: Pending, most: int = 32) -> list[str]:
+    return [entry.command for _, entry in pending.heads(most)]
+
+
+def drained(pending: Pending) -> list[str]:
+    """The commands in the order in which they start when there is always room for one."""
+    found = []
+    while first := pending.heads(1):
+        entry = first[0][1]
+        pending.take(entry.key)
+        found.append(entry.command)
+    return found
+
+
+def test_jobs_start_in_the_files_order() -> None:  # E4
+    assert drained(Pending(parsed("a", "[vram=1G] b", "c", "[vram=2G] d"), {})) == ["a", "b", "c", "d"]
+
+
+def test_only_the_first_of_each_kind_is_asked_for() -> None:  # E4
+    pending = Pending(parsed("[vram=1G] a", "[vram=1G] b", "[vram=2G] c", "[vram=1G timeout=1h] d"), {})
+    assert heads(pending) == ["a", "c"]
+    pending.take(next(iter(pending.entries)))
+    assert heads(pending) == ["b", "c"]
+
+
+def test_priority_goes_before_the_files_order() -> None:  # X4
+    assert drained(Pending(parsed("a", "[priority=5] b", "[priority=-1] c", "d"), {})) == ["b", "a", "d", "c"]
+
+
+def test_what_has_ended_runs_or_is_cancelled_is_not_asked_for() -> None:  # E6, E7
+    entries = parsed("a", "b", "[cancel] c", "d")
+    states = {
+        entries[0].key: state_of(entries[0], status="ok"),
+        entries[1].key: state_of(entries[1], status="running"),
+    }
+    assert drained(Pending(entries, states)) == ["d"]
+
+
+def test_a_raised_declaration_is_another_kind() -> None:  # E9
+    entries = parsed("[vram=1G] a", "[vram=1G] b")
+    states = {entries[0].key: state_of(entries[0], next_vram_mib=2048)}
+    pending = Pending(entries, states)
+    assert heads(pending) == ["a", "b"]
+    assert kind_of(entries[0], states[entries[0].key]).vram_mib == 2048
+
+
+def test_a_job_that_is_put_back_has_its_place_again() -> None:  # E9
+    pending = Pending(parsed("a", "b", "c"), {})
+    first = pending.heads(1)[0][1]
+    pending.take(first.key)
+    assert heads(pending) == ["b"]
+    pending.put(first)
+    assert drained(pending) == ["a", "b", "c"]
+
+
+class TestAfter:
+    """``after=``: a job waits until all of that name have ended well."""
+
+    entries = parsed("[name=x] one", "[name=x] two", "[after=x name=y] three", "[after=x,y] four")
+
+    def after(self, *statuses: str) -> Pending:
+        states = {
+            entry.key: state_of(entry, status=status)
+            for entry, status in zip(self.entries, statuses, strict=False)
+        }
+        return Pending(self.entries, states)
+
+    def test_it_waits_for_all_of_the_name(self) -> None:
+        assert drained(self.after("ok", "running")) == []
+        assert drained(self.after("ok", "pending")) == ["two"]
+        assert drained(self.after("ok", "ok")) == ["three"]
+        assert drained(self.after("ok", "ok", "ok")) == ["four"]
+
+    def test_who_waits_for_a_failure_never_runs_and_neither_do_those_behind_it(self) -> None:
+        pending = self.after("ok", "failed")
+        assert drained(pending) == []
+        reasons = [pending.never[entry.key] for entry in self.entries[2:]]
+        assert "x ended as failed" in reasons[0]
+        assert "x ended as failed" in reasons[1] or "y can never start" in reasons[1]
+        assert len(pending) == 2
+        assert pending.can_start == 0
+
+    def test_release_lets_it_go_when_the_last_has_ended(self) -> None:
+        states = {entry.key: state_of(entry, status="ok") for entry in self.entries[:1]}
+        states[self.entries[1].key] = state_of(self.entries[1], status="running")
+        pending = Pending(self.entries, states)
+        assert pending.waits_for(self.entries[2].key) == "after x"
+        states[self.entries[1].key].status = "ok"
+        pending.release()
+        assert drained(pending) == ["three"]
+
+    def test_a_job_of_an_earlier_run_counts_though_its_line_is_gone(self) -> None:
+        entries = jobs_file.parse("[after=old] new\n", known=["old"])
+        old = JobState("0123456789ab#0", 1, "gone", "old", status="ok")
+        assert drained(Pending(entries, {old.key: old})) == ["new"]
+        old.status = "failed"
+        assert drained(Pending(entries, {old.key: old})) == []
+
+    def test_a_cancelled_job_is_waited_for_in_vain(self) -> None:
+        entries = parsed("[name=x cancel] one", "[after=x] two")
+        assert "x is cancelled" in Pending(entries, {}).never[entries[1].key]
+
+
+lines = st.lists(
+    st.tuples(
+        st.sampled_from([None, 1, 2, 3]), st.sampled_from([None, -1, 0, 1]), st.sampled_from("abcd")
+    ).map(lambda job: f"[vram={job[0] or 9}G priority={job[1] or 0}] {job[2]}"),
+    max_size=12,
+)
+
+
+@given(lines, st.integers(1, 4))
+def test_any_queue_starts_each_job_once_and_in_order(text: list[str], most: int) -> None:  # E4
+    entries = parsed(*text)
+    pending = Pending(entries, {})
+    order = [entry.key for entry in pending.in_order()]
+    assert [entry.key for entry in pending.first(most)] == order[:most]
+    started = []
+    while found := pending.heads(most):
+        places = [pending.places[entry.key] for _, entry in found]
+        assert places == sorted(places)
+        assert len({kind for kind, _ in found}) == len(found)
+        started.append(found[0][1].key)
+        pending.take(started[-1])
+    assert started == order
+    assert sorted(order) == sorted(entry.key for entry in entries)
