@@ -1,6 +1,6 @@
 """``make bench``: slicer beside its peers, in one run, in the namespace machine.
 
-``python -m bench [launch|handoff|memory|decision|queue|packing …]`` measures what is named, by default all of it.
+``python -m bench [launch|handoff|memory|decision|queue|packing …]`` measures what is named, else all of it.
 """
 
 from __future__ import annotations

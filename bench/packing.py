@@ -1,16 +1,17 @@
-"""How well a day of jobs is packed: 1,000 jobs that arrive over 24 h on 8 GPUs, in virtual time, no processes.
+"""How well days of jobs are packed: 1,000 jobs arrive over 24 h on 8 GPUs, in virtual time, no processes.
 
-Both tools decide with their own code: slicer as its queue asks the ledger (one ticket for each kind of job, see
-``slicer.queue.desk``), at every event and at once; gpusched by its ``find_allocation`` over all that is pending, every
-5 s. A poll at which nothing has changed decides what the one before did, and is left out. Jobs use what they declare, and
-what decisions cost is not counted. Deterministic. Standard library, slicer and gpusched only.
+Both tools decide with their own code: slicer as its queue asks the ledger (a ticket for the first job of each
+kind, see ``slicer.queue.desk``), at every event and at once; gpusched by its ``find_allocation`` over all that
+is pending, every 5 s. A poll at which nothing has changed decides what the one before did, and is left out.
+Jobs use what they declare, and what decisions cost is not counted. Deterministic. Standard library, slicer and
+gpusched only.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -32,7 +33,7 @@ POLL_S = 5.0  # gpusched's default
 MOST_KINDS = 32  # that the queue asks for at a time
 LOADS = {"a busy day": 0.80, "an overfull day": 1.05}  # declared memory x time, to what the GPUs have in 24 h
 SEEDS = range(1, 6)
-TOOLS = ("slicer queue", "gpusched 0.4.0")
+OURS, UNRESERVED, PEER = "slicer queue", "slicer queue, nothing reserved", "gpusched 0.4.0"
 # GiB that one-GPU jobs declare, and how common each is; larger jobs are not small ones.
 _SMALL = {2: 6, 4: 10, 6: 8, 8: 14, 10: 8, 12: 8, 16: 12, 20: 8, 24: 10, 32: 6, 40: 5, 48: 4, 64: 3, 70: 4}
 _LARGE = {16: 2, 24: 3, 32: 3, 40: 3, 64: 2, 70: 3}
@@ -112,8 +113,8 @@ def starts(jobs: list[Job], tool: Tool) -> dict[int, float]:
 _UUIDS = tuple(f"GPU-{place}" for place in range(GPUS))
 _LEASE = Lease(
     job="", name="", command="", pid=1, pid_start=1, keeper=2, boot_id="b", uid=1000, backend="systemd",
-    manager="system", unit="", cgroup="", gpus=(), vram_mib=None, vram_peak_mib=(), cpu_slots=0, priority=0, forced=0,
-    since_s=0.0, expect_s=None,
+    manager="system", unit="", cgroup="", gpus=(), vram_mib=None, vram_peak_mib=(), cpu_slots=0, priority=0,
+    forced=0, since_s=0.0, expect_s=None,
 )  # fmt: skip
 
 
@@ -176,8 +177,8 @@ class Slicer:
 def _lease(run: Run) -> Lease:
     job = run.job
     return replace(
-        _LEASE, job=f"{job.number:012x}", gpus=tuple(_UUIDS[place] for place in run.gpus), vram_mib=job.vram_mib,
-        vram_peak_mib=(job.vram_mib,) * job.gpus, since_s=run.since_s,
+        _LEASE, job=f"{job.number:012x}", gpus=tuple(_UUIDS[place] for place in run.gpus),
+        vram_mib=job.vram_mib, vram_peak_mib=(job.vram_mib,) * job.gpus, since_s=run.since_s,
     )  # fmt: skip
 
 
@@ -267,8 +268,8 @@ def figures_of(jobs: list[Job], began: Mapping[int, float]) -> Found:
 def bound_h(jobs: list[Job]) -> float:
     """Hours that no schedule can beat: what arrives from a moment on must be done after it.
 
-    By memory x time; by GPU x time of the jobs that cannot share a GPU with one another, for they take more than
-    half of it; and by each job's own length.
+    By memory x time; by GPU x time of the jobs that cannot share a GPU with one another, for they take more
+    than half of it; and by each job's own length.
     """
     least = max(job.arrives_s + job.lasts_s for job in jobs)
     memory = alone = 0.0
@@ -282,6 +283,11 @@ def bound_h(jobs: list[Job]) -> float:
 def measure() -> dict[str, Any]:
     """By load: the figures of each tool for each of the days, and the bounds; or why there are none."""
     found: dict[str, Any] = {}
+    tools: dict[str, Callable[[], Tool]] = {
+        OURS: lambda: Slicer(Policy()),
+        UNRESERVED: lambda: Slicer(replace(Policy(), reserve_after_s=math.inf)),
+        PEER: Gpusched,
+    }
     try:
         Gpusched()
     except ImportError as error:
@@ -291,8 +297,10 @@ def measure() -> dict[str, Any]:
         found[name] = {
             "load": load,
             "bound_h": [bound_h(jobs) for jobs in days],
-            TOOLS[0]: [vars(figures_of(jobs, starts(jobs, Slicer(Policy())))) for jobs in days],
-            TOOLS[1]: [vars(figures_of(jobs, starts(jobs, Gpusched()))) for jobs in days],
+            "tools": {
+                tool: [vars(figures_of(jobs, starts(jobs, make()))) for jobs in days]
+                for tool, make in tools.items()
+            },
         }
     return found
 
@@ -308,21 +316,21 @@ def table(figures: dict[str, Any]) -> str:
 def _of_load(name: str, found: dict[str, Any]) -> str:
     days = len(found["bound_h"])
     rows = [
-        f"{name.capitalize()}: declared memory x time is {found['load']:.0%} of what the GPUs have in 24 h. Means of "
-        f"{days} days; waiting in minutes.",
+        f"{name.capitalize()}: declared memory x time is {found['load']:.0%} of what the GPUs have in 24 h. "
+        f"Means of {days} days; waiting in minutes.",
         "",
         "| | makespan h | to the bound | mean wait | p95 | longest | 4 GPUs: mean | longest |",
         "|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     bound = mean(found["bound_h"])
     means = {}
-    for tool in TOOLS:
-        at = means[tool] = {what: mean(day[what] for day in found[tool]) for what in found[tool][0]}
+    for tool, figures in found["tools"].items():
+        at = means[tool] = {what: mean(each[what] for each in figures) for what in figures[0]}
         waits = [at[f"{what}_min"] for what in ("mean", "p95", "longest", "mean_wide", "longest_wide")]
         cells = " | ".join(f"{wait:.0f}" for wait in waits)
         rows.append(f"| {tool} | {at['makespan_h']:.1f} | {at['makespan_h'] / bound:.2f} | {cells} |")
     rows.append(f"| lower bound | {bound:.1f} | 1.00 | 0 | 0 | 0 | 0 | 0 |")
-    ours, peer = (means[tool] for tool in TOOLS)
+    ours, peer = means[OURS], means[PEER]
     ratios = ", ".join(
         f"{words} {ours[what] / peer[what]:.2f}"
         for words, what in {

@@ -1,4 +1,4 @@
-"""``slicer queue`` beside its peers: jobs a second, from an appended line to its start, and 100,000 lines that wait.
+"""``slicer queue`` beside its peers: jobs a second, an appended line's way to its start, 100,000 lines.
 
 Runs inside the machine, and takes its figures from outside the queue: from the wall, from what the jobs note
 themselves (``mark.c``), and from /proc. Standard library only.

@@ -139,6 +139,7 @@ def _many(found: dict[str, dict[str, Any]]) -> str:
     rows += [
         f"\nBar: the first start within {START_BAR_S:.0f} s: {verdict(start < START_BAR_S)} ({start:.2f}).",
         f"Bar: under {RSS_BAR_MIB:.0f} MiB, at its peak: {verdict(rss < RSS_BAR_MIB)} ({rss:.0f}).",
-        f"Bar: an event handled in under {EVENT_BAR_MS:.0f} ms, p99: {verdict(event < EVENT_BAR_MS)} ({event:.1f}).",
+        f"Bar: an event handled in under {EVENT_BAR_MS:.0f} ms, p99: "
+        f"{verdict(event < EVENT_BAR_MS)} ({event:.1f}).",
     ]
     return "\n".join(rows)

@@ -1,4 +1,4 @@
-"""A box for tests of ``slicer queue``: its jobs file, log directory and events, and a witness of each start."""
+"""A box for tests of ``slicer queue``: its jobs file, log directory, events, and a witness of each start."""
 
 from __future__ import annotations
 

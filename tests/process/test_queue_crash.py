@@ -139,6 +139,19 @@ def test_a_keeper_killed_while_its_job_runs(queues: QueueBox) -> None:
     queues.assert_clean()
 
 
+# E7, E13: everything is killed, at any point: never run twice, and no exit code lost that was noted
+@pytest.mark.parametrize("point", KEEPER)
+def test_queue_and_keeper_killed_at_a_point(queues: QueueBox, point: str) -> None:
+    queues.write("[vram=20G gpus=2] job a 0.02 3")
+    queue = queues.start(env=queues.faults(point))
+    (keeper,) = until(queues.stopped, f"somebody comes to {point}\n{queue.out}")
+    kill_9(queue.pid, keeper)
+    is_known = point in BEFORE or KEEPER.index(point) >= KEEPER.index("batch-noted-end")
+    expected = ("failed", 3) if is_known else ("lost", 1)
+    finish(queues, {"job a 0.02 3": expected}, expected[1])
+    assert queues.starts()["a"] == (0 if point == "batch-noted-start" else 1)
+
+
 # E13: nobody is left who could tell how it ended: it is said so, and it is not run again
 def test_queue_and_keeper_killed_the_job_is_lost(queues: QueueBox) -> None:
     queues.write("[vram=20G gpus=2] hold a", "[vram=20G gpus=2] job b")

@@ -1,10 +1,8 @@
-"""Full disks, deleted directories, cut journals and jobs that misbehave: the queue copes (E7, E9, E10, E13)."""
+"""Full disks, deleted directories, cut journals and jobs that misbehave: the queue copes (E7-E10, E13)."""
 
 from __future__ import annotations
 
-import errno
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -34,10 +32,9 @@ def test_the_journal_cut_at_every_byte_of_its_last_record(queues: QueueBox) -> N
     last = whole.rstrip(b"\n").rindex(b"\n") + 1
     ended = queues.statuses()
     starts = queues.starts()
-    history = None
     for size in [*range(last, len(whole), 97), len(whole) - 1]:
         journal.write_bytes(whole[:size])
-        assert queues.run().wait() == 3, history
+        assert queues.run().wait() == 3
         assert queues.statuses() == ended
         assert queues.starts() == starts
     assert journal.read_bytes().endswith(b"}\n")
@@ -65,7 +62,7 @@ def test_a_second_queue_is_told_of_the_first(queues: QueueBox) -> None:
     "junk", [b"", b"\xff\xfe\n{", b"1 1\n[]\n", b'1 1\n{"reason": 1}\n', b"1 1\n{}\n{}\n"]
 )
 def test_a_damaged_attempt_file(queues: QueueBox, junk: bytes) -> None:
-    queues.write("[vram=2G] hold a", "[vram=2G] job b")
+    queues.write("[vram=20G gpus=2] hold a", "[vram=20G gpus=2] job b")
     queue = queues.start()
     queues.started("a")
     (attempt,) = (queues.logs / "attempts").iterdir()
@@ -107,11 +104,9 @@ class SmallDisk:
 
     def fill(self) -> None:
         with self._filler.open("ab", buffering=0) as file:
-            try:
+            with pytest.raises(OSError, match="No space left"):
                 while True:
                     file.write(bytes(4096))
-            except OSError as error:
-                assert error.errno == errno.ENOSPC
 
     def empty(self) -> None:
         self._filler.unlink()
@@ -158,19 +153,16 @@ def test_the_disk_of_the_log_directory_is_full(queues: QueueBox, disk: SmallDisk
 def test_killed_while_the_disk_is_full(queues: QueueBox, disk: SmallDisk) -> None:
     queues.write(*(f"[vram=1G] job {number} 0 {number}" for number in NUMBERS))
     queue = queues.start("-j", "2")
+    queue.event("started")
     disk.fill()
     queue.event("stalled")
     queues.asleep(queue)
     starts = queues.starts()
     queue.kill()
-    for _ in range(2):  # and once more, with a disk that is full from the beginning
-        again = queues.start("-j", "2")
-        until(
-            lambda again=again: again.events("stalled") or again.process.poll(),
-            "the next one gives up, or waits",
-        )  # type: ignore[misc]
-        assert queues.starts() == starts
-        again.kill()
+    again = queues.start("-j", "2")
+    until(lambda: again.events("stalled") or again.process.poll(), "the next one gives up, or waits")
+    assert queues.starts() == starts
+    again.kill()
     disk.empty()
     last = queues.start()
     assert last.wait() == 29, last.err
@@ -184,6 +176,7 @@ def test_killed_while_the_disk_is_full(queues: QueueBox, disk: SmallDisk) -> Non
 def test_asked_to_leave_while_the_disk_is_full(queues: QueueBox, disk: SmallDisk, times: int) -> None:
     queues.write(*(f"[vram=1G] job {number} 0 {number}" for number in NUMBERS))
     queue = queues.start("-j", "2")
+    queue.event("started")
     disk.fill()
     queue.event("stalled")
     for _ in range(times):
@@ -193,26 +186,6 @@ def test_asked_to_leave_while_the_disk_is_full(queues: QueueBox, disk: SmallDisk
     assert queues.start().wait() == 29
     assert set(queues.starts().values()) == {1}
     disk.leave()
-
-
-# E7: the journal may grow no further (a quota); the same without root
-def test_the_journal_cannot_grow(queues: QueueBox) -> None:
-    queues.write("hold a 5", *(f"job {number} 0 {number}" for number in range(3)))
-    queue = queues.start("-j", "1")
-    queues.started("a")
-    queue.event("started")
-    queues.asleep(queue)
-    size = (queues.logs / "journal.jsonl").stat().st_size
-    resource.prlimit(queue.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
-    queues.let("a")
-    queue.event("stalled")
-    assert queues.starts() == {"a": 1}
-    resource.prlimit(queue.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    queue.event("resumed")
-    assert queue.wait() == 5
-    assert len(queue.events("stalled")) == 1
-    assert queues.starts() == {"a": 1, "0": 1, "1": 1, "2": 1}
-    queues.assert_clean()
 
 
 # E7: the log directory is deleted while jobs run: it is made again, and the next queue knows what was done

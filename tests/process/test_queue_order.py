@@ -40,11 +40,11 @@ def test_after(queues: QueueBox) -> None:
 
 
 def test_priority_then_the_file(queues: QueueBox) -> None:
-    queues.write(
-        "hold a", "[vram=1G] job b", "[vram=1G priority=5] job c", "[vram=2G] job d", "[vram=1G] job e"
-    )
+    queues.write("hold a")
     queue = queues.start("-j", "1")
     queues.started("a")
+    queues.append("[vram=1G] job b", "[vram=1G priority=5] job c", "[vram=2G] job d", "[vram=1G] job e")
+    assert queue.event("file-changed")["added"] == 4
     queues.let("a")
     assert queue.wait() == 0
     assert order(queues) == list("acbde")

@@ -69,11 +69,12 @@ def test_twice_ends_the_jobs(queues: QueueBox, signo: int, code: int) -> None:
     assert all(map(gone, pids))
     assert {status for status, _ in queues.statuses().values()} == {"pending"}
     queues.assert_clean()
-    again = queues.start("--log-dir", queues.logs.name)
+    again = queues.start()
     until(lambda: queues.starts() == {"a": 2, "b": 2}, "they run again")
     again.send(signal.SIGTERM)
+    again.event("stopping")
     again.send(signal.SIGTERM)
-    again.wait()
+    assert again.wait() == 143
     queues.assert_clean()
 
 

@@ -326,7 +326,7 @@ def test_two_queues_and_a_run_exclude_each_other(slicer: Slicer, queues: Queues,
     running = [each.start(*SIM, *only) for each in (queues, other)]
     runs = [slicer.start(*options, "--", "sh", "-c", alone, env=env) for _ in range(3)]
     done = [job.end() for job in (*running, *runs)]
-    assert [each.code for each in done] == [0] * 5, done
+    assert [each.code for each in done] == [0] * 5, [each.stderr for each in done if each.code]
     assert not inside.exists()
 
 

@@ -160,7 +160,7 @@ def test_queues_of_two_users_and_a_run_of_root_exclude_each_other(
         for via in ((), alice.via, bob.via)
     ]
     done = [job.end() for job in (*running, *runs)]
-    assert [each.code for each in done] == [0] * 5, done
+    assert [each.code for each in done] == [0] * 5, [each.stderr for each in done if each.code]
     assert not inside.exists()
     shared = Path(SYSTEM_LEDGER, SIM_NAME)
     wait_until("nobody holds or waits", lambda: not leases(str(shared)) and not tickets(str(shared)))

@@ -17,7 +17,6 @@ from slicer.queue.rows import row
 if TYPE_CHECKING:
     from slicer.queue.crew import Landing
     from slicer.queue.model import Entry, JobState
-    from slicer.queue.monitor import Use
     from slicer.queue.options import Options
     from slicer.queue.register import Register
 
@@ -38,7 +37,7 @@ class Conclusions:
         self._largest_mib = largest_mib
         self._tell = tell
 
-    def conclude(self, landing: Landing, entry: Entry | None, use: Use | None, *, is_ending: bool) -> bool:
+    def conclude(self, landing: Landing, entry: Entry | None, *, is_ending: bool) -> bool:
         """Settle what became of the attempt; whether the job is to run again.
 
         ``entry``: the job's line, if it still has one. ``is_ending``: the queue had its jobs ended.
@@ -49,7 +48,7 @@ class Conclusions:
         if landing.ended is not None:
             stopped = landing.ended.reason == "stopped" and is_ending and not state.cancelling
             if not stopped:
-                return self._judge(state, landing, landing.ended, entry, use)
+                return self._judge(state, landing, landing.ended, entry)
             self._register.do(folding.interrupted(state.key, state.job, "it was stopped with the queue"))
         elif landing.how == "lost":
             self._lose(state, landing)
@@ -62,14 +61,12 @@ class Conclusions:
         return True
 
     def _lose(self, state: JobState, landing: Landing) -> None:
-        how = self._ending(landing, Judged("lost", "unknown", _LOST_CODE, False), None, landing.why)
+        how = self._ending(landing, Judged("lost", "unknown", _LOST_CODE, False), landing.why)
         self._register.do(folding.ended(state.key, state.job, "lost", **how))
         self._say("lost", state, log=state.log)
 
-    def _judge(
-        self, state: JobState, landing: Landing, ended: Ended, entry: Entry | None, use: Use | None
-    ) -> bool:
-        peak_mib = _peaks(landing, use)
+    def _judge(self, state: JobState, landing: Landing, ended: Ended, entry: Entry | None) -> bool:
+        peak_mib = _peaks(landing)
         judged = judging.judge(
             ended,
             declared_mib=state.vram_mib,
@@ -80,7 +77,7 @@ class Conclusions:
             ooms=state.ooms,
             retries=self._retries(entry),
         )
-        how = self._ending(landing, judged, use, ended.reason)
+        how = self._ending(landing, judged, ended.reason)
         if not judged.again:
             self._register.do(folding.ended(state.key, state.job, judged.status, **how))
             self._say("finished", state, log=state.log)
@@ -107,13 +104,14 @@ class Conclusions:
             self._tell(Event("warning", time.time(), data={"text": str(error)}))
             return False
 
-    def _ending(self, landing: Landing, judged: Judged, use: Use | None, reason: str) -> Ending:
+    def _ending(self, landing: Landing, judged: Judged, reason: str) -> Ending:
+        use = landing.use
         return Ending(
             exit_code=judged.exit_code,
             signal=landing.ended.signal if landing.ended is not None else None,
             reason=reason,
             wall_s=round(landing.wall_s, 3),
-            vram_peak_mib=_peaks(landing, use),
+            vram_peak_mib=_peaks(landing),
             utilisation=None if use is None or use.utilisation is None else round(use.utilisation, 1),
             verdict=judged.verdict,
             memory_peak_bytes=landing.memory_peak_bytes,
@@ -124,9 +122,9 @@ class Conclusions:
         self._tell(Event(kind, time.time(), row(state), data))
 
 
-def _peaks(landing: Landing, use: Use | None) -> tuple[int, ...]:
+def _peaks(landing: Landing) -> tuple[int, ...]:
     """The larger of what the queue saw and what the outcome says; () where nobody looked."""
-    seen = use.peak_mib if use is not None else ()
+    seen = landing.use.peak_mib if landing.use is not None else ()
     if not seen or not landing.vram_peak_mib:
         return seen or landing.vram_peak_mib
     return tuple(map(max, seen, landing.vram_peak_mib))

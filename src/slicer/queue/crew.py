@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from slicer.model import Lease
     from slicer.queue.desk import Granted
     from slicer.queue.model import JobState
-    from slicer.queue.monitor import Monitor
+    from slicer.queue.monitor import Monitor, Use
     from slicer.queue.plans import Plans
     from slicer.queue.register import Register
     from slicer.queue.starting import Starts
@@ -46,6 +46,7 @@ class Landing:
     wall_s: float = 0.0
     memory_peak_bytes: int | None = None
     vram_peak_mib: tuple[int, ...] = ()
+    use: Use | None = None  # what was seen of it on its GPUs
     why: str = ""
 
 
@@ -226,7 +227,6 @@ class Crew:
                 flight.mourn()
                 return None
             del self._flying[job_id]
-            self._monitor.forget(job_id)
             flight.land()
             return self._recovered(flight.key, job_id)
         del self._flying[job_id]
@@ -242,7 +242,15 @@ class Crew:
         if report.reason == "timeout":
             exit_code = EX_TIMEOUT
         ended = Ended(report.reason, exit_code, signo)
-        return Landing(flight.key, job_id, "ended", ended, report.wall_s, usage.memory_peak_bytes)
+        return Landing(
+            flight.key,
+            job_id,
+            "ended",
+            ended,
+            report.wall_s,
+            usage.memory_peak_bytes,
+            use=self._monitor.use_of(job_id),
+        )
 
     def stop(self, key: str) -> None:
         """Ask the job to end, if it runs."""
@@ -294,9 +302,7 @@ class Crew:
             if adopted.is_gone():
                 del self._adopted[job_id]
                 adopted.close()
-                landing = self._recovered(adopted.key, job_id)
-                self._monitor.forget(job_id)
-                yield landing
+                yield self._recovered(adopted.key, job_id)
         if looks:
             self._orphans_at = time.monotonic() + _ORPHANS_S
 
@@ -306,8 +312,9 @@ class Crew:
         outcome = attempt.outcome if attempt is not None else None
         if outcome is None:
             outcome = self._from_history(job_id)
+        use = self._monitor.forget(job_id)
         if outcome is not None:
-            return _landing(key, job_id, outcome)
+            return _landing(key, job_id, outcome, use)
         if boot_id and boot_id != proc.boot_id():
             return Landing(key, job_id, "interrupted", why="the machine was restarted")
         if attempt is None:
@@ -351,9 +358,9 @@ class _Followed:
         self._adopted.note_peaks(peaks_mib)
 
 
-def _landing(key: str, job_id: str, outcome: dict[str, Any]) -> Landing:
+def _landing(key: str, job_id: str, outcome: dict[str, Any], use: Use | None) -> Landing:
     ended = Ended(outcome["reason"], outcome["exit_code"], outcome["signal"])
     return Landing(
         key, job_id, "ended", ended, outcome["wall_s"], outcome["usage"]["memory_peak_bytes"],
-        tuple(outcome["vram_peak_mib"]),
+        tuple(outcome["vram_peak_mib"]), use,
     )  # fmt: skip

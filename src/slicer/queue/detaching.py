@@ -19,17 +19,15 @@ _RESTART_AFTER_S = 1
 # tells of the service or the job that the caller is in, and the queue will not be.
 _SESSIONS = frozenset((
     "TERM", "COLORTERM", "COLUMNS", "LINES", "TERMCAP", "TERM_PROGRAM", "TERM_PROGRAM_VERSION",
-    "TERM_SESSION_ID",
-    "WINDOWID", "VTE_VERSION", "TMUX", "TMUX_PANE", "STY", "WINDOW", "INSIDE_EMACS",
+    "TERM_SESSION_ID", "WINDOWID", "VTE_VERSION", "TMUX", "TMUX_PANE", "STY", "WINDOW", "INSIDE_EMACS",
     "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "GPG_TTY", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY",
     "XDG_SESSION_ID", "XDG_SESSION_TYPE", "XDG_SESSION_CLASS", "XDG_SESSION_PATH", "XDG_SEAT",
-    "XDG_SEAT_PATH", "XDG_VTNR",
-    "DBUS_SESSION_BUS_ADDRESS", "SHLVL", "OLDPWD", "_",
+    "XDG_SEAT_PATH", "XDG_VTNR", "DBUS_SESSION_BUS_ADDRESS", "SHLVL", "OLDPWD", "_",
     "INVOCATION_ID", "JOURNAL_STREAM", "SYSTEMD_EXEC_PID", "MANAGERPID", "MAINPID", "NOTIFY_SOCKET",
-    "RUNTIME_DIRECTORY",
-    "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "SLICER_LEASE",
+    "RUNTIME_DIRECTORY", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES",
+    "MEMORY_PRESSURE_WATCH", "MEMORY_PRESSURE_WRITE", "SLICER_LEASE",
 ))  # fmt: skip
-_SESSIONS_PREFIXES = ("KITTY_", "KONSOLE_", "ITERM_", "WEZTERM_", "ALACRITTY_", "VSCODE_")
+_TERMINALS = ("KITTY_", "KONSOLE_", "ITERM_", "WEZTERM_", "ALACRITTY_", "VSCODE_")
 
 # What only the service's manager knows: the way to its bus stays good when the caller's session is gone.
 _MANAGERS = ("DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR")
@@ -61,7 +59,7 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in environ.items()
-        if name not in _SESSIONS and not name.startswith(_SESSIONS_PREFIXES)
+        if name not in _SESSIONS and not name.startswith(_TERMINALS)
     }
 
 

@@ -107,7 +107,7 @@ class LogDir:
 
     def _make(self) -> bool:
         """Make the directories that are missing; whether there were any."""
-        attempts = f"{self.path}/attempts"
+        attempts = self.attempts_path
         try:
             os.makedirs(self.path, exist_ok=True)
             try:

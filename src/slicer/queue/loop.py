@@ -174,7 +174,7 @@ class Queue:
             if landing is None:
                 self._tell("adopted", state)
             else:
-                self._conclusions.conclude(landing, self._entry(state.key), None, is_ending=False)
+                self._conclusions.conclude(landing, self._entry(state.key), is_ending=False)
                 self._crew.forget_attempt(landing.job_id)
         self._load()
 
@@ -301,11 +301,8 @@ class Queue:
     def _end_flights(self) -> None:
         landings = self._crew.service(self._ready, self.warning)
         for landing in landings:
-            use = self._monitor.use_of(landing.job_id)
             self._scene.touched.add(landing.key)
-            again = self._conclusions.conclude(
-                landing, self._entry(landing.key), use, is_ending=self._is_ending
-            )
+            again = self._conclusions.conclude(landing, self._entry(landing.key), is_ending=self._is_ending)
             if again:
                 self._put_back(landing.key)
             if landing.how == "unbegun":

@@ -204,7 +204,7 @@ class Monitor:
         on: dict[str, list[int]] = {}
         for job, use in self._uses.items():
             for uuid in use.job.lease.gpus:
-                on.setdefault(uuid, []).append(numbers.get(job, 0))
+                on.setdefault(uuid, []).extend([numbers[job]] if job in numbers else [])
         return tuple(
             GpuRow(
                 gpu.index,
