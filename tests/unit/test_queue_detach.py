@@ -26,7 +26,7 @@ TOLD: dict[str, Any] = {
 }
 
 
-# -- what the service is told ---------------------------------------------------------------------------------
+# -- what the service is told --------------------------------------------------------------------------------
 
 
 def test_a_log_directory_has_one_name_and_no_other_has_it() -> None:  # E7
@@ -70,18 +70,19 @@ def test_the_service_has_the_callers_arguments_but_forgets_nothing_again(said: s
     assert detaching.arguments(said.split()) == tuple(kept.split())
 
 
-# -- the environment ------------------------------------------------------------------------------------------
+# -- the environment -----------------------------------------------------------------------------------------
 
 KEPT = (
-    "PATH HOME USER LANG TZ PWD VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV CUDA_HOME CUDA_VISIBLE_DEVICES "
-    "LD_LIBRARY_PATH PYTHONPATH SLICER_STATE_DIR SLICER_CONFIG SLICER_SIM CPU_RUN_SLOTS WANDB_API_KEY "
-    "SSH_AUTH_SOCK XDG_RUNTIME_DIR XDG_STATE_HOME XDG_CONFIG_HOME BASH_FUNC_module%% TERMINAL_OF_MINE"
-).split()
+    "PATH", "HOME", "USER", "LANG", "TZ", "PWD", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV",
+    "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "PYTHONPATH", "SLICER_STATE_DIR",
+    "SLICER_CONFIG", "SLICER_SIM", "CPU_RUN_SLOTS", "WANDB_API_KEY", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR",
+    "XDG_STATE_HOME", "XDG_CONFIG_HOME", "BASH_FUNC_module%%", "TERMINAL_OF_MINE",
+)  # fmt: skip
 DROPPED = (
-    "TERM COLUMNS LINES TMUX STY SSH_TTY SSH_CONNECTION DISPLAY WAYLAND_DISPLAY XDG_SESSION_ID "
-    "DBUS_SESSION_BUS_ADDRESS INVOCATION_ID JOURNAL_STREAM NOTIFY_SOCKET LISTEN_FDS SLICER_LEASE "
-    "KITTY_WINDOW_ID KONSOLE_VERSION"
-).split()
+    "TERM", "COLUMNS", "LINES", "TMUX", "STY", "SSH_TTY", "SSH_CONNECTION", "DISPLAY", "WAYLAND_DISPLAY",
+    "XDG_SESSION_ID", "DBUS_SESSION_BUS_ADDRESS", "INVOCATION_ID", "JOURNAL_STREAM", "NOTIFY_SOCKET",
+    "LISTEN_FDS", "SLICER_LEASE", "KITTY_WINDOW_ID", "KONSOLE_VERSION",
+)  # fmt: skip
 
 
 def test_the_environment_is_the_callers_without_its_terminal_and_session() -> None:  # E7
@@ -89,7 +90,7 @@ def test_the_environment_is_the_callers_without_its_terminal_and_session() -> No
     assert detaching.environment(environ) == {name: f"of {name}" for name in KEPT}
 
 
-# -- the hand-over --------------------------------------------------------------------------------------------
+# -- the hand-over -------------------------------------------------------------------------------------------
 
 
 def handed(tmp_path: Path, *command: str, environ: Mapping[str, str] | None = None, **other: Any) -> Path:
@@ -148,7 +149,13 @@ def test_its_own_limits_are_among_those_that_are_handed_over() -> None:
 
 def test_every_byte_of_the_environment_and_of_the_arguments_arrives(tmp_path: Path) -> None:  # E7
     # systemd takes no escape characters, no functions of a shell, and nothing that is not UTF-8.
-    environ = {"LESS": "\x1b[1m", "BASH_FUNC_f%%": "() {  :\n}", "ODD": "a\udcff$HOME %h", "EMPTY": ""}
+    environ = {
+        "LESS": "\x1b[1m",
+        "BASH_FUNC_f%%": "() {  :\n}",
+        "ODD": "a\udcff$HOME %h",
+        "EMPTY": "",
+        "LC_ALL": "C.UTF-8",
+    }
     program = "import os, sys; print(dict(os.environb), os.fsencode(sys.argv[1]))"
     path = handed(
         tmp_path, sys.executable, "-I", "-S", "-c", program, "$HOME %h \udcfe\n\x1b", environ=environ
@@ -186,7 +193,7 @@ def test_the_hand_over_is_plain_ascii(tmp_path: Path) -> None:
     assert json.loads(path.read_bytes().decode("ascii"))["environment"] == {"A": "ü\udcff"}
 
 
-# -- without systemd ------------------------------------------------------------------------------------------
+# -- without systemd -----------------------------------------------------------------------------------------
 
 
 def test_without_systemd_the_error_says_what_else_to_do(

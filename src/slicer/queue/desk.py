@@ -18,6 +18,7 @@ from slicer.errors import InfeasibleError
 from slicer.launch import needs_of, spec_of, who
 from slicer.ledger import HeldLease
 from slicer.queue.pending import Kind
+from slicer.queue.words import visible
 from slicer.record import replace
 from slicer.view import View
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from slicer.waiting import Waiting
 
 _INSTANT_S = 1e-6  # what the ledger's clock tells apart
+_COMMAND_CHARS = 160  # of one that is shown
 _SCRIPTS_S = 1.0  # how soon to try again for the lock of scripts, which send no event
 
 
@@ -134,8 +136,12 @@ class Desk:
     def _form(self, entry: Entry, plan: Plan, choice: tuple[str, ...], places: Mapping[str, Place]) -> _Form:
         job_id = os.urandom(6).hex()
         spec = spec_of(job_id, plan, self._backend)
+        spec = replace(spec, description=f"{plan.ask.name}: {visible(entry.command, _COMMAND_CHARS)}")
         needs = replace(needs_of(plan), gpu_words=choice if plan.need_gpus else ())
-        wanted = leasing.want(who(job_id, plan, self._backend, spec), needs, self._view)
+        asker = replace(
+            who(job_id, plan, self._backend, spec), command=visible(entry.command, _COMMAND_CHARS)
+        )
+        wanted = leasing.want(asker, needs, self._view)
         ticket = replace(wanted.ticket, arrived_s=self._arrival(entry, places))
         return _Form(entry, plan, job_id, spec, replace(wanted, ticket=ticket), choice)
 

@@ -93,11 +93,16 @@ def handover(
 ) -> dict[str, object]:  # fmt: skip
     """What :mod:`slicer.queue.handover` takes up; ``soft_limits`` by the numbers of getrlimit(2)."""
     return {
-        "command": list(command),
-        "environment": environment(environ),
+        "command": [_text(word) for word in command],
+        "environment": {_text(name): _text(value) for name, value in environment(environ).items()},
         "from_manager": list(_MANAGERS),
-        "directory": directory,
-        "log": log_path,
+        "directory": _text(directory),
+        "log": _text(log_path),
         "umask": umask,
         "soft_limits": {str(number): value for number, value in soft_limits.items()},
     }
+
+
+def _text(word: str) -> str:
+    """Bytes of the system as text that is the same in every locale."""
+    return os.fsencode(word).decode("utf-8", "surrogateescape")

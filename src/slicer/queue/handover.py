@@ -22,7 +22,7 @@ def write(path: str, handed: dict[str, object]) -> None:
         json.dump(handed, file)  # what is not UTF-8 stands as lone surrogates
 
 
-def open_log(path: str) -> int:
+def open_log(path: str | bytes) -> int:
     """The log, to be appended to. Raises OSError, also where a symbolic link stands in its place."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
     return os.open(path, flags, 0o666)
@@ -41,12 +41,20 @@ def _become(handed: dict[str, Any]) -> NoReturn:
         _, most = resource.getrlimit(int(number))
         is_too_much = most != resource.RLIM_INFINITY and not 0 <= wanted <= most
         resource.setrlimit(int(number), (most if is_too_much else wanted, most))
-    os.chdir(handed["directory"])
-    log = open_log(handed["log"])
+    os.chdir(_bytes(handed["directory"]))
+    log = open_log(_bytes(handed["log"]))
     os.dup2(log, 1)
     os.dup2(log, 2)
-    own = {name: os.environ[name] for name in handed["from_manager"] if name in os.environ}
-    os.execve(handed["command"][0], handed["command"], {**own, **handed["environment"]})
+    own = [_bytes(name) for name in handed["from_manager"]]
+    environ = {name: os.environb[name] for name in own if name in os.environb}
+    environ.update((_bytes(name), _bytes(value)) for name, value in handed["environment"].items())
+    command = [_bytes(word) for word in handed["command"]]
+    os.execve(command[0], command, environ)
+
+
+def _bytes(text: str) -> bytes:
+    """As they were handed over, whatever the locale of the service."""
+    return text.encode("utf-8", "surrogateescape")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
@@ -64,8 +64,11 @@ class Line(NamedTuple):
 class Keys:
     """Gives each command its identity; the same command again gets another one."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: Iterable[Entry] = ()) -> None:
+        """``before``: those that have theirs."""
         self._seen: dict[str, int] = {}
+        for entry in before:
+            self._seen[entry.command] = self._seen.get(entry.command, 0) + 1
 
     def next(self, command: str) -> str:
         """The key of the next line with that command."""
@@ -111,6 +114,23 @@ def parse(text: str, *, known: Collection[str] = (), name: str = "jobs file") ->
         said = read_attributes(line, cache, name)
         entries.append(Entry(line.number, keys.next(line.command), line.command, said))
     _check_after(entries, known, text, name)
+    return tuple(entries)
+
+
+def parse_more(text: str, line: int, keys: Keys, cache: dict[str, Attributes]) -> tuple[Entry, ...] | None:
+    """The jobs of what was appended to a text after its line number ``line``; None: parse all of it.
+
+    ``keys`` and ``cache`` are kept from one call to the next, and are of no use once it has returned None.
+    """
+    entries = []
+    try:
+        for found in lines(text):
+            said = read_attributes(found, cache)
+            if said.after:  # which only the whole file can answer
+                return None
+            entries.append(Entry(line + found.number, keys.next(found.command), found.command, said))
+    except JobsFileError:  # and only there is its place known
+        return None
     return tuple(entries)
 
 

@@ -16,10 +16,10 @@ from slicer import inotify
 from slicer.errors import StateError
 from slicer.inotify import Inotify
 from slicer.queue import jobs_file
-from slicer.queue.jobs_file import JobsFileError
+from slicer.queue.jobs_file import JobsFileError, Keys
 
 if TYPE_CHECKING:
-    from slicer.queue.model import Entry
+    from slicer.queue.model import Attributes, Entry
 
 # A writer that keeps the file open may be in the middle of a line; it is over when it pauses for this long.
 _PAUSE_S = 0.1
@@ -46,7 +46,11 @@ class LiveFile:
         self._due: float | None = None
         self._search_at: float | None = None
         self._text = ""
+        self._lines = 0  # of the text
+        self._keys: Keys | None = None
+        self._cache: dict[str, Attributes] = {}
         self.entries: tuple[Entry, ...] = ()
+        self.appended: tuple[Entry, ...] | None = None  # if the last change only added these at the end
         self.problem = ""
         self._watch()
         self._take(jobs_file.read(path))
@@ -110,13 +114,33 @@ class LiveFile:
         """Raises JobsFileError; then nothing has changed."""
         if text == self._text and self.entries:
             return
+        more = self._parse_more(text)
+        if more is not None:
+            self._check(more)
+            self._lines += text.count("\n", len(self._text))
+            self._text, self.entries, self.appended = text, self.entries + more, more
+            return
         entries = self._parsed(text)
         if not entries and self.entries and not text.strip():
             raise JobsFileError(
                 "is empty", 0, 0, name=self.path, hint="to take all lines out, leave a comment in it"
             )
         self._check(entries)
-        self._text, self.entries = text, entries
+        self._text, self.entries, self.appended = text, entries, None
+        self._lines = text.count("\n")
+        self._keys, self._cache = None, {}
+
+    def _parse_more(self, text: str) -> tuple[Entry, ...] | None:
+        """The new jobs, where something was only appended: in a long file that is much quicker."""
+        if not self.entries or not self._text.endswith("\n") or not text.startswith(self._text):
+            return None
+        if self._keys is None:
+            self._keys = Keys(self.entries)
+        tail = text[len(self._text) :]
+        more = jobs_file.parse_more(tail, self._lines, self._keys, self._cache)
+        if more is None:
+            self._keys = None
+        return more
 
     def _parsed(self, text: str) -> tuple[Entry, ...]:
         return jobs_file.parse(text, known=self._known(), name=self.path)

@@ -88,7 +88,7 @@ class Queue:
         self.register = Register(options.log_dir, fresh=options.fresh)
         self._file = LiveFile(options.jobs_file, self.register.known_names, self._plans.check)
         idle_mib = self._plans.policy.idle_threshold_mib
-        self._monitor = Monitor(self._view, self._book, options.poll_s, idle_mib)
+        self._monitor = Monitor(self._view, self._book, options.poll_s, idle_mib, options.tolerance)
         self._crew = Crew(
             self._book, self._backend, self._starts, self._plans, self.register, self._monitor, self
         )
@@ -266,7 +266,18 @@ class Queue:
             return
         if problem:
             self._say("file-good")
-        if self._file.entries is not before:
+        if self._file.entries is before:
+            return
+        more = self._file.appended
+        if more is not None:
+            had = len(self._pending)
+            self.register.see(more)
+            self._pending.append(more)
+            self._cancel_marked(more)
+            if len(self._pending) > had:
+                self._has_drained = False
+                self._say("file-changed", added=len(self._pending) - had, removed=0)
+        else:
             waiting = {entry.key for entry in self._pending.in_order()}
             self.register.see(self._file.entries)
             self._load()
@@ -278,10 +289,13 @@ class Queue:
     def _load(self) -> None:
         """Make the queue what the file says."""
         self._pending = Pending(self._file.entries, self.register.states)
-        for entry in self._file.entries:
+        self._cancel_marked(self._file.entries)
+        self._has_drained = False
+
+    def _cancel_marked(self, entries: tuple[Entry, ...]) -> None:
+        for entry in entries:
             if entry.attributes.cancel:
                 self._cancel(entry)
-        self._has_drained = False
 
     def _cancel(self, entry: Entry) -> None:
         state = self.register.states[entry.key]
@@ -368,7 +382,7 @@ class Queue:
         kinds: list[Kind] = []
         for kind, entry in self._pending.heads(_MOST_KINDS):
             try:
-                plan = self._plans.plan(entry, kind)
+                plan = self._plans.plan(entry, kind, self.register.states[entry.key].no)
                 if not self._may_begin(plan):
                     continue
                 granted = self._desk.ask(kind, entry, plan, self._pending.places, self._crew.gpus())

@@ -64,13 +64,19 @@ class Exceeded:
 
 
 class Monitor:
-    """Looks every ``poll_s`` seconds while a job of ours has GPUs. ``problem``: why it cannot, or ""."""
+    """Looks every ``poll_s`` seconds while a job of ours has GPUs. ``problem``: why it cannot, or "".
 
-    def __init__(self, view: SharedView, book: Ledger, poll_s: float, idle_threshold_mib: int) -> None:
+    ``tolerance``: how far beyond its declaration a job may be without a word (0.1 is 10 %).
+    """
+
+    def __init__(
+        self, view: SharedView, book: Ledger, poll_s: float, idle_threshold_mib: int, tolerance: float
+    ) -> None:
         self._view = view
         self._book = book
         self._poll_s = poll_s
         self._idle_mib = idle_threshold_mib
+        self._tolerance = tolerance
         self._uses: dict[str, Use] = {}
         self._next = 0.0
         self._utilisation: dict[str, int | None] = {}
@@ -158,7 +164,8 @@ class Monitor:
         if lease.vram_mib is None:
             return
         for uuid, mib in zip(lease.gpus, use.now_mib, strict=True):
-            if mib > lease.vram_mib and mib > use.warned_mib.get(uuid, 0) * WORTH_REPEATING:
+            allowed_mib = lease.vram_mib * (1 + self._tolerance)
+            if mib > allowed_mib and mib > use.warned_mib.get(uuid, 0) * WORTH_REPEATING:
                 use.warned_mib[uuid] = mib
                 yield Exceeded(lease.job, uuid, mib, lease.vram_mib)
 

@@ -38,22 +38,27 @@ class Pending:
     """The jobs that are still to be started. ``entries`` by their keys, in the file's order."""
 
     def __init__(self, entries: Iterable[Entry], states: Mapping[str, JobState]) -> None:
-        self.entries = {entry.key: entry for entry in entries}
+        self.entries: dict[str, Entry] = {}
         self._states = states
         self._place: dict[str, Place] = {}
         self._queues: dict[Kind, list[tuple[Place, str]]] = {}  # heaps, with some that have left since
         self._kinds: dict[str, Kind] = {}  # of the jobs that may start
         self._held_back: dict[str, Entry] = {}  # those that wait for others of the file
-        for position, entry in enumerate(self.entries.values()):
+        self.never: dict[str, str] = {}  # jobs that wait for what will never be, and why
+        self.append(entries)
+
+    def append(self, entries: Iterable[Entry]) -> None:
+        """More jobs, behind all that are there."""
+        for position, entry in enumerate(entries, len(self.entries)):
+            self.entries[entry.key] = entry
             self._place[entry.key] = (-(entry.attributes.priority or 0), position)
-            state = states.get(entry.key)
+            state = self._states.get(entry.key)
             if entry.attributes.cancel or (state is not None and state.status != "pending"):
                 continue
             if entry.attributes.after:
                 self._held_back[entry.key] = entry
             else:
                 self.put(entry)
-        self.never: dict[str, str] = {}  # jobs that wait for what will never be, and why
         self.release()
 
     def __len__(self) -> int:

@@ -48,6 +48,7 @@ class Plans:
                 hint="start it outside: its jobs ask for what they need themselves",
             )
         self._directory = os.getcwd()
+        self._file_name = os.path.basename(options.jobs_file)
         self._known: dict[tuple[Kind, float | None], Profile] = {}
         policy = self.config.policy
         self.policy = replace(
@@ -77,15 +78,16 @@ class Plans:
                     hint=f"known: {', '.join(sorted(names))}",
                 )  # fmt: skip
 
-    def plan(self, entry: Entry, kind: Kind) -> Plan:
-        """What the job asks for. Raises SlicerError where its attributes do not fit its profile."""
+    def plan(self, entry: Entry, kind: Kind, no: int) -> Plan:
+        """What job number ``no`` asks for. Raises SlicerError where its attributes do not fit its profile."""
         said = entry.attributes
         profile = self._profile(kind, said.timeout_s)
         if said.env:
             profile = replace(profile, env={**profile.env, **dict(said.env)})
         command = (_SHELL, "-c", entry.command)
         ask = Ask(
-            command=command, profile=profile.name, overrides=Overrides(), name=said.name, expect_s=None,
+            command=command, profile=profile.name, overrides=Overrides(), expect_s=None,
+            name=said.name or f"{self._file_name}#{no}",
             wait=True, backend=self._options.backend, exec=False, journal=False, outcome_path="",
         )  # fmt: skip
         return Plan(
