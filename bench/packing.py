@@ -1,10 +1,10 @@
 """How well days of jobs are packed: 1,000 jobs arrive over 24 h on 8 GPUs, in virtual time, no processes.
 
-Both tools decide with their own code: slicer as its queue asks the ledger (a ticket for the first job of each
-kind, see ``slicer.queue.desk``), at every event and at once; gpusched by its ``find_allocation`` over all that
-waits, every 5 s. A poll at which nothing has changed decides what the one before did, and is left out. Jobs use
-what they declare, and what decisions cost is not counted. Deterministic. Standard library, slicer and gpusched
-only.
+Both tools decide with their own code: slicer as its queue asks the ledger (a ticket for the first job of
+each kind, see ``slicer.queue.desk``), at every event and at once; gpusched by its ``find_allocation`` over
+all that waits, every 5 s. A poll at which nothing has changed decides what the one before did, and is left
+out. Jobs use what they declare, and what decisions cost is not counted. Deterministic. Standard library,
+slicer and gpusched only.
 """
 
 from __future__ import annotations

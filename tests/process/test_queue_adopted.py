@@ -170,16 +170,18 @@ def test_stopped_with_an_adopted_job(queues: QueueBox) -> None:
     queues.assert_clean()
 
 
-# E7: --fresh while a job of the earlier queue runs: forgotten, but neither ended nor run into
+# E7: --fresh beside a job of the earlier queue would run it twice at the same time: refused, nothing changes
 def test_fresh_beside_a_job_of_the_earlier_queue(queues: QueueBox) -> None:
-    command = "echo start a $$ >>$LOG; echo first $MINE; sleep 0.5; echo last $MINE"
-    queues.write(f"[vram=2G] {command}")
-    queue = queues.start(env={"MINE": "old"})
-    queues.started("a")
-    queue.kill()
-    again = queues.run("--fresh", env={"MINE": "new"})
-    assert again.process.returncode == 0
-    assert queues.statuses() == {command: ("ok", 0)}
-    until(lambda: not queues.box.processes(), "all end")
-    assert queues.log(command) == "first new\nlast new\n"
+    queues.write("[vram=2G] hold a 3")
+    orphaned(queues)
+    before = queues.journal()
+    refused = queues.run("--fresh")
+    assert refused.wait() == 125
+    assert "earlier queue" in refused.err
+    assert queues.journal() == before
+    queues.let("a")
+    until(lambda: not queues.box.processes(), "it ends")
+    queues.write("[vram=2G] job a 0 4")
+    assert queues.run("--fresh").wait() == 4
+    assert queues.statuses() == {"job a 0 4": ("failed", 4)}
     queues.assert_clean()

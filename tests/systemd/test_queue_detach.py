@@ -31,23 +31,21 @@ class Manager:
     """Whose service it is."""
 
     systemctl: tuple[str, ...]
-    journalctl: tuple[str, ...]  # what names the unit of an entry
+    journalctl: tuple[str, ...]  # up to the unit's name
     via: tuple[str, ...]
     ledger: str
     runtime: str
 
 
-ROOT = Manager(("systemctl",), ("--unit",), (), SYSTEM_LEDGER, "/run")
+JOURNALCTL = ("journalctl", "--no-pager", "--quiet", "--output=cat")
+ROOT = Manager(("systemctl",), (*JOURNALCTL, "--unit"), (), SYSTEM_LEDGER, "/run")
 
 
 def of(someone: User) -> Manager:
-    return Manager(
-        someone.systemctl,
-        (f"_UID={someone.uid}", "--user-unit"),
-        someone.via,
-        someone.ledger,
-        someone.runtime,
-    )
+    # By herself: journalctl's --user-unit means the reader's own.
+    reader = ("setpriv", f"--reuid={someone.name}", "--regid=systemd-journal", "--clear-groups")
+    shown = (*reader, *JOURNALCTL, "--user-unit")
+    return Manager(someone.systemctl, shown, someone.via, someone.ledger, someone.runtime)
 
 
 class Service:
@@ -96,8 +94,7 @@ class Service:
     def messages(self) -> str:
         """What the journal has of the unit, from its manager."""
         systemctl.output("journalctl", "--sync")
-        where = (*self.manager.journalctl, self.unit)
-        return systemctl.output("journalctl", "--no-pager", "--quiet", "--output=cat", *where, check=False)
+        return systemctl.output(*self.manager.journalctl, self.unit)
 
 
 class Detached(Queues):
@@ -118,8 +115,13 @@ class Detached(Queues):
         for service in self.services:
             systemctl.output(*self.manager.systemctl, "kill", "--signal=KILL", service.unit, check=False)
             systemctl.output(*self.manager.systemctl, "stop", service.unit, check=False)
-        for ledger in (self.manager.ledger, f"{self.manager.ledger}/{SIM_NAME}"):
-            wait_until(f"{ledger} is empty", lambda ledger=ledger: not leases(ledger) and not tickets(ledger))  # type: ignore[misc]
+        for scope in systemctl.scopes(self.manager.systemctl):  # of a test that failed
+            systemctl.output(*self.manager.systemctl, "kill", "--signal=KILL", scope, check=False)
+        wait_until("the ledgers are empty", self._is_clean)
+
+    def _is_clean(self) -> bool:
+        ledgers = self.manager.ledger, f"{self.manager.ledger}/{SIM_NAME}"
+        return not any(leases(ledger) or tickets(ledger) for ledger in ledgers)
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +170,7 @@ def test_it_runs_as_a_service_and_its_jobs_in_scopes_of_their_own(slicer: Slicer
     for no, its_slice in ((1, "gpu.slice"), (2, "cpu.slice")):
         scope = queues.scope(no)
         its = cgroup_of(scope, queues.manager.systemctl)
-        assert its.endswith(f"/{its_slice}/{scope}")
+        assert systemctl.show(scope, "Slice", prefix=queues.manager.systemctl) == {"Slice": its_slice}
         assert len(processes.in_cgroup(its)) >= 2
         assert not its.startswith(inside)
     with wide_open(gate):

@@ -136,7 +136,7 @@ lines = st.lists(
 def test_any_queue_starts_each_job_once_and_in_order(text: list[str], most: int) -> None:  # E4
     entries = parsed(*text)
     pending = Pending(entries, {})
-    order = [entry.key for entry in pending.in_order()]
+    order = [entry.key for entry in pending.first(len(pending))]
     assert [entry.key for entry in pending.first(most)] == order[:most]
     started = []
     while found := pending.heads(most):

@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from slicer import backend as backends
 from slicer import launch
-from slicer.errors import BackendError, ConfigError, SlicerError, StateError, UsageError
-from slicer.gpu import GpuError
-from slicer.queue import folding, jobs_file, judging, plans, rows
+from slicer.queue import jobs_file, judging, rows
 from slicer.queue.concluding import Conclusions
 from slicer.queue.crew import Crew
 from slicer.queue.desk import Desk, SharedView
+from slicer.queue.dispatch import Dispatch
+from slicer.queue.jobs_file import JobsFileError
 from slicer.queue.live_file import LiveFile
 from slicer.queue.model import Event
 from slicer.queue.monitor import Monitor
-from slicer.queue.pending import Pending
 from slicer.queue.plans import Plans
 from slicer.queue.register import Register
 from slicer.queue.scene import Scene
@@ -34,13 +33,10 @@ from slicer.waiting import asleep
 
 if TYPE_CHECKING:
     from slicer.backend import BatchBackend
-    from slicer.launch import Plan
     from slicer.model import Lease
     from slicer.placement import Busy
-    from slicer.queue.desk import Granted
-    from slicer.queue.model import Board, Entry, EventKind, JobState
+    from slicer.queue.model import Board, EventKind, JobState
     from slicer.queue.options import Options
-    from slicer.queue.pending import Kind
     from slicer.queue.scene import StateWord
 
     class Shower(Protocol):
@@ -60,10 +56,6 @@ if TYPE_CHECKING:
             """Show how things stand."""
 
 
-_MOST_KINDS = 32  # of jobs that are asked for at a time: each has a ticket
-_MOST_AHEAD = 4  # jobs that hold nothing, made ready before it is their turn
-_AGAIN_S = 1.0  # how soon to try again what failed for a reason that may pass
-_MOST_TRIES = 3  # of starting a job that systemd refuses
 _USAGE_STEP_MIB = 256  # how much a peak has to grow to be told of
 _LEAVING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -87,6 +79,10 @@ class Queue:
         self._view.warn = self.warning
         self.register = Register(options.log_dir, fresh=options.fresh)
         self._file = LiveFile(options.jobs_file, self.register.known_names, self._plans.check)
+        if not self._file.entries and not options.watch:
+            raise JobsFileError(
+                "there are no jobs in it", name=options.jobs_file, hint="--watch waits for some"
+            )
         idle_mib = self._plans.policy.idle_threshold_mib
         self._monitor = Monitor(self._view, self._book, options.poll_s, idle_mib, options.tolerance)
         self._crew = Crew(
@@ -96,10 +92,10 @@ class Queue:
         self._conclusions = Conclusions(
             self.register, options, self._plans.margin_mib, self._largest_mib, self._news.append
         )
-        self._pending = Pending((), self.register.states)
-        self._scene = Scene(self.register, self._monitor, self._crew, self._desk, self._plans, options)
-        self._tries: dict[str, int] = {}  # of starting, by key
-        self._not_before = 0.0  # monotonic: nothing is started until then
+        self._dispatch = Dispatch(
+            options, self.register, self._plans, self._desk, self._crew, self._view, self
+        )
+        self._scene = Scene(self.register, self._monitor, self._crew, self._desk, self._dispatch, options)
         self._signals: list[int] = []  # those that ask the queue to leave
         self._has_stalled = False
         self._has_drained = False
@@ -140,7 +136,7 @@ class Queue:
 
     def close(self) -> None:
         """Write the last of the journal and the board, and give everything back."""
-        self._scene.write_board(self._pending, force=True)
+        self._scene.write_board(force=True)
         self.register.close()
         if self.register.problem:
             self._shower.event(Event("warning", time.time(), data={"text": self.register.problem}))
@@ -152,7 +148,7 @@ class Queue:
 
     def summary(self) -> Event:
         """The "summary" event."""
-        return self._scene.summary(self._pending, self._exit_code())
+        return self._scene.summary(self._exit_code())
 
     def _open(self) -> None:
         states = self.register.states
@@ -169,14 +165,16 @@ class Queue:
             self.notice(self._backend.notice)
         if final:
             self._say("skipped", count=len(final))
+        entries = {entry.key: entry for entry in self._file.entries}
         for state in [state for state in states.values() if state.status == "running"]:
             landing = self._crew.recover(state)
             if landing is None:
-                self._tell("adopted", state)
+                self.tell("adopted", state)
             else:
-                self._conclusions.conclude(landing, self._entry(state.key), is_ending=False)
+                self._conclusions.conclude(landing, entries.get(state.key), is_ending=False)
                 self._crew.forget_attempt(landing.job_id)
-        self._load()
+        self._dispatch.load(self._file.entries)
+        self._dispatch.check()
 
     def _round(self) -> None:
         """Take up what has happened, do what can be done now, and make it last."""
@@ -184,26 +182,26 @@ class Queue:
         self._end_flights()
         self._take_file()
         self._watch_gpus()
-        self._start()
+        if not self._is_stopping:
+            self._dispatch.start()
         if self.register.save():
             if self._has_stalled:
                 self._has_stalled = False
                 self._say("resumed")
-            for key in self._crew.let_go(self._options.at_a_time, self._plans.cpus, self._could_not_start):
-                self._has_begun(key)
+            self._dispatch.let_go()
             self._flush()
         elif not self._has_stalled:
             self._has_stalled = True
             self._shower.event(Event("stalled", time.time(), data={"why": self.register.problem}))
         self._note_the_end()
-        self._scene.show(self._shower, self._pending, self._state_word(), self._problem())
+        self._scene.show(self._shower, self._state_word(), self._problem())
 
     def _sleep(self) -> None:
         waiting, ask_s = self._desk.watched()
         descriptors = [self._wakeup.fd, self._file.fd, *self._crew.descriptors(), *waiting]
         limits = [
             ask_s, self._file.left_s(), self._crew.left_s(), self._monitor.left_s(), self.register.left_s(),
-            self._scene.left_s(), self._start_left_s(),
+            self._scene.left_s(), self._dispatch.left_s(),
         ]  # fmt: skip
         due = [limit for limit in limits if limit is not None]
         began = time.monotonic()
@@ -217,14 +215,14 @@ class Queue:
             return False
         if self._signals:
             return True
-        return not self._options.watch and not self._pending.can_start
+        return not self._options.watch and not self._dispatch.pending.can_start
 
     def _exit_code(self) -> int:
-        keys = {entry.key for entry in self._file.entries} | self._scene.touched
+        keys = {entry.key for entry in self._file.entries} | self._dispatch.touched
         code = judging.exit_code_of(self.register.states[key] for key in keys)
-        if self._signals and len(self._pending):
+        if self._signals and len(self._dispatch.pending):
             return 128 + self._signals[0]
-        return code or int(bool(self._pending.never))
+        return code or int(bool(self._dispatch.pending.never))
 
     # -- signals -------------------------------------------------------------------------------------------
 
@@ -247,9 +245,7 @@ class Queue:
     def _leave(self, signo: int) -> None:
         self._signals.append(signo)
         if len(self._signals) == 1:
-            self._desk.keep(())
-            for key in self._crew.call_off():
-                self._put_back(key)
+            self._dispatch.call_off()
             self._say("stopping", running=len(self._crew))
         elif len(self._signals) == 2:
             self._say("ending", running=len(self._crew))
@@ -268,72 +264,38 @@ class Queue:
             self._say("file-good")
         if self._file.entries is before:
             return
-        more = self._file.appended
+        dispatch, more = self._dispatch, self._file.appended
         if more is not None:
-            had = len(self._pending)
-            self.register.see(more)
-            self._pending.append(more)
-            self._cancel_marked(more)
-            if len(self._pending) > had:
-                self._has_drained = False
-                self._say("file-changed", added=len(self._pending) - had, removed=0)
+            had = len(dispatch.pending)
+            dispatch.append(more)
+            added, removed = len(dispatch.pending) - had, 0
         else:
-            waiting = {entry.key for entry in self._pending.in_order()}
-            self.register.see(self._file.entries)
-            self._load()
-            now = {entry.key for entry in self._pending.in_order()}
-            if waiting != now:
-                self._say("file-changed", added=len(now - waiting), removed=len(waiting - now))
+            waiting = set(dispatch.pending)
+            dispatch.load(self._file.entries)
+            now = set(dispatch.pending)
+            added, removed = len(now - waiting), len(waiting - now)
             self._desk.forget(waiting - now)
-
-    def _load(self) -> None:
-        """Make the queue what the file says."""
-        self._pending = Pending(self._file.entries, self.register.states)
-        self._cancel_marked(self._file.entries)
-        self._has_drained = False
-
-    def _cancel_marked(self, entries: tuple[Entry, ...]) -> None:
-        for entry in entries:
-            if entry.attributes.cancel:
-                self._cancel(entry)
-
-    def _cancel(self, entry: Entry) -> None:
-        state = self.register.states[entry.key]
-        if state.status == "pending":
-            self.register.do(folding.refused(entry.key, "cancelled", "its line says cancel", 0))
-            self._tell("cancelled", state)
-        elif state.status == "running" and not state.cancelling:
-            self.register.do(folding.cancelling(entry.key, state.job))
-            self._crew.stop(entry.key)
-            self._tell("cancelling", state)
-
-    def _entry(self, key: str) -> Entry | None:
-        return self._pending.entries.get(key)
+        if added or removed:
+            self._say("file-changed", added=added, removed=removed)
+        self._has_drained = self._has_drained and not added
 
     # -- jobs that end -------------------------------------------------------------------------------------
 
     def _end_flights(self) -> None:
         landings = self._crew.service(self._ready, self.warning)
         for landing in landings:
-            self._scene.touched.add(landing.key)
-            again = self._conclusions.conclude(landing, self._entry(landing.key), is_ending=self._is_ending)
+            self._dispatch.touched.add(landing.key)
+            again = self._conclusions.conclude(
+                landing, self._dispatch.entry(landing.key), is_ending=self._is_ending
+            )
             if again:
-                self._put_back(landing.key)
+                self._dispatch.put_back(landing.key)
             if landing.how == "unbegun":
-                self._pause()
+                self._dispatch.pause()
             self._crew.forget_attempt(landing.job_id)
             self._looked_mib.pop(landing.job_id, None)
         if landings:
-            self._pending.release()
-
-    def _put_back(self, key: str) -> None:
-        entry = self._entry(key)
-        if entry is None:
-            return
-        if entry.attributes.cancel:
-            self._cancel(entry)
-        elif key not in self._pending:
-            self._pending.put(entry)
+            self._dispatch.pending.release()
 
     def _watch_gpus(self) -> None:
         left_s = self._monitor.left_s()
@@ -343,7 +305,7 @@ class Queue:
         for exceeded in self._monitor.look():
             state = self._state_of(exceeded.job)
             if state is not None:
-                self._tell(
+                self.tell(
                     "exceeds", state, gpu=self._monitor.index(exceeded.gpu), used_mib=exceeded.used_mib,
                     declared_mib=exceeded.declared_mib,
                 )  # fmt: skip
@@ -359,99 +321,13 @@ class Queue:
             state = self._state_of(job)
             if state is not None and peak >= self._looked_mib.get(job, 0) + _USAGE_STEP_MIB:
                 self._looked_mib[job] = peak
-                self._tell("usage", state)
+                self.tell("usage", state)
 
     def _state_of(self, job: str) -> JobState | None:
         return next((state for state in self.register.states.values() if state.job == job), None)
 
-    # -- jobs that begin -----------------------------------------------------------------------------------
-
-    def _start(self) -> None:
-        """Start what can be; see to it that the rest is waited for."""
-        if self._is_stopping or self.register.problem or self._start_left_s() is not None:
-            self._desk.keep(())
-            return
-        self._view.expire()
-        kinds: list[Kind] | None = None
-        while kinds is None:
-            kinds = self._start_one()
-        self._desk.keep(kinds)
-
-    def _start_one(self) -> list[Kind] | None:
-        """Start the first job that can be (None), or tell which kinds are waited for."""
-        kinds: list[Kind] = []
-        for kind, entry in self._pending.heads(_MOST_KINDS):
-            try:
-                plan = self._plans.plan(entry, kind, self.register.states[entry.key].no)
-                if not self._may_begin(plan):
-                    continue
-                granted = self._desk.ask(kind, entry, plan, self._pending.places, self._crew.gpus())
-            except (UsageError, ConfigError) as error:
-                self._refuse(entry, error)
-                return None
-            except (GpuError, StateError) as error:
-                self._trouble(error)
-                return kinds
-            if granted is not None:
-                self._begin(entry, granted)
-                return None
-            kinds.append(kind)
-        return kinds
-
-    def _begin(self, entry: Entry, granted: Granted) -> None:
-        self._pending.take(entry.key)
-        self._scene.touched.add(entry.key)
-        try:
-            self._crew.start(granted, self.register.states[entry.key])
-        except (BackendError, StateError) as error:
-            self._could_not_start(entry.key, error)
-
-    def _has_begun(self, key: str) -> None:
-        state = self.register.states[key]
-        self._tries.pop(key, None)
-        self._tell("started", state, log=state.log)
-        if state.cancelling:  # its line changed while it was being started
-            self._crew.stop(key)
-
-    def _could_not_start(self, key: str, error: SlicerError) -> None:
-        """The backend refused: a few times more, for it may be for a moment."""
-        self._tries[key] = self._tries.get(key, 0) + 1
-        entry = self._entry(key)
-        if self._tries[key] >= _MOST_TRIES and entry is not None:
-            self._refuse(entry, error, code=error.exit_code)
-            return
-        self._put_back(key)
-        self._trouble(error)
-
-    def _refuse(self, entry: Entry, error: SlicerError, code: int = 1) -> None:
-        reason = plans.reason_of(error)
-        self._pending.take(entry.key)
-        self._scene.touched.add(entry.key)
-        self.register.do(folding.refused(entry.key, "infeasible", reason, code))
-        self._tell("infeasible", self.register.states[entry.key], reason=reason)
-        self._pending.release()
-
-    def _trouble(self, error: SlicerError) -> None:
-        self.warning(str(error))
-        self._pause()
-
-    def _pause(self) -> None:
-        self._not_before = time.monotonic() + _AGAIN_S
-
-    def _start_left_s(self) -> float | None:
-        left_s = self._not_before - time.monotonic()
-        return left_s if left_s > 0 else None
-
-    def _may_begin(self, plan: Plan) -> bool:
-        """Whether the job may be made ready: in its turn, or a little ahead of it where it holds nothing."""
-        is_unbound = not plan.need_gpus and not plan.need_cpu_slots
-        if is_unbound and self._crew.ahead() < _MOST_AHEAD:
-            return True
-        return not is_unbound and self._crew.may_begin(
-            self._options.at_a_time, self._plans.cpus, is_unbound=is_unbound
-        )
-
     def _largest_mib(self) -> int:
+        """The memory of the largest GPU that this queue may use."""
         allowed = self._desk.allowed()
         sizes = [each.total_mib for each in self._view.sighting().memory if each.gpu_uuid in allowed]
         return max(sizes, default=0)
@@ -461,7 +337,8 @@ class Queue:
     def _say(self, kind: EventKind, **data: object) -> None:
         self._news.append(Event(kind, time.time(), data=data))
 
-    def _tell(self, kind: EventKind, state: JobState, **data: object) -> None:
+    def tell(self, kind: EventKind, state: JobState, **data: object) -> None:
+        """Something happened to a job."""
         row = rows.row(state, self._monitor.use_of(state.job))
         self._news.append(Event(kind, time.time(), row, data))
 
@@ -472,11 +349,11 @@ class Queue:
 
     def _note_the_end(self) -> None:
         """Say it once when nothing is left to do, and what never will be."""
-        for key, why in self._pending.never.items():
+        for key, why in self._dispatch.pending.never.items():
             if key not in self._never_told:
                 self._never_told.add(key)
-                self._tell("unrunnable", self.register.states[key], why=why)
-        is_idle = self._crew.is_empty and not self._pending.can_start
+                self.tell("unrunnable", self.register.states[key], why=why)
+        is_idle = self._crew.is_empty and not self._dispatch.pending.can_start
         if is_idle and not self._has_drained and not self._is_stopping:
             self._has_drained = True
             self._say("drained", watch=self._options.watch)

@@ -64,6 +64,10 @@ class Pending:
     def __len__(self) -> int:
         return len(self._kinds) + len(self._held_back)
 
+    def __iter__(self) -> Iterator[str]:
+        """Their keys, in no order."""
+        return iter([*self._kinds, *self._held_back])
+
     def __contains__(self, key: object) -> bool:
         return key in self._kinds or key in self._held_back
 
@@ -103,14 +107,9 @@ class Pending:
         first = heapq.nsmallest(most, tops) if len(tops) > most else sorted(tops)
         return [(kind, self.entries[key]) for (_, key), kind in first]
 
-    def in_order(self) -> Iterator[Entry]:
-        """All of them, as they are to start."""
-        keys = [*self._kinds, *self._held_back]
-        return (self.entries[key] for key in sorted(keys, key=self._place.__getitem__))
-
     def first(self, most: int) -> list[Entry]:
         """The first so many of them, as they are to start."""
-        keys = heapq.nsmallest(most, [*self._kinds, *self._held_back], key=self._place.__getitem__)
+        keys = heapq.nsmallest(most, self, key=self._place.__getitem__)
         return [self.entries[key] for key in keys]
 
     # -- after= ------------------------------------------------------------------------------------------

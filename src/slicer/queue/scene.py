@@ -15,12 +15,12 @@ from slicer.queue.pending import kind_of
 if TYPE_CHECKING:
     from slicer.queue.crew import Crew
     from slicer.queue.desk import Desk
+    from slicer.queue.dispatch import Dispatch
     from slicer.queue.loop import Shower
     from slicer.queue.model import JobState, Row
     from slicer.queue.monitor import Monitor
     from slicer.queue.options import Options
     from slicer.queue.pending import Kind, Pending
-    from slicer.queue.plans import Plans
     from slicer.queue.register import Register
 
     StateWord = Literal["running", "stopping", "ending", "drained", "stalled"]
@@ -32,20 +32,25 @@ _SHARE = 0.05  # of our time that drawing may take, however long the queue is
 
 
 class Scene:
-    """``touched``: the jobs that this run has had to do with."""
+    """Draws it when something has changed, and not more often than is of use."""
 
     def __init__(
-        self, register: Register, monitor: Monitor, crew: Crew, desk: Desk, plans: Plans, options: Options
+        self,
+        register: Register,
+        monitor: Monitor,
+        crew: Crew,
+        desk: Desk,
+        dispatch: Dispatch,
+        options: Options,
     ) -> None:
         self._register = register
         self._monitor = monitor
         self._crew = crew
         self._desk = desk
-        self._plans = plans
+        self._dispatch = dispatch
         self._options = options
         self._began_at = time.time()
         self._began = time.monotonic()
-        self.touched: set[str] = set()
         self.is_stale = True
         self._width = 1  # the most jobs that ran at a time
         self._draw_at = 0.0
@@ -64,7 +69,7 @@ class Scene:
             due.append(self._draw_at if self.is_stale else self._draw_at + _TICK_S)
         return max(0.0, min(due) - now) if due else None
 
-    def show(self, shower: Shower, pending: Pending, state: StateWord, problem: str) -> None:
+    def show(self, shower: Shower, state: StateWord, problem: str) -> None:
         """Draw and write what is due."""
         if self._register.has_news or state != self._state or problem != self._problem:
             self.is_stale = self._is_unwritten = True
@@ -75,17 +80,17 @@ class Scene:
         now = time.monotonic()
         ticks = now >= self._draw_at + _TICK_S
         if self._is_drawing and now >= self._draw_at and (self.is_stale or ticks):
-            shower.draw(self.board(pending))
+            shower.draw(self.board())
             self.is_stale = False
             self._draw_at = time.monotonic() + max(_DRAW_S, self._cost_s / _SHARE)
-        self.write_board(pending)
+        self.write_board()
 
-    def write_board(self, pending: Pending, *, force: bool = False) -> None:
+    def write_board(self, *, force: bool = False) -> None:
         """Write status.txt, if it is due. Where that fails, the next one will do: it is for looking at."""
         now = time.monotonic()
         if not force and (not self._is_unwritten or now < self._write_at):
             return
-        text = board_text.render(self.board(pending), None)
+        text = board_text.render(self.board(), None)
         self._is_unwritten = False
         self._write_at = time.monotonic() + max(_WRITE_S, self._cost_s / _SHARE)
         path = self._register.log_dir.status_path
@@ -96,14 +101,15 @@ class Scene:
         except OSError:
             self._is_unwritten = True
 
-    def board(self, pending: Pending) -> Board:
+    def board(self) -> Board:
         """All of the queue as it is now."""
         began = time.monotonic()
+        pending = self._dispatch.pending
         states = self._register.states
         running = [state for state in states.values() if state.status == "running"]
         ended = [state for state in states.values() if state.is_final]
         numbers = {state.job: state.no for state in running}
-        walls = [state.wall_s for state in ended if state.key in self.touched and state.wall_s]
+        walls = [state.wall_s for state in ended if state.key in self._dispatch.touched and state.wall_s]
         now = time.time()
         made = Board(
             title=self._options.jobs_file,
@@ -140,12 +146,12 @@ class Scene:
             found.append(rows.row(state, declared_mib=kind.vram_mib, waits_for=waits_for))
         return found
 
-    def summary(self, pending: Pending, exit_code: int) -> Event:
+    def summary(self, exit_code: int) -> Event:
         """What there is to say at the end."""
-        states = [state for state in self._register.states.values() if state.key in self.touched]
+        states = [state for state in self._register.states.values() if state.key in self._dispatch.touched]
         ended = sorted((state for state in states if state.is_final), key=lambda state: state.no)
         data: dict[str, Any] = {
-            "counts": rows.counts([*ended, *(self._register.states[e.key] for e in pending.in_order())]),
+            "counts": rows.counts([*ended, *(self._register.states[key] for key in self._dispatch.pending)]),
             "failed": [rows.row(s) for s in ended if s.status not in ("ok", "cancelled")],
             "under": [rows.row(s) for s in ended if s.verdict == "under-declared"],
             "over": [rows.row(s) for s in ended if s.verdict == "over-declared"],

@@ -1,0 +1,211 @@
+"""Which jobs are begun, and which will not be: between the file's pending jobs, the desk and the crew."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Protocol
+
+from slicer.errors import BackendError, ConfigError, SlicerError, StateError, UsageError
+from slicer.gpu import GpuError
+from slicer.queue import folding, plans
+from slicer.queue.pending import Pending
+
+if TYPE_CHECKING:
+    from slicer.launch import Plan
+    from slicer.queue.crew import Crew
+    from slicer.queue.desk import Desk, Granted, SharedView
+    from slicer.queue.model import Entry, EventKind, JobState
+    from slicer.queue.options import Options
+    from slicer.queue.pending import Kind
+    from slicer.queue.plans import Plans
+    from slicer.queue.register import Register
+
+    class Teller(Protocol):
+        """Hears what happens."""
+
+        def warning(self, text: str) -> None:
+            """Something that went wrong, but stops nothing."""
+
+        def tell(self, kind: EventKind, state: JobState, **data: object) -> None:
+            """Something happened to a job."""
+
+
+_MOST_KINDS = 32  # of jobs that are asked for at a time: each has a ticket
+_MOST_AHEAD = 4  # jobs that hold nothing, made ready before it is their turn
+_AGAIN_S = 1.0  # how soon to try again what failed for a reason that may pass
+_MOST_TRIES = 3  # of starting a job that systemd refuses
+
+
+class Dispatch:
+    """``pending`` are the jobs still to be started; ``touched`` those that this run has had to do with."""
+
+    def __init__(
+        self, options: Options, register: Register, plans: Plans, desk: Desk, crew: Crew, view: SharedView,
+        teller: Teller,
+    ) -> None:  # fmt: skip
+        self._options = options
+        self._register = register
+        self._plans = plans
+        self._desk = desk
+        self._crew = crew
+        self._view = view
+        self._teller = teller
+        self.pending = Pending((), register.states)
+        self.touched: set[str] = set()
+        self._tries: dict[str, int] = {}  # of starting, by key
+        self._not_before = 0.0  # monotonic: nothing is started until then
+        self._trouble_told = ""
+
+    # -- what is to do -----------------------------------------------------------------------------------
+
+    def load(self, entries: tuple[Entry, ...]) -> None:
+        """The file says this, and no more."""
+        self._register.see(entries)
+        self.pending = Pending(entries, self._register.states)
+        self._cancel_marked(entries)
+
+    def append(self, entries: tuple[Entry, ...]) -> None:
+        """The file has these jobs, too."""
+        self._register.see(entries)
+        self.pending.append(entries)
+        self._cancel_marked(entries)
+
+    def entry(self, key: str) -> Entry | None:
+        """The job's line, if it still has one."""
+        return self.pending.entries.get(key)
+
+    def put_back(self, key: str) -> None:
+        """The job is to be started again, if its line is still there."""
+        entry = self.entry(key)
+        if entry is None:
+            return
+        if entry.attributes.cancel:
+            self._cancel(entry)
+        elif key not in self.pending:
+            self.pending.put(entry)
+
+    def _cancel_marked(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            if entry.attributes.cancel:
+                self._cancel(entry)
+
+    def _cancel(self, entry: Entry) -> None:
+        state = self._register.states[entry.key]
+        if state.status == "pending":
+            self._register.do(folding.refused(entry.key, "cancelled", "its line says cancel", 0))
+            self._teller.tell("cancelled", state)
+        elif state.status == "running" and not state.cancelling:
+            self._register.do(folding.cancelling(entry.key, state.job))
+            self._crew.stop(entry.key)
+            self._teller.tell("cancelling", state)
+
+    # -- starting ----------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """See that there are GPUs, where jobs want some. Raises NoGpu, GpuError, and what a plan may."""
+        for kind, entry in self.pending.heads(_MOST_KINDS):
+            if not self._view.gpus and self._plan(kind, entry).need_gpus:
+                self._view.open_gpus()
+
+    def start(self) -> None:
+        """Make ready what can be; see to it that the rest is waited for."""
+        if self._register.problem or self.left_s() is not None:
+            self._desk.keep(())
+            return
+        self._view.expire()
+        kinds: list[Kind] | None = None
+        while kinds is None:
+            kinds = self._start_one()
+        self._desk.keep(kinds)
+
+    def _start_one(self) -> list[Kind] | None:
+        """Make the first job ready that can be (None), or tell which kinds are waited for."""
+        kinds: list[Kind] = []
+        for kind, entry in self.pending.heads(_MOST_KINDS):
+            try:
+                plan = self._plan(kind, entry)
+                if not self._may_begin(plan):
+                    continue
+                granted = self._desk.ask(kind, entry, plan, self.pending.places, self._crew.gpus())
+            except (UsageError, ConfigError) as error:
+                self._refuse(entry, error)
+                return None
+            except (GpuError, StateError) as error:
+                self._trouble(error)
+                return kinds
+            if granted is not None:
+                self._begin(entry, granted)
+                return None
+            kinds.append(kind)
+        return kinds
+
+    def _plan(self, kind: Kind, entry: Entry) -> Plan:
+        return self._plans.plan(entry, kind, self._register.states[entry.key].no)
+
+    def _may_begin(self, plan: Plan) -> bool:
+        """Whether the job may be made ready: in its turn, or a little ahead of it where it holds nothing."""
+        if not plan.need_gpus and not plan.need_cpu_slots:
+            return self._crew.ahead() < _MOST_AHEAD
+        return self._crew.may_begin(self._options.at_a_time, self._plans.cpus, is_unbound=False)
+
+    def _begin(self, entry: Entry, granted: Granted) -> None:
+        self.pending.take(entry.key)
+        self.touched.add(entry.key)
+        self._trouble_told = ""
+        try:
+            self._crew.start(granted, self._register.states[entry.key])
+        except (BackendError, StateError) as error:
+            self._could_not_start(entry.key, error)
+
+    def let_go(self) -> None:
+        """Let the commands begin that are ready. Only to be called when the register is saved."""
+        for key in self._crew.let_go(self._options.at_a_time, self._plans.cpus, self._could_not_start):
+            state = self._register.states[key]
+            self._tries.pop(key, None)
+            self._teller.tell("started", state, log=state.log)
+            if state.cancelling:  # its line changed while it was being started
+                self._crew.stop(key)
+
+    def call_off(self) -> None:
+        """Nothing more is to begin."""
+        self._desk.keep(())
+        for key in self._crew.call_off():
+            self.put_back(key)
+
+    def _could_not_start(self, key: str, error: SlicerError) -> None:
+        """The backend refused: a few times more, for it may be for a moment."""
+        self._tries[key] = self._tries.get(key, 0) + 1
+        entry = self.entry(key)
+        if self._tries[key] >= _MOST_TRIES and entry is not None:
+            self._refuse(entry, error, code=error.exit_code)
+            return
+        self.put_back(key)
+        self._trouble(error)
+
+    def _refuse(self, entry: Entry, error: SlicerError, code: int = 1) -> None:
+        reason = plans.reason_of(error)
+        self.pending.take(entry.key)
+        self.touched.add(entry.key)
+        self._register.do(folding.refused(entry.key, "infeasible", reason, code))
+        self._teller.tell("infeasible", self._register.states[entry.key], reason=reason)
+        self.pending.release()
+
+    # -- when something is in the way --------------------------------------------------------------------
+
+    def _trouble(self, error: SlicerError) -> None:
+        """Said once, tried again for as long as it takes."""
+        text = str(error)
+        if text != self._trouble_told:
+            self._trouble_told = text
+            self._teller.warning(text)
+        self.pause()
+
+    def pause(self) -> None:
+        """Start nothing for a moment."""
+        self._not_before = time.monotonic() + _AGAIN_S
+
+    def left_s(self) -> float | None:
+        """After how many seconds to :meth:`start` again though nothing happens; None: not at all."""
+        left_s = self._not_before - time.monotonic()
+        return left_s if left_s > 0 else None
