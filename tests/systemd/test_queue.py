@@ -223,7 +223,9 @@ def test_twenty_jobs_survive_the_queue_and_are_adopted(slicer: Slicer, queues: Q
     ran, gates = slicer.path("ran"), (slicer.gate(), slicer.gate())
     numbers = range(1, 21)
     # Half of them end while no queue lives.
-    queues.write(*(f"[vram=1G] echo {n} >> {ran}; : < {gates[n % 2]}; echo over; exit {n % 5}" for n in numbers))
+    queues.write(
+        *(f"[vram=1G] echo {n} >> {ran}; : < {gates[n % 2]}; echo over; exit {n % 5}" for n in numbers)
+    )
     queue = queues.start(*SIM)
     queue.told("started", times=20)
     queue.crash()
@@ -313,7 +315,9 @@ def test_history_and_journal_have_every_attempt(slicer: Slicer, queues: Queues) 
 
 @pytest.mark.core
 @pytest.mark.parametrize("what", ["CPU slot", "GPU"])
-def test_two_queues_and_a_run_exclude_each_other(slicer: Slicer, queues: Queues, what: str) -> None:  # E13, K2
+def test_two_queues_and_a_run_exclude_each_other(
+    slicer: Slicer, queues: Queues, what: str
+) -> None:  # E13, K2
     other = Queues(slicer, name="other")
     inside = slicer.path("inside")
     alone = f"mkdir {inside} && sleep 0.05 && rmdir {inside}"
@@ -342,9 +346,7 @@ def test_a_second_queue_of_the_same_log_directory_is_refused(slicer: Slicer, que
         assert queue.end().code == 0
 
 
-def test_a_waiting_queue_starts_when_the_holder_ends(
-    slicer: Slicer, queues: Queues
-) -> None:  # E13, X4
+def test_a_waiting_queue_starts_when_the_holder_ends(slicer: Slicer, queues: Queues) -> None:  # E13, X4
     gate = slicer.gate()
     queues.write("[profile=heavy] echo mine")
     first = slicer.start("-p", "heavy", "--", "sh", "-c", f"echo up; : < {gate}", env={"SLICER_SIM": "2x24G"})
@@ -363,7 +365,9 @@ def test_a_waiting_queue_starts_when_the_holder_ends(
 
 @pytest.mark.core
 @pytest.mark.parametrize("signo", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_asked_once_it_waits_for_what_runs(slicer: Slicer, queues: Queues, signo: signal.Signals) -> None:  # E7
+def test_asked_once_it_waits_for_what_runs(
+    slicer: Slicer, queues: Queues, signo: signal.Signals
+) -> None:  # E7
     gate = slicer.gate()
     queues.write(f"[vram=1G] : < {gate}", "[vram=1G] echo second")
     queue = queues.start(*SIM, "-j", "1")
@@ -378,7 +382,9 @@ def test_asked_once_it_waits_for_what_runs(slicer: Slicer, queues: Queues, signo
 
 
 @pytest.mark.core
-def test_asked_twice_it_ends_what_runs_which_runs_again_next_time(slicer: Slicer, queues: Queues) -> None:  # E7
+def test_asked_twice_it_ends_what_runs_which_runs_again_next_time(
+    slicer: Slicer, queues: Queues
+) -> None:  # E7
     gate = slicer.gate()
     queues.write(f"[vram=1G] : < {gate}; exit 5")
     queue = queues.start(*SIM)

@@ -46,7 +46,9 @@ def in_order(terminal: Terminal) -> None:
 
 
 @pytest.mark.core
-def test_ctrl_c_once_starts_nothing_new_and_waits(slicer: Slicer, queues: Queues, bash: Terminal) -> None:  # E8
+def test_ctrl_c_once_starts_nothing_new_and_waits(
+    slicer: Slicer, queues: Queues, bash: Terminal
+) -> None:  # E8
     gate = slicer.gate()
     queues.write(f"[vram=1G] : < {gate}", "[vram=1G] echo second")
     bash.line(QUEUE)
@@ -80,7 +82,9 @@ def test_ctrl_c_twice_ends_the_jobs(slicer: Slicer, queues: Queues, bash: Termin
     assert queues.exit_codes() == {}  # it is to run again
 
 
-def test_ctrl_z_stops_the_queue_and_not_its_jobs(slicer: Slicer, queues: Queues, bash: Terminal) -> None:  # E8
+def test_ctrl_z_stops_the_queue_and_not_its_jobs(
+    slicer: Slicer, queues: Queues, bash: Terminal
+) -> None:  # E8
     gate = slicer.gate()
     queues.write(f"[vram=1G] echo up; : < {gate}; echo over", "[vram=1G] echo second")
     bash.line(QUEUE)
@@ -111,7 +115,9 @@ def test_a_closed_terminal_lets_the_jobs_end_well(slicer: Slicer, queues: Queues
     assert queues.exit_codes() == {1: 4}
 
 
-def test_killed_at_a_terminal_it_leaves_that_usable(slicer: Slicer, queues: Queues, bash: Terminal) -> None:  # E8
+def test_killed_at_a_terminal_it_leaves_that_usable(
+    slicer: Slicer, queues: Queues, bash: Terminal
+) -> None:  # E8
     slicer.dirty = True
     gate = slicer.gate()
     queues.write(f"[vram=1G] : < {gate}")

@@ -57,7 +57,9 @@ def queues(slicer: Slicer, alice: User) -> Iterator[Queues]:
 
 
 @pytest.mark.core
-def test_a_users_jobs_are_scopes_of_her_own_manager(slicer: Slicer, alice: User, queues: Queues) -> None:  # K1
+def test_a_users_jobs_are_scopes_of_her_own_manager(
+    slicer: Slicer, alice: User, queues: Queues
+) -> None:  # K1
     gate = slicer.gate()
     queues.write(f"[vram=6G name=train timeout=90s] id -un; : < {gate}", f"[profile=light] : < {gate}")
     queue = queues.start(*SIM)
@@ -109,7 +111,9 @@ def test_a_user_stops_a_job_of_hers_by_its_scope(slicer: Slicer, alice: User, qu
     assert queue.told("finished", 2)["job"]["status"] == "ok"
 
 
-def test_a_queue_dead_or_alive_a_users_timeout_holds(slicer: Slicer, alice: User, queues: Queues) -> None:  # E10
+def test_a_queue_dead_or_alive_a_users_timeout_holds(
+    slicer: Slicer, alice: User, queues: Queues
+) -> None:  # E10
     gate = slicer.gate()
     queues.write(f"[vram=1G timeout=1s] : < {gate}")
     queue = queues.start(*SIM)

@@ -56,6 +56,9 @@ if TYPE_CHECKING:
     class BatchBackend(Backend, Protocol):
         """A backend for the jobs of a queue."""
 
+        def preload(self) -> None:
+            """Load what every keeper will need, once for all of them. Raises BackendError."""
+
         def request_end(self, job: str, unit: str) -> None:
             """Ask a job whose keeper is dead to end, without waiting for it. Raises BackendError."""
 

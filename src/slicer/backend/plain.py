@@ -107,6 +107,12 @@ class PlainBackend:
             self._signal(self.living(job, ""), signal.SIGKILL)
             proc.wait_for_end(lambda: self.living(job, ""), _KILL_DEADLINE_S)
 
+    def preload(self) -> None:
+        """What the guard looks with."""
+        import psutil
+
+        del psutil
+
     def request_end(self, job: str, unit: str) -> None:
         """SIGTERM; who does not heed it is nobody's child any more, and stays."""
         self._signal(self.living(job, ""), signal.SIGTERM)

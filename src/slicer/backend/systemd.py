@@ -215,6 +215,11 @@ class SystemdBackend:
     def end(self, job: str, unit: str, stop_timeout_s: float) -> None:
         self.stop(unit, stop_timeout_s + STOP_DEADLINE_S)
 
+    def preload(self) -> None:
+        """See that there is a connection to be had: better now than with the first job."""
+        self.prepare()
+        self.close()
+
     def request_end(self, job: str, unit: str) -> None:
         """Have a scope stopped, without waiting for it. Raises BackendError."""
         self.prepare()

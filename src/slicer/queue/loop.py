@@ -70,8 +70,7 @@ class Queue:
         self._news: list[Event] = []  # told once the journal has them
         jobs_file.read(options.jobs_file)  # before anything is made in its directory
         self._backend: BatchBackend = backends.choose(options.backend, os.geteuid())
-        self._backend.prepare()  # where there is no connection, better now than with the first job
-        self._backend.close()
+        self._backend.preload()
         self._starts = starts_for(self._backend)
         self._book = launch.open_ledger(environ, self)
         self._plans = Plans(options, environ, self._book)

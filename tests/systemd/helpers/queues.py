@@ -85,7 +85,9 @@ class Queues:
         self._slicer.jobs.append(queue)
         return queue
 
-    def run(self, *options: str, env: Mapping[str, str] | None = None, deadline_s: float = DEADLINE_S) -> Done:
+    def run(
+        self, *options: str, env: Mapping[str, str] | None = None, deadline_s: float = DEADLINE_S
+    ) -> Done:
         """A queue from start to end."""
         return self.start(*options, env=env).end(deadline_s)
 
