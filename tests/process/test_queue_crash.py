@@ -48,10 +48,9 @@ def finish(queues: QueueBox, expected: dict[str, tuple[str, int]], code: int) ->
 
 
 # E7, E13
-@pytest.mark.parametrize("declared", ["", "[vram=2G] "])
 @pytest.mark.parametrize("point", [*LEDGER, *QUEUE])
-def test_the_queue_killed_at_a_point(queues: QueueBox, point: str, declared: str) -> None:
-    queues.write(f"{declared}job a 0.02 3", "job b 0 0")
+def test_the_queue_killed_at_a_point(queues: QueueBox, point: str) -> None:
+    queues.write("[vram=2G] job a 0.02 3", "job b 0 0")
     queue = queues.start(env=queues.faults(point))
     until(lambda: queue.pid in queues.stopped(), f"the queue comes to {point}\n{queue.out}")
     queue.kill()
@@ -238,12 +237,12 @@ def mixed(count: int, seed: int) -> tuple[list[str], dict[str, tuple[str, int]]]
 
 
 # E7, E13
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_killed_again_and_again_with_50_jobs(queues: QueueBox, seed: int) -> None:
     dice = random.Random(seed)
     lines, expected = mixed(50, seed)
     queues.write(*lines)
-    for _ in range(12):
+    for _ in range(8):
         queue = queues.start()
         wanted = sum(queues.starts().values()) + dice.randint(0, 8)
         moment = time.monotonic() + dice.uniform(0.1, 0.4)

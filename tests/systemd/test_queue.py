@@ -52,7 +52,7 @@ def sim_leases() -> list[Lease]:
     return leases(SIM_LEDGER)
 
 
-# -- the scope ------------------------------------------------------------------------------------------------
+# -- the scope -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.core
@@ -70,7 +70,7 @@ def test_each_job_runs_in_a_scope_with_its_profiles_limits(
     on_gpu, on_cpu = queues.scope(1), queues.scope(2)
     assert on_gpu != on_cpu
     shown = systemctl.show(on_gpu, "Slice", "Description", "RuntimeMaxUSec", "Transient", "CollectMode")
-    assert shown.pop("Description").startswith("train: /bin/sh -c 'cat /proc/self/cgroup; : < ")
+    assert shown.pop("Description").startswith("train: cat /proc/self/cgroup; : < ")
     assert shown == {
         "Slice": "gpu.slice",
         "RuntimeMaxUSec": "1min 30s",
@@ -117,7 +117,7 @@ def test_what_leaves_the_session_counts_for_its_job_and_is_ended_with_it(
     assert [outcome.vram_peak_mib for outcome in queues.outcomes()] == [(2048,)] * 3
 
 
-# -- ended from outside -----------------------------------------------------------------------------------------
+# -- ended from outside --------------------------------------------------------------------------------------
 
 
 @pytest.mark.core
@@ -171,7 +171,7 @@ def test_a_scope_that_is_killed_whole_is_noticed(slicer: Slicer, queues: Queues,
     assert len(queues.journal("begun")) == 2
 
 
-# -- timeouts -------------------------------------------------------------------------------------------------
+# -- timeouts ------------------------------------------------------------------------------------------------
 
 STUBBORN = "trap '' TERM; echo up; while :; do sleep 1000.5; done"
 
@@ -214,7 +214,7 @@ def test_a_timeout_of_an_adopted_job_is_told_as_one(slicer: Slicer, queues: Queu
     assert queue.told("finished", 1)["job"]["status"] == "timeout"
 
 
-# -- the queue dies -------------------------------------------------------------------------------------------
+# -- the queue dies ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.core
@@ -276,7 +276,7 @@ def test_killed_while_it_starts_a_job_that_job_runs_once(
     assert not leases(f"{state}/sim-2x24G")
 
 
-# -- what is remembered ---------------------------------------------------------------------------------------
+# -- what is remembered --------------------------------------------------------------------------------------
 
 
 def test_history_and_journal_have_every_attempt(slicer: Slicer, queues: Queues) -> None:  # X3, K7, E9
@@ -310,7 +310,7 @@ def test_history_and_journal_have_every_attempt(slicer: Slicer, queues: Queues) 
     assert entry["SLICER_EXIT_CODE"] == "7"
 
 
-# -- with others ----------------------------------------------------------------------------------------------
+# -- with others ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.core
@@ -360,7 +360,7 @@ def test_a_waiting_queue_starts_when_the_holder_ends(slicer: Slicer, queues: Que
     assert queues.log(1) == "mine\n"
 
 
-# -- signals --------------------------------------------------------------------------------------------------
+# -- signals -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.core

@@ -89,7 +89,12 @@ class Service:
 
     def end(self) -> None:
         wait_until(f"{self.unit} is gone", self.is_gone)
-        assert not list(Path(self.manager.runtime).glob("slicer-queue-*"))
+        left = list(Path(self.manager.runtime).glob("slicer-queue-*"))
+        assert not left, systemctl.output(
+            "sh",
+            "-c",
+            f"ls -la --full-time {left[0]}; stat {left[0]}; journalctl --no-pager -o short-precise | grep -v machine-command | tail -60",
+        )
 
     def messages(self) -> str:
         """What the journal has of the unit, from its manager."""

@@ -53,7 +53,7 @@ def queues(slicer: Slicer, alice: User) -> Iterator[Queues]:
         wait_until(f"{ledger} is empty", lambda ledger=ledger: not leases(ledger) and not tickets(ledger))  # type: ignore[misc]
 
 
-# -- a manager of one's own -----------------------------------------------------------------------------------
+# -- a manager of one's own ----------------------------------------------------------------------------------
 
 
 @pytest.mark.core
@@ -66,7 +66,7 @@ def test_a_users_jobs_are_scopes_of_her_own_manager(
     queue.told("started", 1)
     queue.told("started", 2)
     shown = systemctl.show(queues.scope(1), "Slice", "Description", "RuntimeMaxUSec", prefix=alice.systemctl)
-    assert shown.pop("Description").startswith("train: /bin/sh -c 'id -un; ")
+    assert shown.pop("Description").startswith("train: id -un; ")
     assert shown == {"Slice": "gpu.slice", "RuntimeMaxUSec": "1min 30s"}
     assert systemctl.show(queues.scope(2), "Slice", prefix=alice.systemctl) == {"Slice": "cpu.slice"}
     assert f"/user@{alice.uid}.service/gpu.slice/" in cgroup_of(queues.scope(1), alice.systemctl)
@@ -141,7 +141,7 @@ def test_when_the_manager_stops_with_the_session_the_jobs_end_and_it_is_known_ho
     assert ran.read_text() == "once\n"
 
 
-# -- one ledger for all ---------------------------------------------------------------------------------------
+# -- one ledger for all --------------------------------------------------------------------------------------
 
 
 @pytest.mark.core
@@ -212,3 +212,15 @@ def test_a_member_killed_with_all_that_is_hers_leaves_the_gpu_to_another(
     systemctl.output(*alice.systemctl, "kill", "--signal=KILL", unit)
     assert other.end().code == 0
     assert bobs.log(1) == "bobs\n"
+
+
+def test_the_first_jobs_of_several_users_make_a_simulated_ledger_together(
+    slicer: Slicer, alice: User, bob: User, group: None
+) -> None:  # A1, E11
+    for number in range(8):
+        env = {"SLICER_SIM": f"1x{number + 1}G"}
+        who = (alice.via, bob.via, alice.via, bob.via, ())
+        runs = [slicer.start("-q", "-p", "light", "--", "true", env=env, via=via) for via in who]
+        done = [job.end() for job in runs]
+        assert [each.code for each in done] == [0] * 5, [each.stderr for each in done if each.code]
+        shutil.rmtree(f"{SYSTEM_LEDGER}/sim-1x{number + 1}G")
