@@ -8,28 +8,24 @@ long as the keeper lives: so a queue that is started anew knows what still runs.
 from __future__ import annotations
 
 import errno
-import fcntl
 import gc
-import json
 import os
 import select
 
-from slicer import ending, faults, history, proc
+from slicer import attempt, ending, faults, history
 from slicer.inner_half import SETTLE, InnerHalf
 from slicer.model import Usage
-from slicer.outcome_file import outcome_json
-from slicer.record import record
+from slicer.record import replace
 from slicer.report import Report, pack
+from slicer.signals import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from slicer.job import Batch, Started
     from slicer.keeper import Task
-    from slicer.model import Outcome
 
 _CANNOT_BEGIN = 126  # as of a shell that cannot execute something
+_ENDED_FROM_OUTSIDE = ("timeout", "stopped")
 _QUEUE_LOOKS_S = 15.0  # how long the queue has for its look at the GPUs, before we look ourselves
 
 
@@ -49,7 +45,9 @@ class LogFile:
     def __init__(self, path: str) -> None:
         """Raises OSError."""
         # An attempt that never began, or --fresh, may have left one of this name: its text is not ours.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY
+        if os.path.lexists(path):
+            os.unlink(path)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY
         self.stdout = self.stderr = os.open(path, flags, 0o666)
 
     def handed_over(self) -> None:
@@ -77,8 +75,9 @@ class BatchHalf(InnerHalf):
         gc.disable()  # a keeper makes no garbage worth collecting, and looking for it copies shared pages
         os.setsid()  # Ctrl-C and Ctrl-Z at the queue's terminal are the queue's
         self._forwarder = -1
-        null = os.open(os.devnull, os.O_RDONLY)
+        null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, 0)
+        os.dup2(null, 1)  # a reader of the queue's output is not to wait for us
         os.close(null)
         super().run(descriptors)
 
@@ -92,11 +91,13 @@ class BatchHalf(InnerHalf):
 
     def _run(self, task: Task, started: Started) -> tuple[Report, Usage]:
         batch = self._batch
+        self._started = started
         try:
             self._log = LogFile(batch.log_path)
-            self._attempt = begin(batch.attempt_path)
+            self._attempt = attempt.begin(batch.attempt_path)
         except OSError as error:
             return Report(1, 0, error.errno or errno.EIO, "unknown", 0.0, 0), Usage()
+        os.dup2(self._log.stdout, 2)  # should we fail, it says so in the log
         faults.point("batch-noted-start")
         try:
             os.chdir(batch.directory)
@@ -111,7 +112,7 @@ class BatchHalf(InnerHalf):
             self._tell(report, usage)
             return
         outcome = self._outcome(started, report, usage)
-        problem = end(self._attempt, outcome)
+        problem = attempt.end(self._attempt, outcome)
         if problem:
             self._log.say(problem)
         faults.point("batch-noted-end")
@@ -129,71 +130,11 @@ class BatchHalf(InnerHalf):
         return bool(ready) and os.read(self._down_read, 1) == SETTLE
 
     def _tell(self, report: Report, usage: Usage) -> None:
+        if not report.is_final and report.reason in _ENDED_FROM_OUTSIDE:
+            # systemd may kill us with the job; if not, the outcome follows this.
+            foreseen = replace(report, status=signal.SIGKILL)
+            attempt.end(self._attempt, self._outcome(self._started, foreseen, usage), is_final=False)
         try:
             os.write(self._up_write, pack(report, usage))
         except BrokenPipeError:
             pass  # the queue is dead, and will be told by the attempt file
-
-
-# -- the attempt file: a mark, and then the outcome --------------------------------------------------------
-
-
-def begin(path: str) -> int:
-    """Note that the command begins; the descriptor of the file, flocked. Raises OSError."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        pid = os.getpid()
-        os.write(fd, f"{pid} {proc.start_time(pid)}\n".encode())
-    except OSError:
-        os.close(fd)
-        os.unlink(path)
-        raise
-    return fd
-
-
-def end(fd: int, outcome: Outcome) -> str:
-    """Note how it ended; "" or what went wrong (then the history has it)."""
-    data = f"{json.dumps(outcome_json(outcome))}\n".encode()
-    try:
-        while data:
-            data = data[os.write(fd, data) :]
-    except OSError as error:
-        return f"how the job ended cannot be written: {error.strerror}"
-    return ""
-
-
-def note(path: str, outcome: Outcome) -> None:
-    """As :func:`end`, in place of a keeper that was killed. Raises OSError."""
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        end(fd, outcome)
-    finally:
-        os.close(fd)
-
-
-@record
-class Attempt:
-    """What an attempt file says of one attempt."""
-
-    is_alive: bool  # its keeper lives
-    keeper: int  # its pid; 0 unknown
-    outcome: dict[str, Any] | None  # as in docs/json.md; None before the end
-
-
-def read(path: str) -> Attempt | None:
-    """What became of an attempt; None when its command never began. Raises OSError."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    with os.fdopen(fd, "rb") as file:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            is_alive = False
-        except BlockingIOError:
-            is_alive = True
-        head, _, rest = file.read().partition(b"\n")
-    pid = head.partition(b" ")[0]
-    outcome = json.loads(rest) if rest.endswith(b"\n") else None
-    return Attempt(is_alive, int(pid) if pid.isdigit() else 0, outcome)

@@ -17,6 +17,7 @@ CREATE = 0x100
 DELETE = 0x200
 DELETE_SELF = 0x400
 MOVE_SELF = 0x800
+OVERFLOWED = 0x4000  # sent, not asked for: events were lost
 IGNORED = 0x8000  # sent, not asked for: the watch is gone with what it watched
 
 _ENOENT, _ENODEV = 2, 19

@@ -12,13 +12,17 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 
 from slicer.errors import StateError
 from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+    from typing import TypeVar
+
+    _T = TypeVar("_T")
 
 SYSTEM_DIR = "/run/slicer"
 GROUP = "slicer"
@@ -27,6 +31,7 @@ FOLDERS = ("leases", "tickets", "bells")
 USAGE_FOLDER = "usage"  # of simulated GPUs, see slicer.simulation
 _SHARED_MODE = 0o2770
 _HINT = "set SLICER_STATE_DIR to a directory of your own"
+_MAKING_S = 1.0  # how long another user may take from making a file to opening it to the group
 
 
 @record
@@ -42,6 +47,10 @@ def locate(environ: Mapping[str, str], uid: int) -> StateDir:
 
     Raises StateError when none can be had, or when a slicer of another version uses it.
     """
+    return _once_open(lambda: _locate(environ, uid))
+
+
+def _locate(environ: Mapping[str, str], uid: int) -> StateDir:
     base, folder = _base(environ, uid), _simulated(environ)
     if not folder:
         return StateDir(_prepare(base, FOLDERS), base == SYSTEM_DIR)
@@ -183,6 +192,27 @@ def _check_directory(directory: str, group: int | None) -> None:
         raise StateError("is not writable for you", where=directory, hint=_HINT)
 
 
+def _once_open(action: Callable[[], _T]) -> _T:
+    """Do it, again for as long as another user is just making what it needs, and has yet to let us in."""
+    deadline = time.monotonic() + _MAKING_S
+    while True:
+        try:
+            return action()
+        except StateError as error:
+            if time.monotonic() >= deadline or not _is_being_made(error.where):
+                raise
+        time.sleep(0.01)
+
+
+def _is_being_made(path: str) -> bool:
+    try:
+        info = os.lstat(path)
+    except OSError:
+        return False
+    age_s = time.time() - info.st_ctime
+    return info.st_uid != os.geteuid() and abs(age_s) < _MAKING_S
+
+
 def _unusable(path: str, error: OSError) -> StateError:
     return StateError(f"cannot be used: {error.strerror}", where=path, hint=_HINT)
 
@@ -212,6 +242,10 @@ def check_file(fd: int, path: str) -> os.stat_result:
 
 def open_lock(path: str) -> int:
     """Open (create once) a file that exists only to be flocked. Raises StateError."""
+    return _once_open(lambda: _open_lock(path))
+
+
+def _open_lock(path: str) -> int:
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
         try:

@@ -219,6 +219,23 @@ def test_a_symbolic_link(queues: QueueBox) -> None:
     assert set(queues.starts().values()) == {1}
 
 
+# E6: a link beside what it leads to, by way of another
+def test_symbolic_links_in_one_directory(queues: QueueBox) -> None:
+    (queues.root / "list").write_text("job a\n")
+    (queues.root / "between").symlink_to("list")
+    queues.file.symlink_to("between")
+    with watching(queues):
+        queues.ended("a")
+        by_append(queues.root / "list", "job b\n")
+        queues.ended("b")
+        (queues.root / "other").write_text("job c\n")
+        (queues.root / "fresh").symlink_to("other")
+        (queues.root / "fresh").rename(queues.root / "between")
+        queues.ended("c")
+        by_append(queues.root / "other", "job d\n")
+        queues.ended("d")
+
+
 # E6: pending lines may be moved, changed and taken out
 def test_pending_lines_are_edited(queues: QueueBox) -> None:
     queues.write("hold a", "job b", "job c", "job d", "[vram=100M] hold x")

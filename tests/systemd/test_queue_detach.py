@@ -34,18 +34,17 @@ class Manager:
     journalctl: tuple[str, ...]  # up to the unit's name
     via: tuple[str, ...]
     ledger: str
-    runtime: str
 
 
 JOURNALCTL = ("journalctl", "--no-pager", "--quiet", "--output=cat")
-ROOT = Manager(("systemctl",), (*JOURNALCTL, "--unit"), (), SYSTEM_LEDGER, "/run")
+ROOT = Manager(("systemctl",), (*JOURNALCTL, "--unit"), (), SYSTEM_LEDGER)
 
 
 def of(someone: User) -> Manager:
     # By herself: journalctl's --user-unit means the reader's own.
     reader = ("setpriv", f"--reuid={someone.name}", "--regid=systemd-journal", "--clear-groups")
     shown = (*reader, *JOURNALCTL, "--user-unit")
-    return Manager(someone.systemctl, shown, someone.via, someone.ledger, someone.runtime)
+    return Manager(someone.systemctl, shown, someone.via, someone.ledger)
 
 
 class Service:
@@ -89,12 +88,6 @@ class Service:
 
     def end(self) -> None:
         wait_until(f"{self.unit} is gone", self.is_gone)
-        left = list(Path(self.manager.runtime).glob("slicer-queue-*"))
-        assert not left, systemctl.output(
-            "sh",
-            "-c",
-            f"ls -la --full-time {left[0]}; stat {left[0]}; journalctl --no-pager -o short-precise | grep -v machine-command | tail -60",
-        )
 
     def messages(self) -> str:
         """What the journal has of the unit, from its manager."""
@@ -217,8 +210,6 @@ def test_no_other_user_can_read_its_environment(slicer: Slicer, roots: Detached)
         "grep", "--recursive", "-l", "not-for-bob", "/run/systemd", "/run/slicer", check=False
     )
     assert found == ""
-    (directory,) = Path("/run").glob("slicer-queue-*")
-    assert directory.stat().st_mode & 0o077 == 0
     with wide_open(gate):
         service.end()
 

@@ -10,7 +10,7 @@ import os
 import select
 from typing import TYPE_CHECKING
 
-from slicer import batch
+from slicer import attempt
 from slicer.ledger import HeldLease
 from slicer.queue.flight import signal_keeper
 
@@ -29,10 +29,13 @@ class Adopted:
         self._book = book
         self._held = HeldLease(book, lease, _open(book.lease_path(job_id))) if lease is not None else None
         self.pidfd = -1
-        attempt = batch.read(attempt_path)
-        if attempt is not None and attempt.is_alive and attempt.keeper:
-            self.pidfd = _pidfd(attempt.keeper)
-            again = batch.read(attempt_path)
+        self._find_keeper()
+
+    def _find_keeper(self) -> None:
+        found = attempt.read(self._path)
+        if found is not None and found.is_alive and found.keeper:
+            self.pidfd = _pidfd(found.keeper)
+            again = attempt.read(self._path)
             if again is None or not again.is_alive:  # that was somebody else by then
                 self._drop_pidfd()
 
@@ -54,10 +57,17 @@ class Adopted:
     def is_gone(self) -> bool:
         """Whether nothing of it lives any more."""
         if self.pidfd >= 0:
-            return bool(select.select([self.pidfd], [], [], 0)[0])
-        attempt = batch.read(self._path)
-        if attempt is not None and attempt.is_alive:
-            return False
+            if not select.select([self.pidfd], [], [], 0)[0]:
+                return False
+            self._drop_pidfd()
+            found = attempt.read(self._path)
+            if found is not None and found.is_final:
+                return True
+        else:
+            self._find_keeper()  # it may only now have come to note that it begins
+            if self.pidfd >= 0:
+                return False
+        # Its keeper is dead, or not to be seen: there is the lease, which holds for as long as the job lives.
         with self._book.locked():
             return all(lease.job != self.job_id for lease in self._book.leases())
 

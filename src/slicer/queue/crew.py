@@ -9,9 +9,8 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from slicer import batch, faults, history, proc
+from slicer import attempt, batch, faults, history, proc
 from slicer.errors import EX_TIMEOUT, BackendError, SlicerError
-from slicer.outcome_file import outcome_json
 from slicer.queue import folding
 from slicer.queue.adopted import Adopted
 from slicer.queue.flight import Flight
@@ -19,12 +18,11 @@ from slicer.queue.judging import Ended
 from slicer.report import exec_exit, exit_of
 
 if TYPE_CHECKING:
-    from typing import Any
-
+    from slicer.attempt import Attempt
     from slicer.backend import BatchBackend
     from slicer.launch import Observer
     from slicer.ledger import Ledger
-    from slicer.model import Lease
+    from slicer.model import Lease, Outcome
     from slicer.queue.desk import Granted
     from slicer.queue.model import JobState
     from slicer.queue.monitor import Monitor, Use
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
     from slicer.queue.register import Register
     from slicer.queue.starting import Starts
 
-_ORPHANS_S = 1.0  # how often to look for jobs without a keeper, whose end sends us no event
+_ORPHANS_S = 0.25  # how often to look for jobs without a keeper, whose end sends us no event
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,31 +97,39 @@ class Crew:
         """How many are made ready ahead of their turn: they hold nothing, and so are in nobody's way."""
         return sum(_is_unbound(flight.lease) for flight, _ in self._starting.values())
 
-    def may_begin(self, most: int | None, most_unbound: int, *, is_unbound: bool) -> bool:
+    def may_begin(self, most: int | None, most_unbound: int | None, *, is_unbound: bool) -> bool:
         """Whether there may be one more. ``most`` at a time (None: as many as the ledger says), and of those
-        that need nothing ``most_unbound``.
+        that need nothing ``most_unbound`` (None: as many as there may be of all).
         """
         if most is not None and len(self) - self.ahead() >= most:
             return False
+        if most_unbound is None or not is_unbound:
+            return True
         flying = [flight.lease for flight in self._flying.values()]
         flying += [adopted.lease for adopted in self._adopted.values() if adopted.lease is not None]
-        return not is_unbound or sum(map(_is_unbound, flying)) < most_unbound
+        return sum(map(_is_unbound, flying)) < most_unbound
 
     # -- starting ----------------------------------------------------------------------------------------
 
-    def start(self, granted: Granted, state: JobState) -> None:
-        """Have the job made ready. Raises BackendError, StateError; then the lease is given back."""
+    def start(self, granted: Granted, state: JobState) -> bool:
+        """Have the job made ready; False where the log directory has no room for it.
+
+        Raises BackendError, StateError. In both cases the lease is given back.
+        """
+        if not self._register.reserve(granted.job_id):
+            granted.held.release()
+            return False
         directory = self._register.log_dir
-        attempt = state.attempts + 1
-        log = directory.log_name(state.no, attempt)
+        number = state.attempts + 1
+        log = directory.log_name(state.no, number)
         job = self._plans.job(
-            granted, self._backend, directory.log_path(state.no, attempt),
+            granted, self._backend, directory.log_path(state.no, number),
             directory.attempt_path(granted.job_id),
         )  # fmt: skip
         lease = granted.held.lease
         self._register.do(
             folding.begun(
-                state.key, granted.job_id, boot_id=proc.boot_id(), attempt=attempt, log=log, gpus=lease.gpus,
+                state.key, granted.job_id, boot_id=proc.boot_id(), attempt=number, log=log, gpus=lease.gpus,
                 gpu_indices=[self._monitor.index(uuid) for uuid in lease.gpus], vram_mib=lease.vram_mib,
                 at=time.time(),
             )
@@ -133,11 +139,13 @@ class Crew:
             flight.take_off(granted.held)
         except BaseException:
             self._register.do(folding.unbegun(state.key, granted.job_id))
+            self._register.forget(granted.job_id)
             raise
         self._starting[granted.job_id] = flight, granted
+        return True
 
     def let_go(
-        self, most: int | None, most_unbound: int, failed: Callable[[str, SlicerError], None]
+        self, most: int | None, most_unbound: int | None, failed: Callable[[str, SlicerError], None]
     ) -> list[str]:
         """Let the commands begin whose scopes stand and whose turn it is; the keys of their jobs.
 
@@ -156,6 +164,7 @@ class Crew:
             except SlicerError as error:
                 del self._starting[job_id]
                 self._register.do(folding.unbegun(flight.key, job_id))
+                self._register.forget(job_id)
                 failed(flight.key, error)
                 continue
             del self._starting[job_id]
@@ -171,6 +180,7 @@ class Crew:
             del self._starting[job_id]
             flight.call_off()
             self._register.do(folding.unbegun(flight.key, job_id))
+            self._register.forget(job_id)
             keys.append(flight.key)
         return keys
 
@@ -199,10 +209,9 @@ class Crew:
                 landing = self._hear(job_id, flight)
                 if landing is not None:
                     found.append(landing)
+        free = self._monitor.settled(say)
         for job_id, flight in list(self._landing.items()):
-            use = self._monitor.use_of(job_id)
-            if use is not None and use.ended_at is not None and self._monitor.settled(job_id, say):
-                use.ended_at = None
+            if job_id in free:
                 flight.gpus_are_free()
             if flight.is_gone():
                 del self._landing[job_id]
@@ -216,7 +225,7 @@ class Crew:
         if flight.said is None:
             if not flight.is_gone():
                 return None
-            if not flight.was_bereaved and batch.read(self._register.log_dir.attempt_path(job_id)) is None:
+            if not flight.was_bereaved and self._attempt(job_id) is None:
                 del self._flying[job_id]
                 self._monitor.forget(job_id)
                 flight.call_off()
@@ -279,12 +288,12 @@ class Crew:
 
     def recover(self, state: JobState) -> Landing | None:
         """Find out what became of an attempt that a queue before us had begun; None: it still runs."""
-        path = self._register.log_dir.attempt_path(state.job)
-        attempt = batch.read(path)
+        found = self._attempt(state.job)
         with self._book.locked():
             lease = next((each for each in self._book.leases() if each.job == state.job), None)
-        is_over = attempt is not None and attempt.outcome is not None
-        if (lease is not None or (attempt is not None and attempt.is_alive)) and not is_over:
+        is_over = found is not None and found.is_final
+        if (lease is not None or (found is not None and found.is_alive)) and not is_over:
+            path = self._register.log_dir.attempt_path(state.job)
             adopted = Adopted(state.key, state.job, path, lease, self._book)
             self._adopted[state.job] = adopted
             if adopted.lease is not None:
@@ -299,43 +308,54 @@ class Crew:
                 continue
             if adopted.pidfd >= 0 and adopted.pidfd not in ready:
                 continue
-            if adopted.is_gone():
-                del self._adopted[job_id]
-                adopted.close()
-                yield self._recovered(adopted.key, job_id)
+            had_keeper = adopted.pidfd >= 0
+            if not adopted.is_gone():
+                if had_keeper and adopted.pidfd < 0 and adopted.lease is not None:
+                    self._end_orphan(adopted.lease)  # as what a keeper of our own leaves behind
+                continue
+            del self._adopted[job_id]
+            adopted.close()
+            yield self._recovered(adopted.key, job_id)
         if looks:
             self._orphans_at = time.monotonic() + _ORPHANS_S
 
     def _recovered(self, key: str, job_id: str, boot_id: str = "") -> Landing:
         """What the files say of an attempt that nobody looks after any more."""
-        attempt = batch.read(self._register.log_dir.attempt_path(job_id))
-        outcome = attempt.outcome if attempt is not None else None
-        if outcome is None:
-            outcome = self._from_history(job_id)
+        found = self._attempt(job_id)
+        outcome = found.outcome if found is not None else None
         use = self._monitor.forget(job_id)
+        if outcome is not None:
+            self._add_to_history(outcome)
+        else:
+            outcome = self._from_history(job_id)
         if outcome is not None:
             return _landing(key, job_id, outcome, use)
         if boot_id and boot_id != proc.boot_id():
             return Landing(key, job_id, "interrupted", why="the machine was restarted")
-        if attempt is None:
+        if found is None:
             return Landing(key, job_id, "unbegun", why="the queue ended before it could begin")
         why = "it was killed together with its keeper: how it ended is not known"
         return Landing(key, job_id, "lost", why=why)
 
-    def _from_history(self, job_id: str) -> dict[str, Any] | None:
+    def _attempt(self, job_id: str) -> Attempt | None:
+        return attempt.read(self._register.log_dir.attempt_path(job_id))
+
+    def _add_to_history(self, outcome: Outcome) -> None:
+        """Where its keeper was killed before it could."""
+        path = history.default_path()
+        try:
+            if not history.read(path, limit=1, job=outcome.job):
+                history.append(outcome, path)
+        except SlicerError as error:
+            self._observer.warning(str(error))
+
+    def _from_history(self, job_id: str) -> Outcome | None:
         try:
             found = history.read(history.default_path(), limit=1, job=job_id)
         except SlicerError as error:
             self._observer.warning(str(error))
             return None
-        return outcome_json(found[0]) if found else None
-
-    def forget_attempt(self, job_id: str) -> None:
-        """The journal has how it ended: its file is not needed any more."""
-        try:
-            os.unlink(self._register.log_dir.attempt_path(job_id))
-        except OSError:
-            return  # it is only a small file
+        return found[0] if found else None
 
 
 def _is_unbound(lease: Lease) -> bool:
@@ -358,9 +378,9 @@ class _Followed:
         self._adopted.note_peaks(peaks_mib)
 
 
-def _landing(key: str, job_id: str, outcome: dict[str, Any], use: Use | None) -> Landing:
-    ended = Ended(outcome["reason"], outcome["exit_code"], outcome["signal"])
+def _landing(key: str, job_id: str, outcome: Outcome, use: Use | None) -> Landing:
+    ended = Ended(outcome.reason, outcome.exit_code, outcome.signal)
     return Landing(
-        key, job_id, "ended", ended, outcome["wall_s"], outcome["usage"]["memory_peak_bytes"],
-        tuple(outcome["vram_peak_mib"]), use,
+        key, job_id, "ended", ended, outcome.wall_s, outcome.usage.memory_peak_bytes, outcome.vram_peak_mib,
+        use,
     )  # fmt: skip

@@ -147,14 +147,15 @@ class Desk:
 
     def _ask_anew(self, kind: Kind, form: _Form) -> Granted | None:
         wanted = form.wanted
-        if form.choice != self._words and form.plan.need_gpus:
+        is_narrowed = self._exclusive and form.plan.need_gpus > 0
+        if is_narrowed:
             self._check_feasible(form)
             if len(form.choice) < form.plan.need_gpus:
                 return None
         try:
             found = self._book.acquire_or_queue(wanted.ticket, wanted.draft, wanted.view)
         except InfeasibleError:
-            if form.choice == self._words:
+            if not is_narrowed:
                 raise
             return None  # on the GPUs that our own jobs leave it cannot be; on the others it can
         if isinstance(found, HeldLease):

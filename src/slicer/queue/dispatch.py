@@ -115,9 +115,9 @@ class Dispatch:
             return
         self._view.expire()
         kinds: list[Kind] | None = None
-        while kinds is None:
+        while kinds is None and self.left_s() is None:
             kinds = self._start_one()
-        self._desk.keep(kinds)
+        self._desk.keep(kinds or ())
 
     def _start_one(self) -> list[Kind] | None:
         """Make the first job ready that can be (None), or tell which kinds are waited for."""
@@ -147,25 +147,31 @@ class Dispatch:
         """Whether the job may be made ready: in its turn, or a little ahead of it where it holds nothing."""
         if not plan.need_gpus and not plan.need_cpu_slots:
             return self._crew.ahead() < _MOST_AHEAD
-        return self._crew.may_begin(self._options.at_a_time, self._plans.cpus, is_unbound=False)
+        return self._crew.may_begin(self._options.at_a_time, None, is_unbound=False)
 
     def _begin(self, entry: Entry, granted: Granted) -> None:
         self.pending.take(entry.key)
         self.touched.add(entry.key)
         self._trouble_told = ""
         try:
-            self._crew.start(granted, self._register.states[entry.key])
+            if not self._crew.start(granted, self._register.states[entry.key]):
+                self.put_back(entry.key)
+                self.pause()
         except (BackendError, StateError) as error:
             self._could_not_start(entry.key, error)
 
     def let_go(self) -> None:
         """Let the commands begin that are ready. Only to be called when the register is saved."""
-        for key in self._crew.let_go(self._options.at_a_time, self._plans.cpus, self._could_not_start):
+        for key in self._crew.let_go(self._options.at_a_time, self._most_unbound(), self._could_not_start):
             state = self._register.states[key]
             self._tries.pop(key, None)
             self._teller.tell("started", state, log=state.log)
             if state.cancelling:  # its line changed while it was being started
                 self._crew.stop(key)
+
+    def _most_unbound(self) -> int | None:
+        """How many jobs that hold nothing may run at once, for nobody else limits them; None: as -j says."""
+        return self._plans.cpus if self._options.at_a_time is None else None
 
     def call_off(self) -> None:
         """Nothing more is to begin."""

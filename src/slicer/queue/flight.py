@@ -15,7 +15,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from slicer import batch, ending, faults, proc
+from slicer import attempt, batch, ending, faults, proc
 from slicer.errors import BackendError
 from slicer.inner_half import QUIT, SETTLE, STARTING
 from slicer.job import Started
@@ -198,9 +198,13 @@ class Flight(Supervisor):
             assert self._started is not None
             assert self.job.batch is not None
             report, usage = self._bereaved(self._started, last)
-            enforced = self._backend.enforced(self.job.spec, self.cgroup)
-            outcome = ending.outcome_of(self.job, self._started, report, usage, self._held, enforced)
-            batch.note(self.job.batch.attempt_path, outcome)
+            known = attempt.read(self.job.batch.attempt_path)
+            if known is not None and known.outcome is not None and known.is_final:
+                outcome = known.outcome  # the keeper had come so far
+            else:
+                enforced = self._backend.enforced(self.job.spec, self.cgroup)
+                outcome = ending.outcome_of(self.job, self._started, report, usage, self._held, enforced)
+                attempt.note(self.job.batch.attempt_path, outcome)
             watch = ending.gpu_watch(self.job, self._held, self._book, lambda _: None)
             ending.settle(self.job, outcome, self._held, lambda _: None, watch)
             code = 0

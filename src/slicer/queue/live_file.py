@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 # A writer that keeps the file open may be in the middle of a line; it is over when it pauses for this long.
 _PAUSE_S = 0.1
-_WHOLE = inotify.CLOSE_WRITE | inotify.MOVED_TO | inotify.CREATE | inotify.DELETE | inotify.MOVED_FROM
+_REPLACED = inotify.MOVED_TO | inotify.CREATE | inotify.DELETE | inotify.MOVED_FROM
+_WHOLE = inotify.CLOSE_WRITE | _REPLACED
 _GONE = inotify.DELETE_SELF | inotify.MOVE_SELF
 _SEARCH_S = 1.0  # how often to look for a directory that is gone
 
@@ -42,7 +43,7 @@ class LiveFile:
         self._known = known
         self._check = check
         self._inotify = Inotify(path)
-        self._names: dict[int, str] = {}  # which name to look for in which watched directory
+        self._names: dict[int, set[str]] = {}  # which names to look for in which watched directory
         self._due: float | None = None
         self._search_at: float | None = None
         self._text = ""
@@ -70,15 +71,21 @@ class LiveFile:
         now = time.monotonic()
         is_whole = False
         for change in self._inotify.take():
-            if change.mask & (_GONE | inotify.IGNORED):
+            if change.mask & (_GONE | inotify.IGNORED | inotify.OVERFLOWED):
                 self._search_at = now
-            elif change.name == self._names.get(change.watch):
+            elif change.name in self._names.get(change.watch, ()):
+                if change.mask & _REPLACED:
+                    self._search_at = now  # it may be a symbolic link, to somewhere else than before
                 is_whole |= bool(change.mask & _WHOLE)
                 self._due = now if is_whole else now + _PAUSE_S
         if self._search_at is not None and now >= self._search_at:
-            self._search_at = None
-            self._watch()
             self._due, is_whole = now, True
+            try:
+                self._watch()
+            except StateError as error:
+                self._search_at, self._due = now + _SEARCH_S, None
+                before, self.problem = self.problem, str(error)
+                return self.problem != before
         if self._due is None or now < self._due:
             return False
         self._due = None
@@ -88,15 +95,15 @@ class LiveFile:
         self._inotify.close()
 
     def _watch(self) -> None:
-        """Watch the directories of the name, and of what it is a symbolic link to."""
-        self._names = {}
-        for path in {os.path.abspath(self.path), os.path.realpath(self.path)}:
+        """Watch the directories of the name, and of what it is a symbolic link to. Raises StateError."""
+        self._names, self._search_at = {}, None
+        for path in _names_of(self.path):
             directory, name = os.path.split(path)
             watch = self._inotify.add(directory, _WHOLE | _GONE | inotify.MODIFY)
             if watch is None:
                 self._search_at = time.monotonic() + _SEARCH_S
             else:
-                self._names[watch] = name
+                self._names.setdefault(watch, set()).add(name)
 
     def _read(self, *, is_whole: bool) -> bool:
         before = self.entries, self.problem
@@ -144,3 +151,16 @@ class LiveFile:
 
     def _parsed(self, text: str) -> tuple[Entry, ...]:
         return jobs_file.parse(text, known=self._known(), name=self.path)
+
+
+def _names_of(path: str) -> list[str]:
+    """The names of a file: its own, and where that is a symbolic link, those it leads to."""
+    found: list[str] = []
+    path = os.path.abspath(path)
+    while path not in found:
+        found.append(path)
+        try:
+            path = os.path.normpath(os.path.join(os.path.realpath(os.path.dirname(path)), os.readlink(path)))
+        except OSError:
+            break  # not a link
+    return found

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from slicer import backend as backends
 from slicer import launch
-from slicer.queue import jobs_file, judging, rows
+from slicer.queue import jobs_file, judging
 from slicer.queue.concluding import Conclusions
 from slicer.queue.crew import Crew
 from slicer.queue.desk import Desk, SharedView
@@ -24,6 +24,7 @@ from slicer.queue.jobs_file import JobsFileError
 from slicer.queue.live_file import LiveFile
 from slicer.queue.model import Event
 from slicer.queue.monitor import Monitor
+from slicer.queue.news import News
 from slicer.queue.plans import Plans
 from slicer.queue.register import Register
 from slicer.queue.scene import Scene
@@ -67,7 +68,7 @@ class Queue:
         """Open everything. Raises JobsFileError, QueueRunning, StateError, ConfigError, BackendError, …"""
         self._options = options
         self._shower = shower
-        self._news: list[Event] = []  # told once the journal has them
+        self._news = News(shower)
         jobs_file.read(options.jobs_file)  # before anything is made in its directory
         self._backend: BatchBackend = backends.choose(options.backend, os.geteuid())
         self._backend.preload()
@@ -84,30 +85,29 @@ class Queue:
             )
         idle_mib = self._plans.policy.idle_threshold_mib
         self._monitor = Monitor(self._view, self._book, options.poll_s, idle_mib, options.tolerance)
+        self._news.monitor = self._monitor
         self._crew = Crew(
             self._book, self._backend, self._starts, self._plans, self.register, self._monitor, self
         )
         self._desk = Desk(self._book, self._backend, self._view, options.gpus, exclusive=options.exclusive)
         self._conclusions = Conclusions(
-            self.register, options, self._plans.margin_mib, self._largest_mib, self._news.append
+            self.register, options, self._plans.margin_mib, self._largest_mib, self._news.add
         )
         self._dispatch = Dispatch(
             options, self.register, self._plans, self._desk, self._crew, self._view, self
         )
         self._scene = Scene(self.register, self._monitor, self._crew, self._desk, self._dispatch, options)
         self._signals: list[int] = []  # those that ask the queue to leave
-        self._has_stalled = False
-        self._has_drained = False
+        self._settled: list[str] = []  # attempts whose ends are not yet on the disk
         self._looked_mib: dict[str, int] = {}  # the peak last told of, by job id
-        self._never_told: set[str] = set()
 
     # -- what others tell us (slicer.launch.Observer) ------------------------------------------------------
 
     def notice(self, text: str) -> None:
-        self._say("notice", text=text)
+        self._news.notice(text)
 
     def warning(self, text: str) -> None:
-        self._say("warning", text=text)
+        self._news.warning(text)
 
     def waiting(self, busy: Busy) -> None:
         """Not told: a queue waits most of the time."""
@@ -153,7 +153,7 @@ class Queue:
         states = self.register.states
         self.register.see(self._file.entries)
         final = [entry for entry in self._file.entries if states[entry.key].is_final]
-        self._say(
+        self._news.say(
             "opened", total=len(self._file.entries), pending=len(self._file.entries) - len(final),
             done=len(final), log_dir=self._options.log_dir, jobs_file=self._options.jobs_file,
             resumed=any(state.attempts or state.is_final for state in states.values()),
@@ -163,7 +163,8 @@ class Queue:
         if self._backend.notice:
             self.notice(self._backend.notice)
         if final:
-            self._say("skipped", count=len(final))
+            self._news.say("skipped", count=len(final))
+        self.register.sweep()
         entries = {entry.key: entry for entry in self._file.entries}
         for state in [state for state in states.values() if state.status == "running"]:
             landing = self._crew.recover(state)
@@ -171,7 +172,7 @@ class Queue:
                 self.tell("adopted", state)
             else:
                 self._conclusions.conclude(landing, entries.get(state.key), is_ending=False)
-                self._crew.forget_attempt(landing.job_id)
+                self._settled.append(landing.job_id)
         self._dispatch.load(self._file.entries)
         self._dispatch.check()
 
@@ -183,15 +184,13 @@ class Queue:
         self._watch_gpus()
         if not self._is_stopping:
             self._dispatch.start()
-        if self.register.save():
-            if self._has_stalled:
-                self._has_stalled = False
-                self._say("resumed")
+        is_saved = self.register.save()
+        self._news.stalling(self.register.problem)
+        if is_saved:
+            while self._settled:  # the journal has it now
+                self.register.forget(self._settled.pop())
             self._dispatch.let_go()
-            self._flush()
-        elif not self._has_stalled:
-            self._has_stalled = True
-            self._shower.event(Event("stalled", time.time(), data={"why": self.register.problem}))
+            self._news.flush()
         self._note_the_end()
         self._scene.show(self._shower, self._state_word(), self._problem())
 
@@ -210,11 +209,12 @@ class Queue:
     _ready: frozenset[int] = frozenset()
 
     def _is_over(self) -> bool:
-        if not self._crew.is_empty or self._news or self.register.problem:
+        if not self._crew.is_empty:
             return False
         if self._signals:
-            return True
-        return not self._options.watch and not self._dispatch.pending.can_start
+            return True  # even with a full disk: who comes next finds out from the attempts' files
+        is_done = not self._options.watch and not self._dispatch.pending.can_start
+        return is_done and not self._news and not self.register.problem
 
     def _exit_code(self) -> int:
         keys = {entry.key for entry in self._file.entries} | self._dispatch.touched
@@ -245,9 +245,9 @@ class Queue:
         self._signals.append(signo)
         if len(self._signals) == 1:
             self._dispatch.call_off()
-            self._say("stopping", running=len(self._crew))
+            self._news.say("stopping", running=len(self._crew))
         elif len(self._signals) == 2:
-            self._say("ending", running=len(self._crew))
+            self._news.say("ending", running=len(self._crew))
             self._crew.stop_all()
 
     # -- the file ------------------------------------------------------------------------------------------
@@ -257,10 +257,10 @@ class Queue:
         if not self._file.look():
             return
         if self._file.problem:
-            self._say("file-kept", error=self._file.problem)
+            self._news.say("file-kept", error=self._file.problem)
             return
         if problem:
-            self._say("file-good")
+            self._news.say("file-good")
         if self._file.entries is before:
             return
         dispatch, more = self._dispatch, self._file.appended
@@ -275,8 +275,7 @@ class Queue:
             added, removed = len(now - waiting), len(waiting - now)
             self._desk.forget(waiting - now)
         if added or removed:
-            self._say("file-changed", added=added, removed=removed)
-        self._has_drained = self._has_drained and not added
+            self._news.say("file-changed", added=added, removed=removed)
 
     # -- jobs that end -------------------------------------------------------------------------------------
 
@@ -291,7 +290,7 @@ class Queue:
                 self._dispatch.put_back(landing.key)
             if landing.how == "unbegun":
                 self._dispatch.pause()
-            self._crew.forget_attempt(landing.job_id)
+            self._settled.append(landing.job_id)
             self._looked_mib.pop(landing.job_id, None)
         if landings:
             self._dispatch.pending.release()
@@ -333,31 +332,20 @@ class Queue:
 
     # -- telling -------------------------------------------------------------------------------------------
 
-    def _say(self, kind: EventKind, **data: object) -> None:
-        self._news.append(Event(kind, time.time(), data=data))
-
     def tell(self, kind: EventKind, state: JobState, **data: object) -> None:
         """Something happened to a job."""
-        row = rows.row(state, self._monitor.use_of(state.job))
-        self._news.append(Event(kind, time.time(), row, data))
-
-    def _flush(self) -> None:
-        news, self._news[:] = list(self._news), []
-        for event in news:
-            self._shower.event(event)
+        self._news.tell(kind, state, **data)
 
     def _note_the_end(self) -> None:
-        """Say it once when nothing is left to do, and what never will be."""
-        for key, why in self._dispatch.pending.never.items():
-            if key not in self._never_told:
-                self._never_told.add(key)
-                self.tell("unrunnable", self.register.states[key], why=why)
-        is_idle = self._crew.is_empty and not self._dispatch.pending.can_start
-        if is_idle and not self._has_drained and not self._is_stopping:
-            self._has_drained = True
-            self._say("drained", watch=self._options.watch)
-        if not self._has_stalled:
-            self._flush()
+        """Say it once when nothing is left to do, or nothing but to wait; and what will never be."""
+        pending = self._dispatch.pending
+        self._news.never(pending.never, self.register.states)
+        is_idle = self._crew.is_empty and not self._is_stopping
+        self._news.drained(is_idle and not pending.can_start, watch=self._options.watch)
+        is_waiting = is_idle and pending.can_start > 0 and self._desk.is_waiting
+        self._news.waiting(self._scene.why_waiting() if is_waiting else None)
+        if self.register.is_saved:
+            self._news.flush()
 
     def _problem(self) -> str:
         return self.register.problem or self._file.problem
@@ -369,4 +357,4 @@ class Queue:
             return "stopping"
         if self.register.problem:
             return "stalled"
-        return "drained" if self._has_drained else "running"
+        return "drained" if self._news.has_drained else "running"

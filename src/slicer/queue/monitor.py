@@ -50,6 +50,7 @@ class Use:
     looks_due: list[float] = field(default_factory=list)
     warned_mib: dict[str, int] = field(default_factory=dict)  # by GPU
     ended_at: float | None = None
+    is_over: bool = False  # nothing is looked at any more
     told_mib: int = 0  # the peak that was last told of
 
 
@@ -85,8 +86,10 @@ class Monitor:
     # -- which jobs --------------------------------------------------------------------------------------
 
     def follow(self, job: Watched) -> None:
-        """The job has begun; nothing to see where it has no GPUs."""
+        """The job has begun; nothing to see where it has no GPUs. Raises NoGpu, GpuError."""
         if job.lease.gpus:
+            if not self._view.gpus:
+                self._view.open_gpus()
             now = time.monotonic()
             known = job.lease.vram_peak_mib  # of a job that is adopted
             self._uses[job.lease.job] = Use(job, peak_mib=known, looks_due=[now + s for s in FIRST_LOOKS_S])
@@ -114,7 +117,7 @@ class Monitor:
         for use in self._uses.values():
             due += use.looks_due[:1]
             if use.ended_at is not None:
-                due.append(use.ended_at + _AFTERMATH_S)
+                due.append(time.monotonic() + _AFTERMATH_S)
         return max(0.0, min(due) - time.monotonic())
 
     def look(self) -> list[Exceeded]:
@@ -133,7 +136,7 @@ class Monitor:
         used_by = {device.uuid: device.used_by for device in vram.devices(sighting, leases, {})}
         found: list[Exceeded] = []
         for use in self._uses.values():
-            if use.ended_at is None:
+            if use.ended_at is None and not use.is_over:
                 found += self._note(use, used_by)
         return found
 
@@ -171,20 +174,32 @@ class Monitor:
 
     # -- after a job -------------------------------------------------------------------------------------
 
-    def settled(self, job: str, say: Callable[[str], None]) -> bool:
-        """Whether the ended job's GPUs may be given on: its memory is free, or was waited for long enough."""
-        use = self._uses[job]
-        ended_at = use.ended_at if use.ended_at is not None else time.monotonic()
+    def settled(self, say: Callable[[str], None]) -> set[str]:
+        """The ended jobs whose GPUs may be given on: their memory is free, or was waited for long enough.
+
+        Each is named once.
+        """
+        ended = {job: use for job, use in self._uses.items() if use.ended_at is not None}
+        if not ended:
+            return set()
         try:
             sighting, _ = self._sighting()
         except SlicerError as error:
             self.problem = str(error)
-            return True
+            sighting = None
+        found = set()
+        for job, use in ended.items():
+            if sighting is None or self._is_settled(use, sighting, say):
+                use.ended_at = None
+                use.is_over = True
+                found.add(job)
+        return found
+
+    def _is_settled(self, use: Use, sighting: Sighting, say: Callable[[str], None]) -> bool:
         left = hygiene.remains(sighting, use.job.lease, self._idle_mib)
         if not left.own and not left.unexplained:
             return True
-        if time.monotonic() - ended_at < hygiene.SETTLE_S:
-            use.ended_at = time.monotonic() if use.ended_at is None else use.ended_at
+        if use.ended_at is not None and time.monotonic() - use.ended_at < hygiene.SETTLE_S:
             return False
         what = [describe(seen) for seen in left.own]
         what += [f"{format_size(mib << 20)} of no process" for mib in left.unexplained.values()]
@@ -218,7 +233,7 @@ class Monitor:
                 gpu.name,
                 memory[gpu.uuid].total_mib if gpu.uuid in memory else gpu.memory_mib,
                 memory[gpu.uuid].used_mib if gpu.uuid in memory else 0,
-                self._utilisation.get(gpu.uuid),
+                self._utilisation.get(gpu.uuid) if self._uses else None,
                 tuple(sorted(on.get(gpu.uuid, []))),
             )
             for gpu in self._view.gpus

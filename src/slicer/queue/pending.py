@@ -147,8 +147,9 @@ class Pending:
         for entry in self.entries.values():
             if entry.attributes.name in wanted:
                 found[entry.attributes.name].append(entry.key)
+        here = {name for name, keys in found.items() if keys}  # only else those of earlier runs count
         for state in self._states.values():
-            if state.name in wanted and state.key not in self.entries:
+            if state.name in wanted and state.name not in here:
                 found[state.name].append(state.key)
         return found
 

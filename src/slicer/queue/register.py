@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from slicer import batch, faults
+from slicer import attempt, faults
 from slicer.errors import StateError
 from slicer.queue import folding
 from slicer.queue.journal import Journal
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from slicer.queue.journal import Record
     from slicer.queue.model import Entry
 
+_PROBE = "probe"
 _AGAIN_S = 1.0  # how soon to try to write again
 
 
@@ -43,6 +44,7 @@ class Register:
         self.problem = ""
         self._next_no = max([state.no for state in self.states.values()], default=0) + 1
         self._again_at = 0.0
+        self._lacks_room = False
         self.has_news = True  # something changed that the board does not show yet
 
     def see(self, entries: Iterable[Entry]) -> None:
@@ -64,20 +66,59 @@ class Register:
         """Write what has to last; whether all of it is on the disk now."""
         if not self._journal.is_urgent and not self.problem:
             return True
-        if self.problem and time.monotonic() < self._again_at:
-            return False
+        is_early = bool(self.problem) and time.monotonic() < self._again_at
+        if is_early and not (self._lacks_room and self._journal.is_urgent):
+            return self.is_saved
         faults.point("queue-saving")
         try:
-            if self._journal.is_gone():
-                self.restore()
+            self.restore()
             self._journal.commit()
         except StateError as error:
-            self.problem = str(error)
-            self._again_at = time.monotonic() + _AGAIN_S
+            self._fail(str(error))
             return False
-        self.problem = ""
+        if not is_early and self._has_room():
+            self.problem = ""
         faults.point("queue-saved")
         return True
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether all that has to last is on the disk."""
+        return not self._journal.is_urgent
+
+    def reserve(self, job_id: str) -> bool:
+        """Make sure that there is room for what is to be said of an attempt; else there is a ``problem``."""
+        try:
+            attempt.reserve(self.log_dir.attempt_path(job_id))
+        except OSError as error:
+            self._fail(f"{self.log_dir.path}: {error.strerror}; nothing is started until there is room")
+            self._lacks_room = True
+            return False
+        return True
+
+    def sweep(self) -> None:
+        """Remove the files of attempts that no job has under way: made, but then the queue was killed."""
+        under_way = {state.job for state in self.states.values() if state.status == "running"}
+        for name in set(os.listdir(self.log_dir.attempts_path)) - under_way:
+            self.forget(name)
+
+    def forget(self, job_id: str) -> None:
+        """How the attempt ended is on the disk, or it never began: its file is not needed any more."""
+        try:
+            os.unlink(self.log_dir.attempt_path(job_id))
+        except OSError:
+            return  # it is only a small file
+
+    def _has_room(self) -> bool:
+        """Whether what could not be reserved could be by now."""
+        if self._lacks_room and self.reserve(_PROBE):
+            self.forget(_PROBE)
+            self._lacks_room = False
+        return not self._lacks_room
+
+    def _fail(self, problem: str) -> None:
+        self.problem = problem
+        self._again_at = time.monotonic() + _AGAIN_S
 
     def left_s(self) -> float | None:
         """After how many seconds to :meth:`save` again; None: nothing waits."""
@@ -108,8 +149,8 @@ class Register:
 def _forget_attempts(directory: str) -> None:
     """Remove what an earlier queue left. Raises StateError where jobs of it still run."""
     paths = [f"{directory}/{name}" for name in os.listdir(directory)]
-    found = {path: batch.read(path) for path in paths}
-    alive = [attempt for attempt in found.values() if attempt is not None and attempt.is_alive]
+    found = {path: attempt.read(path) for path in paths}
+    alive = [each for each in found.values() if each is not None and each.is_alive]
     if alive:
         jobs = f"{len(alive)} jobs" if len(alive) > 1 else "a job"
         raise StateError(

@@ -146,6 +146,12 @@ class Scene:
             found.append(rows.row(state, declared_mib=kind.vram_mib, waits_for=waits_for))
         return found
 
+    def why_waiting(self) -> str:
+        """What the first job that could start waits for."""
+        for kind, _ in self._dispatch.pending.heads(1):
+            return rows.why(self._desk.why(kind), self._monitor.indices(), ledger.now_s())
+        return ""
+
     def summary(self, exit_code: int) -> Event:
         """What there is to say at the end."""
         states = [state for state in self._register.states.values() if state.key in self._dispatch.touched]
