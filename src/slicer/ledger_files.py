@@ -29,6 +29,7 @@ class LedgerFiles:
         self._said: set[str] = set()
         self._ignored: set[str] = set()  # what lies among the tickets, is none, and cannot be removed
         self._parsed: dict[str, Request] = {}  # tickets by their file names, which tell all there is to know
+        self._decoded: dict[str, tuple[bytes, Lease]] = {}  # leases last seen, with what their files said
         self.orphans: tuple[Lease, ...] = ()  # of the leases last seen, those that only live on in their jobs
 
     def _warn(self, text: str) -> None:
@@ -54,12 +55,18 @@ class LedgerFiles:
 
     def _living_leases(self) -> Iterator[tuple[Lease, bool]]:
         base = f"{self._base}/leases"
+        before, self._decoded = self._decoded, {}
         for name in sorted(_listed(base)):
             path = f"{base}/{name}"
             entry = entries.read(path, self._warn)
-            lease = self._decode(Lease, path, entry) if entry is not None else None
-            if entry is None or lease is None:
+            if entry is None:
                 continue
+            data, lease = before.get(name, (b"", None))
+            if lease is None or data != entry.data:
+                lease = self._decode(Lease, path, entry)
+            if lease is None:
+                continue
+            self._decoded[name] = entry.data, lease
             if name != lease.job:
                 self._warn(f"{path}: ignored: its name is not what it says")
             elif entry.is_locked or lives_on(lease):

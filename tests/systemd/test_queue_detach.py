@@ -15,7 +15,7 @@ import pytest
 from tests.systemd.helpers import processes, systemctl
 from tests.systemd.helpers.jobs import SYSTEM_LEDGER, Done, Slicer, leases, tickets
 from tests.systemd.helpers.queues import Queues, cgroup_of, wide_open
-from tests.systemd.helpers.users import User, lingering, user
+from tests.systemd.helpers.users import User, lingering, stop_manager, user
 from tests.systemd.helpers.waiting import wait_until
 
 pytest_plugins = ["tests.systemd.helpers.fixtures"]
@@ -289,7 +289,7 @@ def test_a_user_whose_manager_ends_with_the_last_session_is_told(slicer: Slicer)
         bobs.services[0].end()
         bobs.close()
     finally:
-        systemctl.output("systemctl", "stop", f"user@{bob.uid}.service")
+        stop_manager(bob)
 
 
 def test_who_lingers_is_told_nothing(queues: Detached) -> None:

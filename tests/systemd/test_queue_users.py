@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -139,6 +140,18 @@ def test_when_the_manager_stops_with_the_session_the_jobs_end_and_it_is_known_ho
     systemctl.output("systemctl", "start", f"user@{alice.uid}.service")
     assert queues.run(*SIM).code == 143  # it is done, and remembered
     assert ran.read_text() == "once\n"
+
+
+@pytest.mark.core
+def test_simulated_gpus_that_root_used_before_there_was_the_group(slicer: Slicer, alice: User) -> None:  # K2
+    slicer.directory.chmod(0o777)
+    gpu = {"SLICER_SIM": "2x24G"}
+    assert slicer.run("-p", "gpu", "--", "true", env=gpu).code == 0
+    with contextmanager(sharing)("alice"):
+        done = slicer.run("-p", "gpu", "--", "true", env=gpu, via=alice.via)
+        assert done.code == 0, done.stderr
+        assert Path(SYSTEM_LEDGER, SIM_NAME).stat().st_mode & 0o7777 == 0o2770
+    shutil.rmtree(f"{SYSTEM_LEDGER}/{SIM_NAME}")
 
 
 # -- one ledger for all --------------------------------------------------------------------------------------

@@ -58,9 +58,17 @@ def lingering(name: str) -> Iterator[User]:
     systemctl.output("systemctl", "start", f"user@{made.uid}.service")
     yield made
     systemctl.output("loginctl", "disable-linger", name)
-    systemctl.output("systemctl", "stop", f"user@{made.uid}.service")
+    stop_manager(made)
     shutil.rmtree(made.home / ".local/state/slicer", ignore_errors=True)
+
+
+def stop_manager(made: User) -> None:
+    """End the user's manager, for the next one to find nothing of it."""
+    for unit in (f"user@{made.uid}.service", f"user-runtime-dir@{made.uid}.service"):
+        systemctl.output("systemctl", "stop", unit)
     wait_until("the runtime directory is gone", lambda: not Path(made.runtime).exists())
+    # A manager that is started before that is taken down again by logind, half-way.
+    wait_until("logind has forgotten the user", lambda: not Path(f"/run/systemd/users/{made.uid}").exists())
 
 
 def sharing(*names: str) -> Iterator[None]:
