@@ -2,9 +2,22 @@
 
 A request takes all that it asks for at once, or nothing. Requests are gone through in their order, and what
 fits is granted. One that is blocked holds nothing back at first, so that smaller ones behind it may pass
-(backfill); once it has waited for ``Policy.reserve_after_s`` it gets a reservation: what it needs is kept
-from all behind it as it becomes free. So it starts at the latest when the leases of that moment have ended
-(those ahead of it, which came first or count more, apart).
+(backfill). The first of those that are blocked and have waited for ``Policy.reserve_after_s`` has its turn:
+what it needs is kept from all behind it as it becomes free (its reservation). On a GPU where it fits already,
+others may have what it leaves; one where it does not is closed to them until it does. When it starts, it is
+the next one's turn. Requests without GPUs have turns of their own.
+
+So nobody starves. Let a request have its turn from T on, and call a GPU *good* that would do for it, and
+where it fits or nothing was granted since T. At T, all are good that would do. Kept are those where it fits,
+then those whose last grant is the longest ago: good ones, while there are as many as it needs. Those stay
+good, for nothing is granted there that takes its room: so there always are as many. Once the leases of T have
+ended, it fits on each good one. Of CPU slots others only get what the leases and its own need leave. So it
+starts at the latest when the leases of T have ended, whatever was granted since behind it. Those ahead of it
+in the order have their turns first, each for that long at most.
+
+This does not hold against who arrives with a higher priority, and so is ahead. A job that uses more than it
+declared can cost its own length. Who waits for processes of no lease, which may stay for days, keeps its
+reservation, and the next has its turn all the same.
 """
 
 from __future__ import annotations
@@ -78,7 +91,7 @@ def decide(
 
 
 def _go_through(queue: Sequence[Wants], room: Room, overdue_s: float) -> Verdict:
-    """Serve the queue from the room. Those who arrived by ``overdue_s`` get a reservation when blocked."""
+    """Serve the queue from the room. Those who arrived by ``overdue_s`` may have reservations if blocked."""
     grants: dict[str, tuple[str, ...]] = {}
     reserving: list[str] = []
     for request in queue:

@@ -132,6 +132,20 @@ class _Spot:
             default=-NEVER,
         )
 
+    def lacks(self, need: int | None) -> bool:
+        """Whether somebody has to end before so much is free, or all of it (None)."""
+        if need is None:
+            return self.newest_s > -NEVER or self.is_foreign
+        return self.room_mib is None or self.room_mib < need
+
+    def is_lost(self, need: int | None) -> bool:
+        """Whether processes of no lease are in the way of so much, or of all of it (None)."""
+        return self.is_foreign if need is None else self.total_mib - self.foreign_mib < need
+
+    def is_stuck(self, need: int | None) -> bool:
+        """Whether it is lost, and no lease is left that could end (or whose the memory could be)."""
+        return self.is_lost(need) and self.newest_s == -NEVER
+
 
 class Room:
     """What is left to give while the queue is gone through. It only ever shrinks.
@@ -150,6 +164,7 @@ class Room:
         self._now_s = now_s
         self._slots = sum(lease.cpu_slots for lease in leases)  # held, granted or kept
         self._slots_kept = 0
+        self._has_turn = {False: True, True: True}  # whether one that wants GPUs (or none) may still reserve
         self._most_slots = most_slots
         by_uuid: dict[str, list[Lease]] = {device.uuid: [] for device in devices or ()}
         for lease in leases:
@@ -197,7 +212,7 @@ class Room:
         if len(self._shared) < wanted or self._shared[-wanted][0] < need:
             return None
         if request.gpu_choice:
-            rooms = [(s.room_mib, s.place) for s in _chosen(request, self._open) if s.room_mib is not None]
+            rooms = [(s.room_mib, s.place) for s in _chosen(request, self._spots) if s.room_mib is not None]
             tightest = sorted(each for each in rooms if each[0] >= need)[:wanted]
         else:
             first = _first_at_least(self._shared, need)
@@ -211,12 +226,8 @@ class Room:
         self._slots += request.cpu_slots
         for uuid in gpus:
             spot = self._spots[uuid]
-            room = self._withdraw(spot)
+            self._shrink(spot, request.vram_mib)
             spot.newest_s, spot.end_s = self._now_s, NEVER
-            if request.vram_mib is not None and room is not None:
-                spot.room_mib = room - request.vram_mib
-                self._shared.append((spot.room_mib, spot.place))
-                self._shared.sort()
         self._note()
 
     def set_aside(self, cpu_slots: int) -> None:
@@ -224,34 +235,49 @@ class Room:
         self._slots += cpu_slots
         self._note()
 
-    def _withdraw(self, spot: _Spot) -> int | None:
-        """Let nobody have the GPU; returns the headroom that it had."""
+    def _shrink(self, spot: _Spot, by_mib: int | None) -> None:
+        """Let nobody have those MiB of the GPU; None: nor any other."""
         room = spot.room_mib
         if room is not None:
             self._shared.remove((room, spot.place))
         self._idle.pop(spot.uuid, None)
         spot.room_mib = None
-        return room
+        if room is not None and by_mib is not None:
+            spot.room_mib = room - by_mib
+            self._shared.append((spot.room_mib, spot.place))
+            self._shared.sort()
 
     def reserve(self, request: Wants) -> bool:
-        """Keep from all that follow what the request will get as it becomes free; whether there was any."""
+        """Keep from all that follow what the request will get as it becomes free; whether there was any.
+
+        Only one request with GPUs and one without have their turn. One that waits for processes of no lease,
+        which may stay for days, or behind such a one, passes it on.
+        """
+        is_gpu = request.gpus > 0
+        if not self._has_turn[is_gpu]:
+            return False
         keeps_slots = bool(request.cpu_slots) and self._slots_kept < self._most_slots
-        wants_gpus = bool(request.gpus and self._open)
+        wants_gpus = is_gpu and bool(self._open)
         if not (keeps_slots or wants_gpus) or not self._is_feasible(request):
             return False
-        closed = self._most_promising(request) if wants_gpus else []
+        kept = self._most_promising(request) if wants_gpus else []
+        if not keeps_slots and not kept:
+            return False
+        need = need_mib(request)
+        is_stuck = len(kept) < request.gpus or any(spot.is_stuck(need) for spot in kept)
+        self._has_turn[is_gpu] = is_gpu and is_stuck
         if keeps_slots:
             self._slots += request.cpu_slots
             self._slots_kept += request.cpu_slots
             # Whoever sees more slots than the request does would hold it up for ever.
             self._most_slots = min(self._most_slots, request.cpu_limit)
             self.kept_for.setdefault("", request.job)
-        for spot in closed:
+        for spot in kept:
             del self._open[spot.uuid]
-            self._withdraw(spot)
+            self._shrink(spot, None if spot.lacks(need) else need)
             self.kept_for[spot.uuid] = request.job
         self._note()
-        return keeps_slots or bool(closed)
+        return True
 
     def _is_feasible(self, request: Wants) -> bool:
         """Whether waiting helps at all: a GPU may have gone since the request was made."""
@@ -266,23 +292,20 @@ class Room:
     def _most_promising(self, request: Wants) -> list[_Spot]:
         """The GPUs to be kept for the request, the same from decision to decision, so that they assemble.
 
-        Leases granted after the reservation began are a GPU's own fault: one that has such, having been open
-        for a while, comes after all that have not. So no stream of small jobs can draw the reservation from
-        GPU to GPU, whatever they said about how long they would take.
+        Those on which it fits already, whatever else is granted there; then those without leases granted
+        since the reservation began, then those whose last was granted first. So no stream of small jobs can
+        draw the reservation from GPU to GPU, whatever they said about how long they would take.
         """
         need = need_mib(request)
-        began_s = request.arrived_s + self._policy.reserve_after_s
+        began_s = request.arrived_s + self._policy.reserve_after_s  # or later, when it had its turn
 
         def rank(spot: _Spot) -> tuple[bool, bool, float, float, float, int]:
-            # An idle GPU has no lease: none that is new, and none to wait for.
+            lacks = spot.lacks(need)
+            if not lacks:
+                return spot.is_lost(need), lacks, 0, 0, 0, spot.place
             newest_s = spot.newest_s if spot.newest_s > began_s else -NEVER
-            if need is None:
-                return spot.is_foreign, False, newest_s, 0, spot.end_s, spot.place
-            room = spot.room_mib
-            is_lost = spot.total_mib - spot.foreign_mib < need
-            lacks = room is None or room < need
-            emptiest = NEVER if room is None else -room
-            return is_lost, lacks, newest_s, emptiest, spot.end_s, spot.place
+            emptiest = NEVER if need is None or spot.room_mib is None else -spot.room_mib
+            return spot.is_lost(need), lacks, newest_s, emptiest, spot.end_s, spot.place
 
         able = [spot for spot in _chosen(request, self._open) if need is None or spot.total_mib >= need]
         return sorted(able, key=rank)[: request.gpus]

@@ -250,9 +250,28 @@ AB_HELD = (lease("h", "a", expect_s=None, since_s=1.0), lease("i", "b", since_s=
         # and the GPU of one that waits for slots
         ([whole("x", slots=3, arrived_s=OLD_S), whole("y")], devices("a"),
          (lease("h", cpu_slots=4),), [], ["x"]),
-        # fewer are left open than the second needs: it has those, and a third nothing
-        ([whole("x", 2, arrived_s=OLD_S), whole("y", 3, arrived_s=OLD_S), whole("z", arrived_s=OLD_S)],
-         devices("abc"), AB_HELD, [], ["x", "y"]),
+        # one at a time: the second keeps nothing from those behind it
+        ([whole("x", 2, arrived_s=OLD_S), whole("y", 3, arrived_s=OLD_S), share("z", 1)],
+         devices("abc"), (replace(AB_HELD[0], vram_mib=1), AB_HELD[1]), ["z"], ["x"]),
+        ([cpu("x", 4, arrived_s=OLD_S), cpu("y", 3, arrived_s=OLD_S), cpu("z", 1, limit=9)], (),
+         (lease("h", cpu_slots=2),), [], ["x"]),
+        # and one of those without GPUs
+        ([whole("x", arrived_s=OLD_S), cpu("y", 4, arrived_s=OLD_S), cpu("z"), whole("w", arrived_s=OLD_S)],
+         devices("ab"), (*AB_HELD, lease("s", cpu_slots=1)), [], ["x", "y"]),
+        # the first that could ever be served
+        ([whole("x", 3, arrived_s=OLD_S), whole("y", arrived_s=OLD_S)], devices("ab"), AB_HELD, [], ["y"]),
+        # who waits for processes of no lease does not use up the turn, nor who waits behind such a one,
+        ([whole("x", choice="c", arrived_s=OLD_S), whole("y", 2, choice="bc", arrived_s=OLD_S),
+          whole("z", arrived_s=OLD_S), whole("w", arrived_s=OLD_S)],
+         (*devices("ab"), device("c", used_mib=999, foreign_mib=999)), AB_HELD, [], ["x", "y", "z"]),
+        # but one that waits for leases beside them does
+        ([whole("x", choice="c", arrived_s=OLD_S), whole("y", arrived_s=OLD_S)],
+         (*devices("ab"), device("c", used_mib=999, foreign_mib=999)), (*AB_HELD, lease("k", "c")),
+         [], ["x"]),
+        # where a sharer fits already, what it leaves (and its margin) is for all; nothing where it does not
+        ([share("x", 50_000, 2, margin_mib=1000, arrived_s=OLD_S), share("y", 29_001, choice="a"),
+          share("z", 29_000, choice="a"), share("w", 1, choice="b")],
+         devices("ab"), (lease("h", "b", vram_mib=40_000),), ["z"], ["x"]),
         # of its choice only
         ([whole("x", 2, choice="ab", arrived_s=OLD_S), whole("y")], devices("abc"), AB_HELD, ["y"], ["x"]),
         # what cannot be served even when all is free keeps nothing from anybody
@@ -271,7 +290,7 @@ AB_HELD = (lease("h", "a", expect_s=None, since_s=1.0), lease("i", "b", since_s=
          ["x"]),
     ],
 )  # fmt: skip
-def test_a_request_that_waited_too_long_is_passed_by_no_more(
+def test_the_first_that_waited_too_long_is_passed_by_no_more(
     queue: list[Request], gpus: tuple[Device, ...], held: tuple[Lease, ...], granted: list[str],
     reserving: list[str],
 ) -> None:  # fmt: skip
@@ -280,9 +299,11 @@ def test_a_request_that_waited_too_long_is_passed_by_no_more(
 
 
 def kept(request: Request, gpus: tuple[Device, ...], held: tuple[Lease, ...], now_s: float = NOW_S) -> str:
-    """The GPUs that are kept for a blocked request: those that nobody behind it gets."""
+    """The GPUs that are kept for a blocked request: those of which nobody behind it gets all that is free."""
     assert decide([request], gpus, held, POLICY, now_s) == Verdict({}, (request.job,))
-    probes = [share("probe", 1, choice=each.uuid, arrived_s=now_s) for each in gpus]
+    probes = [
+        share("probe", headroom(each, held, POLICY) or 1, choice=each.uuid, arrived_s=now_s) for each in gpus
+    ]
     return "".join(
         probe.gpu_choice[0]
         for probe in probes
@@ -317,6 +338,14 @@ def small(job: str, gpus: str, **fields: object) -> Lease:
                                              small("i", "b")), "b"),
         (share("x", 79_950, 2), devices("abc"), (small("h", "a", vram_mib=9, since_s=NOW_S + 50),
                                                 small("i", "bc")), "ab"),
+        # where all have such, the one whose last is the oldest
+        (share("x", 79_950), devices("ab"), (small("h", "a", vram_mib=90, since_s=NOW_S + 60),
+                                             small("i", "b", since_s=NOW_S + 50)), "b"),
+        (whole("x"), devices("ab"), (small("h", "a", since_s=NOW_S + 60, expect_s=1.0),
+                                     small("i", "b", since_s=NOW_S + 50)), "b"),
+        # where it fits (it waits for slots), those who have what it leaves do not drive it away
+        (replace(share("x", 1000), cpu_slots=4), devices("ab"),
+         (small("h", "a", since_s=NOW_S + 50), lease("s", cpu_slots=1)), "a"),
         # a GPU that is too small is of no use, however empty
         (share("x", 75_000), (device("a", 74_999), device("b")), (small("i", "b", vram_mib=79_000),), "b"),
         # nor one that foreign processes fill

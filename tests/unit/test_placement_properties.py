@@ -190,6 +190,31 @@ def test_nobody_takes_what_is_kept_for_another(
     assert first.job in decide([first], unused(gpus), passed, POLICY, NOW_S).grants
 
 
+# X4, issue: order
+@settings(deadline=None, max_examples=300)
+@given(situations())
+def test_the_turn_is_that_of_the_first_that_waited_too_long(
+    situation: tuple[tuple[Request, ...], tuple[Device, ...], tuple[Lease, ...]],
+) -> None:
+    queue, gpus, held = situation
+    gpus = tuple(replace(each, used_mib=each.used_mib - each.foreign_mib, foreign_mib=0) for each in gpus)
+    verdict = decide(queue, gpus, held, POLICY, NOW_S)
+    overdue = [
+        request
+        for request in queue
+        if NOW_S - request.arrived_s >= POLICY.reserve_after_s
+        and request.job not in verdict.grants
+        and request.job in decide([request], unused(gpus), (), POLICY, NOW_S).grants
+    ]
+    first = {bool(request.gpus): request.job for request in reversed(overdue)}
+    assert set(verdict.reserving) <= set(first.values())
+    for without in set(first.values()) - set(verdict.reserving):  # all slots are kept already
+        ahead = next(request for request in queue if request.job == verdict.reserving[0])
+        assert without == first[False]
+        assert ahead.gpus
+        assert ahead.cpu_slots == LIMIT
+
+
 # issue: order
 @settings(deadline=None, max_examples=200)
 @given(situations())
@@ -249,60 +274,91 @@ BEGAN_S = ARRIVED_S + int(POLICY.reserve_after_s)
 
 
 class Stream:
-    """Small jobs without end: as soon as one can go, there is another behind it."""
+    """Small jobs without end: as soon as one can go, there is another behind the big ones."""
 
     def __init__(
-        self, gpus: tuple[Device, ...], kinds: list[tuple[dict[str, Any], int, float | None]], big: Request
-    ) -> None:
-        self.held: list[Lease] = []
-        self.ends_s: dict[str, float] = {}
+        self, gpus: tuple[Device, ...], kinds: list[tuple[dict[str, Any], int, float | None]],
+        bigs: list[tuple[Request, int]],
+    ) -> None:  # fmt: skip
+        """``bigs``: in their order, with the seconds that each runs."""
+        self.started_s: dict[str, int] = {}
+        self._lasts_s = {big.job: lasts_s for big, lasts_s in bigs}
+        self._waiting = [big for big, _ in bigs]
+        self._held: list[Lease] = []
+        self._ends_s: dict[str, float] = {}
         self._gpus = gpus
-        self._big = big
         self._kinds = [kind for kind in kinds if infeasible(made_up.request(**kind[0]), gpus) is None]
         self._number = 0
 
-    def play(self, now_s: int) -> bool:
-        """What is granted within this second; whether the big one is."""
-        self.held = [lease for lease in self.held if self.ends_s[lease.job] > now_s]
-        ahead = [self._big] if now_s >= ARRIVED_S else []
+    def play(self, now_s: int) -> None:
+        """What is granted within this second."""
+        self._held = [lease for lease in self._held if self._ends_s[lease.job] > now_s]
         for fields, lasts_s, said_s in self._kinds * 3:
             self._number += 1
             small = made_up.request(f"{self._number:012x}", **fields, arrived_s=float(now_s))
-            granted = decide([*ahead, small], self._gpus, tuple(self.held), POLICY, float(now_s)).grants
-            if self._big.job in granted:
-                return True
-            if small.job in granted:
-                self.ends_s[small.job] = now_s + lasts_s
-                self.held.append(become(small, granted[small.job], float(now_s), said_s))
-        return bool(decide(ahead, self._gpus, tuple(self.held), POLICY, float(now_s)).grants)
+            self._decide(now_s, small, lasts_s, said_s)
+        self._decide(now_s, None, 0, None)
+
+    def last_end_s(self) -> int:
+        """When all that hold something now will have ended."""
+        return int(max((self._ends_s[lease.job] for lease in self._held), default=0))
+
+    def _decide(self, now_s: int, small: Request | None, lasts_s: int, said_s: float | None) -> None:
+        bigs = self._waiting if now_s >= ARRIVED_S else []
+        queue = [*bigs, *([small] if small else [])]
+        granted = decide(queue, self._gpus, tuple(self._held), POLICY, float(now_s)).grants
+        for request in [request for request in queue if request.job in granted]:
+            is_big = request is not small
+            self._held.append(become(request, granted[request.job], float(now_s), None if is_big else said_s))
+            self._ends_s[request.job] = now_s + (self._lasts_s[request.job] if is_big else lasts_s)
+            if is_big:
+                self._waiting.remove(request)
+                self.started_s[request.job] = now_s
 
 
 # X4, E13, issue: order
 @settings(deadline=None, max_examples=150)
-@given(machines(), BIG, st.lists(SMALL, min_size=2, max_size=6))
-def test_a_stream_of_small_jobs_cannot_starve_a_big_one(
-    gpus: tuple[Device, ...], wanted: dict[str, Any], kinds: list[tuple[dict[str, Any], int, float | None]]
-) -> None:
-    """The bound: it starts as soon as the last lease has ended that was held when its reservation began,
-    whatever those behind it ask for, for how long they run, and what they said about that.
+@given(
+    machines(),
+    st.lists(st.tuples(BIG, st.integers(2, 20)), min_size=1, max_size=4),
+    st.lists(SMALL, min_size=2, max_size=6),
+)
+def test_a_stream_of_small_jobs_starves_none_of_the_big_ones(
+    gpus: tuple[Device, ...], wanted: list[tuple[dict[str, Any], int]],
+    kinds: list[tuple[dict[str, Any], int, float | None]],
+) -> None:  # fmt: skip
+    """The bound: once each has its turn, that is has waited for long and all ahead of it have started, it
+    starts as soon as the last lease has ended that was held then, whatever those behind it ask for, for how
+    long they run, and what they said about that.
     """
     gpus = unused(gpus)
-    big = made_up.request("b" * 12, **wanted, arrived_s=float(ARRIVED_S))
-    if infeasible(big, gpus) is not None:
-        return
-    stream = Stream(gpus, kinds, big)
-    for now_s in range(BEGAN_S):
-        if stream.play(now_s):
-            return
-    last_s = int(max([BEGAN_S, *(stream.ends_s[lease.job] for lease in stream.held)]))
-    assert any(stream.play(now_s) for now_s in range(BEGAN_S, last_s + 1)), f"not even at {last_s} s"
+    asked = [
+        (made_up.request(f"b{number:011x}", **fields, arrived_s=ARRIVED_S + number / 1000), lasts_s)
+        for number, (fields, lasts_s) in enumerate(wanted)
+    ]
+    bigs = [(big, lasts_s) for big, lasts_s in asked if infeasible(big, gpus) is None]
+    stream = Stream(gpus, kinds, bigs)
+    now_s = 0
+    for number, (big, _) in enumerate(bigs):
+        ahead = {each.job for each, _ in bigs[:number]}
+        while now_s <= BEGAN_S or not ahead <= stream.started_s.keys():
+            stream.play(now_s)
+            now_s += 1
+        last_s = max(now_s, stream.last_end_s())
+        while big.job not in stream.started_s:
+            assert now_s <= last_s, f"{big.job}: not even at {last_s} s"
+            stream.play(now_s)
+            now_s += 1
 
 
 # X4, E13, issue: order
 def test_without_a_reservation_the_big_one_would_wait_for_ever() -> None:
     gpus = tuple(Device(uuid, 8000, 0, {}, 0, ()) for uuid in UUIDS[:2])
     big = made_up.request("b" * 12, gpus=2, arrived_s=float(ARRIVED_S))
-    stream = Stream(gpus, [({"gpus": 1}, 4, None), ({"gpus": 1}, 7, None), ({"gpus": 1}, 2, 1.0)], big)
-    started = next(now_s for now_s in range(1000) if stream.play(now_s))
-    assert started >= BEGAN_S  # passed over until then, so that the stream is one that would starve it
-    assert started <= BEGAN_S + 7
+    kinds: list[tuple[dict[str, Any], int, float | None]]
+    kinds = [({"gpus": 1}, 4, None), ({"gpus": 1}, 7, None), ({"gpus": 1}, 2, 1.0)]
+    stream = Stream(gpus, kinds, [(big, 1)])
+    for now_s in range(BEGAN_S + 8):
+        stream.play(now_s)
+    # It is passed over until then, so that the stream is one that would starve it.
+    assert BEGAN_S <= stream.started_s[big.job] <= BEGAN_S + 7
