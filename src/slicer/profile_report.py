@@ -163,7 +163,7 @@ _COMMENTS = {
     "gpu.idle_threshold": "a GPU of which less is used counts as idle",
     "gpu.margin": "kept free beside the vram that a job wants",
     "gpu.spike_buffer": "what other programs may use beyond their peak",
-    "waiting.reserve_after": "passed over for longer, a job is the next to start",
+    "waiting.reserve_after": "passed over for longer, what a job needs is kept for it in its turn",
 }
 
 

@@ -53,7 +53,8 @@ _HARD_LIMITS = frozenset(
 _QUIET_S = 1.0  # a job that has run for this long is not in anybody's way
 
 
-def _pipe() -> tuple[int, int]:
+def pipe() -> tuple[int, int]:
+    """Its ends, to read from and to write to. Raises BackendError."""
     try:
         return os.pipe2(os.O_CLOEXEC)
     except OSError as error:
@@ -65,8 +66,6 @@ class Supervisor:
 
     ``mask`` is the signal mask that the command gets.
     """
-
-    inner_half: type[InnerHalf] = InnerHalf
 
     def __init__(
         self, job: Job, backend: Backend, book: Ledger, observer: Observer, mask: frozenset[int]
@@ -99,9 +98,9 @@ class Supervisor:
 
     def _fork(self, descriptors: tuple[int, ...], foreign: tuple[int, ...]) -> None:
         # Reports go up; "go" and "recorded" go down. Each side sees the other's death as end of file.
-        self._up_read, self._up_write = _pipe()
+        self._up_read, self._up_write = pipe()
         try:
-            self._down_read, self._down_write = _pipe()
+            self._down_read, self._down_write = pipe()
         except BackendError:
             os.close(self._up_read)
             os.close(self._up_write)
@@ -322,7 +321,7 @@ class Supervisor:
                 os.close(fd)
             self._backend.after_fork()
             self._book.after_fork()
-            self.inner_half(
+            InnerHalf(
                 self._job, self._backend, self._book, self._mask, self._pid, self._up_write, self._down_read
             ).run(descriptors)
             code = 0

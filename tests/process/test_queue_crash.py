@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import random
+import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +16,11 @@ from tests.process.queue_box import QueueBox, Running
 
 # Where the queue itself comes by, on the way of one job.
 QUEUE = [
-    "queue-saving", "queue-saved", "queue-forked", "queue-asked-for-scope", "queue-scope-stands",
+    "queue-saving", "queue-saved", "queue-asked-for-scope", "queue-scope-stands",
     "queue-letting-go", "queue-let-go",
 ]  # fmt: skip
+# Where the process comes by that forks the keepers.
+STARTER = ["starter-asked", "starter-forked", "starter-answering"]
 # Where the keeper of one of its jobs comes by.
 KEEPER = [
     "keeper-forked", "keeper-ordered", "batch-noted-start", "keeper-spawned", "keeper-reaped", "keeper-ended",
@@ -121,6 +125,52 @@ def test_a_keeper_killed_while_the_queue_lives(queues: QueueBox, point: str) -> 
     assert queue.wait() == (3 if known else 137)
     assert queues.starts()["a"] == (0 if point == "batch-noted-start" else 1)
     assert not queue.err
+    queues.assert_clean()
+
+
+# E13: the process that forks keepers is killed: another one takes its place, and nothing runs twice
+@pytest.mark.parametrize("point", STARTER)
+def test_the_starter_killed_at_a_point(queues: QueueBox, point: str) -> None:
+    queues.write("[vram=20G gpus=2] job a 0.02 3", "[vram=20G gpus=2] job b")
+    queue = queues.start(env=queues.faults(point))
+    (starter,) = until(queues.stopped, f"somebody comes to {point}\n{queue.out}")
+    kill_9(starter)
+    until(lambda: queues.go_on() or queue.process.poll() is not None, f"the queue ends\n{queue.out}")
+    assert queue.wait() == 3, queue.out
+    assert queues.statuses() == {"job a 0.02 3": ("failed", 3), "job b": ("ok", 0)}
+    assert queues.starts() == {"a": 1, "b": 1}
+    assert not queue.err
+    queues.assert_clean()
+
+
+# E7, E13
+@pytest.mark.parametrize("point", STARTER)
+def test_the_queue_killed_while_the_starter_is_at_a_point(queues: QueueBox, point: str) -> None:
+    queues.write("[vram=2G] job a 0.02 3")
+    queue = queues.start(env=queues.faults(point))
+    until(queues.stopped, f"somebody comes to {point}\n{queue.out}")
+    queue.kill()
+    queues.go_on()
+    finish(queues, {"job a 0.02 3": ("failed", 3)}, 3)
+    assert queues.starts() == {"a": 1}
+
+
+# E13: jobs that run do not need it
+def test_the_starter_killed_beside_a_job_that_runs(queues: QueueBox) -> None:
+    queues.write("[vram=2G] hold a 3")
+    queue = queues.start("--watch")
+    queues.started("a")
+    (starter,) = [
+        pid for pid in queues.box.processes() if Path(f"/proc/{pid}/comm").read_text() == "slicer-starter\n"
+    ]
+    kill_9(starter)
+    queues.append("[vram=2G] job b")
+    queues.ended("b")
+    queues.let("a")
+    queue.event("drained")
+    assert queues.statuses() == {"hold a 3": ("failed", 3), "job b": ("ok", 0)}
+    queue.send(signal.SIGTERM)
+    assert queue.wait() == 3
     queues.assert_clean()
 
 

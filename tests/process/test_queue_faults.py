@@ -159,11 +159,10 @@ def test_killed_while_the_disk_is_full(queues: QueueBox, disk: SmallDisk) -> Non
     disk.fill()
     queue.event("stalled")
     queues.asleep(queue)
-    starts = queues.starts()
     queue.kill()
     again = queues.start("-j", "2")
     until(lambda: again.events("stalled") or again.process.poll(), "the next one gives up, or waits")
-    assert queues.starts() == starts
+    assert set(queues.starts().values()) == {1}  # what the first one had reserved may be room for others
     again.kill()
     disk.empty()
     last = queues.start("-j", "4")

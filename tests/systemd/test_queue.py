@@ -249,7 +249,6 @@ def test_twenty_jobs_survive_the_queue_and_are_adopted(slicer: Slicer, queues: Q
 POINTS = [
     "queue-saving",
     "queue-saved",
-    "queue-forked",
     "queue-asked-for-scope",
     "queue-scope-stands",
     "queue-letting-go",

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from slicer import attempt, batch, faults, history, proc
+from slicer import attempt, faults, history, proc
 from slicer.errors import EX_TIMEOUT, BackendError, SlicerError
 from slicer.queue import folding
 from slicer.queue.adopted import Adopted
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from slicer.queue.register import Register
     from slicer.queue.starting import Starts
 
+_MOST_STARTING = 64  # at a time: what is handed on to the processes that start keepers has to fit the kernel
 _ORPHANS_S = 0.25  # how often to look for jobs without a keeper, whose end sends us no event
 
 
@@ -62,8 +62,6 @@ class Crew:
         self._register = register
         self._monitor = monitor
         self._observer = observer
-        batch.preload()
-        self._mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
         self._starting: dict[str, tuple[Flight, Granted]] = {}
         self._flying: dict[str, Flight] = {}
         self._landing: dict[str, Flight] = {}  # their commands have ended
@@ -101,6 +99,8 @@ class Crew:
         """Whether there may be one more. ``most`` at a time (None: as many as the ledger says), and of those
         that need nothing ``most_unbound`` (None: as many as there may be of all).
         """
+        if len(self._starting) >= _MOST_STARTING:
+            return False
         if most is not None and len(self) - self.ahead() >= most:
             return False
         if most_unbound is None or not is_unbound:
@@ -134,7 +134,7 @@ class Crew:
                 at=time.time(),
             )
         )  # fmt: skip
-        flight = Flight(state.key, job, self._backend, self._starts, self._book, self._observer, self._mask)
+        flight = Flight(state.key, job, self._backend, self._starts, self._book, self._observer)
         try:
             flight.take_off(granted.held)
         except BaseException:
@@ -192,7 +192,7 @@ class Crew:
         for flight in self._flying.values():
             found += [flight.pidfd] if flight.was_bereaved else [flight.pidfd, flight.reports]
         found += [flight.pidfd for flight in self._landing.values()]
-        found += [flight.pidfd for flight, _ in self._starting.values()]
+        found += [flight.pidfd for flight, _ in self._starting.values() if flight.pidfd >= 0]
         return found + [adopted.pidfd for adopted in self._adopted.values() if adopted.pidfd >= 0]
 
     def left_s(self) -> float | None:

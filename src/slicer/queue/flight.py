@@ -15,12 +15,12 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from slicer import attempt, batch, ending, faults, proc
+from slicer import attempt, ending, faults, proc
 from slicer.errors import BackendError
 from slicer.inner_half import QUIT, SETTLE, STARTING
 from slicer.job import Started
 from slicer.signals import STOP
-from slicer.supervisor import Supervisor
+from slicer.supervisor import Supervisor, pipe
 
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -47,17 +47,15 @@ def signal_keeper(pidfd: int) -> None:
 class Flight(Supervisor):
     """From the lease to the keeper's end. ``key`` is the job's in the queue."""
 
-    inner_half = batch.BatchHalf
-
     def __init__(
         self, key: str, job: Job, backend: BatchBackend, starts: Starts, book: Ledger, observer: Observer,
-        mask: frozenset[int],
     ) -> None:  # fmt: skip
-        super().__init__(job, backend, book, observer, mask)
+        super().__init__(job, backend, book, observer, frozenset())
         self.key = key
         self.job = job
         self.cgroup = ""
-        self.pidfd = -1
+        self.pidfd = -1  # of the keeper, once it is in its place
+        self._up_read = self._down_write = -1
         self.started_at = 0.0  # seconds since the epoch; 0.0: the command has not been let go
         self.said: tuple[Report, Usage] | None = None  # how the command ended
         self.was_bereaved = False  # the keeper was killed, and another process sees to its duties
@@ -67,23 +65,29 @@ class Flight(Supervisor):
     # -- taking off --------------------------------------------------------------------------------------
 
     def take_off(self, held: HeldLease) -> None:
-        """Fork the keeper and ask for its scope. Raises BackendError; then the lease is given back."""
+        """Have the keeper forked and put into its scope. Raises BackendError: then the lease is back."""
         self._held = held
         self._began = time.monotonic()
+        theirs: tuple[int, ...] = ()
         try:
-            self._fork(held.descriptors, self._strangers(held.descriptors))
-            self.pidfd = os.pidfd_open(self._keeper)
-            faults.point("queue-forked")
+            self._up_read, up_write = pipe()
+            theirs = (up_write,)
+            down_read, self._down_write = pipe()
+            theirs = down_read, up_write
+            os.set_blocking(self._up_read, False)
             os.write(self._down_write, STARTING)
-            self._starts.begin(self.job.id, self.job.spec, self._keeper)
+            self._starts.begin(self.job, held.lease.gpus, (*theirs, *held.descriptors))
         except BaseException:
             self.call_off()
             raise
+        finally:
+            for fd in theirs:
+                os.close(fd)
         faults.point("queue-asked-for-scope")
 
     def is_ready(self) -> bool:
         """Whether the keeper is in its scope, and the command may be let go. Raises BackendError."""
-        if self.cgroup or self._started is not None:
+        if self._started is not None:
             return True
         try:
             found = self._starts.poll(self.job.id)
@@ -92,10 +96,13 @@ class Flight(Supervisor):
             raise
         if found is None:
             return False
-        self.cgroup = self._cgroup = found
-        self._started = Started(found, time.time(), self._began, 0.0)
-        keeper = self._keeper
-        self._held.update(cgroup=found, keeper=keeper, pid=keeper, pid_start=proc.start_time(keeper) or 0)
+        self.pidfd = found.pidfd
+        self.cgroup = self._cgroup = found.cgroup
+        self._started = Started(found.cgroup, time.time(), self._began, 0.0)
+        start_time = proc.start_time(found.keeper) or 0
+        self._held.update(
+            cgroup=found.cgroup, keeper=found.keeper, pid=found.keeper, pid_start=start_time
+        )  # fmt: skip
         faults.point("queue-scope-stands")
         return True
 
@@ -113,11 +120,13 @@ class Flight(Supervisor):
         self._tell_start(waited_s)
 
     def call_off(self) -> None:
-        """The command will not be started: let the keeper leave, and give the lease back."""
+        """The command will not be started: let the keeper leave, and give the lease back.
+
+        One that is not in its scope yet is there soon, and leaves then: it sees the end of its pipe.
+        """
         self._starts.forget(self.job.id)
-        if self._keeper:
+        if self.pidfd >= 0:
             self._say(QUIT)
-            os.waitpid(self._keeper, 0)
         self.close()
         self._held.release()
 
@@ -160,7 +169,6 @@ class Flight(Supervisor):
 
     def mourn(self) -> None:
         """The keeper was killed: have what is left of the job ended, and its outcome written down."""
-        os.waitpid(self._keeper, 0)
         last = self._hear()
         os.close(self.pidfd)
         strangers = self._strangers(self._held.descriptors)
@@ -172,19 +180,17 @@ class Flight(Supervisor):
 
     def land(self) -> None:
         """The keeper has ended: let go of all that was ours."""
-        os.waitpid(self._keeper, 0)
+        if self.was_bereaved:
+            os.waitpid(self._keeper, 0)
         self.close()
         self._held.forget()
 
     def close(self) -> None:
         """Close what was opened for the keeper. Safe to repeat."""
-        if self._keeper:
-            os.close(self._up_read)
-            os.close(self._down_write)
-            self._keeper = 0
-        if self.pidfd >= 0:
-            os.close(self.pidfd)
-            self.pidfd = -1
+        for fd in (self._up_read, self._down_write, self.pidfd):
+            if fd >= 0:
+                os.close(fd)
+        self._up_read = self._down_write = self.pidfd = -1
 
     def _be_mourner(self, last: tuple[Report, Usage] | None, strangers: tuple[int, ...]) -> NoReturn:
         """Never returns and never raises: this is a forked child."""

@@ -28,7 +28,7 @@ from slicer.queue.news import News
 from slicer.queue.plans import Plans
 from slicer.queue.register import Register
 from slicer.queue.scene import Scene
-from slicer.queue.starting import starts_for
+from slicer.queue.starting import Starts
 from slicer.queue.wakeup import Wakeup
 from slicer.waiting import asleep
 
@@ -72,8 +72,9 @@ class Queue:
         jobs_file.read(options.jobs_file)  # before anything is made in its directory
         self._backend: BatchBackend = backends.choose(options.backend, os.geteuid())
         self._backend.preload()
-        self._starts = starts_for(self._backend)
         self._book = launch.open_ledger(environ, self)
+        mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+        self._starts = Starts(self._backend, self._book, mask)
         self._plans = Plans(options, environ, self._book)
         self._view = SharedView(self._book.directory.path, self._plans.policy)
         self._view.warn = self.warning

@@ -1,8 +1,9 @@
-"""Getting many processes into their scopes at a time, without waiting for systemd.
+"""Getting many keepers forked and into their scopes at a time, without waiting for systemd.
 
 A call to systemd takes it some milliseconds, and seconds when memory is short; the D-Bus library that there
-is waits for the answer. So two small processes do nothing else than to call and wait for it. They are forked
-before the queue opens anything, and end with it.
+is waits for the answer. So small processes do nothing else than to fork keepers, to call and to wait. They
+are forked before the queue opens anything but the ledger: what the queue gathers later (its jobs, the GPUs'
+driver, the files of others' leases) is never a keeper's, nor its memory.
 """
 
 from __future__ import annotations
@@ -10,79 +11,72 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import resource
+import select
 import signal
 import socket
 import sys
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
+from slicer import batch, faults
 from slicer.errors import BackendError
+from slicer.record import record, replace
 
 if TYPE_CHECKING:
     from typing import NoReturn
 
     from slicer.backend import BatchBackend
-    from slicer.model import ScopeSpec
+    from slicer.job import Job
+    from slicer.ledger import Ledger
 
 _CALLERS = 2  # enough to keep systemd busy: it does one thing at a time
-_LONGEST = 1 << 20  # bytes of a message
+_LONGEST = 1 << 16  # bytes of an answer
+_MOST_FDS = 16  # that come with a message
 
 
-class Starts(Protocol):
-    """Puts keepers into their scopes."""
+@record
+class Standing:
+    """A keeper in its place, waiting for its order: its scope's cgroup, its pid, and a pidfd of it."""
 
-    def begin(self, job: str, spec: ScopeSpec, pid: int) -> None:
-        """Ask for the scope of a job, with the process in it. Raises BackendError."""
-
-    def poll(self, job: str) -> str | None:
-        """The cgroup, once the scope stands (asked for once); None until then. Raises BackendError."""
-
-    def forget(self, job: str) -> None:
-        """Nobody will ask for that one any more."""
-
-    def descriptors(self) -> list[int]:
-        """What becomes readable when :meth:`poll` may know more."""
-
-    def close(self) -> None:
-        """End what was begun for it."""
+    cgroup: str
+    keeper: int
+    pidfd: int
 
 
-def starts_for(backend: BatchBackend) -> Starts:
-    """The way for this backend. To be called before there are descriptors that nobody must inherit."""
-    return _Remote(backend) if backend.name == "systemd" else _Direct(backend)
+@record
+class _Environment:
+    """A job's, settled already: what :class:`Job` has is no thing to send to another process."""
+
+    settled: dict[str, str]
+
+    def __call__(self, gpus: tuple[str, ...]) -> dict[str, str]:
+        return self.settled
 
 
-class _Direct:
-    """Without systemd there is nobody to wait for."""
+class Starts:
+    """Has keepers forked, and put into their scopes. ``mask`` is the signal mask that commands get."""
 
-    def __init__(self, backend: BatchBackend) -> None:
-        self._backend = backend
-        self._found: dict[str, str] = {}
+    def __init__(self, backend: BatchBackend, book: Ledger, mask: frozenset[int]) -> None:
+        """To be made before there are descriptors that nobody must inherit. Raises BackendError."""
+        batch.preload()
+        # Without systemd there is nobody to wait for, and one is enough.
+        count = _CALLERS if backend.name == "systemd" else 1
+        # What commands get is ours as it was. The queue itself has four descriptors for each of its jobs.
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._callers = [_Caller(backend, book, mask, limits) for _ in range(count)]
+        self._found: dict[str, Standing | BackendError] = {}
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
 
-    def begin(self, job: str, spec: ScopeSpec, pid: int) -> None:
-        self._found[job] = self._backend.start(spec, pid, lambda: None)
+    def begin(self, job: Job, gpus: tuple[str, ...], descriptors: tuple[int, ...]) -> None:
+        """Have a keeper forked and its scope started. Raises BackendError.
 
-    def poll(self, job: str) -> str | None:
-        return self._found.pop(job, None)
+        ``descriptors``: the keeper's ends of the pipes (down, up), and those of the lease.
+        """
+        order = replace(job, env=_Environment(job.env(gpus)))
+        min(self._callers, key=lambda caller: len(caller.asked)).ask(order, descriptors)
 
-    def forget(self, job: str) -> None:
-        self._found.pop(job, None)
-
-    def descriptors(self) -> list[int]:
-        return []
-
-    def close(self) -> None:
-        self._found.clear()
-
-
-class _Remote:
-    def __init__(self, backend: BatchBackend) -> None:
-        self._callers = [_Caller(backend) for _ in range(_CALLERS)]
-        self._found: dict[str, str | BackendError] = {}
-
-    def begin(self, job: str, spec: ScopeSpec, pid: int) -> None:
-        min(self._callers, key=lambda caller: len(caller.asked)).ask(job, spec, pid)
-
-    def poll(self, job: str) -> str | None:
+    def poll(self, job: str) -> Standing | None:
+        """The keeper, once it is in its place (said once); None until then. Raises BackendError."""
         if job not in self._found:
             for caller in self._callers:
                 self._found.update(caller.take())
@@ -92,23 +86,31 @@ class _Remote:
         return found
 
     def forget(self, job: str) -> None:
-        self._found.pop(job, None)
+        """Nobody will ask for that one any more."""
+        _drop(self._found.pop(job, None))
         for caller in self._callers:
-            caller.forget(job)
+            caller.asked.discard(job)
 
     def descriptors(self) -> list[int]:
+        """What becomes readable when :meth:`poll` may know more."""
         return [caller.fd for caller in self._callers if caller.asked]
 
     def close(self) -> None:
+        """Let the processes end; the keepers are on their own."""
         for caller in self._callers:
             caller.close()
 
 
 class _Caller:
-    """One of the processes; forked anew where it was killed."""
+    """Our end of one of the processes; another one is forked where it was killed."""
 
-    def __init__(self, backend: BatchBackend) -> None:
+    def __init__(
+        self, backend: BatchBackend, book: Ledger, mask: frozenset[int], limits: tuple[int, int]
+    ) -> None:
         self._backend = backend
+        self._book = book
+        self._mask = mask
+        self._limits = limits
         self.asked: set[str] = set()  # jobs without an answer
         self._begin()
 
@@ -118,34 +120,49 @@ class _Caller:
 
     def _begin(self) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        queue = os.getpid()
         try:
             self._pid = os.fork()
         except OSError as error:
             theirs.close()
-            raise BackendError(f"cannot fork: {error.strerror}", hint="see ulimit -u and TasksMax") from error
+            raise _cannot_fork(error) from error
         if self._pid == 0:
-            _call(theirs, self._backend)
+            resource.setrlimit(resource.RLIMIT_NOFILE, self._limits)
+            _Nursery(theirs, self._backend, self._book, self._mask, queue).live()
         theirs.close()
         self._socket.setblocking(False)
 
-    def ask(self, job: str, spec: ScopeSpec, pid: int) -> None:
+    def ask(self, job: Job, descriptors: tuple[int, ...]) -> None:
         """Raises BackendError."""
         try:
-            self._socket.send(pickle.dumps((job, spec, pid)))
+            payload = os.memfd_create("slicer-job", os.MFD_CLOEXEC)  # however long its command is
+        except OSError as error:
+            raise BackendError(f"cannot be handed on: {error.strerror}", hint="see ulimit -n") from error
+        try:
+            os.pwrite(payload, pickle.dumps(job, pickle.HIGHEST_PROTOCOL), 0)
+            socket.send_fds(self._socket, [job.id.encode()], [payload, *descriptors])
         except OSError:
             self._renew()
             raise _gone() from None
-        self.asked.add(job)
+        finally:
+            os.close(payload)
+        self.asked.add(job.id)
 
-    def take(self) -> dict[str, str | BackendError]:
+    def take(self) -> dict[str, Standing | BackendError]:
         """The answers that have come."""
-        found: dict[str, str | BackendError] = {}
+        found: dict[str, Standing | BackendError] = {}
         try:
-            while data := self._socket.recv(_LONGEST):
+            while True:
+                data, descriptors, _, _ = socket.recv_fds(self._socket, _LONGEST, 1, socket.MSG_CMSG_CLOEXEC)
+                if not data:
+                    break
                 job, answer = pickle.loads(data)
+                answer = replace(answer, pidfd=descriptors[0]) if descriptors else answer
                 if job in self.asked:
                     self.asked.remove(job)
                     found[job] = answer
+                else:
+                    _drop(answer)
         except BlockingIOError:
             return found
         except ConnectionResetError:
@@ -153,9 +170,6 @@ class _Caller:
         found.update(dict.fromkeys(self.asked, _gone()))
         self._renew()
         return found
-
-    def forget(self, job: str) -> None:
-        self.asked.discard(job)
 
     def _renew(self) -> None:
         self.close()
@@ -168,46 +182,127 @@ class _Caller:
         os.waitpid(self._pid, 0)
 
 
+def _drop(found: Standing | BackendError | None) -> None:
+    if isinstance(found, Standing):
+        os.close(found.pidfd)
+
+
 def _gone() -> BackendError:
-    return BackendError("the process that calls systemd was killed")
+    return BackendError("the process that starts keepers was killed")
 
 
-def _call(theirs: socket.socket, backend: BatchBackend) -> NoReturn:
-    """Call systemd for whoever asks, until nobody does any more. Never returns: this is a forked child."""
-    code = 1
-    try:
-        gc.disable()
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        os.setsid()
-        kept = {0, 1, 2, theirs.fileno()}
+def _cannot_fork(error: OSError) -> BackendError:
+    return BackendError(f"cannot fork: {error.strerror}", hint="see ulimit -u and TasksMax")
+
+
+class _Nursery:
+    """The process itself: forks keepers and has them put into their scopes, until nobody asks any more."""
+
+    def __init__(
+        self, theirs: socket.socket, backend: BatchBackend, book: Ledger, mask: frozenset[int], queue: int
+    ) -> None:
+        self._socket = theirs
+        self._backend = backend
+        self._book = book
+        self._mask = mask
+        self._queue = queue
+        self._keepers: dict[int, int] = {}  # their pids, by their pidfds
+
+    def live(self) -> NoReturn:
+        """Never returns and never raises: this is a forked child."""
+        code = 1
+        try:
+            gc.freeze()  # looking for garbage would copy the pages that all keepers share
+            gc.disable()
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            os.setsid()
+            with open("/proc/self/comm", "wb", buffering=0) as comm:
+                comm.write(b"slicer-starter")
+            self._close_all_but(self._socket.fileno(), self._book.descriptor())
+            self._book.after_fork()
+            while self._serve():
+                pass
+            code = 0
+        except (BrokenPipeError, ConnectionResetError):
+            code = 0  # the queue has ended
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            os._exit(code)
+
+    def _serve(self) -> bool:
+        """Wait for a job to be started or for a keeper's end; False when there will be no more."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        for pidfd in self._keepers:
+            poll.register(pidfd, select.POLLIN)
+        ready = {fd for fd, _ in poll.poll()}
+        for pidfd in ready & self._keepers.keys():
+            os.waitpid(self._keepers.pop(pidfd), 0)
+            os.close(pidfd)
+        if self._socket.fileno() not in ready:
+            return True
+        data, descriptors, _, _ = socket.recv_fds(self._socket, _LONGEST, _MOST_FDS, socket.MSG_CMSG_CLOEXEC)
+        if not data:
+            return False
+        faults.point("starter-asked")
+        payload, *own = descriptors
+        try:
+            job: Job = pickle.loads(os.pread(payload, os.fstat(payload).st_size, 0))
+        finally:
+            os.close(payload)
+        self._answer(job.id, *self._start(job, own))
+        return True
+
+    def _answer(self, job: str, answer: Standing | BackendError, descriptors: list[int]) -> None:
+        faults.point("starter-answering")
+        socket.send_fds(self._socket, [pickle.dumps((job, answer))], descriptors)
+
+    def _start(self, job: Job, own: list[int]) -> tuple[Standing | BackendError, list[int]]:
+        try:
+            pid = os.fork()
+            if pid == 0:
+                self._be_keeper(job, own)
+        except OSError as error:
+            return _cannot_fork(error), []
+        finally:
+            for fd in own:
+                os.close(fd)
+        pidfd = os.pidfd_open(pid)
+        self._keepers[pidfd] = pid
+        faults.point("starter-forked")
+        try:
+            return Standing(self._backend.start(job.spec, pid, lambda: None), pid, -1), [pidfd]
+        except BackendError as error:
+            self._backend.close()  # whatever state the connection is in, the next one is new
+            return BackendError(error.message, where=error.where, hint=error.hint), []
+        except OSError as error:  # the keeper has just been killed
+            return BackendError(f"{job.spec.unit} cannot be started: {error.strerror}"), []
+
+    def _be_keeper(self, job: Job, own: list[int]) -> NoReturn:
+        """Never returns and never raises: this is a forked child."""
+        code = 1
+        try:
+            self._socket.close()
+            for pidfd in self._keepers:
+                os.close(pidfd)
+            self._backend.after_fork()
+            self._book.after_fork()
+            down_read, up_write, *lease = own
+            batch.BatchHalf(job, self._backend, self._book, self._mask, self._queue, up_write, down_read).run(
+                tuple(lease)
+            )
+            code = 0
+        except BaseException:
+            sys.excepthook(*sys.exc_info())  # nobody above would show it
+        finally:
+            os._exit(code)
+
+    def _close_all_but(self, *kept: int) -> None:
+        """A process that replaces a killed one is forked in the middle of things."""
         for name in os.listdir("/proc/self/fd"):
-            if int(name) not in kept:
-                _close(int(name))
-        backend.after_fork()
-        while data := theirs.recv(_LONGEST):
-            job, spec, pid = pickle.loads(data)
-            theirs.send(pickle.dumps((job, _answer(backend, spec, pid))))
-        code = 0
-    except (BrokenPipeError, ConnectionResetError):
-        code = 0  # the queue has ended
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-    finally:
-        os._exit(code)
-
-
-def _answer(backend: BatchBackend, spec: ScopeSpec, pid: int) -> str | BackendError:
-    try:
-        return backend.start(spec, pid, lambda: None)
-    except BackendError as error:
-        backend.close()  # whatever state the connection is in, the next one is new
-        return BackendError(error.message, where=error.where, hint=error.hint)
-    except OSError as error:  # the keeper has just been killed
-        return BackendError(f"{spec.unit} cannot be started: {error.strerror}")
-
-
-def _close(fd: int) -> None:
-    try:
-        os.close(fd)
-    except OSError:
-        return  # the one by which they were listed
+            if int(name) > 2 and int(name) not in kept:
+                try:
+                    os.close(int(name))
+                except OSError:
+                    continue  # the one by which they were listed
