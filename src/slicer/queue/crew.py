@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from slicer.queue.monitor import Monitor, Use
     from slicer.queue.plans import Plans
     from slicer.queue.register import Register
-    from slicer.queue.starting import Starts
+    from slicer.queue.starting import Starters
 
 _MOST_STARTING = 64  # at a time: what is handed on to the processes that start keepers has to fit the kernel
 _ORPHANS_S = 0.25  # how often to look for jobs without a keeper, whose end sends us no event
@@ -52,12 +52,12 @@ class Crew:
     """All jobs in flight, by their ids."""
 
     def __init__(
-        self, book: Ledger, backend: BatchBackend, starts: Starts, plans: Plans, register: Register,
+        self, book: Ledger, backend: BatchBackend, starters: Starters, plans: Plans, register: Register,
         monitor: Monitor, observer: Observer,
     ) -> None:  # fmt: skip
         self._book = book
         self._backend = backend
-        self._starts = starts
+        self._starters = starters
         self._plans = plans
         self._register = register
         self._monitor = monitor
@@ -134,7 +134,7 @@ class Crew:
                 at=time.time(),
             )
         )  # fmt: skip
-        flight = Flight(state.key, job, self._backend, self._starts, self._book, self._observer)
+        flight = Flight(state.key, job, self._backend, self._starters, self._book, self._observer)
         try:
             flight.take_off(granted.held)
         except BaseException:
@@ -188,7 +188,7 @@ class Crew:
 
     def descriptors(self) -> list[int]:
         """What becomes readable when there is news of any of them."""
-        found = self._starts.descriptors() if self._starting else []
+        found = self._starters.descriptors() if self._starting else []
         for flight in self._flying.values():
             found += [flight.pidfd] if flight.was_bereaved else [flight.pidfd, flight.reports]
         found += [flight.pidfd for flight in self._landing.values()]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from slicer.launch import Observer
     from slicer.ledger import HeldLease, Ledger
     from slicer.model import Lease, Usage
-    from slicer.queue.starting import Starts
+    from slicer.queue.starting import Starters
     from slicer.report import Report
 
 _GPU_DEVICES = "/dev/nvidia"  # NVML, loaded before the fork, goes on using what it has open
@@ -48,7 +48,7 @@ class Flight(Supervisor):
     """From the lease to the keeper's end. ``key`` is the job's in the queue."""
 
     def __init__(
-        self, key: str, job: Job, backend: BatchBackend, starts: Starts, book: Ledger, observer: Observer,
+        self, key: str, job: Job, backend: BatchBackend, starters: Starters, book: Ledger, observer: Observer,
     ) -> None:  # fmt: skip
         super().__init__(job, backend, book, observer, frozenset())
         self.key = key
@@ -59,7 +59,7 @@ class Flight(Supervisor):
         self.started_at = 0.0  # seconds since the epoch; 0.0: the command has not been let go
         self.said: tuple[Report, Usage] | None = None  # how the command ended
         self.was_bereaved = False  # the keeper was killed, and another process sees to its duties
-        self._starts = starts
+        self._starters = starters
         self._started: Started | None = None
 
     # -- taking off --------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ class Flight(Supervisor):
             theirs = down_read, up_write
             os.set_blocking(self._up_read, False)
             os.write(self._down_write, STARTING)
-            self._starts.begin(self.job, held.lease.gpus, (*theirs, *held.descriptors))
+            self._starters.begin(self.job, held.lease.gpus, (*theirs, *held.descriptors))
         except BaseException:
             self.call_off()
             raise
@@ -90,7 +90,7 @@ class Flight(Supervisor):
         if self._started is not None:
             return True
         try:
-            found = self._starts.poll(self.job.id)
+            found = self._starters.poll(self.job.id)
         except BackendError:
             self.call_off()
             raise
@@ -124,7 +124,7 @@ class Flight(Supervisor):
 
         One that is not in its scope yet is there soon, and leaves then: it sees the end of its pipe.
         """
-        self._starts.forget(self.job.id)
+        self._starters.forget(self.job.id)
         if self.pidfd >= 0:
             self._say(QUIT)
         self.close()

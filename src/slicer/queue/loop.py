@@ -7,6 +7,7 @@ must last is on the disk before the act that it announces.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import time
@@ -28,7 +29,7 @@ from slicer.queue.news import News
 from slicer.queue.plans import Plans
 from slicer.queue.register import Register
 from slicer.queue.scene import Scene
-from slicer.queue.starting import Starts
+from slicer.queue.starting import Starters
 from slicer.queue.wakeup import Wakeup
 from slicer.waiting import asleep
 
@@ -74,7 +75,7 @@ class Queue:
         self._backend.preload()
         self._book = launch.open_ledger(environ, self)
         mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
-        self._starts = Starts(self._backend, self._book, mask)
+        self._starters = Starters(self._backend, self._book, mask)
         self._plans = Plans(options, environ, self._book)
         self._view = SharedView(self._book.directory.path, self._plans.policy)
         self._view.warn = self.warning
@@ -88,7 +89,7 @@ class Queue:
         self._monitor = Monitor(self._view, self._book, options.poll_s, idle_mib, options.tolerance)
         self._news.monitor = self._monitor
         self._crew = Crew(
-            self._book, self._backend, self._starts, self._plans, self.register, self._monitor, self
+            self._book, self._backend, self._starters, self._plans, self.register, self._monitor, self
         )
         self._desk = Desk(self._book, self._backend, self._view, options.gpus, exclusive=options.exclusive)
         self._conclusions = Conclusions(
@@ -124,6 +125,8 @@ class Queue:
         try:
             self._shower.begin()
             self._open()
+            gc.freeze()  # what is there now stays; with a long file, looking through it takes long
+            gc.enable()
             while True:
                 self._round()
                 if self._is_over():
@@ -142,7 +145,7 @@ class Queue:
             self._shower.event(Event("warning", time.time(), data={"text": self.register.problem}))
         self._file.close()
         self._view.close()
-        self._starts.close()
+        self._starters.close()
         self._backend.close()
         self._book.close()
 
@@ -302,7 +305,7 @@ class Queue:
             return
         before = self._monitor.problem
         for exceeded in self._monitor.look():
-            state = self._state_of(exceeded.job)
+            state = self.register.by_job(exceeded.job)
             if state is not None:
                 self.tell(
                     "exceeds", state, gpu=self._monitor.index(exceeded.gpu), used_mib=exceeded.used_mib,
@@ -317,13 +320,10 @@ class Queue:
     def _tell_usage(self) -> None:
         for job, use in self._monitor.uses():
             peak = max(use.peak_mib, default=0)
-            state = self._state_of(job)
+            state = self.register.by_job(job)
             if state is not None and peak >= self._looked_mib.get(job, 0) + _USAGE_STEP_MIB:
                 self._looked_mib[job] = peak
                 self.tell("usage", state)
-
-    def _state_of(self, job: str) -> JobState | None:
-        return next((state for state in self.register.states.values() if state.job == job), None)
 
     def _largest_mib(self) -> int:
         """The memory of the largest GPU that this queue may use."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from slicer.job import Job
     from slicer.ledger import Ledger
 
-_CALLERS = 2  # enough to keep systemd busy: it does one thing at a time
+_STARTERS = 2  # enough to keep systemd busy: it does one thing at a time
 _LONGEST = 1 << 16  # bytes of an answer
 _MOST_FDS = 16  # that come with a message
 
@@ -53,17 +53,17 @@ class _Environment:
         return self.settled
 
 
-class Starts:
+class Starters:
     """Has keepers forked, and put into their scopes. ``mask`` is the signal mask that commands get."""
 
     def __init__(self, backend: BatchBackend, book: Ledger, mask: frozenset[int]) -> None:
         """To be made before there are descriptors that nobody must inherit. Raises BackendError."""
         batch.preload()
         # Without systemd there is nobody to wait for, and one is enough.
-        count = _CALLERS if backend.name == "systemd" else 1
+        count = _STARTERS if backend.name == "systemd" else 1
         # What commands get is ours as it was. The queue itself has four descriptors for each of its jobs.
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._callers = [_Caller(backend, book, mask, limits) for _ in range(count)]
+        self._starters = [_Starter(backend, book, mask, limits) for _ in range(count)]
         self._found: dict[str, Standing | BackendError] = {}
         resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
 
@@ -73,13 +73,13 @@ class Starts:
         ``descriptors``: the keeper's ends of the pipes (down, up), and those of the lease.
         """
         order = replace(job, env=_Environment(job.env(gpus)))
-        min(self._callers, key=lambda caller: len(caller.asked)).ask(order, descriptors)
+        min(self._starters, key=lambda starter: len(starter.asked)).ask(order, descriptors)
 
     def poll(self, job: str) -> Standing | None:
         """The keeper, once it is in its place (said once); None until then. Raises BackendError."""
         if job not in self._found:
-            for caller in self._callers:
-                self._found.update(caller.take())
+            for starter in self._starters:
+                self._found.update(starter.take())
         found = self._found.pop(job, None)
         if isinstance(found, BackendError):
             raise found
@@ -88,20 +88,20 @@ class Starts:
     def forget(self, job: str) -> None:
         """Nobody will ask for that one any more."""
         _drop(self._found.pop(job, None))
-        for caller in self._callers:
-            caller.asked.discard(job)
+        for starter in self._starters:
+            starter.asked.discard(job)
 
     def descriptors(self) -> list[int]:
         """What becomes readable when :meth:`poll` may know more."""
-        return [caller.fd for caller in self._callers if caller.asked]
+        return [starter.fd for starter in self._starters if starter.asked]
 
     def close(self) -> None:
         """Let the processes end; the keepers are on their own."""
-        for caller in self._callers:
-            caller.close()
+        for starter in self._starters:
+            starter.close()
 
 
-class _Caller:
+class _Starter:
     """Our end of one of the processes; another one is forked where it was killed."""
 
     def __init__(
@@ -128,7 +128,7 @@ class _Caller:
             raise _cannot_fork(error) from error
         if self._pid == 0:
             resource.setrlimit(resource.RLIMIT_NOFILE, self._limits)
-            _Nursery(theirs, self._backend, self._book, self._mask, queue).live()
+            _StarterProcess(theirs, self._backend, self._book, self._mask, queue).live()
         theirs.close()
         self._socket.setblocking(False)
 
@@ -195,7 +195,7 @@ def _cannot_fork(error: OSError) -> BackendError:
     return BackendError(f"cannot fork: {error.strerror}", hint="see ulimit -u and TasksMax")
 
 
-class _Nursery:
+class _StarterProcess:
     """The process itself: forks keepers and has them put into their scopes, until nobody asks any more."""
 
     def __init__(
