@@ -31,9 +31,9 @@ _QUEUE_LOOKS_S = 15.0  # how long the queue has for its look at the GPUs, before
 
 def preload() -> None:
     """Load what every keeper will need, once for all of them."""
-    from slicer import cgroup, keeper
+    from slicer import cgroup, journal, keeper
 
-    del cgroup, keeper
+    del cgroup, journal, keeper
     history.preload()
 
 
