@@ -14,7 +14,7 @@ import pytest
 from slicer.model import Lease
 from tests.systemd.helpers import processes, systemctl
 from tests.systemd.helpers.jobs import SYSTEM_LEDGER, Slicer, leases, tickets
-from tests.systemd.helpers.queues import Queues, cgroup_of, is_gone, no_process_says, wide_open
+from tests.systemd.helpers.queues import Queue, Queues, cgroup_of, is_gone, no_process_says, wide_open
 from tests.systemd.helpers.waiting import wait_until
 
 pytest_plugins = ["tests.systemd.helpers.fixtures"]
@@ -272,6 +272,55 @@ def test_killed_while_it_starts_a_job_that_job_runs_once(
     assert queues.run(*SIM, env=env).code == 3
     assert ran.read_text() == "once\n"
     assert queues.exit_codes() == {1: 3}
+    assert not leases(f"{state}/sim-2x24G")
+
+
+STARTER = ["starter-asked", "starter-forked", "starter-answering"]
+
+
+def stopped_starter(queue: Queue) -> int:
+    """The process that forks the queue's keepers, once it stands still."""
+    return wait_until(
+        "one of its children stands still",
+        lambda: next((pid for pid in processes.children(queue.pid) if processes.state(pid) == "T"), 0),
+    )
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("point", STARTER)
+def test_with_its_starter_killed_the_job_runs_once(slicer: Slicer, queues: Queues, point: str) -> None:  # E7
+    state, ran = slicer.path("state"), slicer.path("ran")
+    env = {"SLICER_STATE_DIR": str(state), "SLICER_FAULTS": f"{state}:{point}"}
+    queues.write(f"[vram=1G] echo once >> {ran}; exit 3")
+    queue = queues.start(*SIM, env=env)
+    starter = stopped_starter(queue)
+    state.with_suffix(".go").touch()  # the next one is not to stop
+    os.kill(starter, signal.SIGKILL)
+    assert queue.end().code == 3
+    assert ran.read_text() == "once\n"
+    assert queues.exit_codes() == {1: 3}
+    wait_until("no scope is left", lambda: not systemctl.scopes())
+    assert not leases(f"{state}/sim-2x24G")
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("point", STARTER)
+def test_killed_while_its_starter_starts_a_job_that_job_runs_once(
+    slicer: Slicer, queues: Queues, point: str
+) -> None:  # E7, K2
+    state, ran = slicer.path("state"), slicer.path("ran")
+    env = {"SLICER_STATE_DIR": str(state)}
+    queues.write(f"[vram=1G] echo once >> {ran}; exit 3")
+    queue = queues.start(*SIM, env={**env, "SLICER_FAULTS": f"{state}:{point}"})
+    starter = stopped_starter(queue)
+    queue.crash()
+    state.with_suffix(".go").touch()
+    os.kill(starter, signal.SIGCONT)
+    wait_until("it has ended, too", lambda: not processes.is_alive(starter))
+    wait_until("no scope is left", lambda: not systemctl.scopes())
+    assert not ran.exists()
+    assert queues.run(*SIM, env=env).code == 3
+    assert ran.read_text() == "once\n"
     assert not leases(f"{state}/sim-2x24G")
 
 
