@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import resource
+import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ from slicer.errors import BackendError
 from slicer.queue import detaching, handover
 from slicer.queue.options import Options
 
-Hand = Callable[..., int]
 NOFILE = resource.RLIMIT_NOFILE
-TOLD: dict[str, Any] = {name: value for name, _, value in detaching.properties(3)}
+TOLD: dict[str, Any] = {
+    name: value for name, _, value in detaching.properties("slicer-queue-12345678.service")
+}
 
 
 # -- what the service is told --------------------------------------------------------------------------------
@@ -91,30 +93,23 @@ def test_the_environment_is_the_callers_without_its_terminal_and_session() -> No
 # -- the hand-over -------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def hand(tmp_path: Path) -> Iterator[Hand]:
-    """Hands over a command; the descriptor."""
-    made: list[int] = []
-
-    def over(*command: str, environ: Mapping[str, str] | None = None, **other: Any) -> int:
-        (tmp_path / "there").mkdir()
-        asked: dict[str, Any] = {
-            "directory": str(tmp_path / "there"), "log_path": str(tmp_path / "queue.log"), "umask": 0o027,
-            "soft_limits": {}, **other,
-        }  # fmt: skip
-        made.append(handover.store(detaching.handed(command, environ or {}, **asked)))
-        return made[-1]
-
-    yield over
-    for fd in made:
-        os.close(fd)
+def handed(tmp_path: Path, *command: str, environ: Mapping[str, str] | None = None, **other: Any) -> Path:
+    """A hand-over of a command, in a file."""
+    (tmp_path / "there").mkdir()
+    asked: dict[str, Any] = {
+        "directory": str(tmp_path / "there"), "log_path": str(tmp_path / "queue.log"), "umask": 0o027,
+        "soft_limits": {}, **other,
+    }  # fmt: skip
+    path = tmp_path / "service" / "0badcafe"
+    handover.write(str(path), detaching.handed(command, environ or {}, **asked))
+    return path
 
 
-def taken_up(given: int, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def taken_up(path: Path, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """What systemd would execute."""
-    argv = [sys.executable, "-I", "-S", handover.__file__]
+    argv = [sys.executable, "-I", "-S", handover.__file__, str(path)]
     return subprocess.run(
-        argv, env=environ or {}, cwd="/", stdin=given, capture_output=True, text=True, timeout=30
+        argv, env=environ or {}, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30
     )
 
 
@@ -124,26 +119,27 @@ def hard_limit() -> str:
     return "unlimited" if most == resource.RLIM_INFINITY else str(most)
 
 
-def test_it_is_nowhere_in_the_file_system_and_not_used_up(hand: Hand) -> None:  # E7
-    given = hand("/bin/sh", "-c", "cat; echo end")
-    assert "memfd" in os.readlink(f"/proc/self/fd/{given}")
-    for _ in range(2):  # systemd gives the same descriptor to a service that it starts again
-        assert taken_up(given).returncode == 0
+def test_nobody_else_can_read_what_is_handed_over(tmp_path: Path) -> None:
+    path = handed(tmp_path, "/bin/true", environ={"WANDB_API_KEY": "secret"})
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    with pytest.raises(FileExistsError):
+        handover.write(str(path), {})
 
 
-def test_the_queue_has_its_callers_directory_umask_and_limits(tmp_path: Path, hand: Hand) -> None:  # E7
+def test_the_queue_has_its_callers_directory_umask_and_limits(tmp_path: Path) -> None:  # E7
     script = "pwd; umask; ulimit -S -n; ulimit -H -n; echo wrong >&2"
-    given = hand("/bin/bash", "-c", script, soft_limits={NOFILE: 123})
-    done = taken_up(given)
+    path = handed(tmp_path, "/bin/bash", "-c", script, soft_limits={NOFILE: 123})
+    done = taken_up(path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert (tmp_path / "queue.log").read_text().split() == [
         str(tmp_path / "there"), "0027", "123", hard_limit(), "wrong",
     ]  # fmt: skip
 
 
-def test_a_limit_beyond_what_the_service_may_have_is_no_obstacle(tmp_path: Path, hand: Hand) -> None:
-    given = hand("/bin/sh", "-c", "ulimit -S -n", soft_limits={NOFILE: -1})
-    assert taken_up(given).returncode == 0
+def test_a_limit_beyond_what_the_service_may_have_is_no_obstacle(tmp_path: Path) -> None:
+    path = handed(tmp_path, "/bin/sh", "-c", "ulimit -S -n", soft_limits={NOFILE: -1})
+    assert taken_up(path).returncode == 0
     assert (tmp_path / "queue.log").read_text().strip() == hard_limit()
 
 
@@ -151,7 +147,7 @@ def test_its_own_limits_are_among_those_that_are_handed_over() -> None:
     assert handover.soft_limits()[NOFILE] == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-def test_every_byte_of_the_environment_and_of_the_arguments_arrives(tmp_path: Path, hand: Hand) -> None:  # E7
+def test_every_byte_of_the_environment_and_of_the_arguments_arrives(tmp_path: Path) -> None:  # E7
     # systemd takes no escape characters, no functions of a shell, and nothing that is not UTF-8.
     environ = {
         "LESS": "\x1b[1m",
@@ -161,41 +157,40 @@ def test_every_byte_of_the_environment_and_of_the_arguments_arrives(tmp_path: Pa
         "LC_ALL": "C.UTF-8",
     }
     program = "import os, sys; print(dict(os.environb), os.fsencode(sys.argv[1]))"
-    given = hand(sys.executable, "-I", "-S", "-c", program, "$HOME %h \udcfe\n\x1b", environ=environ)
-    assert taken_up(given, {"UNRELATED": "of the manager"}).returncode == 0
+    path = handed(
+        tmp_path, sys.executable, "-I", "-S", "-c", program, "$HOME %h \udcfe\n\x1b", environ=environ
+    )
+    assert taken_up(path, {"UNRELATED": "of the manager"}).returncode == 0
     seen = (tmp_path / "queue.log").read_text()
     there = {os.fsencode(name): os.fsencode(value) for name, value in environ.items()}
     assert seen == f"{there} {os.fsencode('$HOME %h ' + chr(0xDCFE) + chr(10) + chr(27))}\n"
 
 
-def test_the_way_to_the_bus_is_the_managers_and_the_runtime_directory_the_callers(
-    tmp_path: Path, hand: Hand
-) -> None:
+def test_the_way_to_the_bus_is_the_managers_and_the_runtime_directory_the_callers(tmp_path: Path) -> None:
     caller = {"DBUS_SESSION_BUS_ADDRESS": "unix:abstract=gone", "XDG_RUNTIME_DIR": "/run/of/mine"}
-    given = hand("/usr/bin/env", environ=caller)
-    taken_up(given, {"DBUS_SESSION_BUS_ADDRESS": "unix:path=/run/bus", "XDG_RUNTIME_DIR": "/run/user/1"})
+    path = handed(tmp_path, "/usr/bin/env", environ=caller)
+    taken_up(path, {"DBUS_SESSION_BUS_ADDRESS": "unix:path=/run/bus", "XDG_RUNTIME_DIR": "/run/user/1"})
     assert set((tmp_path / "queue.log").read_text().split()) == {
         "DBUS_SESSION_BUS_ADDRESS=unix:path=/run/bus", "XDG_RUNTIME_DIR=/run/of/mine",
     }  # fmt: skip
 
 
-def test_the_log_is_appended_to_and_never_through_a_symbolic_link(tmp_path: Path, hand: Hand) -> None:
+def test_the_log_is_appended_to_and_never_through_a_symbolic_link(tmp_path: Path) -> None:
     log = tmp_path / "queue.log"
     log.write_text("before\n")
-    given = hand("/bin/echo", "after")
-    assert taken_up(given).returncode == 0
+    assert taken_up(handed(tmp_path, "/bin/echo", "after")).returncode == 0
     assert log.read_text() == "before\nafter\n"
     log.rename(tmp_path / "elsewhere")
     log.symlink_to("elsewhere")
-    done = taken_up(given)
+    done = taken_up(tmp_path / "service" / "0badcafe")
     assert done.returncode != 0
     assert "queue.log" in done.stderr  # which is the journal
     assert (tmp_path / "elsewhere").read_text() == "before\nafter\n"
 
 
-def test_the_hand_over_is_plain_ascii(hand: Hand) -> None:
-    given = hand("/bin/true", environ={"A": "ü\udcff"})
-    assert json.loads(os.pread(given, 4096, 0).decode("ascii"))["environment"] == {"A": "ü\udcff"}
+def test_the_hand_over_is_plain_ascii(tmp_path: Path) -> None:
+    path = handed(tmp_path, "/bin/true", environ={"A": "ü\udcff"})
+    assert json.loads(path.read_bytes().decode("ascii"))["environment"] == {"A": "ü\udcff"}
 
 
 # -- without systemd -----------------------------------------------------------------------------------------

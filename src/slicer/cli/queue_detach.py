@@ -48,14 +48,16 @@ def detach(options: Options, environ: Mapping[str, str], *, as_json: bool, quiet
     _check(options, environ)
     log_dir = os.path.realpath(options.log_dir)
     unit = detaching.unit_name(log_dir)
-    handed = detaching.handed(
-        (*_program(), *detaching.arguments(sys.argv[1:])), environ, directory=os.getcwd(),
-        log_path=f"{log_dir}/queue.log", umask=_umask(), soft_limits=handover.soft_limits(),
-    )  # fmt: skip
-    argv = sys.executable, "-I", "-S", os.path.abspath(handover.__file__)
-    properties = detaching.properties(handover.store(handed))
-    backend.start_service(unit, detaching.description(options.jobs_file), argv, properties)
-    backend.close()
+    argv = _hand_over(unit, log_dir, environ, is_users)
+    try:
+        backend.start_service(
+            unit, detaching.description(options.jobs_file), argv, detaching.properties(unit)
+        )
+    except BackendError:
+        _take_back(argv[-1])
+        raise
+    finally:
+        backend.close()
     _tell(_Service(unit, is_users, f"{options.log_dir}/queue.log", f"{options.log_dir}/status.txt"),
           as_json=as_json, quiet=quiet)  # fmt: skip
     return EX_OK
@@ -88,6 +90,30 @@ def _check(options: Options, environ: Mapping[str, str]) -> None:
     finally:
         # Not the whole queue: the board of the last one stays until the service has a new one.
         queue.register.close()
+
+
+def _hand_over(unit: str, log_dir: str, environ: Mapping[str, str], is_users: bool) -> tuple[str, ...]:
+    """Leave what the service is to have of us; what it is to execute. Raises StateError."""
+    handed = detaching.handed(
+        (*_program(), *detaching.arguments(sys.argv[1:])), environ, directory=os.getcwd(),
+        log_path=f"{log_dir}/queue.log", umask=_umask(), soft_limits=handover.soft_limits(),
+    )  # fmt: skip
+    runtime = f"/run/user/{os.geteuid()}" if is_users else "/run"
+    # Under a name of its own: a service that runs may have another one.
+    path = f"{runtime}/{unit.removesuffix('.service')}/{os.urandom(4).hex()}"
+    try:
+        handover.write(path, handed)
+    except OSError as error:
+        raise StateError(f"cannot be written: {error.strerror}", where=path) from error
+    return sys.executable, "-I", "-S", os.path.abspath(handover.__file__), path
+
+
+def _take_back(path: str) -> None:
+    os.unlink(path)
+    try:
+        os.rmdir(os.path.dirname(path))
+    except OSError:
+        return  # that of a service that runs
 
 
 def _program() -> tuple[str, ...]:

@@ -24,7 +24,7 @@ _SESSIONS = frozenset((
     "XDG_SESSION_ID", "XDG_SESSION_TYPE", "XDG_SESSION_CLASS", "XDG_SESSION_PATH", "XDG_SEAT",
     "XDG_SEAT_PATH", "XDG_VTNR", "DBUS_SESSION_BUS_ADDRESS", "SHLVL", "OLDPWD", "_",
     "INVOCATION_ID", "JOURNAL_STREAM", "SYSTEMD_EXEC_PID", "MANAGERPID", "MAINPID", "NOTIFY_SOCKET",
-    "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES",
+    "RUNTIME_DIRECTORY", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES",
     "MEMORY_PRESSURE_WATCH", "MEMORY_PRESSURE_WRITE", "SLICER_LEASE",
 ))  # fmt: skip
 _TERMINALS = ("KITTY_", "KONSOLE_", "ITERM_", "WEZTERM_", "ALACRITTY_", "VSCODE_")
@@ -63,8 +63,8 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def properties(handover: int) -> tuple[ServiceProperty, ...]:
-    """What the manager is told of the service, besides what it executes. ``handover``: a descriptor.
+def properties(unit: str) -> tuple[ServiceProperty, ...]:
+    """What the manager is told of the service, besides what it executes.
 
     ``systemctl stop`` is one SIGTERM to the queue alone, and then patience: its jobs decide how long. After a
     crash it is started again, which runs nothing twice; not after an end of its own, whatever the exit code.
@@ -80,7 +80,10 @@ def properties(handover: int) -> tuple[ServiceProperty, ...]:
         ("StartLimitIntervalUSec", "t", _RESTARTS_WITHIN_S * 1_000_000),
         ("StartLimitBurst", "u", _RESTARTS),
         ("CollectMode", "s", "inactive-or-failed"),
-        ("StandardInputFileDescriptor", "h", handover),
+        # Has the hand-over in it, which goes with the service.
+        ("RuntimeDirectory", "as", [unit.removesuffix(".service")]),
+        ("RuntimeDirectoryMode", "u", 0o700),
+        ("RuntimeDirectoryPreserve", "s", "restart"),
     )
 
 

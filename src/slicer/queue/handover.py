@@ -10,28 +10,16 @@ from __future__ import annotations
 import json
 import os
 import resource
+import sys
 from typing import Any, NoReturn
 
 
-def store(handed: dict[str, object]) -> int:
-    """A file that is nowhere but in memory, to be the service's standard input. Raises OSError.
-
-    The manager keeps it for as long as it has the service, and so for every restart.
-    """
-    fd = os.memfd_create("slicer-handover", os.MFD_CLOEXEC)
-    with os.fdopen(fd, "wb", closefd=False) as file:
-        file.write(json.dumps(handed).encode("ascii"))  # what is not UTF-8 stands as lone surrogates
-    return fd
-
-
-def take_up() -> dict[str, Any]:
-    """What was stored; standard input is empty from now on. Raises OSError."""
-    # Not by reading on: the position is the same in every restart.
-    handed: dict[str, Any] = json.loads(os.pread(0, os.fstat(0).st_size, 0))
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
-    return handed
+def write(path: str, handed: dict[str, object]) -> None:
+    """Leave it for the service, and for nobody else: the environment may have secrets. Raises OSError."""
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w", encoding="ascii") as file:
+        json.dump(handed, file)  # what is not UTF-8 stands as lone surrogates
 
 
 def open_log(path: str | bytes) -> int:
@@ -70,4 +58,5 @@ def _bytes(text: str) -> bytes:
 
 
 if __name__ == "__main__":
-    _become(take_up())
+    with open(sys.argv[1], encoding="ascii") as handed_over:
+        _become(json.load(handed_over))
