@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.harness import Box, Gate, kill_9, until
+from tests.process.harness import SLICER, Box, Gate, kill_9, until
 
 TRUE = ("--", "true")
 
@@ -285,6 +285,24 @@ def test_closed_descriptors_stay_closed_and_hit_no_file_of_ours(box: Box, closed
     gate.open()
     assert process.wait(10) == 3
     box.assert_clean()
+
+
+# Issue section 4: where what is printed cannot go
+@pytest.mark.parametrize(
+    ("where", "code", "says"),
+    [
+        (">&-", 0, ""),
+        ("2>&-", 0, ""),
+        (">/dev/full", 125, "slicer: standard output: cannot be written: No space left on device\n"),
+    ],
+)
+@pytest.mark.parametrize("command", ["status", "history", "profiles"])
+def test_nowhere_to_print_to(box: Box, command: str, where: str, code: int, says: str) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {where}', "sh", *SLICER, command], env=box.env, stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, timeout=20, text=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (code, says)
 
 
 def test_stdout_and_stderr_as_closed_pipes_stop_no_job(box: Box, gate: Gate) -> None:

@@ -54,6 +54,19 @@ def test_the_core_together_imports_no_class_machinery() -> None:
     assert loaded.isdisjoint(BANNED)
 
 
+# What only some queues need comes when they do: a queue of a few jobs is over in the time of its imports.
+RARE = {
+    "dataclasses", "difflib", "hashlib", "inspect", "psutil", "rich", "subprocess", "slicer.cli.queue_live",
+    "slicer.cli.queue_detach", "slicer.queue.detaching", "slicer.queue.event_json", "slicer.property_names",
+}  # fmt: skip
+
+
+def test_a_quiet_queue_imports_only_what_every_queue_needs() -> None:  # design: speed
+    loaded = loaded_by("import slicer.cli.queue_show, slicer.queue.loop")
+    assert "slicer.queue.scene" in loaded
+    assert loaded & RARE == set()
+
+
 @pytest.fixture
 def box(tmp_path: Path) -> Box:
     return Box(tmp_path)

@@ -168,7 +168,8 @@ def is_extension(entry: Entry, line: str) -> bool:
     (found,) = jobs_file.lines(line)
     assert found.inside is not None
     return any(
-        word.key in OURS or word.key.startswith("env.") or (word.key == "gpus" and entry.attributes.gpus == 0)
+        word.key in OURS or word.key.startswith("env.")
+        or (word.key == "gpus" and attributes.parse(word.text).gpus == 0)  # though another one follows
         or any(quote in word.text for quote in "'\"\\")
         for word in attributes.words(found.inside)
     )  # fmt: skip
@@ -206,7 +207,7 @@ def test_a_file_that_gpusched_takes_means_the_same_here(path: Path, text: str) -
 # E1
 @given(st.lists(LINES, max_size=8))
 @settings(max_examples=400, deadline=None)
-@example(["[ -f x ] && y", "[name=a] x", "[gpus=0] x", '[vram="8 G"] x'])
+@example(["[ -f x ] && y", "[name=a] x", "[gpus=0] x", "[gpus=0 gpus=1] x", '[vram="8 G"] x'])
 def test_what_only_slicer_takes_is_one_of_its_own_attributes_or_a_shell_s_bracket(
     path: Path, candidates: list[str]
 ) -> None:

@@ -147,3 +147,27 @@ def test_any_queue_starts_each_job_once_and_in_order(text: list[str], most: int)
         pending.take(started[-1])
     assert started == order
     assert sorted(order) == sorted(entry.key for entry in entries)
+
+
+steps = st.lists(st.tuples(st.sampled_from(["take", "put back", "append"]), st.integers(0, 30)), max_size=40)
+
+
+@given(lines, steps, st.integers(1, 4))
+def test_what_is_shown_first_is_what_a_new_look_would_show(  # E4
+    text: list[str], steps: list[tuple[str, int]], most: int
+) -> None:
+    pending = Pending(parsed(*text), {})
+    taken: list[str] = []
+    for what, number in steps:
+        waiting = sorted(pending, key=pending.places.__getitem__)
+        assert [entry.key for entry in pending.first(most)] == waiting[:most]
+        if what == "take" and waiting:
+            taken.append(waiting[number % len(waiting)])
+            pending.take(taken[-1])
+        elif what == "put back" and taken:
+            pending.put(pending.entries[taken.pop(number % len(taken))])
+        elif what == "append":
+            text = [*text, f"[priority={number % 3}] more"]
+            pending.append(parsed(*text)[-1:])
+    waiting = sorted(pending, key=pending.places.__getitem__)
+    assert [entry.key for entry in pending.first(most)] == waiting[:most]

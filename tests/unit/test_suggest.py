@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from slicer.queue.jobs_file import JobsFileError, parse
 from slicer.queue.model import Attributes, JobState
 from slicer.queue.suggest import corrected, proposals
+from slicer.record import replace
 
 FILE = (
     "\ufeff# two runs\r\n"
@@ -111,7 +111,7 @@ def test_the_corrected_file_says_the_same_but_for_the_declarations(
         return said if said.gpus == 0 else replace(said, vram_mib=declared.get(key, said.vram_mib))
 
     assert parse(new) == tuple(
-        replace(entry, attributes=wanted(entry.key, entry.attributes)) for entry in entries
+        entry._replace(attributes=wanted(entry.key, entry.attributes)) for entry in entries
     )
     # A second time there is nothing left to change, and what is not declared anew is as it was.
     assert corrected(new, declared) == new

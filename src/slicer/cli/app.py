@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _COMPLETE = "_SLICER_COMPLETE"
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 _INTERRUPTED = 130  # 128 + SIGINT, as a shell has it
 _BROKEN_PIPE = 141  # 128 + SIGPIPE
 
@@ -156,6 +158,8 @@ def _translated(failure: Exception) -> SlicerError:
         return _usage(failure)
     if isinstance(failure, click.ClickException):
         return SlicerError(failure.format_message())
+    if isinstance(failure, OSError) and failure.filename is None and failure.errno in _FULL:
+        return SlicerError(f"cannot be written: {failure.strerror}", where="standard output")
     message = f"internal error: {type(failure).__name__}: {failure}"
     error = SlicerError(message, hint="please report it, with the output under SLICER_DEBUG=1")
     error.exit_code, error.kind = EX_SLICER, "internal"

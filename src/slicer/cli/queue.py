@@ -175,6 +175,7 @@ def _environment(sim: int | None, sizes: str | None) -> dict[str, str]:
 
 
 def _run(options: Options, environ: dict[str, str], *, as_json: bool, quiet: bool) -> int:
+    gc.disable()  # until Queue.run() has opened it: what is made until then is no garbage
     from slicer.cli.queue_show import choose
     from slicer.queue.loop import Queue
 
@@ -182,8 +183,6 @@ def _run(options: Options, environ: dict[str, str], *, as_json: bool, quiet: boo
         as_json=as_json, verbose=options.verbose, quiet=quiet, stdout=sys.stdout, stderr=sys.stderr
     )
     queue = Queue(options, environ, shower)
-    gc.collect()
-    gc.freeze()  # what is there by now stays, and children share it
     summary = None
     try:
         code = queue.run()

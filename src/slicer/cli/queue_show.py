@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from slicer.cli.queue_sink import Sink
-from slicer.queue import event_json, words
+from slicer.queue import words
 
 if TYPE_CHECKING:
     from slicer.cli.queue_live import Live
@@ -57,6 +57,9 @@ class _Json:
     wants_board = False
 
     def __init__(self, sink: Sink, verbose: bool) -> None:
+        from slicer.queue import event_json
+
+        self._encode = event_json.encode
         self._sink = sink
         self._verbose = verbose
 
@@ -65,14 +68,14 @@ class _Json:
 
     def event(self, event: Event) -> None:
         if self._verbose or event.kind != "usage":
-            self._sink.write(event_json.encode(event) + "\n")
+            self._sink.write(self._encode(event) + "\n")
 
     def draw(self, board: Board) -> None:
         pass
 
     def end(self, summary: Event | None) -> None:
         if summary is not None:
-            self._sink.write(event_json.encode(summary) + "\n")
+            self._sink.write(self._encode(summary) + "\n")
         self._sink.close()
 
 

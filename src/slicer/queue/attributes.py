@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import isfinite
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from slicer.errors import UsageError
-from slicer.property_names import nearest
 from slicer.queue.model import Attributes
 from slicer.tickets import PRIORITY_MAX
 
@@ -50,21 +48,6 @@ class Word(NamedTuple):
     value: str | None
 
 
-@dataclass(slots=True)
-class _Draft:
-    """The attributes of one block, as far as they were read."""
-
-    vram_mib: int | None = None
-    gpus: int | None = None
-    timeout_s: float | None = None
-    retries: int | None = None
-    cancel: bool = False
-    profile: str | None = None
-    priority: int | None = None
-    name: str = ""
-    cwd: str = ""
-
-
 def words(inside: str) -> list[Word]:
     """The words of what is between the brackets; quotes and brackets must be balanced."""
     found = []
@@ -89,32 +72,29 @@ def is_known(word: Word) -> bool:
 
 def parse(inside: str) -> Attributes:
     """The attributes of what is between the brackets. Raises AttributeProblem."""
-    draft = _Draft()
+    said: dict[str, Any] = {}  # the fields of Attributes
     after: dict[str, None] = {}
     env: dict[str, str] = {}
     found = words(inside)
     for word in found:
         try:
             if word.value is None:
-                _read_bare(word, draft)
+                _read_bare(word, said)
             elif word.key.startswith("env."):
                 env[_env_name(word.text[4 : len(word.key)])] = unquote(word.value)
             elif word.key == "after":
                 after.update(dict.fromkeys(_names(unquote(word.value))))
             elif word.key in _READERS:
                 field, read = _READERS[word.key]
-                setattr(draft, field, read(unquote(word.value)))
+                said[field] = read(unquote(word.value))
             else:
                 raise _unknown(word)
         except _Wrong as wrong:
             raise AttributeProblem(wrong.message, word.offset, wrong.hint) from None
-    if draft.gpus == 0 and draft.vram_mib is not None:
+    if said.get("gpus") == 0 and "vram_mib" in said:
         last = max(word.offset for word in found if word.key == "gpus")
         raise AttributeProblem("a job with gpus=0 cannot have vram", last, "leave one of them out")
-    return Attributes(
-        draft.vram_mib, draft.gpus, draft.timeout_s, draft.retries, draft.cancel, draft.profile,
-        draft.priority, draft.name, tuple(after), draft.cwd, tuple(env.items()),
-    )  # fmt: skip
+    return Attributes(**said, after=tuple(after), env=tuple(env.items()))
 
 
 def unquote(value: str) -> str:
@@ -141,9 +121,9 @@ def _show(text: str) -> str:
     return repr(text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}...")
 
 
-def _read_bare(word: Word, draft: _Draft) -> None:
+def _read_bare(word: Word, said: dict[str, Any]) -> None:
     if word.key == "cancel":
-        draft.cancel = True
+        said["cancel"] = True
     elif word.key in _READERS or word.key in ("after", "env"):
         raise _Wrong(f"{word.key} needs a value", f"as in {_EXAMPLES[word.key]}, without blanks around the =")
     else:
@@ -161,6 +141,8 @@ def _unknown(word: Word) -> _Wrong:
         return _Wrong("there is one bracket too many", "as in [vram=18G] COMMAND")
     if word.text.startswith("-"):
         return _Wrong(f"unknown attribute {_show(word.text)}", "a shell's test needs a blank after its [")
+    from slicer.property_names import nearest
+
     names = _EXAMPLES if word.value is not None else ("cancel", *_EXAMPLES)
     wanted = nearest(word.key, names)
     known = "cancel, " + ", ".join(f"{name}=" for name in _EXAMPLES if name != "env") + ", env.NAME="

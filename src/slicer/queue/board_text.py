@@ -8,11 +8,11 @@ from __future__ import annotations
 import time
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from slicer.quantity import format_cpus, format_duration, format_size
 from slicer.queue import words
 from slicer.queue.model import Board, GpuRow, Row
+from slicer.record import record
 
 _GPU_BAR = 10  # cells
 _QUEUE_BAR = 30
@@ -29,7 +29,7 @@ WARNING = "yellow"
 BAD = "red"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Glyphs:
     """The characters that lines are drawn with."""
 
@@ -49,7 +49,7 @@ class Glyphs:
 ASCII = Glyphs(">", ".", "r", "+", "x", "-", "#", "=", ".", " - ", "...")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Line:
     """One line and its style in rich's words ("" for none)."""
 
@@ -57,7 +57,7 @@ class Line:
     style: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Part:
     """A part of the board. ``total`` is of how many ``rows`` are the first (or the last)."""
 

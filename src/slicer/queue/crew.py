@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from slicer import attempt, faults, history, proc
@@ -14,6 +13,7 @@ from slicer.queue import folding
 from slicer.queue.adopted import Adopted
 from slicer.queue.flight import Flight
 from slicer.queue.judging import Ended
+from slicer.record import record
 from slicer.report import exec_exit, exit_of
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _MOST_STARTING = 64  # at a time: what is handed on to the processes that start 
 _ORPHANS_S = 0.25  # how often to look for jobs without a keeper, whose end sends us no event
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Landing:
     """What became of an attempt. ``ended`` only where its command ran to an end that is known."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from slicer import leasing, ledger
@@ -19,7 +18,7 @@ from slicer.launch import needs_of, spec_of, who
 from slicer.ledger import HeldLease
 from slicer.queue.pending import Kind
 from slicer.queue.words import visible
-from slicer.record import replace
+from slicer.record import record, replace
 from slicer.view import View
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ class SharedView(View):
             self._is_fresh = True
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Form:
     """One request, filled in."""
 
@@ -67,17 +66,17 @@ class _Form:
     choice: tuple[str, ...]
 
 
-@dataclass(slots=True)
 class _Ask:
     """One request that waits."""
 
-    form: _Form
-    waiting: Waiting
-    is_due: bool = False  # something happened that may concern it
-    watched: tuple[list[int], float | None] = ([], None)
+    def __init__(self, form: _Form, waiting: Waiting) -> None:
+        self.form = form
+        self.waiting = waiting
+        self.is_due = True  # something happened that may concern it
+        self.watched: tuple[list[int], float | None] = ([], None)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Granted:
     """A lease for a job. ``waited_s`` since it was first asked for."""
 
@@ -160,7 +159,7 @@ class Desk:
             return None  # on the GPUs that our own jobs leave it cannot be; on the others it can
         if isinstance(found, HeldLease):
             return self._granted(kind, form, found)
-        self._asks[kind] = _Ask(form, found, is_due=True)
+        self._asks[kind] = _Ask(form, found)
         return None
 
     def _check_feasible(self, form: _Form) -> None:

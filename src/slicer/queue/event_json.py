@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 
 from slicer.queue.model import Event, Row
 
@@ -44,7 +45,7 @@ def job_object(row: Row) -> dict[str, object]:
     }
 
 
-def _object(data: dict[str, object]) -> dict[str, object]:
+def _object(data: Mapping[str, object]) -> dict[str, object]:
     return {str(key): _plain(value) for key, value in data.items()}
 
 

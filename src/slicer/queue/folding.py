@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, fields
 from typing import Any, TypedDict, Unpack, get_args
 
 from slicer.queue.journal import Record
-from slicer.queue.model import FINAL, JobState, Status, Verdict
+from slicer.queue.model import FINAL, STATE_DEFAULTS, STATE_FIELDS, JobState, Status, Verdict
 
 
 class Ending(TypedDict):
@@ -114,7 +113,7 @@ def apply(states: dict[str, JobState], record: Record) -> bool:
     try:
         values = {name: _READERS[name](record[name]) for name in names}
         if event == "state":
-            values |= {name: _READERS[name](record[name]) for name in _OPTIONAL if name in record}
+            values |= {name: _READERS[name](record[name]) for name in STATE_DEFAULTS if name in record}
     except (_Damaged, KeyError, OverflowError):
         return False
     act(states, key, values)
@@ -130,15 +129,9 @@ _ATTEMPT = (
     "job", "boot_id", "started_at", "log", "gpus", "gpu_indices", "vram_mib", "cancelling",
     "exit_code", "signal", "reason", "wall_s", "vram_peak_mib", "utilisation", "verdict", "memory_peak_bytes",
 )  # fmt: skip
-_DEFAULTS = {field.name: field.default for field in fields(JobState) if field.default is not MISSING}
-_OPTIONAL = tuple(_DEFAULTS)
+_NOT_BEGUN = {name: STATE_DEFAULTS[name] for name in _ATTEMPT}
 
 _Values = dict[str, Any]
-
-
-def _set(state: JobState, values: _Values) -> None:
-    for name, value in values.items():
-        setattr(state, name, value)
 
 
 def _running(states: dict[str, JobState], key: str, values: _Values) -> JobState | None:
@@ -148,39 +141,42 @@ def _running(states: dict[str, JobState], key: str, values: _Values) -> JobState
 
 
 def _apply_seen(states: dict[str, JobState], key: str, values: _Values) -> None:
-    _set(states.setdefault(key, JobState(key, 0, "")), values)
+    state = states.get(key)
+    if state is None:
+        states[key] = JobState(key, **values)
+    else:
+        state.update(values)
 
 
 def _apply_begun(states: dict[str, JobState], key: str, values: _Values) -> None:
     state = states.setdefault(key, JobState(key, 0, ""))
-    _set(state, {name: _DEFAULTS[name] for name in _ATTEMPT} | values | {"status": "running"})
+    state.update(_NOT_BEGUN | values | {"status": "running"})
 
 
 def _apply_ended(states: dict[str, JobState], key: str, values: _Values) -> None:
     if (state := _running(states, key, values)) and values["status"] in FINAL:
-        _set(state, values)
+        state.update(values)
 
 
 def _apply_oom(states: dict[str, JobState], key: str, values: _Values) -> None:
     if state := _running(states, key, values):
-        _set(state, values | {"status": "pending", "ooms": state.ooms + 1})
+        state.update(values | {"status": "pending", "ooms": state.ooms + 1})
 
 
 def _apply_unbegun(states: dict[str, JobState], key: str, values: _Values) -> None:
     if state := _running(states, key, values):
-        _set(state, {name: _DEFAULTS[name] for name in _ATTEMPT})
-        _set(state, {"status": "pending", "attempts": max(0, state.attempts - 1)})
+        state.update(_NOT_BEGUN | {"status": "pending", "attempts": max(0, state.attempts - 1)})
 
 
 def _apply_interrupted(states: dict[str, JobState], key: str, values: _Values) -> None:
     if state := _running(states, key, values):
-        _set(state, values | {"status": "pending", "cancelling": False})
+        state.update(values | {"status": "pending", "cancelling": False})
 
 
 def _apply_refused(states: dict[str, JobState], key: str, values: _Values) -> None:
     state = states.setdefault(key, JobState(key, 0, ""))
     if state.status == "pending" and values["status"] in FINAL:
-        _set(state, values)
+        state.update(values)
 
 
 def _apply_cancelling(states: dict[str, JobState], key: str, values: _Values) -> None:
@@ -194,10 +190,10 @@ def _apply_state(states: dict[str, JobState], key: str, values: _Values) -> None
 
 def _snapshot(state: JobState) -> Record:
     record: Record = {"event": "state"}
-    for field in fields(JobState):
-        value = getattr(state, field.name)
-        if field.default is MISSING or value != field.default:
-            record[field.name] = list(value) if isinstance(value, tuple) else value
+    for name in STATE_FIELDS:
+        value = getattr(state, name)
+        if name not in STATE_DEFAULTS or value != STATE_DEFAULTS[name]:
+            record[name] = list(value) if isinstance(value, tuple) else value
     return record
 
 
@@ -256,7 +252,7 @@ _BY_TYPE: dict[str, Callable[[Any], Any]] = {
     "Status": _one_of(*get_args(Status)),
     "Verdict": _one_of(*get_args(Verdict)),
 }
-_READERS = {field.name: _BY_TYPE[str(field.type)] for field in fields(JobState)}
+_READERS = {name: _BY_TYPE[kind] for name, kind in STATE_FIELDS.items()}
 
 _HOW = tuple(name for name in Ending.__annotations__ if name != "at")
 _BEGUN = ("job", "boot_id", "attempts", "log", "gpus", "gpu_indices", "vram_mib", "started_at")

@@ -14,17 +14,21 @@ never a command.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
 from slicer.errors import UsageError
-from slicer.property_names import nearest
 from slicer.queue import attributes
 from slicer.queue.attributes import AttributeProblem
 from slicer.queue.model import Attributes, Entry
+
+try:
+    # hashlib's own, without OpenSSL, whose library takes 2.5 ms to load.
+    from _sha1 import sha1  # type: ignore[import-not-found]
+except ImportError:  # a Python that has only OpenSSL's
+    from hashlib import sha1
 
 _LINE = re.compile(r"([^\r\n]*)(?:\r\n|\r|\n|\Z)")  # as Python's text mode splits
 _BLOCK = re.compile(rf"\[({attributes.INSIDE})\]\s*", re.DOTALL)
@@ -74,7 +78,7 @@ class Keys:
         """The key of the next line with that command."""
         before = self._seen.get(command, 0)
         self._seen[command] = before + 1
-        digest = hashlib.sha1(command.encode(), usedforsecurity=False).hexdigest()
+        digest = sha1(command.encode(), usedforsecurity=False).hexdigest()
         return f"{digest[:12]}#{before}"
 
 
@@ -237,6 +241,8 @@ def _check_after(entries: list[Entry], known: Collection[str], text: str, name: 
     for entry in waiting:
         for wanted in entry.attributes.after:
             if wanted not in names and wanted not in known:
+                from slicer.property_names import nearest
+
                 near = nearest(wanted, islice(names, _COMPARED))
                 hint = f"did you mean {near}?" if near else "another line needs name=, or an earlier run"
                 column = _column(text, entry, wanted)

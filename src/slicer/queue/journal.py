@@ -230,9 +230,12 @@ def _decode(line: bytes) -> Record | None:
     return record if isinstance(record, dict) else None
 
 
+# ASCII: commands may hold bytes that are no UTF-8, which Python has as lone surrogates.
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
+
 def _encode(record: Record) -> bytes:
-    # ASCII: commands may hold bytes that are no UTF-8, which Python has as lone surrogates.
-    return json.dumps(record, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
+    return _ENCODER.encode(record).encode("ascii") + b"\n"
 
 
 def _check_head(path: str, head: bytes, fresh: bool) -> None:

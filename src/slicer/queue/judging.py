@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from slicer.errors import EX_TIMEOUT
 from slicer.queue.model import JobState, Status, Verdict
+from slicer.record import record
 
 EXIT_CODE_MAX = 255
 _FAILED: frozenset[Status] = frozenset({"failed", "timeout", "oom", "infeasible", "lost"})
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ended:
     """How an attempt ended, as its outcome says."""
 
@@ -22,7 +22,7 @@ class Ended:
     signal: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Judged:
     """What it means. ``again``: the job is to run once more, with what :func:`raised` says."""
 

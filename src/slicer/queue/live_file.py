@@ -71,9 +71,10 @@ class LiveFile:
         now = time.monotonic()
         is_whole = False
         for change in self._inotify.take():
-            if change.mask & (_GONE | inotify.IGNORED | inotify.OVERFLOWED):
+            names = self._names.get(change.watch, set())
+            if change.mask & inotify.OVERFLOWED or (names and change.mask & (_GONE | inotify.IGNORED)):
                 self._search_at = now
-            elif change.name in self._names.get(change.watch, ()):
+            elif change.name in names:
                 if change.mask & _REPLACED:
                     self._search_at = now  # it may be a symbolic link, to somewhere else than before
                 is_whole |= bool(change.mask & _WHOLE)
@@ -95,15 +96,25 @@ class LiveFile:
         self._inotify.close()
 
     def _watch(self) -> None:
-        """Watch the directories of the name, and of what it is a symbolic link to. Raises StateError."""
+        """Watch the directories of the name, and of what it is a symbolic link to. Raises StateError.
+
+        Each write is told of the file alone: what jobs write into files beside it is not to wake us.
+        """
         self._names, self._search_at = {}, None
         for path in _names_of(self.path):
             directory, name = os.path.split(path)
-            watch = self._inotify.add(directory, _WHOLE | _GONE | inotify.MODIFY)
+            watch = self._inotify.add(directory, _WHOLE | _GONE)
             if watch is None:
                 self._search_at = time.monotonic() + _SEARCH_S
             else:
                 self._names.setdefault(watch, set()).add(name)
+        try:
+            watch = self._inotify.add(self.path, inotify.MODIFY)
+        except StateError:  # we may not read it, now
+            self._search_at = time.monotonic() + _SEARCH_S
+        else:
+            if watch is not None:
+                self._names[watch] = {""}
 
     def _read(self, *, is_whole: bool) -> bool:
         before = self.entries, self.problem

@@ -6,8 +6,11 @@ epoch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+from slicer.record import record
 
 # "pending": not started, or to be started again. The others but "running" are final.
 Status = Literal["pending", "running", "ok", "failed", "timeout", "oom", "cancelled", "infeasible", "lost"]
@@ -16,7 +19,7 @@ FINAL: frozenset[Status] = frozenset({"ok", "failed", "timeout", "oom", "cancell
 Verdict = Literal["within", "under-declared", "over-declared", "unknown"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Attributes:
     """What stands in the brackets before a command. None and empty: not said."""
 
@@ -33,8 +36,7 @@ class Attributes:
     env: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):  # not a record: there may be 100,000
     """One job as the jobs file has it. ``key`` is its identity: two lines with the same command have two."""
 
     number: int  # of the line, from 1
@@ -43,9 +45,11 @@ class Entry:
     attributes: Attributes
 
 
-@dataclass(slots=True)
 class JobState:
-    """What the journal knows of one job; ``key`` as in :class:`Entry`."""
+    """What the journal knows of one job; ``key`` as in :class:`Entry`.
+
+    What is not set is the class's: most jobs of a long file have not begun.
+    """
 
     key: str
     no: int  # the number that people call it by: counts in the order in which jobs were first seen
@@ -74,12 +78,45 @@ class JobState:
     verdict: Verdict = "unknown"
     memory_peak_bytes: int | None = None
 
+    def __init__(self, key: str, no: int, command: str, name: str = "", **more: Any) -> None:
+        """``more``: other fields, by their names."""
+        self.key = key
+        self.no = no
+        self.command = command
+        self.name = name
+        if more:
+            self.update(more)
+
+    def update(self, values: Mapping[str, Any]) -> None:
+        """Set the fields of these names."""
+        for name, value in values.items():
+            if name not in STATE_FIELDS:
+                raise TypeError(f"a JobState has no field {name!r}")
+            setattr(self, name, value)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, JobState):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in STATE_FIELDS)
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def __repr__(self) -> str:
+        return f"JobState({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+
     @property
     def is_final(self) -> bool:
         return self.status in FINAL
 
 
-@dataclass(frozen=True, slots=True)
+# The fields of a JobState and their types, as written; of those that have one, their defaults.
+STATE_FIELDS: dict[str, str] = JobState.__annotations__
+STATE_DEFAULTS: dict[str, Any] = {
+    name: vars(JobState)[name] for name in STATE_FIELDS if name in vars(JobState)
+}
+
+
+@record
 class Row:
     """One job on the board."""
 
@@ -101,7 +138,7 @@ class Row:
     note: str  # "cancelling", "timing out", "adopted"; "" for nothing
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GpuRow:
     """One GPU on the board."""
 
@@ -113,7 +150,7 @@ class GpuRow:
     jobs: tuple[int, ...]  # the numbers of this queue's jobs on it
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Board:
     """All of the queue at one moment. ``pending`` and ``done`` may be cut; ``counts`` are of all."""
 
@@ -160,11 +197,11 @@ EventKind = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Event:
     """Something that happened. ``job`` is as it was then; ``data`` has the words named at the kinds."""
 
     kind: EventKind
     at: float
     job: Row | None = None
-    data: dict[str, object] = field(default_factory=dict)
+    data: Mapping[str, object] = MappingProxyType({})

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from slicer import hygiene, vram
 from slicer.errors import SlicerError
 from slicer.quantity import format_size
 from slicer.queue.model import GpuRow
+from slicer.record import record
 from slicer.vram_watch import WORTH_REPEATING, WORTH_WRITING, describe
 
 if TYPE_CHECKING:
@@ -38,23 +38,23 @@ class Watched(Protocol):
         """Write the peaks into the lease. Raises StateError."""
 
 
-@dataclass(slots=True)
 class Use:
     """What one job uses. The tuples are in the order of its GPUs; () before the first look."""
 
-    job: Watched
-    now_mib: tuple[int, ...] = ()
-    peak_mib: tuple[int, ...] = ()
-    utilisation: float | None = None  # percent, averaged over the looks
-    looks: int = 0
-    looks_due: list[float] = field(default_factory=list)
-    warned_mib: dict[str, int] = field(default_factory=dict)  # by GPU
-    ended_at: float | None = None
-    is_over: bool = False  # nothing is looked at any more
-    told_mib: int = 0  # the peak that was last told of
+    def __init__(self, job: Watched, peak_mib: tuple[int, ...], looks_due: list[float]) -> None:
+        self.job = job
+        self.now_mib: tuple[int, ...] = ()
+        self.peak_mib = peak_mib
+        self.utilisation: float | None = None  # percent, averaged over the looks
+        self.looks = 0
+        self.looks_due = looks_due
+        self.warned_mib: dict[str, int] = {}  # by GPU
+        self.ended_at: float | None = None
+        self.is_over = False  # nothing is looked at any more
+        self.told_mib = 0  # the peak that was last told of
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Exceeded:
     """A job uses more of a GPU than it declared."""
 
@@ -92,7 +92,7 @@ class Monitor:
                 self._view.open_gpus()
             now = time.monotonic()
             known = job.lease.vram_peak_mib  # of a job that is adopted
-            self._uses[job.lease.job] = Use(job, peak_mib=known, looks_due=[now + s for s in FIRST_LOOKS_S])
+            self._uses[job.lease.job] = Use(job, known, [now + s for s in FIRST_LOOKS_S])
 
     def use_of(self, job: str) -> Use | None:
         return self._uses.get(job)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from slicer.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Options:
     """``gpus`` are indices, UUIDs or beginnings of them. None and empty: what is configured, or all."""
 

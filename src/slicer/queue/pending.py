@@ -7,6 +7,8 @@ the same, only the first needs to be asked for: a file of 100,000 lines has a ha
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
+from itertools import islice
 from typing import NamedTuple
 
 TYPE_CHECKING = False
@@ -45,12 +47,17 @@ class Pending:
         self._kinds: dict[str, Kind] = {}  # of the jobs that may start
         self._held_back: dict[str, Entry] = {}  # those that wait for others of the file
         self.never: dict[str, str] = {}  # jobs that wait for what will never be, and why
+        self._line: list[str] = []  # all jobs of the file, as they are to start
+        self._is_sorted = False
+        self._done = 0  # so many at its beginning are not pending
         self.append(entries)
 
     def append(self, entries: Iterable[Entry]) -> None:
         """More jobs, behind all that are there."""
+        self._is_sorted = False
         for position, entry in enumerate(entries, len(self.entries)):
             self.entries[entry.key] = entry
+            self._line.append(entry.key)
             self._place[entry.key] = (-(entry.attributes.priority or 0), position)
             state = self._states.get(entry.key)
             if entry.attributes.cancel or (state is not None and state.status != "pending"):
@@ -86,6 +93,9 @@ class Pending:
         kind = kind_of(entry, self._states.get(entry.key))
         self._kinds[entry.key] = kind
         heapq.heappush(self._queues.setdefault(kind, []), (self._place[entry.key], entry.key))
+        if self._is_sorted:
+            found = bisect_left(self._line, self._place[entry.key], key=self._place.__getitem__)
+            self._done = min(self._done, found)
 
     def take(self, key: str) -> None:
         """The job is not to be started (any more)."""
@@ -109,8 +119,13 @@ class Pending:
 
     def first(self, most: int) -> list[Entry]:
         """The first so many of them, as they are to start."""
-        keys = heapq.nsmallest(most, self, key=self._place.__getitem__)
-        return [self.entries[key] for key in keys]
+        if not self._is_sorted:
+            self._line.sort(key=self._place.__getitem__)
+            self._is_sorted, self._done = True, 0
+        while self._done < len(self._line) and self._line[self._done] not in self:
+            self._done += 1
+        waiting = (self.entries[key] for key in islice(self._line, self._done, None) if key in self)
+        return list(islice(waiting, most))
 
     # -- after= ------------------------------------------------------------------------------------------
 

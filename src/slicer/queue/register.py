@@ -17,6 +17,7 @@ from slicer.queue import folding
 from slicer.queue.journal import Journal
 from slicer.queue.log_dir import LogDir
 from slicer.queue.model import JobState
+from slicer.queue.tally import Tally
 
 if TYPE_CHECKING:
     from slicer.queue.journal import Record
@@ -41,6 +42,7 @@ class Register:
             raise
         self.warnings = self._journal.warnings
         self.states: dict[str, JobState] = folding.fold(records)
+        self.tally = Tally(self.states)
         self.problem = ""
         self._next_no = max([state.no for state in self.states.values()], default=0) + 1
         self._again_at = 0.0
@@ -58,7 +60,7 @@ class Register:
 
     def do(self, record: Record, *, durable: bool = True) -> None:
         """Change a job's state, and have it written with the next :meth:`save`."""
-        folding.apply(self.states, record)
+        self.tally.apply(record)
         self._journal.add(record, durable=durable)
         self.has_news = True
 
@@ -98,7 +100,7 @@ class Register:
 
     def sweep(self) -> None:
         """Remove the files of attempts that no job has under way: made, but then the queue was killed."""
-        under_way = {state.job for state in self.states.values() if state.status == "running"}
+        under_way = {state.job for state in self.tally.running.values()}
         for name in set(os.listdir(self.log_dir.attempts_path)) - under_way:
             self.forget(name)
 
@@ -131,6 +133,10 @@ class Register:
             self._journal.rewrite(folding.records(self.states))
             was_gone = True
         return was_gone
+
+    def by_job(self, job_id: str) -> JobState | None:
+        """The job whose current or last attempt has this id."""
+        return self.tally.by_job(job_id)
 
     def known_names(self) -> frozenset[str]:
         """The names of all jobs that were ever seen."""

@@ -74,15 +74,13 @@ def why(busy: Busy | None, indices: Mapping[str, int], now_s: float) -> str:
     return text
 
 
-def eta_s(walls_s: Iterable[float], running_s: Iterable[float], pending: int, width: int) -> float | None:
+def eta_s(mean_s: float | None, running_s: Iterable[float], pending: int, width: int) -> float | None:
     """How long until all is done, in seconds; None where no job has ended yet.
 
-    ``walls_s`` of the jobs that ended, ``running_s``: how long those that run have been at it; ``pending``
+    ``mean_s``: how long a job takes; ``running_s``: how long those that run have been at it; ``pending``
     jobs are still to start, ``width`` of them at a time.
     """
-    known = list(walls_s)
-    if not known:
+    if mean_s is None:
         return None
-    mean_s = sum(known) / len(known)
     left_s = sum(max(0.0, mean_s - wall_s) for wall_s in running_s) + pending * mean_s
     return left_s / max(1, width)

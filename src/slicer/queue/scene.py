@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import os
 import time
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from slicer.queue.desk import Desk
     from slicer.queue.dispatch import Dispatch
     from slicer.queue.loop import Shower
-    from slicer.queue.model import JobState, Row
+    from slicer.queue.model import Row
     from slicer.queue.monitor import Monitor
     from slicer.queue.options import Options
     from slicer.queue.pending import Kind, Pending
@@ -105,25 +104,23 @@ class Scene:
         """All of the queue as it is now."""
         began = time.monotonic()
         pending = self._dispatch.pending
-        states = self._register.states
-        running = [state for state in states.values() if state.status == "running"]
-        ended = [state for state in states.values() if state.is_final]
+        tally = self._register.tally
+        running = sorted(tally.running.values(), key=lambda state: state.no)
         numbers = {state.job: state.no for state in running}
-        walls = [state.wall_s for state in ended if state.key in self._dispatch.touched and state.wall_s]
+        mean_s = tally.walls_s / tally.walls if tally.walls else None
         now = time.time()
         made = Board(
             title=self._options.jobs_file,
             at=now,
             began_at=self._began_at,
             gpus=self._monitor.rows(numbers),
-            running=tuple(
-                rows.row(state, self._monitor.use_of(state.job))
-                for state in sorted(running, key=lambda state: state.no)
-            ),
+            running=tuple(rows.row(state, self._monitor.use_of(state.job)) for state in running),
             pending=tuple(self._pending_rows(pending)),
-            done=tuple(map(rows.row, heapq.nlargest(rows.DONE_SHOWN, ended, key=_end_of)))[::-1],
-            counts=rows.counts(states.values()),
-            eta_s=rows.eta_s(walls, [now - state.started_at for state in running], len(pending), self._width),
+            done=tuple(map(rows.row, tally.last())),
+            counts=tally.counts,
+            eta_s=rows.eta_s(
+                mean_s, [now - state.started_at for state in running], len(pending), self._width
+            ),
             state=self._state,
             warning=self._problem,
         )
@@ -168,7 +165,3 @@ class Scene:
             "log_dir": self._options.log_dir,
         }
         return Event("summary", time.time(), data=data)
-
-
-def _end_of(state: JobState) -> float:
-    return state.started_at + state.wall_s
