@@ -14,11 +14,13 @@ Hence the choices (measured on two cores, Python 3.11, SQLite 3.40; a row costs 
 - Not WAL (1.2 ms): the last one to close it, here everyone, checkpoints with fsync, which Python 3.11 cannot
   turn off; its readers must be able to write; and it does not work on network home directories.
 - Writers that collide wait for each other (``busy_timeout``); a single INSERT takes its lock in one step, so
-  none deadlocks.
+  none deadlocks. SQLite's way to wait is to sleep, for up to 25 ms at a time: when many jobs end at once they
+  come in by a lock file, one after the other, at 1 ms each. Who is held up there goes on without it.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import sys
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 SYSTEM_DIRECTORY = "/var/lib/slicer"
 FILE = "history.db"
 BUSY_TIMEOUT_S = 5.0
+_TURN_S = 0.5  # how long to wait for the lock file
+_PAUSE_S = 0.002
 
 _SMALLEST = 512  # bytes; SQLite's smallest page, and so its smallest file
 
@@ -96,7 +100,12 @@ def append(outcome: Outcome, path: str, *, busy_timeout_s: float = BUSY_TIMEOUT_
         try:
             if 0 < seen.st_size < _SMALLEST:
                 raise _Damaged("file is not a database")  # SQLite would overwrite it
-            _insert(path, row, busy_timeout_s)
+            turn = _await_turn(f"{path}.lock")
+            try:
+                _insert(path, row, busy_timeout_s)
+            finally:
+                if turn >= 0:
+                    os.close(turn)
         except _Damaged as error:
             warning = _set_aside(path, seen.st_ino, str(error)) or warning
         else:
@@ -190,6 +199,24 @@ def _sqlite() -> ModuleType:
     finally:
         del sys.modules["functools"]
     return _sqlite3
+
+
+def _await_turn(path: str) -> int:
+    """The lock file, flocked; -1 where it cannot be had. It saves time, and nothing else depends on it."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return -1
+    end = time.monotonic() + _TURN_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return fd
+        except OSError:  # busy, or a file system without such locks
+            if time.monotonic() >= end:
+                os.close(fd)
+                return -1
+        time.sleep(_PAUSE_S)
 
 
 def _insert(path: str, row: list[Sql], busy_timeout_s: float) -> None:

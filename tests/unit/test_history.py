@@ -516,4 +516,4 @@ assert functools.reduce
         [sys.executable, "-IS", "-c", code, SRC, path], capture_output=True, text=True, check=True
     )
     ours = {"slicer.history", "slicer.history_schema"}
-    assert set(done.stdout.split()) <= {"_functools", "_sqlite3", "time"} | ours
+    assert set(done.stdout.split()) <= {"_functools", "_sqlite3", "fcntl", "time"} | ours
