@@ -104,8 +104,9 @@ def _memory(found: dict[str, dict[str, list[dict[str, int]]]]) -> str:
     rows = [
         "### What a running job of a queue costs, while others start and end beside it",
         "",
-        "| jobs | its keeper: private MiB, median | largest | PSS, median | the queue: private MiB | PSS |",
-        "|--:|--:|--:|--:|--:|--:|",
+        "| jobs | its keeper: private MiB, median | largest | PSS, median | the queue: private MiB | PSS |"
+        " its starters together: private MiB | PSS |",
+        "|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     largest = 0.0
     for jobs, processes in found.items():
@@ -113,6 +114,7 @@ def _memory(found: dict[str, dict[str, list[dict[str, int]]]]) -> str:
         private = [each["private"] / 1024 for each in keepers]
         largest = max(largest, *private)
         kib = [median(each["pss"] for each in keepers), ours["private"], ours["pss"]]
+        kib += [sum(each[what] for each in processes["starter"]) for what in ("private", "pss")]
         mib = " | ".join(f"{each / 1024:.1f}" for each in kib)
         rows.append(f"| {jobs} | {median(private):.1f} | {max(private):.1f} | {mib} |")
     met = verdict(largest <= KEEPER_BAR_MIB)

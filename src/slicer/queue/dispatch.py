@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 _MOST_KINDS = 32  # of jobs that are asked for at a time: each has a ticket
-_MOST_AHEAD = 4  # jobs that hold nothing, made ready before it is their turn
+_MOST_AHEAD = 8  # jobs that hold nothing, made ready before it is their turn
 _AGAIN_S = 1.0  # how soon to try again what failed for a reason that may pass
 _MOST_TRIES = 3  # of starting a job that systemd refuses
 
