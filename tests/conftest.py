@@ -1,3 +1,9 @@
 """Activates the plugin that runs marked tests inside test machines (see tests/machines/README.md)."""
 
+import signal
+
+# What nohup(1) and a shell's "&" have ignored would be ignored by all that tests start, too.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 pytest_plugins = ["tests.machines.plugin"]

@@ -111,6 +111,11 @@ def _stalled_s(directory: str, resource: str) -> float | None:
     return int(total) / 1e6 if total.isdigit() else None
 
 
+def oom_kills(directory: str) -> int | None:
+    """How many processes the kernel has killed for want of memory in the cgroup and below it, so far."""
+    return _flat(directory, "memory.events").get("oom_kill")
+
+
 def usage(directory: str) -> Usage:
     """What the cgroup has used so far. Each figure is None where its file is not there."""
     cpu = _flat(directory, "cpu.stat")
@@ -127,7 +132,7 @@ def usage(directory: str) -> Usage:
         memory_peak_bytes=_number(directory, "memory.peak"),
         io_read_bytes=read,
         io_write_bytes=written,
-        oom_kills=_flat(directory, "memory.events").get("oom_kill"),
+        oom_kills=oom_kills(directory),
         pressure_cpu_s=_stalled_s(directory, "cpu"),
         pressure_memory_s=_stalled_s(directory, "memory"),
         pressure_io_s=_stalled_s(directory, "io"),

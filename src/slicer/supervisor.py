@@ -20,6 +20,7 @@ from slicer.errors import BackendError
 from slicer.inner_half import ORDER_END, QUIT, RECORDED, STARTING, InnerHalf
 from slicer.job import Started, tell
 from slicer.ledger import HeldLease
+from slicer.record import replace
 from slicer.signals import STOP, signal
 
 TYPE_CHECKING = False
@@ -80,6 +81,7 @@ class Supervisor:
         self._cgroup = ""
         self._began = 0.0
         self._heard = b""
+        self._kills_before: int | None = None  # in the slice, where the kernel kills scopes as a whole
         self._watch: JobWatch | None = None  # of the GPUs that are the job's own
 
     def prepare(self, descriptors: tuple[int, ...], foreign: tuple[int, ...] = ()) -> dict[str, Any]:
@@ -154,6 +156,7 @@ class Supervisor:
                 self._held.update(**self.prepare(self._held.descriptors))
             faults.point("outer-updated-lease")
             started = Started(self._cgroup, time.time(), self._began, waited_s)
+            self._note_kills()
             self._let_go(started)
         except BaseException:
             self.abandon()
@@ -200,6 +203,20 @@ class Supervisor:
                 "the keeper was ended before the command could start", hint="by systemctl stop, or for memory"
             ) from error
         faults.point("outer-let-go")
+
+    def _note_kills(self) -> None:
+        """With OOMPolicy=kill the keeper dies with the command, and systemd may be faster than we are in
+        removing the scope's figures. What stays is the sum over the slice.
+        """
+        if self._cgroup and any(
+            p.name == "OOMPolicy" and p.value == "kill" for p in self._job.spec.properties
+        ):
+            self._kills_before = self._slice_kills()
+
+    def _slice_kills(self) -> int | None:
+        from slicer import cgroup
+
+        return cgroup.oom_kills(os.path.dirname(cgroup.path_of(self._cgroup)))
 
     def _own_up(self, not_enforced: tuple[str, ...]) -> None:
         """Say which limits that were asked for do not act. (Without systemd the backend's notice says it.)"""
@@ -302,6 +319,9 @@ class Supervisor:
         usage = (
             last[1] if last else cgroup.usage(cgroup.path_of(started.cgroup)) if started.cgroup else Usage()
         )
+        if usage.oom_kills is None and self._kills_before is not None:
+            kills = (self._slice_kills() or 0) - self._kills_before
+            usage = replace(usage, oom_kills=kills) if kills > 0 else usage
         left = len(backend.living(job.id, started.cgroup))
         if left and not job.profile.linger:
             try:

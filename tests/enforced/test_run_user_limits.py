@@ -83,3 +83,14 @@ def test_memory_max_kills_under_a_user_manager(public_slicer: Slicer, alice: Use
     assert outcome.reason == "oom-kill"
     assert outcome.usage.memory_peak_bytes is not None
     assert 60 << 20 < outcome.usage.memory_peak_bytes <= 65 << 20
+
+
+def test_a_memory_kill_of_the_whole_scope_is_told_though_it_took_slicers_half_along(
+    public_slicer: Slicer, alice: User
+) -> None:  # K2, X3
+    hungry = (sys.executable, "-c", "held = bytearray(200 << 20)")
+    options = ("--set", "MemoryMax=64M", "--set", "MemorySwapMax=0", "--set", "OOMPolicy=kill")
+    for _ in range(4):  # slicer races with systemd, which removes an empty cgroup at once
+        done, outcome = run(public_slicer, alice, *options, "--", *hungry)
+        assert (done.code, outcome.reason) == (137, "oom-kill"), done
+        assert outcome.usage.oom_kills

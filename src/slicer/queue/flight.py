@@ -103,6 +103,7 @@ class Flight(Supervisor):
         self._held.update(
             cgroup=found.cgroup, keeper=found.keeper, pid=found.keeper, pid_start=start_time
         )  # fmt: skip
+        self._note_kills()
         faults.point("queue-scope-stands")
         return True
 
