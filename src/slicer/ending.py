@@ -118,9 +118,9 @@ def last_written(held: HeldLease) -> Lease:
 
 
 def release(job: Job, held: HeldLease) -> None:
-    """Give the lease back and say so."""
+    """Give the lease back, and say so where there was something in it (as "acquired" does)."""
     held.release()
-    if not held.is_outlived:
+    if not held.is_outlived and (held.lease.gpus or held.lease.cpu_slots):
         tell(job, "released")
 
 
