@@ -54,7 +54,7 @@ class Dispatch:
         self.pending = Pending((), register.states)
         self.touched: set[str] = set()
         self._tries: dict[str, int] = {}  # of starting, by key
-        self._not_before = 0.0  # monotonic: nothing is started until then
+        self._not_before: float | None = None  # monotonic: nothing is started until then
         self._trouble_told = ""
 
     # -- what is to do -----------------------------------------------------------------------------------
@@ -110,12 +110,14 @@ class Dispatch:
 
     def start(self) -> None:
         """Make ready what can be; see to it that the rest is waited for."""
-        if self._register.problem or self.left_s() is not None:
+        if self.left_s() == 0:
+            self._not_before = None
+        if self._register.problem or self._not_before is not None:
             self._desk.keep(())
             return
         self._view.expire()
         kinds: list[Kind] | None = None
-        while kinds is None and self.left_s() is None:
+        while kinds is None and self._not_before is None:
             kinds = self._start_one()
         self._desk.keep(kinds or ())
 
@@ -213,5 +215,4 @@ class Dispatch:
 
     def left_s(self) -> float | None:
         """After how many seconds to :meth:`start` again though nothing happens; None: not at all."""
-        left_s = self._not_before - time.monotonic()
-        return left_s if left_s > 0 else None
+        return None if self._not_before is None else max(0.0, self._not_before - time.monotonic())

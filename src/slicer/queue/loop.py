@@ -203,7 +203,7 @@ class Queue:
         descriptors = [self._wakeup.fd, self._file.fd, *self._crew.descriptors(), *waiting]
         limits = [
             ask_s, self._file.left_s(), self._crew.left_s(), self._monitor.left_s(), self.register.left_s(),
-            self._scene.left_s(), self._dispatch.left_s(),
+            self._scene.left_s(), None if self._is_stopping else self._dispatch.left_s(),
         ]  # fmt: skip
         due = [limit for limit in limits if limit is not None]
         began = time.monotonic()
