@@ -97,6 +97,11 @@ class HeldLease:
             faults.point("ledger-updating")
             entries.write(self.fd, statefile.encode(self.lease), self._ledger.lease_path(self.lease.job))
 
+    def note_peaks(self, peaks_mib: tuple[int, ...]) -> None:
+        """Record the most that the job was seen to use of its GPUs, where that is news. Raises StateError."""
+        if self.fd >= 0 and self.lease.vram_peak_mib != peaks_mib:
+            self.update(vram_peak_mib=peaks_mib)
+
     def forget(self) -> None:
         """Somebody else who holds it gives it back: only close what is ours. Safe to repeat."""
         self.catch_up()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
+    from typing import NoReturn
 
 
 def read_text(path: str, limit: int = 65536) -> str:
@@ -108,6 +110,43 @@ def wait_for_end(living: Callable[[], list[int]], deadline_s: float) -> bool:
 def is_running(pid: int, started: int) -> bool:
     """Whether the process that had this pid and start time (see :func:`start_time`) is still there."""
     return bool(pid) and start_time(pid) == started
+
+
+def has_ended(pidfd: int) -> bool:
+    """Whether the process of a pidfd has ended."""
+    from select import POLLIN, poll  # not select(2), which knows no descriptor above 1023
+
+    poller = poll()
+    poller.register(pidfd, POLLIN)
+    return bool(poller.poll(0))
+
+
+def be_child(duty: Callable[[], None]) -> NoReturn:
+    """Do that in a forked child, with all signals held back, and exit. Never returns and never raises."""
+    from slicer.signals import signal
+
+    code = 1
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        duty()
+        code = 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())  # nobody above would show it
+    finally:
+        os._exit(code)
+
+
+def close_all_but(kept: Collection[int], beginning: str | None = None) -> None:
+    """Close all descriptors above 2 but these, and those of files whose paths have that ``beginning``."""
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        if fd <= 2 or fd in kept:
+            continue
+        try:
+            if beginning is None or not os.readlink(f"/proc/self/fd/{fd}").startswith(beginning):
+                os.close(fd)
+        except OSError:
+            continue  # the one by which they were listed
 
 
 def ancestors(pid: int) -> frozenset[int]:

@@ -12,10 +12,9 @@ it, or in the keeper, on another CPU.
 from __future__ import annotations
 
 import os
-import sys
 import time
 
-from slicer import faults
+from slicer import faults, proc
 from slicer.errors import BackendError
 from slicer.inner_half import ORDER_END, QUIT, RECORDED, STARTING, InnerHalf
 from slicer.job import Started, tell
@@ -25,7 +24,7 @@ from slicer.signals import STOP, signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, NoReturn
+    from typing import Any
 
     from slicer.backend import Backend
     from slicer.job import Job
@@ -62,6 +61,11 @@ def pipe() -> tuple[int, int]:
         raise BackendError(f"no pipe can be made: {error.strerror}", hint="see ulimit -n") from error
 
 
+def cannot_fork(error: OSError) -> BackendError:
+    """What to raise where fork(2) fails."""
+    return BackendError(f"cannot fork: {error.strerror}", hint="see ulimit -u and TasksMax")
+
+
 class Supervisor:
     """The outer half, and what the keeper inherits of it by the fork.
 
@@ -90,15 +94,6 @@ class Supervisor:
         ``descriptors`` are those of the lease, or of the ticket that will become it; ``foreign`` are not for
         the keeper. Returns what the lease should say. Raises BackendError; then nothing is left of it.
         """
-        self._fork(descriptors, foreign)
-        try:
-            self._start()
-        except BaseException:
-            self.abandon()
-            raise
-        return {"cgroup": self._cgroup, "keeper": self._keeper}
-
-    def _fork(self, descriptors: tuple[int, ...], foreign: tuple[int, ...]) -> None:
         # Reports go up; "go" and "recorded" go down. Each side sees the other's death as end of file.
         self._up_read, self._up_write = pipe()
         try:
@@ -111,12 +106,18 @@ class Supervisor:
         try:
             self._keeper = os.fork()
         except OSError as error:
-            raise BackendError(f"cannot fork: {error.strerror}", hint="see ulimit -u and TasksMax") from error
+            raise cannot_fork(error) from error
         if self._keeper == 0:
-            self._be_keeper(descriptors, foreign)
+            proc.be_child(lambda: self._be_keeper(descriptors, foreign))
         faults.point("outer-forked")
         os.close(self._up_write)
         os.close(self._down_read)
+        try:
+            self._start()
+        except BaseException:
+            self.abandon()
+            raise
+        return {"cgroup": self._cgroup, "keeper": self._keeper}
 
     def rest(self) -> None:
         """The job has to wait, perhaps among hundreds: a bus has room for some 256 connections."""
@@ -332,20 +333,11 @@ class Supervisor:
         reason = last[0].reason if last else "oom-kill" if usage.oom_kills else "signal"
         return Report(1, signal.SIGKILL, 0, reason, time.monotonic() - started.began, left), usage
 
-    def _be_keeper(self, descriptors: tuple[int, ...], foreign: tuple[int, ...]) -> NoReturn:
-        """Never returns and never raises: this is a forked child."""
-        code = 1
-        try:
-            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-            for fd in (self._up_read, self._down_write, *foreign):
-                os.close(fd)
-            self._backend.after_fork()
-            self._book.after_fork()
-            InnerHalf(
-                self._job, self._backend, self._book, self._mask, self._pid, self._up_write, self._down_read
-            ).run(descriptors)
-            code = 0
-        except BaseException:
-            sys.excepthook(*sys.exc_info())  # nobody above would show it
-        finally:
-            os._exit(code)
+    def _be_keeper(self, descriptors: tuple[int, ...], foreign: tuple[int, ...]) -> None:
+        for fd in (self._up_read, self._down_write, *foreign):
+            os.close(fd)
+        self._backend.after_fork()
+        self._book.after_fork()
+        InnerHalf(
+            self._job, self._backend, self._book, self._mask, self._pid, self._up_write, self._down_read
+        ).run(descriptors)

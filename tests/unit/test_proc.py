@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -90,3 +92,21 @@ def test_reading_keeps_undecodable_bytes_and_stops_at_the_limit(tmp_path: Path) 
     assert proc.read_text(str(tmp_path / "file"), 2) == "a\udcff"
     with pytest.raises(FileNotFoundError):
         proc.read_text(str(tmp_path / "missing"))
+
+
+def test_the_end_of_a_process_is_seen_by_a_descriptor_of_any_number() -> (
+    None
+):  # E13: a thousand jobs at a time
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
+        low = os.pidfd_open(process.pid)
+        high = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 1500)
+        try:
+            assert not proc.has_ended(high)
+            process.communicate(b"")
+            assert proc.has_ended(high)
+        finally:
+            os.close(low)
+            os.close(high)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

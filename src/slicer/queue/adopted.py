@@ -7,10 +7,9 @@ too, the job is waited for by its lease, and how it ends nobody will know.
 from __future__ import annotations
 
 import os
-import select
 from typing import TYPE_CHECKING
 
-from slicer import attempt
+from slicer import attempt, proc
 from slicer.ledger import HeldLease
 from slicer.queue.flight import signal_keeper
 
@@ -45,8 +44,8 @@ class Adopted:
 
     def note_peaks(self, peaks_mib: tuple[int, ...]) -> None:
         """Write the peaks into the lease. Raises StateError."""
-        if self._held is not None and self._held.fd >= 0 and self._held.lease.vram_peak_mib != peaks_mib:
-            self._held.update(vram_peak_mib=peaks_mib)
+        if self._held is not None:
+            self._held.note_peaks(peaks_mib)
 
     def stop(self) -> bool:
         """Ask the job to end; whether there is a keeper to ask."""
@@ -57,7 +56,7 @@ class Adopted:
     def is_gone(self) -> bool:
         """Whether nothing of it lives any more."""
         if self.pidfd >= 0:
-            if not select.select([self.pidfd], [], [], 0)[0]:
+            if not proc.has_ended(self.pidfd):
                 return False
             self._drop_pidfd()
             found = attempt.read(self._path)

@@ -8,10 +8,7 @@ by descriptors and taken up by the queue's loop. All that follows the command's 
 from __future__ import annotations
 
 import os
-import select
 import signal
-import stat
-import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -23,8 +20,6 @@ from slicer.signals import STOP
 from slicer.supervisor import Supervisor, pipe
 
 if TYPE_CHECKING:
-    from typing import NoReturn
-
     from slicer.backend import BatchBackend
     from slicer.job import Job
     from slicer.launch import Observer
@@ -33,7 +28,7 @@ if TYPE_CHECKING:
     from slicer.queue.starting import Starters
     from slicer.report import Report
 
-_GPU_DEVICES = "/dev/nvidia"  # NVML, loaded before the fork, goes on using what it has open
+_GPU_DEVICES = "/dev/nvidia"
 
 
 def signal_keeper(pidfd: int) -> None:
@@ -52,11 +47,8 @@ class Flight(Supervisor):
     ) -> None:  # fmt: skip
         super().__init__(job, backend, book, observer, frozenset())
         self.key = key
-        self.job = job
-        self.cgroup = ""
         self.pidfd = -1  # of the keeper, once it is in its place
         self._up_read = self._down_write = -1
-        self.started_at = 0.0  # seconds since the epoch; 0.0: the command has not been let go
         self.said: tuple[Report, Usage] | None = None  # how the command ended
         self.was_bereaved = False  # the keeper was killed, and another process sees to its duties
         self._starters = starters
@@ -76,7 +68,7 @@ class Flight(Supervisor):
             theirs = down_read, up_write
             os.set_blocking(self._up_read, False)
             os.write(self._down_write, STARTING)
-            self._starters.begin(self.job, held.lease.gpus, (*theirs, *held.descriptors))
+            self._starters.begin(self._job, held.lease.gpus, (*theirs, *held.descriptors))
         except BaseException:
             self.call_off()
             raise
@@ -90,14 +82,14 @@ class Flight(Supervisor):
         if self._started is not None:
             return True
         try:
-            found = self._starters.poll(self.job.id)
+            found = self._starters.poll(self._job.id)
         except BackendError:
             self.call_off()
             raise
         if found is None:
             return False
         self.pidfd = found.pidfd
-        self.cgroup = self._cgroup = found.cgroup
+        self._cgroup = found.cgroup
         self._started = Started(found.cgroup, time.time(), self._began, 0.0)
         start_time = proc.start_time(found.keeper) or 0
         self._held.update(
@@ -110,13 +102,12 @@ class Flight(Supervisor):
     def let_go(self, waited_s: float) -> None:
         """Let the command begin. What announces it must be on the disk by now. Raises BackendError."""
         assert self._started is not None
-        self._started = Started(self.cgroup, time.time(), self._began, waited_s)
+        self._started = Started(self._cgroup, time.time(), self._began, waited_s)
         try:
             self._let_go(self._started)
         except BackendError:
             self.call_off()
             raise
-        self.started_at = self._started.started_at
         self._held.catch_up()
         self._tell_start(waited_s)
 
@@ -125,7 +116,7 @@ class Flight(Supervisor):
 
         One that is not in its scope yet is there soon, and leaves then: it sees the end of its pipe.
         """
-        self._starters.forget(self.job.id)
+        self._starters.forget(self._job.id)
         if self.pidfd >= 0:
             self._say(QUIT)
         self.close()
@@ -150,8 +141,7 @@ class Flight(Supervisor):
 
     def note_peaks(self, peaks_mib: tuple[int, ...]) -> None:
         """Tell the others, and the outcome, how much GPU memory it was seen to use. Raises StateError."""
-        if self._held.fd >= 0 and self._held.lease.vram_peak_mib != peaks_mib:
-            self._held.update(vram_peak_mib=peaks_mib)
+        self._held.note_peaks(peaks_mib)
 
     @property
     def lease(self) -> Lease:
@@ -165,18 +155,16 @@ class Flight(Supervisor):
 
     def is_gone(self) -> bool:
         """Whether the keeper has ended."""
-        ready, _, _ = select.select([self.pidfd], [], [], 0)
-        return bool(ready)
+        return proc.has_ended(self.pidfd)
 
     def mourn(self) -> None:
         """The keeper was killed: have what is left of the job ended, and its outcome written down."""
         last = self._hear()
         os.close(self.pidfd)
-        strangers = self._strangers(self._held.descriptors)
         self.was_bereaved = True
         self._keeper = os.fork()
         if self._keeper == 0:
-            self._be_mourner(last, strangers)
+            proc.be_child(lambda: self._be_mourner(last))
         self.pidfd = os.pidfd_open(self._keeper)
 
     def land(self) -> None:
@@ -193,43 +181,20 @@ class Flight(Supervisor):
                 os.close(fd)
         self._up_read = self._down_write = self.pidfd = -1
 
-    def _be_mourner(self, last: tuple[Report, Usage] | None, strangers: tuple[int, ...]) -> NoReturn:
-        """Never returns and never raises: this is a forked child."""
-        code = 1
-        try:
-            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-            for fd in strangers:
-                os.close(fd)
-            self._backend.after_fork()
-            self._book.after_fork()
-            assert self._started is not None
-            assert self.job.batch is not None
-            report, usage = self._bereaved(self._started, last)
-            known = attempt.read(self.job.batch.attempt_path)
-            if known is not None and known.outcome is not None and known.is_final:
-                outcome = known.outcome  # the keeper had come so far
-            else:
-                enforced = self._backend.enforced(self.job.spec, self.cgroup)
-                outcome = ending.outcome_of(self.job, self._started, report, usage, self._held, enforced)
-                attempt.note(self.job.batch.attempt_path, outcome)
-            watch = ending.gpu_watch(self.job, self._held, self._book, lambda _: None)
-            ending.settle(self.job, outcome, self._held, lambda _: None, watch)
-            code = 0
-        except BaseException:
-            sys.excepthook(*sys.exc_info())
-        finally:
-            os._exit(code)
-
-    def _strangers(self, own: tuple[int, ...]) -> tuple[int, ...]:
-        """Our descriptors that a child of this flight must not have: others' leases live as long as they."""
-        kept = {0, 1, 2, *own, self._book.descriptor()}
-        return tuple(fd for fd in map(int, os.listdir("/proc/self/fd")) if fd not in kept and _is_strange(fd))
-
-
-def _is_strange(fd: int) -> bool:
-    """Whether it is open, and no GPU's. (The one by which all were listed is not any more.)"""
-    try:
-        is_device = stat.S_ISCHR(os.fstat(fd).st_mode)
-        return not is_device or not os.readlink(f"/proc/self/fd/{fd}").startswith(_GPU_DEVICES)
-    except OSError:
-        return False
+    def _be_mourner(self, last: tuple[Report, Usage] | None) -> None:
+        # Others' leases live for as long as their descriptors do. NVML goes on using those that it has open.
+        proc.close_all_but({*self._held.descriptors, self._book.descriptor()}, _GPU_DEVICES)
+        self._backend.after_fork()
+        self._book.after_fork()
+        assert self._started is not None
+        assert self._job.batch is not None
+        report, usage = self._bereaved(self._started, last)
+        known = attempt.read(self._job.batch.attempt_path)
+        if known is not None and known.outcome is not None and known.is_final:
+            outcome = known.outcome  # the keeper had come so far
+        else:
+            enforced = self._backend.enforced(self._job.spec, self._cgroup)
+            outcome = ending.outcome_of(self._job, self._started, report, usage, self._held, enforced)
+            attempt.note(self._job.batch.attempt_path, outcome)
+        watch = ending.gpu_watch(self._job, self._held, self._book, lambda _: None)
+        ending.settle(self._job, outcome, self._held, lambda _: None, watch)

@@ -13,18 +13,15 @@ import os
 import pickle
 import resource
 import select
-import signal
 import socket
-import sys
 from typing import TYPE_CHECKING
 
-from slicer import batch, faults
+from slicer import batch, faults, proc
 from slicer.errors import BackendError
 from slicer.record import record, replace
+from slicer.supervisor import cannot_fork
 
 if TYPE_CHECKING:
-    from typing import NoReturn
-
     from slicer.backend import BatchBackend
     from slicer.job import Job
     from slicer.ledger import Ledger
@@ -125,10 +122,10 @@ class _Starter:
             self._pid = os.fork()
         except OSError as error:
             theirs.close()
-            raise _cannot_fork(error) from error
+            raise cannot_fork(error) from error
         if self._pid == 0:
             resource.setrlimit(resource.RLIMIT_NOFILE, self._limits)
-            _StarterProcess(theirs, self._backend, self._book, self._mask, queue).live()
+            proc.be_child(_StarterProcess(theirs, self._backend, self._book, self._mask, queue).live)
         theirs.close()
         self._socket.setblocking(False)
 
@@ -191,10 +188,6 @@ def _gone() -> BackendError:
     return BackendError("the process that starts keepers was killed")
 
 
-def _cannot_fork(error: OSError) -> BackendError:
-    return BackendError(f"cannot fork: {error.strerror}", hint="see ulimit -u and TasksMax")
-
-
 class _StarterProcess:
     """The process itself: forks keepers and has them put into their scopes, until nobody asks any more."""
 
@@ -208,27 +201,21 @@ class _StarterProcess:
         self._queue = queue
         self._keepers: dict[int, int] = {}  # their pids, by their pidfds
 
-    def live(self) -> NoReturn:
-        """Never returns and never raises: this is a forked child."""
-        code = 1
+    def live(self) -> None:
+        """To the end of the queue."""
+        gc.freeze()  # looking for garbage would copy the pages that all keepers share
+        gc.disable()
+        os.setsid()
+        with open("/proc/self/comm", "wb", buffering=0) as comm:
+            comm.write(b"slicer-starter")
+        # One that replaces a killed one is forked in the middle of things.
+        proc.close_all_but((self._socket.fileno(), self._book.descriptor()))
+        self._book.after_fork()
         try:
-            gc.freeze()  # looking for garbage would copy the pages that all keepers share
-            gc.disable()
-            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-            os.setsid()
-            with open("/proc/self/comm", "wb", buffering=0) as comm:
-                comm.write(b"slicer-starter")
-            self._close_all_but(self._socket.fileno(), self._book.descriptor())
-            self._book.after_fork()
             while self._serve():
                 pass
-            code = 0
         except (BrokenPipeError, ConnectionResetError):
-            code = 0  # the queue has ended
-        except BaseException:
-            sys.excepthook(*sys.exc_info())
-        finally:
-            os._exit(code)
+            return  # the queue has ended
 
     def _serve(self) -> bool:
         """Wait for a job to be started or for a keeper's end; False when there will be no more."""
@@ -262,9 +249,9 @@ class _StarterProcess:
         try:
             pid = os.fork()
             if pid == 0:
-                self._be_keeper(job, own)
+                proc.be_child(lambda: self._be_keeper(job, own))
         except OSError as error:
-            return _cannot_fork(error), []
+            return cannot_fork(error), []
         finally:
             for fd in own:
                 os.close(fd)
@@ -279,30 +266,14 @@ class _StarterProcess:
         except OSError as error:  # the keeper has just been killed
             return BackendError(f"{job.spec.unit} cannot be started: {error.strerror}"), []
 
-    def _be_keeper(self, job: Job, own: list[int]) -> NoReturn:
-        """Never returns and never raises: this is a forked child."""
-        code = 1
-        try:
-            self._socket.close()
-            for pidfd in self._keepers:
-                os.close(pidfd)
-            self._backend.after_fork()
-            self._book.after_fork()
-            down_read, up_write, *lease = own
-            batch.BatchHalf(job, self._backend, self._book, self._mask, self._queue, up_write, down_read).run(
-                tuple(lease)
-            )
-            code = 0
-        except BaseException:
-            sys.excepthook(*sys.exc_info())  # nobody above would show it
-        finally:
-            os._exit(code)
-
-    def _close_all_but(self, *kept: int) -> None:
-        """A process that replaces a killed one is forked in the middle of things."""
-        for name in os.listdir("/proc/self/fd"):
-            if int(name) > 2 and int(name) not in kept:
-                try:
-                    os.close(int(name))
-                except OSError:
-                    continue  # the one by which they were listed
+    def _be_keeper(self, job: Job, own: list[int]) -> None:
+        self._socket.close()
+        for pidfd in self._keepers:
+            os.close(pidfd)
+        self._backend.after_fork()
+        self._book.after_fork()
+        down_read, up_write, *lease = own
+        half = batch.BatchHalf(
+            job, self._backend, self._book, self._mask, self._queue, up_write, down_read
+        )  # fmt: skip
+        half.run(tuple(lease))
