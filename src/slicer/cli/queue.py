@@ -12,10 +12,8 @@ import click
 from slicer.cli import complete
 from slicer.errors import UsageError
 from slicer.quantity import QuantityError, parse_duration, parse_mib
-from slicer.queue.options import Options
+from slicer.queue.options import DEFAULT_LOG_DIR, Options
 from slicer.simulation import spec_of
-
-DEFAULT_LOG_DIR = "slicer_logs"
 
 
 def _mib(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
@@ -106,7 +104,7 @@ Exit codes:
     help="Kept free on a GPU beyond what a job declares.  [default: 512]",
 )  # fmt: skip
 @click.option(
-    "--tolerance", metavar="FRAC", type=click.FloatRange(0, 1), default=0.10, show_default=True,
+    "--tolerance", metavar="FRAC", type=click.FloatRange(0, 1), default=Options.tolerance, show_default=True,
     help="How far from its declaration a job may be without a word.",
 )  # fmt: skip
 @click.option(

@@ -10,16 +10,17 @@ from slicer.cli import say
 from slicer.errors import UsageError
 from slicer.queue import folding, jobs_file, suggest
 from slicer.queue.journal import Journal
+from slicer.queue.options import DEFAULT_LOG_DIR, Options
 
 
 @click.command("suggest", short_help="Print the jobs file with declarations that fit.")
 @click.argument("file", type=click.Path())
 @click.option(
-    "--log-dir", metavar="DIR", default="slicer_logs", show_default=True, type=click.Path(),
+    "--log-dir", metavar="DIR", default=DEFAULT_LOG_DIR, show_default=True, type=click.Path(),
     help="Of the queue that ran it.",
 )  # fmt: skip
 @click.option(
-    "--tolerance", metavar="FRAC", type=click.FloatRange(0, 1), default=0.10, show_default=True,
+    "--tolerance", metavar="FRAC", type=click.FloatRange(0, 1), default=Options.tolerance, show_default=True,
     help="How far a declaration may be from what was seen.",
 )  # fmt: skip
 def command(file: str, log_dir: str, tolerance: float) -> None:

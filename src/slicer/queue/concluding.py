@@ -11,12 +11,11 @@ from slicer.errors import StateError
 from slicer.queue import folding, judging, oom
 from slicer.queue.folding import Ending
 from slicer.queue.judging import Ended, Judged
-from slicer.queue.model import Event, EventKind
-from slicer.queue.rows import row
 
 if TYPE_CHECKING:
     from slicer.queue.crew import Landing
     from slicer.queue.model import Entry, JobState
+    from slicer.queue.news import News
     from slicer.queue.options import Options
     from slicer.queue.register import Register
 
@@ -29,13 +28,13 @@ class Conclusions:
 
     def __init__(
         self, register: Register, options: Options, margin_mib: int, largest_mib: Callable[[], int],
-        tell: Callable[[Event], None],
+        news: News,
     ) -> None:  # fmt: skip
         self._register = register
         self._options = options
         self._margin_mib = margin_mib
         self._largest_mib = largest_mib
-        self._tell = tell
+        self._news = news
 
     def conclude(self, landing: Landing, entry: Entry | None, *, is_ending: bool) -> bool:
         """Settle what became of the attempt; whether the job is to run again.
@@ -57,13 +56,13 @@ class Conclusions:
             self._register.do(folding.interrupted(state.key, state.job, landing.why))
         else:
             self._register.do(folding.unbegun(state.key, state.job))
-        self._say("requeued", state, why=landing.why or "it was stopped with the queue")
+        self._news.tell("requeued", state, why=landing.why or "it was stopped with the queue")
         return True
 
     def _lose(self, state: JobState, landing: Landing) -> None:
         how = self._ending(landing, Judged("lost", "unknown", _LOST_CODE, False), landing.why)
         self._register.do(folding.ended(state.key, state.job, "lost", **how))
-        self._say("lost", state, log=state.log)
+        self._news.tell("lost", state, log=state.log)
 
     def _judge(self, state: JobState, landing: Landing, ended: Ended, entry: Entry | None) -> bool:
         peak_mib = _peaks(landing)
@@ -80,11 +79,11 @@ class Conclusions:
         how = self._ending(landing, judged, ended.reason)
         if not judged.again:
             self._register.do(folding.ended(state.key, state.job, judged.status, **how))
-            self._say("finished", state, log=state.log)
+            self._news.tell("finished", state, log=state.log)
             return False
         next_mib = judging.raised(state.vram_mib, peak_mib, self._largest_mib(), self._margin_mib)
         self._register.do(folding.oom(state.key, state.job, next_vram_mib=next_mib, **how))
-        self._say(
+        self._news.tell(
             "retry", state, declared_mib=state.vram_mib, next_mib=next_mib, attempt=state.attempts,
             attempts=self._retries(entry) + 1, log=state.log,
         )  # fmt: skip
@@ -101,7 +100,7 @@ class Conclusions:
         try:
             return oom.tells_of_oom(os.path.join(self._register.log_dir.path, state.log))
         except StateError as error:
-            self._tell(Event("warning", time.time(), data={"text": str(error)}))
+            self._news.warning(str(error))
             return False
 
     def _ending(self, landing: Landing, judged: Judged, reason: str) -> Ending:
@@ -117,9 +116,6 @@ class Conclusions:
             memory_peak_bytes=landing.memory_peak_bytes,
             at=time.time(),
         )
-
-    def _say(self, kind: EventKind, state: JobState, **data: object) -> None:
-        self._tell(Event(kind, time.time(), row(state), data))
 
 
 def _peaks(landing: Landing) -> tuple[int, ...]:

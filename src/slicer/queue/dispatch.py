@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from slicer.errors import BackendError, ConfigError, SlicerError, StateError, UsageError
 from slicer.gpu import GpuError
@@ -15,20 +15,12 @@ if TYPE_CHECKING:
     from slicer.launch import Plan
     from slicer.queue.crew import Crew
     from slicer.queue.desk import Desk, Granted, SharedView
-    from slicer.queue.model import Entry, EventKind, JobState
+    from slicer.queue.model import Entry
+    from slicer.queue.news import News
     from slicer.queue.options import Options
     from slicer.queue.pending import Kind
     from slicer.queue.plans import Plans
     from slicer.queue.register import Register
-
-    class Teller(Protocol):
-        """Hears what happens."""
-
-        def warning(self, text: str) -> None:
-            """Something that went wrong, but stops nothing."""
-
-        def tell(self, kind: EventKind, state: JobState, **data: object) -> None:
-            """Something happened to a job."""
 
 
 _MOST_KINDS = 32  # of jobs that are asked for at a time: each has a ticket
@@ -42,7 +34,7 @@ class Dispatch:
 
     def __init__(
         self, options: Options, register: Register, plans: Plans, desk: Desk, crew: Crew, view: SharedView,
-        teller: Teller,
+        news: News,
     ) -> None:  # fmt: skip
         self._options = options
         self._register = register
@@ -50,7 +42,7 @@ class Dispatch:
         self._desk = desk
         self._crew = crew
         self._view = view
-        self._teller = teller
+        self._news = news
         self.pending = Pending((), register.states)
         self.touched: set[str] = set()
         self._tries: dict[str, int] = {}  # of starting, by key
@@ -94,11 +86,11 @@ class Dispatch:
         state = self._register.states[entry.key]
         if state.status == "pending":
             self._register.do(folding.refused(entry.key, "cancelled", "its line says cancel", 0))
-            self._teller.tell("cancelled", state)
+            self._news.tell("cancelled", state)
         elif state.status == "running" and not state.cancelling:
             self._register.do(folding.cancelling(entry.key, state.job))
             self._crew.stop(entry.key)
-            self._teller.tell("cancelling", state)
+            self._news.tell("cancelling", state)
 
     # -- starting ----------------------------------------------------------------------------------------
 
@@ -167,7 +159,7 @@ class Dispatch:
         for key in self._crew.let_go(self._options.at_a_time, self._most_unbound(), self._could_not_start):
             state = self._register.states[key]
             self._tries.pop(key, None)
-            self._teller.tell("started", state, log=state.log)
+            self._news.tell("started", state, log=state.log)
             if state.cancelling:  # its line changed while it was being started
                 self._crew.stop(key)
 
@@ -196,7 +188,7 @@ class Dispatch:
         self.pending.take(entry.key)
         self.touched.add(entry.key)
         self._register.do(folding.refused(entry.key, "infeasible", reason, code))
-        self._teller.tell("infeasible", self._register.states[entry.key], reason=reason)
+        self._news.tell("infeasible", self._register.states[entry.key], reason=reason)
         self.pending.release()
 
     # -- when something is in the way --------------------------------------------------------------------
@@ -206,7 +198,7 @@ class Dispatch:
         text = str(error)
         if text != self._trouble_told:
             self._trouble_told = text
-            self._teller.warning(text)
+            self._news.warning(text)
         self.pause()
 
     def pause(self) -> None:

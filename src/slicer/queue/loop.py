@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from slicer.backend import BatchBackend
     from slicer.model import Lease
     from slicer.placement import Busy
-    from slicer.queue.model import Board, EventKind, JobState
+    from slicer.queue.model import Board
     from slicer.queue.options import Options
     from slicer.queue.scene import StateWord
 
@@ -93,10 +93,10 @@ class Queue:
         )
         self._desk = Desk(self._book, self._backend, self._view, options.gpus, exclusive=options.exclusive)
         self._conclusions = Conclusions(
-            self.register, options, self._plans.margin_mib, self._largest_mib, self._news.add
+            self.register, options, self._plans.margin_mib, self._largest_mib, self._news
         )
         self._dispatch = Dispatch(
-            options, self.register, self._plans, self._desk, self._crew, self._view, self
+            options, self.register, self._plans, self._desk, self._crew, self._view, self._news
         )
         self._scene = Scene(self.register, self._monitor, self._crew, self._desk, self._dispatch, options)
         self._signals: list[int] = []  # those that ask the queue to leave
@@ -173,7 +173,7 @@ class Queue:
         for state in [state for state in states.values() if state.status == "running"]:
             landing = self._crew.recover(state)
             if landing is None:
-                self.tell("adopted", state)
+                self._news.tell("adopted", state)
             else:
                 self._conclusions.conclude(landing, entries.get(state.key), is_ending=False)
                 self._settled.append(landing.job_id)
@@ -307,7 +307,7 @@ class Queue:
         for exceeded in self._monitor.look():
             state = self.register.by_job(exceeded.job)
             if state is not None:
-                self.tell(
+                self._news.tell(
                     "exceeds", state, gpu=self._monitor.index(exceeded.gpu), used_mib=exceeded.used_mib,
                     declared_mib=exceeded.declared_mib,
                 )  # fmt: skip
@@ -323,7 +323,7 @@ class Queue:
             state = self.register.by_job(job)
             if state is not None and peak >= self._looked_mib.get(job, 0) + _USAGE_STEP_MIB:
                 self._looked_mib[job] = peak
-                self.tell("usage", state)
+                self._news.tell("usage", state)
 
     def _largest_mib(self) -> int:
         """The memory of the largest GPU that this queue may use."""
@@ -332,10 +332,6 @@ class Queue:
         return max(sizes, default=0)
 
     # -- telling -------------------------------------------------------------------------------------------
-
-    def tell(self, kind: EventKind, state: JobState, **data: object) -> None:
-        """Something happened to a job."""
-        self._news.tell(kind, state, **data)
 
     def _note_the_end(self) -> None:
         """Say it once when nothing is left to do, or nothing but to wait; and what will never be."""

@@ -51,7 +51,6 @@ class Use:
         self.warned_mib: dict[str, int] = {}  # by GPU
         self.ended_at: float | None = None
         self.is_over = False  # nothing is looked at any more
-        self.told_mib = 0  # the peak that was last told of
 
 
 @record

@@ -31,18 +31,16 @@ class News:
         """Whether something is kept."""
         return bool(self._kept)
 
-    def add(self, event: Event) -> None:
-        """To be told with the next :meth:`flush`."""
-        self._kept.append(event)
-
     def say(self, kind: EventKind, **data: object) -> None:
         """Something happened to the queue."""
-        self.add(Event(kind, time.time(), data=data))
+        self._kept.append(Event(kind, time.time(), data=data))
 
     def tell(self, kind: EventKind, state: JobState, **data: object) -> None:
         """Something happened to a job."""
-        use = self.monitor.use_of(state.job) if self.monitor is not None else None
-        self.add(Event(kind, time.time(), rows.row(state, use), data))
+        use = None  # what has ended is told of as its state has it
+        if self.monitor is not None and state.status == "running":
+            use = self.monitor.use_of(state.job)
+        self._kept.append(Event(kind, time.time(), rows.row(state, use), data))
 
     def notice(self, text: str) -> None:
         self.say("notice", text=text)

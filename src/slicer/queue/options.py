@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from slicer.record import record
 
+DEFAULT_LOG_DIR = "slicer_logs"
+
 
 @record
 class Options:
