@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.systemd.helpers import systemctl
-from tests.systemd.helpers.jobs import Slicer
+from tests.systemd.helpers.jobs import Slicer, configured
 from tests.systemd.helpers.queues import Queues
 from tests.systemd.helpers.waiting import DEADLINE_S
 
@@ -29,9 +29,7 @@ memory_swap_max = "0"
 
 @pytest.fixture
 def config(tmp_path: Path) -> dict[str, str]:
-    path = tmp_path / "config.toml"
-    path.write_text(PROFILES)
-    return {"SLICER_CONFIG": str(path)}
+    return configured(tmp_path, PROFILES)
 
 
 @pytest.mark.core

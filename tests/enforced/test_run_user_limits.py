@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -11,15 +10,10 @@ from slicer import history
 from slicer.model import Outcome
 from tests.systemd.helpers import systemctl
 from tests.systemd.helpers.jobs import Done, Slicer
-from tests.systemd.helpers.users import User, lingering
+from tests.systemd.helpers.users import User
 
 pytest_plugins = ["tests.systemd.helpers.fixtures"]
 pytestmark = pytest.mark.enforced
-
-
-@pytest.fixture(scope="module")
-def alice() -> Iterator[User]:
-    yield from lingering("alice")
 
 
 def run(slicer: Slicer, alice: User, *arguments: str) -> tuple[Done, Outcome]:

@@ -13,7 +13,7 @@ import pytest
 
 from slicer.model import Lease
 from tests.systemd.helpers import processes, systemctl
-from tests.systemd.helpers.jobs import SYSTEM_LEDGER, Slicer, leases, tickets
+from tests.systemd.helpers.jobs import SYSTEM_LEDGER, Slicer, configured, leases, tickets
 from tests.systemd.helpers.queues import Queue, Queues, cgroup_of, is_gone, no_process_says, wide_open
 from tests.systemd.helpers.waiting import wait_until
 
@@ -43,9 +43,7 @@ def queues(slicer: Slicer) -> Iterator[Queues]:
 
 @pytest.fixture
 def config(tmp_path: Path) -> dict[str, str]:
-    path = tmp_path / "config.toml"
-    path.write_text(PROFILE)
-    return {"SLICER_CONFIG": str(path)}
+    return configured(tmp_path, PROFILE)
 
 
 def sim_leases() -> list[Lease]:

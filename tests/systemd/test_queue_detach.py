@@ -15,7 +15,7 @@ import pytest
 from tests.systemd.helpers import processes, systemctl
 from tests.systemd.helpers.jobs import SYSTEM_LEDGER, Done, Slicer, leases, tickets
 from tests.systemd.helpers.queues import Queues, cgroup_of, wide_open
-from tests.systemd.helpers.users import User, lingering, stop_manager, user
+from tests.systemd.helpers.users import User, stop_manager, user
 from tests.systemd.helpers.waiting import wait_until
 
 pytest_plugins = ["tests.systemd.helpers.fixtures"]
@@ -120,11 +120,6 @@ class Detached(Queues):
     def _is_clean(self) -> bool:
         ledgers = self.manager.ledger, f"{self.manager.ledger}/{SIM_NAME}"
         return not any(leases(ledger) or tickets(ledger) for ledger in ledgers)
-
-
-@pytest.fixture(scope="module")
-def alice() -> Iterator[User]:
-    yield from lingering("alice")
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from tests.systemd.helpers import processes, systemctl
 from tests.systemd.helpers.jobs import SYSTEM_LEDGER, Slicer, leases, tickets
 from tests.systemd.helpers.queues import Queues, cgroup_of, is_gone, wide_open
-from tests.systemd.helpers.users import User, lingering, sharing
+from tests.systemd.helpers.users import User, sharing
 from tests.systemd.helpers.waiting import wait_until
 
 pytest_plugins = ["tests.systemd.helpers.fixtures"]
@@ -21,16 +21,6 @@ pytestmark = pytest.mark.systemd
 
 SIM = ("--sim", "2", "--poll", "0.1")
 SIM_NAME = "sim-2x24G"
-
-
-@pytest.fixture(scope="module")
-def alice() -> Iterator[User]:
-    yield from lingering("alice")
-
-
-@pytest.fixture(scope="module")
-def bob() -> Iterator[User]:
-    yield from lingering("bob")
 
 
 @pytest.fixture

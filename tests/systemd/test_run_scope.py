@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.systemd.helpers import processes, systemctl
-from tests.systemd.helpers.jobs import Slicer
+from tests.systemd.helpers.jobs import Slicer, configured
 from tests.systemd.helpers.waiting import wait_until
 
 pytest_plugins = ["tests.systemd.helpers.fixtures"]
@@ -32,9 +32,7 @@ timeout_stop = "7s"
 
 @pytest.fixture
 def config(tmp_path: Path) -> dict[str, str]:
-    path = tmp_path / "config.toml"
-    path.write_text(PROFILE)
-    return {"SLICER_CONFIG": str(path)}
+    return configured(tmp_path, PROFILE)
 
 
 @pytest.mark.core

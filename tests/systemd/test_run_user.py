@@ -13,7 +13,7 @@ import pytest
 from slicer import history
 from tests.systemd.helpers import processes, systemctl
 from tests.systemd.helpers.jobs import Job, Slicer, leases
-from tests.systemd.helpers.users import User, lingering, sharing, user
+from tests.systemd.helpers.users import User, sharing, user
 from tests.systemd.helpers.waiting import wait_until
 
 pytest_plugins = ["tests.systemd.helpers.fixtures"]
@@ -23,16 +23,6 @@ pytestmark = pytest.mark.systemd
 @pytest.fixture
 def slicer(public_slicer: Slicer) -> Slicer:
     return public_slicer
-
-
-@pytest.fixture(scope="module")
-def alice() -> Iterator[User]:
-    yield from lingering("alice")
-
-
-@pytest.fixture(scope="module")
-def bob() -> Iterator[User]:
-    yield from lingering("bob")
 
 
 def nothing_left(someone: User) -> None:

@@ -15,7 +15,7 @@ from slicer.model import Ticket
 from tests.systemd.helpers import processes, systemctl
 from tests.systemd.helpers.jobs import SYSTEM_LEDGER, Gate, Job, Slicer, tickets
 from tests.systemd.helpers.terminal import BASH, CTRL_C, CTRL_Z, PROMPT, Terminal
-from tests.systemd.helpers.users import User, lingering, sharing
+from tests.systemd.helpers.users import User, sharing
 from tests.systemd.helpers.waiting import wait_until
 
 pytest_plugins = ["tests.systemd.helpers.fixtures"]
@@ -23,16 +23,6 @@ pytestmark = pytest.mark.systemd
 
 # What others cannot open, they cannot ring or read.
 SECRETIVE = ("sh", "-c", 'umask 077; exec "$@"', "sh")
-
-
-@pytest.fixture(scope="module")
-def alice() -> Iterator[User]:
-    yield from lingering("alice")
-
-
-@pytest.fixture(scope="module")
-def bob() -> Iterator[User]:
-    yield from lingering("bob")
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.systemd.helpers.jobs import Slicer
+from tests.systemd.helpers.users import User, lingering
 
 
 @pytest.fixture
@@ -35,3 +36,14 @@ def public_slicer(slicer: Slicer) -> Iterator[Slicer]:
     yield slicer
     slicer.directory = inner
     shutil.rmtree(root)
+
+
+@pytest.fixture(scope="module")
+def alice() -> Iterator[User]:
+    """With a manager of her own, as bob has."""
+    yield from lingering("alice")
+
+
+@pytest.fixture(scope="module")
+def bob() -> Iterator[User]:
+    yield from lingering("bob")

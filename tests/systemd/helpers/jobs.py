@@ -21,6 +21,13 @@ SYSTEM_LEDGER = "/run/slicer"
 SYSTEM_HISTORY = "/var/lib/slicer/history.db"
 
 
+def configured(directory: Path, text: str) -> dict[str, str]:
+    """What makes slicer read a configuration."""
+    path = directory / "config.toml"
+    path.write_text(text)
+    return {"SLICER_CONFIG": str(path)}
+
+
 @dataclass(frozen=True)
 class Done:
     """How a ``slicer run`` ended. ``code`` is minus the signal that ended slicer itself."""
