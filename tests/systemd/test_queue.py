@@ -302,6 +302,32 @@ def test_with_its_starter_killed_the_job_runs_once(slicer: Slicer, queues: Queue
 
 
 @pytest.mark.core
+def test_a_new_starter_starts_jobs_after_the_queue_had_to_speak_with_systemd(
+    slicer: Slicer, queues: Queues
+) -> None:  # E7, E13
+    slicer.dirty = True
+    queues.write("[vram=1G] sleep 1000")
+    first = queues.start(*SIM)
+    first.told("started", 1)
+    inside = cgroup_of(queues.scope(1), ("systemctl",))
+    first.crash()
+    queue = queues.start(*SIM, "--watch")
+    queue.told("adopted", 1)
+    keeper = next(
+        pid for pid in processes.in_cgroup(inside) if processes.read(pid, "comm") == b"slicer-keeper\n"
+    )
+    os.kill(keeper, signal.SIGKILL)  # and so the queue has systemd end the job
+    queue.told("lost", 1)
+    for starter in processes.children(queue.pid):
+        os.kill(starter, signal.SIGKILL)
+    queues.write("[vram=1G] sleep 1000", "[vram=1G] echo second")
+    assert queue.told("finished", 2)["job"]["status"] == "ok"
+    queue.kill(signal.SIGTERM)
+    queue.end()
+    assert queue.stderr == ""
+
+
+@pytest.mark.core
 @pytest.mark.parametrize("point", STARTER)
 def test_killed_while_its_starter_starts_a_job_that_job_runs_once(
     slicer: Slicer, queues: Queues, point: str

@@ -221,9 +221,15 @@ class SystemdBackend:
         self.close()
 
     def request_end(self, job: str, unit: str) -> None:
-        """Have a scope stopped, without waiting for it. Raises BackendError."""
+        """Have a scope stopped, without waiting for it. Raises BackendError.
+
+        No connection is kept: whom the queue forks later would take it for its own.
+        """
         self.prepare()
-        self._ask_to_stop(unit)
+        try:
+            self._ask_to_stop(unit)
+        finally:
+            self.close()
 
     def members(self, cgroup_name: str, besides: int) -> Callable[[], list[int]]:
         directory, own = cgroup.path_of(cgroup_name), os.getpid()
