@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -170,8 +172,16 @@ class QueueBox:
         return queue
 
     def asleep(self, queue: Running) -> None:
-        """Wait until the queue has nothing to do but to wait."""
-        until(lambda: sleeps_in_poll(queue.pid), f"the queue sleeps\n{queue.out}")
+        """Wait until the queue has nothing to do but to wait, and does not look all the time, either."""
+
+        def look() -> bool:
+            for _ in range(20):
+                if not sleeps_in_poll(queue.pid):
+                    return False
+                time.sleep(0.002)
+            return True
+
+        until(look, f"the queue sleeps\n{queue.out}")
 
     # -- what happened -----------------------------------------------------------------------------------
 
@@ -223,6 +233,15 @@ class QueueBox:
             pid = int(stat[stat.rindex(")") + 2 :].split()[1])
             assert pid > 1, f"{name} has no keeper"
         return pid
+
+    def named(self, comm: str) -> list[int]:
+        """The processes that are called so: "slicer-keeper", "slicer-starter"."""
+        found = []
+        for pid in self.box.processes():
+            with contextlib.suppress(OSError):
+                if Path(f"/proc/{pid}/comm").read_text() == f"{comm}\n":
+                    found.append(pid)
+        return found
 
     def snapshot(self) -> Snapshot:
         """The simulated machine's ledger as slicer sees it; cleans up after dead owners."""

@@ -7,7 +7,6 @@ import random
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -160,9 +159,7 @@ def test_the_starter_killed_beside_a_job_that_runs(queues: QueueBox) -> None:
     queues.write("[vram=2G] hold a 3")
     queue = queues.start("--watch")
     queues.started("a")
-    (starter,) = [
-        pid for pid in queues.box.processes() if Path(f"/proc/{pid}/comm").read_text() == "slicer-starter\n"
-    ]
+    (starter,) = queues.named("slicer-starter")
     kill_9(starter)
     queues.append("[vram=2G] job b")
     queues.ended("b")
@@ -171,6 +168,42 @@ def test_the_starter_killed_beside_a_job_that_runs(queues: QueueBox) -> None:
     assert queues.statuses() == {"hold a 3": ("failed", 3), "job b": ("ok", 0)}
     queue.send(signal.SIGTERM)
     assert queue.wait() == 3
+    queues.assert_clean()
+
+
+# E13: and what needs nothing is made ready before its turn; killed then, it is made ready again
+def test_a_keeper_killed_before_its_turn(queues: QueueBox) -> None:
+    queues.write("[profile=light] hold a 3", "[profile=light] job b")
+    queue = queues.start("-j", "1")
+    queues.started("a")
+    first = queues.keeper("a")
+
+    def ahead() -> list[int]:
+        return [pid for pid in queues.named("slicer-keeper") if pid != first]
+
+    (keeper,) = until(ahead, "b is made ready")
+    queues.asleep(queue)
+    kill_9(keeper)
+    queue.event("requeued")
+    until(lambda: ahead() not in ([], [keeper]), "b is made ready again")
+    queues.asleep(queue)
+    queues.let("a")
+    assert queue.wait() == 3
+    assert queues.statuses() == {"hold a 3": ("failed", 3), "job b": ("ok", 0)}
+    assert queues.starts() == {"a": 1, "b": 1}
+    queues.assert_clean()
+
+
+# E13: one whose starting fails again and again is given up, also while nothing else happens
+def test_a_job_that_cannot_be_started(queues: QueueBox) -> None:
+    queues.write("[vram=2G] job a")
+    queue = queues.start(env=queues.faults("starter-asked"))
+    for _ in range(3):
+        (starter,) = until(queues.stopped, f"it is asked\n{queue.out}")
+        kill_9(starter)
+    assert queue.wait() == 125, queue.out
+    assert queues.statuses() == {"job a": ("infeasible", 125)}
+    assert queues.starts() == {}
     queues.assert_clean()
 
 

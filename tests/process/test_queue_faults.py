@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.harness import Box, gone, until
+from tests.process.harness import Box, gone, kill_9, until
 from tests.process.queue_box import QueueBox
 
 
@@ -169,6 +169,39 @@ def test_killed_while_the_disk_is_full(queues: QueueBox, disk: SmallDisk) -> Non
     assert last.wait() == 29, last.err
     assert queues.statuses() == {f"job {n} 0 {n}": ("failed" if int(n) else "ok", int(n)) for n in NUMBERS}
     assert set(queues.starts().values()) == {1}
+    disk.leave()
+
+
+# E7: a keeper that gets ready, or is killed, just then is no reason to look all the time
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_keeper_gets_ready_while_the_disk_is_full(
+    queues: QueueBox, disk: SmallDisk, is_killed: bool
+) -> None:
+    queues.write("[vram=1G] hold a 3")
+    queue = queues.start(env=queues.faults())
+    queues.started("a")
+    queues.arm("starter-answering")
+    queues.append("[vram=1G] job b 0 4")
+    until(queues.stopped, "the keeper is there, and the queue has not been told")
+    disk.fill()
+    long = f": {'x' * 5000}"
+    queues.append(f"[cancel] {long}")  # more to write than fits what is left of the journal's last block
+    queue.event("stalled")
+    queues.go_on()
+    until(lambda: not queues.stopped(), "it is told")
+    queues.asleep(queue)
+    if is_killed:
+        kill_9(*{*queues.named("slicer-keeper")} - {queues.keeper("a")})
+        queues.asleep(queue)
+    queues.let("a")
+    queues.ended("a")
+    queues.asleep(queue)
+    disk.empty()
+    assert queue.wait() == 4
+    assert queues.statuses() == {
+        "hold a 3": ("failed", 3), "job b 0 4": ("failed", 4), long: ("cancelled", 0),
+    }  # fmt: skip
+    assert queues.starts() == {"a": 1, "b": 1}
     disk.leave()
 
 

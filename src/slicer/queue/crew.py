@@ -188,7 +188,10 @@ class Crew:
 
     def descriptors(self) -> list[int]:
         """What becomes readable when there is news of any of them."""
-        found = self._starters.descriptors() if self._starting else []
+        # Their answers are asked for when commands may begin, which waits for the register: watched all the
+        # while, they would wake us again and again.
+        hears_starters = self._starting and self._register.is_saved
+        found = self._starters.descriptors() if hears_starters else []
         for flight in self._flying.values():
             found += [flight.pidfd] if flight.was_bereaved else [flight.pidfd, flight.reports]
         found += [flight.pidfd for flight in self._landing.values()]
@@ -203,7 +206,7 @@ class Crew:
 
     def service(self, ready: Collection[int], say: Callable[[str], None]) -> list[Landing]:
         """Take the news; the attempts that are over."""
-        found = []
+        found = list(self._killed_early(ready))
         for job_id, flight in list(self._flying.items()):
             if flight.pidfd in ready or flight.reports in ready:
                 landing = self._hear(job_id, flight)
@@ -219,6 +222,13 @@ class Crew:
                 flight.land()
         return found + list(self._service_adopted(ready))
 
+    def _killed_early(self, ready: Collection[int]) -> Iterator[Landing]:
+        """Those whose keepers were killed before it was their turn."""
+        for job_id, (flight, _) in list(self._starting.items()):
+            if flight.pidfd in ready:
+                del self._starting[job_id]
+                yield _unbegun(flight, job_id)
+
     def _hear(self, job_id: str, flight: Flight) -> Landing | None:
         if not flight.was_bereaved:
             flight.listen()
@@ -228,10 +238,7 @@ class Crew:
             if not flight.was_bereaved and self._attempt(job_id) is None:
                 del self._flying[job_id]
                 self._monitor.forget(job_id)
-                flight.call_off()
-                return Landing(
-                    flight.key, job_id, "unbegun", why="its keeper was ended before it could begin"
-                )
+                return _unbegun(flight, job_id)
             if not flight.was_bereaved:
                 flight.mourn()
                 return None
@@ -361,6 +368,11 @@ class Crew:
 def _is_unbound(lease: Lease) -> bool:
     """Whether the ledger does not limit jobs of its kind, for they need nothing."""
     return not lease.gpus and not lease.cpu_slots
+
+
+def _unbegun(flight: Flight, job_id: str) -> Landing:
+    flight.call_off()
+    return Landing(flight.key, job_id, "unbegun", why="its keeper was ended before it could begin")
 
 
 class _Followed:

@@ -124,7 +124,9 @@ class Register:
 
     def left_s(self) -> float | None:
         """After how many seconds to :meth:`save` again; None: nothing waits."""
-        return max(0.0, self._again_at - time.monotonic()) if self.problem else None
+        if self.problem:
+            return max(0.0, self._again_at - time.monotonic())
+        return None if self.is_saved else 0.0
 
     def restore(self) -> bool:
         """Make the log directory and the journal again where somebody removed them. Raises StateError."""
