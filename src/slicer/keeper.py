@@ -22,7 +22,7 @@ from slicer.signals import STOP, signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Protocol
 
     from slicer.model import Reason
@@ -55,6 +55,9 @@ _WAKING = frozenset({signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHU
 _AGAIN_S = 0.1
 _CROWDED_MS = 500.0
 _LONGEST_POLL_MS = 86_400_000.0  # poll(2) counts milliseconds in an int
+
+# What came before the command was there is for the command, whoever it was sent to.
+_ASKING = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGTSTP})
 
 # A signal that reached the whole process group reached the command too: do not forward it once more.
 _SAME_SIGNAL_S = 1.0
@@ -97,6 +100,7 @@ class Keeper:
         self._direct: dict[int, float] = {}  # when a signal last came from somebody else than the outer half
         self._reason: Reason | None = None  # set once something else than the command decides its end
         self._status: int | None = None
+        self._is_stopped = False  # the command, by Ctrl-Z
         self._kill_at: float | None = None
         self._is_helpless = False  # what is left belongs to others
         self._look_at = time.monotonic() + (watchdog.interval_s if watchdog else 0.0)  # when it is due
@@ -111,12 +115,17 @@ class Keeper:
         """
         self._scope_began = began
         self._began = time.monotonic()
+        unmet = list(_pending())
         exec_errno = self._spawn()
         proc.survive_group_kill()
         if exec_errno:
             return Report(1, 0, exec_errno, "exited", 0.0, 0), self._usage()
         for signo in early:
             self._forward(signo)
+        for info in unmet:
+            self._handle(info)
+            if info.si_signo in _ASKING and info.si_pid != self._task.supervisor:
+                self._send(self._pid, info.si_signo)
         self._tell_outer(signal.SIGCHLD)  # who is next in the queue may be woken now
         faults.point("keeper-spawned")
         while self._status is None:
@@ -124,7 +133,7 @@ class Keeper:
             self._meet_deadlines()
         faults.point("keeper-reaped")
         # systemd may have signalled the command a moment before us: what stopped it is still to be read.
-        while (info := signal.sigtimedwait(_WATCHED, 0)) is not None:
+        for info in _pending():
             self._handle(info)
         leftovers = self._end_leftovers()
         if self._output is not None:
@@ -208,6 +217,9 @@ class Keeper:
                 self._kill()
 
     def _forward(self, signo: int) -> None:
+        if signo == signal.SIGCONT:
+            self._continue()
+            return
         if time.monotonic() - self._direct.get(signo, -_SAME_SIGNAL_S) < _SAME_SIGNAL_S:
             return  # it went to the whole group, the command included
         self._reap()  # a command that has just ended would swallow it
@@ -215,6 +227,16 @@ class Keeper:
             self._send(self._pid, signo)
         else:
             self._signal_all(signo)
+
+    def _continue(self) -> None:
+        """The outer half was continued, perhaps it alone; ``fg`` continues the command as well.
+
+        To continue a command that runs would undo a Ctrl-Z that is on its way; and where the outer half is
+        stopped again, its word is older than that.
+        """
+        self._reap()
+        if self._is_stopped and not proc.stops(self._task.supervisor):
+            self._send(self._pid, signal.SIGCONT)
 
     def _on_direct(self, signo: int, sender: int) -> None:
         now = time.monotonic()
@@ -277,9 +299,11 @@ class Keeper:
             if change is None:
                 return
             if change.si_code in (os.CLD_STOPPED, os.CLD_CONTINUED):
-                os.waitid(os.P_PID, change.si_pid, os.WSTOPPED | os.WCONTINUED | os.WNOHANG)
-                if change.si_pid == self._pid:
-                    self._follow_job_control(change.si_code == os.CLD_STOPPED)
+                # What is taken may be another change than what was seen.
+                change = os.waitid(os.P_PID, change.si_pid, os.WSTOPPED | os.WCONTINUED | os.WNOHANG)
+                if change is not None and change.si_pid == self._pid:
+                    self._is_stopped = change.si_code == os.CLD_STOPPED
+                    self._follow_job_control()
                 continue
             _, status, used = os.wait4(change.si_pid, 0)
             if change.si_pid == self._pid:
@@ -287,10 +311,10 @@ class Keeper:
                 self._cpu = (used.ru_utime, used.ru_stime, used.ru_maxrss)
                 self._ended = time.monotonic()
 
-    def _follow_job_control(self, stopped: bool) -> None:
+    def _follow_job_control(self) -> None:
         """The shell watches the outer half: it must stop and continue as the command does (vim, less)."""
         if proc.has_terminal():
-            self._tell_outer(signal.SIGSTOP if stopped else signal.SIGCONT)
+            self._tell_outer(signal.SIGSTOP if self._is_stopped else signal.SIGCONT)
 
     def _tell_outer(self, signo: int) -> None:
         """Signal the outer half, if it is alive."""
@@ -368,6 +392,12 @@ class Keeper:
         if self._reason is not None:
             return self._reason
         return "signal" if self._status is not None and os.WIFSIGNALED(self._status) else "exited"
+
+
+def _pending() -> Iterator[signal.struct_siginfo]:
+    """The signals that have come already."""
+    while (info := signal.sigtimedwait(_WATCHED, 0)) is not None:
+        yield info
 
 
 class _Wakeup:

@@ -6,6 +6,8 @@ import os
 import sys
 import time
 
+from slicer.signals import signal
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -58,6 +60,21 @@ def is_stopped(pid: int, started: int) -> bool:
     """Whether the process of this pid and start time is stopped (Ctrl-Z), and so does nothing."""
     fields = _stat(pid)
     return bool(fields) and fields[0] in "Tt" and int(fields[19]) == started
+
+
+def stops(pid: int) -> bool:
+    """Whether the process is stopped, or has been sent SIGSTOP and is about to be."""
+    # In this order: what is not pending any more has acted by the second look.
+    return _is_pending(pid, signal.SIGSTOP) or _stat(pid)[:1] == ["T"]
+
+
+def _is_pending(pid: int, signo: int) -> bool:
+    try:
+        status = read_text(f"/proc/{pid}/status")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    mask = int(status.partition("\nShdPnd:")[2].split(maxsplit=1)[0], 16)
+    return bool(mask >> (signo - 1) & 1)
 
 
 def parent(pid: int) -> int:

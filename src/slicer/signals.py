@@ -5,6 +5,7 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
+    from collections.abc import Collection
 else:
     import _signal as signal
 
@@ -13,6 +14,13 @@ STOP = signal.SIGRTMIN + 3
 
 # What ends a program that has nothing to say about it; held back where half a step must not be left.
 INTERRUPTS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
+
+# What the terminal sends, and to all of its foreground process group: to the command as well.
+_FROM_TERMINAL = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGWINCH})
+_SI_KERNEL = 0x80  # si_code
+
+# Each undoes the other: of the two, a process that has both blocked has only the later one pending.
+_UNDONE_BY: dict[int, int] = {signal.SIGCONT: signal.SIGTSTP, signal.SIGTSTP: signal.SIGCONT}
 
 _before: frozenset[int] | None = None  # the mask from before the first hold_back()
 
@@ -36,4 +44,15 @@ def let_go() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, _before)
 
 
-__all__ = ["INTERRUPTS", "STOP", "hold_back", "let_go", "signal"]
+def is_for_keeper(signo: int, code: int, sender: int, keeper: int, pending: Collection[int]) -> bool:
+    """Whether the outer half has to pass a signal on to the keeper.
+
+    ``code`` and ``sender`` are the signal's si_code and si_pid, ``pending`` what came after it. Passed on
+    late, Ctrl-Z would stop a command that ``fg`` has continued, or ``fg`` continue one that is stopped again.
+    """
+    if sender == keeper or (code == _SI_KERNEL and signo in _FROM_TERMINAL):
+        return False
+    return _UNDONE_BY.get(signo) not in pending
+
+
+__all__ = ["INTERRUPTS", "STOP", "hold_back", "is_for_keeper", "let_go", "signal"]

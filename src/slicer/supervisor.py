@@ -20,7 +20,7 @@ from slicer.inner_half import ORDER_END, QUIT, RECORDED, STARTING, InnerHalf
 from slicer.job import Started, tell
 from slicer.ledger import HeldLease
 from slicer.record import replace
-from slicer.signals import STOP, signal
+from slicer.signals import STOP, is_for_keeper, signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -237,7 +237,8 @@ class Supervisor:
         while True:
             info = self._next_signal()
             if info.si_signo != signal.SIGCHLD:
-                if info.si_pid != keeper:
+                later = signal.sigpending()
+                if is_for_keeper(info.si_signo, info.si_code, info.si_pid, keeper, later):
                     os.kill(keeper, info.si_signo)
                 continue
             self._held.catch_up()

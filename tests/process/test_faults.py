@@ -154,6 +154,19 @@ def test_the_keeper_finishes_alone_from_wherever_the_outer_half_died(box: Box, p
     check_aftermath(box, following, (1,))
 
 
+# A9: what comes when the command is about to begin, to the whole group (Ctrl-C) or from systemd, is for it
+@pytest.mark.parametrize("signo", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+@pytest.mark.parametrize("whom", ["group", "keeper"])
+def test_a_signal_just_before_the_command(box: Box, whom: str, signo: int) -> None:
+    env = {"SLICER_FAULTS": f"{box.state}:keeper-ordered"}
+    process = box.start("-p", "heavy", "-q", "--", "sleep", "60", env=env, start_new_session=True)
+    (keeper,) = until(lambda: stopped(box), "the keeper has its order")
+    os.kill(-process.pid if whom == "group" else keeper, signo)
+    go_on(box)
+    assert process.wait(20) in (128 + signo, -signo)  # Ctrl-C ends slicer itself, too
+    box.assert_clean()
+
+
 # A waiter on its way into the queue, and on its way out of it.
 ARRIVING = [
     "ledger-judged", "ledger-created", "ledger-locked", "ledger-half-written", "ledger-written",

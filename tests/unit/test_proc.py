@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -110,3 +111,19 @@ def test_the_end_of_a_process_is_seen_by_a_descriptor_of_any_number() -> (
             os.close(low)
             os.close(high)
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_who_stops_is_known() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            assert not proc.stops(process.pid)
+            process.send_signal(signal.SIGSTOP)
+            assert proc.stops(process.pid)  # at once: it is on its way at the least
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+            assert proc.stops(process.pid)
+            process.send_signal(signal.SIGCONT)
+            os.waitid(os.P_PID, process.pid, os.WCONTINUED)
+            assert not proc.stops(process.pid)
+        finally:
+            process.kill()
+    assert not proc.stops(process.pid)

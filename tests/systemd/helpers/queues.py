@@ -111,8 +111,10 @@ class Queues:
         return f"slicer-{self.job_id(no, attempt)}.scope"
 
     def log(self, no: int, attempt: int = 1) -> str:
+        """What the attempt printed; "" before its keeper has made the file."""
         name = f"job{no:04d}.log" if attempt == 1 else f"job{no:04d}.{attempt}.log"
-        return (self.log_dir / name).read_text(errors="replace")
+        path = self.log_dir / name
+        return path.read_text(errors="replace") if path.exists() else ""
 
     def exit_codes(self) -> dict[int, int]:
         """Of the jobs that have ended, by their numbers; each has ended once."""
