@@ -31,6 +31,12 @@ KILL_GRACE_S = 60.0
 _MOUNT_DRIVE = (
     "mount -o ro LABEL=slicer-src /mnt; mount --bind /mnt/source /src; mount --bind /mnt/wheel /wheel"
 )
+_ACCELERATOR = {
+    "kvm": ("-accel", "kvm", "-cpu", "host"),
+    # One thread for all CPUs: emulated side by side, one may run what the kernel, which patches its own code
+    # (a first cpuset, for one), has already taken back: a panic now and then.
+    "tcg": ("-accel", "tcg,thread=single", "-cpu", "max"),
+}
 _MASKED = ("serial-getty@ttyS0.service", "getty@tty1.service", "e2scrub_reap.service", "sysstat.service")
 
 
@@ -148,7 +154,7 @@ class QemuMachine:
             "-net",
             "none",
         ]
-        words += ["-machine", f"q35,accel={accelerator}", "-cpu", "host" if accelerator == "kvm" else "max"]
+        words += ["-machine", "q35", *_ACCELERATOR[accelerator]]
         words += ["-smp", str(CPUS), "-m", str(MEMORY_MIB)]
         words += ["-kernel", str(source.kernel), "-initrd", str(source.initrd), "-append", kernel]
         words += [word for drive in drives for word in ("-drive", drive)]
