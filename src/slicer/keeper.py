@@ -18,7 +18,7 @@ from slicer.model import Usage
 from slicer.proc import start_time
 from slicer.record import record
 from slicer.report import Report
-from slicer.signals import STOP, signal
+from slicer.signals import STOP, signal, timed_wait
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ class Keeper:
         return max(0.0, min(at) - time.monotonic()) if at else None
 
     def _take_signal(self, timeout_s: float | None) -> None:
-        info = signal.sigwaitinfo(_WATCHED) if timeout_s is None else signal.sigtimedwait(_WATCHED, timeout_s)
+        info = signal.sigwaitinfo(_WATCHED) if timeout_s is None else timed_wait(_WATCHED, timeout_s)
         if info is not None:
             self._handle(info)
 

@@ -6,6 +6,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
     from collections.abc import Collection
+    from typing import Any
 else:
     import _signal as signal
 
@@ -44,6 +45,15 @@ def let_go() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, _before)
 
 
+def timed_wait(signals: frozenset[int], timeout_s: float) -> Any:
+    """``signal.sigtimedwait``: what came, or None when the time is over.
+
+    Where it is over while the process is stopped (SIGSTOP), CPython returns what lies on its stack.
+    """
+    info = signal.sigtimedwait(signals, timeout_s)
+    return info if info is not None and info.si_signo in signals else None
+
+
 def is_for_keeper(signo: int, code: int, sender: int, keeper: int, pending: Collection[int]) -> bool:
     """Whether the outer half has to pass a signal on to the keeper.
 
@@ -55,4 +65,4 @@ def is_for_keeper(signo: int, code: int, sender: int, keeper: int, pending: Coll
     return _UNDONE_BY.get(signo) not in pending
 
 
-__all__ = ["INTERRUPTS", "STOP", "hold_back", "is_for_keeper", "let_go", "signal"]
+__all__ = ["INTERRUPTS", "STOP", "hold_back", "is_for_keeper", "let_go", "signal", "timed_wait"]

@@ -20,7 +20,7 @@ from slicer.inner_half import ORDER_END, QUIT, RECORDED, STARTING, InnerHalf
 from slicer.job import Started, tell
 from slicer.ledger import HeldLease
 from slicer.record import replace
-from slicer.signals import STOP, is_for_keeper, signal
+from slicer.signals import STOP, is_for_keeper, signal, timed_wait
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -257,12 +257,12 @@ class Supervisor:
         """Sleep until a signal comes, but for looks at the GPUs of a job that has any."""
         watch = self._watch
         while watch is not None and (left_s := watch.left_s()) is not None:
-            info = signal.sigtimedwait(_BLOCKED, left_s)
+            info = timed_wait(_BLOCKED, left_s)
             if info is not None:
                 return info
             watch.sample()
         if self._held.put_off_long:
-            info = signal.sigtimedwait(_BLOCKED, _QUIET_S)
+            info = timed_wait(_BLOCKED, _QUIET_S)
             if info is not None:
                 return info
             self._held.clean_up()

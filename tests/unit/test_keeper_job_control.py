@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from slicer import keeper as keepers
-from slicer import proc
+from slicer import proc, signals
 from slicer.keeper import Keeper, Task
-from slicer.signals import is_for_keeper
+from slicer.signals import is_for_keeper, timed_wait
 
 OUTER, COMMAND, KEEPER, SHELL, KERNEL = 10, 20, 30, 40, 0
 BY_TERMINAL, BY_KILL = 0x80, 0
@@ -126,3 +126,10 @@ def test_a_word_from_before_the_stop_does_not_undo_it(made: Made) -> None:
     made.sent.clear()
     made.outer_passes_on(signal.SIGCONT)
     assert made.sent == []
+
+
+# CPython's, when its process was stopped until after the time was over: signal 0, or any number
+@pytest.mark.parametrize("signo", [0, -1, 2**31 - 1, signal.SIGUSR1])
+def test_what_is_no_signal_that_was_waited_for_is_none(monkeypatch: pytest.MonkeyPatch, signo: int) -> None:
+    monkeypatch.setattr(signals.signal, "sigtimedwait", lambda *_: SimpleNamespace(si_signo=signo))
+    assert timed_wait(frozenset({signal.SIGTERM}), 1.0) is None
