@@ -140,8 +140,6 @@ def has_ended(pidfd: int) -> bool:
 
 def be_child(duty: Callable[[], None]) -> NoReturn:
     """Do that in a forked child, with all signals held back, and exit. Never returns and never raises."""
-    from slicer.signals import signal
-
     code = 1
     try:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
