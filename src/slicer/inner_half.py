@@ -51,6 +51,7 @@ class InnerHalf:
         self._down_read = down_read
         self._early: list[int] = []  # signals for the command that came before it
         self._forwarder = outer  # whose signals are for the command
+        self._is_bereaved = False  # the outer half died before there was a command
 
     def run(self, descriptors: tuple[int, ...]) -> None:
         """From the fork to the end of the scope; ``descriptors`` hold the ticket or the lease."""
@@ -65,6 +66,8 @@ class InnerHalf:
         faults.point("keeper-forked")
         order = self._wait_for_order()
         if not order:
+            if self._is_bereaved:
+                self._book.bury(job.id, descriptors)
             return
         faults.point("keeper-ordered")
         head, _, tail = order.partition(END)
@@ -112,7 +115,9 @@ class InnerHalf:
         """Stopped here until the scope stands and the lease is there; empty when there will be none, or the
         outer half is dead.
         """
-        if os.read(self._down_read, 1) != STARTING:
+        word = os.read(self._down_read, 1)
+        if word != STARTING:
+            self._is_bereaved = not word
             return b""
         # A signal for news on the pipe, so that one call waits for both: somebody else's SIGTERM is systemd
         # stopping the scope of a job that still waits.
@@ -130,6 +135,7 @@ class InnerHalf:
                     self._early.append(info.si_signo)  # meant for the command: the order is there
                 continue
             if not more:
+                self._is_bereaved = True
                 self._await_scope()
                 return b""
             order += more

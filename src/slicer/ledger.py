@@ -223,6 +223,18 @@ class Ledger(LedgerFiles):
         with self.locked():
             return self.judge(request, view).answer(request)
 
+    def bury(self, job: str, descriptors: tuple[int, ...]) -> None:
+        """Take a dead process's job, which never began, off the ledger: perhaps nobody else comes by.
+
+        ``descriptors`` are ours of its ticket or its lease.
+        """
+        with self.locked():
+            entries.remove(self.lease_path(job))
+            for fd in descriptors:
+                os.close(fd)
+            self.tidy()
+        self.nudge()
+
     # -- under the lock ----------------------------------------------------------------------------------
 
     def attempt(self, request: Request, view: View) -> Judgement:

@@ -232,8 +232,7 @@ def test_the_first_in_line_killed_with_its_keeper_ready(
         until(lambda: stopped(box), f"somebody comes to {point}")
     else:
         process = waiter(box, "it")
-        until(lambda: children(process.pid), "its keeper is ready")
-        until(lambda: sleeps_in_poll(process.pid), "it waits")
+        keeper_of(process)
         arm(box, point)
     following = start_next(box)
     gate.open()
@@ -250,6 +249,13 @@ def test_the_first_in_line_killed_with_its_keeper_ready(
 
 def children(pid: int) -> list[int]:
     return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
+def keeper_of(waiting: subprocess.Popen[bytes]) -> int:
+    """The keeper that the first in the queue has ready."""
+    (pid,) = until(lambda: children(waiting.pid), "its keeper is ready")
+    until(lambda: sleeps_in_poll(waiting.pid), "it waits")
+    return pid
 
 
 def arm(box: Box, *points: str) -> None:
@@ -308,9 +314,39 @@ def test_any_of_a_queue_killed_while_asleep(box: Box, gate: Gate, dead: tuple[st
 # A2, X4: nobody comes after the last in the queue, who would bury it
 def test_the_last_in_the_queue_killed_leaves_nothing(box: Box, gate: Gate) -> None:
     job = box.hold(gate)
-    kill_9(waiter(box, "last").pid)
+    last = waiter(box, "last")
+    keeper = keeper_of(last)
+    kill_9(last.pid, keeper)
     gate.open()
     assert job.process.wait(20) == 0
+    until(lambda: box.state_files() == ["lock", "version"], "the directory is clean")
+
+
+# A2, X4: nor after a keeper that takes its time
+def test_the_last_in_the_queue_killed_leaves_nothing_though_its_keeper_ends_late(
+    box: Box, gate: Gate
+) -> None:
+    job = box.hold(gate)
+    last = waiter(box, "last")
+    keeper = keeper_of(last)
+    kill(keeper, signal.SIGSTOP)
+    kill_9(last.pid)
+    gate.open()
+    assert job.process.wait(20) == 0
+    kill(keeper, signal.SIGCONT)
+    until(lambda: box.state_files() == ["lock", "version"], "the directory is clean")
+
+
+# A2, X4: it has its lease, and its keeper no order so far
+def test_killed_between_lease_and_command_leaves_nothing(box: Box, gate: Gate) -> None:
+    job = box.hold(gate)
+    last = waiter(box, "last")
+    keeper_of(last)
+    arm(box, "launch-acquired")
+    gate.open()
+    assert job.process.wait(20) == 0
+    until(lambda: last.pid in stopped(box), "it comes to launch-acquired")
+    kill_9(last.pid)
     until(lambda: box.state_files() == ["lock", "version"], "the directory is clean")
 
 
