@@ -183,8 +183,9 @@ class Keeper:
         at = [self._kill_at] if self._kill_at is not None else []
         if self._watchdog is not None:
             at.append(self._look_at)
-        if not self._task.scope and self._task.timeout_s is not None and self._reason is None:
-            at.append(self._began + self._task.timeout_s)
+        limit_s = self._task.timeout_s
+        if not self._task.scope and limit_s is not None and self._reason is None and not self._is_done:
+            at.append(self._began + limit_s)
         return max(0.0, min(at) - time.monotonic()) if at else None
 
     def _take_signal(self, timeout_s: float | None) -> None:
@@ -252,7 +253,16 @@ class Keeper:
     def _is_overdue(self, since: float) -> bool:
         return self._task.timeout_s is not None and time.monotonic() - since >= self._task.timeout_s
 
+    @property
+    def _is_done(self) -> bool:
+        """Whether the command has ended, and what it left behind is not waited for."""
+        return self._status is not None and not self._task.linger
+
     def _stop(self, reason: Reason) -> None:
+        """End the job, unless it has ended by itself a moment before."""
+        self._reap()
+        if self._status is not None and (not self._task.linger or not self._others()):
+            return
         if self._reason is None:
             self._reason = reason
         self._signal_all(signal.SIGTERM)

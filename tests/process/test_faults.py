@@ -20,6 +20,7 @@ from tests.process.harness import (
     SRC,
     Box,
     Gate,
+    children,
     gone,
     kill,
     kill_9,
@@ -245,10 +246,6 @@ def test_the_first_in_line_killed_with_its_keeper_ready(
     ran = "start it " in "\n".join(box.lines())
     maybe = (ran and victims == "outer keeper") or (not ran and victims == "keeper")
     check_aftermath(box, following, (0, 1) if maybe else (1,) if ran else (0,))
-
-
-def children(pid: int) -> list[int]:
-    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
 
 
 def keeper_of(waiting: subprocess.Popen[bytes]) -> int:

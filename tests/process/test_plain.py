@@ -7,12 +7,13 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 
 from slicer import backend
 from slicer.signals import STOP
-from tests.process.harness import Box, Gate, gone, kill, until
+from tests.process.harness import Box, Gate, children, gone, kill, until
 
 MIB = 2**20
 PYTHON = (sys.executable, "-I", "-S", "-c")
@@ -220,6 +221,24 @@ def test_the_stop_signal_stops_a_job_without_its_outer_half(box: Box, gate: Gate
     kill(job.keeper, STOP)
     until(lambda: not box.processes(), "it ends")
     assert box.outcomes()[0].reason == "stopped"
+    box.assert_clean()
+
+
+# X3: what comes after the command's end has not ended it
+@pytest.mark.parametrize("late", ["stop", "time limit"])
+def test_a_job_that_ended_before_it_was_stopped_has_ended_by_itself(box: Box, gate: Gate, late: str) -> None:
+    began = time.monotonic()
+    job = box.hold(gate, "--timeout", "2s")
+    kill(job.keeper, signal.SIGSTOP)
+    gate.open()
+    until(lambda: all(map(gone, children(job.keeper))), "the command ends")
+    if late == "stop":
+        kill(job.keeper, STOP)
+    else:
+        until(lambda: time.monotonic() > began + 4, "its time is over")
+    kill(job.keeper, signal.SIGCONT)
+    assert job.process.wait(10) == 0
+    assert box.outcomes()[0].reason == "exited"
     box.assert_clean()
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.process.harness import SLICER, Box, gone, state_of, until
+from tests.process.harness import SLICER, Box, children, gone, state_of, until
 from tests.process.queue_box import QueueBox
 
 
@@ -75,6 +75,42 @@ def test_twice_ends_the_jobs(queues: QueueBox, signo: int, code: int) -> None:
     again.event("stopping")
     again.send(signal.SIGTERM)
     assert again.wait() == 143
+    queues.assert_clean()
+
+
+# E7: ended by itself a moment before: it is done, and not run again
+def test_twice_when_a_job_has_just_ended(queues: QueueBox) -> None:
+    queues.write("[vram=2G] hold a 3", "job b")
+    queue = queues.start("-j", "1")
+    queues.started("a")
+    keeper = queues.keeper("a")
+    os.kill(keeper, signal.SIGSTOP)
+    queues.let("a")
+    until(lambda: all(map(gone, children(keeper))), "the command ends")
+    for word in ("stopping", "ending"):
+        queue.send(signal.SIGTERM)
+        queue.event(word)
+    os.kill(keeper, signal.SIGCONT)
+    assert queue.wait() == 143
+    assert queues.statuses()["hold a 3"] == ("failed", 3)
+    assert queues.run().wait() == 3
+    assert queues.starts() == {"a": 1, "b": 1}
+    queues.assert_clean()
+
+
+# E12: nor does a signal that comes too late cut short what is left to write, or change the exit code
+def test_a_signal_while_it_leaves(queues: QueueBox) -> None:
+    queues.write("[vram=2G] hold a", "job b")
+    queue = queues.start("-j", "1", env=queues.faults("queue-leaving"))
+    queues.started("a")
+    queue.send(signal.SIGTERM)
+    queue.event("stopping")
+    queues.let("a")
+    until(lambda: queue.pid in queues.stopped(), "the queue leaves")
+    queue.send(signal.SIGINT)
+    queues.go_on()
+    assert queue.wait() == 143
+    assert queue.events("summary")
     queues.assert_clean()
 
 

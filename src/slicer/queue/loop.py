@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from slicer import backend as backends
-from slicer import launch
+from slicer import faults, launch
 from slicer.queue import jobs_file, judging
 from slicer.queue.concluding import Conclusions
 from slicer.queue.crew import Crew
@@ -30,7 +30,7 @@ from slicer.queue.plans import Plans
 from slicer.queue.register import Register
 from slicer.queue.scene import Scene
 from slicer.queue.starting import Starters
-from slicer.queue.wakeup import Wakeup
+from slicer.queue.wakeup import LEAVING, Wakeup
 from slicer.waiting import asleep
 
 if TYPE_CHECKING:
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
 
 
 _USAGE_STEP_MIB = 256  # how much a peak has to grow to be told of
-_LEAVING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Queue:
@@ -139,6 +138,7 @@ class Queue:
 
     def close(self) -> None:
         """Write the last of the journal and the board, and give everything back."""
+        faults.point("queue-leaving")
         self._scene.write_board(force=True)
         self.register.close()
         if self.register.problem:
@@ -239,7 +239,7 @@ class Queue:
 
     def _take_signals(self) -> None:
         for signo in self._wakeup.take():
-            if signo in _LEAVING:
+            if signo in LEAVING:
                 self._leave(signo)
             elif signo == signal.SIGCONT:
                 self._shower.begin()

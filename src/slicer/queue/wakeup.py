@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 
-_TAKEN = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH, signal.SIGCONT)
+LEAVING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_TAKEN = (*LEAVING, signal.SIGWINCH, signal.SIGCONT)
 
 
 class Wakeup:
@@ -35,7 +36,10 @@ class Wakeup:
         return found
 
     def close(self) -> None:
-        """Signals act as they did before."""
+        """Signals act as they did before, but those that ask to leave: the queue does already, and is held
+        up no more, nor does one that comes late change its exit code.
+        """
+        signal.pthread_sigmask(signal.SIG_BLOCK, LEAVING)
         signal.set_wakeup_fd(self._fd_before)
         for signo, handler in self._before.items():
             signal.signal(signo, handler)
