@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 
+_EXECUTES_S = 0.1  # for longer than that, what is executed lies on a disk that hangs
+_AGAIN_S = 0.0005
+
+
 def read_text(path: str, limit: int = 65536) -> str:
     """The start of a small kernel file as text (surrogateescape); raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -90,16 +94,43 @@ def in_lease(variable: str, job: str) -> list[int]:
     """
     prefix, wanted = f"{variable}=".encode(), job.encode()
     found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{name}/environ", "rb") as file:
-                entries = file.read().split(b"\0")
-        except OSError:
-            continue  # gone, or of another user
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        entries = environment(pid).split(b"\0")
         ids = (entry[len(prefix) :].split(b",") for entry in entries if entry.startswith(prefix))
         if any(wanted in found_ids for found_ids in ids):
-            found.append(int(name))
+            found.append(pid)
     return found
+
+
+def environment(pid: int, limit: int = -1) -> bytes:
+    """What a process was started with, up to ``limit`` bytes (-1: all), as /proc has it; empty for one that
+    is gone, or not ours to inspect.
+    """
+    end = 0.0
+    while True:
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                data = file.read(limit)
+        except OSError:
+            return b""
+        now = time.monotonic()
+        end = end or now + _EXECUTES_S
+        if data or now > end or not _has_environment(pid):
+            return data
+        time.sleep(_AGAIN_S)
+
+
+def _has_environment(pid: int) -> bool:
+    """Whether a process that shows no environment has one: within execve(2) none is seen for milliseconds."""
+    try:
+        os.readlink(f"/proc/{pid}/exe")
+    except OSError:
+        return False  # a kernel thread, or it ends: the usual case
+    fields = _stat(pid)
+    if not fields:
+        return False
+    code, begin, end = fields[23], *fields[47:49]  # where they are; the code's is settled last
+    return code == "0" or begin != end
 
 
 def wait_for_end(living: Callable[[], list[int]], deadline_s: float) -> bool:

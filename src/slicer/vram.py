@@ -159,11 +159,7 @@ def _cgroup(pid: int) -> str:
 def _marker(pid: int) -> tuple[str, ...]:
     """The jobs around a process by its environment; none when that is not ours to read."""
     prefix = f"{LEASE_VARIABLE}=".encode()
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            entries = file.read(_MOST_ENVIRON).split(b"\0")
-    except OSError:
-        return ()
+    entries = proc.environment(pid, _MOST_ENVIRON).split(b"\0")
     text = next((entry.removeprefix(prefix) for entry in entries if entry.startswith(prefix)), b"")
     return tuple(filter(None, text.decode("ascii", "replace").split(",")))
 

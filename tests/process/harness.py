@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import pytest
 
 import slicer
-from slicer import history, statefile
+from slicer import history, proc, statefile
 from slicer.ledger import Ledger, Snapshot
 from slicer.model import Lease, Outcome, Ticket
 from slicer.statedir import StateDir
@@ -315,11 +315,7 @@ def command_of(pid: int) -> str:
 
 
 def marked(pid: int, mark: str) -> bool:
-    try:
-        environ = Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return False
-    return f"{MARK}={mark}".encode() in environ.split(b"\0")
+    return f"{MARK}={mark}".encode() in proc.environment(pid).split(b"\0")
 
 
 # The numbers of poll, ppoll and flock, which differ between architectures.

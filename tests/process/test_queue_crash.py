@@ -16,7 +16,7 @@ from tests.process.queue_box import QueueBox, Running
 # Where the queue itself comes by, on the way of one job.
 QUEUE = [
     "queue-saving", "queue-saved", "queue-asked-for-scope", "queue-scope-stands",
-    "queue-letting-go", "queue-let-go",
+    "queue-letting-go", "queue-let-go", "queue-leaving",
 ]  # fmt: skip
 # Where the process comes by that forks the keepers.
 STARTER = ["starter-asked", "starter-forked", "starter-answering"]

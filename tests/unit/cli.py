@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import pytest
 
 import slicer
-from slicer import statefile
+from slicer import proc, statefile
 from slicer.model import Lease, Ticket
 
 SRC = str(Path(slicer.__file__).parents[1])
@@ -123,14 +123,8 @@ class Cli:
     def processes(self) -> list[int]:
         """What lives of this test's jobs, however it was started: its environment tells."""
         mark = f"SLICER_STATE_DIR={self.state}".encode()
-        found = []
-        for name in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                if mark in Path("/proc", name, "environ").read_bytes().split(b"\0"):
-                    found.append(int(name))
-            except OSError:
-                continue  # gone, or another user's
-        return found
+        pids = map(int, filter(str.isdigit, os.listdir("/proc")))
+        return [pid for pid in pids if mark in proc.environment(pid).split(b"\0")]
 
     def end(self) -> None:
         """End what still runs. Fails where something of a job is left that slicer should have ended."""

@@ -81,6 +81,30 @@ def test_the_marker_in_a_processs_environment(value: bytes, job: str, expected: 
     assert process.pid not in proc.in_lease("MARKER", job)
 
 
+# K2: while it executes a program, a process shows no environment at all
+def test_the_environment_of_a_process_that_is_just_being_executed() -> None:
+    for _ in range(30):
+        pid = os.posix_spawnp("sleep", ["sleep", "60"], {"MARKER": "aaa"})
+        try:
+            assert proc.environment(pid) == b"MARKER=aaa\0"
+        finally:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def test_an_empty_environment_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen(["cat"], env={}, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"x")
+        process.stdin.flush()
+        process.stdout.read(1)  # it has executed
+        with monkeypatch.context() as patched:
+            patched.setattr("time.sleep", lambda _: pytest.fail("it waits"))
+            assert proc.environment(process.pid) == b""
+        process.stdin.close()
+
+
 def test_a_zombie_is_in_no_lease() -> None:
     with subprocess.Popen([sys.executable, "-c", ""], env={"MARKER": "zombie"}) as process:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)

@@ -242,9 +242,14 @@ class Child:
 
     def __init__(self, jobs: str) -> None:
         self.process = subprocess.Popen(
-            ["cat"], stdin=subprocess.PIPE, env={**os.environ, LEASE_VARIABLE: jobs}
+            ["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, LEASE_VARIABLE: jobs}
         )
         self.pid = self.process.pid
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(b"x")
+        self.process.stdin.flush()
+        self.process.stdout.read(1)  # it has executed
 
     def end(self) -> None:
         """It has ended, and nothing of it is in /proc."""
