@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 from slicer.backend.systemd import SystemdBackend
 from slicer.errors import BackendError
 from slicer.model import Property, ScopeSpec
-from tests.systemd.helpers import systemctl
+from tests.systemd.helpers import processes, systemctl
 from tests.systemd.helpers.jobs import Done, Slicer
 from tests.systemd.helpers.waiting import wait_until
 
@@ -121,6 +122,31 @@ def test_a_unit_name_that_is_taken_is_refused(sleeper: subprocess.Popen[bytes]) 
     backend.close()
     assert sleeper.wait(10) == -15
     assert not systemctl.scopes()
+
+
+# A2: systemd may never see such a scope become empty
+@pytest.mark.core
+@pytest.mark.parametrize("where", ["outside", "inside", "at the end"])
+def test_a_process_killed_on_its_way_into_its_scope_leaves_none(where: str) -> None:
+    backend = SystemdBackend("system")
+    for number in range(20):
+        unit = f"slicer-{where.encode()[:2].hex()}{number:08x}.scope"
+        child = subprocess.Popen(["sleep", "1000"])
+
+        def kill(child: subprocess.Popen[bytes] = child, unit: str = unit) -> None:
+            if where == "inside":
+                wait_until("it is in its scope", lambda: processes.cgroup(child.pid).endswith(f"/{unit}"))
+            if where != "at the end":
+                child.kill()
+
+        try:
+            with contextlib.suppress(BackendError):  # unless systemd was quicker
+                backend.start(spec(unit), child.pid, kill)
+        finally:
+            child.kill()
+            child.wait()
+    backend.close()
+    wait_until("no scope is left", lambda: not systemctl.scopes())
 
 
 @pytest.mark.core

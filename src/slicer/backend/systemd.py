@@ -6,7 +6,7 @@ import os
 import sys
 import time
 
-from slicer import cgroup
+from slicer import cgroup, proc
 from slicer.errors import BackendError
 
 TYPE_CHECKING = False
@@ -118,11 +118,14 @@ class SystemdBackend:
         try:
             job = self._start_transient(spec, pid, pidfd)
             meanwhile()
-            result = jobs.wait(job, START_DEADLINE_S)
+            self._check_started(spec.unit, jobs.wait(job, START_DEADLINE_S))
+            try:
+                return _verify(spec.unit, pid, pidfd)
+            except BackendError:
+                self._ask_to_stop(spec.unit)  # systemd may never see it become empty
+                raise
         finally:
             os.close(pidfd)
-        self._check_started(spec.unit, result)
-        return _verify(spec.unit, pid)
 
     def _check_started(self, unit: str, result: bytes) -> None:
         if result != b"done":
@@ -292,13 +295,15 @@ class _JobWatch:
         return self._results[job]
 
 
-def _verify(unit: str, pid: int) -> str:
-    """The process's cgroup, once it is really the scope's.
+def _verify(unit: str, pid: int, pidfd: int) -> str:
+    """The process's cgroup, once it is really the scope's. Raises BackendError.
 
     systemd before 257.13 can report a scope as started and drop it at once (systemd #36781): then the command
     would run without its limits.
     """
     found = cgroup.of(pid)
+    if proc.has_ended(pidfd):
+        raise BackendError("its process was killed on its way into the scope", where=unit)
     if found.rsplit("/", 1)[-1] != unit:
         raise BackendError(
             f"systemd started {unit}, but the process is in {found or 'no cgroup'}",
