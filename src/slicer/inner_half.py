@@ -51,7 +51,6 @@ class InnerHalf:
         self._down_read = down_read
         self._early: list[int] = []  # signals for the command that came before it
         self._forwarder = outer  # whose signals are for the command
-        self._is_bereaved = False  # the outer half died before there was a command
 
     def run(self, descriptors: tuple[int, ...]) -> None:
         """From the fork to the end of the scope; ``descriptors`` hold the ticket or the lease."""
@@ -65,9 +64,9 @@ class InnerHalf:
             comm.write(b"slicer-keeper")  # what ps and systemd-cgls -l show beside the command
         faults.point("keeper-forked")
         order = self._wait_for_order()
+        if order is None:
+            self._book.bury(job.id, descriptors)
         if not order:
-            if self._is_bereaved:
-                self._book.bury(job.id, descriptors)
             return
         faults.point("keeper-ordered")
         head, _, tail = order.partition(END)
@@ -111,14 +110,13 @@ class InnerHalf:
         if os.read(self._down_read, 1) != RECORDED:
             self._finish_alone(started, report, usage)
 
-    def _wait_for_order(self) -> bytes:
-        """Stopped here until the scope stands and the lease is there; empty when there will be none, or the
-        outer half is dead.
+    def _wait_for_order(self) -> bytes | None:
+        """Stopped here until the scope stands and the lease is there; empty when there will be none, None
+        when the outer half is dead.
         """
         word = os.read(self._down_read, 1)
         if word != STARTING:
-            self._is_bereaved = not word
-            return b""
+            return b"" if word else None
         # A signal for news on the pipe, so that one call waits for both: somebody else's SIGTERM is systemd
         # stopping the scope of a job that still waits.
         fcntl.fcntl(self._down_read, fcntl.F_SETOWN, os.getpid())
@@ -135,9 +133,8 @@ class InnerHalf:
                     self._early.append(info.si_signo)  # meant for the command: the order is there
                 continue
             if not more:
-                self._is_bereaved = True
                 self._await_scope()
-                return b""
+                return None
             order += more
         fcntl.fcntl(self._down_read, fcntl.F_SETFL, 0)
         signal.sigtimedwait({signal.SIGIO}, 0)

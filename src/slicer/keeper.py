@@ -18,7 +18,7 @@ from slicer.model import Usage
 from slicer.proc import start_time
 from slicer.record import record
 from slicer.report import Report
-from slicer.signals import STOP, signal, timed_wait
+from slicer.signals import INTERRUPTS, STOP, signal, timed_wait
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ class Keeper:
     def _stop(self, reason: Reason) -> None:
         """End the job, unless it has ended by itself a moment before."""
         self._reap()
-        if self._status is not None and (not self._task.linger or not self._others()):
+        if self._is_done or (self._status is not None and not self._others()):
             return
         if self._reason is None:
             self._reason = reason
@@ -380,7 +380,7 @@ class Keeper:
             self._reap()
         if STOP in arrived:
             self._stop("stopped")
-        for signo in arrived & {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}:
+        for signo in arrived & INTERRUPTS:
             self._signal_all(signo)  # the user (or systemd) is tired of lingering
         if signal.SIGTERM in arrived and self._task.scope and self._is_overdue(self._scope_began):
             self._reason = "timeout"

@@ -106,16 +106,14 @@ def environment(pid: int, limit: int = -1) -> bytes:
     """What a process was started with, up to ``limit`` bytes (-1: all), as /proc has it; empty for one that
     is gone, or not ours to inspect.
     """
-    end = 0.0
+    end = time.monotonic() + _EXECUTES_S
     while True:
         try:
             with open(f"/proc/{pid}/environ", "rb") as file:
                 data = file.read(limit)
         except OSError:
             return b""
-        now = time.monotonic()
-        end = end or now + _EXECUTES_S
-        if data or now > end or not _has_environment(pid):
+        if data or time.monotonic() > end or not _has_environment(pid):
             return data
         time.sleep(_AGAIN_S)
 

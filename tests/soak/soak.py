@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.fake_nvml import FakeNvml
-from tests.process.harness import SLICER, Box, marked, state_of
+from tests.process.harness import SLICER, Box, children, marked, state_of
 from tests.soak.logbook import Logbook, most_at_once
 from tests.soak.plan import GPU_GIB, NVML, UUIDS, Abilities, Action, Actions, Spec, spec
 
@@ -319,7 +319,7 @@ def _send(pidfd: int, signo: int) -> None:
 
 def _children(pid: int) -> list[int]:
     try:
-        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return children(pid)
     except (FileNotFoundError, ProcessLookupError):
         return []
 

@@ -9,7 +9,7 @@ from slicer.errors import EX_SLICER, BusyError, SlicerError, UsageError
 from slicer.launch import Ask, run
 from slicer.profiles import Overrides
 from slicer.quantity import QuantityError, parse_duration
-from slicer.signals import let_go, signal
+from slicer.signals import INTERRUPTS, let_go, signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _run(options: dict[str, Any], command: tuple[str, ...]) -> int:
 
 def supervise(ask: Ask, messages: say.Messages) -> int:
     """Run the job to its end, telling about it; the exit code."""
-    for signo in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for signo in INTERRUPTS:
         if signal.getsignal(signo) != signal.SIG_IGN:
             signal.signal(signo, _interrupt)
     outcome = run(ask, os.environ, messages)

@@ -13,6 +13,7 @@ from slicer.cli import app
 from slicer.errors import SlicerError, UsageError
 from slicer.quantity import INFINITY, QuantityError, format_size, parse_duration, parse_mib, parse_size
 from slicer.record import record
+from slicer.signals import INTERRUPTS
 from slicer.simulated_job import LIBRARIES, Plan, Spike, demand_mib, next_step_s, oom_text, visible
 from slicer.simulation import NoRoom, Usage, Use
 
@@ -28,7 +29,6 @@ _FORCED_OOM_MIB = 2560  # what --oom claims to have asked for
 _CHUNK_BYTES = 1 << 16
 _TEXT_LINE = b"simjob: the quick brown fox jumps over the lazy dog 0123456789\n"
 _BINARY_LINE = b"simjob: \xff\xfe\x80\x00\xc3\x28 not UTF-8\n"
-_DEADLY = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
 # -- the command line -------------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ def _on_signals(job: Job, meter: Meter) -> None:
         signal.signal(signo, signal.SIG_DFL)
         os.kill(os.getpid(), signo)
 
-    for signo in _DEADLY:
+    for signo in INTERRUPTS:
         if signal.getsignal(signo) != signal.SIG_IGN:  # nohup, and a shell's background jobs
             signal.signal(signo, die)
     if job.ignore_sigterm:

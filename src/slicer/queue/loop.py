@@ -30,7 +30,8 @@ from slicer.queue.plans import Plans
 from slicer.queue.register import Register
 from slicer.queue.scene import Scene
 from slicer.queue.starting import Starters
-from slicer.queue.wakeup import LEAVING, Wakeup
+from slicer.queue.wakeup import Wakeup
+from slicer.signals import INTERRUPTS
 from slicer.waiting import asleep
 
 if TYPE_CHECKING:
@@ -239,7 +240,7 @@ class Queue:
 
     def _take_signals(self) -> None:
         for signo in self._wakeup.take():
-            if signo in LEAVING:
+            if signo in INTERRUPTS:
                 self._leave(signo)
             elif signo == signal.SIGCONT:
                 self._shower.begin()

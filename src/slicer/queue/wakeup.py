@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 
-LEAVING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_TAKEN = (*LEAVING, signal.SIGWINCH, signal.SIGCONT)
+from slicer.signals import INTERRUPTS, hold_back
+
+_TAKEN = (*INTERRUPTS, signal.SIGWINCH, signal.SIGCONT)
 
 
 class Wakeup:
@@ -39,7 +40,7 @@ class Wakeup:
         """Signals act as they did before, but those that ask to leave: the queue does already, and is held
         up no more, nor does one that comes late change its exit code.
         """
-        signal.pthread_sigmask(signal.SIG_BLOCK, LEAVING)
+        hold_back()
         signal.set_wakeup_fd(self._fd_before)
         for signo, handler in self._before.items():
             signal.signal(signo, handler)

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from slicer import proc
+
 MARK = "SLICER_TEST_MARK"
 _SCOPE = re.compile(r"/slicer-[0-9a-f]{12}\.scope")
 
@@ -48,7 +50,7 @@ def of_test(mark: str) -> dict[int, str]:
     entry = f"{MARK}={mark}".encode()
     found = {}
     for pid in pids():
-        ours = entry in read(pid, "environ").split(b"\0") or _SCOPE.search(cgroup(pid))
+        ours = entry in proc.environment(pid).split(b"\0") or _SCOPE.search(cgroup(pid))
         if ours and pid != os.getpid() and is_alive(pid):
             found[pid] = read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace")
     return found
