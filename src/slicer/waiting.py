@@ -15,7 +15,7 @@ import os
 import select
 
 from slicer import faults, placement, proc, tickets
-from slicer.errors import BackendError
+from slicer.errors import BackendError, LedgerGone
 from slicer.ledger import lease_of, now_s
 from slicer.ledger_files import PATIENCE_S
 from slicer.record import record, replace
@@ -102,10 +102,14 @@ class Waiting:
 
     def leave(self) -> None:
         """Leave the queue. Safe to repeat."""
-        if self._fd >= 0:
+        if self._fd < 0:
+            return
+        try:
             with self._ledger.locked():
                 self._ledger.discard(self._name, self.request.job)
                 self._close()
+        except LedgerGone:
+            self._close()
 
     def _close(self) -> None:
         for fd in (self._bell, self._fd, self._writer, self._guard, self._pidfd):
