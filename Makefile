@@ -7,6 +7,7 @@ MACHINE := namespace
 ARGS :=
 # How long to soak, in seconds: make soak SOAK=60 ARGS='--seed 1'
 SOAK := 600
+FUZZ := 60
 
 .PHONY: test lint machine run bench soak install clean
 
@@ -28,8 +29,10 @@ run: $(VENV)/stamp
 bench: $(VENV)/stamp
 	$(PY) -m bench $(ARGS)
 
-# Jobs killed at random for minutes, and nothing given away twice or lost.
+# Broken files for a minute, and none does harm; jobs killed at random for minutes, and nothing given away twice or
+# lost.
 soak: $(VENV)/stamp
+	$(PY) -m tests.soak.fuzz --seconds $(FUZZ)
 	$(PY) -m tests.soak --seconds $(SOAK) $(ARGS)
 
 install: $(VENV)/stamp

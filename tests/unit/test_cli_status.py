@@ -106,9 +106,7 @@ FULL = made(
     (EVAL,),
     sighting(process(A, 4213, 77000, IN_TRAIN), process(C, 4213, 400, IN_TRAIN), process(B, 99, 2048)),
 )
-IDLE = made(
-    gpus=(), directory="/tmp/state", cpu_slots=3, no_gpus="there is no NVIDIA driver here"
-)
+IDLE = made(gpus=(), directory="/tmp/state", cpu_slots=3, no_gpus="there is no NVIDIA driver here")
 
 FULL_TEXT = """\
 JOB           NAME   HOLDS                USER     PID  FOR     LEFT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -9,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from slicer import proc, stop
-from slicer.errors import SlicerError, StateError
+from slicer import proc, statefile, stop
+from slicer.errors import SlicerError
 from slicer.ledger import Ledger, Snapshot
 from slicer.model import Lease
 from slicer.record import replace
@@ -77,17 +78,25 @@ def book(tmp_path: Path) -> Ledger:
     return Ledger(place(tmp_path / "ledger"), print)
 
 
-def test_a_job_of_another_user_is_left_alone(book: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 54322)
-    with pytest.raises(stop.NotYours, match="belongs to 54321") as caught:
-        stop.stop(BACKUP, book)
-    assert caught.value.exit_code == 125
-
-
-def test_a_lease_cannot_talk_root_into_stopping_any_unit(book: Ledger) -> None:
-    lying = replace(TRAIN, unit="ssh.service", cgroup="/", uid=os.geteuid())
-    with pytest.raises(StateError, match=r"ssh\.service"):
-        stop.stop(lying, book)
+# S1, S7: a ledger is one user's own, so what stands in it is that user's to end, or it does not count
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"uid": 54321},
+        {"unit": "ssh.service", "cgroup": "/system.slice/ssh.service"},
+        {"unit": "", "cgroup": "/"},
+        {"unit": "slicer-0123456789ab.scope", "cgroup": "/gpu.slice/slicer-0123456789ab.scope"},
+    ],
+)
+def test_a_lease_cannot_talk_anybody_into_stopping_what_is_not_its_own(
+    book: Ledger, lie: dict[str, object]
+) -> None:
+    lying = replace(TRAIN, **{"uid": os.geteuid(), "boot_id": proc.boot_id(), **lie})
+    path = Path(book.directory.leases.path) / lying.job
+    path.write_bytes(statefile.encode(lying))
+    with path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert book.snapshot() == Snapshot((), ())
 
 
 def test_a_pid_that_is_another_process_by_now_is_not_signalled(book: Ledger) -> None:
