@@ -36,6 +36,18 @@ _UNSHARE = ("unshare", "--mount", "--propagation", "private", "sh", "-c", _OWN_V
 T = TypeVar("T")
 
 
+def unprivileged(uid: int) -> tuple[str, ...]:
+    """The words before a command that root runs as that user; none for a user, who has no rights to lose.
+
+    The command may read everything: the checkout and its Python may lie below a directory closed to others.
+    """
+    if os.geteuid() != 0:
+        return ()
+    keep = "-all,+dac_read_search"
+    ids = (f"--reuid={uid}", f"--regid={uid}", "--clear-groups")
+    return ("setpriv", *ids, f"--inh-caps={keep}", f"--ambient-caps={keep}", "--")
+
+
 def until(look: Callable[[], T], what: str, deadline_s: float = DEADLINE_S) -> T:
     """Look until the result is true and return it; fail with the last result once the deadline has passed."""
     end, pause_s = time.monotonic() + deadline_s, 0.002
