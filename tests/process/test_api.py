@@ -15,6 +15,7 @@ from tests.fake_nvml import FakeNvml
 from tests.process.harness import Box, Gate, gone, kill_9, sleeps_in_poll, until
 
 pytest_plugins = ["tests.fake_nvml"]
+pytestmark = pytest.mark.both_pythons
 
 GPU_A = "GPU-00000000-0000-0000-0000-000000000000"
 GPU_B = "GPU-11111111-1111-1111-1111-111111111111"

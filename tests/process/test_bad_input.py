@@ -11,6 +11,8 @@ import pytest
 
 from tests.process.harness import SLICER, Box, Gate, kill_9, until
 
+pytestmark = pytest.mark.both_pythons
+
 TRUE = ("--", "true")
 
 

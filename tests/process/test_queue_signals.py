@@ -14,6 +14,8 @@ import pytest
 from tests.process.harness import SLICER, Box, children, gone, state_of, until
 from tests.process.queue_box import QueueBox
 
+pytestmark = pytest.mark.both_pythons
+
 
 @pytest.fixture
 def queues(make_box: Callable[[int], Box]) -> QueueBox:
