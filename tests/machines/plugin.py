@@ -27,7 +27,7 @@ from tests.machines.ring import Ring, Target
 from tests.machines.settings import DEFAULT_SUITE, ci, wanted_suites
 
 IN_MACHINE = "SLICER_TEST_MACHINE" in os.environ
-TEST_LIMIT_S = {"host": 120, "namespace": 120, "qemu": 480}
+TEST_LIMIT_S = {"host": 300, "namespace": 300, "qemu": 600}
 KIND_BY_MARK = {"systemd": "namespace", "enforced": "qemu"}
 PURE = "tests/unit/"
 

@@ -21,10 +21,10 @@ from slicer import history, proc, statefile
 from slicer.ledger import Ledger, Snapshot
 from slicer.model import Lease, Outcome, Ticket
 from slicer.statedir import StateDir
+from tests.patience import DEADLINE_S, Deadline
 
 SRC = str(Path(slicer.__file__).resolve().parents[1])
 MARK = "SLICER_TEST_BOX"
-DEADLINE_S = 20.0
 
 # Not "-m slicer": runpy imports more than slicer does.
 SLICER = (sys.executable, "-c", "from slicer.__main__ import main; main()")
@@ -50,9 +50,9 @@ def unprivileged(uid: int) -> tuple[str, ...]:
 
 def until(look: Callable[[], T], what: str, deadline_s: float = DEADLINE_S) -> T:
     """Look until the result is true and return it; fail with the last result once the deadline has passed."""
-    end, pause_s = time.monotonic() + deadline_s, 0.002
+    deadline, pause_s = Deadline(deadline_s), 0.002
     while not (seen := look()):
-        if time.monotonic() > end:
+        if deadline.has_passed():
             pytest.fail(f"still not, after {deadline_s:g} s: {what}; last seen: {seen!r}")
         time.sleep(pause_s)
         pause_s = min(0.02, pause_s * 1.5)

@@ -217,7 +217,7 @@ def test_a_history_that_may_not_grow_stops_no_job(box: Box) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048))
 
     process = box.start("-p", "heavy", "--", "sh", "-c", "exit 3", preexec_fn=limit)
-    _, error = process.communicate(timeout=20)
+    _, error = process.communicate(timeout=60)
     assert process.returncode == 3
     assert "history" in text(error)
     assert "Traceback" not in text(error)
@@ -265,7 +265,7 @@ def test_when_no_process_can_be_forked_it_is_said_and_the_lease_is_given_back(
         command = [*unprivileged(uid), sys.executable, "-c", code, *words]
         env = {**box.env, "SLICER_STATE_DIR": str(state), "XDG_STATE_HOME": str(state), "HOME": "/"}
         done = subprocess.run(
-            command, env=env, cwd="/", capture_output=True, text=True, timeout=20, check=False
+            command, env=env, cwd="/", capture_output=True, text=True, timeout=60, check=False
         )
         assert "Traceback" not in done.stderr, done.stderr
         assert done.returncode in (125, 126), done
