@@ -1,4 +1,4 @@
-# make test, make run: everything on a fresh Debian machine, as root or as a user with sudo. Both are safe to repeat.
+# make check, make test, make run: on a fresh Debian machine, as root or as a user with sudo. All are safe to repeat.
 VENV := .venv
 PY := $(VENV)/bin/python
 SUITE := trixie
@@ -9,11 +9,15 @@ ARGS :=
 SOAK := 600
 FUZZ := 60
 
-.PHONY: test lint machine run bench soak install clean
+.PHONY: test check lint machine run bench soak install clean
 
 test: $(VENV)/stamp lint
 	$(PY) -m tests.machines prepare
 	$(PY) -m pytest --both-pythons $(ARGS)
+
+# For the hand, in less than a minute: what needs no machine and starts few processes, on all CPUs.
+check: lint
+	$(PY) -m pytest --quiet --numprocesses logical tests/unit $(ARGS)
 
 lint: $(VENV)/stamp
 	$(VENV)/bin/ruff check .

@@ -15,6 +15,8 @@ from slicer import backend
 from slicer.signals import STOP
 from tests.process.harness import Box, Gate, children, gone, kill, until
 
+pytestmark = pytest.mark.both_pythons
+
 MIB = 2**20
 PYTHON = (sys.executable, "-I", "-S", "-c")
 

@@ -122,7 +122,8 @@ def _python(cli: Cli, code: str, **env: str) -> subprocess.CompletedProcess[str]
 
 
 @pytest.mark.parametrize(
-    "line", [["status"], ["profiles"], ["run", "--help"], ["run", "--dry-run", "--", "true"]]
+    "line",
+    [["status"], ["profiles"], ["run", "--help"], ["run", "--backend", "plain", "--dry-run", "--", "true"]],
 )
 def test_a_reader_that_leaves_is_no_error(cli: Cli, line: list[str]) -> None:
     read, write = os.pipe()
