@@ -8,7 +8,6 @@ import os
 import sys
 
 import click
-from click.shell_completion import shell_complete
 
 from slicer import __version__
 from slicer.cli import say
@@ -112,7 +111,9 @@ def _dispatch(arguments: list[str]) -> Any:
     """What app.main would do, without its own idea of Ctrl-C and of a reader that leaves."""
     instruction = os.environ.get(_COMPLETE)
     if instruction:
-        return shell_complete(app, {}, "slicer", _COMPLETE, instruction)
+        from slicer.cli import complete
+
+        return complete.answer(app, _COMPLETE, instruction)
     with app.make_context("slicer", list(arguments)) as ctx:
         return app.invoke(ctx)
 
