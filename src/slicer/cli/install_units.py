@@ -67,7 +67,7 @@ def _done(report: Report) -> list[Line]:
 
 
 def _told(ran: Ran) -> str:
-    said = output.visible(ran.output.replace("\n", "; "))
+    said = say.visible(ran.output.replace("\n", "; "))
     why = f" ({said})" if said else ""
     if ran.exit_code is None:
         return f"not run: {describe(ran.command)}{why}"

@@ -6,7 +6,7 @@ import os
 
 import click
 
-from slicer.cli import complete, output, say
+from slicer.cli import complete, say
 from slicer.errors import EX_OK, SlicerError
 from slicer.model import Lease
 from slicer.status import existing_ledger
@@ -54,5 +54,5 @@ def _stop(entry: Lease | Ticket, book: Ledger, *, quiet: bool) -> int:
         return failure.exit_code
     if not quiet:
         done = "stopped" if isinstance(entry, Lease) else "no longer waits:"
-        print(f"{done} {entry.job}  {output.visible(entry.name or entry.command)}")
+        print(say.visible(f"{done} {entry.job}  {entry.name or entry.command}"))
     return EX_OK
