@@ -19,7 +19,7 @@ from tests.unit.test_cli_status import TRAIN
 
 pytest_plugins = ["tests.unit.cli"]
 
-# Sets the title, clears the screen, goes back to the line's beginning; C1's CSI; reverses the text's direction.
+# Sets the title, clears the screen, returns to the line's start, C1's CSI, and reverses the text's direction.
 EVIL = "zz\x1b]0;title\x07\x1b[2J\r\x9b31m\u202eevil"
 COMMAND = ("sh", "-c", "sleep 1000 #" + EVIL)
 
