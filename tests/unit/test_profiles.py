@@ -90,8 +90,12 @@ def test_this_machine_is_read() -> None:
         ("defualt_profile = 'a'", ":1: unknown key 'defualt_profile' (did you mean default_profile?)"),
         ("[slots]\ngpu = 1", ":2: unknown key 'gpu' in [slots]"),
         (
+            "[profiles.a]\nmemory = '8G'",  # W14
+            ":2: unknown key 'memory' in [profiles.a] (did you mean memory_max?)",
+        ),
+        (
             "[profiles.a]\n\nmemroy_max = '1G'",
-            ":3: unknown key 'memroy_max' in [profiles.a] (did you mean mem",
+            ":3: unknown key 'memroy_max' in [profiles.a] (did you mean memory_max?",
         ),
         (
             "[profiles.a]\nMemoryMax = '1G'",
