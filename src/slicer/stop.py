@@ -81,6 +81,7 @@ def stop(entry: Lease | Ticket, book: Ledger, deadline_s: float = DEADLINE_S) ->
     outlives ``deadline_s`` seconds.
     """
     _check_owner(entry)
+    _record(entry)
     if not isinstance(entry, Lease):
         _signal(entry.pid, entry.pid_start, entry.uid, signal.SIGTERM)
     elif entry.backend != "systemd" or not entry.cgroup or _is_of_another_manager(entry):
@@ -97,6 +98,19 @@ def _check_owner(entry: Lease | Ticket) -> None:
     if os.geteuid() not in (0, entry.uid):
         owner = user_name(entry.uid)
         raise NotYours(f"job {entry.job} belongs to {owner}", hint=f"ask {owner}, or root")
+
+
+def _record(entry: Lease | Ticket) -> None:
+    """Tell the journal who ends the job. The job's own half only sees a signal, and that it was stopped."""
+    from slicer import journal
+
+    by = user_name(os.getuid())
+    name = entry.name or entry.command
+    journal.event(
+        "stopping", job=entry.job, name=name, unit=unit_name(entry.job),
+        manager="user" if entry.uid else "system", message=f"{name}: told to end by {by} (slicer stop)",
+        fields={"by_uid": os.getuid(), "by_user": by},
+    )  # fmt: skip
 
 
 def user_name(uid: int) -> str:

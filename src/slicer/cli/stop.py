@@ -7,10 +7,11 @@ import os
 import click
 
 from slicer.cli import complete, say
-from slicer.errors import EX_OK, SlicerError
+from slicer.errors import EX_OK, SlicerError, UsageError
+from slicer.ledger import Snapshot
 from slicer.model import Lease
 from slicer.status import existing_ledger
-from slicer.stop import UnknownJob, find, stop
+from slicer.stop import find, stop
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 \b
 Exit codes:
     0  all of them have ended
-    2  no such job, or several could be meant; then none was stopped
+    2  no such job, or several could be meant; all others were stopped
   124  a job was told to end but has not done so within 2 minutes
   125  a job could not be stopped: another user's, or systemd refused""",
 )
@@ -39,11 +40,20 @@ def command(jobs: tuple[str, ...], quiet: bool) -> int:
     profile's TimeoutStopSec). A job that still waits leaves the queue.
     """
     book = existing_ledger(os.environ, say.line)
-    if book is None:
-        raise UnknownJob(f"no such job: {jobs[0]!r}", hint="no job runs or waits")
-    seen = book.snapshot()
-    meant = {entry.job: entry for entry in [find(job, seen) for job in jobs]}
-    return max(_stop(entry, book, quiet=quiet) for entry in meant.values())
+    seen = book.snapshot() if book else Snapshot((), ())
+    meant: dict[str, Lease | Ticket] = {}
+    codes = []
+    for job in jobs:
+        try:
+            entry = find(job, seen)
+        except UsageError as failure:  # the others are none the worse for it
+            say.error(failure)
+            codes.append(failure.exit_code)
+        else:
+            meant[entry.job] = entry
+    if book:
+        codes += [_stop(entry, book, quiet=quiet) for entry in meant.values()]
+    return max(codes)
 
 
 def _stop(entry: Lease | Ticket, book: Ledger, *, quiet: bool) -> int:
