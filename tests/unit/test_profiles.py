@@ -240,6 +240,13 @@ def test_inherits_takes_what_the_profile_does_not_say(machine: Machine) -> None:
     assert made.sources["gpus"] == f"{machine.etc}/config.toml:3"
 
 
+def test_a_description_is_not_inherited(machine: Machine) -> None:  # W13
+    machine.system("[profiles.a]\ninherits = 'heavy'\n[profiles.b]\ninherits = 'a'\ndescription = 'mine'")
+    assert machine.load().profile("a").description == ""
+    assert machine.load().profile("b").description == "mine"
+    assert machine.load().profile("heavy").description  # extended, not inherited
+
+
 def test_env_is_merged_by_variable_and_false_takes_one_back(machine: Machine) -> None:  # K4
     machine.system(
         "[profiles.a.env]\nX = '1'\nY = '1'\nZ = '1'\n"
