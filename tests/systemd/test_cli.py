@@ -183,6 +183,14 @@ def test_a_dry_run_asks_systemd_for_nothing(slicer: Slicer) -> None:
     job.end()
 
 
+def test_install_units_says_the_next_step_and_remove_what_stays(slicer: Slicer) -> None:  # W12
+    try:
+        assert "\nnext: whoever is logged in runs `systemctl" in command(slicer, "install-units").stdout
+    finally:
+        out = command(slicer, "install-units", "--remove").stdout
+    assert "\nstays  /var/lib/slicer  history of jobs; " in out
+
+
 @pytest.fixture
 def group() -> Iterator[None]:
     """The group slicer, with the users of the machine in it, over a ledger that all share."""
