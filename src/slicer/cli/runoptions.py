@@ -60,7 +60,7 @@ OPTIONS = (
         ("--then",),
         "then",
         "WHICH",
-        "What follows --max-wait: run without the lease, or fail with 75 (default with GPUs).",
+        "When --max-wait is over: fail with 75 (the default with GPUs), or run beside the holder.",
         choices=("run", "fail"),
     ),
     Option(
