@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import click
 import pytest
 from click.shell_completion import CompletionItem
 
@@ -43,6 +44,15 @@ def test_programs_and_profiles_with_hostile_names_are_not_offered(cli: Cli) -> N
         shutil.copy("/bin/true", programs / name)
     assert offered(cli, "slicer run zz", PATH=f"{programs}:{cli.environ['PATH']}") == ["zzgood"]
     assert offered(cli, "slicer run -", PATH=str(programs)).count("-zz") == 0
+
+
+def test_a_directory_of_path_that_cannot_be_read_has_no_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(path: str) -> list[str]:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(os, "listdir", denied)
+    context = click.Context(click.Command("run"))
+    assert complete.command_line(context, click.Argument(["command"]), "tr") == []
 
 
 def test_every_completion_passes_the_filter(monkeypatch: pytest.MonkeyPatch) -> None:  # S5

@@ -101,10 +101,12 @@ def command_line(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     """Of the command to be run: programs first, then whatever files there are."""
     if ctx.params.get("command") or "/" in incomplete:
         return [CompletionItem(incomplete, type="file")]
-    found = {
-        name
-        for directory in os.get_exec_path()
-        if os.path.isdir(directory)
-        for name in harmless(os.listdir(directory), incomplete)
-    }
+    found = {name for directory in os.get_exec_path() for name in harmless(_files(directory), incomplete)}
     return [CompletionItem(name) for name in sorted(found)]
+
+
+def _files(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return []  # PATH may name what is not there, or not for us
