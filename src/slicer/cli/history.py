@@ -58,7 +58,9 @@ def command(job: str | None, number: int, name: str | None, since: str | None, a
     """
     began = None if since is None else time.time() - _seconds(since)
     path = default_path()
-    outcomes = _found(path, job, {"limit": number + 1 if number else None, "name": name, "since": began})
+    outcomes = find_outcomes(
+        path, job, {"limit": number + 1 if number else None, "name": name, "since": began}
+    )
     if job is not None and not outcomes:
         raise UnknownOutcome(
             f"no ended job {job!r}",
@@ -78,7 +80,7 @@ def command(job: str | None, number: int, name: str | None, since: str | None, a
             say.line(f"only the last {number} of them: -n 0 shows all")
 
 
-def _found(path: str, job: str | None, limits: dict[str, Any]) -> list[Outcome]:
+def find_outcomes(path: str, job: str | None, limits: dict[str, Any]) -> list[Outcome]:
     """The outcomes that ``job`` means, as in `slicer stop`: an id or unit, a name, the beginning of an id."""
     if job is None:
         return read(path, **limits)

@@ -7,11 +7,12 @@ import os
 import click
 
 from slicer.cli import complete, say
-from slicer.errors import EX_OK, SlicerError, UsageError
+from slicer.errors import EX_OK, SlicerError, StateError
 from slicer.ledger import Snapshot
 from slicer.model import Lease
+from slicer.scope import quote
 from slicer.status import existing_ledger
-from slicer.stop import find, stop
+from slicer.stop import AmbiguousJob, UnknownJob, find, stop
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,14 +47,27 @@ def command(jobs: tuple[str, ...], quiet: bool) -> int:
     for job in jobs:
         try:
             entry = find(job, seen)
-        except UsageError as failure:  # the others are none the worse for it
-            say.error(failure)
+        except (UnknownJob, AmbiguousJob) as failure:  # the others are none the worse for it
+            say.error((_ended(job) if isinstance(failure, UnknownJob) else None) or failure)
             codes.append(failure.exit_code)
         else:
             meant[entry.job] = entry
     if book:
         codes += [_stop(entry, book, quiet=quiet) for entry in meant.values()]
     return max(codes)
+
+
+def _ended(job: str) -> UnknownJob | None:
+    """What to say of a job that is in the history: it was there."""
+    from slicer.cli.history import find_outcomes
+    from slicer.history import default_path
+
+    try:
+        found = find_outcomes(default_path(), job, {"limit": 1, "name": None, "since": None})
+    except StateError:
+        return None  # a broken history is no reason to say less than before
+    exact = [each for each in found if job in (each.job, each.name, each.unit)]
+    return UnknownJob(f"{job!r} has ended", hint=f"slicer history {quote(job)}") if exact else None
 
 
 def _stop(entry: Lease | Ticket, book: Ledger, *, quiet: bool) -> int:
