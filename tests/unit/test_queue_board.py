@@ -37,7 +37,7 @@ def board(**fields: Any) -> Board:
         ) if "pending" not in fields else (),
         "done": tuple(row(no, **end) for no, end in enumerate(ends, 1)),
         "counts": {"pending": 1000, "running": 2, "ok": 1, "failed": 2, "timeout": 1, "cancelled": 1},
-        "eta_s": 4800.0, "state": "running", "warning": "",
+        "eta_s": 4800.0, "state": "running", "warning": "", "pid": 946, "every_s": 5.0,
     }  # fmt: skip
     return Board(**{**usual, **fields})
 
@@ -124,6 +124,17 @@ def test_what_is_wrong_stands_at_the_top() -> None:  # E8
     assert lines[0].endswith("stalled: nothing is started")
     assert lines[3] == "! the disk is full"
     assert "stopping: nothing new is started" in board_text.render(board(state="stopping"), 80)
+
+
+# W8: whether the queue lives, has ended or was killed can be told from status.txt
+def test_it_says_when_it_was_written_and_by_whom() -> None:
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(AT))
+    line = f"\nwritten {at} by pid 946, again every 5s while jobs run; killed, if ps 946 shows no slicer\n\n"
+    assert line in board_text.render(board(), None)
+    text = board_text.render(board(state="ended"), None)
+    assert f"\nwritten {at} by pid 946, which has ended\n\n" in text
+    assert text.partition("\n")[0].endswith(" · ended")
+    assert " left\n" not in text  # nobody will do that
 
 
 def test_the_progress_bar_tells_done_running_and_the_rest() -> None:

@@ -83,6 +83,7 @@ def render(board: Board, width: int | None) -> str:
     blocks = [
         "\n".join(line.text for line in lines(part, width, glyphs)) for part in parts if not part.is_empty
     ]
+    blocks[0] += "\n" + clip(written(board), width, glyphs)
     return "\n\n".join(blocks) + "\n"
 
 
@@ -106,9 +107,9 @@ def header(board: Board, width: int | None, glyphs: Glyphs) -> Part:
     """The jobs file and the time, the counts, how far the queue is, and what keeps it from going on."""
     clock = time.strftime("%H:%M:%S", time.localtime(board.at))
     since = f"for {format_duration(max(0, round(board.at - board.began_at)))}"
-    state = {"running": "", "drained": "all done", "stalled": "stalled: nothing is started"}.get(
-        board.state, f"{board.state}: nothing new is started"
-    )
+    states = {"running": "", "drained": "all done", "ended": "ended"}
+    states["stalled"] = "stalled: nothing is started"
+    state = states.get(board.state, f"{board.state}: nothing new is started")
     title = glyphs.dot.join(filter(None, (words.visible(board.title), clock, since, state)))
     shown = [
         Line(clip(title, width, glyphs), HEADING),
@@ -120,13 +121,23 @@ def header(board: Board, width: int | None, glyphs: Glyphs) -> Part:
     return Part(tuple(shown))
 
 
+def written(board: Board) -> str:
+    """When and by whom; and how to tell whether there is still somebody who would write it again."""
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(board.at))
+    told = f"written {at} by pid {board.pid}, "
+    if board.state == "ended":
+        return told + "which has ended"
+    every = format_duration(board.every_s)
+    return told + f"again every {every} while jobs run; killed, if ps {board.pid} shows no slicer"
+
+
 def progress(board: Board, width: int | None, glyphs: Glyphs) -> str:
     """As in "[█████▒▒░░░░]  5 of 12 done (41%), about 1h20m left"."""
     total = sum(board.counts.values())
     runs = board.counts.get("running", 0)
     done = total - runs - board.counts.get("pending", 0)
     told = f"{done} of {total} done ({done * 100 // total}%)" if total else "nothing to do"
-    if board.eta_s is not None and done < total:
+    if board.eta_s is not None and done < total and board.state != "ended":
         told += f", about {_roughly(board.eta_s)} left"
     cells = _QUEUE_BAR if width is None else min(_QUEUE_BAR, width - len(told) - 4)
     if cells < 5 or not total:

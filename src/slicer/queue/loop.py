@@ -140,7 +140,7 @@ class Queue:
     def close(self) -> None:
         """Write the last of the journal and the board, and give everything back."""
         faults.point("queue-leaving")
-        self._scene.write_board(force=True)
+        self._scene.end()
         self.register.close()
         if self.register.problem:
             self._shower.event(Event("warning", time.time(), data={"text": self.register.problem}))

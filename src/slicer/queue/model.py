@@ -163,8 +163,10 @@ class Board:
     done: tuple[Row, ...]  # the last to end comes last
     counts: dict[Status, int]
     eta_s: float | None  # until all is done; None: nothing to guess from
-    state: Literal["running", "stopping", "ending", "drained", "stalled"]
+    state: Literal["running", "stopping", "ending", "drained", "stalled", "ended"]
     warning: str  # what keeps the queue from going on: the disk is full, the file malformed; "" for nothing
+    pid: int  # the queue's own
+    every_s: float  # how often status.txt is written while jobs run
 
 
 EventKind = Literal[

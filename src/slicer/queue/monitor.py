@@ -80,6 +80,7 @@ class Monitor:
         self._uses: dict[str, Use] = {}
         self._next = 0.0
         self._utilisation: dict[str, int | None] = {}
+        self.look_count = 0  # looks at all GPUs until now
         self.problem = ""
 
     # -- which jobs --------------------------------------------------------------------------------------
@@ -123,6 +124,7 @@ class Monitor:
         """Look at all GPUs once; which jobs have (newly) outgrown what they declared."""
         now = time.monotonic()
         self._next = now + self._poll_s
+        self.look_count += 1
         for use in self._uses.values():
             use.looks_due = [at for at in use.looks_due if at > now]
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from slicer.placement import first_to_finish
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 PENDING_SHOWN = 50
 DONE_SHOWN = 50
+_ENOUGH_S = 10.0  # of jobs that ended well, to say from them how long the others will take
 
 
 def row(
@@ -54,6 +55,12 @@ def counts(states: Iterable[JobState]) -> dict[Status, int]:
     return found
 
 
+def with_pending(numbers: Mapping[Status, int], pending: int) -> dict[Status, int]:
+    """The counts with so many pending jobs: those whose lines were deleted are no more."""
+    found: dict[Status, int] = {**numbers, "pending": pending}
+    return {status: number for status, number in found.items() if number}
+
+
 def why(busy: Busy | None, indices: Mapping[str, int], now_s: float) -> str:
     """What a job waits for, as in "a GPU, held by train and 1 other"."""
     if busy is None:
@@ -74,13 +81,18 @@ def why(busy: Busy | None, indices: Mapping[str, int], now_s: float) -> str:
     return text
 
 
-def eta_s(mean_s: float | None, running_s: Iterable[float], pending: int, width: int) -> float | None:
-    """How long until all is done, in seconds; None where no job has ended yet.
+def eta_s(walls_s: float, walls: int, running_s: Sequence[float], pending: int, width: int) -> float | None:
+    """How long until all is done, in seconds; None where there is too little to tell it from.
 
-    ``mean_s``: how long a job takes; ``running_s``: how long those that run have been at it; ``pending``
-    jobs are still to start, ``width`` of them at a time.
+    ``walls`` jobs have ended well, after ``walls_s`` together. ``running_s``: how long those run that
+    are at it. ``pending`` jobs are still to start, ``width`` of them at a time.
     """
-    if mean_s is None:
+    if walls_s < _ENOUGH_S:
         return None
+    mean_s = walls_s / walls
+    # A job that already runs for longer shows that the mean of those that have ended is too short.
+    longer_s = [wall_s for wall_s in running_s if wall_s > mean_s]
+    mean_s = (walls_s + sum(longer_s)) / (walls + len(longer_s))
     left_s = sum(max(0.0, mean_s - wall_s) for wall_s in running_s) + pending * mean_s
-    return left_s / max(1, width)
+    # Less than a second says only that nobody knows how long the last ones will go on.
+    return left_s / max(1, width) if left_s >= 1 else None

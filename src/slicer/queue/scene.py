@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from slicer.queue.pending import Kind, Pending
     from slicer.queue.register import Register
 
-    StateWord = Literal["running", "stopping", "ending", "drained", "stalled"]
+    StateWord = Literal["running", "stopping", "ending", "drained", "stalled", "ended"]
 
 _DRAW_S = 0.25  # the least time between two boards on the terminal
 _TICK_S = 1.0  # and the most, while jobs run: their times go on
@@ -55,6 +55,8 @@ class Scene:
         self._draw_at = 0.0
         self._write_at = 0.0
         self._is_unwritten = True
+        self._every_s = max(_WRITE_S, options.poll_s)  # how often status.txt is written while jobs run
+        self._look = 0  # the monitor's last look that the board has seen
         self._state: StateWord = "running"
         self._problem = ""
         self._is_drawing = False
@@ -64,6 +66,8 @@ class Scene:
         """After how many seconds to :meth:`show` though nothing happens."""
         now = time.monotonic()
         due = [self._write_at] if self._is_unwritten else []
+        if self._register.tally.running:
+            due.append(self._again_at())
         if self._is_drawing:
             due.append(self._draw_at if self.is_stale else self._draw_at + _TICK_S)
         return max(0.0, min(due) - now) if due else None
@@ -73,6 +77,9 @@ class Scene:
         if self._register.has_news or state != self._state or problem != self._problem:
             self.is_stale = self._is_unwritten = True
             self._register.has_news = False
+        if self._look != self._monitor.look_count:
+            self._is_unwritten = True
+            self._look = self._monitor.look_count
         self._state, self._problem = state, problem
         self._width = max(self._width, len(self._crew))
         self._is_drawing = shower.wants_board
@@ -84,10 +91,20 @@ class Scene:
             self._draw_at = time.monotonic() + max(_DRAW_S, self._cost_s / _SHARE)
         self.write_board()
 
+    def end(self) -> None:
+        """Write the last status.txt, which says that the queue has ended."""
+        self._state = "ended"
+        self.write_board(force=True)
+
+    def _again_at(self) -> float:
+        """When status.txt is to be written though nothing has changed but the time."""
+        return self._write_at - _WRITE_S + self._every_s
+
     def write_board(self, *, force: bool = False) -> None:
         """Write status.txt, if it is due. Where that fails, the next one will do: it is for looking at."""
         now = time.monotonic()
-        if not force and (not self._is_unwritten or now < self._write_at):
+        is_old = bool(self._register.tally.running) and now >= self._again_at()
+        if not force and not is_old and (not self._is_unwritten or now < self._write_at):
             return
         text = board_text.render(self.board(), None)
         self._is_unwritten = False
@@ -107,7 +124,6 @@ class Scene:
         tally = self._register.tally
         running = sorted(tally.running.values(), key=lambda state: state.no)
         numbers = {state.job: state.no for state in running}
-        mean_s = tally.walls_s / tally.walls if tally.walls else None
         now = time.time()
         made = Board(
             title=self._options.jobs_file,
@@ -117,13 +133,16 @@ class Scene:
             running=tuple(rows.row(state, self._monitor.use_of(state.job)) for state in running),
             pending=tuple(self._pending_rows(pending)),
             done=tuple(map(rows.row, tally.last())),
-            counts=tally.counts,
+            counts=rows.with_pending(tally.counts, len(pending)),
             eta_s=rows.eta_s(
-                mean_s, [now - state.started_at for state in running], len(pending), self._width
+                tally.walls_s, tally.walls, [now - state.started_at for state in running], len(pending),
+                self._width,
             ),
             state=self._state,
             warning=self._problem,
-        )
+            pid=os.getpid(),
+            every_s=self._every_s,
+        )  # fmt: skip
         self._cost_s = time.monotonic() - began
         return made
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Tally:
-    """``running``: the jobs that run, by their keys. ``walls``: how many attempts have ended since this was
+    """``running``: the jobs that run, by their keys. ``walls``: how many jobs have ended well since this was
     made, and ``walls_s``: how long they took together.
     """
 
@@ -58,7 +58,7 @@ class Tally:
         after = self._states.get(key)
         if after is not None:
             self._enter(after)
-            if was_running and after.is_final and after.wall_s:
+            if was_running and after.status == "ok":
                 self.walls += 1
                 self.walls_s += after.wall_s
 
