@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import signal
+import subprocess
 from collections.abc import Callable
 
 import pytest
 
-from tests.process.harness import Box, until
+from tests.process.harness import SLICER, Box, until
 from tests.process.queue_box import QueueBox
 
 
@@ -90,3 +91,26 @@ def test_a_job_that_was_cancelled_before_it_started_is_counted(queues: QueueBox)
     (summary,) = queues.run().events("summary")
     assert summary["counts"] == {"ok": 1, "cancelled": 1}
     assert (summary["failed"], summary["exit_code"]) == ([], 0)
+
+
+# Q7, E5: nothing is advised, and no figure made up, from looks that say nothing
+def test_a_job_that_was_seen_seldom_is_not_advised(queues: QueueBox) -> None:
+    rising = "simjob --vram 2G --ramp 0 --hold 1.5 --spike 17G@1.2s+100ms"
+    queues.write(f"[vram=18G] {rising}", "job b")
+    queue = queues.run("--poll", "60")
+    ends = {event["job"]["command"]: event["job"] for event in queue.events("finished")}
+    seen, short = ends[rising], ends["job b"]
+    assert (seen["verdict"], seen["utilisation"]) == ("unknown", None)
+    assert seen["looks"] < 10
+    assert (short["verdict"], short["peak_mib"], short["utilisation"]) == ("unknown", None, None)
+    (summary,) = queue.events("summary")
+    assert summary["over"] == []
+    said = queues.run("--poll", "60", "--fresh", json=False).out
+    assert "would do" not in said
+    assert "peak n/a, busy n/a" in said
+    command = [*queues.box.prefix, *SLICER, "queue", "suggest", "jobs.txt", "--log-dir", "logs"]
+    suggested = subprocess.run(
+        command, env=queues.box.env, cwd=queues.root, capture_output=True, text=True, check=True
+    )
+    assert suggested.stdout == queues.file.read_text()
+    assert "0 of 2 declarations changed" in suggested.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -71,6 +72,15 @@ def test_the_board_shows_all_that_matters() -> None:  # E8
     assert "\n⊘    4  cancelled " in text
     assert "\n✗    5  SIGSEGV " in text
     assert text.endswith("\n")
+
+
+# Q7: what was not measured is not "0", and not a GPU's absence either
+def test_what_was_not_measured_is_not_given_as_measured() -> None:
+    ended = row(3, status="ok", **{**UNSEEN, "gpu_indices": (0,)})
+    without = row(4, status="ok", **{**UNSEEN, "declared_mib": None})
+    text = board_text.render(board(done=(ended, without)), 80)
+    assert re.search(r"\n✓ +3  ok +12m4s +n/a +18G +n/a  python", text), text
+    assert re.search(r"\n✓ +4  ok +12m4s +- +- +-  python", text), text
 
 
 def test_a_retry_has_a_mark_of_its_own() -> None:  # E8, E9

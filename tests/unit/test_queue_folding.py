@@ -17,7 +17,7 @@ from slicer.queue.model import JobState
 KEY = "0123456789ab#0"
 HOW: dict[str, Any] = {
     "exit_code": 1, "signal": None, "reason": "exited", "wall_s": 2.5, "vram_peak_mib": (7000, 6000),
-    "utilisation": 81.5, "verdict": "within", "memory_peak_bytes": 1 << 30, "at": 1002.5,
+    "utilisation": 81.5, "looks": 12, "verdict": "within", "memory_peak_bytes": 1 << 30, "at": 1002.5,
 }  # fmt: skip
 SEEN = folding.seen(KEY, 7, "python train.py", "train")
 
@@ -54,6 +54,13 @@ def test_an_end_is_known_with_all_its_figures() -> None:
     assert (found.status, found.exit_code, found.signal, found.reason) == ("failed", 1, None, "exited")
     assert (found.wall_s, found.vram_peak_mib, found.utilisation) == (2.5, (7000, 6000), 81.5)
     assert (found.verdict, found.memory_peak_bytes) == ("within", 1 << 30)
+
+
+def test_a_journal_of_before_looks_were_counted_is_read_all_the_same() -> None:  # Q7, E7
+    before = {name: value for name, value in as_read(folding.ended(KEY, "a1", "ok", **HOW)).items()}
+    del before["looks"]
+    found = state(SEEN, begun(), before)
+    assert (found.status, found.vram_peak_mib, found.looks) == ("ok", (7000, 6000), 0)
 
 
 def test_oom_raises_what_is_declared_next_and_the_attempt_counts() -> None:  # E9
@@ -189,7 +196,8 @@ _FINAL = st.sampled_from(["ok", "failed", "timeout", "oom", "cancelled", "infeas
 _ENDING = {
     "exit_code": st.integers(0, 255), "signal": st.none() | st.integers(1, 64), "reason": _TEXT,
     "wall_s": _SECONDS, "vram_peak_mib": st.lists(_COUNT, max_size=2).map(tuple),
-    "utilisation": st.none() | _SECONDS, "verdict": st.sampled_from(["within", "unknown", "over-declared"]),
+    "utilisation": st.none() | _SECONDS, "looks": _COUNT,
+    "verdict": st.sampled_from(["within", "unknown", "over-declared"]),
     "memory_peak_bytes": _MAYBE, "at": _SECONDS,
 }  # fmt: skip
 _RECORDS = st.lists(

@@ -28,7 +28,7 @@ def _record(draw: st.DrawFn, number: int) -> Record:
     job = f"{key}/{draw(st.integers(1, 3))}"
     how: dict[str, Any] = {
         "exit_code": 0, "signal": None, "reason": "exited", "wall_s": draw(_WALLS), "vram_peak_mib": (),
-        "utilisation": None, "verdict": "unknown", "memory_peak_bytes": None, "at": 0.0,
+        "utilisation": None, "looks": 0, "verdict": "unknown", "memory_peak_bytes": None, "at": 0.0,
     }  # fmt: skip
     kinds = [
         "seen",

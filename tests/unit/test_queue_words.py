@@ -17,7 +17,7 @@ def row(no: int = 3, **fields: Any) -> Row:
     usual: dict[str, Any] = {
         "name": "", "command": f"python train.py --seed {no}", "status": "running", "attempt": 1,
         "declared_mib": 18 << 10, "gpu_indices": (0,), "now_mib": (17_000,), "peak_mib": (17_613,),
-        "utilisation": 96.2, "wall_s": 724.0, "exit_code": 0, "reason": "", "verdict": "within",
+        "utilisation": 96.2, "looks": 20, "wall_s": 724.0, "exit_code": 0, "reason": "", "verdict": "within",
         "waits_for": "", "note": "",
     }  # fmt: skip
     return Row(no, **{**usual, **fields})
@@ -41,7 +41,9 @@ def summed_up(**data: Any) -> Event:
     return event("summary", **{**usual, **data})
 
 
-UNSEEN: dict[str, Any] = {"peak_mib": (), "now_mib": (), "utilisation": None, "gpu_indices": ()}
+UNSEEN: dict[str, Any] = {
+    "peak_mib": (), "now_mib": (), "utilisation": None, "looks": 0, "gpu_indices": ()
+}  # fmt: skip
 SMALL: dict[str, Any] = {"declared_mib": 8 << 10, "gpu_indices": (1,), "peak_mib": (9318,)}
 
 
@@ -99,8 +101,21 @@ def test_a_start_says_where_and_what_was_declared(job: Row, line: str) -> None:
         ),
         (
             row(5, status="ok", verdict="under-declared", utilisation=None, **SMALL),
-            "job 5 ok after 12m4s: GPU 1 peak 9.1G of 8G declared; "
+            "job 5 ok after 12m4s: GPU 1 peak 9.1G of 8G declared, busy n/a; "
             "14% more than declared: [vram=9984M] is needed",
+        ),
+        (  # Q7: no figure that was not measured
+            row(5, status="ok", utilisation=None, looks=2, verdict="unknown", peak_mib=(2048,)),
+            "job 5 ok after 12m4s: GPU 0 peak 2G in 2 looks of 18G declared, busy n/a",
+        ),
+        (
+            row(5, status="ok", utilisation=None, looks=1, verdict="under-declared", **SMALL),
+            "job 5 ok after 12m4s: GPU 1 peak 9.1G in 1 look of 8G declared, busy n/a; "
+            "14% more than declared: at least [vram=9984M] is needed",
+        ),
+        (
+            row(5, status="ok", utilisation=None, looks=1, verdict="unknown", peak_mib=()),
+            "job 5 ok after 12m4s: GPU 0 peak n/a, busy n/a",
         ),
         (row(status="ok", **UNSEEN), "job 3 ok after 12m4s"),
         (
@@ -144,7 +159,7 @@ def test_a_suggestion_that_is_no_better_is_not_made() -> None:  # E5
 
 @pytest.mark.parametrize("peak", [1, 243, 244, 7000, 79_999])
 def test_lines_advise_what_the_corrected_jobs_file_says(peak: int) -> None:  # E5
-    job = JobState("k", 1, "x", status="ok", vram_peak_mib=(peak, 1))
+    job = JobState("k", 1, "x", status="ok", vram_peak_mib=(peak, 1), looks=10)
     assert suggest.proposals([job], 0.1) == {"k": words.enough_mib(peak)}
 
 

@@ -179,8 +179,8 @@ def running(rows: Sequence[Row], width: int | None, glyphs: Glyphs, total: int =
             str(row.no),
             format_cpus(row.gpu_indices) or "-",
             format_duration(round(row.wall_s)),
-            _most(row.now_mib),
-            _most(row.peak_mib),
+            _most(row, row.now_mib),
+            _most(row, row.peak_mib),
             _declared(row),
             _busy(row),
             f"({words.visible(row.note)}) {_what(row)}" if row.note else _what(row),
@@ -226,7 +226,7 @@ def _done(rows: Sequence[Row], width: int | None, glyphs: Glyphs) -> Part:
             str(row.no),
             _result(row),
             format_duration(round(row.wall_s, 1)),
-            _most(row.peak_mib),
+            _most(row, row.peak_mib),
             _declared(row),
             _deviation(row),
             _busy(row),
@@ -274,12 +274,17 @@ def _deviation(row: Row) -> str:
 
 
 def _busy(row: Row) -> str:
-    return "-" if row.utilisation is None else f"{round(row.utilisation)}%"
+    return _unknown(row) if row.utilisation is None else f"{round(row.utilisation)}%"
 
 
-def _most(mib: Sequence[int]) -> str:
+def _most(row: Row, mib: Sequence[int]) -> str:
     """Of several GPUs the one that is used most: the declaration is for each."""
-    return _size(max(mib)) if mib else "-"
+    return _size(max(mib)) if mib else _unknown(row)
+
+
+def _unknown(row: Row) -> str:
+    """What was not measured, and what there is not."""
+    return "n/a" if row.gpu_indices else "-"
 
 
 def _size(mib: int) -> str:

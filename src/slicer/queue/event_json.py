@@ -36,6 +36,7 @@ def job_object(row: Row) -> dict[str, object]:
         "now_mib": list(row.now_mib) or None,
         "peak_mib": list(row.peak_mib) or None,
         "utilisation": _plain(row.utilisation),
+        "looks": row.looks,
         "wall_s": _plain(row.wall_s),
         "exit_code": None if row.status in ("pending", "running") else row.exit_code,
         "reason": row.reason or None,

@@ -23,6 +23,7 @@ class Ending(TypedDict):
     wall_s: float
     vram_peak_mib: tuple[int, ...]
     utilisation: float | None
+    looks: int
     verdict: Verdict
     memory_peak_bytes: int | None
     at: float
@@ -112,8 +113,8 @@ def apply(states: dict[str, JobState], record: Record) -> bool:
     names, act = rule
     try:
         values = {name: _READERS[name](record[name]) for name in names}
-        if event == "state":
-            values |= {name: _READERS[name](record[name]) for name in STATE_DEFAULTS if name in record}
+        may_lack = STATE_DEFAULTS if event == "state" else _ADDED
+        values |= {name: _READERS[name](record[name]) for name in may_lack if name in record}
     except (_Damaged, KeyError, OverflowError):
         return False
     act(states, key, values)
@@ -127,7 +128,8 @@ def _listed(how: Ending) -> Record:
 # What there is of an attempt, and how it is before one has begun.
 _ATTEMPT = (
     "job", "boot_id", "started_at", "log", "gpus", "gpu_indices", "vram_mib", "cancelling",
-    "exit_code", "signal", "reason", "wall_s", "vram_peak_mib", "utilisation", "verdict", "memory_peak_bytes",
+    "exit_code", "signal", "reason", "wall_s", "vram_peak_mib", "utilisation", "looks", "verdict",
+    "memory_peak_bytes",
 )  # fmt: skip
 _NOT_BEGUN = {name: STATE_DEFAULTS[name] for name in _ATTEMPT}
 
@@ -254,7 +256,8 @@ _BY_TYPE: dict[str, Callable[[Any], Any]] = {
 }
 _READERS = {name: _BY_TYPE[kind] for name, kind in STATE_FIELDS.items()}
 
-_HOW = tuple(name for name in Ending.__annotations__ if name != "at")
+_ADDED = ("looks",)  # fields that earlier versions did not write
+_HOW = tuple(name for name in Ending.__annotations__ if name not in ("at", *_ADDED))
 _BEGUN = ("job", "boot_id", "attempts", "log", "gpus", "gpu_indices", "vram_mib", "started_at")
 # The fields that an event's record must have, and what it does.
 _RULES: dict[str, tuple[tuple[str, ...], Callable[[dict[str, JobState], str, _Values], None]]] = {

@@ -10,6 +10,7 @@ from slicer.queue.model import JobState, Status, Verdict
 from slicer.record import record
 
 EXIT_CODE_MAX = 255
+ENOUGH_LOOKS = 10  # at a job's GPUs, to say what it does not use: the driver tells of no peaks between them
 _FAILED: frozenset[Status] = frozenset({"failed", "timeout", "oom", "infeasible", "lost"})
 
 
@@ -37,6 +38,7 @@ def judge(
     *,
     declared_mib: int | None,
     peak_mib: tuple[int, ...],
+    looks: int,
     tolerance: float,
     has_oom_text: bool,
     cancelling: bool,
@@ -45,13 +47,14 @@ def judge(
 ) -> Judged:
     """Judge an attempt.
 
-    ``peak_mib`` has one figure a GPU, () unknown; ``tolerance`` is relative (0.1 is 10 %); ``ooms`` counts
-    the attempts before this one that ended with CUDA's "out of memory", of which ``retries`` are forgiven.
+    ``peak_mib`` has one figure a GPU, () unknown, from so many ``looks``; ``tolerance`` is relative (0.1 is
+    10 %); ``ooms`` counts the attempts before this one that ended with CUDA's "out of memory", of which
+    ``retries`` are forgiven.
     """
     status, exit_code = _status(ended, has_oom_text, cancelling)
     verdict = _verdict(declared_mib, peak_mib, tolerance)
-    if verdict == "over-declared" and status != "ok":
-        verdict = "unknown"  # it did not come to use what it would have
+    if verdict == "over-declared" and (status != "ok" or looks < ENOUGH_LOOKS):
+        verdict = "unknown"  # it did not come to use what it would have, or nobody saw that
     return Judged(status, verdict, exit_code, status == "oom" and ooms < retries)
 
 
@@ -73,6 +76,11 @@ def _status(ended: Ended, has_oom_text: bool, cancelling: bool) -> tuple[Status,
             return ("oom" if has_oom_text else "failed"), code
         case _:
             return "failed", code or 1
+
+
+def measured(peak_mib: tuple[int, ...], looks: int) -> tuple[int, ...]:
+    """The peaks, or () where "0" would only mean that the job was over before it was seen."""
+    return peak_mib if any(peak_mib) or looks >= ENOUGH_LOOKS else ()
 
 
 def _verdict(declared_mib: int | None, peak_mib: tuple[int, ...], tolerance: float) -> Verdict:

@@ -75,6 +75,7 @@ class JobState:
     wall_s: float = 0.0
     vram_peak_mib: tuple[int, ...] = ()  # in the order of gpus; () unknown
     utilisation: float | None = None  # percent, of the GPUs it ran on, while it ran
+    looks: int = 0  # how often its GPUs were looked at while it ran
     verdict: Verdict = "unknown"
     memory_peak_bytes: int | None = None
 
@@ -130,6 +131,7 @@ class Row:
     now_mib: tuple[int, ...]  # in use, in the order of gpu_indices; () unknown
     peak_mib: tuple[int, ...]
     utilisation: float | None  # percent, average so far
+    looks: int  # how often its GPUs were looked at
     wall_s: float  # how long it runs, or ran
     exit_code: int
     reason: str

@@ -45,8 +45,9 @@ class Use:
         self.job = job
         self.now_mib: tuple[int, ...] = ()
         self.peak_mib = peak_mib
-        self.utilisation: float | None = None  # percent, averaged over the looks
+        self.utilisation: float | None = None  # percent, averaged over the looks that told it
         self.looks = 0
+        self.busy_looks = 0
         self.looks_due = looks_due
         self.warned_mib: dict[str, int] = {}  # by GPU
         self.ended_at: float | None = None
@@ -151,6 +152,7 @@ class Monitor:
 
     def _note(self, use: Use, used_by: dict[str, dict[str, int]]) -> list[Exceeded]:
         lease = use.job.lease
+        use.looks += 1
         use.now_mib = tuple(used_by.get(uuid, {}).get(lease.job, 0) for uuid in lease.gpus)
         before = use.peak_mib or (0,) * len(lease.gpus)
         use.peak_mib = tuple(map(max, use.now_mib, before))
@@ -160,8 +162,8 @@ class Monitor:
         busy = [percent for uuid in lease.gpus if (percent := self._utilisation.get(uuid)) is not None]
         if busy:
             average = sum(busy) / len(busy)
-            use.utilisation = ((use.utilisation or 0.0) * use.looks + average) / (use.looks + 1)
-            use.looks += 1
+            use.utilisation = ((use.utilisation or 0.0) * use.busy_looks + average) / (use.busy_looks + 1)
+            use.busy_looks += 1
         return list(self._exceeded(use, lease))
 
     def _exceeded(self, use: Use, lease: Lease) -> Iterable[Exceeded]:

@@ -38,6 +38,7 @@ def row(
         now_mib=use.now_mib if use is not None else (),
         peak_mib=use.peak_mib if use is not None else () if is_pending else state.vram_peak_mib,
         utilisation=use.utilisation if use is not None else state.utilisation,
+        looks=use.looks if use is not None else 0 if is_pending else state.looks,
         wall_s=0.0 if is_pending else wall_s,
         exit_code=state.exit_code,
         reason=state.reason,

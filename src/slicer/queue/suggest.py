@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from slicer.queue import attributes
 from slicer.queue.jobs_file import Keys, Line, lines, read_attributes
+from slicer.queue.judging import ENOUGH_LOOKS
 from slicer.queue.model import Attributes, JobState
 
 STEP_MIB = 256  # what is suggested is a multiple of this
@@ -35,7 +36,8 @@ def corrected(text: str, declared: Mapping[str, int]) -> str:
 def proposals(states: Iterable[JobState], tolerance: float) -> dict[str, int]:
     """What jobs should declare, in MiB on each GPU, by key; only those that should change it.
 
-    Too much is one only when the peak is below the declaration by more than ``tolerance``, a fraction.
+    Too much is one only when the peak is below the declaration by more than ``tolerance``, a fraction. No
+    job is to declare less than it did, or anything at all, that was looked at too seldom to tell its peak.
     """
     found = {state.key: _proposal(state, tolerance) for state in states}
     return {key: mib for key, mib in found.items() if mib is not None}
@@ -49,12 +51,17 @@ def _proposal(state: JobState, tolerance: float) -> int | None:
         return None
     wanted = -(-peak * _ROOM_PERCENT // (100 * STEP_MIB)) * STEP_MIB
     declared = state.vram_mib
-    if declared is None or state.verdict == "under-declared":
+    is_well_known = state.looks >= ENOUGH_LOOKS
+    if declared is None:
+        return wanted if is_well_known else None
+    if state.verdict == "under-declared":
         return wanted
-    if state.verdict == "over-declared":
+    if state.verdict == "over-declared" and is_well_known:
         return wanted if wanted < declared and peak < declared * (1 - tolerance) else None
+    if not state.ooms:
+        return None
     # It went well with more than its line declares, which was not enough.
-    return wanted if state.ooms else None
+    return wanted if is_well_known else -(-declared // STEP_MIB) * STEP_MIB
 
 
 def _edit(line: Line, attribute: str) -> tuple[int, int, str]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from slicer.quantity import format_duration, format_size, size_text
+from slicer.queue.judging import ENOUGH_LOOKS
 from slicer.queue.model import Event, EventKind, Row, Status
 from slicer.queue.suggest import STEP_MIB
 from slicer.scope import quote
@@ -107,17 +108,20 @@ def deviation(row: Row) -> int | None:
 
 
 def used(row: Row) -> str:
-    """As in "GPU 0 peak 17.2G of 18G declared, 96% busy"; "" where nothing is known."""
-    facts = []
-    if row.gpu_indices and row.peak_mib:
-        peaks = ", ".join(size(mib) for mib in row.peak_mib)
-        declared = f" of {size(row.declared_mib)} declared" if row.declared_mib else ""
-        facts.append(f"{gpus(row.gpu_indices)} peak {peaks}{declared}")
-    elif row.gpu_indices:
-        facts.append(f"{gpus(row.gpu_indices)}, use unknown")
-    if row.utilisation is not None:
-        facts.append(f"{round(row.utilisation)}% busy")
-    return ", ".join(facts)
+    """As in "GPU 0 peak 17.2G of 18G declared, 96% busy"; "" without GPUs."""
+    if not row.gpu_indices:
+        return ""
+    peaks = ", ".join(size(mib) for mib in row.peak_mib)
+    if row.peak_mib and is_seldom_seen(row):
+        peaks += f" in {count(row.looks, 'look')}"
+    declared = f" of {size(row.declared_mib)} declared" if row.declared_mib and row.peak_mib else ""
+    busy = "busy n/a" if row.utilisation is None else f"{round(row.utilisation)}% busy"
+    return f"{gpus(row.gpu_indices)} peak {peaks or 'n/a'}{declared}, {busy}"
+
+
+def is_seldom_seen(row: Row) -> bool:
+    """Whether its GPUs were looked at too seldom to know how much it used at most."""
+    return row.looks < ENOUGH_LOOKS
 
 
 def advice(row: Row) -> str:
@@ -128,7 +132,8 @@ def advice(row: Row) -> str:
     enough = enough_mib(max(row.peak_mib))
     vram = f"[vram={size_text(enough << 20)}]"
     if row.verdict == "under-declared":
-        return f"{percent}% more than declared: {vram} is needed"
+        least = "at least " if is_seldom_seen(row) else ""
+        return f"{percent}% more than declared: {least}{vram} is needed"
     less = enough < (row.declared_mib or 0)
     return f"{-percent}% less than declared" + (f": {vram} would do" if less else "")
 
