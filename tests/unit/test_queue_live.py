@@ -23,8 +23,8 @@ from slicer.cli import queue_live, queue_show
 from slicer.cli.queue_live import Live
 from slicer.cli.queue_show import Shower
 from slicer.cli.queue_sink import Sink
-from slicer.queue import board_text
 from slicer.queue.board_text import ASCII, Glyphs
+from slicer.queue.columns import cell_count
 from slicer.queue.model import Board
 from tests.unit.test_queue_board import board, empty
 from tests.unit.test_queue_words import event, row, summed_up
@@ -218,7 +218,7 @@ def test_no_board_is_higher_or_wider_than_the_terminal(width: int, height: int, 
     for one in (board(), crowd, empty()):
         lines = queue_live.page(one, width, height, glyphs)
         assert len(lines) <= height
-        assert all(board_text.cell_count(line.text) <= width for line in lines)
+        assert all(cell_count(line.text) <= width for line in lines)
         assert height == 0 or lines
 
 

@@ -187,6 +187,19 @@ def test_long_commands_and_errors_are_cut() -> None:
     assert said("started", row(command="\n" * 10**6)).isprintable()
 
 
+def test_the_middle_of_a_long_command_is_cut() -> None:  # Q14
+    command = f"python train.py {'x' * 10**6} --seed 3"
+    assert words.shortened(command, 30) == "python train.py…xxxxx --seed 3"
+    assert words.shortened("\x1b" * 100, 30).isprintable()
+    assert words.shortened("short", 5) == "short"
+    assert said("started", row(command=command)).endswith("x --seed 3")
+
+
+def test_jobs_that_are_skipped_are_not_called_done_whatever_became_of_them() -> None:  # Q14
+    line = said("skipped", count=15, counts={"failed": 2, "ok": 13})
+    assert line == "15 jobs skipped, ended in an earlier run: 13 ok, 2 failed (--fresh runs everything again)"
+
+
 def test_nothing_that_happened_is_not_worth_a_line() -> None:
     assert words.line(event("skipped", count=0), verbose=True) is None
     assert words.line(event("file-changed", added=0, removed=0), verbose=True) is None

@@ -6,11 +6,11 @@ All functions are pure but for the time zone, which is the user's.
 from __future__ import annotations
 
 import time
-import unicodedata
 from collections.abc import Sequence
 
 from slicer.quantity import format_cpus, format_duration, format_size
 from slicer.queue import words
+from slicer.queue.columns import GAP, aligned, clip, fit
 from slicer.queue.model import Board, GpuRow, Row
 from slicer.record import record
 
@@ -19,8 +19,7 @@ _QUEUE_BAR = 30
 _GPU_NAME = 16  # characters
 _PENDING_SHOWN = 20
 _DONE_SHOWN = 20
-_COMMAND = 200  # characters of a command where the width is unlimited
-_GAP = "  "
+_COMMAND_MOST = 2000  # characters of one that are looked at: it may have 128 KiB
 
 HEADING = "bold"
 FAINT = "dim"
@@ -144,7 +143,7 @@ def progress(board: Board, width: int | None, glyphs: Glyphs) -> str:
         return told
     full = done * cells // total
     part = (done + runs) * cells // total - full
-    return f"{_bar(cells, full, part, glyphs)}{_GAP}{told}"
+    return f"{_bar(cells, full, part, glyphs)}{GAP}{told}"
 
 
 def gpus(rows: Sequence[GpuRow], width: int | None, glyphs: Glyphs) -> Part:
@@ -165,16 +164,16 @@ def gpus(rows: Sequence[GpuRow], width: int | None, glyphs: Glyphs) -> Part:
                 jobs,
             )
         )
-    return Part((), tuple(map(Line, _aligned(cells, "lllrrl", width, glyphs))))
+    return Part((), tuple(map(Line, aligned(cells, "lllrrl", width, glyphs))))
 
 
 def running(rows: Sequence[Row], width: int | None, glyphs: Glyphs, total: int = 0) -> Part:
     """The running jobs: where, since when, and their memory against what they declared (each GPU)."""
     if not rows:
         return Part()
-    heading = ("", "JOB", "GPU", "FOR", "NOW", "PEAK", "OF", "BUSY", "RUNNING")
+    heading = ["", "JOB", "GPU", "FOR", "NOW", "PEAK", "OF", "BUSY", "RUNNING"]
     cells = [
-        (
+        [
             glyphs.running,
             str(row.no),
             format_cpus(row.gpu_indices) or "-",
@@ -184,10 +183,11 @@ def running(rows: Sequence[Row], width: int | None, glyphs: Glyphs, total: int =
             _declared(row),
             _busy(row),
             f"({words.visible(row.note)}) {_what(row)}" if row.note else _what(row),
-        )
+        ]
         for row in rows
     ]
-    head, *texts = _aligned([heading, *cells], "lrlrrrrrl", width, glyphs)
+    fit([heading, *cells], width, glyphs)
+    head, *texts = aligned([heading, *cells], "lrlrrrrrl", width, glyphs)
     styled = [Line(text, _running_style(row)) for text, row in zip(texts, rows, strict=True)]
     return Part((Line(head, HEADING),), tuple(styled), total)
 
@@ -203,15 +203,13 @@ def pending(board: Board, most: int, width: int | None, glyphs: Glyphs) -> Part:
         for row in rows
     ]
     align = "lrrl"
-    if any(row.waits_for for row in rows):
+    has_reasons = any(row.waits_for for row in rows)
+    room = fit([heading, *cells], width, glyphs, of=2 if has_reasons else 1)
+    if has_reasons:
         align = "lrrll"
-        heading.append("WAITS FOR")
-        if width is not None:
-            taken = 1 + max(3, *(len(row[1]) for row in cells)) + max(5, *(len(row[2]) for row in cells))
-            heading[3] = heading[3].ljust(room := max(8, (width - taken - 4 * len(_GAP)) // 2))
-            cells = [[*row[:3], clip(row[3], room, glyphs)] for row in cells]
+        heading = [*heading[:3], heading[3].ljust(0 if width is None else room), "WAITS FOR"]
         cells = [[*cell, words.visible(row.waits_for)] for cell, row in zip(cells, rows, strict=True)]
-    head, *texts = _aligned([heading, *cells], align, width, glyphs)
+    head, *texts = aligned([heading, *cells], align, width, glyphs)
     total = max(board.counts.get("pending", 0), len(board.pending))
     return Part((Line(head, HEADING),), tuple(map(Line, texts)), total)
 
@@ -219,9 +217,9 @@ def pending(board: Board, most: int, width: int | None, glyphs: Glyphs) -> Part:
 def _done(rows: Sequence[Row], width: int | None, glyphs: Glyphs) -> Part:
     if not rows:
         return Part()
-    heading = ("", "JOB", "RESULT", "AFTER", "PEAK", "OF", "", "BUSY", "DONE")
+    heading = ["", "JOB", "RESULT", "AFTER", "PEAK", "OF", "", "BUSY", "DONE"]
     cells = [
-        (
+        [
             _mark(row, glyphs),
             str(row.no),
             _result(row),
@@ -231,10 +229,11 @@ def _done(rows: Sequence[Row], width: int | None, glyphs: Glyphs) -> Part:
             _deviation(row),
             _busy(row),
             _what(row),
-        )
+        ]
         for row in rows
     ]
-    head, *texts = _aligned([heading, *cells], "lrlrrrrrl", width, glyphs)
+    fit([heading, *cells], width, glyphs)
+    head, *texts = aligned([heading, *cells], "lrlrrrrrl", width, glyphs)
     return Part((Line(head, HEADING),), tuple(map(Line, texts)))
 
 
@@ -259,7 +258,7 @@ def _running_style(row: Row) -> str:
 
 
 def _what(row: Row) -> str:
-    command = words.visible(row.command, _COMMAND)
+    command = words.shortened(row.command, _COMMAND_MOST)
     return f"{words.visible(row.name, 40)}: {command}" if row.name else command
 
 
@@ -299,46 +298,3 @@ def _roughly(seconds: float) -> str:
 
 def _bar(cells: int, full: int, part: int, glyphs: Glyphs) -> str:
     return f"[{glyphs.full * full}{glyphs.part * part}{glyphs.empty * (cells - full - part)}]"
-
-
-# -- columns ------------------------------------------------------------------------------------------------
-
-
-def cell_count(text: str) -> int:
-    """How many columns of a terminal the text takes."""
-    if text.isascii():
-        return len(text)
-    return sum(map(_cells, text))
-
-
-def _cells(character: str) -> int:
-    if unicodedata.category(character) in ("Mn", "Me"):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1
-
-
-def clip(text: str, width: int | None, glyphs: Glyphs) -> str:
-    """At most ``width`` columns of the text (None: all of it)."""
-    if width is None or cell_count(text) <= width:
-        return text
-    room = width - len(glyphs.ellipsis)
-    kept = []
-    for character in text:
-        room -= _cells(character)
-        if room < 0:
-            break
-        kept.append(character)
-    return ("".join(kept) + glyphs.ellipsis)[: max(0, width)]
-
-
-def _aligned(rows: Sequence[Sequence[str]], align: str, width: int | None, glyphs: Glyphs) -> list[str]:
-    """One line a row, in columns as wide as they must be; ``align`` has "l" or "r" for each."""
-    widths = [max((cell_count(row[i]) for row in rows), default=0) for i in range(len(align))]
-    aligned = []
-    for row in rows:
-        placed = []
-        for cell, side, wide in zip(row, align, widths, strict=True):
-            space = " " * (wide - cell_count(cell))
-            placed.append(space + cell if side == "r" else cell + space)
-        aligned.append(clip(_GAP.join(placed).rstrip(), width, glyphs))
-    return aligned

@@ -167,8 +167,7 @@ class Queue:
             self.warning(warning)
         if self._backend.notice:
             self.notice(self._backend.notice)
-        if final:
-            self._news.say("skipped", count=len(final))
+        self._news.skipped([states[entry.key] for entry in final])
         self.register.sweep()
         entries = {entry.key: entry for entry in self._file.entries}
         for state in [state for state in states.values() if state.status == "running"]:

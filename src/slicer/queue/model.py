@@ -176,7 +176,7 @@ EventKind = Literal[
     "file-changed",  # added, removed (how many pending lines came and went)
     "file-kept",  # the file cannot be used now; the last good one stays: error
     "file-good",  # it can be used again
-    "skipped",  # done in an earlier run: count
+    "skipped",  # ended in an earlier run: count, counts (of each status)
     "waiting",  # nothing can start now (said once): why
     "started",  # log (file name)
     "adopted",  # found running, from a queue that died

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from slicer.queue import rows
@@ -41,6 +41,11 @@ class News:
         if self.monitor is not None and state.status == "running":
             use = self.monitor.use_of(state.job)
         self._kept.append(Event(kind, time.time(), rows.row(state, use), data))
+
+    def skipped(self, states: Sequence[JobState]) -> None:
+        """These jobs ended in an earlier run."""
+        if states:
+            self.say("skipped", count=len(states), counts=rows.counts(states))
 
     def notice(self, text: str) -> None:
         self.say("notice", text=text)

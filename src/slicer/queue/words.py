@@ -20,6 +20,7 @@ Level = Literal["info", "good", "warning", "bad"]
 
 _COMMAND = 120  # characters of a command in a line
 _TEXT = 500  # of an error or a reason
+_LONGEST_ESCAPE = 10  # as of "\\U0010ffff"
 _ROOM_PERCENT = 105  # of the peak, as "slicer queue suggest" counts
 
 _LEVELS: dict[EventKind, Level] = {
@@ -59,6 +60,17 @@ def visible(text: str, most: int = _TEXT) -> str:
             c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in cut
         )
     return cut if len(cut) <= most else cut[: most - 1] + "…"
+
+
+def shortened(text: str, most: int) -> str:
+    """As :func:`visible`, but with the middle cut: the lines of a sweep differ at their ends."""
+    if len(text) > 2 * most:
+        text = text[:most] + text[-most:]  # what is between would be cut anyway
+    shown = visible(text, _LONGEST_ESCAPE * len(text))
+    if len(shown) <= most:
+        return shown
+    front = most // 2
+    return f"{shown[:front]}…{shown[len(shown) - (most - 1 - front) :]}"
 
 
 def size(mib: int) -> str:
@@ -161,7 +173,7 @@ def signal_name(number: int) -> str:
 
 
 def _command(row: Row) -> str:
-    return visible(row.command, _COMMAND)
+    return shortened(row.command, _COMMAND)
 
 
 def _log(event: Event) -> str:
@@ -201,7 +213,7 @@ def _opened(event: Event) -> str:
     done = _number(event, "done")
     parts = [f"{_number(event, 'pending')} of {count(_number(event, 'total'), 'job')} to run"]
     if done:
-        parts.append(f"{done} done before")
+        parts.append(f"{done} ended before")
     if event.data.get("resumed"):
         parts.append("resumed")
     where = f"; logs and status.txt in {_text(event, 'log_dir')}" if event.data.get("log_dir") else ""
@@ -218,7 +230,9 @@ def _skipped(event: Event) -> str | None:
     number = _number(event, "count")
     if not number:
         return None
-    return f"{count(number, 'job')} done in an earlier run: skipped (--fresh runs everything again)"
+    ended_as = event.data.get("counts")
+    told = f": {counts(ended_as)}" if isinstance(ended_as, dict) and ended_as else ""
+    return f"{count(number, 'job')} skipped, ended in an earlier run{told} (--fresh runs everything again)"
 
 
 def _waiting(event: Event) -> str:
@@ -234,8 +248,9 @@ def _stopping(event: Event) -> str:
     running = _number(event, "running")
     if not running:
         return "stopping: nothing new is started"
-    verb = "runs" if running == 1 else "run"
-    return f"stopping: nothing new is started, {count(running, 'job')} still {verb} (asked again: ended)"
+    verb, they = ("runs", "it is") if running == 1 else ("run", "they are")
+    still = f"{count(running, 'job')} still {verb}"
+    return f"stopping: nothing new is started, {still}; asked once more, {they} ended"
 
 
 _OF_THE_QUEUE: dict[EventKind, Callable[[Event], str | None]] = {
