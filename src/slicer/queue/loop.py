@@ -167,6 +167,8 @@ class Queue:
             self.warning(warning)
         if self._backend.notice:
             self.notice(self._backend.notice)
+        if self.register.set_aside:
+            self.notice(f"earlier logs are in {self._options.log_dir}/{self.register.set_aside}")
         if final:
             self._news.say("skipped", count=len(final))
         self.register.sweep()
