@@ -21,8 +21,10 @@ from slicer.signals import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slicer.job import Batch, Started
+    from slicer.backend import Backend
+    from slicer.job import Batch, Job, Started
     from slicer.keeper import Task
+    from slicer.ledger import Ledger
 
 _CANNOT_BEGIN = 126  # as of a shell that cannot execute something
 _ENDED_FROM_OUTSIDE = ("timeout", "stopped")
@@ -42,13 +44,15 @@ class LogFile:
 
     pid = 0
 
-    def __init__(self, path: str) -> None:
-        """Raises OSError."""
-        # An attempt that never began, or --fresh, may have left one of this name: its text is not ours.
-        if os.path.lexists(path):
-            os.unlink(path)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY
-        self.stdout = self.stderr = os.open(path, flags, 0o666)
+    def __init__(self, directory: int, name: str) -> None:
+        """``directory``: a descriptor of the log directory. Raises OSError."""
+        # An attempt that never began may have left one of this name: its text is not ours.
+        try:
+            os.unlink(name, dir_fd=directory)
+        except FileNotFoundError:
+            pass
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        self.stdout = self.stderr = os.open(name, flags, 0o666, dir_fd=directory)
 
     def handed_over(self) -> None:
         """Kept open: for what slicer has to say."""
@@ -69,6 +73,15 @@ class BatchHalf(InnerHalf):
 
     _log: LogFile
     _attempt: int  # the attempt file
+
+    def __init__(
+        self, job: Job, backend: Backend, book: Ledger, mask: frozenset[int], queue: int, up_write: int,
+        down_read: int, logs: int, attempts: int,
+    ) -> None:  # fmt: skip
+        """``logs`` and ``attempts``: descriptors of the log directory, and of the attempts' below it."""
+        super().__init__(job, backend, book, mask, queue, up_write, down_read)
+        self._logs = logs
+        self._attempts = attempts
 
     def run(self, descriptors: tuple[int, ...]) -> None:
         """From the fork to the end of the scope; ``descriptors`` hold the lease."""
@@ -93,8 +106,8 @@ class BatchHalf(InnerHalf):
         batch = self._batch
         self._started = started
         try:
-            self._log = LogFile(batch.log_path)
-            self._attempt = attempt.begin(batch.attempt_path)
+            self._log = LogFile(self._logs, batch.log)
+            self._attempt = attempt.begin(self._attempts, self._job.id)
         except OSError as error:
             return Report(1, 0, error.errno or errno.EIO, "unknown", 0.0, 0), Usage()
         os.dup2(self._log.stdout, 2)  # should we fail, it says so in the log

@@ -153,6 +153,8 @@ def test_newer_words_are_ignored() -> None:
 @pytest.mark.parametrize(
     "change",
     [
+        {"job": "../../x"}, {"job": ".."}, {"log": "/etc/passwd"}, {"log": "job1.log\n"},
+        {"attempts": 10**30},
         {"key": 7}, {"key": None}, {"event": 3}, {"event": None}, {"job": None}, {"attempts": "1"},
         {"attempts": True}, {"attempts": -1}, {"attempts": 1.0}, {"gpus": "GPU-0"}, {"gpus": [0]},
         {"gpu_indices": [0, "1"]}, {"gpu_indices": {"0": 1}}, {"vram_mib": "6G"}, {"vram_mib": []},

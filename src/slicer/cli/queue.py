@@ -121,7 +121,7 @@ Exit codes:
     "--oom-retries", metavar="N", type=click.IntRange(0), default=0, show_default=True,
     help="How often to run a job again after CUDA OOM; [retries=N] overrides.",
 )  # fmt: skip
-@click.option("--fresh", is_flag=True, help="Forget what was done, and run everything again.")
+@click.option("--fresh", is_flag=True, help="Forget what was done, and run all again; its logs are kept.")
 @click.option(
     "--log-dir", metavar="DIR", default=DEFAULT_LOG_DIR, show_default=True, type=click.Path(),
     help="For the jobs' output, the journal and status.txt.",

@@ -82,8 +82,8 @@ def _check(options: Options, environ: Mapping[str, str]) -> None:
     """Open the queue, and leave it to the service. What --fresh forgets is forgotten here."""
     shower = choose(as_json=False, verbose=False, quiet=True, stdout=sys.stdout, stderr=sys.stderr)
     queue = Queue(options, environ, shower)
+    path = f"{queue.register.log_dir.path}/queue.log"
     try:
-        path = f"{queue.register.log_dir.path}/queue.log"
         os.close(handover.open_log(path))
     except OSError as error:
         raise StateError(f"cannot be written: {error.strerror}", where=path) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -99,7 +98,7 @@ class Conclusions:
         if not state.gpus or not ended.exit_code or ended.reason not in _FAILURES:
             return False
         try:
-            return oom.tells_of_oom(os.path.join(self._register.log_dir.path, state.log))
+            return oom.tells_of_oom(state.log, self._register.log_dir.directory.fd)
         except StateError as error:
             self._news.warning(str(error))
             return False

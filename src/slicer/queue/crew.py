@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Literal
 
-from slicer import attempt, faults, history, proc
+from slicer import faults, history, proc
 from slicer.errors import EX_TIMEOUT, BackendError, SlicerError
 from slicer.queue import folding
 from slicer.queue.adopted import Adopted
@@ -17,7 +17,6 @@ from slicer.record import record
 from slicer.report import exec_exit, exit_of
 
 if TYPE_CHECKING:
-    from slicer.attempt import Attempt
     from slicer.backend import BatchBackend
     from slicer.launch import Observer
     from slicer.ledger import Ledger
@@ -119,13 +118,10 @@ class Crew:
         if not self._register.reserve(granted.job_id):
             granted.held.release()
             return False
-        directory = self._register.log_dir
         number = state.attempts + 1
-        log = directory.log_name(state.no, number)
-        job = self._plans.job(
-            granted, self._backend, directory.log_path(state.no, number),
-            directory.attempt_path(granted.job_id),
-        )  # fmt: skip
+        log_dir = self._register.log_dir
+        log = log_dir.log_name(state.no, number)
+        job = self._plans.job(granted, log)
         lease = granted.held.lease
         self._register.do(
             folding.begun(
@@ -134,7 +130,7 @@ class Crew:
                 at=time.time(),
             )
         )  # fmt: skip
-        flight = Flight(state.key, job, self._backend, self._starters, self._book, self._observer)
+        flight = Flight(state.key, job, self._backend, self._starters, log_dir, self._book, self._observer)
         try:
             flight.take_off(granted.held)
         except BaseException:
@@ -235,7 +231,7 @@ class Crew:
         if flight.said is None:
             if not flight.is_gone():
                 return None
-            if not flight.was_bereaved and self._attempt(job_id) is None:
+            if not flight.was_bereaved and self._register.attempt(job_id) is None:
                 del self._flying[job_id]
                 self._monitor.forget(job_id)
                 return _unbegun(flight, job_id)
@@ -295,13 +291,12 @@ class Crew:
 
     def recover(self, state: JobState) -> Landing | None:
         """Find out what became of an attempt that a queue before us had begun; None: it still runs."""
-        found = self._attempt(state.job)
+        found = self._register.attempt(state.job)
         with self._book.locked():
             lease = next((each for each in self._book.leases() if each.job == state.job), None)
         is_over = found is not None and found.is_final
         if (lease is not None or (found is not None and found.is_alive)) and not is_over:
-            path = self._register.log_dir.attempt_path(state.job)
-            adopted = Adopted(state.key, state.job, path, lease, self._book)
+            adopted = Adopted(state.key, state.job, self._register.attempt, lease, self._book)
             self._adopted[state.job] = adopted
             if adopted.lease is not None:
                 self._monitor.follow(_Followed(adopted, adopted.lease))
@@ -328,7 +323,7 @@ class Crew:
 
     def _recovered(self, key: str, job_id: str, boot_id: str = "") -> Landing:
         """What the files say of an attempt that nobody looks after any more."""
-        found = self._attempt(job_id)
+        found = self._register.attempt(job_id)
         outcome = found.outcome if found is not None else None
         use = self._monitor.forget(job_id)
         if outcome is not None:
@@ -343,9 +338,6 @@ class Crew:
             return Landing(key, job_id, "unbegun", why="the queue ended before it could begin")
         why = "it was killed together with its keeper: how it ended is not known"
         return Landing(key, job_id, "lost", why=why)
-
-    def _attempt(self, job_id: str) -> Attempt | None:
-        return attempt.read(self._register.log_dir.attempt_path(job_id))
 
     def _add_to_history(self, outcome: Outcome) -> None:
         """Where its keeper was killed before it could."""

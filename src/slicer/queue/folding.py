@@ -7,11 +7,15 @@ current one, changes nothing, so that a queue that died between two records may 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypedDict, Unpack, get_args
 
 from slicer.queue.journal import Record
 from slicer.queue.model import FINAL, STATE_DEFAULTS, STATE_FIELDS, JobState, Status, Verdict
+
+_MOST = 2**53  # of a whole number: what every reader of JSON takes
+_FILE_NAME = re.compile(r"(?:\w[\w.-]{0,63})?", re.ASCII)
 
 
 class Ending(TypedDict):
@@ -214,7 +218,14 @@ def _a(*kinds: type) -> Callable[[Any], Any]:
 
 
 def _count(value: Any) -> Any:
-    if type(value) is not int or value < 0:
+    if type(value) is not int or not 0 <= value <= _MOST:
+        raise _Damaged("out of range")
+    return value
+
+
+def _file_name(value: Any) -> Any:
+    """What becomes the name of a file: nothing that leads elsewhere."""
+    if type(value) is not str or not _FILE_NAME.fullmatch(value):
         raise _Damaged(repr(value))
     return value
 
@@ -255,6 +266,7 @@ _BY_TYPE: dict[str, Callable[[Any], Any]] = {
     "Verdict": _one_of(*get_args(Verdict)),
 }
 _READERS = {name: _BY_TYPE[kind] for name, kind in STATE_FIELDS.items()}
+_READERS |= {"job": _file_name, "log": _file_name}
 
 _ADDED = ("looks",)  # fields that earlier versions did not write
 _HOW = tuple(name for name in Ending.__annotations__ if name not in ("at", *_ADDED))

@@ -167,6 +167,8 @@ class Queue:
             self.warning(warning)
         if self._backend.notice:
             self.notice(self._backend.notice)
+        if self.register.set_aside:
+            self.notice(f"earlier logs are in {self._options.log_dir}/{self.register.set_aside}")
         self._news.skipped([states[entry.key] for entry in final])
         self.register.sweep()
         entries = {entry.key: entry for entry in self._file.entries}

@@ -109,11 +109,8 @@ class Scene:
         text = board_text.render(self.board(), None)
         self._is_unwritten = False
         self._write_at = time.monotonic() + max(_WRITE_S, self._cost_s / _SHARE)
-        path = self._register.log_dir.status_path
         try:
-            with open(f"{path}.new", "w", encoding="utf-8", errors="backslashreplace") as file:
-                file.write(text)
-            os.replace(f"{path}.new", path)
+            self._register.log_dir.write_status(text)
         except OSError:
             self._is_unwritten = True
 
