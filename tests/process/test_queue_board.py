@@ -114,3 +114,68 @@ def test_a_job_that_was_seen_seldom_is_not_advised(queues: QueueBox) -> None:
     )
     assert suggested.stdout == queues.file.read_text()
     assert "0 of 2 declarations changed" in suggested.stderr
+
+
+# W19: what failed can be looked at, from the line that says so
+def test_a_failure_says_where_its_log_is_and_how_it_ends(queues: QueueBox) -> None:
+    queues.write(r"printf 'one\n\033[31mbad\033]0;t\007 end\n'; exit 3", "[profile=light] false")
+    said = queues.run(json=False).out
+    line = next(line for line in said.splitlines() if "job 1 failed with exit code 3 after" in line)
+    assert line.endswith("(log: logs/job0001.log), last line: bad end")
+    assert "(log: logs/job0001.log)\n    bad end\n" in said
+    assert "\x1b" not in said
+    assert "(log: logs/job0002.log)\n" in said
+    (finished, _) = queues.run("--fresh").events("finished")
+    assert (finished["log"], finished["log_path"]) == ("job0001.log", "logs/job0001.log")
+    assert finished["last_line"] == "bad end"
+
+
+# W6: an exit code without a word would be a riddle
+def test_what_failed_earlier_is_said_in_one_line(queues: QueueBox) -> None:
+    queues.write("[profile=light] job a 0 3", "[profile=light] job b")
+    assert queues.run().wait() == 3
+    quiet = queues.run("-q", json=False)
+    assert quiet.wait() == 3
+    (line,) = quiet.out.splitlines()
+    assert line.endswith(" nothing left; job 1 failed earlier (3)")
+    (summary,) = queues.run().events("summary")
+    assert [job["no"] for job in summary["earlier"]] == [1]
+    queues.append("[profile=light] job c")
+    assert " 1 job in " in queues.run(json=False).out
+    assert queues.starts() == {"a": 1, "b": 1, "c": 1}
+
+
+# Q12, E5: as docs/queue-events.md has it, once an attempt and GPU
+def test_a_job_that_keeps_growing_is_warned_of_once(queues: QueueBox) -> None:
+    queues.write("[vram=1G] simjob --vram 20G --ramp 3s --hold 0.2")
+    queue = queues.run()
+    assert len(queue.events("exceeds")) == 1
+    (end,) = queue.events("finished")
+    assert end["job"]["peak_mib"] == [20 << 10]
+    said = queues.run("--fresh", json=False).out
+    assert said.count(" WARN job 1 uses ") == 1
+
+
+# W19, E6: what can never start says why
+def test_a_job_that_follows_a_failure_is_skipped(queues: QueueBox) -> None:
+    queues.write(
+        "[profile=light name=bad] false",
+        "[profile=light after=bad name=x] job b",
+        "[profile=light after=x] job c",
+    )
+    said = queues.run(json=False).out
+    assert "job 2 (x) skipped: bad, which it follows, failed (exit 1); job b\n" in said
+    assert "job 3 skipped: x, which it follows, can never start; job c\n" in said
+
+
+# E7
+def test_a_second_queue_is_told_where_to_look(queues: QueueBox) -> None:
+    queues.write("[profile=light] hold a")
+    first = queues.start()
+    queues.started("a")
+    second = queues.run(json=False)
+    assert second.wait() == 75
+    told = rf"logs: already running \(pid {first.pid}, since \d\d:\d\d\): watch cat logs/status.txt \("
+    assert re.search(told, second.err), second.err
+    queues.let("a")
+    assert first.wait() == 0

@@ -152,6 +152,16 @@ def test_a_completion_says_peak_and_utilisation(job: Row, line: str) -> None:  #
     assert said("finished", job, log="l") == line
 
 
+def test_a_failure_shows_a_log_that_can_be_pasted_and_its_last_line() -> None:  # W19
+    job = row(status="failed", exit_code=3, wall_s=2.0, command="x", **UNSEEN)
+    where = {"log": "job0003.log", "log_path": "my logs/job0003.log", "last_line": "ValueError: no"}
+    assert said("finished", job, **where) == (
+        "job 3 failed with exit code 3 after 2s: x (log: 'my logs/job0003.log'), last line: ValueError: no"
+    )
+    where = {"log": "job0003.log", "log_path": "logs/job0003.log", "last_line": ""}
+    assert said("lost", job, **where).endswith("; x (log: logs/job0003.log)")
+
+
 def test_a_suggestion_that_is_no_better_is_not_made() -> None:  # E5
     close = row(status="ok", declared_mib=256, peak_mib=(225,), verdict="over-declared")
     assert said("finished", close).endswith("; 12% less than declared")
@@ -165,17 +175,41 @@ def test_lines_advise_what_the_corrected_jobs_file_says(peak: int) -> None:  # E
 
 def test_who_exceeds_its_declaration_is_named_with_the_consequence() -> None:  # E5
     line = said("exceeds", row(5), gpu=1, used_mib=9318, declared_mib=8 << 10)
-    assert line == (
-        "job 5 uses 9.1G of GPU 1, declared 8G (14% more): what shares the GPU may run out of memory"
+    assert line == (  # Q12
+        "WARN job 5 uses 9.1G of GPU 1, declared 8G (14% more): what shares the GPU may run out of memory"
     )
     assert words.level(event("exceeds", row(5))) == "warning"
 
 
+def test_what_may_go_wrong_is_marked_and_what_went_well_or_wrong_is_not() -> None:  # Q12
+    assert said("warning", text="no room") == "WARN no room"
+    assert said("stalled", why="no room").startswith("WARN nothing is started")
+    for kind in ("finished", "started", "lost", "drained"):
+        assert "WARN" not in said(kind, row(status="failed"))
+
+
+def test_a_job_that_follows_one_that_failed_is_skipped() -> None:
+    line = said("unrunnable", row(4, command="echo hi"), why="bad, which it follows, failed (exit 3)")
+    assert line == "job 4 skipped: bad, which it follows, failed (exit 3); echo hi"
+
+
+def test_nothing_left_to_do_says_why_that_is_no_success() -> None:  # W6
+    failed = row(1, status="failed", exit_code=143, command="x")
+    one = summed_up(counts={}, earlier=[failed], exit_code=143, wall_s=0.002)
+    assert words.summary(one) == ["nothing left; job 1 failed earlier (143)"]
+    assert words.level(one) == "bad"
+    two = summed_up(counts={}, earlier=[failed, row(7, status="lost", exit_code=1)], exit_code=143)
+    assert words.summary(two) == ["nothing left; 2 jobs failed earlier: 1 (143), 7 (1); exit code 143"]
+    assert words.summary(summed_up(counts={})) == ["nothing left"]
+    more = summed_up(counts={"ok": 2}, earlier=[failed], exit_code=143)
+    assert words.summary(more) == ["2 jobs in 1h2m: 2 ok; job 1 failed earlier (143); exit code 143"]
+
+
 def test_a_retry_says_what_changes() -> None:  # E9
     line = said("retry", row(6), declared_mib=8 << 10, next_mib=10 << 10, attempt=1, attempts=3)
-    assert line == "job 6 ran out of GPU memory (attempt 1 of 3): again with 10G instead of 8G"
+    assert line == "WARN job 6 ran out of GPU memory (attempt 1 of 3): again with 10G instead of 8G"
     same = said("retry", row(6), declared_mib=8 << 10, next_mib=8 << 10, attempt=2, attempts=3)
-    assert same == "job 6 ran out of GPU memory (attempt 2 of 3): again with 8G"
+    assert same == "WARN job 6 ran out of GPU memory (attempt 2 of 3): again with 8G"
     assert said("retry", row(6), declared_mib=None, next_mib=None, attempt=1, attempts=3).endswith(
         "3): again"
     )
@@ -227,11 +261,12 @@ def test_the_summary_names_failures_wrong_declarations_and_the_remedy() -> None:
     over = row(7, status="ok", verdict="over-declared", peak_mib=(7000,), command="z")
     one = summed_up(
         counts={"ok": 2, "failed": 1}, failed=[failed], under=[under], over=[over], exit_code=3,
-        logs={4: "job0004.log"},
+        logs={4: "job0004.log"}, last_lines={4: "ValueError: no"},
     )  # fmt: skip
     assert words.summary(one) == [
         "3 jobs in 1h2m: 2 ok, 1 failed; exit code 3",
-        "  job 4 failed with exit code 3: x (log: job0004.log)",
+        "  job 4 failed with exit code 3: x (log: logs/job0004.log)",
+        "    ValueError: no",
         "1 job used more than declared:",
         "  job 5: GPU 1 peak 9.1G of 8G declared, 96% busy (14% more), [vram=9984M]: y",
         "1 job used less than declared:",

@@ -105,11 +105,11 @@ Exit codes:
 )  # fmt: skip
 @click.option(
     "--tolerance", metavar="FRAC", type=click.FloatRange(0, 1), default=Options.tolerance, show_default=True,
-    help="How far from its declaration a job may be without a word.",
+    help="Report jobs whose memory differs from vram= by more than this.",
 )  # fmt: skip
 @click.option(
     "--spike-buffer", metavar="FRAC", type=click.FloatRange(0, 10),
-    help="Kept free beyond the peaks of processes that declare nothing, or too little.  [default: 0.1]",
+    help="Spare room beside GPU users that declare nothing or too little.  [default: 0.1]",
 )  # fmt: skip
 @click.option(
     "--poll", metavar="SEC", default="5", show_default=True, callback=_seconds,

@@ -21,7 +21,7 @@ from slicer.queue.options import DEFAULT_LOG_DIR, Options
 )  # fmt: skip
 @click.option(
     "--tolerance", metavar="FRAC", type=click.FloatRange(0, 1), default=Options.tolerance, show_default=True,
-    help="How far a declaration may be from what was seen.",
+    help="Correct declarations that differ from what was seen by more than this.",
 )  # fmt: skip
 def command(file: str, log_dir: str, tolerance: float) -> None:
     """Print FILE with a `vram=` for each job that says what it was seen to use, and a little more.

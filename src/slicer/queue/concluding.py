@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from slicer.errors import StateError
 from slicer.queue import folding, judging, oom
 from slicer.queue.folding import Ending
 from slicer.queue.judging import ENOUGH_LOOKS, Ended, Judged
+from slicer.queue.log_tail import last_line
 
 if TYPE_CHECKING:
     from slicer.queue.crew import Landing
@@ -61,7 +63,7 @@ class Conclusions:
     def _lose(self, state: JobState, landing: Landing) -> None:
         how = self._ending(landing, Judged("lost", "unknown", _LOST_CODE, False), landing.why)
         self._register.do(folding.ended(state.key, state.job, "lost", **how))
-        self._news.tell("lost", state, log=state.log)
+        self._news.tell("lost", state, **self._log_of(state))
 
     def _judge(self, state: JobState, landing: Landing, ended: Ended, entry: Entry | None) -> bool:
         peak_mib, looks = _peaks(landing), _looks(landing)
@@ -79,7 +81,7 @@ class Conclusions:
         how = self._ending(landing, judged, ended.reason)
         if not judged.again:
             self._register.do(folding.ended(state.key, state.job, judged.status, **how))
-            self._news.tell("finished", state, log=state.log)
+            self._news.tell("finished", state, **self._log_of(state))
             return False
         next_mib = judging.raised(state.vram_mib, peak_mib, self._largest_mib(), self._margin_mib)
         self._register.do(folding.oom(state.key, state.job, next_vram_mib=next_mib, **how))
@@ -88,6 +90,15 @@ class Conclusions:
             attempts=self._retries(entry) + 1, log=state.log,
         )  # fmt: skip
         return True
+
+    def _log_of(self, state: JobState) -> dict[str, object]:
+        """Where the log is, and how it ends where that may tell what went wrong."""
+        found: dict[str, object] = {
+            "log": state.log, "log_path": os.path.join(self._options.log_dir, state.log)
+        }  # fmt: skip
+        if state.status not in ("ok", "cancelled"):
+            found["last_line"] = last_line(self._register.log_dir.directory, state.log)
+        return found
 
     def _retries(self, entry: Entry | None) -> int:
         own = entry.attributes.retries if entry is not None else None

@@ -109,7 +109,12 @@ def raised(
     return max(declared_mib, min(wanted_mib, largest_mib - margin_mib))
 
 
+def has_failed(state: JobState) -> bool:
+    """Whether the job ended, and counts for the queue's exit code."""
+    return state.status in _FAILED
+
+
 def exit_code_of(states: Iterable[JobState]) -> int:
     """The queue's exit code (E12): the largest of the jobs that failed, at least 1; 0 when none did."""
-    codes = [max(1, state.exit_code) for state in states if state.status in _FAILED]
+    codes = [max(1, state.exit_code) for state in states if has_failed(state)]
     return min(max(codes, default=0), EXIT_CODE_MAX)

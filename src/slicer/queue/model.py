@@ -181,14 +181,14 @@ EventKind = Literal[
     "started",  # log (file name)
     "adopted",  # found running, from a queue that died
     "usage",  # verbose: its memory has grown (job.now_mib, job.peak_mib)
-    "exceeds",  # E5, at once: gpu (index), used_mib, declared_mib
-    "finished",  # job.status says how; log
+    "exceeds",  # E5, at once, and once an attempt and GPU: gpu (index), used_mib, declared_mib
+    "finished",  # job.status says how; log, log_path; unless it went well, last_line (of the log)
     "retry",  # after CUDA's "out of memory": declared_mib (before), next_mib, attempt, attempts, log
     "infeasible",  # reason
     "cancelling",  # its line says cancel, it is being ended
     "cancelled",  # before it started
     "requeued",  # an attempt that never began, or that a reboot ended: why
-    "lost",  # it ended together with its supervisor: how, nobody knows; log
+    "lost",  # it ended together with its keeper: how, nobody knows; log, log_path, last_line
     "unrunnable",  # it waits for what will never be (its "after" failed or is gone): why
     "drained",  # nothing is left to do; watch (bool)
     "stopping",  # asked to stop: nothing new is started; running (how many)
@@ -197,7 +197,7 @@ EventKind = Literal[
     "resumed",  # it can again
     "warning",  # text
     "notice",  # text
-    "summary",  # counts (of each status), failed, under, over (Rows), logs (by number), exit_code, wall_s, …
+    "summary",  # counts (of each status), failed, earlier, under, over (Rows), logs (by number), exit_code, …
 ]
 
 

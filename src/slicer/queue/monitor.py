@@ -15,7 +15,7 @@ from slicer.errors import SlicerError
 from slicer.quantity import format_size
 from slicer.queue.model import GpuRow
 from slicer.record import record
-from slicer.vram_watch import WORTH_REPEATING, WORTH_WRITING, describe
+from slicer.vram_watch import WORTH_WRITING, describe
 
 if TYPE_CHECKING:
     from slicer.ledger import Ledger
@@ -49,7 +49,7 @@ class Use:
         self.looks = 0
         self.busy_looks = 0
         self.looks_due = looks_due
-        self.warned_mib: dict[str, int] = {}  # by GPU
+        self.exceeded: set[str] = set()  # GPUs of which that was told
         self.ended_at: float | None = None
         self.is_over = False  # nothing is looked at any more
 
@@ -171,8 +171,8 @@ class Monitor:
             return
         for uuid, mib in zip(lease.gpus, use.now_mib, strict=True):
             allowed_mib = lease.vram_mib * (1 + self._tolerance)
-            if mib > allowed_mib and mib > use.warned_mib.get(uuid, 0) * WORTH_REPEATING:
-                use.warned_mib[uuid] = mib
+            if mib > allowed_mib and uuid not in use.exceeded:
+                use.exceeded.add(uuid)
                 yield Exceeded(lease.job, uuid, mib, lease.vram_mib)
 
     # -- after a job -------------------------------------------------------------------------------------

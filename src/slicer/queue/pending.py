@@ -176,12 +176,21 @@ class Pending:
         for key in keys:
             state, entry = self._states.get(key), self.entries.get(key)
             if key in self.never:
-                return f"{name} can never start"
+                return f"{name}, which it follows, can never start"
             if state is not None and state.status == "ok":
                 continue
             if state is not None and state.is_final:
-                return f"{name} ended as {state.status}"
+                return f"{name}, which it follows, {_ended(state)}"
             if entry is not None and entry.attributes.cancel:
-                return f"{name} is cancelled"
+                return f"{name}, which it follows, is cancelled"
             is_over = False
         return "" if is_over else None
+
+
+def _ended(state: JobState) -> str:
+    """As in "failed (exit 3)"."""
+    if state.status in ("failed", "oom"):
+        return f"failed (exit {state.exit_code})"
+    return {"timeout": "timed out", "cancelled": "was cancelled", "lost": "was lost"}.get(
+        state.status, f"is {state.status}"
+    )

@@ -7,7 +7,8 @@ import time
 from typing import TYPE_CHECKING, Any, Literal
 
 from slicer import ledger
-from slicer.queue import board_text, rows
+from slicer.queue import board_text, judging, rows
+from slicer.queue.log_tail import last_line
 from slicer.queue.model import Board, Event
 from slicer.queue.pending import kind_of
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from slicer.queue.desk import Desk
     from slicer.queue.dispatch import Dispatch
     from slicer.queue.loop import Shower
-    from slicer.queue.model import Row
+    from slicer.queue.model import JobState, Row
     from slicer.queue.monitor import Monitor
     from slicer.queue.options import Options
     from slicer.queue.pending import Kind, Pending
@@ -167,17 +168,26 @@ class Scene:
 
     def summary(self, exit_code: int) -> Event:
         """What there is to say at the end."""
-        states = [state for state in self._register.states.values() if state.key in self._dispatch.touched]
-        ended = sorted((state for state in states if state.is_final), key=lambda state: state.no)
+        known, touched = self._register.states, self._dispatch.touched
+        ended = sorted((s for s in known.values() if s.key in touched and s.is_final), key=_number)
+        others = [known[key] for key in self._dispatch.pending.entries if key not in touched]
+        failed = [s for s in ended if s.status not in ("ok", "cancelled")]
+        logs = self._register.log_dir.directory
         data: dict[str, Any] = {
-            "counts": rows.counts([*ended, *(self._register.states[key] for key in self._dispatch.pending)]),
-            "failed": [rows.row(s) for s in ended if s.status not in ("ok", "cancelled")],
+            "counts": rows.counts([*ended, *(known[key] for key in self._dispatch.pending)]),
+            "failed": [rows.row(s) for s in failed],
+            "earlier": [rows.row(s) for s in sorted(filter(judging.has_failed, others), key=_number)],
             "under": [rows.row(s) for s in ended if s.verdict == "under-declared"],
             "over": [rows.row(s) for s in ended if s.verdict == "over-declared"],
             "logs": {state.no: state.log for state in ended if state.log},
+            "last_lines": {s.no: last_line(logs, s.log) for s in failed if s.log},
             "exit_code": exit_code,
             "wall_s": round(time.monotonic() - self._began, 3),
             "jobs_file": self._options.jobs_file,
             "log_dir": self._options.log_dir,
         }
         return Event("summary", time.time(), data=data)
+
+
+def _number(state: JobState) -> int:
+    return state.no

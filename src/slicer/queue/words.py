@@ -19,6 +19,7 @@ from slicer.scope import quote
 Level = Literal["info", "good", "warning", "bad"]
 
 _COMMAND = 120  # characters of a command in a line
+_EARLIER = 10  # jobs that failed in an earlier run, and are named
 _TEXT = 500  # of an error or a reason
 _LONGEST_ESCAPE = 10  # as of "\\U0010ffff"
 _ROOM_PERCENT = 105  # of the peak, as "slicer queue suggest" counts
@@ -93,7 +94,8 @@ def level(event: Event) -> Level:
     if event.kind == "finished" and event.job is not None:
         return _STATUS_LEVELS.get(event.job.status, "bad")
     if event.kind == "summary":
-        return "bad" if event.data.get("failed") else "warning" if event.data.get("under") else "info"
+        failed = event.data.get("failed") or event.data.get("earlier")
+        return "bad" if failed else "warning" if event.data.get("under") else "info"
     return _LEVELS.get(event.kind, "info")
 
 
@@ -177,8 +179,10 @@ def _command(row: Row) -> str:
 
 
 def _log(event: Event) -> str:
-    log = _text(event, "log")
-    return f" (log: {log})" if log else ""
+    """Where the log is, in a form that can be pasted, and its last line."""
+    log = event.data.get("log_path") or event.data.get("log")
+    last = _text(event, "last_line")
+    return (f" (log: {quote(str(log))})" if log else "") + (f", last line: {last}" if last else "")
 
 
 def _text(event: Event, key: str) -> str:
@@ -265,7 +269,7 @@ _OF_THE_QUEUE: dict[EventKind, Callable[[Event], str | None]] = {
     "ending": lambda event: "the running jobs are being ended",
     "stalled": lambda event: _because("nothing is started for now", event),
     "resumed": lambda event: "jobs are started again",
-    "warning": lambda event: _because("warning", event, "text"),
+    "warning": lambda event: _text(event, "text") or "something is wrong",
     "notice": lambda event: _text(event, "text") or None,
     "summary": lambda event: summary(event)[0],
 }
@@ -335,7 +339,7 @@ def _lost(event: Event, row: Row) -> str:
 
 def _unrunnable(event: Event, row: Row) -> str:
     why = _text(event, "why") or visible(row.waits_for)
-    return f"{who(row)} will not be started: {why}; {_command(row)}"
+    return f"{who(row)} skipped: {why}; {_command(row)}"
 
 
 _OF_A_JOB: dict[EventKind, Callable[[Event, Row], str | None]] = {
@@ -358,10 +362,16 @@ _VERBOSE: frozenset[EventKind] = frozenset({"usage"})
 def line(event: Event, *, verbose: bool) -> str | None:
     """The event in one line without the time; None when it is not worth one.
 
-    Raises ValueError where the event is about a job and names none.
+    One that somebody should look at begins with "WARN". Raises ValueError where the event is about a job and
+    names none.
     """
     if event.kind in _VERBOSE and not verbose:
         return None
+    told = _told(event)
+    return f"WARN {told}" if told is not None and level(event) == "warning" else told
+
+
+def _told(event: Event) -> str | None:
     say = _OF_THE_QUEUE.get(event.kind)
     if say is not None:
         return say(event)
@@ -376,22 +386,30 @@ def line(event: Event, *, verbose: bool) -> str | None:
 def summary(event: Event) -> list[str]:
     """The lines of a "summary": what became of the jobs, and what to do about it.
 
-    Its data are ``counts`` (of each status), ``failed``, ``under`` and ``over`` (rows), ``exit_code``,
-    ``wall_s``, ``jobs_file`` and ``log_dir``, and ``logs`` (the number of a job to its log file's name).
+    Its data are ``counts`` (of each status), the rows ``failed``, ``earlier`` (failed in an earlier run),
+    ``under`` and ``over``, ``exit_code``, ``wall_s``, ``jobs_file`` and ``log_dir``; ``logs`` and
+    ``last_lines`` (the number of a job to its log file's name, and to the last line in it).
     """
     numbers = event.data.get("counts")
     told: dict[Status, int] = numbers if isinstance(numbers, dict) else {}
     wall_s = event.data.get("wall_s")
     duration = format_duration(wall_s) if isinstance(wall_s, (int, float)) else "unknown time"
+    total = sum(told.values())
+    lines = [f"{count(total, 'job')} in {duration}: {counts(told)}" if total else "nothing left"]
+    earlier = _rows(event, "earlier")
+    lines[0] += _failed_earlier(earlier)
     code = _number(event, "exit_code")
-    tail = f"; exit code {code}" if code else ""
-    lines = [f"{count(sum(told.values()), 'job')} in {duration}: {counts(told) or 'nothing to do'}{tail}"]
-    logs = event.data.get("logs")
-    log_of = logs if isinstance(logs, dict) else {}
+    if code and (total or len(earlier) != 1):
+        lines[0] += f"; exit code {code}"
     for row in _rows(event, "failed"):
-        log = log_of.get(row.no)
-        where = f" (log: {visible(str(log))})" if log else ""
-        lines.append(f"  {who(row)} {ended(row)}: {_command(row)}{where}")
+        log, last = _of_job(event, "logs", row), _of_job(event, "last_lines", row)
+        directory = event.data.get("log_dir")
+        path = f"{directory}/{log}" if directory else log
+        lines.append(
+            f"  {who(row)} {ended(row)}: {_command(row)}" + (f" (log: {quote(path)})" if log else "")
+        )
+        if last:
+            lines.append(f"    {visible(last)}")
     under, over = _rows(event, "under"), _rows(event, "over")
     lines += _declared(under, "used more than declared", lambda row: f"{deviation(row)}% more")
     lines += _declared(over, "used less than declared", lambda row: f"{-(deviation(row) or 0)}% less")
@@ -400,6 +418,23 @@ def summary(event: Event) -> list[str]:
         command += f" --log-dir {quote(str(event.data.get('log_dir', '')))}"
         lines.append(f"corrected declarations: {command}")
     return lines
+
+
+def _failed_earlier(rows: list[Row]) -> str:
+    """As in "; job 1 failed earlier (143)"."""
+    if not rows:
+        return ""
+    if len(rows) == 1:
+        return f"; {who(rows[0])} failed earlier ({rows[0].exit_code})"
+    shown = ", ".join(f"{row.no} ({row.exit_code})" for row in rows[:_EARLIER])
+    more = f" and {len(rows) - _EARLIER} more" if len(rows) > _EARLIER else ""
+    return f"; {len(rows)} jobs failed earlier: {shown}{more}"
+
+
+def _of_job(event: Event, key: str, row: Row) -> str:
+    """What the event's data ``key`` have for this job, by its number."""
+    found = event.data.get(key)
+    return str(found.get(row.no) or "") if isinstance(found, dict) else ""
 
 
 def _declared(rows: list[Row], what: str, by: Callable[[Row], str]) -> list[str]:
