@@ -23,6 +23,14 @@ def status(queues: QueueBox) -> str:
     return path.read_text() if path.exists() else ""
 
 
+def of_queue(queues: QueueBox, *words: str) -> subprocess.CompletedProcess[str]:
+    """``slicer queue WORDS``, with our log directory where they name none."""
+    command = [*queues.box.prefix, *SLICER, "queue", words[0], "--log-dir", "logs", *words[1:]]
+    return subprocess.run(
+        command, env=queues.box.env, cwd=queues.root, capture_output=True, text=True, check=False
+    )
+
+
 # Q3, E8: also where nothing happens but that time goes by and memory grows
 def test_status_txt_goes_on_while_jobs_run(queues: QueueBox) -> None:
     simjob = "simjob --vram 6G --ramp 0 --hold infinity"
@@ -108,10 +116,7 @@ def test_a_job_that_was_seen_seldom_is_not_advised(queues: QueueBox) -> None:
     said = queues.run("--poll", "60", "--fresh", json=False).out
     assert "would do" not in said
     assert "peak n/a, busy n/a" in said
-    command = [*queues.box.prefix, *SLICER, "queue", "suggest", "jobs.txt", "--log-dir", "logs"]
-    suggested = subprocess.run(
-        command, env=queues.box.env, cwd=queues.root, capture_output=True, text=True, check=True
-    )
+    suggested = of_queue(queues, "suggest", "jobs.txt")
     assert suggested.stdout == queues.file.read_text()
     assert "0 of 2 declarations changed" in suggested.stderr
 
@@ -137,7 +142,8 @@ def test_what_failed_earlier_is_said_in_one_line(queues: QueueBox) -> None:
     quiet = queues.run("-q", json=False)
     assert quiet.wait() == 3
     (line,) = quiet.out.splitlines()
-    assert line.endswith(" nothing left; job 1 failed earlier (3)")
+    retry = "slicer queue retry jobs.txt --log-dir logs"
+    assert line.endswith(f" nothing left; job 1 failed earlier (3); to run it again: {retry}")
     (summary,) = queues.run().events("summary")
     assert [job["no"] for job in summary["earlier"]] == [1]
     queues.append("[profile=light] job c")
@@ -179,3 +185,34 @@ def test_a_second_queue_is_told_where_to_look(queues: QueueBox) -> None:
     assert re.search(told, second.err), second.err
     queues.let("a")
     assert first.wait() == 0
+
+
+# W6, E7: failed jobs run again when somebody says so, and no others
+def test_failed_jobs_are_run_again_when_asked(queues: QueueBox) -> None:
+    fails = 'echo "start $0 $$" >>$LOG; test -e ok'
+    queues.write(
+        f"[profile=light name=a] {fails} # a", f"[profile=light] {fails} # b", "[profile=light] job c"
+    )
+    assert queues.run().wait() == 1
+    assert of_queue(queues, "retry", "jobs.txt", "3").returncode == 2
+    named = of_queue(queues, "retry", "jobs.txt", "a")
+    assert named.stdout == "job 1 is pending again; next: slicer queue jobs.txt --log-dir logs\n"
+    (queues.root / "ok").touch()
+    again = queues.run()
+    assert again.wait() == 1
+    (end,) = again.events("finished")
+    assert (end["job"]["no"], end["job"]["attempt"], end["log"]) == (1, 2, "job0001.2.log")
+    assert of_queue(queues, "retry", "jobs.txt").stdout.startswith("job 2 is pending again")
+    queue = queues.run()
+    assert queue.wait() == 0
+    assert len(queue.events("finished")) == 1
+    assert of_queue(queues, "retry", "jobs.txt").stdout == "no job of jobs.txt has failed\n"
+    queues.append("[profile=light] hold d")
+    queue = queues.start()
+    queues.started("d")
+    assert of_queue(queues, "retry", "jobs.txt").returncode == 75
+    queues.let("d")
+    assert queue.wait() == 0
+    assert of_queue(queues, "retry", "jobs.txt", "--log-dir", "none").returncode == 2
+    assert not (queues.root / "none").exists()
+    queues.assert_clean()

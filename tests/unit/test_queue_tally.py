@@ -40,6 +40,7 @@ def _record(draw: st.DrawFn, number: int) -> Record:
         "unbegun",
         "interrupted",
         "refused",
+        "retried",
         "damaged",
     ]
     match draw(st.sampled_from(kinds)):
@@ -58,6 +59,8 @@ def _record(draw: st.DrawFn, number: int) -> Record:
             return folding.unbegun(key, job)
         case "interrupted":
             return folding.interrupted(key, job, "reboot")
+        case "retried":
+            return folding.retried(key)
         case "refused":
             return folding.refused(key, "infeasible", "too large", 1)
         case _:

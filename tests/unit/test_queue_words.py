@@ -196,10 +196,13 @@ def test_a_job_that_follows_one_that_failed_is_skipped() -> None:
 def test_nothing_left_to_do_says_why_that_is_no_success() -> None:  # W6
     failed = row(1, status="failed", exit_code=143, command="x")
     one = summed_up(counts={}, earlier=[failed], exit_code=143, wall_s=0.002)
-    assert words.summary(one) == ["nothing left; job 1 failed earlier (143)"]
+    retry = "slicer queue retry 'my jobs.txt' --log-dir logs"
+    assert words.summary(one) == [f"nothing left; job 1 failed earlier (143); to run it again: {retry}"]
     assert words.level(one) == "bad"
     two = summed_up(counts={}, earlier=[failed, row(7, status="lost", exit_code=1)], exit_code=143)
-    assert words.summary(two) == ["nothing left; 2 jobs failed earlier: 1 (143), 7 (1); exit code 143"]
+    assert words.summary(two) == [
+        "nothing left; 2 jobs failed earlier: 1 (143), 7 (1); exit code 143; to run them again: " + retry
+    ]
     assert words.summary(summed_up(counts={})) == ["nothing left"]
     more = summed_up(counts={"ok": 2}, earlier=[failed], exit_code=143)
     assert words.summary(more) == ["2 jobs in 1h2m: 2 ok; job 1 failed earlier (143); exit code 143"]
@@ -231,7 +234,10 @@ def test_the_middle_of_a_long_command_is_cut() -> None:  # Q14
 
 def test_jobs_that_are_skipped_are_not_called_done_whatever_became_of_them() -> None:  # Q14
     line = said("skipped", count=15, counts={"failed": 2, "ok": 13})
-    assert line == "15 jobs skipped, ended in an earlier run: 13 ok, 2 failed (--fresh runs everything again)"
+    again = "slicer queue retry runs failed ones again, --fresh all"
+    assert line == f"15 jobs skipped, ended in an earlier run: 13 ok, 2 failed ({again})"
+    line = said("skipped", count=1, counts={"ok": 1})
+    assert line == "1 job skipped, ended in an earlier run: 1 ok (--fresh runs all again)"
 
 
 def test_nothing_that_happened_is_not_worth_a_line() -> None:

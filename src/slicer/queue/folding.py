@@ -82,6 +82,11 @@ def refused(key: str, status: Status, reason: str, exit_code: int) -> Record:
     return {"event": "refused", "key": key, "status": status, "reason": reason, "exit_code": exit_code}
 
 
+def retried(key: str) -> Record:
+    """Somebody wants the job run again, which had failed."""
+    return {"event": "retried", "key": key}
+
+
 def cancelling(key: str, job: str) -> Record:
     """The attempt was asked to end because its line says "cancel"."""
     return {"event": "cancelling", "key": key, "job": job}
@@ -185,6 +190,12 @@ def _apply_refused(states: dict[str, JobState], key: str, values: _Values) -> No
         state.update(values)
 
 
+def _apply_retried(states: dict[str, JobState], key: str, values: _Values) -> None:
+    state = states.get(key)
+    if state is not None and state.is_final and state.status != "ok":
+        state.update({"status": "pending", "ooms": 0, "cancelling": False})
+
+
 def _apply_cancelling(states: dict[str, JobState], key: str, values: _Values) -> None:
     if state := _running(states, key, values):
         state.cancelling = True
@@ -280,6 +291,7 @@ _RULES: dict[str, tuple[tuple[str, ...], Callable[[dict[str, JobState], str, _Va
     "unbegun": (("job",), _apply_unbegun),
     "interrupted": (("job", "reason"), _apply_interrupted),
     "refused": (("status", "reason", "exit_code"), _apply_refused),
+    "retried": ((), _apply_retried),
     "cancelling": (("job",), _apply_cancelling),
     "state": (("no", "command"), _apply_state),
 }

@@ -236,7 +236,11 @@ def _skipped(event: Event) -> str | None:
         return None
     ended_as = event.data.get("counts")
     told = f": {counts(ended_as)}" if isinstance(ended_as, dict) and ended_as else ""
-    return f"{count(number, 'job')} skipped, ended in an earlier run{told} (--fresh runs everything again)"
+    has_failures = isinstance(ended_as, dict) and not ended_as.keys() <= {"ok", "cancelled"}
+    again = (
+        "slicer queue retry runs failed ones again, --fresh all" if has_failures else "--fresh runs all again"
+    )
+    return f"{count(number, 'job')} skipped, ended in an earlier run{told} ({again})"
 
 
 def _waiting(event: Event) -> str:
@@ -401,6 +405,9 @@ def summary(event: Event) -> list[str]:
     code = _number(event, "exit_code")
     if code and (total or len(earlier) != 1):
         lines[0] += f"; exit code {code}"
+    if earlier and not total:
+        them = "it" if len(earlier) == 1 else "them"
+        lines[0] += f"; to run {them} again: {_of_this(event, 'retry')}"
     for row in _rows(event, "failed"):
         log, last = _of_job(event, "logs", row), _of_job(event, "last_lines", row)
         directory = event.data.get("log_dir")
@@ -414,9 +421,7 @@ def summary(event: Event) -> list[str]:
     lines += _declared(under, "used more than declared", lambda row: f"{deviation(row)}% more")
     lines += _declared(over, "used less than declared", lambda row: f"{-(deviation(row) or 0)}% less")
     if under or over:
-        command = f"slicer queue suggest {quote(str(event.data.get('jobs_file', '')))}"
-        command += f" --log-dir {quote(str(event.data.get('log_dir', '')))}"
-        lines.append(f"corrected declarations: {command}")
+        lines.append(f"corrected declarations: {_of_this(event, 'suggest')}")
     return lines
 
 
@@ -429,6 +434,12 @@ def _failed_earlier(rows: list[Row]) -> str:
     shown = ", ".join(f"{row.no} ({row.exit_code})" for row in rows[:_EARLIER])
     more = f" and {len(rows) - _EARLIER} more" if len(rows) > _EARLIER else ""
     return f"; {len(rows)} jobs failed earlier: {shown}{more}"
+
+
+def _of_this(event: Event, command: str) -> str:
+    """The command line of ``slicer queue COMMAND`` for this queue."""
+    names = (str(event.data.get(key, "")) for key in ("jobs_file", "log_dir"))
+    return "slicer queue {} {} --log-dir {}".format(command, *map(quote, names))
 
 
 def _of_job(event: Event, key: str, row: Row) -> str:
