@@ -114,7 +114,45 @@ def test_only_these_gpus(queues: QueueBox) -> None:
     used = {index for state in queues.journal().values() for index in state.gpu_indices}
     assert used == {0, 2}
     assert queues.statuses()["job d"][0] == "infeasible"
-    assert queues.run("--gpus", "7", "--fresh").wait() != 0
+    assert queues.run("--gpus", "7", "--fresh").wait() == 2
+
+
+# Q2: a wrong word on the command line is told of at once, and costs no job
+def test_gpus_that_are_not_there_are_told_of_at_once(queues: QueueBox) -> None:
+    queues.write("[vram=2G] job a", "[profile=light] job b")
+    wrong = queues.run("--gpus", "0,7")
+    assert wrong.wait() == 2
+    assert """no such GPU: '7'", "where": "--gpus", "hint": "this machine has 0 (""" in wrong.err
+    assert queues.starts() == {}
+    assert queues.run().wait() == 0
+    assert queues.starts() == {"a": 1, "b": 1}
+
+
+# Q2: what cannot be in this run may well be in the next
+def test_what_was_infeasible_is_asked_for_again_by_the_next_run(queues: QueueBox) -> None:
+    queues.write("[gpus=2] job a")
+    assert queues.run("--gpus", "0").wait() == 1
+    assert queues.statuses() == {"job a": ("infeasible", 1)}
+    assert queues.run("--gpus", "0").wait() == 1
+    again = queues.run()
+    assert again.wait() == 0
+    assert queues.statuses() == {"job a": ("ok", 0)}
+    assert queues.starts() == {"a": 1}
+    queues.assert_clean()
+
+
+# Q2: nor does it have to be in this one, once its line asks for less
+def test_what_was_infeasible_is_asked_for_again_when_its_line_changes(queues: QueueBox) -> None:
+    queues.write("[vram=900G] job a")
+    queue = queues.start("--watch")
+    queue.event("infeasible")
+    queues.write("[vram=9G] job a")
+    queues.ended("a")
+    queues.write("[vram=900G] job a", "# it is done")
+    queues.asleep(queue)
+    queue.send(signal.SIGTERM)
+    assert queue.wait() == 0
+    assert queues.statuses() == {"job a": ("ok", 0)}
 
 
 # E12

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from slicer import leasing, ledger
-from slicer.errors import InfeasibleError
+from slicer.errors import InfeasibleError, UsageError
 from slicer.launch import needs_of, spec_of, who
 from slicer.ledger import HeldLease
 from slicer.queue.pending import Kind
@@ -194,7 +194,17 @@ class Desk:
 
     def allowed(self) -> tuple[str, ...]:
         """The UUIDs of the GPUs that this queue may use. Raises UsageError for one that is not there."""
-        return leasing.choice(self._words, self._view.gpus) or tuple(gpu.uuid for gpu in self._view.gpus)
+        try:
+            chosen = leasing.choice(self._words, self._view.gpus)
+        except UsageError as error:
+            raise UsageError(error.message, where="--gpus", hint=error.hint) from error
+        return chosen or tuple(gpu.uuid for gpu in self._view.gpus)
+
+    def check(self) -> None:
+        """See that the GPUs are there that this queue is told to use. Raises UsageError, GpuError."""
+        if self._words:
+            self._view.open_gpus()
+            self.allowed()
 
     def _granted(self, kind: Kind, form: _Form, held: HeldLease) -> Granted | None:
         if held.lease.gpus and form.wanted.needs.plain_lock and not self._has_plain_lock(form, held):

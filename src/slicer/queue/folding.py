@@ -81,6 +81,11 @@ def refused(key: str, status: Status, reason: str, exit_code: int) -> Record:
     return {"event": "refused", "key": key, "status": status, "reason": reason, "exit_code": exit_code}
 
 
+def reconsidered(key: str) -> Record:
+    """What made the job impossible may be gone: it is to be started after all."""
+    return {"event": "reconsidered", "key": key}
+
+
 def cancelling(key: str, job: str) -> Record:
     """The attempt was asked to end because its line says "cancel"."""
     return {"event": "cancelling", "key": key, "job": job}
@@ -183,6 +188,11 @@ def _apply_refused(states: dict[str, JobState], key: str, values: _Values) -> No
         state.update(values)
 
 
+def _apply_reconsidered(states: dict[str, JobState], key: str, values: _Values) -> None:
+    if (state := states.get(key)) and state.status == "infeasible":
+        state.update({"status": "pending", "reason": "", "exit_code": 0})
+
+
 def _apply_cancelling(states: dict[str, JobState], key: str, values: _Values) -> None:
     if state := _running(states, key, values):
         state.cancelling = True
@@ -277,6 +287,7 @@ _RULES: dict[str, tuple[tuple[str, ...], Callable[[dict[str, JobState], str, _Va
     "unbegun": (("job",), _apply_unbegun),
     "interrupted": (("job", "reason"), _apply_interrupted),
     "refused": (("status", "reason", "exit_code"), _apply_refused),
+    "reconsidered": ((), _apply_reconsidered),
     "cancelling": (("job",), _apply_cancelling),
     "state": (("no", "command"), _apply_state),
 }

@@ -92,6 +92,7 @@ class Queue:
             self._book, self._backend, self._starters, self._plans, self.register, self._monitor, self
         )
         self._desk = Desk(self._book, self._backend, self._view, options.gpus, exclusive=options.exclusive)
+        self._desk.check()
         self._conclusions = Conclusions(
             self.register, options, self._plans.margin_mib, self._largest_mib, self._news
         )
@@ -296,7 +297,7 @@ class Queue:
             if again:
                 self._dispatch.put_back(landing.key)
             if landing.how == "unbegun":
-                self._dispatch.pause()
+                self._dispatch.could_not_begin(landing.key)
             self._settled.append(landing.job_id)
             self._looked_mib.pop(landing.job_id, None)
         if landings:
