@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 from collections.abc import Callable
 
 import pytest
 
 from slicer import simulation
-from tests.process.harness import Box, until
+from slicer.simulation import Usage
+from tests.process.harness import SLICER, Box, until
 from tests.process.queue_box import QueueBox
 
 
@@ -224,3 +226,26 @@ def test_a_queue_and_slicer_run_compete(queues: QueueBox) -> None:
     assert order(queues) == ["s", "a", "w", "b"]
     assert len(queue.events("waiting")) in (1, 2)  # b may have had to wait for w
     queues.assert_clean()
+
+
+# Q4: however often the queue is woken meanwhile, it sees that memory of others becomes free
+def test_memory_of_others_is_looked_at_however_often_jobs_are(queues: QueueBox) -> None:
+    queues.gpus = 1
+    spec, box = simulation.spec_of(1, "24G"), queues.box
+    foreign = subprocess.Popen(
+        [*SLICER, "simjob", "--vram", "10G", "--ramp", "0", "--hold", "infinity"],
+        env={**box.env, "SLICER_SIM": spec}, cwd=box.root,
+    )  # fmt: skip
+    box.adopt(foreign)
+    usage = Usage(f"{box.state}/sim-{spec}", simulation.gpus(simulation.parse_spec(spec)))
+    until(usage.living, "the others use memory")
+    queues.write("[vram=2G] hold a", "[vram=12G] job b")
+    queue = queues.start("--poll", "0.1")
+    queues.started("a")
+    queues.asleep(queue)
+    assert queues.starts() == {"a": 1}
+    foreign.kill()
+    foreign.wait()
+    queues.ended("b")
+    queues.let("a")
+    assert queue.wait() == 0

@@ -210,9 +210,8 @@ class Queue:
             self._scene.left_s(), None if self._is_stopping else self._dispatch.left_s(),
         ]  # fmt: skip
         due = [limit for limit in limits if limit is not None]
-        began = time.monotonic()
         self._ready = asleep(descriptors, min(due) if due else None, None)
-        self._desk.woken(self._ready, time.monotonic() - began)
+        self._desk.woken(self._ready)
 
     _ready: frozenset[int] = frozenset()
 
