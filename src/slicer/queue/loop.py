@@ -70,7 +70,7 @@ class Queue:
         self._options = options
         self._shower = shower
         self._news = News(shower)
-        jobs_file.read(options.jobs_file)  # before anything is made in its directory
+        text = jobs_file.read(options.jobs_file)  # before anything is made in its directory
         self._backend: BatchBackend = backends.choose(options.backend, os.geteuid())
         self._backend.preload()
         self._book = launch.open_ledger(environ, self)
@@ -80,7 +80,9 @@ class Queue:
         self._view = SharedView(self._book.directory.path, self._plans.policy)
         self._view.warn = self.warning
         self.register = Register(options.log_dir, fresh=options.fresh)
-        self._file = LiveFile(options.jobs_file, self.register.known_names, self._plans.check)
+        self._file = LiveFile(
+            options.jobs_file, text, self.register.known_names, self._plans.check, options.poll_s
+        )
         if not self._file.entries and not options.watch:
             raise JobsFileError(
                 "there are no jobs in it", name=options.jobs_file, hint="--watch waits for some"
@@ -130,9 +132,10 @@ class Queue:
             gc.enable()
             while True:
                 self._round()
-                if self._is_over():
+                if not self._is_over():
+                    self._sleep()
+                elif not self._finds_more():
                     break
-                self._sleep()
             return self._exit_code()
         finally:
             self._desk.keep(())
@@ -223,6 +226,13 @@ class Queue:
         is_done = not self._options.watch and not self._dispatch.pending.can_start
         return is_done and not self._news and not self.register.problem
 
+    def _finds_more(self) -> bool:
+        """Whether there is more to do after all: in lines that no event has told of."""
+        if self._is_stopping:
+            return False
+        self._take_file(is_last=True)
+        return bool(self._news or self._dispatch.pending.can_start)
+
     def _exit_code(self) -> int:
         keys = {entry.key for entry in self._file.entries} | self._dispatch.touched
         code = judging.exit_code_of(self.register.states[key] for key in keys)
@@ -259,9 +269,9 @@ class Queue:
 
     # -- the file ------------------------------------------------------------------------------------------
 
-    def _take_file(self) -> None:
+    def _take_file(self, *, is_last: bool = False) -> None:
         problem, before = self._file.problem, self._file.entries
-        if not self._file.look():
+        if not self._file.look(is_last=is_last):
             return
         if self._file.problem:
             self._news.say("file-kept", error=self._file.problem)
