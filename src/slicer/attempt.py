@@ -83,6 +83,13 @@ def _open(directory: int, job: str) -> int:
     raise OSError(errno.EINVAL, "is not a regular file")
 
 
+def take_back(fd: int) -> None:
+    """The command did not begin after all. Raises OSError."""
+    os.ftruncate(fd, 0)
+    os.ftruncate(fd, _ROOM)
+    os.lseek(fd, 0, os.SEEK_SET)
+
+
 def end(fd: int, outcome: Outcome, *, is_final: bool = True) -> str:
     """Note how it ended; "" or what went wrong (then the history has it)."""
     data = outcome_json(outcome)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from slicer.ledger import Ledger
 
 _CANNOT_BEGIN = 126  # as of a shell that cannot execute something
+_SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # of what may be there again soon
 _ENDED_FROM_OUTSIDE = ("timeout", "stopped")
 _QUEUE_LOOKS_S = 15.0  # how long the queue has for its look at the GPUs, before we look ourselves
 
@@ -117,7 +118,15 @@ class BatchHalf(InnerHalf):
         except OSError as error:
             self._log.say(f"cannot run in {batch.directory}: {error.strerror}")
             return Report(1, _CANNOT_BEGIN << 8, 0, "exited", 0.0, 0), Usage()
-        return super()._run(task, started)
+        report, usage = super()._run(task, started)
+        if report.exec_errno:
+            self._log.say(f"cannot execute {task.program}: {os.strerror(report.exec_errno)}")
+            if report.exec_errno == errno.E2BIG:
+                self._log.say("a command, and each of its variables, has less than 128 KiB: put it in a file")
+            if report.exec_errno in _SHORTAGES:
+                attempt.take_back(self._attempt)
+                report = replace(report, reason="unknown")
+        return report, usage
 
     def _end(self, started: Started, report: Report, usage: Usage) -> None:
         if report.exec_errno:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 from collections.abc import Callable
 
 import pytest
 
 from slicer import simulation
-from tests.process.harness import Box, until
+from slicer.simulation import Usage
+from tests.process.harness import SLICER, Box, until
 from tests.process.queue_box import QueueBox
 
 
@@ -114,7 +116,45 @@ def test_only_these_gpus(queues: QueueBox) -> None:
     used = {index for state in queues.journal().values() for index in state.gpu_indices}
     assert used == {0, 2}
     assert queues.statuses()["job d"][0] == "infeasible"
-    assert queues.run("--gpus", "7", "--fresh").wait() != 0
+    assert queues.run("--gpus", "7", "--fresh").wait() == 2
+
+
+# Q2: a wrong word on the command line is told of at once, and costs no job
+def test_gpus_that_are_not_there_are_told_of_at_once(queues: QueueBox) -> None:
+    queues.write("[vram=2G] job a", "[profile=light] job b")
+    wrong = queues.run("--gpus", "0,7")
+    assert wrong.wait() == 2
+    assert """no such GPU: '7'", "where": "--gpus", "hint": "this machine has 0 (""" in wrong.err
+    assert queues.starts() == {}
+    assert queues.run().wait() == 0
+    assert queues.starts() == {"a": 1, "b": 1}
+
+
+# Q2: what cannot be in this run may well be in the next
+def test_what_was_infeasible_is_asked_for_again_by_the_next_run(queues: QueueBox) -> None:
+    queues.write("[gpus=2] job a")
+    assert queues.run("--gpus", "0").wait() == 1
+    assert queues.statuses() == {"job a": ("infeasible", 1)}
+    assert queues.run("--gpus", "0").wait() == 1
+    again = queues.run()
+    assert again.wait() == 0
+    assert queues.statuses() == {"job a": ("ok", 0)}
+    assert queues.starts() == {"a": 1}
+    queues.assert_clean()
+
+
+# Q2: nor does it have to be in this one, once its line asks for less
+def test_what_was_infeasible_is_asked_for_again_when_its_line_changes(queues: QueueBox) -> None:
+    queues.write("[vram=900G] job a")
+    queue = queues.start("--watch")
+    queue.event("infeasible")
+    queues.write("[vram=9G] job a")
+    queues.ended("a")
+    queues.write("[vram=900G] job a", "# it is done")
+    queues.asleep(queue)
+    queue.send(signal.SIGTERM)
+    assert queue.wait() == 0
+    assert queues.statuses() == {"job a": ("ok", 0)}
 
 
 # E12
@@ -186,3 +226,26 @@ def test_a_queue_and_slicer_run_compete(queues: QueueBox) -> None:
     assert order(queues) == ["s", "a", "w", "b"]
     assert len(queue.events("waiting")) in (1, 2)  # b may have had to wait for w
     queues.assert_clean()
+
+
+# Q4: however often the queue is woken meanwhile, it sees that memory of others becomes free
+def test_memory_of_others_is_looked_at_however_often_jobs_are(queues: QueueBox) -> None:
+    queues.gpus = 1
+    spec, box = simulation.spec_of(1, "24G"), queues.box
+    foreign = subprocess.Popen(
+        [*SLICER, "simjob", "--vram", "10G", "--ramp", "0", "--hold", "infinity"],
+        env={**box.env, "SLICER_SIM": spec}, cwd=box.root,
+    )  # fmt: skip
+    box.adopt(foreign)
+    usage = Usage(f"{box.state}/sim-{spec}", simulation.gpus(simulation.parse_spec(spec)))
+    until(usage.living, "the others use memory")
+    queues.write("[vram=2G] hold a", "[vram=12G] job b")
+    queue = queues.start("--poll", "0.1")
+    queues.started("a")
+    queues.asleep(queue)
+    assert queues.starts() == {"a": 1}
+    foreign.kill()
+    foreign.wait()
+    queues.ended("b")
+    queues.let("a")
+    assert queue.wait() == 0

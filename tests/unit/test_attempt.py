@@ -57,6 +57,17 @@ def test_what_was_written_is_read_back(directory: int) -> None:
     assert (ended.is_alive, ended.outcome, ended.is_final) == (False, OUTCOME, True)
 
 
+# Q1: neither can be told from one that never began
+def test_a_begin_can_be_taken_back(directory: int) -> None:
+    attempt.reserve(directory, JOB)
+    fd = attempt.begin(directory, JOB)
+    attempt.take_back(fd)
+    os.close(fd)
+    assert attempt.read(directory, JOB) is None
+    os.close(attempt.begin(directory, JOB))
+    assert attempt.read(directory, JOB) is not None
+
+
 def test_an_end_can_be_noted_though_somebody_removed_the_file(directory: int) -> None:
     assert attempt.note(directory, JOB, OUTCOME) == ""
     assert attempt.read(directory, JOB) == Attempt(False, 0, 0, OUTCOME, True)

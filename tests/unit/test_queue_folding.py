@@ -65,13 +65,15 @@ def test_a_journal_of_before_looks_were_counted_is_read_all_the_same() -> None: 
 
 def test_a_job_that_is_to_run_again_is_as_one_that_never_ended() -> None:  # W6
     failed = (SEEN, begun(), folding.ended(KEY, "a1", "oom", **HOW))
-    found = state(*failed, folding.retried(KEY))
+    found = state(*failed, folding.reconsidered(KEY))
     assert (found.status, found.attempts, found.ooms) == ("pending", 1, 0)
-    again = state(*failed, folding.retried(KEY), begun("a2", 2), folding.ended(KEY, "a2", "ok", **HOW))
+    again = state(*failed, folding.reconsidered(KEY), begun("a2", 2), folding.ended(KEY, "a2", "ok", **HOW))
     assert (again.status, again.attempts) == ("ok", 2)
-    assert state(SEEN, begun(), folding.retried(KEY)).status == "running"
-    assert state(SEEN, begun(), folding.ended(KEY, "a1", "ok", **HOW), folding.retried(KEY)).status == "ok"
-    assert fold([as_read(folding.retried(KEY))]) == {}
+    assert state(SEEN, begun(), folding.reconsidered(KEY)).status == "running"
+    assert (
+        state(SEEN, begun(), folding.ended(KEY, "a1", "ok", **HOW), folding.reconsidered(KEY)).status == "ok"
+    )
+    assert fold([as_read(folding.reconsidered(KEY))]) == {}
 
 
 def test_oom_raises_what_is_declared_next_and_the_attempt_counts() -> None:  # E9
@@ -225,7 +227,7 @@ _RECORDS = st.lists(
     | st.builds(folding.unbegun, _KEYS, _JOBS)
     | st.builds(folding.interrupted, _KEYS, _JOBS, _TEXT)
     | st.builds(folding.refused, _KEYS, _FINAL, _TEXT, st.integers(0, 255))
-    | st.builds(folding.retried, _KEYS)
+    | st.builds(folding.reconsidered, _KEYS)
     | st.builds(folding.cancelling, _KEYS, _JOBS)
     | st.dictionaries(st.sampled_from(["event", "key", "job", "no"]), _TEXT | _COUNT | st.lists(_COUNT)),
     max_size=25,

@@ -40,7 +40,7 @@ def _record(draw: st.DrawFn, number: int) -> Record:
         "unbegun",
         "interrupted",
         "refused",
-        "retried",
+        "reconsidered",
         "damaged",
     ]
     match draw(st.sampled_from(kinds)):
@@ -59,8 +59,8 @@ def _record(draw: st.DrawFn, number: int) -> Record:
             return folding.unbegun(key, job)
         case "interrupted":
             return folding.interrupted(key, job, "reboot")
-        case "retried":
-            return folding.retried(key)
+        case "reconsidered":
+            return folding.reconsidered(key)
         case "refused":
             return folding.refused(key, "infeasible", "too large", 1)
         case _:

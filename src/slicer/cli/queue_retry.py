@@ -35,7 +35,7 @@ def command(file: str, jobs: tuple[str, ...], log_dir: str) -> None:
         known = [register.states[entry.key] for entry in entries if entry.key in register.states]
         chosen = _chosen(filter(judging.has_failed, known), jobs)
         for state in chosen:
-            register.do(folding.retried(state.key))
+            register.do(folding.reconsidered(state.key))
         if not register.save():
             raise StateError(register.problem)
     finally:

@@ -82,9 +82,9 @@ def refused(key: str, status: Status, reason: str, exit_code: int) -> Record:
     return {"event": "refused", "key": key, "status": status, "reason": reason, "exit_code": exit_code}
 
 
-def retried(key: str) -> Record:
-    """Somebody wants the job run again, which had failed."""
-    return {"event": "retried", "key": key}
+def reconsidered(key: str) -> Record:
+    """The job is to be started after all: it failed and somebody says so, or is not infeasible any more."""
+    return {"event": "reconsidered", "key": key}
 
 
 def cancelling(key: str, job: str) -> Record:
@@ -190,10 +190,9 @@ def _apply_refused(states: dict[str, JobState], key: str, values: _Values) -> No
         state.update(values)
 
 
-def _apply_retried(states: dict[str, JobState], key: str, values: _Values) -> None:
-    state = states.get(key)
-    if state is not None and state.is_final and state.status != "ok":
-        state.update({"status": "pending", "ooms": 0, "cancelling": False})
+def _apply_reconsidered(states: dict[str, JobState], key: str, values: _Values) -> None:
+    if (state := states.get(key)) and state.is_final and state.status != "ok":
+        state.update({"status": "pending", "reason": "", "exit_code": 0, "ooms": 0, "cancelling": False})
 
 
 def _apply_cancelling(states: dict[str, JobState], key: str, values: _Values) -> None:
@@ -291,7 +290,7 @@ _RULES: dict[str, tuple[tuple[str, ...], Callable[[dict[str, JobState], str, _Va
     "unbegun": (("job",), _apply_unbegun),
     "interrupted": (("job", "reason"), _apply_interrupted),
     "refused": (("status", "reason", "exit_code"), _apply_refused),
-    "retried": ((), _apply_retried),
+    "reconsidered": ((), _apply_reconsidered),
     "cancelling": (("job",), _apply_cancelling),
     "state": (("no", "command"), _apply_state),
 }

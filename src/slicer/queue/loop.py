@@ -70,7 +70,7 @@ class Queue:
         self._options = options
         self._shower = shower
         self._news = News(shower)
-        jobs_file.read(options.jobs_file)  # before anything is made in its directory
+        text = jobs_file.read(options.jobs_file)  # before anything is made in its directory
         self._backend: BatchBackend = backends.choose(options.backend, os.geteuid())
         self._backend.preload()
         self._book = launch.open_ledger(environ, self)
@@ -80,7 +80,9 @@ class Queue:
         self._view = SharedView(self._book.directory.path, self._plans.policy)
         self._view.warn = self.warning
         self.register = Register(options.log_dir, fresh=options.fresh)
-        self._file = LiveFile(options.jobs_file, self.register.known_names, self._plans.check)
+        self._file = LiveFile(
+            options.jobs_file, text, self.register.known_names, self._plans.check, options.poll_s
+        )
         if not self._file.entries and not options.watch:
             raise JobsFileError(
                 "there are no jobs in it", name=options.jobs_file, hint="--watch waits for some"
@@ -92,6 +94,7 @@ class Queue:
             self._book, self._backend, self._starters, self._plans, self.register, self._monitor, self
         )
         self._desk = Desk(self._book, self._backend, self._view, options.gpus, exclusive=options.exclusive)
+        self._desk.check()
         self._conclusions = Conclusions(
             self.register, options, self._plans.margin_mib, self._largest_mib, self._news
         )
@@ -129,9 +132,10 @@ class Queue:
             gc.enable()
             while True:
                 self._round()
-                if self._is_over():
+                if not self._is_over():
+                    self._sleep()
+                elif not self._finds_more():
                     break
-                self._sleep()
             return self._exit_code()
         finally:
             self._desk.keep(())
@@ -208,9 +212,8 @@ class Queue:
             self._scene.left_s(), None if self._is_stopping else self._dispatch.left_s(),
         ]  # fmt: skip
         due = [limit for limit in limits if limit is not None]
-        began = time.monotonic()
         self._ready = asleep(descriptors, min(due) if due else None, None)
-        self._desk.woken(self._ready, time.monotonic() - began)
+        self._desk.woken(self._ready)
 
     _ready: frozenset[int] = frozenset()
 
@@ -221,6 +224,13 @@ class Queue:
             return True  # even with a full disk: who comes next finds out from the attempts' files
         is_done = not self._options.watch and not self._dispatch.pending.can_start
         return is_done and not self._news and not self.register.problem
+
+    def _finds_more(self) -> bool:
+        """Whether there is more to do after all: in lines that no event has told of."""
+        if self._is_stopping:
+            return False
+        self._take_file(is_last=True)
+        return bool(self._news or self._dispatch.pending.can_start)
 
     def _exit_code(self) -> int:
         keys = {entry.key for entry in self._file.entries} | self._dispatch.touched
@@ -258,9 +268,9 @@ class Queue:
 
     # -- the file ------------------------------------------------------------------------------------------
 
-    def _take_file(self) -> None:
+    def _take_file(self, *, is_last: bool = False) -> None:
         problem, before = self._file.problem, self._file.entries
-        if not self._file.look():
+        if not self._file.look(is_last=is_last):
             return
         if self._file.problem:
             self._news.say("file-kept", error=self._file.problem)
@@ -295,7 +305,7 @@ class Queue:
             if again:
                 self._dispatch.put_back(landing.key)
             if landing.how == "unbegun":
-                self._dispatch.pause()
+                self._dispatch.could_not_begin(landing.key)
             self._settled.append(landing.job_id)
             self._looked_mib.pop(landing.job_id, None)
         if landings:

@@ -46,6 +46,7 @@ class Pending:
         self._queues: dict[Kind, list[tuple[Place, str]]] = {}  # heaps, with some that have left since
         self._kinds: dict[str, Kind] = {}  # of the jobs that may start
         self._held_back: dict[str, Entry] = {}  # those that wait for others of the file
+        self._postponed: set[str] = set()  # those that others are to go before, for a while
         self.never: dict[str, str] = {}  # jobs that wait for what will never be, and why
         self._line: list[str] = []  # all jobs of the file, as they are to start
         self._is_sorted = False
@@ -69,19 +70,19 @@ class Pending:
         self.release()
 
     def __len__(self) -> int:
-        return len(self._kinds) + len(self._held_back)
+        return len(self._kinds) + len(self._postponed) + len(self._held_back)
 
     def __iter__(self) -> Iterator[str]:
         """Their keys, in no order."""
-        return iter([*self._kinds, *self._held_back])
+        return iter([*self._kinds, *self._postponed, *self._held_back])
 
     def __contains__(self, key: object) -> bool:
-        return key in self._kinds or key in self._held_back
+        return key in self._kinds or key in self._postponed or key in self._held_back
 
     @property
     def can_start(self) -> int:
         """How many wait for nothing but the ledger."""
-        return len(self._kinds)
+        return len(self._kinds) + len(self._postponed)
 
     @property
     def places(self) -> Mapping[str, Place]:
@@ -100,8 +101,20 @@ class Pending:
     def take(self, key: str) -> None:
         """The job is not to be started (any more)."""
         self._kinds.pop(key, None)
+        self._postponed.discard(key)
         self._held_back.pop(key, None)
         self.never.pop(key, None)
+
+    def postpone(self, key: str) -> None:
+        """The job is not to be asked for until :meth:`resume`."""
+        if self._kinds.pop(key, None) is not None:
+            self._postponed.add(key)
+
+    def resume(self, key: str) -> None:
+        """The job has its turn again, if it is still to be started."""
+        if key in self._postponed:
+            self._postponed.remove(key)
+            self.put(self.entries[key])
 
     def heads(self, most: int) -> list[tuple[Kind, Entry]]:
         """The first job of each kind, in their order; ``most`` of them."""

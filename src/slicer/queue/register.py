@@ -47,6 +47,8 @@ class Register:
         self.warnings = self._journal.warnings
         self.states: dict[str, JobState] = folding.fold(records)
         self.tally = Tally(self.states)
+        # What could not be with another --gpus, or on another day, is asked for again.
+        self._refused = {key for key, state in self.states.items() if state.status == "infeasible"}
         self.problem = ""
         self._next_no = max([state.no for state in self.states.values()], default=0) + 1
         self._again_at = 0.0
@@ -61,6 +63,9 @@ class Register:
                 no = state.no if state is not None and state.no else self._next_no
                 self._next_no = max(self._next_no, no + 1)
                 self.do(folding.seen(entry.key, no, entry.command, entry.attributes.name), durable=False)
+            if entry.key in self._refused:
+                self._refused.remove(entry.key)
+                self.do(folding.reconsidered(entry.key), durable=False)
 
     def do(self, record: Record, *, durable: bool = True) -> None:
         """Change a job's state, and have it written with the next :meth:`save`."""

@@ -263,7 +263,7 @@ class _StarterProcess:
             return Standing(self._backend.start(job.spec, pid, lambda: None), pid, -1), [pidfd]
         except BackendError as error:
             self._backend.close()  # whatever state the connection is in, the next one is new
-            return BackendError(error.message, where=error.where, hint=error.hint), []
+            return type(error)(error.message, where=error.where, hint=error.hint), []
         except OSError as error:  # the keeper has just been killed
             return BackendError(f"{job.spec.unit} cannot be started: {error.strerror}"), []
 
