@@ -122,16 +122,19 @@ class View:
 
 
 def _too_large(never: Infeasible, request: Request) -> str:
-    mib = (request.vram_mib or 0, request.margin_mib, never.total)
-    wanted, margin, largest = (format_size(each << 20).replace(".0", "") for each in mib)
+    """As in "30G + 512M margin fits on no GPU; the largest has 24G"."""
+    wanted = _size(request.vram_mib or 0)
     if request.margin_mib:
-        wanted += f" + {margin} margin"
-    among = " that were asked for" if request.gpu_choice else ""
-    if request.gpus == 1:
-        none = f"none of the GPUs{among}" if among else "no GPU"
-        return f"{wanted} fits on {none}; the largest has {largest}"
-    smallest = f"one of the {request.gpus} largest has {largest}"
-    return f"{wanted} does not fit on {request.gpus} GPUs{among}; {smallest}"
+        wanted += f" + {_size(request.margin_mib)} margin"
+    pool = "these" if request.gpu_choice else "the GPUs"
+    if request.gpus > 1:
+        return f"{wanted} does not fit on {request.gpus} of {pool}; the smallest has {_size(never.total)}"
+    fits = f"fits on none of {pool}" if request.gpu_choice else "fits on no GPU"
+    return f"{wanted} {fits}; the largest has {_size(never.total)}"
+
+
+def _size(mib: int) -> str:
+    return format_size(mib << 20).replace(".0", "")
 
 
 def _counted(number: int, what: str) -> str:

@@ -106,11 +106,11 @@ def test_a_start_says_where_and_what_was_declared(job: Row, line: str) -> None:
         ),
         (  # Q7: no figure that was not measured
             row(5, status="ok", utilisation=None, looks=2, verdict="unknown", peak_mib=(2048,)),
-            "job 5 ok after 12m4s: GPU 0 peak 2G in 2 looks of 18G declared, busy n/a",
+            "job 5 ok after 12m4s: GPU 0 peak 2G of 18G declared in 2 looks, busy n/a",
         ),
         (
             row(5, status="ok", utilisation=None, looks=1, verdict="under-declared", **SMALL),
-            "job 5 ok after 12m4s: GPU 1 peak 9.1G in 1 look of 8G declared, busy n/a; "
+            "job 5 ok after 12m4s: GPU 1 peak 9.1G of 8G declared in 1 look, busy n/a; "
             "14% more than declared: at least [vram=9984M] is needed",
         ),
         (

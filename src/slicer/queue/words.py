@@ -125,12 +125,12 @@ def used(row: Row) -> str:
     """As in "GPU 0 peak 17.2G of 18G declared, 96% busy"; "" without GPUs."""
     if not row.gpu_indices:
         return ""
-    peaks = ", ".join(size(mib) for mib in row.peak_mib)
-    if row.peak_mib and is_seldom_seen(row):
-        peaks += f" in {count(row.looks, 'look')}"
-    declared = f" of {size(row.declared_mib)} declared" if row.declared_mib and row.peak_mib else ""
+    peak = ", ".join(size(mib) for mib in row.peak_mib) or "n/a"
+    if row.peak_mib:
+        peak += f" of {size(row.declared_mib)} declared" if row.declared_mib else ""
+        peak += f" in {count(row.looks, 'look')}" if is_seldom_seen(row) else ""
     busy = "busy n/a" if row.utilisation is None else f"{round(row.utilisation)}% busy"
-    return f"{gpus(row.gpu_indices)} peak {peaks or 'n/a'}{declared}, {busy}"
+    return f"{gpus(row.gpu_indices)} peak {peak}, {busy}"
 
 
 def is_seldom_seen(row: Row) -> bool:
