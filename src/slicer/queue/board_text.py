@@ -1,6 +1,6 @@
-"""The queue at one moment as lines of text: ``status.txt``, and what the live board is made of.
+"""The queue at one moment as lines of text, for ``status.txt`` and the live board.
 
-All functions are pure but for the time zone, which is the user's.
+All functions are pure, except that they show times in the user's time zone.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Line:
 
 @record
 class Part:
-    """A part of the board. ``total`` is of how many ``rows`` are the first (or the last)."""
+    """A part of the board. ``rows`` may be only some of its rows; ``total`` counts all of them."""
 
     head: tuple[Line, ...] = ()
     rows: tuple[Line, ...] = ()
@@ -70,7 +70,7 @@ class Part:
 
 
 def render(board: Board, width: int | None) -> str:
-    """All of the board as text that ends with a line's end, ``width`` columns wide (None: any width)."""
+    """The whole board as text, at most ``width`` columns wide (None: any width). Ends with a newline."""
     glyphs = Glyphs()
     parts = [
         header(board, width, glyphs),
@@ -87,7 +87,7 @@ def render(board: Board, width: int | None) -> str:
 
 
 def lines(part: Part, width: int | None, glyphs: Glyphs, most: int | None = None) -> list[Line]:
-    """The part in at most ``most`` lines (None: all); says how many of its rows are left out."""
+    """The part in at most ``most`` lines (None: all). The last line says how many rows are missing."""
     room = len(part.rows) if most is None else most - len(part.head)
     if max(part.total, len(part.rows)) > room or part.total > len(part.rows):
         room = min(len(part.rows), room if most is None else room - 1)
@@ -103,7 +103,7 @@ def lines(part: Part, width: int | None, glyphs: Glyphs, most: int | None = None
 
 
 def header(board: Board, width: int | None, glyphs: Glyphs) -> Part:
-    """The jobs file and the time, the counts, how far the queue is, and what keeps it from going on."""
+    """The jobs file, the time, the counts, the progress, and what stops the queue."""
     clock = time.strftime("%H:%M:%S", time.localtime(board.at))
     since = f"for {format_duration(max(0, round(board.at - board.began_at)))}"
     states = {"running": "", "drained": "all done", "ended": "ended"}
@@ -121,7 +121,7 @@ def header(board: Board, width: int | None, glyphs: Glyphs) -> Part:
 
 
 def written(board: Board) -> str:
-    """When and by whom; and how to tell whether there is still somebody who would write it again."""
+    """When this was written, by which process, and how a reader finds out whether that still lives."""
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(board.at))
     told = f"written {at} by pid {board.pid}, "
     if board.state == "ended":
@@ -147,7 +147,7 @@ def progress(board: Board, width: int | None, glyphs: Glyphs) -> str:
 
 
 def gpus(rows: Sequence[GpuRow], width: int | None, glyphs: Glyphs) -> Part:
-    """The GPUs: what is in use of each, and the queue's jobs on it."""
+    """The GPUs: how much of each is in use, and which of the queue's jobs are on it."""
     cells = []
     for gpu in rows:
         full = min(_GPU_BAR, round(gpu.used_mib * _GPU_BAR / gpu.total_mib)) if gpu.total_mib else 0
@@ -168,7 +168,7 @@ def gpus(rows: Sequence[GpuRow], width: int | None, glyphs: Glyphs) -> Part:
 
 
 def running(rows: Sequence[Row], width: int | None, glyphs: Glyphs, total: int = 0) -> Part:
-    """The running jobs: where, since when, and their memory against what they declared (each GPU)."""
+    """The running jobs: where, for how long, and their memory on each GPU beside their declaration."""
     if not rows:
         return Part()
     heading = ["", "JOB", "GPU", "FOR", "NOW", "PEAK", "OF", "BUSY", "RUNNING"]
@@ -277,17 +277,17 @@ def _busy(row: Row) -> str:
 
 
 def _most(row: Row, mib: Sequence[int]) -> str:
-    """Of several GPUs the one that is used most: the declaration is for each."""
+    """The largest figure: the declaration holds for each GPU."""
     return _size(max(mib)) if mib else _unknown(row)
 
 
 def _unknown(row: Row) -> str:
-    """What was not measured, and what there is not."""
+    """A figure that was not measured, or that cannot exist without a GPU."""
     return "n/a" if row.gpu_indices else "-"
 
 
 def _size(mib: int) -> str:
-    """A figure among others: with its decimal, so that they can be compared at a glance."""
+    """A size in a column: always with one decimal, so that sizes can be compared at a glance."""
     return format_size(mib << 20) if mib else "0"
 
 

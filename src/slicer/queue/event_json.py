@@ -19,7 +19,7 @@ def encode(event: Event) -> str:
         "at": round(event.at, 3),
         "job": None if event.job is None else job_object(event.job),
     }
-    # Twice, so that they come first, and no data can take their place.
+    # The head stands here twice: it comes first, and no data can replace it.
     return json.dumps({**head, **_object(event.data), **head}, separators=(",", ":"), allow_nan=False)
 
 
@@ -51,7 +51,7 @@ def _object(data: Mapping[str, object]) -> dict[str, object]:
 
 
 def _plain(value: object) -> object:
-    """What JSON can say; anything else as text."""
+    """The value if JSON can express it, else text."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):

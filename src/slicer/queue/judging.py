@@ -1,4 +1,4 @@
-"""What the end of an attempt means: for its job, the next attempt, the queue's exit code. All pure."""
+"""What the end of an attempt means for its job, for the next attempt and for the queue's exit code. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slicer.queue.model import JobState, Status, Verdict
 from slicer.record import record
 
 EXIT_CODE_MAX = 255
-ENOUGH_LOOKS = 10  # at a job's GPUs, to say what it does not use: the driver tells of no peaks between them
+ENOUGH_LOOKS = 10  # fewer looks at a job's GPUs do not show its peak: the driver reports none in between
 _FAILED: frozenset[Status] = frozenset({"failed", "timeout", "oom", "infeasible", "lost"})
 
 
@@ -25,7 +25,7 @@ class Ended:
 
 @record
 class Judged:
-    """What it means. ``again``: the job is to run once more, with what :func:`raised` says."""
+    """What that means. ``again``: the job runs once more, with the declaration of :func:`raised`."""
 
     status: Status
     verdict: Verdict
@@ -54,7 +54,7 @@ def judge(
     status, exit_code = _status(ended, has_oom_text, cancelling)
     verdict = _verdict(declared_mib, peak_mib, tolerance)
     if verdict == "over-declared" and (status != "ok" or looks < ENOUGH_LOOKS):
-        verdict = "unknown"  # it did not come to use what it would have, or nobody saw that
+        verdict = "unknown"  # it may have been cut short, or used more between two looks
     return Judged(status, verdict, exit_code, status == "oom" and ooms < retries)
 
 
@@ -63,7 +63,7 @@ def _status(ended: Ended, has_oom_text: bool, cancelling: bool) -> tuple[Status,
     if cancelling:
         return "cancelled", code
     match ended.reason:
-        # What these cut short is not done, even if the command then says 0.
+        # A command that was cut short is not done, even if it exits with 0.
         case "timeout":
             return "timeout", EX_TIMEOUT
         case "stopped":
@@ -79,13 +79,13 @@ def _status(ended: Ended, has_oom_text: bool, cancelling: bool) -> tuple[Status,
 
 
 def measured(peak_mib: tuple[int, ...], looks: int) -> tuple[int, ...]:
-    """The peaks, or () where "0" would only mean that the job was over before it was seen."""
+    """The peaks; () if they are zeros from a few looks, which prove nothing."""
     return peak_mib if any(peak_mib) or looks >= ENOUGH_LOOKS else ()
 
 
 def _verdict(declared_mib: int | None, peak_mib: tuple[int, ...], tolerance: float) -> Verdict:
     largest = max(peak_mib, default=0)
-    if declared_mib is None or not largest:  # 0: it was over before anybody looked, or used no GPU
+    if declared_mib is None or not largest:  # 0: it ended before a look, or used no GPU
         return "unknown"
     if largest > declared_mib * (1 + tolerance):
         return "under-declared"

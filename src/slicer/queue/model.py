@@ -1,6 +1,6 @@
-"""The words of the queue as types: an entry of the jobs file, a job's state, an event, the board.
+"""The types of the queue: an entry of the jobs file, a job's state, an event, the board.
 
-Nothing here touches the machine. Memory is in MiB, durations in seconds, times of day in seconds since the
+Nothing here touches the machine. Memory is in MiB. Durations are in seconds, and times in seconds since the
 epoch.
 """
 
@@ -12,16 +12,16 @@ from typing import Any, Literal, NamedTuple
 
 from slicer.record import record
 
-# "pending": not started, or to be started again. The others but "running" are final.
+# "pending": not started yet, or to be started again. All others except "running" are final.
 Status = Literal["pending", "running", "ok", "failed", "timeout", "oom", "cancelled", "infeasible", "lost"]
 FINAL: frozenset[Status] = frozenset({"ok", "failed", "timeout", "oom", "cancelled", "infeasible", "lost"})
-# How what a job declared compares with what it used (E5); "unknown": nothing declared, or nothing seen.
+# What a job declared, compared with what it used (E5). "unknown": nothing declared, or seen too seldom.
 Verdict = Literal["within", "under-declared", "over-declared", "unknown"]
 
 
 @record
 class Attributes:
-    """What stands in the brackets before a command. None and empty: not said."""
+    """What stands in the brackets before a command. None or empty: nothing was said."""
 
     vram_mib: int | None = None  # on each GPU
     gpus: int | None = None
@@ -48,15 +48,15 @@ class Entry(NamedTuple):  # not a record: there may be 100,000
 class JobState:
     """What the journal knows of one job; ``key`` as in :class:`Entry`.
 
-    What is not set is the class's: most jobs of a long file have not begun.
+    Unset fields have the class's defaults, which saves memory: most jobs of a long file have not begun.
     """
 
     key: str
-    no: int  # the number that people call it by: counts in the order in which jobs were first seen
+    no: int  # its number for people: jobs are counted in the order in which they were first seen
     command: str
     name: str = ""
     status: Status = "pending"
-    attempts: int = 0  # begun, those that count (not those that never came to start)
+    attempts: int = 0  # how many have begun; one that never started does not count
     ooms: int = 0  # attempts that ended with CUDA's "out of memory"
     next_vram_mib: int | None = None  # declared for the next attempt, raised after "out of memory"
     # Of the attempt that runs, or was the last:
@@ -154,7 +154,7 @@ class GpuRow:
 
 @record
 class Board:
-    """All of the queue at one moment. ``pending`` and ``done`` may be cut; ``counts`` are of all."""
+    """The whole queue at one moment. ``pending`` and ``done`` may be cut short; ``counts`` count all jobs."""
 
     title: str  # the jobs file, as the user named it
     at: float
@@ -203,7 +203,7 @@ EventKind = Literal[
 
 @record
 class Event:
-    """Something that happened. ``job`` is as it was then; ``data`` has the words named at the kinds."""
+    """Something that happened. ``job`` is as it was then; ``data`` has the fields named at its kind."""
 
     kind: EventKind
     at: float

@@ -1,7 +1,7 @@
-"""What the queue's jobs use on their GPUs: one look for all of them.
+"""What the queue's jobs use on their GPUs. One look serves all of them.
 
-Peaks go into the leases, so that everybody's decisions know of a job that outgrew what it declared (E3), and
-into the outcome. After a job its GPUs are looked at until its memory is really free (B5).
+Peaks go into the outcome, and into the leases: who decides about a GPU must know of a job that outgrew its
+declaration (E3). After a job its GPUs are looked at until its memory is really free (B5).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from slicer.queue.desk import SharedView
     from slicer.vram import Sighting
 
-FIRST_LOOKS_S = (0.25, 1.0)  # after a job's start, however seldom the others are looked at
+FIRST_LOOKS_S = (0.25, 1.0)  # after a job's start, whatever --poll says
 _AFTERMATH_S = 0.05  # between two looks after a job's end: the driver sends no event
 
 
 class Watched(Protocol):
-    """A job in flight, as far as its GPUs go."""
+    """What the monitor needs of a running job."""
 
     @property
     def lease(self) -> Lease:
@@ -49,7 +49,7 @@ class Use:
         self.looks = 0
         self.busy_looks = 0
         self.looks_due = looks_due
-        self.exceeded: set[str] = set()  # GPUs of which that was told
+        self.exceeded: set[str] = set()  # the GPUs where it was told that it uses too much
         self.ended_at: float | None = None
         self.is_over = False  # nothing is looked at any more
 
@@ -65,9 +65,9 @@ class Exceeded:
 
 
 class Monitor:
-    """Looks every ``poll_s`` seconds while a job of ours has GPUs. ``problem``: why it cannot, or "".
+    """Looks every ``poll_s`` seconds while a job of ours has GPUs. ``problem``: why it cannot look, or "".
 
-    ``tolerance``: how far beyond its declaration a job may be without a word (0.1 is 10 %).
+    A job is reported when it exceeds its declaration by more than the fraction ``tolerance``.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Monitor:
     # -- which jobs --------------------------------------------------------------------------------------
 
     def follow(self, job: Watched) -> None:
-        """The job has begun; nothing to see where it has no GPUs. Raises NoGpu, GpuError."""
+        """The job has begun: look at its GPUs, if it has some. Raises NoGpu, GpuError."""
         if job.lease.gpus:
             if not self._view.gpus:
                 self._view.open_gpus()
@@ -99,19 +99,19 @@ class Monitor:
         return self._uses.get(job)
 
     def has_ended(self, job: str) -> None:
-        """The job's processes have ended; its memory may take a moment more."""
+        """The job's processes have ended. Its GPU memory may be freed a moment later."""
         use = self._uses.get(job)
         if use is not None:
             use.ended_at = time.monotonic()
 
     def forget(self, job: str) -> Use | None:
-        """The job is over; what was seen of it."""
+        """The job is over. Returns what was seen of it."""
         return self._uses.pop(job, None)
 
     # -- looking -----------------------------------------------------------------------------------------
 
     def left_s(self) -> float | None:
-        """After how many seconds to :meth:`look` again; None: never."""
+        """How many seconds until the next :meth:`look`; None: there is nothing to look at."""
         if not self._uses:
             return None
         due = [self._next]
@@ -122,7 +122,7 @@ class Monitor:
         return max(0.0, min(due) - time.monotonic())
 
     def look(self) -> list[Exceeded]:
-        """Look at all GPUs once; which jobs have (newly) outgrown what they declared."""
+        """Look at all GPUs once. Returns which jobs have outgrown their declarations since the last look."""
         now = time.monotonic()
         self._next = now + self._poll_s
         self.look_count += 1
@@ -147,7 +147,7 @@ class Monitor:
         self._view.look()
         with self._book.locked():
             leases = self._book.leases()
-            self._view.devices(leases)  # and so what foreign processes use is shared with the others
+            self._view.devices(leases)  # this also tells others what foreign processes use
         return self._view.sighting(), leases
 
     def _note(self, use: Use, used_by: dict[str, dict[str, int]]) -> list[Exceeded]:
@@ -178,7 +178,7 @@ class Monitor:
     # -- after a job -------------------------------------------------------------------------------------
 
     def settled(self, say: Callable[[str], None]) -> set[str]:
-        """The ended jobs whose GPUs may be given on: their memory is free, or was waited for long enough.
+        """The ended jobs whose GPUs may be used again: the memory is free, or we waited for it long enough.
 
         Each is named once.
         """
@@ -220,11 +220,11 @@ class Monitor:
         return {gpu.uuid: gpu.index for gpu in self._view.gpus}
 
     def index(self, uuid: str) -> int:
-        """The number of one GPU; as if it came after all others for one that is not listed."""
+        """The number of one GPU. One that is not listed has a number after all others."""
         return self.indices().get(uuid, len(self._view.gpus))
 
     def rows(self, numbers: dict[str, int]) -> tuple[GpuRow, ...]:
-        """The GPUs as last seen. ``numbers`` of this queue's jobs, by id."""
+        """The GPUs as last seen. ``numbers`` maps the ids of this queue's jobs to their numbers."""
         memory = {each.gpu_uuid: each for each in self._view.sighting().memory}
         on: dict[str, list[int]] = {}
         for job, use in self._uses.items():

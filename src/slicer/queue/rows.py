@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 PENDING_SHOWN = 50
 DONE_SHOWN = 50
-_ENOUGH_S = 10.0  # of jobs that ended well, to say from them how long the others will take
+_ENOUGH_S = 10.0  # jobs that ended well must have run for so long before we guess from them
 
 
 def row(
@@ -25,7 +25,7 @@ def row(
 ) -> Row:  # fmt: skip
     """One job. ``use``: what it uses now; ``declared_mib``: what a pending one would declare."""
     is_pending, is_running = state.status == "pending", state.status == "running"
-    # An attempt goes on while the clock may be set: never negative.
+    # Somebody may set the clock back while a job runs.
     wall_s = max(0.0, time.time() - state.started_at) if is_running else state.wall_s
     return Row(
         no=state.no,
@@ -57,7 +57,7 @@ def counts(states: Iterable[JobState]) -> dict[Status, int]:
 
 
 def with_pending(numbers: Mapping[Status, int], pending: int) -> dict[Status, int]:
-    """The counts with so many pending jobs: those whose lines were deleted are no more."""
+    """The counts, but with so many pending jobs: a job whose line was deleted is not pending."""
     found: dict[Status, int] = {**numbers, "pending": pending}
     return {status: number for status, number in found.items() if number}
 
@@ -85,15 +85,15 @@ def why(busy: Busy | None, indices: Mapping[str, int], now_s: float) -> str:
 def eta_s(walls_s: float, walls: int, running_s: Sequence[float], pending: int, width: int) -> float | None:
     """How long until all is done, in seconds; None where there is too little to tell it from.
 
-    ``walls`` jobs have ended well, after ``walls_s`` together. ``running_s``: how long those run that
-    are at it. ``pending`` jobs are still to start, ``width`` of them at a time.
+    ``walls`` jobs have ended well, after ``walls_s`` in all. ``running_s`` has the ages of the running ones.
+    ``pending`` jobs are left to start, ``width`` at a time.
     """
     if walls_s < _ENOUGH_S:
         return None
     mean_s = walls_s / walls
-    # A job that already runs for longer shows that the mean of those that have ended is too short.
+    # A running job that is older than the mean shows that the mean is too short.
     longer_s = [wall_s for wall_s in running_s if wall_s > mean_s]
     mean_s = (walls_s + sum(longer_s)) / (walls + len(longer_s))
     left_s = sum(max(0.0, mean_s - wall_s) for wall_s in running_s) + pending * mean_s
-    # Less than a second says only that nobody knows how long the last ones will go on.
+    # The last jobs outlived the mean: nobody knows when they end.
     return left_s / max(1, width) if left_s >= 1 else None

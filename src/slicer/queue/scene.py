@@ -1,4 +1,4 @@
-"""How the queue stands, for people: the board on the terminal, status.txt, and the summary at the end."""
+"""What people see of the queue: the board on the terminal, status.txt, and the summary at the end."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
     StateWord = Literal["running", "stopping", "ending", "drained", "stalled", "ended"]
 
-_DRAW_S = 0.25  # the least time between two boards on the terminal
-_TICK_S = 1.0  # and the most, while jobs run: their times go on
-_WRITE_S = 1.0  # the least time between two status.txt
-_SHARE = 0.05  # of our time that drawing may take, however long the queue is
+_DRAW_S = 0.25  # the shortest pause between two boards on the terminal
+_TICK_S = 1.0  # the longest: times are shown in seconds
+_WRITE_S = 1.0  # the shortest pause between two status.txt
+_SHARE = 0.05  # drawing may take this share of our time, however long the queue is
 
 
 class Scene:
-    """Draws it when something has changed, and not more often than is of use."""
+    """Draws the board when something has changed, but not more often than people can follow."""
 
     def __init__(
         self,
@@ -52,19 +52,19 @@ class Scene:
         self._began_at = time.time()
         self._began = time.monotonic()
         self.is_stale = True
-        self._width = 1  # the most jobs that ran at a time
+        self._width = 1  # the largest number of jobs that ran at the same time
         self._draw_at = 0.0
         self._write_at = 0.0
         self._is_unwritten = True
         self._every_s = max(_WRITE_S, options.poll_s)  # how often status.txt is written while jobs run
-        self._look = 0  # the monitor's last look that the board has seen
+        self._look = 0  # how many of the monitor's looks status.txt has seen
         self._state: StateWord = "running"
         self._problem = ""
         self._is_drawing = False
         self._cost_s = 0.0
 
     def left_s(self) -> float | None:
-        """After how many seconds to :meth:`show` though nothing happens."""
+        """How many seconds until :meth:`show` is due, if nothing happens before; None: never."""
         now = time.monotonic()
         due = [self._write_at] if self._is_unwritten else []
         if self._register.tally.running:
@@ -98,11 +98,11 @@ class Scene:
         self.write_board(force=True)
 
     def _again_at(self) -> float:
-        """When status.txt is to be written though nothing has changed but the time."""
+        """When status.txt is to be written although only the time has changed."""
         return self._write_at - _WRITE_S + self._every_s
 
     def write_board(self, *, force: bool = False) -> None:
-        """Write status.txt, if it is due. Where that fails, the next one will do: it is for looking at."""
+        """Write status.txt if it is due. If that fails, it is tried again: nothing depends on the file."""
         now = time.monotonic()
         is_old = bool(self._register.tally.running) and now >= self._again_at()
         if not force and not is_old and (not self._is_unwritten or now < self._write_at):
@@ -116,7 +116,7 @@ class Scene:
             self._is_unwritten = True
 
     def board(self) -> Board:
-        """All of the queue as it is now."""
+        """The whole queue at this moment."""
         began = time.monotonic()
         pending = self._dispatch.pending
         tally = self._register.tally
@@ -167,7 +167,7 @@ class Scene:
         return ""
 
     def summary(self, exit_code: int) -> Event:
-        """What there is to say at the end."""
+        """What became of the jobs of this run."""
         known, touched = self._register.states, self._dispatch.touched
         ended = sorted((s for s in known.values() if s.key in touched and s.is_final), key=_number)
         others = [known[key] for key in self._dispatch.pending.entries if key not in touched]

@@ -1,4 +1,4 @@
-"""What to declare instead: the jobs file with the declarations that the jobs' peaks ask for (E5). Pure."""
+"""The jobs file with better declarations, taken from the jobs' peaks (E5). Pure."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def corrected(text: str, declared: Mapping[str, int]) -> str:
 
 
 def proposals(states: Iterable[JobState], tolerance: float) -> dict[str, int]:
-    """What jobs should declare, in MiB on each GPU, by key; only those that should change it.
+    """What jobs should declare, in MiB on each GPU, by key. Only jobs that should change it are named.
 
-    Too much is one only when the peak is below the declaration by more than ``tolerance``, a fraction. No
-    job is to declare less than it did, or anything at all, that was looked at too seldom to tell its peak.
+    A declaration is too large if the peak is below it by more than the fraction ``tolerance``. A job that was
+    looked at too seldom is never told to declare less, nor to declare something for the first time.
     """
     found = {state.key: _proposal(state, tolerance) for state in states}
     return {key: mib for key, mib in found.items() if mib is not None}

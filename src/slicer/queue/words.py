@@ -1,6 +1,6 @@
-"""What happens in a queue, said in lines of text: one an event, and those of the summary at the end.
+"""The events of a queue as lines of text: one line an event, several for the summary at the end.
 
-All functions are pure. No line has a control character, whatever the commands, names and errors in it.
+All functions are pure. No line contains control characters, whatever commands, names and errors it shows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from slicer.queue.model import Event, EventKind, Row, Status
 from slicer.queue.suggest import STEP_MIB
 from slicer.scope import quote
 
-# "bad": a job did not end well. "warning": something may go wrong, or waits for somebody to act.
+# "bad": a job did not end well. "warning": something may go wrong, or somebody has to act.
 Level = Literal["info", "good", "warning", "bad"]
 
 _COMMAND = 120  # characters of a command in a line
@@ -36,7 +36,7 @@ _LEVELS: dict[EventKind, Level] = {
     "warning": "warning",
 }
 _STATUS_LEVELS: dict[Status, Level] = {"ok": "good", "cancelled": "info"}
-# The order in which counts are told, and the words where they are not the status itself.
+# How counts are shown: in this order, with these words.
 COUNTED: dict[Status, str] = {
     "running": "running",
     "pending": "pending",
@@ -54,7 +54,7 @@ COUNTED: dict[Status, str] = {
 
 
 def visible(text: str, most: int = _TEXT) -> str:
-    """One line of at most ``most`` characters; what is not printable is escaped."""
+    """The text in one line of at most ``most`` characters. Unprintable characters are escaped."""
     cut = text[: most + 1]
     if not cut.isprintable():
         cut = "".join(
@@ -66,7 +66,7 @@ def visible(text: str, most: int = _TEXT) -> str:
 def shortened(text: str, most: int) -> str:
     """As :func:`visible`, but with the middle cut: the lines of a sweep differ at their ends."""
     if len(text) > 2 * most:
-        text = text[:most] + text[-most:]  # what is between would be cut anyway
+        text = text[:most] + text[-most:]  # the rest would be cut anyway
     shown = visible(text, _LONGEST_ESCAPE * len(text))
     if len(shown) <= most:
         return shown
@@ -105,17 +105,17 @@ def count(number: int, what: str) -> str:
 
 
 def counts(numbers: dict[Status, int]) -> str:
-    """As in "3 running, 12 pending, 4 ok"; what there is none of is left out."""
+    """As in "3 running, 12 pending, 4 ok". Zeros are left out."""
     return ", ".join(f"{numbers[status]} {word}" for status, word in COUNTED.items() if numbers.get(status))
 
 
 def enough_mib(peak_mib: int) -> int:
-    """What to declare for a job that was seen to use ``peak_mib``, as ``slicer queue suggest`` has it."""
+    """What a job should declare whose peak was ``peak_mib``. ``slicer queue suggest`` says the same."""
     return -(-peak_mib * _ROOM_PERCENT // (100 * STEP_MIB)) * STEP_MIB
 
 
 def deviation(row: Row) -> int | None:
-    """By how many percent its greatest peak is above (below: negative) the declaration; None: unknown."""
+    """How far its largest peak is above the declaration, in percent. Negative: below. None: unknown."""
     if not row.declared_mib or not row.peak_mib:
         return None
     return round((max(row.peak_mib) / row.declared_mib - 1) * 100)
@@ -134,12 +134,12 @@ def used(row: Row) -> str:
 
 
 def is_seldom_seen(row: Row) -> bool:
-    """Whether its GPUs were looked at too seldom to know how much it used at most."""
+    """Whether there were too few looks at its GPUs to know its peak."""
     return row.looks < ENOUGH_LOOKS
 
 
 def advice(row: Row) -> str:
-    """What its declaration should have been, where it was wrong; "" where it was not."""
+    """How its declaration should be corrected; "" if it was right."""
     percent = deviation(row)
     if percent is None or row.verdict not in ("under-declared", "over-declared"):
         return ""
@@ -364,10 +364,9 @@ _VERBOSE: frozenset[EventKind] = frozenset({"usage"})
 
 
 def line(event: Event, *, verbose: bool) -> str | None:
-    """The event in one line without the time; None when it is not worth one.
+    """The event in one line, without the time; None if it is not worth a line.
 
-    One that somebody should look at begins with "WARN". Raises ValueError where the event is about a job and
-    names none.
+    A warning begins with "WARN". Raises ValueError if the event needs a job and has none.
     """
     if event.kind in _VERBOSE and not verbose:
         return None
@@ -443,7 +442,7 @@ def _of_this(event: Event, command: str) -> str:
 
 
 def _of_job(event: Event, key: str, row: Row) -> str:
-    """What the event's data ``key`` have for this job, by its number."""
+    """The event's data ``key`` map job numbers to texts; the one of this job, or ""."""
     found = event.data.get(key)
     return str(found.get(row.no) or "") if isinstance(found, dict) else ""
 
