@@ -249,3 +249,38 @@ def test_memory_of_others_is_looked_at_however_often_jobs_are(queues: QueueBox) 
     queues.ended("b")
     queues.let("a")
     assert queue.wait() == 0
+
+
+# Q13: few descriptors mean few jobs at a time
+def test_few_descriptors(queues: QueueBox) -> None:
+    queues.write(*(f"[profile=light] job {number} 0.05" for number in range(30)))
+    queue = queues.run("-j", "30", prefix=("sh", "-c", 'ulimit -n 90; exec "$@"', "sh"))
+    assert queue.wait() == 0, queue.err
+    assert queues.starts() == {f"{number}": 1 for number in range(30)}
+    queues.assert_clean()
+
+
+# Q13: a command that cannot be executed says so in its log
+def test_a_command_that_is_too_long(queues: QueueBox) -> None:
+    queues.write(f"[profile=light] : {'x' * (1 << 17)}", "[profile=light] job b")
+    queue = queues.run()
+    assert queue.wait() == 126
+    assert "cannot execute /bin/sh: Argument list too long" in (queues.logs / "job0001.log").read_text()
+    assert queues.starts() == {"b": 1}
+
+
+# Q13
+@pytest.mark.parametrize("option", ["--spike-buffer=nan", "--tolerance=nan", "--tolerance=-0.1"])
+def test_a_fraction_that_cannot_be(queues: QueueBox, option: str) -> None:
+    queues.write("job a")
+    assert queues.run(option).wait() == 2
+    assert queues.starts() == {}
+    assert queues.run("--tolerance", "1.5").wait() == 0
+
+
+# Q12: once is enough
+def test_a_job_that_outgrows_its_declaration_is_told_of_once(queues: QueueBox) -> None:
+    queues.write("[vram=1G] simjob --vram 8G --ramp 1 --hold 0.2")
+    queue = queues.run("--poll", "0.05")
+    assert queue.wait() == 0
+    assert len(queue.events("exceeds")) == 1

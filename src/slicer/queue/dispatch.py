@@ -165,7 +165,7 @@ class Dispatch:
     def _may_begin(self, plan: Plan) -> bool:
         """Whether the job may be made ready: in its turn, or a little ahead of it where it holds nothing."""
         if not plan.need_gpus and not plan.need_cpu_slots:
-            return self._crew.ahead() < _MOST_AHEAD
+            return self._crew.ahead() < _MOST_AHEAD and self._crew.may_begin(None, None, is_unbound=True)
         return self._crew.may_begin(self._options.at_a_time, None, is_unbound=False)
 
     def _begin(self, entry: Entry, granted: Granted) -> None:

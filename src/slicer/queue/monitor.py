@@ -15,7 +15,7 @@ from slicer.errors import SlicerError
 from slicer.quantity import format_size
 from slicer.queue.model import GpuRow
 from slicer.record import record
-from slicer.vram_watch import WORTH_REPEATING, WORTH_WRITING, describe
+from slicer.vram_watch import WORTH_WRITING, describe
 
 if TYPE_CHECKING:
     from slicer.ledger import Ledger
@@ -48,7 +48,7 @@ class Use:
         self.utilisation: float | None = None  # percent, averaged over the looks
         self.looks = 0
         self.looks_due = looks_due
-        self.warned_mib: dict[str, int] = {}  # by GPU
+        self.warned: set[str] = set()  # of what it uses of these GPUs
         self.ended_at: float | None = None
         self.is_over = False  # nothing is looked at any more
 
@@ -120,7 +120,7 @@ class Monitor:
         return max(0.0, min(due) - time.monotonic())
 
     def look(self) -> list[Exceeded]:
-        """Look at all GPUs once; which jobs have (newly) outgrown what they declared."""
+        """Look at all GPUs once; which jobs have outgrown what they declared, each told of once a GPU."""
         now = time.monotonic()
         self._next = now + self._poll_s
         for use in self._uses.values():
@@ -167,8 +167,8 @@ class Monitor:
             return
         for uuid, mib in zip(lease.gpus, use.now_mib, strict=True):
             allowed_mib = lease.vram_mib * (1 + self._tolerance)
-            if mib > allowed_mib and mib > use.warned_mib.get(uuid, 0) * WORTH_REPEATING:
-                use.warned_mib[uuid] = mib
+            if mib > allowed_mib and uuid not in use.warned:
+                use.warned.add(uuid)
                 yield Exceeded(lease.job, uuid, mib, lease.vram_mib)
 
     # -- after a job -------------------------------------------------------------------------------------

@@ -30,10 +30,11 @@ class Kind(NamedTuple):
 
 
 def kind_of(entry: Entry, state: JobState | None) -> Kind:
-    """The kind of a job. After an attempt without enough GPU memory, another one than its line says."""
+    """The kind of a job. After an attempt without enough GPU memory its line may ask for more only."""
     said = entry.attributes
-    raised = state.next_vram_mib if state is not None else None
-    return Kind(said.profile, said.priority, said.gpus, raised or said.vram_mib)
+    raised_mib = state.next_vram_mib if state is not None else None
+    vram_mib = None if said.vram_mib is None else max(said.vram_mib, raised_mib or 0)
+    return Kind(said.profile, said.priority, said.gpus, vram_mib)
 
 
 class Pending:
