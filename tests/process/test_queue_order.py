@@ -34,6 +34,9 @@ def test_after(queues: QueueBox) -> None:
     assert [name for name in order(queues) if name in "abc"] == ["a", "b", "c"]
     assert queues.starts() == {"a": 1, "b": 1, "c": 1, "x": 1}
     assert [event["job"]["no"] for event in queue.events("unrunnable")] == [5, 6]
+    # W19: they count as what they are, not as pending for ever
+    assert queues.statuses()["job y"] == queues.statuses()["job z"] == ("infeasible", 1)
+    assert queue.events("summary")[0]["counts"] == {"ok": 3, "failed": 1, "infeasible": 2}
     # Once it has ended well after all, who waited for it goes.
     queues.write("[vram=1G name=x] job x", "[vram=1G after=x name=y] job y", "[vram=1G after=y,a] job z")
     assert queues.run().wait() == 0
@@ -284,3 +287,21 @@ def test_a_job_that_outgrows_its_declaration_is_told_of_once(queues: QueueBox) -
     queue = queues.run("--poll", "0.05")
     assert queue.wait() == 0
     assert len(queue.events("exceeds")) == 1
+
+
+# W19: what was given up has its chance when the file says something else
+def test_a_job_that_followed_a_failure_is_started_when_it_no_longer_does(queues: QueueBox) -> None:
+    bad, follower = "[name=bad] job x 0 4", "[after=bad name=y] job y"
+    queues.write(bad, follower, "[after=y] job z")
+    queue = queues.start("--watch")
+    until(lambda: len(queue.events("unrunnable")) == 2, "both are given up")
+    queues.write(bad, follower, "[after=y] job z", "# nothing new")
+    queues.append("job other")
+    queues.ended("other")
+    assert len(queue.events("unrunnable")) == 2  # said once
+    queues.write(bad, "[name=y] job y", "[after=y] job z")
+    queues.ended("z")
+    queue.send(signal.SIGTERM)
+    assert queue.wait() == 4
+    assert queues.starts() == {"x": 1, "y": 1, "z": 1, "other": 1}
+    queues.assert_clean()

@@ -125,8 +125,8 @@ class TestAfter:
         pending = self.after("ok", "failed")
         assert drained(pending) == []
         reasons = [pending.never[entry.key] for entry in self.entries[2:]]
-        assert "x ended as failed" in reasons[0]
-        assert "x ended as failed" in reasons[1] or "y can never start" in reasons[1]
+        assert reasons[0] == "x, which it follows, failed (exit 0)"
+        assert reasons[1] in (reasons[0], "y, which it follows, can never start")
         assert len(pending) == 2
         assert pending.can_start == 0
 
@@ -148,7 +148,7 @@ class TestAfter:
 
     def test_a_cancelled_job_is_waited_for_in_vain(self) -> None:
         entries = parsed("[name=x cancel] one", "[after=x] two")
-        assert "x is cancelled" in Pending(entries, {}).never[entries[1].key]
+        assert "x, which it follows, is cancelled" in Pending(entries, {}).never[entries[1].key]
 
 
 lines = st.lists(

@@ -185,17 +185,25 @@ class Pending:
     def _verdict(self, name: str, keys: list[str]) -> str | None:
         """ "" when all jobs of that name have ended well, None when some may still; else why it cannot be."""
         if not keys:
-            return f"there is no job named {name}"
+            return f"there is no job named {name}, which it follows"
         is_over = True
         for key in keys:
             state, entry = self._states.get(key), self.entries.get(key)
-            if key in self.never:
-                return f"{name} can never start"
+            if key in self.never or (state is not None and state.status == "infeasible"):
+                return f"{name}, which it follows, can never start"
             if state is not None and state.status == "ok":
                 continue
             if state is not None and state.is_final:
-                return f"{name} ended as {state.status}"
+                return f"{name}, which it follows, {_ended(state)}"
             if entry is not None and entry.attributes.cancel:
-                return f"{name} is cancelled"
+                return f"{name}, which it follows, is cancelled"
             is_over = False
         return "" if is_over else None
+
+
+def _ended(state: JobState) -> str:
+    """How a job ended that did not end well."""
+    words = {"timeout": "ran out of time", "oom": "ran out of GPU memory", "lost": "was lost"}
+    if state.status == "failed":
+        return f"failed (exit {state.exit_code})"
+    return words.get(state.status, f"was {state.status}")

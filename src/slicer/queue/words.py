@@ -230,7 +230,7 @@ def _stopping(event: Event) -> str:
     if not running:
         return "stopping: nothing new is started"
     verb = "runs" if running == 1 else "run"
-    return f"stopping: nothing new is started, {count(running, 'job')} still {verb} (asked again: ended)"
+    return f"stopping: nothing new is started, {count(running, 'job')} still {verb} (once more ends them)"
 
 
 _OF_THE_QUEUE: dict[EventKind, Callable[[Event], str | None]] = {
