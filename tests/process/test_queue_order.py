@@ -34,6 +34,9 @@ def test_after(queues: QueueBox) -> None:
     assert [name for name in order(queues) if name in "abc"] == ["a", "b", "c"]
     assert queues.starts() == {"a": 1, "b": 1, "c": 1, "x": 1}
     assert [event["job"]["no"] for event in queue.events("unrunnable")] == [5, 6]
+    # W19: they count as what they are, not as pending for ever
+    assert queues.statuses()["job y"] == queues.statuses()["job z"] == ("infeasible", 1)
+    assert queue.events("summary")[0]["counts"] == {"ok": 3, "failed": 1, "infeasible": 2}
     # Once it has ended well after all, who waited for it goes.
     queues.write("[vram=1G name=x] job x", "[vram=1G after=x name=y] job y", "[vram=1G after=y,a] job z")
     assert queues.run().wait() == 0
@@ -249,3 +252,56 @@ def test_memory_of_others_is_looked_at_however_often_jobs_are(queues: QueueBox) 
     queues.ended("b")
     queues.let("a")
     assert queue.wait() == 0
+
+
+# Q13: few descriptors mean few jobs at a time
+def test_few_descriptors(queues: QueueBox) -> None:
+    queues.write(*(f"[profile=light] job {number} 0.05" for number in range(30)))
+    queue = queues.run("-j", "30", prefix=("sh", "-c", 'ulimit -n 90; exec "$@"', "sh"))
+    assert queue.wait() == 0, queue.err
+    assert queues.starts() == {f"{number}": 1 for number in range(30)}
+    queues.assert_clean()
+
+
+# Q13: a command that cannot be executed says so in its log
+def test_a_command_that_is_too_long(queues: QueueBox) -> None:
+    queues.write(f"[profile=light] : {'x' * (1 << 17)}", "[profile=light] job b")
+    queue = queues.run()
+    assert queue.wait() == 126
+    assert "cannot execute /bin/sh: Argument list too long" in (queues.logs / "job0001.log").read_text()
+    assert queues.starts() == {"b": 1}
+
+
+# Q13
+@pytest.mark.parametrize("option", ["--spike-buffer=nan", "--tolerance=nan", "--tolerance=-0.1"])
+def test_a_fraction_that_cannot_be(queues: QueueBox, option: str) -> None:
+    queues.write("job a")
+    assert queues.run(option).wait() == 2
+    assert queues.starts() == {}
+    assert queues.run("--tolerance", "1.5").wait() == 0
+
+
+# Q12: once is enough
+def test_a_job_that_outgrows_its_declaration_is_told_of_once(queues: QueueBox) -> None:
+    queues.write("[vram=1G] simjob --vram 8G --ramp 1 --hold 0.2")
+    queue = queues.run("--poll", "0.05")
+    assert queue.wait() == 0
+    assert len(queue.events("exceeds")) == 1
+
+
+# W19: what was given up has its chance when the file says something else
+def test_a_job_that_followed_a_failure_is_started_when_it_no_longer_does(queues: QueueBox) -> None:
+    bad, follower = "[name=bad] job x 0 4", "[after=bad name=y] job y"
+    queues.write(bad, follower, "[after=y] job z")
+    queue = queues.start("--watch")
+    until(lambda: len(queue.events("unrunnable")) == 2, "both are given up")
+    queues.write(bad, follower, "[after=y] job z", "# nothing new")
+    queues.append("job other")
+    queues.ended("other")
+    assert len(queue.events("unrunnable")) == 2  # said once
+    queues.write(bad, "[name=y] job y", "[after=y] job z")
+    queues.ended("z")
+    queue.send(signal.SIGTERM)
+    assert queue.wait() == 4
+    assert queues.starts() == {"x": 1, "y": 1, "z": 1, "other": 1}
+    queues.assert_clean()

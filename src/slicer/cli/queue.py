@@ -15,6 +15,8 @@ from slicer.quantity import QuantityError, parse_duration, parse_mib
 from slicer.queue.options import DEFAULT_LOG_DIR, Options
 from slicer.simulation import spec_of
 
+_FRACTION_MOST = 10
+
 
 def _mib(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
     """MiB as a bare number, or a size with its unit."""
@@ -34,6 +36,14 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
     if not 0 < seconds < 86400:
         raise UsageError(f"{value}: expected more than nothing and less than a day", where=param.opts[0])
     return seconds
+
+
+def fraction(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not 0 <= value <= _FRACTION_MOST:  # nor NaN
+        raise UsageError(
+            f"{value}: expected a number from 0 to {_FRACTION_MOST}", where=param.opts[0], hint="0.1 is 10 %"
+        )
+    return value
 
 
 def _gpus(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
@@ -102,23 +112,23 @@ Exit codes:
 @click.option("--gpus", metavar="LIST", callback=_gpus, help="Use only these, as in 0,1,3 (or UUIDs).")
 @click.option(
     "--idle-threshold", metavar="MIB", callback=_mib,
-    help="A GPU counts as idle below this use, for jobs that declare nothing.  [default: 200]",
+    help="A GPU counts as idle up to this use, for jobs that declare nothing.  [default: 200]",
 )  # fmt: skip
 @click.option(
     "--margin", metavar="MIB", callback=_mib,
     help="Kept free on a GPU beyond what a job declares.  [default: 512]",
 )  # fmt: skip
 @click.option(
-    "--tolerance", metavar="FRAC", type=click.FloatRange(0, 1), default=Options.tolerance, show_default=True,
-    help="Report jobs whose memory differs from vram= by more than this.",
+    "--tolerance", metavar="FRAC", type=float, callback=fraction, default=Options.tolerance,
+    show_default=True, help="Report jobs whose memory differs from vram= by more than this.",
 )  # fmt: skip
 @click.option(
-    "--spike-buffer", metavar="FRAC", type=click.FloatRange(0, 10),
+    "--spike-buffer", metavar="FRAC", type=float, callback=fraction,
     help="Spare room beside GPU users that declare nothing or too little.  [default: 0.1]",
 )  # fmt: skip
 @click.option(
     "--poll", metavar="SEC", default="5", show_default=True, callback=_seconds,
-    help="How often to look what jobs use on their GPUs; nothing else waits for it.",
+    help="How often to look at GPU memory, and for changes to FILE that no event tells of (NFS).",
 )  # fmt: skip
 @click.option("--exclusive", is_flag=True, help="Never two of these jobs on one GPU, though they would fit.")
 @click.option("--watch", is_flag=True, help="Stay when all is done, for lines that are added.")

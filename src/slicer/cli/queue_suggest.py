@@ -7,6 +7,7 @@ import sys
 import click
 
 from slicer.cli import say
+from slicer.cli.queue import fraction
 from slicer.errors import UsageError
 from slicer.queue import folding, jobs_file, suggest
 from slicer.queue.journal import Journal
@@ -20,8 +21,8 @@ from slicer.queue.options import DEFAULT_LOG_DIR, Options
     help="Of the queue that ran it.",
 )  # fmt: skip
 @click.option(
-    "--tolerance", metavar="FRAC", type=click.FloatRange(0, 1), default=Options.tolerance, show_default=True,
-    help="Correct declarations that differ from what was seen by more than this.",
+    "--tolerance", metavar="FRAC", type=float, callback=fraction, default=Options.tolerance,
+    show_default=True, help="Correct declarations that differ from what was seen by more than this.",
 )  # fmt: skip
 def command(file: str, log_dir: str, tolerance: float) -> None:
     """Print FILE with a `vram=` for each job that says what it was seen to use, and a little more.

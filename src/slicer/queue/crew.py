@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import time
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Literal
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from slicer.queue.starting import Starters
 
 _MOST_STARTING = 64  # at a time: what is handed on to the processes that start keepers has to fit the kernel
+_SPARE_FDS = 40  # for what is open for a moment, and for waiting
 _ORPHANS_S = 0.25  # how often to look for jobs without a keeper, whose end sends us no event
 
 
@@ -66,6 +68,7 @@ class Crew:
         self._landing: dict[str, Flight] = {}  # their commands have ended
         self._adopted: dict[str, Adopted] = {}
         self._orphans_at = 0.0
+        self._told_of_limit = False
 
     # -- who is there ------------------------------------------------------------------------------------
 
@@ -95,11 +98,14 @@ class Crew:
         return sum(_is_unbound(flight.lease) for flight, _ in self._starting.values())
 
     def may_begin(self, most: int | None, most_unbound: int | None, *, is_unbound: bool) -> bool:
-        """Whether there may be one more. ``most`` at a time (None: as many as the ledger says), and of those
-        that need nothing ``most_unbound`` (None: as many as there may be of all).
+        """Whether one more may be made ready. ``most`` at a time (None: as many as the ledger says), and of
+        those that need nothing ``most_unbound`` (None: as many as there may be of all).
         """
-        if len(self._starting) >= _MOST_STARTING:
+        if len(self._starting) >= _MOST_STARTING or self._lacks_descriptors():
             return False
+        return self._has_turn(most, most_unbound, is_unbound=is_unbound)
+
+    def _has_turn(self, most: int | None, most_unbound: int | None, *, is_unbound: bool) -> bool:
         if most is not None and len(self) - self.ahead() >= most:
             return False
         if most_unbound is None or not is_unbound:
@@ -107,6 +113,19 @@ class Crew:
         flying = [flight.lease for flight in self._flying.values()]
         flying += [adopted.lease for adopted in self._adopted.values() if adopted.lease is not None]
         return sum(map(_is_unbound, flying)) < most_unbound
+
+    def _lacks_descriptors(self) -> bool:
+        """Whether one more job could not be looked after for want of descriptors. One alone always can."""
+        fd = os.dup(self._book.descriptor())  # the lowest that is free
+        os.close(fd)
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        is_short = not self.is_empty and fd >= limit - _SPARE_FDS
+        if is_short and not self._told_of_limit:
+            self._told_of_limit = True
+            self._observer.warning(
+                f"no more than {len(self)} jobs at a time: of {limit} descriptors few are left (ulimit -Hn)"
+            )
+        return is_short
 
     # -- starting ----------------------------------------------------------------------------------------
 
@@ -152,7 +171,7 @@ class Crew:
             try:
                 if not flight.is_ready():
                     continue
-                if _is_unbound(flight.lease) and not self.may_begin(most, most_unbound, is_unbound=True):
+                if _is_unbound(flight.lease) and not self._has_turn(most, most_unbound, is_unbound=True):
                     continue
                 faults.point("queue-letting-go")
                 flight.let_go(granted.waited_s)

@@ -59,6 +59,8 @@ class Dispatch:
         self._not_before: float | None = None  # monotonic: nothing is started until then
         self._later: dict[str, float] = {}  # monotonic: when jobs that were passed by have their turn again
         self._refused: dict[str, Attributes] = {}  # what was said of those that cannot be, by key
+        self._in_vain: set[str] = set()  # those that wait for what will never be
+        self._told_in_vain: dict[str, str] = {}  # and why, as it was told
         self._trouble_told = ""
 
     # -- what is to do -----------------------------------------------------------------------------------
@@ -70,6 +72,9 @@ class Dispatch:
             if self._refused.get(entry.key, entry.attributes) != entry.attributes:  # it may be possible now
                 del self._refused[entry.key]
                 self._register.do(folding.reconsidered(entry.key))
+        for key in self._in_vain:  # other lines may have changed
+            self._register.do(folding.reconsidered(key), durable=False)
+        self._in_vain.clear()
         self.pending = Pending(entries, self._register.states)
         self._later = {}
         self._cancel_marked(entries)
@@ -166,7 +171,7 @@ class Dispatch:
     def _may_begin(self, plan: Plan) -> bool:
         """Whether the job may be made ready: in its turn, or a little ahead of it where it holds nothing."""
         if not plan.need_gpus and not plan.need_cpu_slots:
-            return self._crew.ahead() < _MOST_AHEAD
+            return self._crew.ahead() < _MOST_AHEAD and self._crew.may_begin(None, None, is_unbound=True)
         return self._crew.may_begin(self._options.at_a_time, None, is_unbound=False)
 
     def _begin(self, entry: Entry, granted: Granted) -> None:
@@ -230,6 +235,17 @@ class Dispatch:
         self._register.do(folding.refused(entry.key, "infeasible", reason, code))
         self._news.tell("infeasible", self._register.states[entry.key], reason=reason)
         self.pending.release()
+
+    def give_up(self) -> None:
+        """Settle the jobs that wait for what will never be: nobody is to wait for them."""
+        for key, why in self.pending.never.copy().items():
+            self.pending.take(key)
+            self.touched.add(key)
+            self._in_vain.add(key)
+            self._register.do(folding.refused(key, "infeasible", why, 1))
+            if self._told_in_vain.get(key) != why:
+                self._told_in_vain[key] = why
+                self._news.tell("unrunnable", self._register.states[key], why=why)
 
     # -- when something is in the way --------------------------------------------------------------------
 

@@ -194,6 +194,7 @@ class Queue:
         self._watch_gpus()
         if not self._is_stopping:
             self._dispatch.start()
+        self._dispatch.give_up()
         is_saved = self.register.save()
         self._news.stalling(self.register.problem)
         if is_saved:
@@ -237,7 +238,7 @@ class Queue:
         code = judging.exit_code_of(self.register.states[key] for key in keys)
         if self._signals and len(self._dispatch.pending):
             return 128 + self._signals[0]
-        return code or int(bool(self._dispatch.pending.never))
+        return code
 
     # -- signals -------------------------------------------------------------------------------------------
 
@@ -346,9 +347,8 @@ class Queue:
     # -- telling -------------------------------------------------------------------------------------------
 
     def _note_the_end(self) -> None:
-        """Say it once when nothing is left to do, or nothing but to wait; and what will never be."""
+        """Say it once when nothing is left to do, or nothing but to wait."""
         pending = self._dispatch.pending
-        self._news.never(pending.never, self.register.states)
         is_idle = self._crew.is_empty and not self._is_stopping
         self._news.drained(is_idle and not pending.can_start, watch=self._options.watch)
         is_waiting = is_idle and pending.can_start > 0 and self._desk.is_waiting

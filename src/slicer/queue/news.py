@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from slicer.queue import rows
@@ -24,7 +24,6 @@ class News:
         self._has_stalled = False
         self._was_waiting = False
         self._has_drained = False
-        self._never_told: set[str] = set()
         self.monitor: Monitor | None = None  # set later: some events come before there is one
 
     def __bool__(self) -> bool:
@@ -79,13 +78,6 @@ class News:
         if why is not None and not self._was_waiting:
             self.say("waiting", why=why)
         self._was_waiting = why is not None
-
-    def never(self, found: Mapping[str, str], states: Mapping[str, JobState]) -> None:
-        """These jobs (by their keys) will never run, and why."""
-        for key, why in found.items():
-            if key not in self._never_told:
-                self._never_told.add(key)
-                self.tell("unrunnable", states[key], why=why)
 
     def drained(self, is_drained: bool, *, watch: bool) -> None:
         """Nothing is left to do, or something is (again)."""

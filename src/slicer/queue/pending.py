@@ -30,10 +30,11 @@ class Kind(NamedTuple):
 
 
 def kind_of(entry: Entry, state: JobState | None) -> Kind:
-    """The kind of a job. After an attempt without enough GPU memory, another one than its line says."""
+    """The kind of a job. After an attempt without enough GPU memory its line may ask for more only."""
     said = entry.attributes
-    raised = state.next_vram_mib if state is not None else None
-    return Kind(said.profile, said.priority, said.gpus, raised or said.vram_mib)
+    raised_mib = state.next_vram_mib if state is not None else None
+    vram_mib = None if said.vram_mib is None else max(said.vram_mib, raised_mib or 0)
+    return Kind(said.profile, said.priority, said.gpus, vram_mib)
 
 
 class Pending:
@@ -184,11 +185,11 @@ class Pending:
     def _verdict(self, name: str, keys: list[str]) -> str | None:
         """ "" when all jobs of that name have ended well, None when some may still; else why it cannot be."""
         if not keys:
-            return f"there is no job named {name}"
+            return f"there is no job named {name}, which it follows"
         is_over = True
         for key in keys:
             state, entry = self._states.get(key), self.entries.get(key)
-            if key in self.never:
+            if key in self.never or (state is not None and state.status == "infeasible"):
                 return f"{name}, which it follows, can never start"
             if state is not None and state.status == "ok":
                 continue
@@ -201,9 +202,8 @@ class Pending:
 
 
 def _ended(state: JobState) -> str:
-    """As in "failed (exit 3)"."""
-    if state.status in ("failed", "oom"):
+    """How a job ended that did not end well."""
+    words = {"timeout": "ran out of time", "oom": "ran out of GPU memory", "lost": "was lost"}
+    if state.status == "failed":
         return f"failed (exit {state.exit_code})"
-    return {"timeout": "timed out", "cancelled": "was cancelled", "lost": "was lost"}.get(
-        state.status, f"is {state.status}"
-    )
+    return words.get(state.status, f"was {state.status}")
