@@ -83,7 +83,7 @@ def holder(directory: Path) -> Iterator[subprocess.Popen[str]]:
 
 def test_a_second_queue_is_told_who_has_the_directory(directory: Path, holder: subprocess.Popen[str]) -> None:
     for _ in range(3):
-        with pytest.raises(QueueRunning, match=f"in use by the queue with pid {holder.pid}") as caught:
+        with pytest.raises(QueueRunning, match=rf"already running \(pid {holder.pid}, since ") as caught:
             LogDir(str(directory))
         assert (caught.value.exit_code, caught.value.kind, caught.value.pid) == (75, "queue-busy", holder.pid)
     holder.kill()
