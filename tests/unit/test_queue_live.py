@@ -347,7 +347,7 @@ def test_a_file_gets_a_line_an_event_in_their_order(tmp_path: Path) -> None:  # 
     lines = (tmp_path / "out").read_text().splitlines()
     clock = time.strftime("%H:%M:%S", time.localtime(finished(1).at))
     assert lines[0].startswith(f"{clock} job 1 ok after ")
-    assert lines[1].startswith(f"{clock} warning: job 2 uses 20G of GPU 0, declared 18G (11% more)")
+    assert lines[1].startswith(f"{clock} job 2 uses 20G of GPU 0, declared 18G (11% more)")
     assert lines[2:] == [
         f"{clock} 1 job in 1h2m: 1 failed; exit code 3",
         "  job 4 failed with exit code 3: python train.py --seed 4",

@@ -151,8 +151,8 @@ def test_lines_advise_what_the_corrected_jobs_file_says(peak: int) -> None:  # E
 def test_who_exceeds_its_declaration_is_named_with_the_consequence() -> None:  # E5
     line = said("exceeds", row(5), gpu=1, used_mib=9318, declared_mib=8 << 10)
     assert line == (
-        "warning: job 5 uses 9.1G of GPU 1, declared 8G (14% more): what shares the GPU may run out of memory"
-    )  # Q12: a line that warns says so
+        "job 5 uses 9.1G of GPU 1, declared 8G (14% more): what shares the GPU may run out of memory"
+    )
     assert words.level(event("exceeds", row(5))) == "warning"
 
 

@@ -230,7 +230,7 @@ def _stopping(event: Event) -> str:
     if not running:
         return "stopping: nothing new is started"
     verb = "runs" if running == 1 else "run"
-    return f"stopping: nothing new is started, {count(running, 'job')} still {verb} (once more ends them)"
+    return f"stopping: nothing new is started, {count(running, 'job')} still {verb} (asked again: ended)"
 
 
 _OF_THE_QUEUE: dict[EventKind, Callable[[Event], str | None]] = {
@@ -282,7 +282,7 @@ def _exceeds(event: Event, row: Row) -> str:
     used_mib, declared_mib = _number(event, "used_mib"), _number(event, "declared_mib")
     more = f" ({round((used_mib / declared_mib - 1) * 100)}% more)" if declared_mib else ""
     what = f"{size(used_mib)} of GPU {_number(event, 'gpu')}, declared {size(declared_mib)}{more}"
-    return f"warning: {who(row)} uses {what}: what shares the GPU may run out of memory"
+    return f"{who(row)} uses {what}: what shares the GPU may run out of memory"
 
 
 def _finished(event: Event, row: Row) -> str:
