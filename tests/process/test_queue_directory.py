@@ -193,8 +193,7 @@ RECORDS = st.lists(
         st.fixed_dictionaries(
             {"event": st.sampled_from(["seen", "begun", "ended", "state", "refused", "unbegun"])},
             optional={
-                name: st.sampled_from(ODD)
-                for name in ("key", "no", "status", "attempts", *STATE_FIELDS)
+                name: st.sampled_from(ODD) for name in ("key", "no", "status", "attempts", *STATE_FIELDS)
             },
         ).map(lambda record: json.dumps(record).encode()),
     ),

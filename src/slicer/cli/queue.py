@@ -56,7 +56,7 @@ def _gpus(ctx: click.Context, param: click.Parameter, value: str | None) -> tupl
 
 
 class _Queue(click.Command):
-    """``slicer queue FILE``, but for ``slicer queue suggest``."""
+    """``slicer queue FILE``, but for ``slicer queue suggest`` and ``slicer queue retry``."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -65,6 +65,10 @@ class _Queue(click.Command):
             from slicer.cli.queue_suggest import command as suggest
 
             return suggest.make_context(f"{info_name} suggest", args[1:], parent, **extra)
+        if args[:1] == ["retry"]:
+            from slicer.cli.queue_retry import command as retry
+
+            return retry.make_context(f"{info_name} retry", args[1:], parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 
 
@@ -87,6 +91,7 @@ The jobs file, a shell command a line (edit it while the queue runs):
 \b
 See also:
   slicer queue suggest FILE   the file, with declarations that fit what was seen
+  slicer queue retry FILE     has failed jobs run again
   slicer status               who else holds and waits for GPUs
   LOG_DIR/status.txt          the board, for `watch cat`
 

@@ -24,7 +24,7 @@ from slicer.queue.options import DEFAULT_LOG_DIR, Options
 )  # fmt: skip
 @click.option(
     "--tolerance", metavar="FRAC", type=float, callback=fraction, default=Options.tolerance,
-    show_default=True, help="How far a declaration may be from what was seen.",
+    show_default=True, help="Correct declarations that differ from what was seen by more than this.",
 )  # fmt: skip
 @click.option("-i", "--in-place", is_flag=True, help="Change FILE itself, and print nothing.")
 def command(file: str, log_dir: str, tolerance: float, in_place: bool) -> None:

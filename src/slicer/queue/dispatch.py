@@ -107,6 +107,7 @@ class Dispatch:
     def _cancel(self, entry: Entry) -> None:
         state = self._register.states[entry.key]
         if state.status == "pending":
+            self.touched.add(entry.key)
             self._register.do(folding.refused(entry.key, "cancelled", "its line says cancel", 0))
             self._news.tell("cancelled", state)
         elif state.status == "running" and not state.cancelling:

@@ -1,7 +1,7 @@
-"""What the journal's records say of each job. Pure: writers make records here, and readers fold them here.
+"""From the journal's records to the state of each job. Records are made here and read here. Pure.
 
-A record is applied whole or not at all. One that repeats, or that is about an attempt that is not the job's
-current one, changes nothing, so that a queue that died between two records may write the second again.
+A record is applied whole or not at all. A repeated one changes nothing, nor does one about an earlier
+attempt. So a queue that died between two records may write the second again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FILE_NAME = re.compile(r"(?:\w[\w.-]{0,63})?", re.ASCII)
 
 
 class Ending(TypedDict):
-    """How an attempt ended, as the fields of :class:`JobState` of the same names; ``at`` is for people."""
+    """How an attempt ended: fields of :class:`JobState`, and ``at`` for people who read the journal."""
 
     exit_code: int
     signal: int | None
@@ -27,13 +27,14 @@ class Ending(TypedDict):
     wall_s: float
     vram_peak_mib: tuple[int, ...]
     utilisation: float | None
+    looks: int
     verdict: Verdict
     memory_peak_bytes: int | None
     at: float
 
 
 def seen(key: str, no: int, command: str, name: str) -> Record:
-    """A job was seen for the first time, or (with its number) goes by other words now."""
+    """A job was seen for the first time, or its name has changed."""
     return {"event": "seen", "key": key, "no": no, "command": command, "name": name}
 
 
@@ -49,7 +50,7 @@ def begun(
     vram_mib: int | None,
     at: float,
 ) -> Record:
-    """An attempt (from 1) is about to start. To be on the disk before it can."""
+    """An attempt (counted from 1) is about to start. This must be on the disk before it starts."""
     return {
         "event": "begun", "key": key, "job": job, "boot_id": boot_id, "attempts": attempt, "log": log,
         "gpus": list(gpus), "gpu_indices": list(gpu_indices), "vram_mib": vram_mib, "started_at": at,
@@ -67,7 +68,7 @@ def oom(key: str, job: str, *, next_vram_mib: int | None, **how: Unpack[Ending])
 
 
 def unbegun(key: str, job: str) -> Record:
-    """The attempt never came to start: it does not count."""
+    """The attempt never started, and does not count."""
     return {"event": "unbegun", "key": key, "job": job}
 
 
@@ -82,7 +83,7 @@ def refused(key: str, status: Status, reason: str, exit_code: int) -> Record:
 
 
 def reconsidered(key: str) -> Record:
-    """What made the job impossible may be gone: it is to be started after all."""
+    """The job is to be started after all: it failed and somebody says so, or is not infeasible any more."""
     return {"event": "reconsidered", "key": key}
 
 
@@ -92,12 +93,12 @@ def cancelling(key: str, job: str) -> Record:
 
 
 def records(states: Mapping[str, JobState]) -> list[Record]:
-    """Records that fold to just these states, one for each."""
+    """One record for each state. Together they fold to the same states."""
     return [_snapshot(state) for state in states.values()]
 
 
 def fold(records: Iterable[Record]) -> dict[str, JobState]:
-    """What the records say of each job, by its key. Damaged ones are left out."""
+    """The states of the jobs by their keys. Damaged records are left out."""
     states: dict[str, JobState] = {}
     for record in records:
         apply(states, record)
@@ -105,9 +106,9 @@ def fold(records: Iterable[Record]) -> dict[str, JobState]:
 
 
 def apply(states: dict[str, JobState], record: Record) -> bool:
-    """Do what ``record`` says to ``states``; False when it is damaged (lacks a field, or has a wrong type).
+    """Apply ``record`` to ``states``. False if it is damaged: a field is missing or has the wrong type.
 
-    Events and fields that are not known are a newer slicer's, and ignored. A job whose "seen" was lost has
+    Unknown events and fields come from a newer slicer and are ignored. A job whose "seen" record was lost has
     the number 0 until it is seen again.
     """
     event, key = record.get("event"), record.get("key")
@@ -121,8 +122,8 @@ def apply(states: dict[str, JobState], record: Record) -> bool:
     names, act = rule
     try:
         values = {name: _READERS[name](record[name]) for name in names}
-        if event == "state":
-            values |= {name: _READERS[name](record[name]) for name in STATE_DEFAULTS if name in record}
+        may_lack = STATE_DEFAULTS if event == "state" else _ADDED
+        values |= {name: _READERS[name](record[name]) for name in may_lack if name in record}
     except (_Damaged, KeyError, OverflowError):
         return False
     act(states, key, values)
@@ -133,10 +134,11 @@ def _listed(how: Ending) -> Record:
     return {**how, "vram_peak_mib": list(how["vram_peak_mib"])}
 
 
-# What there is of an attempt, and how it is before one has begun.
+# The fields about one attempt, and their values before it begins.
 _ATTEMPT = (
     "job", "boot_id", "started_at", "log", "gpus", "gpu_indices", "vram_mib", "cancelling",
-    "exit_code", "signal", "reason", "wall_s", "vram_peak_mib", "utilisation", "verdict", "memory_peak_bytes",
+    "exit_code", "signal", "reason", "wall_s", "vram_peak_mib", "utilisation", "looks", "verdict",
+    "memory_peak_bytes",
 )  # fmt: skip
 _NOT_BEGUN = {name: STATE_DEFAULTS[name] for name in _ATTEMPT}
 
@@ -144,7 +146,7 @@ _Values = dict[str, Any]
 
 
 def _running(states: dict[str, JobState], key: str, values: _Values) -> JobState | None:
-    """The job, if the attempt that the record is about is the one that runs."""
+    """The job, if it runs the attempt that the record is about."""
     state = states.get(key)
     return state if state and state.status == "running" and state.job == values.pop("job") else None
 
@@ -189,8 +191,8 @@ def _apply_refused(states: dict[str, JobState], key: str, values: _Values) -> No
 
 
 def _apply_reconsidered(states: dict[str, JobState], key: str, values: _Values) -> None:
-    if (state := states.get(key)) and state.status == "infeasible":
-        state.update({"status": "pending", "reason": "", "exit_code": 0})
+    if (state := states.get(key)) and state.is_final and state.status != "ok":
+        state.update({"status": "pending", "reason": "", "exit_code": 0, "ooms": 0, "cancelling": False})
 
 
 def _apply_cancelling(states: dict[str, JobState], key: str, values: _Values) -> None:
@@ -276,7 +278,8 @@ _BY_TYPE: dict[str, Callable[[Any], Any]] = {
 _READERS = {name: _BY_TYPE[kind] for name, kind in STATE_FIELDS.items()}
 _READERS |= {"job": _file_name, "log": _file_name}
 
-_HOW = tuple(name for name in Ending.__annotations__ if name != "at")
+_ADDED = ("looks",)  # fields that earlier versions did not write
+_HOW = tuple(name for name in Ending.__annotations__ if name not in ("at", *_ADDED))
 _BEGUN = ("job", "boot_id", "attempts", "log", "gpus", "gpu_indices", "vram_mib", "started_at")
 # The fields that an event's record must have, and what it does.
 _RULES: dict[str, tuple[tuple[str, ...], Callable[[dict[str, JobState], str, _Values], None]]] = {

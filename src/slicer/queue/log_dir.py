@@ -21,6 +21,7 @@ import time
 
 from slicer.errors import EX_TEMPFAIL, SlicerError, StateError
 from slicer.queue.directory import HINT, Directory, failed
+from slicer.scope import quote
 
 _LOCK = "lock"
 _STATUS = "status.txt"
@@ -33,9 +34,13 @@ class QueueRunning(SlicerError):
     exit_code = EX_TEMPFAIL
     kind = "queue-busy"
 
-    def __init__(self, path: str, pid: int | None) -> None:
-        who = "another queue" if pid is None else f"the queue with pid {pid}"
-        super().__init__(f"is in use by {who}", where=path, hint=f"wait for it, or {HINT}")
+    def __init__(self, path: str, pid: int | None, since: float) -> None:
+        """``since``: when it began, in seconds since the epoch."""
+        began, day = (time.strftime("%Y-%m-%d", time.localtime(at)) for at in (since, time.time()))
+        at = time.strftime("%H:%M" if began == day else "%Y-%m-%d %H:%M", time.localtime(since))
+        who = f"since {at}" if pid is None else f"pid {pid}, since {at}"
+        look = f"watch cat {quote(f'{path}/{_STATUS}')}"
+        super().__init__(f"already running ({who}): {look}", where=path, hint=f"or {HINT}")
         self.pid = pid
 
 
@@ -172,7 +177,8 @@ class LogDir:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             text = os.pread(fd, 32, 0).strip()
-            raise QueueRunning(self.path, int(text) if text.isdigit() else None) from None
+            pid = int(text) if text.isdigit() else None
+            raise QueueRunning(self._said, pid, os.fstat(fd).st_mtime) from None
 
     def _is_current(self, fd: int) -> bool:
         """Whether what we have open is what others would find."""

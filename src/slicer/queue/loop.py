@@ -144,7 +144,7 @@ class Queue:
     def close(self) -> None:
         """Write the last of the journal and the board, and give everything back."""
         faults.point("queue-leaving")
-        self._scene.write_board(force=True)
+        self._scene.end()
         self.register.close()
         if self.register.problem:
             self._shower.event(Event("warning", time.time(), data={"text": self.register.problem}))
@@ -173,8 +173,7 @@ class Queue:
             self.notice(self._backend.notice)
         if self.register.set_aside:
             self.notice(f"earlier logs are in {self._options.log_dir}/{self.register.set_aside}")
-        if final:
-            self._news.say("skipped", count=len(final))
+        self._news.skipped([states[entry.key] for entry in final])
         self.register.sweep()
         entries = {entry.key: entry for entry in self._file.entries}
         for state in [state for state in states.values() if state.status == "running"]:

@@ -1,4 +1,4 @@
-"""What to declare instead: the jobs file with the declarations that the jobs' peaks ask for (E5). Pure."""
+"""The jobs file with better declarations, taken from the jobs' peaks (E5). Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from slicer.queue import attributes
 from slicer.queue.jobs_file import Keys, Line, lines, read_attributes
+from slicer.queue.judging import ENOUGH_LOOKS
 from slicer.queue.model import Attributes, JobState
 
 STEP_MIB = 256  # what is suggested is a multiple of this
@@ -33,9 +34,10 @@ def corrected(text: str, declared: Mapping[str, int]) -> str:
 
 
 def proposals(states: Iterable[JobState], tolerance: float) -> dict[str, int]:
-    """What jobs should declare, in MiB on each GPU, by key; only those that should change it.
+    """What jobs should declare, in MiB on each GPU, by key. Only jobs that should change it are named.
 
-    Too much is one only when the peak is below the declaration by more than ``tolerance``, a fraction.
+    A declaration is too large if the peak is below it by more than the fraction ``tolerance``. A job that was
+    looked at too seldom is never told to declare less, nor to declare something for the first time.
     """
     found = {state.key: _proposal(state, tolerance) for state in states}
     return {key: mib for key, mib in found.items() if mib is not None}
@@ -49,12 +51,17 @@ def _proposal(state: JobState, tolerance: float) -> int | None:
         return None
     wanted = -(-peak * _ROOM_PERCENT // (100 * STEP_MIB)) * STEP_MIB
     declared = state.vram_mib
-    if declared is None or state.verdict == "under-declared":
+    is_well_known = state.looks >= ENOUGH_LOOKS
+    if declared is None:
+        return wanted if is_well_known else None
+    if state.verdict == "under-declared":
         return wanted
-    if state.verdict == "over-declared":
+    if state.verdict == "over-declared" and is_well_known:
         return wanted if wanted < declared and peak < declared * (1 - tolerance) else None
+    if not state.ooms:
+        return None
     # It went well with more than its line declares, which was not enough.
-    return wanted if state.ooms else None
+    return wanted if is_well_known else -(-declared // STEP_MIB) * STEP_MIB
 
 
 def _edit(line: Line, attribute: str) -> tuple[int, int, str]:
