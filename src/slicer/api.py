@@ -201,7 +201,7 @@ def obtain(asked: Asked, around: tuple[LeaseFile, ...], cancel: Cancel) -> Lease
         command = scope.describe(tuple(sys.orig_argv))
         manager: Manager = "system" if os.geteuid() == 0 else "user"
         who = Who(job, asked.name, command, "plain", manager, "", held.leases)
-        wanted = leasing.want(who, needs, View(book.directory.path, config.policy))
+        wanted = leasing.want(who, needs, View(book.directory, config.policy))
         try:
             return _take(wanted, held, book, cancel)
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 from slicer.model import Usage
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
 
 # The unified hierarchy's place in "unified" and in "hybrid" set-ups.
 _ROOTS = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+_GONE = (errno.ENOENT, errno.ENODEV, errno.ENOTDIR, errno.ELOOP)  # the second: removed after the open
+_PATH_MAX = 4096
+_MAX_BYTES = 4096
 
 
 def root() -> str | None:
@@ -37,12 +42,40 @@ def path_of(cgroup: str) -> str:
     return (root() or _ROOTS[0]) + cgroup
 
 
-def populated(directory: str) -> bool:
-    """Whether any live process is in the cgroup or below it. A cgroup that is gone is empty."""
+def is_canonical(cgroup: str) -> bool:
+    """Whether the text names a cgroup as /proc/PID/cgroup does: absolute, and within the hierarchy."""
+    parts = cgroup.split("/")
+    is_plain = cgroup.isprintable() and all(part not in ("", ".", "..") for part in parts[1:])
+    return is_plain and not parts[0] and len(parts) > 1 and len(cgroup) < _PATH_MAX
+
+
+def lives(cgroup: str) -> bool:
+    """:func:`populated` for a cgroup as somebody's file names it: nothing outside the hierarchy is opened."""
+    return is_canonical(cgroup) and populated(path_of(cgroup), os.stat(root() or _ROOTS[0]).st_dev)
+
+
+def populated(directory: str, device: int | None = None) -> bool:
+    """Whether any live process is in the cgroup or below it. A cgroup that is gone is empty.
+
+    ``device``: the file system that it has to be on. Raises OSError when it cannot be found out, for example
+    for want of descriptors.
+    """
     try:
-        return "populated 1" in read_text(f"{directory}/cgroup.events")
-    except (FileNotFoundError, OSError):
-        return False
+        fd = os.open(f"{directory}/cgroup.events", _READ)
+    except OSError as error:
+        if error.errno in _GONE:
+            return False
+        raise
+    try:
+        if device is not None and os.fstat(fd).st_dev != device:
+            return False
+        return b"populated 1" in os.read(fd, _MAX_BYTES)
+    except OSError as error:
+        if error.errno in _GONE:
+            return False
+        raise
+    finally:
+        os.close(fd)
 
 
 def _all_text(path: str) -> str:
@@ -51,12 +84,14 @@ def _all_text(path: str) -> str:
 
 
 def processes(directory: str) -> Iterator[int]:
-    """Process ids in the cgroup and below it."""
+    """Process ids in the cgroup and below it. Raises OSError when they cannot be read though it is there."""
     try:
         text = _all_text(f"{directory}/cgroup.procs")
         children = [entry.path for entry in os.scandir(directory) if entry.is_dir(follow_symlinks=False)]
-    except OSError:
-        return  # removed while we looked: nobody is in it
+    except OSError as error:
+        if error.errno in _GONE:
+            return  # removed while we looked: nobody is in it
+        raise
     # 0 stands for a process outside our pid namespace.
     yield from (pid for pid in map(int, text.split()) if pid)
     for child in children:

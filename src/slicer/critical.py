@@ -3,43 +3,92 @@
 from __future__ import annotations
 
 import fcntl
+import os
+import time
 
+from slicer.errors import LedgerBusy, LedgerGone
 from slicer.signals import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
+
+# How soon to try again while somebody is inside, in seconds: a decision takes about a millisecond. flock(2)
+# knows no time limit, and somebody who was stopped in there would make us wait for ever.
+_FIRST_PAUSE_S = 0.0002
+_LONGEST_PAUSE_S = 0.02
+_TELL_S = 3.0  # after so long the user is told
 
 
 class Locked:
-    """Holds the lock. Signals wait outside, so that Ctrl-Z cannot stop everybody else's decisions."""
+    """Holds the lock. Signals wait outside, so that Ctrl-Z cannot stop everybody else's decisions.
 
-    def __init__(self, fd: int, mask: frozenset[int] | None) -> None:
+    ``mask`` is the signal mask while asleep (None: as it is), ``patience_s`` how long to try (None: for
+    ever). ``tell`` is called once when it takes long. Entering raises LedgerBusy when the time is over, and
+    LedgerGone when the ledger was removed.
+    """
+
+    def __init__(
+        self, fd: int, path: str, mask: frozenset[int] | None, patience_s: float | None,
+        tell: Callable[[str], None],
+    ) -> None:  # fmt: skip
         self._fd = fd
+        self._path = path
         self._sleeping_mask = mask
+        self._patience_s = patience_s
+        self._tell = tell
 
     def __enter__(self) -> None:
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
+            if not self._take():
+                self._wait()
+            if not os.fstat(self._fd).st_nlink:
+                raise LedgerGone(self._path)
+        except BaseException:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+            raise
+
+    def _take(self) -> bool:
+        try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self._wait()
+            return False
+        return True
 
     def _wait(self) -> None:
         """Somebody is inside: normally for a moment, but a stopped one must not make us deaf to Ctrl-C."""
-        try:
-            signal.pthread_sigmask(
-                signal.SIG_SETMASK, self._mask if self._sleeping_mask is None else self._sleeping_mask
-            )
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
+        began_s, pause_s = time.monotonic(), _FIRST_PAUSE_S
+        sleeping = self._mask if self._sleeping_mask is None else self._sleeping_mask
+        is_told = False
+        while not self._take():
+            waited_s = time.monotonic() - began_s
+            if self._patience_s is not None and waited_s >= self._patience_s:
+                raise LedgerBusy(self._path, _holder(self._fd), waited_s)
+            if waited_s >= _TELL_S and not is_told:
+                is_told = True
+                self._tell(f"still waiting: {LedgerBusy(self._path, _holder(self._fd), waited_s)}")
+            signal.pthread_sigmask(signal.SIG_SETMASK, sleeping)
+            time.sleep(pause_s)
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        except BaseException:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)  # it may have come after the lock
-            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
-            raise
+            pause_s = min(1.5 * pause_s, _LONGEST_PAUSE_S)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         fcntl.flock(self._fd, fcntl.LOCK_UN)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+
+
+def _holder(fd: int) -> int:
+    """The process that holds the flock on a file, 0 when that cannot be seen."""
+    info = os.fstat(fd)
+    file = f"{os.major(info.st_dev):02x}:{os.minor(info.st_dev):02x}:{info.st_ino}"
+    with open("/proc/locks", encoding="ascii") as lines:
+        for line in lines:
+            words = line.split()  # 1: FLOCK ADVISORY WRITE 1234 00:2d:5678 0 EOF
+            if words[1] == "FLOCK" and words[5] == file and words[4].isdigit():
+                return int(words[4])
+    return 0

@@ -103,18 +103,20 @@ def settle(
         if warning:
             warn(warning)
             tell(job, "error", message=warning)
+    held.alert()
 
 
-def last_written(held: HeldLease) -> Lease:
-    """The lease as its file has it: what the outer half noted before it was killed (the peak of GPU memory)
-    is unknown to the keeper.
+def peaks_written(held: HeldLease) -> tuple[int, ...]:
+    """The peaks of GPU memory that the lease's file has: what the outer half noted before it was killed is
+    unknown to the keeper. Nothing else is taken from the file.
     """
     if held.fd < 0:
-        return held.lease
+        return held.lease.vram_peak_mib
     try:
-        return statefile.decode(Lease, os.pread(held.fd, os.fstat(held.fd).st_size, 0))
+        found = statefile.decode(Lease, os.pread(held.fd, os.fstat(held.fd).st_size, 0)).vram_peak_mib
     except statefile.TornFile:  # killed while it wrote
-        return held.lease
+        return held.lease.vram_peak_mib
+    return found if len(found) == len(held.lease.gpus) else held.lease.vram_peak_mib
 
 
 def release(job: Job, held: HeldLease) -> None:

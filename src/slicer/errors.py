@@ -66,6 +66,25 @@ class StateError(SlicerError):
     kind = "state"
 
 
+class LedgerGone(StateError):
+    """The ledger was removed while it was in use, and all that was in it."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("was removed while it was in use", where=path, hint="try again")
+
+
+class LedgerBusy(StateError):
+    """Somebody holds the ledger's lock and does not go on (exit code 75). ``pid`` 0: nobody can see who."""
+
+    exit_code = EX_TEMPFAIL
+    kind = "ledger-busy"
+
+    def __init__(self, path: str, pid: int, waited_s: float) -> None:
+        who = f"pid {pid}" if pid else "somebody"
+        hint = f"is it stopped? see ps -p {pid}" if pid else "see lslocks"
+        super().__init__(f"{who} has held the lock for {waited_s:.0f} s", where=path, hint=hint)
+
+
 class BackendError(SlicerError):
     """systemd (or the plain backend) refused or failed."""
 

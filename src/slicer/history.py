@@ -323,9 +323,8 @@ def _check_directory(directory: str) -> None:
     try:
         found = os.stat(directory)
     except FileNotFoundError:
-        # Command lines may hold secrets: not for everyone's eyes. Root's group is for installations that
-        # hand /var/lib/slicer to a group of admins.
-        os.makedirs(directory, 0o750 if os.geteuid() == 0 else 0o700, exist_ok=True)
+        # Command lines may hold secrets: not for everyone's eyes.
+        os.makedirs(directory, 0o700, exist_ok=True)
         found = os.stat(directory)
     others = stat.S_IWOTH | (stat.S_IWGRP if os.geteuid() == 0 else 0)
     if found.st_mode & others or found.st_uid not in (0, os.geteuid()):

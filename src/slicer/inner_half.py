@@ -14,6 +14,7 @@ from slicer import faults
 from slicer.job import Started
 from slicer.ledger import HeldLease
 from slicer.model import Lease
+from slicer.record import replace
 from slicer.signals import signal
 
 TYPE_CHECKING = False
@@ -167,7 +168,7 @@ class InnerHalf:
         from slicer import ending
 
         enforced = self._backend.enforced(self._job.spec, started.cgroup)
-        self._held.lease = ending.last_written(self._held)
+        self._held.lease = replace(self._held.lease, vram_peak_mib=ending.peaks_written(self._held))
         return ending.outcome_of(self._job, started, report, usage, self._held, enforced)
 
     def _tell(self, report: Report, usage: Usage) -> None:

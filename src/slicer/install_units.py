@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 
 from slicer.errors import SlicerError
-from slicer.record import record
+from slicer.record import record, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,10 +36,15 @@ _SYSTEM = (
     ("system/cpu.slice", "lib/systemd/system/cpu.slice", "slice of CPU jobs"),
     ("user/gpu.slice", "lib/systemd/user/gpu.slice", "slice of GPU jobs, for user managers"),
     ("user/cpu.slice", "lib/systemd/user/cpu.slice", "slice of CPU jobs, for user managers"),
-    ("sysusers.d/slicer.conf", "lib/sysusers.d/slicer.conf", "group slicer"),
-    ("tmpfiles.d/slicer.conf", "lib/tmpfiles.d/slicer.conf", "directories of ledger and history"),
     ("catalog/slicer.catalog", "lib/systemd/catalog/slicer.catalog", "explanations for journalctl -x"),
 )
+# What older versions installed: a group whose members shared the ledger.
+_RETIRED = (
+    ("lib/sysusers.d/slicer.conf", "group slicer, of an older version"),
+    ("lib/tmpfiles.d/slicer.conf", "shared directories, of an older version"),
+)
+_GROUP = "slicer"
+_ONCE_SHARED = ("/run/slicer", "/var/lib/slicer")
 _DELEGATION = (
     "system/user@.service.d/50-slicer-delegate.conf",
     "lib/systemd/system/user@.service.d/50-slicer-delegate.conf",
@@ -50,8 +55,6 @@ _USER = (
     ("user/cpu.slice", "systemd/user/cpu.slice", "slice of your CPU jobs"),
 )
 _SYSTEM_COMMANDS = (
-    ("systemd-sysusers", "slicer.conf"),
-    ("systemd-tmpfiles", "--create", "slicer.conf"),
     ("journalctl", "--update-catalog"),
     ("systemctl", "daemon-reload"),
 )
@@ -69,9 +72,13 @@ class Action:
 
 @record
 class Plan:
-    """What an installation consists of. ``live``: it is for the running system, whose managers are told."""
+    """What an installation consists of. ``live``: it is for the running system, whose managers are told.
+
+    ``retired``: files that only older versions installed, to be taken away.
+    """
 
     actions: tuple[Action, ...]
+    retired: tuple[Action, ...]
     commands: tuple[tuple[str, ...], ...]
     live: bool
 
@@ -99,10 +106,14 @@ class Ran:
 
 @record
 class Report:
-    """What was done. ``commands`` of a plan that is not live are what its target has to run itself."""
+    """What was done. ``commands`` of a plan that is not live are what its target has to run itself.
+
+    ``closed``: directories that an older version shared with a group, and that are root's alone now.
+    """
 
     files: tuple[Done, ...]
     commands: tuple[Ran, ...]
+    closed: tuple[str, ...] = ()
 
 
 def plan(
@@ -129,23 +140,76 @@ def plan(
         Action(os.path.join(_SOURCES, source), os.path.join(top, destination), what)
         for source, destination, what in files
     )
-    return Plan(actions, _USER_COMMANDS if user else _SYSTEM_COMMANDS, os.path.realpath(root) == "/")
+    retired = tuple(Action("", os.path.join(top, name), what) for name, what in (() if user else _RETIRED))
+    commands = _USER_COMMANDS if user else _SYSTEM_COMMANDS
+    return Plan(actions, retired, commands, os.path.realpath(root) == "/")
 
 
 def apply(plan: Plan, *, force: bool = False, run: Runner | None = None) -> Report:
     """Install the files, then tell systemd if the plan is live. Safe to repeat.
 
-    A file that somebody edited stays as it is unless ``force``. Each file is replaced in one step. Raises
-    SlicerError when one cannot be written; what was written before stays.
+    A file that somebody edited stays as it is unless ``force``. Each file is replaced in one step. What an
+    older version installed and shared is taken back. Raises SlicerError when a file cannot be written; what
+    was written before stays.
     """
-    return Report(tuple(_install(action, force) for action in plan.actions), _commands(plan, run))
+    files = tuple(_install(action, force) for action in plan.actions)
+    return _retire(plan, Report(files, _commands(plan, run)), force, run)
+
+
+def _retire(plan: Plan, report: Report, force: bool, run: Runner | None) -> Report:
+    """Take away what only older versions had: files, a group, and what its members could write."""
+    gone = tuple(done for each in plan.retired if (done := _uninstall(each, force)).status != "absent")
+    closed: tuple[str, ...] = ()
+    commands = report.commands
+    if plan.live and plan.retired:
+        closed = tuple(path for path in _ONCE_SHARED if _close(path))
+        if any(done.status == "removed" for done in gone) and _has_group(_GROUP):
+            commands += ((run or _run)(("groupdel", _GROUP)),)
+    return Report((*report.files, *gone), commands, closed)
+
+
+def _has_group(name: str) -> bool:
+    import grp
+
+    try:
+        grp.getgrnam(name)
+    except KeyError:
+        return False
+    return True
+
+
+def _close(path: str) -> bool:
+    """Make a directory that a group could write root's alone, with all directories in it; whether it was not.
+
+    From the top down, each opened before it is changed: who loses the way in cannot exchange anything below.
+    Raises SlicerError.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        fd = os.open(path, flags)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise _failed("closed", Action("", path, "a directory of older versions"), error) from error
+    try:
+        info = os.fstat(fd)
+        if not info.st_gid:
+            return False
+        for _, _, _, directory in os.fwalk(".", dir_fd=fd):
+            os.fchown(directory, 0, 0)
+            os.fchmod(directory, 0o700)
+        return True
+    except OSError as error:
+        raise _failed("closed", Action("", path, "a directory of older versions"), error) from error
+    finally:
+        os.close(fd)
 
 
 def remove(plan: Plan, *, force: bool = False, run: Runner | None = None) -> Report:
     """Take away what :func:`apply` put there, except (without ``force``) what somebody edited.
 
-    A plan with ``user_delegation`` covers everything that may be there. The group, the ledger and the
-    history stay. Raises SlicerError when a file cannot be removed.
+    A plan with ``user_delegation`` covers everything that may be there. The ledger and the history stay.
+    Raises SlicerError when a file cannot be removed.
     """
     files = tuple(_uninstall(action, force) for action in plan.actions)
     for action in plan.actions:
@@ -155,7 +219,7 @@ def remove(plan: Plan, *, force: bool = False, run: Runner | None = None) -> Rep
                 os.rmdir(directory)
     # What creates things has nothing to do any more; the rest notices what is gone.
     kept = tuple(command for command in plan.commands if command[0] in ("journalctl", "systemctl"))
-    return Report(files, _commands(Plan(plan.actions, kept, plan.live), run))
+    return _retire(plan, Report(files, _commands(replace(plan, commands=kept), run)), force, run)
 
 
 def _data_home(environ: Mapping[str, str]) -> str:
@@ -206,7 +270,7 @@ def _install(action: Action, force: bool) -> Done:
 
 def _replace(path: str, content: bytes) -> None:
     directory = os.path.dirname(path)
-    os.makedirs(directory, 0o755, exist_ok=True)
+    _make_directory(directory)
     fd, temporary = tempfile.mkstemp(prefix=".slicer-", dir=directory)
     try:
         with open(fd, "wb") as file:
@@ -216,6 +280,14 @@ def _replace(path: str, content: bytes) -> None:
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def _make_directory(path: str) -> None:
+    """With those above it, for everybody to read whatever the umask: systemd is not the only reader."""
+    if not os.path.isdir(path):
+        _make_directory(os.path.dirname(path))
+        os.mkdir(path)
+        os.chmod(path, 0o755)
 
 
 def _uninstall(action: Action, force: bool) -> Done:

@@ -17,6 +17,8 @@ from slicer.supervisor import Supervisor
 from slicer.view import View
 
 TYPE_CHECKING = False
+_AT_ONCE_S = 2.0  # what --no-wait grants to those who decide just now
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Protocol
@@ -99,7 +101,10 @@ def plan(ask: Ask, environ: Mapping[str, str], book: Ledger | None) -> Plan:
 
 def open_ledger(environ: Mapping[str, str], observer: Observer) -> Ledger:
     """This user's ledger. Raises StateError."""
-    return Ledger(statedir.locate(environ, os.geteuid()), observer.warning)
+    directory = statedir.locate(environ, os.geteuid())
+    for note in directory.notes:
+        observer.warning(note)
+    return Ledger(directory, observer.warning)
 
 
 def has_scopes() -> bool:
@@ -166,7 +171,7 @@ def _run(
     if backend.notice:
         observer.notice(backend.notice)
     spec = spec_of(job_id, settled, backend)
-    view = View(book.directory.path, settled.config.policy)
+    view = View(book.directory, settled.config.policy)
     wanted = leasing.want(who(job_id, settled, backend, spec), needs_of(settled), view)
     wanted.view.warn = observer.warning
     for note in wanted.view.notes:
@@ -178,7 +183,9 @@ def _run(
 
         runner = Execution(job, backend, mask)
     try:
+        book.patience_s = _patience(wanted.needs)
         held, waited_s = _acquire(settled, wanted, spec, book, runner, observer)
+        book.patience_s = None  # what follows has to be done, whoever is in the way
     except BaseException:
         runner.abandon()
         raise
@@ -292,14 +299,16 @@ def _acquire(
     return held, waited_s
 
 
+def _patience(needs: Needs) -> float | None:
+    """How long to wait for somebody who is deciding, in seconds: it is no waiting for what was asked for."""
+    return needs.max_wait_s if needs.wait else _AT_ONCE_S
+
+
 def _say_whose(directory: StateDir, observer: Observer) -> None:
-    """Once a boot: that leases here exclude only this user's jobs, where that is so."""
-    if directory.shared or not statedir.first_time(directory, "private-noticed"):
-        return
-    observer.notice(
-        "your leases exclude only your own jobs: to share with others, "
-        f"sudo slicer install-units and join the group {statedir.GROUP} (said once a boot)"
-    )
+    """Once a boot: that leases exclude only this user's jobs."""
+    if statedir.first_time(directory, "private-noticed"):
+        whose = "root's" if os.geteuid() == 0 else "your"
+        observer.notice(f"leases exclude only {whose} own jobs, not those of other users (said once a boot)")
 
 
 def journal_waiting(ticket: Ticket, spec: ScopeSpec, busy: Busy) -> None:

@@ -111,8 +111,9 @@ def want(who: Who, needs: Needs, view: View) -> Want:
             )
         chosen = tuple(uuid for uuid in chosen if uuid not in held)
     pid = os.getpid()
-    # Jobs around it hold on to their leases while it waits: behind a reservation it could be for ever.
-    priority = PRIORITY_MAX if who.inside else needs.priority
+    # Jobs around it hold on to what they have while it waits: behind a reservation it could be for ever.
+    holds = any(lease.gpus or lease.cpu_slots for lease in who.inside)
+    priority = PRIORITY_MAX if holds else needs.priority
     draft = Lease(
         job=who.job, name=who.name, command=who.command, pid=pid, pid_start=proc.start_time(pid) or 0,
         keeper=0, boot_id=proc.boot_id(), uid=os.geteuid(), backend=who.backend, manager=who.manager,

@@ -16,8 +16,8 @@ import time
 
 from slicer import entries, faults, placement, statefile, tickets
 from slicer.critical import Locked
-from slicer.errors import BusyError, DeadlockError, StateError
-from slicer.ledger_files import LedgerFiles
+from slicer.errors import BusyError, DeadlockError, LedgerGone, StateError
+from slicer.ledger_files import LedgerFiles, lives_on
 from slicer.model import Lease, Ticket
 from slicer.record import record, replace
 from slicer.statedir import StateDir, open_lock
@@ -68,15 +68,24 @@ class Judgement:
 
 
 class HeldLease:
-    """A lease of ours: the flocked file that proves it. ``fd`` may be handed on to the job.
+    """A lease of ours: the flocked file that proves it. ``fd`` may be handed on to the job, which can only
+    read it.
 
-    Without a file (``fd`` -1) it stands for what the jobs around us hold already.
+    Without a file (``fd`` -1) it stands for what the jobs around us hold already. ``writer`` is the file
+    opened to be written; -1: it is opened here.
     """
 
-    def __init__(self, ledger: Ledger, lease: Lease, fd: int = -1) -> None:
+    def __init__(self, ledger: Ledger, lease: Lease, fd: int = -1, writer: int = -1) -> None:
         self._ledger = ledger
         self.lease = lease
         self.fd = fd
+        self._writer = writer
+        if fd >= 0 and writer < 0:
+            try:
+                self._writer = entries.open_writer(ledger.directory.leases, lease.job)
+            except StateError:
+                pass  # the ledger was removed under us: no reason not to run; who writes to it is told
+        self.is_handed_on = False  # to a job that runs: others hold it too, and may go on when we leave
         self.is_outlived = False  # the job lives on without us: its end frees the lease, not ours
         self.beside: PlainLock | None = None  # held along with it, for scripts that know only that
         self.put_off: list[Callable[[], None]] = []  # what can wait until the command runs
@@ -88,14 +97,21 @@ class HeldLease:
         own = (self.fd,) if self.fd >= 0 else ()
         return own if self.beside is None else (*own, self.beside.fd)
 
+    @property
+    def private(self) -> tuple[int, ...]:
+        """What nobody else may inherit, to be closed in a forked child that is no holder."""
+        return (self._writer,) if self._writer >= 0 else ()
+
     def update(self, **changes: Any) -> None:
         """Record what became known after the grant (the cgroup, the pid). Raises StateError."""
         self.lease = replace(self.lease, **changes)
         if self.fd < 0:
             return
+        if self._writer < 0:
+            raise StateError("is gone", where=f"{self._ledger.directory.leases.path}/{self.lease.job}")
         with self._ledger.locked():
             faults.point("ledger-updating")
-            entries.write(self.fd, statefile.encode(self.lease), self._ledger.lease_path(self.lease.job))
+            self._ledger.write(self._writer, self.lease)
 
     def note_peaks(self, peaks_mib: tuple[int, ...]) -> None:
         """Record the most that the job was seen to use of its GPUs, where that is news. Raises StateError."""
@@ -105,12 +121,16 @@ class HeldLease:
     def forget(self) -> None:
         """Somebody else who holds it gives it back: only close what is ours. Safe to repeat."""
         self.catch_up()
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        self._close()
         if self.beside is not None:
             self.beside.release()
         self.clean_up()
+
+    def _close(self) -> None:
+        for fd in (self.fd, self._writer):
+            if fd >= 0:
+                os.close(fd)
+        self.fd = self._writer = -1
 
     def catch_up(self) -> None:
         """Do what was put off until the command runs. Safe to repeat."""
@@ -123,52 +143,96 @@ class HeldLease:
             self.put_off_long.pop(0)()
 
     def release(self) -> None:
-        """Give the resources back, or only let go when the job outlives us. Safe to repeat."""
+        """Give the resources back, or only let go when the job outlives us. Safe to repeat.
+
+        From the moment that the job has its order until the last of it is known to have ended
+        (:attr:`is_handed_on`), the lease goes only where really nobody holds it any more. Raises StateError.
+        """
         self.catch_up()
         if self.fd < 0:
             return
         if self.beside is not None:
             self.beside.release()
-        with self._ledger.locked():
-            faults.point("ledger-releasing")
-            self._ledger.tidy()
-            if not self.is_outlived:
-                entries.remove(self._ledger.lease_path(self.lease.job))
-            faults.point("ledger-unlinked")
-            os.close(self.fd)
-            faults.point("ledger-closed")
-        self._ledger.nudge()
-        self.fd = -1
+        try:
+            with self._ledger.locked():
+                self._give_back()
+            self._ledger.nudge()
+        except LedgerGone:  # and so there is nothing to give back
+            self._close()
         self.clean_up()
+
+    def _give_back(self) -> None:
+        faults.point("ledger-releasing")
+        self._ledger.tidy()
+        if self.is_handed_on and not self.is_outlived:
+            self.is_outlived = self._has_others()
+        if not self.is_outlived:
+            self._ledger.drop_lease(self.lease.job)
+        faults.point("ledger-unlinked")
+        self._close()
+        faults.point("ledger-closed")
+
+    def alert(self) -> None:
+        """Some time after :meth:`release`: see to it that somebody has taken notice."""
+        self._ledger.alert()
+
+    def find_out(self) -> bool:
+        """Whether others hold the lease too: a process of the job, or (its scope) the job as a whole.
+
+        Raises StateError.
+        """
+        if self.fd >= 0 and not self.is_outlived:
+            with self._ledger.locked():
+                self.is_outlived = self._has_others()
+        return self.is_outlived
+
+    def _has_others(self) -> bool:
+        """Under the ledger's lock. We let go for it, and hold on again where nobody else does."""
+        folder = self._ledger.directory.leases
+        try:
+            again = folder.open(self.lease.job, os.O_RDONLY)
+        except FileNotFoundError:
+            return False  # somebody took it off the ledger: there is nothing left to be held
+        except OSError as error:
+            where = f"{folder.path}/{self.lease.job}"
+            raise StateError(f"cannot be read: {error.strerror}", where=where) from error
+        os.close(self.fd)
+        self.fd = again
+        return not entries.take(again) or lives_on(self.lease)
 
 
 class Ledger(LedgerFiles):
     """The ledger in one state directory. Instances are cheap and hold only the lock file's descriptor."""
 
     def __init__(self, directory: StateDir, warn: Callable[[str], None]) -> None:
-        super().__init__(directory.path, warn)
-        self.directory = directory
+        super().__init__(directory, warn)
         # The signal mask while asleep (None: as it is), so that a caller who holds signals back can still be
         # interrupted there, and only there.
         self.mask: frozenset[int] | None = None
-        self._lock_path = f"{directory.path}/lock"
-        self._lock_fd = open_lock(self._lock_path)
+        self.patience_s: float | None = None  # how long to wait for who is deciding; None: for ever
+        self._lock_fd = open_lock(directory.base)
 
     def close(self) -> None:
-        """Give up the descriptor, for callers who live on."""
+        """Give up the descriptors, for callers who live on."""
         os.close(self._lock_fd)
+        self.directory.close()
 
-    def descriptor(self) -> int:
-        """The descriptor that is kept open."""
-        return self._lock_fd
+    def descriptors(self) -> tuple[int, ...]:
+        """What is kept open."""
+        return (self._lock_fd, *self.directory.descriptors())
 
     def after_fork(self) -> None:
         """In a child: a flock belongs to what was opened, and so to both. Raises StateError."""
         os.close(self._lock_fd)
-        self._lock_fd = open_lock(self._lock_path)
+        self._lock_fd = open_lock(self.directory.base)
+
+    def write(self, writer: int, lease: Lease) -> None:
+        """Write a lease's file anew. Under the lock. Raises StateError."""
+        entries.write(self.spare(lease.job), writer, statefile.encode(lease))
 
     def locked(self) -> Locked:
-        return Locked(self._lock_fd, self.mask)
+        path = f"{self.directory.path}/lock"
+        return Locked(self._lock_fd, path, self.mask, self.patience_s, self._warn)
 
     # -- for everybody -----------------------------------------------------------------------------------
 
@@ -207,16 +271,17 @@ class Ledger(LedgerFiles):
             if ticket.inside:
                 self._refuse_deadlock(ticket, found)
             name = tickets.name_of(ticket)
-            fd = entries.create(self.ticket_path(name), statefile.encode(ticket))
+            held = entries.create(self.directory.tickets, name, statefile.encode(ticket))
             try:
-                bell = tickets.make_bell(self.bell_path(ticket.job))
+                bell = tickets.make_bell(self.directory.bells, ticket.job)
             except StateError:
-                entries.remove(self.ticket_path(name))
-                os.close(fd)
+                entries.remove(self.directory.tickets, name)
+                for fd in held:
+                    os.close(fd)
                 raise
             from slicer.waiting import Waiting  # not for those who need not wait
 
-            return Waiting(self, ticket, draft, view, fd, bell, busy)
+            return Waiting(self, ticket, draft, view, held, bell, busy)
 
     def foresee(self, request: Request, view: View) -> tuple[str, ...] | Busy:
         """The GPUs that ``request`` would be granted now, or what stands in its way."""
@@ -228,12 +293,15 @@ class Ledger(LedgerFiles):
 
         ``descriptors`` are ours of its ticket or its lease.
         """
-        with self.locked():
-            entries.remove(self.lease_path(job))
-            for fd in descriptors:
-                os.close(fd)
-            self.tidy()
-        self.nudge()
+        try:
+            with self.locked():
+                self.drop_lease(job)
+                for fd in descriptors:
+                    os.close(fd)
+                self.tidy()
+            self.nudge()
+        except LedgerGone:
+            return
 
     # -- under the lock ----------------------------------------------------------------------------------
 
@@ -257,38 +325,42 @@ class Ledger(LedgerFiles):
             verdict = placement.decide(queue, devices, leases, view.policy, now_s())
             others = {job for job in (*verdict.grants, *verdict.reserving) if job != request.job}
             names = self.names_by_job() if others else {}
-            dead = {job for job in others if not entries.is_held(self.ticket_path(names[job]))}
+            dead = {job for job in others if not self.is_waiting(names[job])}
             for job in dead:
                 self.discard(names[job], job)
-            idle = {job for job in others - dead if self.is_stopped(names[job])}
+            idle = {job for job in others - dead if self.is_idle(names[job])}
             if not dead and not idle:
                 return Judgement(verdict, queue, leases, devices, view.policy)
             stopped |= idle
 
     def _grant(self, request: Request, draft: Lease, gpus: tuple[str, ...]) -> HeldLease:
         lease = lease_of(request, draft, gpus)
-        return HeldLease(self, lease, entries.create(self.lease_path(lease.job), statefile.encode(lease)))
+        created = entries.create(self.directory.leases, lease.job, statefile.encode(lease))
+        return HeldLease(self, lease, *created)
 
-    def convert(self, name: str, fd: int, lease: Lease) -> HeldLease:
-        """Make the ticket of that name, which ``fd`` holds, the lease: the same file, under another name.
+    def convert(self, name: str, held: tuple[int, int], lease: Lease) -> HeldLease:
+        """Make the ticket of that name the lease: the same file, under another name.
+
+        ``held``: what :func:`slicer.entries.create` gave for the ticket.
 
         So whoever inherited the ticket has inherited the lease. Who comes next is woken when the job has
         started, for it would be busy in its way; should we die before that, it will see us die. Raises
         StateError.
         """
-        path = self.ticket_path(name)
-        entries.write(fd, statefile.encode(lease), path)
+        folder = self.directory.tickets
+        self.write(held[1], lease)
         faults.point("ledger-converting")
-        entries.remove(self.bell_path(lease.job))  # no bell without its ticket, wherever we are killed
+        entries.remove(self.directory.bells, lease.job)  # no bell without its ticket, wherever we are killed
         faults.point("ledger-bell-unlinked")
         try:
-            os.rename(path, self.lease_path(lease.job))
+            folder.rename(name, self.directory.leases, lease.job)
         except OSError as error:
-            raise StateError(f"cannot become a lease: {error.strerror}", where=path) from error
+            where = f"{folder.path}/{name}"
+            raise StateError(f"cannot become a lease: {error.strerror}", where=where) from error
         faults.point("ledger-converted")
-        held = HeldLease(self, lease, fd)
-        held.put_off.append(lambda: self.wake_next(name))
-        return held
+        found = HeldLease(self, lease, *held)
+        found.put_off.append(lambda: self.wake_next(name))
+        return found
 
     def _refuse_deadlock(self, ticket: Ticket, found: Judgement) -> None:
         stuck = placement.deadlocked(

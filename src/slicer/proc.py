@@ -102,6 +102,28 @@ def in_lease(variable: str, job: str) -> list[int]:
     return found
 
 
+def with_open(file: os.stat_result) -> list[int]:
+    """The processes that have a file open, of those that we may look at."""
+    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if has_open(pid, file)]
+
+
+def has_open(pid: int, file: os.stat_result) -> bool:
+    """Whether a process has a file open; False for one that is gone, or not ours to look at."""
+    try:
+        names = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return False
+    return any(_is_open_as(f"/proc/{pid}/fd/{name}", file) for name in names)
+
+
+def _is_open_as(path: str, file: os.stat_result) -> bool:
+    try:
+        info = os.stat(path)
+    except OSError:
+        return False  # closed meanwhile
+    return (info.st_dev, info.st_ino) == (file.st_dev, file.st_ino)
+
+
 def environment(pid: int, limit: int = -1) -> bytes:
     """What a process was started with, up to ``limit`` bytes (-1: all), as /proc has it; empty for one that
     is gone, or not ours to inspect.

@@ -8,10 +8,12 @@ removes it.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 
 from slicer import proc, statefile
+from slicer.directory import Directory, check_file, check_own, write_all
 from slicer.errors import StateError, UsageError
 from slicer.model import Gpu
 from slicer.quantity import QuantityError, parse_mib, size_text
@@ -168,17 +170,21 @@ def in_use(uses: Iterable[Use]) -> Mapping[str, int]:
 class Usage:
     """The folder with what processes use. Every method may raise StateError."""
 
-    def __init__(self, directory: str, gpus: tuple[Gpu, ...]) -> None:
-        """``directory``: the simulated machine's state directory."""
-        self._path = f"{directory}/{USAGE_FOLDER}"
+    def __init__(self, base: Directory, gpus: tuple[Gpu, ...]) -> None:
+        """``base``: the simulated machine's state directory. Raises StateError."""
+        self._folder = base.folder(USAGE_FOLDER)
+        check_own(self._folder, closed=True)
+        self._path = self._folder.path
         self._gpus = gpus
+
+    def close(self) -> None:
+        """Give the descriptor up."""
+        self._folder.close()
 
     def living(self) -> list[Use]:
         """What all living processes use; what dead ones left is removed."""
         try:
-            names = sorted(os.listdir(self._path))
-        except FileNotFoundError:
-            return []  # nobody has simulated anything yet
+            names = sorted(self._folder.names())
         except OSError as error:
             raise self._failed("read", error) from error
         found = []
@@ -222,7 +228,7 @@ class Usage:
     def _lock(self) -> int:
         # The directory itself: there is no further file that a reader would have to tell apart.
         try:
-            fd = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fd = os.open(self._folder.handle, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise self._failed("read", error) from error
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -230,36 +236,36 @@ class Usage:
 
     def _read(self, name: str) -> Use | None:
         """None for a file that has just gone, or is none of ours."""
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         try:
-            fd = os.open(f"{self._path}/{name}", flags)
+            fd = self._folder.open(name, os.O_RDONLY)
             try:
+                check_file(fd, f"{self._path}/{name}")
                 use = statefile.decode(Use, os.read(fd, _MAX_BYTES))
             finally:
                 os.close(fd)
-        except (FileNotFoundError, statefile.TornFile):
+        except (statefile.TornFile, StateError):
             return None
         except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENXIO):  # gone, a link, a socket
+                return None
             raise self._failed("read", error) from error
         return use if len(use.gpus) == len(use.mib) and _name(use) == name else None
 
     def _write(self, use: Use) -> None:
-        name = f"{self._path}/{_name(use)}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        name = _name(use)
         try:
-            fd = os.open(name + _NEW, flags, 0o640)
+            fd = self._folder.open(name + _NEW, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             try:
-                os.fchmod(fd, 0o640)  # whatever the umask: the others of the group are to read it
-                os.write(fd, statefile.encode(use))
+                write_all(fd, statefile.encode(use))
             finally:
                 os.close(fd)
-            os.replace(name + _NEW, name)
+            self._folder.rename(name + _NEW, self._folder, name)
         except OSError as error:
             raise self._failed("written", error) from error
 
     def _remove(self, name: str) -> None:
         try:
-            os.unlink(f"{self._path}/{name}")
+            self._folder.unlink(name)
         except FileNotFoundError:
             return
         except OSError as error:

@@ -1,62 +1,88 @@
-"""Where the ledger lives, and opening files there without trusting anybody else's.
+"""Where the ledger of a user lives: a directory of that user alone, in memory, gone after a reboot.
 
-``/run/slicer`` (made by tmpfiles.d, or by root here) is shared by the group ``slicer``; a user who is not
-in it gets a private one under ``$XDG_RUNTIME_DIR``. All of these are RAM-backed and empty after a reboot.
+Root's is /run/slicer. Everybody else's is /run/lock/slicer-UID, or /dev/shm/slicer-UID where /run/lock is not
+for everybody: the same one with and without a login session, and still there when the session ends. No
+directory is written by two users, so nothing in it is anybody else's word.
 
-Simulated GPUs (``SLICER_SIM``) have a directory of their own in there, of the same form and for the same
-users: who asks for them never meets who asks for real ones.
+Simulated GPUs (``SLICER_SIM``) have a directory of their own in there, of the same form: who asks for them
+never meets who asks for real ones.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
-import time
 
+from slicer.directory import HINT, Directory, check_file, check_own, failed, open_trusted
 from slicer.errors import StateError
-from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import TypeVar
-
-    _T = TypeVar("_T")
+    from collections.abc import Mapping
 
 SYSTEM_DIR = "/run/slicer"
-GROUP = "slicer"
-VERSION = 2  # of what is in the directory; a slicer touches none of another version
+PUBLIC_DIRS = ("/run/lock", "/dev/shm")  # in memory, and anybody may make directories there
+VERSION = 3  # of what is in the directory; a slicer touches none of another version
+_FOR_ALL = stat.S_ISVTX | stat.S_IWOTH
 FOLDERS = ("leases", "tickets", "bells")
 USAGE_FOLDER = "usage"  # of simulated GPUs, see slicer.simulation
-_SHARED_MODE = 0o2770
-_HINT = "set SLICER_STATE_DIR to a directory of your own"
-_MAKING_S = 1.0  # how long another user may take from making a file to opening it to the group
 
 
-@record
 class StateDir:
-    """``shared``: whether all users' jobs meet here, or only this user's."""
+    """An open state directory. ``notes`` is what its user should know about it."""
 
-    path: str
-    shared: bool
+    def __init__(self, base: Directory, folders: list[Directory], notes: tuple[str, ...]) -> None:
+        self.base = base
+        self.path = base.path
+        self.notes = notes
+        self.leases, self.tickets, self.bells = folders
+
+    def descriptors(self) -> tuple[int, ...]:
+        """What is kept open."""
+        return tuple(each.fd for each in (self.base, self.leases, self.tickets, self.bells))
+
+    def close(self) -> None:
+        """Give the descriptors up."""
+        for fd in self.descriptors():
+            os.close(fd)
 
 
 def locate(environ: Mapping[str, str], uid: int) -> StateDir:
-    """The state directory for this user, created when missing.
+    """The state directory of this user, made when missing.
 
-    Raises StateError when none can be had, or when a slicer of another version uses it.
+    Raises StateError when none can be had, or when a slicer of another version uses it, and UsageError where
+    SLICER_SIM makes no sense.
     """
-    return _once_open(lambda: _locate(environ, uid))
+    sim = _simulated(environ)
+    base, notes = _base(environ, uid)
+    opened = [base]
+    try:
+        if base.path == SYSTEM_DIR and os.fstat(base.fd).st_mode & stat.S_IWGRP:
+            hint = "slicer install-units closes it; no group is needed any more"
+            raise StateError("an older slicer shares it with a group", where=SYSTEM_DIR, hint=hint)
+        check_own(base, closed=False)
+        if sim:
+            opened.append(base.folder(sim))
+            check_own(opened[-1], closed=True)
+            opened.pop(0).close()
+        for name in FOLDERS:
+            opened.append(opened[0].folder(name))
+            check_own(opened[-1], closed=True)
+        made = StateDir(opened[0], opened[1:], notes)
+        if read_version(made.base) != version_line():
+            from slicer import statedir_version
+
+            statedir_version.settle(made)
+        return made
+    except BaseException:
+        for each in opened:
+            each.close()
+        raise
 
 
-def _locate(environ: Mapping[str, str], uid: int) -> StateDir:
-    base, folder = _base(environ, uid), _simulated(environ)
-    if not folder:
-        return StateDir(_prepare(base, FOLDERS), base == SYSTEM_DIR)
-    _make(base, base, None)
-    folders = (*FOLDERS, USAGE_FOLDER)
-    return StateDir(_prepare(f"{base}/{folder}", folders, _group_of(base)), base == SYSTEM_DIR)
+def existing(environ: Mapping[str, str], uid: int) -> StateDir | None:
+    """As :func:`locate`; None while there is none: looking must not make one."""
+    return locate(environ, uid) if os.path.lexists(where(environ, uid)) else None
 
 
 def where(environ: Mapping[str, str], uid: int) -> str:
@@ -64,8 +90,16 @@ def where(environ: Mapping[str, str], uid: int) -> str:
 
     Raises StateError, and UsageError where SLICER_SIM makes no sense.
     """
-    base, folder = _base(environ, uid), _simulated(environ)
-    return f"{base}/{folder}" if folder else base
+    sim = _simulated(environ)
+    path = _chosen(environ, uid)
+    if path is None:
+        public = _public()
+        found = _find(public, uid)
+        path = f"{public.path}/{_name(uid)}" if found is None else found.path
+        for directory in (public, found):
+            if directory is not None:
+                directory.close()
+    return f"{path}/{sim}" if sim else path
 
 
 def _simulated(environ: Mapping[str, str]) -> str:
@@ -78,71 +112,101 @@ def _simulated(environ: Mapping[str, str]) -> str:
     return f"sim-{canonical(parse_spec(text))}"
 
 
-def _base(environ: Mapping[str, str], uid: int) -> str:
+def _chosen(environ: Mapping[str, str], uid: int) -> str | None:
+    """The path that the user or the system settles; None: among those of all users. Raises StateError."""
     chosen = environ.get("SLICER_STATE_DIR")
-    if chosen:
-        if not os.path.isabs(chosen):
-            raise StateError("must be an absolute path", where=f"SLICER_STATE_DIR={chosen}", hint=_HINT)
-        return chosen
-    if uid == 0 or os.access(SYSTEM_DIR, os.W_OK | os.X_OK):
-        return SYSTEM_DIR
-    return _private(environ, uid)
+    if not chosen:
+        return SYSTEM_DIR if uid == 0 else None
+    if not os.path.isabs(chosen):
+        raise StateError("must be an absolute path", where=f"SLICER_STATE_DIR={chosen}", hint=HINT)
+    return os.path.normpath(chosen)
 
 
-def _private(environ: Mapping[str, str], uid: int) -> str:
-    for base in (environ.get("XDG_RUNTIME_DIR"), f"/run/user/{uid}"):
-        if base and os.path.isdir(base):
-            return f"{base}/slicer"
-    # No login session (a container, cron): RAM-backed too, and checked for its owner like all others.
-    return f"/dev/shm/slicer-{uid}"
+def _base(environ: Mapping[str, str], uid: int) -> tuple[Directory, tuple[str, ...]]:
+    path = _chosen(environ, uid)
+    if path is None:
+        return _among_all(uid)
+    parent, name = os.path.split(path)
+    if not name:
+        raise StateError("is no directory for this", where=path, hint=HINT)
+    above = open_trusted(parent)
+    try:
+        return above.folder(name), ()
+    finally:
+        above.close()
 
 
-def _prepare(path: str, folders: tuple[str, ...], group: int | None = None) -> str:
-    for directory in (path, *(f"{path}/{folder}" for folder in folders)):
-        _make(directory, path, group)
-    if read_version(path) != version_line():
-        from slicer import statedir_version
-
-        statedir_version.settle(path)
-    return path
+# -- in a directory of all users --------------------------------------------------------------------------
 
 
-def _make(directory: str, path: str, group: int | None) -> None:
-    """Make a directory of the state directory ``path``, if it is missing, and check it.
+def _name(uid: int) -> str:
+    return f"slicer-{uid}"
 
-    ``group``: whose members all may make and use it; None where none may.
+
+def _public() -> Directory:
+    """The directory in which every user may make one. Raises StateError."""
+    for path in PUBLIC_DIRS:
+        try:
+            info = os.lstat(path)
+        except OSError:
+            continue
+        if stat.S_ISDIR(info.st_mode) and info.st_mode & (stat.S_ISVTX | stat.S_IWOTH) == _FOR_ALL:
+            return open_trusted(path)
+    raise StateError("no directory in memory is open to all users", where=" ".join(PUBLIC_DIRS), hint=HINT)
+
+
+def _among_all(uid: int) -> tuple[Directory, tuple[str, ...]]:
+    """This user's directory among those of all. Somebody else may have taken its name: then another one.
+
+    Nobody can make a directory that belongs to us, nor take ours away or rename it: the place is sticky. So
+    ours is found by its owner, and its usual name is only where to look first.
     """
+    public = _public()
     try:
-        os.mkdir(directory, 0o700)
-    except FileExistsError:
-        pass
-    except OSError as error:
-        raise _unusable(directory, error) from error
-    else:
-        if path == SYSTEM_DIR and os.geteuid() == 0:
-            _share(directory)
-    if group is not None:
-        _open_to(directory, group)
-    _check_directory(directory, group)
+        name = _name(uid)
+        found = _find(public, uid)
+        if found is None and not public.has(name):
+            found = public.folder(name)
+        if found is not None and not _is_ours(found):  # taken this very moment
+            found.close()
+            found = None
+        if found is None:
+            found = public.folder(f"{name}.{os.urandom(6).hex()}")
+        is_usual = found.path == f"{public.path}/{name}"
+        note = f"somebody else has made {public.path}/{name}: your leases are in {found.path}"
+        return found, () if is_usual else (note,)
+    finally:
+        public.close()
 
 
-def _group_of(base: str) -> int | None:
-    """The group that shares a directory; None where it is one user's."""
-    info = os.stat(base)
-    return info.st_gid if info.st_mode & stat.S_IWGRP else None
+def _find(public: Directory, uid: int) -> Directory | None:
+    """The directory of ours that is there already. Raises StateError."""
+    name = _name(uid)
+    if public.has(name):
+        found = _open_ours(public, name)
+        if found is not None:
+            return found
+    others = sorted(each for each in public.names() if each.startswith(f"{name}."))
+    return next((found for each in others if (found := _open_ours(public, each)) is not None), None)
 
 
-def _open_to(directory: str, group: int) -> None:
-    """Open it to the group. Not only when it is made: its maker may have been killed before this."""
-    info = os.lstat(directory)
-    is_mine = info.st_uid == os.geteuid() and stat.S_ISDIR(info.st_mode)
-    if not is_mine or (info.st_gid, stat.S_IMODE(info.st_mode)) == (group, _SHARED_MODE):
-        return
+def _open_ours(public: Directory, name: str) -> Directory | None:
+    """The directory of that name, if it is one, and ours."""
     try:
-        os.chown(directory, -1, group)
-        os.chmod(directory, _SHARED_MODE)
-    except OSError as error:
-        raise _unusable(directory, error) from error
+        found = public.open_folder(name)
+    except OSError:
+        return None  # gone, a file, a link
+    if _is_ours(found):
+        return found
+    found.close()
+    return None
+
+
+def _is_ours(directory: Directory) -> bool:
+    return os.fstat(directory.fd).st_uid == os.geteuid()
+
+
+# -- what is in it ----------------------------------------------------------------------------------------
 
 
 def version_line() -> bytes:
@@ -150,116 +214,43 @@ def version_line() -> bytes:
     return b"%d\n" % VERSION
 
 
-def read_version(path: str) -> bytes:
+def read_version(base: Directory) -> bytes:
     """The beginning of the file ``version``; empty where there is none. Raises StateError."""
-    name = f"{path}/version"
+    path = f"{base.path}/version"
     try:
-        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        fd = base.open("version", os.O_RDONLY)
     except FileNotFoundError:
         return b""
     except OSError as error:
-        raise _not_opened(name, error) from error
+        raise failed(path, error) from error
     try:
-        check_file(fd, name)
+        check_file(fd, path)
         return os.read(fd, 64)
     finally:
         os.close(fd)
 
 
-def _share(directory: str) -> None:
-    """Make it as tmpfiles.d would have, if the group is there. Others stay out: who can read can flock."""
-    import grp
-
-    try:
-        group = grp.getgrnam(GROUP).gr_gid
-    except KeyError:
-        return  # root's alone, until `slicer install-units`
-    os.chown(directory, 0, group)
-    os.chmod(directory, _SHARED_MODE)
-
-
-def _check_directory(directory: str, group: int | None) -> None:
-    info = os.lstat(directory)
-    if not stat.S_ISDIR(info.st_mode):
-        raise StateError("is not a directory (a symbolic link is not followed)", where=directory, hint=_HINT)
-    # Whoever shares what is around it can put anything there anyway.
-    is_of_group = group is not None and info.st_gid == group
-    if info.st_uid not in (0, os.geteuid()) and not is_of_group:
-        raise StateError(f"belongs to uid {info.st_uid}, neither root nor you", where=directory, hint=_HINT)
-    if info.st_mode & stat.S_IWOTH:
-        raise StateError("is writable by everybody", where=directory, hint=_HINT)
-    if not os.access(directory, os.W_OK | os.X_OK):
-        raise StateError("is not writable for you", where=directory, hint=_HINT)
-
-
-def _once_open(action: Callable[[], _T]) -> _T:
-    """Do it, again for as long as another user is just making what it needs, and has yet to let us in."""
-    deadline = time.monotonic() + _MAKING_S
-    while True:
-        try:
-            return action()
-        except StateError as error:
-            if time.monotonic() >= deadline or not _is_being_made(error.where):
-                raise
-        time.sleep(0.01)
-
-
-def _is_being_made(path: str) -> bool:
-    try:
-        info = os.lstat(path)
-    except OSError:
-        return False
-    age_s = time.time() - info.st_ctime
-    return info.st_uid != os.geteuid() and abs(age_s) < _MAKING_S
-
-
-def _unusable(path: str, error: OSError) -> StateError:
-    return StateError(f"cannot be used: {error.strerror}", where=path, hint=_HINT)
-
-
-def _not_opened(path: str, error: OSError) -> StateError:
-    if error.errno == errno.ELOOP:
-        return StateError("is a symbolic link; not followed", where=path, hint="remove it")
-    return _unusable(path, error)
-
-
 def first_time(directory: StateDir, what: str) -> bool:
     """Whether this is the first call for ``what`` since the directory was made (a boot, mostly)."""
     try:
-        os.close(os.open(f"{directory.path}/{what}", os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
+        os.close(directory.base.open(what, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
     except OSError:
         return False
     return True
 
 
-def check_file(fd: int, path: str) -> os.stat_result:
-    """Refuse what is not an ordinary file with one name: a FIFO, a device, a hard link to elsewhere."""
-    info = os.fstat(fd)
-    if not stat.S_ISREG(info.st_mode) or info.st_nlink != 1:
-        raise StateError("is not a plain file with a single name", where=path, hint="remove it")
-    return info
-
-
-def open_lock(path: str) -> int:
-    """Open (create once) a file that exists only to be flocked. Raises StateError."""
-    return _once_open(lambda: _open_lock(path))
-
-
-def _open_lock(path: str) -> int:
-    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+def open_lock(base: Directory) -> int:
+    """Open (create once) the file "lock", which exists only to be flocked. Raises StateError."""
+    path = f"{base.path}/lock"
     try:
-        try:
-            fd = os.open(path, flags)
-        except FileNotFoundError:
-            # Not O_CREAT in one go: in a sticky directory that is refused for others' files, even for root.
-            fd = os.open(path, flags | os.O_CREAT, 0o660)
+        fd = base.open("lock", os.O_RDWR | os.O_CREAT)
     except OSError as error:
-        raise _not_opened(path, error) from error
+        raise failed(path, error) from error
     try:
         info = check_file(fd, path)
+        if info.st_mode & 0o077:
+            os.fchmod(fd, 0o600)  # who can open it can hold it
     except StateError:
         os.close(fd)
         raise
-    if info.st_uid == os.geteuid() and info.st_mode & 0o660 != 0o660:
-        os.fchmod(fd, 0o660)  # whatever the umask: the directory decides who gets this far
     return fd

@@ -12,25 +12,26 @@ import os
 import stat
 
 from slicer import cgroup, proc
+from slicer.directory import Directory
 from slicer.errors import StateError
 from slicer.model import LEASE_VARIABLE
 from slicer.signals import let_go, signal
-from slicer.statedir import FOLDERS, VERSION, open_lock, read_version, version_line
+from slicer.statedir import VERSION, StateDir, open_lock, read_version, version_line
 
 _MAX_BYTES = 1 << 20
 _OWN = "set SLICER_STATE_DIR to a directory of your own"
 
 
-def settle(path: str) -> None:
+def settle(directory: StateDir) -> None:
     """Make the directory one of this version, or raise StateError where jobs of another version are in it."""
-    fd = open_lock(f"{path}/lock")
+    fd = open_lock(directory.base)
     try:
         _lock(fd)
-        found = read_version(path)
+        found = read_version(directory.base)
         if found != version_line():
-            _refuse_newer(path, found)
-            _take_over(path)
-            _write_version(path)
+            _refuse_newer(directory.base, found)
+            _take_over(directory)
+            _write_version(directory.base)
     finally:
         os.close(fd)  # and the lock with it
 
@@ -48,11 +49,11 @@ def _lock(fd: int) -> None:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _refuse_newer(path: str, found: bytes) -> None:
+def _refuse_newer(base: Directory, found: bytes) -> None:
     text = found.strip()
     if not text:
         return  # older than versions, or its maker was killed before the first byte
-    name = f"{path}/version"
+    name = f"{base.path}/version"
     if not text.isdigit():
         raise StateError(f"is no version number: {text[:20]!r}", where=name, hint="remove it, or " + _OWN)
     if int(text) > VERSION:
@@ -60,37 +61,36 @@ def _refuse_newer(path: str, found: bytes) -> None:
         raise StateError(message, where=name, hint="update this slicer, or " + _OWN)
 
 
-def _take_over(path: str) -> None:
+def _take_over(directory: StateDir) -> None:
     """Remove what an older slicer left behind. Raises StateError while any of it still counts."""
     entries = []
-    for folder in FOLDERS:
-        base = f"{path}/{folder}"
+    for folder in (directory.leases, directory.tickets, directory.bells):
         try:
-            entries += [f"{base}/{name}" for name in sorted(os.listdir(base))]
+            entries += [(folder, name) for name in sorted(folder.names())]
         except OSError as error:
-            raise _failed(base, "read", error) from error
-    for entry in entries:
-        if _counts(entry):
+            raise _failed(folder.path, "read", error) from error
+    for folder, name in entries:
+        if _counts(folder, name):
             hint = f"wait until they have ended, or {_OWN}"
-            raise StateError("used by an older slicer whose jobs still run", where=entry, hint=hint)
-    for entry in entries:
+            where = f"{folder.path}/{name}"
+            raise StateError("used by an older slicer whose jobs still run", where=where, hint=hint)
+    for folder, name in entries:
         try:
-            if not stat.S_ISDIR(os.lstat(entry).st_mode):
-                os.unlink(entry)
-        except FileNotFoundError:
-            continue  # its owner has just given it up
+            folder.unlink(name)
+        except (FileNotFoundError, IsADirectoryError):
+            continue  # its owner has just given it up; or nothing of ours
         except OSError as error:
-            raise _failed(entry, "removed", error) from error
+            raise _failed(f"{folder.path}/{name}", "removed", error) from error
 
 
-def _counts(entry: str) -> bool:
+def _counts(folder: Directory, name: str) -> bool:
     """Whether the owner of a lease or a ticket lives, or the job of a lease."""
     try:
-        fd = os.open(entry, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        fd = folder.open(name, os.O_RDONLY)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENXIO):
             return False  # gone, or never an entry: a symbolic link, a socket
-        raise _failed(entry, "read", error) from error
+        raise _failed(f"{folder.path}/{name}", "read", error) from error
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return False
@@ -103,25 +103,23 @@ def _counts(entry: str) -> bool:
         os.close(fd)
     # In every version so far a lease names its scope in this form, and its job in its own name.
     scopes = [os.fsdecode(line[7:]) for line in lines if line.startswith(b"CGROUP=/")]
-    if any(cgroup.populated(cgroup.path_of(scope)) for scope in scopes):
+    if any(map(cgroup.lives, scopes)):
         return True
     is_lease = any(line.startswith(b"SLICER_LEASE=") for line in lines)
-    return is_lease and bool(proc.in_lease(LEASE_VARIABLE, os.path.basename(entry)))
+    return is_lease and bool(proc.in_lease(LEASE_VARIABLE, name))
 
 
-def _write_version(path: str) -> None:
-    name = f"{path}/version"
+def _write_version(base: Directory) -> None:
     try:
-        if os.path.lexists(name):
-            os.unlink(name)  # another user's perhaps, which we may replace but not write
-        fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        if base.has("version"):
+            base.unlink("version")
+        fd = base.open("version", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
-            os.fchmod(fd, 0o644)  # whatever the umask: who may come here must be able to read it
             os.write(fd, version_line())
         finally:
             os.close(fd)
     except OSError as error:
-        raise _failed(name, "written", error) from error
+        raise _failed(f"{base.path}/version", "written", error) from error
 
 
 def _failed(path: str, what: str, error: OSError) -> StateError:

@@ -18,9 +18,13 @@ if TYPE_CHECKING:
     from slicer.model import Gpu, Lease, Request, Ticket
     from slicer.placement import Busy, Device, Infeasible
     from slicer.profiles import Config
+    from slicer.statedir import StateDir
     from slicer.vram import ForeignPeaks, GpuWatch, PeakKey, Sighting
 
     Warn = Callable[[str], None]
+
+
+PATIENCE_S = 10.0  # for who only looks, while somebody else decides
 
 
 @record
@@ -70,7 +74,6 @@ class Status:
     """One look at the ledger and the machine."""
 
     directory: str  # the ledger's; "" while nothing has run yet
-    shared: bool  # whether all users' jobs meet in it
     leases: tuple[Lease, ...]  # the oldest first
     tickets: tuple[Ticket, ...]  # in their order
     waits: dict[str, Wait]  # by the ticket's job
@@ -106,10 +109,14 @@ def look(environ: Mapping[str, str], warn: Warn) -> Status:
 
 def existing_ledger(environ: Mapping[str, str], warn: Warn) -> Ledger | None:
     """The caller's ledger, None while there is none: looking must not make one. Raises StateError."""
-    path = statedir.where(environ, os.geteuid())
-    if not os.path.lexists(path):
+    directory = statedir.existing(environ, os.geteuid())
+    if directory is None:
         return None
-    return Ledger(statedir.locate(environ, os.geteuid()), warn)
+    for note in directory.notes:
+        warn(note)
+    book = Ledger(directory, warn)
+    book.patience_s = PATIENCE_S
+    return book
 
 
 class Lookout:
@@ -135,7 +142,6 @@ class Lookout:
         book = self._book
         return Status(
             directory=book.directory.path if book else "",
-            shared=book.directory.shared if book else False,
             leases=leases,
             tickets=seen.tickets,
             waits=waits(seen.tickets, devices, leases, policy, at_s),
@@ -147,14 +153,14 @@ class Lookout:
         )
 
     @property
-    def directory(self) -> str:
-        """The ledger that was looked at; "" for none."""
-        return self._book.directory.path if self._book else ""
+    def directory(self) -> StateDir | None:
+        """The ledger that was looked at; None for none."""
+        return self._book.directory if self._book else None
 
     @property
     def orphans(self) -> tuple[Lease, ...]:
         """See :class:`slicer.ledger.Ledger`."""
-        return self._book.orphans if self._book else ()
+        return self._book.orphans() if self._book else ()
 
     def close(self) -> None:
         """Give the driver's library and the ledger back. Safe to repeat."""
@@ -185,7 +191,7 @@ class Lookout:
         if self._peaks is None:
             from slicer.vram import ForeignPeaks
 
-            self._peaks = ForeignPeaks(book.directory.path)
+            self._peaks = ForeignPeaks(book.directory.base)
         with book.locked():
             problem = self._peaks.update(sighting, seen.leases)
         if problem:

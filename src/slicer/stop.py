@@ -7,9 +7,9 @@ import signal
 import time
 
 from slicer import cgroup, proc
-from slicer.errors import SlicerError, StateError, UsageError
+from slicer.errors import SlicerError, UsageError
 from slicer.model import Lease
-from slicer.scope import DEFAULT_STOP_TIMEOUT_S, unit_name
+from slicer.scope import DEFAULT_STOP_TIMEOUT_S
 from slicer.signals import STOP
 from slicer.watch import LedgerWatch
 
@@ -29,12 +29,6 @@ class UnknownJob(UsageError):
 
 class AmbiguousJob(UsageError):
     kind = "ambiguous-job"
-
-
-class NotYours(SlicerError):
-    """The job belongs to another user."""
-
-    kind = "not-yours"
 
 
 class StillThere(SlicerError):
@@ -77,13 +71,12 @@ def _known(word: str, entries: tuple[Lease | Ticket, ...]) -> str:
 def stop(entry: Lease | Ticket, book: Ledger, deadline_s: float = DEADLINE_S) -> None:
     """End the job (SIGTERM, then SIGKILL after its stop timeout) and wait until its lease is given back.
 
-    A waiting job leaves the queue. Raises NotYours, StateError, BackendError, and StillThere when the job
-    outlives ``deadline_s`` seconds.
+    A waiting job leaves the queue. Raises StateError, BackendError, and StillThere when the job outlives
+    ``deadline_s`` seconds.
     """
-    _check_owner(entry)
     if not isinstance(entry, Lease):
         _signal(entry.pid, entry.pid_start, entry.uid, signal.SIGTERM)
-    elif entry.backend != "systemd" or not entry.cgroup or _is_of_another_manager(entry):
+    elif entry.backend != "systemd" or not entry.cgroup:
         _stop_processes(entry, book)
     elif os.path.isdir(cgroup.path_of(entry.cgroup)):  # else it is over, and about to give its lease back
         _stop_unit(entry)
@@ -91,12 +84,6 @@ def stop(entry: Lease | Ticket, book: Ledger, deadline_s: float = DEADLINE_S) ->
         raise StillThere(
             f"job {entry.job} has not ended within {deadline_s:g} s", hint="it was told to; see slicer status"
         )
-
-
-def _check_owner(entry: Lease | Ticket) -> None:
-    if os.geteuid() not in (0, entry.uid):
-        owner = user_name(entry.uid)
-        raise NotYours(f"job {entry.job} belongs to {owner}", hint=f"ask {owner}, or root")
 
 
 def user_name(uid: int) -> str:
@@ -109,18 +96,10 @@ def user_name(uid: int) -> str:
         return str(uid)
 
 
-def _is_of_another_manager(lease: Lease) -> bool:
-    """Root is asked to end a job of a user's own manager, which takes orders from that user only."""
-    return lease.manager == "user" and lease.uid != os.geteuid()
-
-
 def _stop_unit(lease: Lease) -> None:
     """Have systemd stop the job's scope."""
     from slicer.backend.systemd import SystemdBackend
 
-    if lease.unit != unit_name(lease.job):
-        # A lease is its owner's word, and root must not stop any unit on that.
-        raise StateError(f"job {lease.job} says that its unit is {lease.unit!r}", hint="that cannot be")
     _wake_supervisor(lease)
     backend = SystemdBackend(lease.manager)
     try:
@@ -131,17 +110,13 @@ def _stop_unit(lease: Lease) -> None:
 
 def _stop_processes(lease: Lease, book: Ledger) -> None:
     """Tell the job's keeper, which tells the rest; without one, whoever is there."""
-    if lease.keeper and _holds(lease.keeper, book.lease_path(lease.job)):
+    if lease.keeper and _holds(lease.keeper, lease, book):
         _wake_supervisor(lease)
         _signal(lease.keeper, None, lease.uid, STOP)
-    elif not lease.keeper and not lease.cgroup:
+    elif not lease.keeper:
         _signal(lease.pid, lease.pid_start, lease.uid, signal.SIGTERM)  # it has not begun yet
-    elif lease.backend == "plain":
+    else:
         _end_orphans(lease)
-    else:  # --exec: the command itself holds the lease, under a manager that is not ours
-        owner = user_name(lease.uid)
-        hint = f"sudo -u {owner} slicer stop {lease.job}"
-        raise NotYours(f"job {lease.job} runs under {owner}'s own systemd", hint=hint)
 
 
 def _wake_supervisor(lease: Lease) -> None:
@@ -156,12 +131,13 @@ def _end_orphans(lease: Lease) -> None:
     PlainBackend(lease.uid).end(lease.job, "", DEFAULT_STOP_TIMEOUT_S)
 
 
-def _holds(pid: int, path: str) -> bool:
-    """Whether the process has the file open: proof that the pid still is the one that is meant."""
+def _holds(pid: int, lease: Lease, book: Ledger) -> bool:
+    """Whether the process has the lease's file open: proof that the pid still is the one that is meant."""
     try:
-        return any(os.readlink(f"/proc/{pid}/fd/{fd}") == path for fd in os.listdir(f"/proc/{pid}/fd"))
-    except OSError:
+        file = os.stat(lease.job, dir_fd=book.directory.leases.fd, follow_symlinks=False)
+    except FileNotFoundError:
         return False
+    return proc.has_open(pid, file)
 
 
 def _signal(pid: int, started: int | None, uid: int, signo: int) -> None:
@@ -195,11 +171,11 @@ def _wait_until_gone(entry: Lease | Ticket, book: Ledger, deadline_s: float) -> 
         return any(other.job == entry.job for other in entries)
 
     end = time.monotonic() + deadline_s
-    with LedgerWatch(book.directory.path, ("leases", "tickets")) as watch:
+    with LedgerWatch(book.directory, (book.directory.leases, book.directory.tickets)) as watch:
         while is_alive():
             left_s = end - time.monotonic()
             if left_s <= 0:
                 return False
-            if not watch.follow(book.orphans):
+            if not watch.follow(book.orphans()):
                 watch.wait(left_s)
     return True

@@ -154,7 +154,7 @@ class Supervisor:
         self._began = time.monotonic()
         try:
             if not self._keeper:
-                self._held.update(**self.prepare(self._held.descriptors))
+                self._held.update(**self.prepare(self._held.descriptors, self._held.private))
             faults.point("outer-updated-lease")
             started = Started(self._cgroup, time.time(), self._began, waited_s)
             self._note_kills()
@@ -162,6 +162,7 @@ class Supervisor:
         except BaseException:
             self.abandon()
             raise
+        faults.point("outer-let-go")
         self._tell_start(waited_s)
         # Now, because afterwards the scope is gone.
         enforced = self._backend.enforced(self._job.spec, started.cgroup)
@@ -170,9 +171,12 @@ class Supervisor:
         from slicer import ending
 
         self._watch = ending.gpu_watch(self._job, self._held, self._book, self._observer.warning)
+        faults.point("outer-waiting")
         said = self._wait(keeper)
         if said is None or not said[0].is_final:
             said = self._bereaved(started, said)
+        else:
+            self._held.is_handed_on = False  # nothing is left of the job
         return self._finish(keeper, started, said, enforced)
 
     def _start(self) -> None:
@@ -197,13 +201,13 @@ class Supervisor:
     def _let_go(self, started: Started) -> None:
         from slicer.statefile import encode
 
+        self._held.is_handed_on = True
         try:
             os.write(self._down_write, encode(started) + encode(self._held.lease) + ORDER_END)
         except BrokenPipeError as error:
             raise BackendError(
                 "the keeper was ended before the command could start", hint="by systemctl stop, or for memory"
             ) from error
-        faults.point("outer-let-go")
 
     def _note_kills(self) -> None:
         """With OOMPolicy=kill the keeper dies with the command, and systemd may be faster than we are in
@@ -330,7 +334,8 @@ class Supervisor:
                 backend.end(job.id, job.spec.unit, stop_timeout_s(job.profile))
             except BackendError as error:
                 self._observer.warning(str(error))
-        self._held.is_outlived = bool(backend.living(job.id, started.cgroup))
+        # A process with a clean environment is not seen among the living, but holds the lease.
+        self._held.is_outlived = bool(backend.living(job.id, started.cgroup)) or self._held.find_out()
         reason = last[0].reason if last else "oom-kill" if usage.oom_kills else "signal"
         return Report(1, signal.SIGKILL, 0, reason, time.monotonic() - started.began, left), usage
 

@@ -5,21 +5,29 @@ sorting gives the order: ``100-0000000012345678-3f2a9c01b7de-1of4-2x8192+512`` i
 that arrived 12.345678 s after boot, of job 3f2a…, for 1 of 4 CPU slots and 8 GiB (and 512 MiB of margin) on
 each of 2 GPUs; ``0x`` no GPU, ``2xall`` whole ones, and a final ``s`` that the file names those that will do.
 
-A bell is a FIFO that the ticket's owner reads. Anybody may ring it, for a bell only says: look again.
+A bell is a FIFO that the ticket's owner reads. It only says: look again.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
+import time
 
 from slicer import faults
 from slicer.errors import StateError
 from slicer.model import Request, Ticket
+from slicer.statefile import is_job_id, number
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slicer.directory import Directory
 
 PRIORITY_MAX = 100  # and -100 the least
 _PARTS = 5
+_CLOCK_TICK_S = 0.1  # files' times come from a clock that ticks, up to 100 times a second
 
 
 def request_of(ticket: Ticket) -> Request:
@@ -65,42 +73,70 @@ def parse_name(name: str) -> Request | None:
         wanted, limit = slots.split("of")
         count, size = gpus.split("x")
         vram, _, margin = ("", "", "") if size in ("", "all") else size.partition("+")
-        return Request(
-            job, PRIORITY_MAX - int(rank), int(arrived_us) / 1e6, int(count), (),
-            int(vram) if vram else None, int(margin) if margin else 0, int(wanted), int(limit),
+        request = Request(
+            job, PRIORITY_MAX - number(rank), number(arrived_us) / 1e6, number(count), (),
+            number(vram) if vram else None, number(margin) if margin else 0, number(wanted), number(limit),
         )  # fmt: skip
     except ValueError:
         return None
+    # What is written otherwise than we would write it ("+5", "1_000") was not written by us.
+    is_ours = is_job_id(job) and name_of(request) == name.removesuffix("s")
+    return request if is_ours and abs(request.priority) <= PRIORITY_MAX else None
 
 
-def make_bell(path: str) -> int:
+def make_bell(bells: Directory, job: str) -> int:
     """Make the FIFO and open it for reading; returns the descriptor. Raises StateError."""
     try:
-        os.mkfifo(path, 0o660)
+        bells.make_fifo(job)
         faults.point("ledger-bell-made")
         # For reading and writing: else it would be at its end whenever nobody rings.
-        fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        os.fchmod(fd, 0o660)  # whatever the umask
+        return bells.open(job, os.O_RDWR)
     except OSError as error:
-        raise StateError(f"cannot be created: {error.strerror}", where=path) from error
-    return fd
+        raise StateError(f"cannot be created: {error.strerror}", where=f"{bells.path}/{job}") from error
 
 
-def ring(path: str) -> bool:
-    """Wake the bell's owner, if it is there; False for what is no bell. Never waits."""
+def ring(bells: Directory, job: str) -> bool:
+    """Wake the bell's owner, if it is there; False for what is no bell. Never waits.
+
+    A bell that rings already is left alone: so the time of its last change is when it was first not answered.
+    """
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = bells.open(job, os.O_RDWR)
     except OSError as error:
         return error.errno in (errno.ENOENT, errno.ENXIO)  # gone, or dead
     try:
         if not stat.S_ISFIFO(os.fstat(fd).st_mode):
             return False
-        os.write(fd, b"\0")
-    except (BlockingIOError, BrokenPipeError):
-        pass  # it rings already; or its owner has just left
+        if not _rings(fd):
+            os.write(fd, b"\0")
     finally:
         os.close(fd)
     return True
+
+
+def unanswered_s(bells: Directory, job: str) -> float | None:
+    """For how many seconds a bell has been ringing; None when it does not.
+
+    By the wall clock, the only one that files have. Where that was set back meanwhile, for ever.
+    """
+    try:
+        fd = bells.open(job, os.O_RDONLY)
+    except OSError:
+        return None  # its owner has left
+    try:
+        info = os.fstat(fd)
+        if not stat.S_ISFIFO(info.st_mode) or not _rings(fd):
+            return None
+        since_s = time.time() - info.st_mtime
+        return since_s if since_s > -_CLOCK_TICK_S else float("inf")
+    finally:
+        os.close(fd)
+
+
+def _rings(bell: int) -> bool:
+    import termios
+
+    return bool(fcntl.ioctl(bell, termios.FIONREAD, b"\0" * 4).strip(b"\0"))
 
 
 def silence(bell: int) -> None:

@@ -15,13 +15,15 @@ if TYPE_CHECKING:
 
     from slicer.model import Gpu, Lease, Request
     from slicer.placement import Device, Infeasible, Policy
+    from slicer.statedir import StateDir
     from slicer.vram import ForeignPeaks, GpuWatch, Sighting
 
 
 class View:
     """Sees GPUs only where somebody wants them: loading the driver's library is not for everybody."""
 
-    def __init__(self, directory: str, policy: Policy) -> None:
+    def __init__(self, directory: StateDir | None, policy: Policy) -> None:
+        """``directory``: None while there is no ledger."""
         self.policy = policy
         self.gpus: tuple[Gpu, ...] = ()  # what the driver lists, once opened
         self.notes: tuple[str, ...] = ()
@@ -40,7 +42,7 @@ class View:
 
         self._watch, self.gpus = GpuWatch.open()
         self.notes = self._watch.notes()
-        self._peaks = ForeignPeaks(self._directory)
+        self._peaks = ForeignPeaks(self._directory.base if self._directory is not None else None)
 
     def open(self) -> bool:
         """As :meth:`open_gpus`, for who wants none but has to know; whether it sees more than before."""

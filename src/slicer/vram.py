@@ -26,11 +26,11 @@ from __future__ import annotations
 import os
 
 from slicer import cgroup, faults, proc
+from slicer.directory import Directory, check_file, write_all
 from slicer.errors import StateError
 from slicer.model import LEASE_VARIABLE
 from slicer.placement import Device
 from slicer.record import record, replace
-from slicer.statedir import check_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 _MOST_ANCESTORS = 64
 _MOST_ENVIRON = 4 << 20  # bytes; the kernel allows a quarter of the stack limit, 2 MiB by default
 _DELETED = " (deleted)"  # what the kernel adds to the name of a cgroup that is gone
+_FILE = "foreign"
+_NEW = "foreign.new"
 _NOWHERE = ("", "/")  # where a process is that has left its cgroup on its way out
 
 
@@ -295,8 +297,9 @@ class ForeignPeaks:
     not ours, peaks begin anew with what is used now.
     """
 
-    def __init__(self, directory: str) -> None:
-        self._path = f"{directory}/foreign"
+    def __init__(self, base: Directory | None) -> None:
+        """``base``: the state directory; None while there is none."""
+        self._base = base
         self.peaks: Mapping[PeakKey, int] = {}  # MiB
 
     def is_stale(self, sighting: Sighting, leases: Iterable[Lease], only: Collection[str] = ()) -> bool:
@@ -305,7 +308,7 @@ class ForeignPeaks:
         return _is_news(_merged(sighting, leases, written, {}, only), written)
 
     def update(self, sighting: Sighting, leases: Iterable[Lease], only: Collection[str] = ()) -> str | None:
-        """Merge what was seen, forget who has left the GPU, and write what others should know.
+        """Merge what was seen, forget who has left the GPU, and write what our other processes should know.
 
         ``only``: the GPUs that the sighting covers; empty: all. Returns None, or one line for the user when
         it could not be written; what this object knows is right nevertheless.
@@ -316,17 +319,18 @@ class ForeignPeaks:
             if _is_news(self.peaks, written) or not self.peaks:
                 self._write(self.peaks)
         except OSError as error:
-            return f"{self._path}: what foreign processes used cannot be written: {error.strerror}"
+            return f"{_FILE}: what foreign processes used cannot be written: {error.strerror}"
         return None
 
     def _read(self) -> dict[PeakKey, int]:
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        if self._base is None:
+            return {}
         try:
-            fd = os.open(self._path, flags)
+            fd = self._base.open(_FILE, os.O_RDONLY)
         except OSError:
             return {}
         try:
-            check_file(fd, self._path)
+            check_file(fd, _FILE)
             return parse_peaks(os.read(fd, _MAX_BYTES))
         except (OSError, StateError):
             return {}
@@ -334,25 +338,32 @@ class ForeignPeaks:
             os.close(fd)
 
     def _write(self, peaks: Mapping[PeakKey, int]) -> None:
-        """Replace the file, which may be another user's: all can in their common directory."""
-        new = f"{self._path}.new"
-        _unlink(new)  # a killed writer's; the lock says that there is no other
-        if not peaks:
-            _unlink(self._path)
+        base = self._base
+        if base is None:
             return
-        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        _remove(base, _NEW)  # a killed writer's; the lock says that there is no other
+        if not peaks:
+            _remove(base, _FILE)
+            return
+        fd = base.open(_NEW, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
             try:
-                os.fchmod(fd, 0o644)  # whatever the umask: all are to read it
                 faults.point("foreign-created")
-                os.write(fd, format_peaks(peaks))
+                write_all(fd, format_peaks(peaks))
             finally:
                 os.close(fd)
             faults.point("foreign-written")
-            os.replace(new, self._path)
+            base.rename(_NEW, base, _FILE)
         except OSError:
-            _unlink(new)
+            _remove(base, _NEW)
             raise
+
+
+def _remove(base: Directory, name: str) -> None:
+    try:
+        base.unlink(name)
+    except FileNotFoundError:
+        pass
 
 
 def _merged(
@@ -372,13 +383,6 @@ def _merged(
 def _is_news(peaks: Mapping[PeakKey, int], written: Mapping[PeakKey, int]) -> bool:
     grown = any(mib > written.get(key, 0) * _WORTH_WRITING for key, mib in peaks.items())
     return grown or peaks.keys() != written.keys()
-
-
-def _unlink(path: str) -> None:
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        pass
 
 
 def format_peaks(peaks: Mapping[PeakKey, int]) -> bytes:

@@ -46,7 +46,7 @@ class JobWatch:
         self._has_failed = False
         self._leases: tuple[Lease, ...] = (held.lease,)
         self._keys: frozenset[PeakKey] = frozenset()
-        self._peaks = ForeignPeaks(book.directory.path)
+        self._peaks = ForeignPeaks(book.directory.base)
         self._warned_mib: dict[str, int] = {}
 
     def left_s(self) -> float | None:

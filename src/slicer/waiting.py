@@ -14,9 +14,10 @@ from __future__ import annotations
 import os
 import select
 
-from slicer import entries, faults, placement, proc, tickets
-from slicer.errors import BackendError
+from slicer import faults, placement, proc, tickets
+from slicer.errors import BackendError, LedgerGone
 from slicer.ledger import lease_of, now_s
+from slicer.ledger_files import PATIENCE_S
 from slicer.record import record, replace
 from slicer.signals import signal
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from slicer.watch import LedgerWatch
 
 _LOOK_AT_GPUS_S = 1.0
+_SLACK_S = 0.1  # files' times come from a clock that ticks
 
 # How soon to look again where the one ahead cannot be watched: just dead, its child about to let go of the
 # ticket, or (so ever more slowly) in another pid namespace.
@@ -54,8 +56,9 @@ class Waiting:
     """A queued request. Use it as a context manager: leaving it gives the ticket up."""
 
     def __init__(
-        self, ledger: Ledger, ticket: Ticket, draft: Lease, view: View, fd: int, bell: int, busy: Busy
-    ) -> None:
+        self, ledger: Ledger, ticket: Ticket, draft: Lease, view: View, held: tuple[int, int], bell: int,
+        busy: Busy,
+    ) -> None:  # fmt: skip
         self._ledger = ledger
         self.ticket = ticket
         self.request = tickets.request_of(ticket)
@@ -64,13 +67,14 @@ class Waiting:
         self._name = tickets.name_of(ticket)
         self._draft = draft
         self._view = view
-        self._fd = fd
+        self._fd, self._writer = held  # see slicer.entries.create
         self._bell = bell
         self._guard = -1  # what was returned by at_the_front
         self._watch: LedgerWatch | None = None
         self._unseen_s = _UNSEEN_S[0]
         self._place: _Place | None = None  # where we stood when last looked at
         self._found: Judgement | None = None  # what was seen then
+        self._patience_s: float | None = None  # how soon to see whether others that were rung have looked
         self._pidfd = -1  # of who is just ahead, while asleep
         self.is_unsettled = True  # the ledger may have changed since it was looked at: do not sleep
 
@@ -82,7 +86,7 @@ class Waiting:
     @property
     def private(self) -> tuple[int, ...]:
         """What nobody else may inherit."""
-        return (self._bell,)
+        return (self._bell, self._writer)
 
     def tell_lease(self, known: dict[str, Any]) -> None:
         """What the lease will say, as far as it is known already."""
@@ -98,23 +102,27 @@ class Waiting:
 
     def leave(self) -> None:
         """Leave the queue. Safe to repeat."""
-        if self._fd >= 0:
+        if self._fd < 0:
+            return
+        try:
             with self._ledger.locked():
                 self._ledger.discard(self._name, self.request.job)
                 self._close()
+        except LedgerGone:
+            self._close()
 
     def _close(self) -> None:
-        for fd in (self._bell, self._fd, self._guard, self._pidfd):
+        for fd in (self._bell, self._fd, self._writer, self._guard, self._pidfd):
             if fd >= 0:
                 os.close(fd)
-        self._bell = self._fd = self._guard = self._pidfd = -1
+        self._bell = self._fd = self._writer = self._guard = self._pidfd = -1
         if self._watch is not None:
             self._watch.close()
 
     def _convert(self, gpus: tuple[str, ...], *, forced: bool = False) -> HeldLease:
         lease = lease_of(self.request, self._draft, gpus, forced=forced)
-        held = self._ledger.convert(self._name, self._fd, lease)
-        self._fd = -1
+        held = self._ledger.convert(self._name, (self._fd, self._writer), lease)
+        self._fd = self._writer = -1
         held.put_off_long.append(self._close)  # closing an inotify instance takes the kernel 15 ms
         return held
 
@@ -157,6 +165,7 @@ class Waiting:
             if gpus is not None:
                 return self._convert(gpus)
             place = self._placed(found)
+            self._patience_s = self._patience(found)
         self._place, self._found = place, found
         self.is_unsettled = place.is_stale or self._has_to_look_again(place)
         return None
@@ -184,15 +193,15 @@ class Waiting:
         is_stale = False
         while ahead:
             name = names[ahead[-1].job]
-            if not entries.is_held(self._ledger.ticket_path(name)):
+            if not self._ledger.is_waiting(name):
                 self._ledger.discard(name, ahead.pop().job)
                 is_stale = True
-            elif self._ledger.is_stopped(name):
-                ahead.pop()  # who is stopped leads nobody
+            elif self._ledger.is_idle(name):
+                ahead.pop()  # who does nothing leads nobody
             else:
                 break
         rivals = [names[request.job] for request in ahead if request.gpus] if self.request.gpus else []
-        is_first_gpu = bool(self.request.gpus) and all(self._ledger.is_stopped(name) for name in rivals)
+        is_first_gpu = bool(self.request.gpus) and all(self._ledger.is_idle(name) for name in rivals)
         return _Place(
             is_first=not ahead,
             ahead=self._ledger.ticket(names[ahead[-1].job]) if ahead else None,
@@ -200,6 +209,12 @@ class Waiting:
             looks_at_gpus=is_first_gpu and self._view.is_restless,
             is_stale=is_stale or self._must_see_gpus(ahead),
         )
+
+    def _patience(self, found: Judgement) -> float | None:
+        """After how many seconds a request that was rung counts as idle, if it has not looked by then."""
+        others = {*found.verdict.grants, *found.verdict.reserving} - {self.request.job}
+        rung = [since_s for job in others if (since_s := self._ledger.unanswered_s(job)) is not None]
+        return max(0.0, PATIENCE_S - max(rung)) + _SLACK_S if rung else None
 
     def _must_see_gpus(self, ahead: list[Request]) -> bool:
         """Whether the order depends on GPUs that we have not looked at so far."""
@@ -217,9 +232,9 @@ class Waiting:
         if self._watch is None:
             from slicer.watch import LedgerWatch
 
-            self._watch = LedgerWatch(self._ledger.directory.path)
+            self._watch = LedgerWatch(self._ledger.directory)
             return True
-        return self._watch.follow(self._ledger.orphans)
+        return self._watch.follow(self._ledger.orphans())
 
     def _sleep(self, until_s: float | None) -> None:
         """Until something happens that concerns us."""
@@ -238,6 +253,7 @@ class Waiting:
             return [self._bell], 0.0
         descriptors = [self._bell]
         limits = [_LOOK_AT_GPUS_S] if place.looks_at_gpus else []
+        limits += [] if self._patience_s is None else [self._patience_s]
         if place.leads and self._watch is not None:
             descriptors += self._watch.descriptors()
             due_s = self._watch.due_s()

@@ -16,7 +16,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from slicer.directory import Directory
     from slicer.model import Lease
+    from slicer.statedir import StateDir
 
 # Readers of the ledger open its files read-only, so their closes are IN_CLOSE_NOWRITE: not waited for, or
 # every look at the ledger would wake the leader, who would look again.
@@ -27,6 +29,9 @@ _OWNER_CAME = inotify.CREATE | inotify.MOVED_TO | inotify.MODIFY
 # later (s), a bounded number of times.
 _SETTLING_S = (0.001, 0.005, 0.025, 0.125)
 
+# How often to look where a lease is held by processes that cannot be seen: another user's, without a scope.
+_UNSEEN_S = 1.0
+
 
 class LedgerWatch:
     """Watches one state directory. A context manager; raises StateError when inotify is exhausted.
@@ -36,18 +41,20 @@ class LedgerWatch:
     """
 
     def __init__(
-        self, directory: str, folders: tuple[str, ...] = ("leases",), *, sees_newcomers: bool = False
+        self, directory: StateDir, folders: tuple[Directory, ...] = (), *, sees_newcomers: bool = False
     ) -> None:
+        self._directory = directory
         self._settling: list[float] = []
         self._followed: set[str] = set()  # jobs whose scope is watched
         self._pidfds: list[int] = []
-        self._inotify = inotify.Inotify(directory)
+        self._unseen_s: float | None = None  # how soon to look for a holder that no event tells of
+        self._inotify = inotify.Inotify(directory.path)
         self.fd = self._inotify.fd
-        for folder in folders:
-            path = f"{directory}/{folder}"
-            if self._inotify.add(path, _OWNER_LEFT | (_OWNER_CAME if sees_newcomers else 0)) is None:
+        for folder in folders or (directory.leases,):
+            self._inotify.add(folder.handle, _OWNER_LEFT | (_OWNER_CAME if sees_newcomers else 0))
+            if not os.fstat(folder.fd).st_nlink:
                 self._inotify.close()
-                raise StateError("cannot be watched: it is gone", where=path)
+                raise StateError("cannot be watched: it is gone", where=folder.path)
 
     def __enter__(self) -> LedgerWatch:
         return self
@@ -63,19 +70,23 @@ class LedgerWatch:
         self._inotify.close()
 
     def follow(self, orphans: tuple[Lease, ...]) -> bool:
-        """Watch what is left of jobs whose leases nobody flocks any more; whether to look again at once.
+        """Watch what is left of jobs whose owners are dead; whether to look again at once.
 
         (What became followed only now may have ended just before.)
         """
         self._drop_pidfds()
+        self._unseen_s = None
         is_new = False
         for lease in orphans:
             if lease.cgroup:
                 is_new |= lease.job not in self._followed
                 self._followed.add(lease.job)
                 self._inotify.add(f"{cgroup.path_of(lease.cgroup)}/cgroup.events", inotify.MODIFY)
-            else:
-                self._pidfds += _processes_of(lease)
+                continue
+            found = _processes_of(lease, self._directory.leases)
+            self._pidfds += found
+            if not found:
+                self._unseen_s = _UNSEEN_S
         return is_new
 
     def descriptors(self) -> list[int]:
@@ -84,7 +95,7 @@ class LedgerWatch:
 
     def due_s(self) -> float | None:
         """After how many seconds to look again though there is no news; None: not at all."""
-        return self._settling[0] if self._settling else None
+        return self._settling[0] if self._settling else self._unseen_s
 
     def take(self) -> None:
         """Take all pending news."""
@@ -109,10 +120,15 @@ class LedgerWatch:
         self._pidfds = []
 
 
-def _processes_of(lease: Lease) -> list[int]:
+def _processes_of(lease: Lease, leases: Directory) -> list[int]:
     """Without scopes: pidfds of the processes by which a lease lives on whose supervisor is dead."""
+    pids = proc.in_lease(LEASE_VARIABLE, lease.job)
+    try:
+        pids += proc.with_open(os.stat(lease.job, dir_fd=leases.fd, follow_symlinks=False))
+    except FileNotFoundError:
+        pass  # just given back
     found = []
-    for pid in proc.in_lease(LEASE_VARIABLE, lease.job):
+    for pid in {*pids} - {os.getpid()}:
         try:
             found.append(os.pidfd_open(pid))
         except ProcessLookupError:

@@ -20,7 +20,7 @@ import slicer
 from slicer import history, proc, statefile
 from slicer.ledger import Ledger, Snapshot
 from slicer.model import Lease, Outcome, Ticket
-from slicer.statedir import StateDir
+from slicer.statedir import StateDir, locate
 
 SRC = str(Path(slicer.__file__).resolve().parents[1])
 MARK = "SLICER_TEST_BOX"
@@ -176,7 +176,7 @@ class Box:
     def snapshot(self) -> Snapshot:
         """The ledger as slicer sees it; cleans up after dead owners."""
         warnings: list[str] = []
-        ledger = Ledger(StateDir(str(self.state), False), warnings.append)
+        ledger = Ledger(place(self.state), warnings.append)
         try:
             seen = ledger.snapshot()
         finally:
@@ -319,7 +319,13 @@ def marked(pid: int, mark: str) -> bool:
 
 
 # The numbers of poll, ppoll and flock, which differ between architectures.
-_POLL, _FLOCK = (("7", "271"), "73") if os.uname().machine == "x86_64" else (("73",), "32")
+_IS_X86 = os.uname().machine == "x86_64"
+_POLL, _LOCKING = (("7", "271"), ("73", "230", "35")) if _IS_X86 else (("73",), ("32", "115", "101"))
+
+
+def place(path: Path | str) -> StateDir:
+    """The state directory at that path, made when missing."""
+    return locate({"SLICER_STATE_DIR": str(path)}, os.geteuid())
 
 
 def sleeps_in(pid: int) -> str:
@@ -337,8 +343,8 @@ def sleeps_in_poll(pid: int) -> bool:
 
 
 def sleeps_in_flock(pid: int) -> bool:
-    """Whether the process waits for the ledger's lock."""
-    return sleeps_in(pid) == _FLOCK
+    """Whether the process waits for a lock: in flock(2), or (the ledger's) until it tries again."""
+    return sleeps_in(pid) in _LOCKING
 
 
 def switches(pid: int) -> int:

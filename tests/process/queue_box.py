@@ -20,7 +20,6 @@ from slicer.ledger import Ledger, Snapshot
 from slicer.queue import folding
 from slicer.queue.journal import Journal
 from slicer.queue.model import JobState
-from slicer.statedir import StateDir
 from tests.process.harness import (
     DEADLINE_S,
     SLICER,
@@ -28,6 +27,7 @@ from tests.process.harness import (
     gone,
     kill,
     kill_9,
+    place,
     sleeps_in_poll,
     state_of,
     until,
@@ -246,7 +246,7 @@ class QueueBox:
     def snapshot(self) -> Snapshot:
         """The simulated machine's ledger as slicer sees it; cleans up after dead owners."""
         machine = self.box.state / f"sim-{simulation.spec_of(self.gpus, self.sizes)}"
-        ledger = Ledger(StateDir(str(machine), False), pytest.fail)
+        ledger = Ledger(place(machine), pytest.fail)
         try:
             return ledger.snapshot()
         finally:

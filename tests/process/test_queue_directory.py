@@ -16,7 +16,7 @@ from slicer import attempt
 from slicer.batch import LogFile
 from slicer.errors import StateError
 from slicer.queue import folding
-from slicer.queue.directory import Directory
+from slicer.queue.directory import OwnDirectory
 from slicer.queue.log_dir import LogDir
 from slicer.queue.model import STATE_FIELDS, Attributes, Entry
 from slicer.queue.register import Register
@@ -221,6 +221,6 @@ def test_any_journal_is_read(directory: Path, records: list[bytes]) -> None:
 
 
 def test_a_directory_can_be_closed_twice(directory: Path) -> None:
-    opened = Directory.open(str(directory))
+    opened = OwnDirectory.at(str(directory))
     opened.close()
     opened.close()

@@ -15,7 +15,7 @@ import pytest
 
 from slicer.errors import StateError
 from slicer.queue import folding
-from slicer.queue.directory import Directory
+from slicer.queue.directory import OwnDirectory
 from slicer.queue.journal import Journal
 from slicer.queue.log_dir import LogDir, QueueRunning
 from tests.process.harness import SRC
@@ -29,9 +29,9 @@ sys.stdin.read()
 """
 WRITE = """
 import os, sys
-from slicer.queue.directory import Directory
+from slicer.queue.directory import OwnDirectory
 from slicer.queue.journal import Journal
-journal, _ = Journal.open(Directory.open(os.path.dirname(sys.argv[1])))
+journal, _ = Journal.open(OwnDirectory.at(os.path.dirname(sys.argv[1])))
 for number in range(1_000_000):
     journal.add({"event": "n", "n": number, "text": "x" * 300})
     journal.commit()
@@ -40,9 +40,9 @@ for number in range(1_000_000):
 TOO_LARGE = """
 import os, resource, sys
 from slicer.errors import StateError
-from slicer.queue.directory import Directory
+from slicer.queue.directory import OwnDirectory
 from slicer.queue.journal import Journal
-journal, _ = Journal.open(Directory.open(os.path.dirname(sys.argv[1])))
+journal, _ = Journal.open(OwnDirectory.at(os.path.dirname(sys.argv[1])))
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
 done = 0
 try:
@@ -234,7 +234,7 @@ def test_whenever_it_is_killed_every_commit_that_returned_is_there(tmp_path: Pat
                 told += 1
             process.send_signal(signal.SIGKILL)
             told += len(process.stdout.read().split())
-        journal, records = Journal.open(Directory.open(str(path.parent)))
+        journal, records = Journal.open(OwnDirectory.at(str(path.parent)))
         journal.close()
         assert told <= len(records) <= told + kills  # one a kill may be there without having been told
         assert [record["text"] for record in records] == ["x" * 300] * len(records)
@@ -247,7 +247,7 @@ def test_on_a_full_disk_nothing_is_lost_or_there_twice(tmp_path: Path) -> None:
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert f"{path}: cannot be written: {os.strerror(errno.EFBIG)}" in err
-    journal, records = Journal.open(Directory.open(str(path.parent)))
+    journal, records = Journal.open(OwnDirectory.at(str(path.parent)))
     journal.close()
     assert journal.warnings == ()
     assert int(out) > 5
@@ -257,13 +257,13 @@ def test_on_a_full_disk_nothing_is_lost_or_there_twice(tmp_path: Path) -> None:
 def test_a_hundred_thousand_jobs_are_read_at_once(tmp_path: Path) -> None:
     """Issue 4: 100,000 pending lines, start-up under 3 s; the journal's part of it."""
     path = tmp_path / "journal.jsonl"
-    journal, _ = Journal.open(Directory.open(str(path.parent)))
+    journal, _ = Journal.open(OwnDirectory.at(str(path.parent)))
     for no in range(100_000):
         journal.add(folding.seen(f"{no:012x}#0", no, f"python train.py --seed {no}", ""), durable=False)
     journal.commit()
     journal.close()
     began = time.monotonic()
-    journal, records = Journal.open(Directory.open(str(path.parent)))
+    journal, records = Journal.open(OwnDirectory.at(str(path.parent)))
     states = folding.fold(records)
     took_s = time.monotonic() - began
     journal.close()

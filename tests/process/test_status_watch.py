@@ -192,10 +192,10 @@ def test_gpu_figures_follow_and_a_broken_driver_is_survived(box: Box, fake_nvml:
 def test_a_state_directory_that_is_taken_away_ends_no_view(box: Box, gate: Gate) -> None:
     box.run("-q", "--", "true")
     with watch(box, "--interval", "0.1") as terminal:
-        terminal.expect("Only jobs that share")
+        terminal.expect("Jobs of this user only")
         away = box.state.with_name("away")
         box.state.rename(away)
-        until(lambda: not any("Only jobs that share" in row for row in frame(terminal)), "it is gone")
+        until(lambda: not any("Jobs of this user only" in row for row in frame(terminal)), "it is gone")
         away.rename(box.state)
         box.hold(gate, name="train")
         terminal.expect("  train  1 CPU slot ")

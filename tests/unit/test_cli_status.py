@@ -88,7 +88,7 @@ def made(
     """A status worked out as the real one is. ``seen`` None: the driver does not answer."""
     devices = vram.devices(seen, leases, {}) if seen else None
     values: dict[str, Any] = {
-        "directory": "/run/slicer", "shared": True, "no_gpus": "", "cpu_slots": 4, "plain_lock": None,
+        "directory": "/run/slicer", "no_gpus": "", "cpu_slots": 4, "plain_lock": None,
         "now_s": NOW_S,
     }  # fmt: skip
     return Status(
@@ -107,7 +107,7 @@ FULL = made(
     sighting(process(A, 4213, 77000, IN_TRAIN), process(C, 4213, 400, IN_TRAIN), process(B, 99, 2048)),
 )
 IDLE = made(
-    gpus=(), directory="/tmp/state", shared=False, cpu_slots=3, no_gpus="there is no NVIDIA driver here"
+    gpus=(), directory="/tmp/state", cpu_slots=3, no_gpus="there is no NVIDIA driver here"
 )
 
 FULL_TEXT = """\
@@ -138,7 +138,7 @@ No job runs.
 CPU slots: 3 of 3 free
 No GPUs: there is no NVIDIA driver here
 
-Only jobs that share /tmp/state are seen here.
+Jobs of this user only (/tmp/state).
 """
 
 
@@ -373,7 +373,7 @@ def test_the_contract() -> None:  # B3
     gone = {"index": None, "uuid": C, "name": None, "memory_mib": None, "used_mib": None, "peak_mib": 0}
     seen = sighting(process(A, 4213, 77000, IN_TRAIN), process(B, 99, 2048), gpus=GPUS[:2])
     assert status_json(made((TRAIN, LIGHT), (EVAL,), seen, GPUS[:2])) == {
-        "state": {"directory": "/run/slicer", "shared": True},
+        "state": {"directory": "/run/slicer"},
         "jobs": [
             {
                 "job": "3f2a9c01b7de",
@@ -491,7 +491,7 @@ def test_nothing_ran_yet(cli: Cli) -> None:  # B3
     assert found.pop("gpus")["total"] >= 0
     assert found == {
         "version": 1,
-        "state": {"directory": None, "shared": False},
+        "state": {"directory": None},
         "jobs": [],
         "waiting": [],
         "cpu_slots": {"total": 1, "free": 1},

@@ -14,7 +14,7 @@ from slicer.errors import SlicerError, StateError
 from slicer.ledger import Ledger, Snapshot
 from slicer.model import Lease
 from slicer.record import replace
-from slicer.statedir import StateDir
+from tests.process.harness import place
 from tests.unit.cli import Cli, wait_until
 from tests.unit.test_cli_status import BACKUP, EVAL, TRAIN
 
@@ -74,7 +74,7 @@ def test_an_unknown_job_is_refused_with_the_nearest(word: str, hint: str) -> Non
 def book(tmp_path: Path) -> Ledger:
     for name in ("leases", "tickets"):
         (tmp_path / "ledger" / name).mkdir(parents=True)
-    return Ledger(StateDir(str(tmp_path / "ledger"), False), print)
+    return Ledger(place(tmp_path / "ledger"), print)
 
 
 def test_a_job_of_another_user_is_left_alone(book: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,14 +174,14 @@ def test_what_lives_on_after_slicer_was_killed_is_ended(
     left = cli.processes()
     assert len(left) == 2
     monkeypatch.setattr(stop, "DEFAULT_STOP_TIMEOUT_S", 0.2)
-    stop.stop(lease, Ledger(StateDir(str(cli.state), False), print))
+    stop.stop(lease, Ledger(place(cli.state), print))
     assert all(map(gone, left))
     assert cli.json("status")["jobs"] == []
 
 
 def test_a_job_that_does_not_end_is_said_and_124(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = cli.running("--name", "x")
-    ledger = Ledger(StateDir(str(cli.state), False), print)
+    ledger = Ledger(place(cli.state), print)
     monkeypatch.setattr(stop, "_stop_processes", lambda lease, book: None)
     with pytest.raises(stop.StillThere) as caught:
         stop.stop(lease, ledger, deadline_s=0.1)

@@ -29,8 +29,8 @@ TWO_GPUS = ("GPU-a", "GPU-b")
 class Shown(View):
     """GPUs of 80 GiB each that nobody uses, without a driver."""
 
-    def __init__(self, directory: str, gpus: tuple[str, ...]) -> None:
-        super().__init__(directory, Policy())
+    def __init__(self, gpus: tuple[str, ...]) -> None:
+        super().__init__(None, Policy())
         self._uuids = gpus
         self.gpus = tuple(Gpu(i, uuid, "Test GPU", 81920, "", i) for i, uuid in enumerate(gpus))
 
@@ -55,7 +55,7 @@ class Book:
         return made_up.lease(job, **{**mine, **changes})
 
     def view(self, *gpus: str) -> View:
-        return Shown(str(self.path), gpus)
+        return Shown(gpus)
 
     def ask(
         self,
@@ -152,8 +152,7 @@ def test_gpus_are_named_in_the_lease(book: Book) -> None:
 # A2
 def test_a_closed_descriptor_is_the_end_of_a_lease(book: Book) -> None:
     held = book.take()
-    os.close(held.fd)  # as the kernel does for a killed owner
-    held.fd = -1
+    held.forget()  # as the kernel does for a killed owner
     assert os.listdir(book.path / "leases") == [held.lease.job]
     assert book.ledger.snapshot() == Snapshot((), ())
     assert os.listdir(book.path / "leases") == []
@@ -164,8 +163,7 @@ def test_a_closed_descriptor_is_the_end_of_a_lease(book: Book) -> None:
 def test_a_descriptor_that_the_job_inherited_keeps_the_lease(book: Book) -> None:
     held = book.take()
     job = os.dup(held.fd)
-    os.close(held.fd)
-    held.fd = -1
+    held.forget()
     assert book.ledger.snapshot().leases == (held.lease,)
     os.close(job)
     assert book.ledger.snapshot().leases == ()

@@ -12,7 +12,7 @@ import pytest
 
 from slicer.errors import StateError
 from slicer.queue import folding, journal
-from slicer.queue.directory import Directory
+from slicer.queue.directory import OwnDirectory
 from slicer.queue.journal import Journal, Record
 
 HEADER = b'{"event":"journal","v":1}\n'
@@ -20,9 +20,9 @@ ONE: Record = {"event": "one", "text": "grün \udcff \n"}  # an argument that is
 TWO: Record = {"event": "two", "n": [1, 2.5, None, True]}
 
 
-def at(path: Path) -> Directory:
+def at(path: Path) -> OwnDirectory:
     """Where it lies, as it is now."""
-    return Directory.open(str(path.parent))
+    return OwnDirectory.at(str(path.parent))
 
 
 @pytest.fixture

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slicer.queue.directory import Directory
+from slicer.queue.directory import OwnDirectory
 from slicer.queue.log_tail import last_line, line_of
 
 
 @pytest.fixture
-def logs(tmp_path: Path) -> Iterator[Directory]:
+def logs(tmp_path: Path) -> Iterator[OwnDirectory]:
     path = tmp_path / "logs"
     path.mkdir(0o755)
-    directory = Directory.open(str(path))
+    directory = OwnDirectory.at(str(path))
     yield directory
     directory.close()
 
@@ -54,7 +54,7 @@ def test_nothing_of_it_is_a_command_to_a_terminal(data: bytes) -> None:  # W19
     assert len(line) <= 200
 
 
-def test_only_a_regular_file_of_ours_is_read(logs: Directory, tmp_path: Path) -> None:  # W19, S6
+def test_only_a_regular_file_of_ours_is_read(logs: OwnDirectory, tmp_path: Path) -> None:  # W19, S6
     secret = tmp_path / "secret"
     secret.write_text("secret\n")
     os.symlink(secret, f"{logs.path}/link.log")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from slicer import launch, leasing, profiles, scope, statedir
+from slicer import launch, leasing, profiles, scope
 from slicer.cli import output, say
 from slicer.cli.output import Column, Line
 from slicer.errors import InfeasibleError
@@ -87,7 +87,7 @@ def _foresee(
     """What the ledger would answer, and the GPUs there are. Raises InfeasibleError, NoGpu, GpuError."""
     spec = scope.spec(settled.profile, backend.manager, _ID, settled.ask.name, settled.ask.command)
     asker = launch.who(_ID, settled, backend, spec)
-    directory = statedir.where(os.environ, os.geteuid())
+    directory = book.directory if book is not None else None
     wanted = leasing.want(asker, launch.needs_of(settled), View(directory, settled.config.policy))
     try:
         return leasing.foresee(wanted, book), wanted.view.gpus

@@ -1,4 +1,4 @@
-"""``slicer install-units``: slices, group, directories and journal catalog for this machine."""
+"""``slicer install-units``: slices and journal catalog for this machine."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from slicer.scope import describe
 
 @click.command(
     "install-units",
-    short_help="Install slices, group and catalog for systemd.",
+    short_help="Install slices and catalog for systemd.",
     epilog="""\
 \b
 `slicer run` works without these too. What they add: weights for gpu.slice
-and cpu.slice as a whole, the group slicer whose members share one ledger,
-a history that it may read, and explanations for journalctl -x.""",
+and cpu.slice as a whole, and explanations for journalctl -x. What an older
+version shared with a group is closed, and the group removed.""",
 )
 @click.option("--user", is_flag=True, help="Only slices for your own user manager; needs no root.")
 @click.option(
@@ -63,6 +63,7 @@ def _intended(settled: Plan, *, removing: bool) -> list[Line]:
 def _done(report: Report) -> list[Line]:
     rows = [(done.status, done.action.destination, done.action.what) for done in report.files]
     shown = output.table((Column(""), Column(""), Column("")), rows)[1:]
+    shown += [Line(f"closed  {path}  an older version shared it with a group") for path in report.closed]
     return [*shown, *(Line(_told(ran)) for ran in report.commands)]
 
 

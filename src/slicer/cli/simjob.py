@@ -158,7 +158,7 @@ def command(**options: object) -> int:
     shown = visible(os.environ.get("CUDA_VISIBLE_DEVICES"), gpus)
     if not shown and (job.vram or job.spike):
         raise SlicerError("no GPU is visible", where="CUDA_VISIBLE_DEVICES", hint="slicer run --vram SIZE")
-    usage = Usage(statedir.locate(os.environ, os.geteuid()).path, gpus)
+    usage = Usage(statedir.locate(os.environ, os.geteuid()).base, gpus)
     if job.fork_away and not _away():
         return 0
     if not job.fork_away:

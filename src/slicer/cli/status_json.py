@@ -19,7 +19,7 @@ def status_json(status: Status) -> dict[str, Any]:
     held = {uuid for lease in status.leases for uuid in lease.gpus}
     lock = status.plain_lock
     return {
-        "state": {"directory": status.directory or None, "shared": status.shared},
+        "state": {"directory": status.directory or None},
         "jobs": [_job(lease, status) for lease in status.leases],
         "waiting": [_ticket(ticket, status) for ticket in status.tickets],
         "gpus": {

@@ -8,6 +8,7 @@ from slicer.cli.status_why import indices, reason, roughly, size
 from slicer.placement import expected_remaining
 from slicer.quantity import format_duration, format_size
 from slicer.record import record
+from slicer.statedir import SYSTEM_DIR
 from slicer.stop import user_name
 
 TYPE_CHECKING = False
@@ -50,10 +51,8 @@ def sections(status: Status) -> list[Section]:
     if status.tickets:
         found.append(_waiting(status))
     found.append(_machine(status))
-    if status.directory and not status.shared:
-        found.append(
-            Section((Line(f"Only jobs that share {status.directory} are seen here.", FAINT),), (), "")
-        )
+    if status.directory not in ("", SYSTEM_DIR):
+        found.append(Section((Line(f"Jobs of this user only ({status.directory}).", FAINT),), (), ""))
     return found
 
 

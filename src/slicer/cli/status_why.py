@@ -90,7 +90,7 @@ def _name_of(job: str, status: Status) -> str:
 
 def never_text(never: Infeasible, ticket: Ticket) -> str:
     """Why not even an empty machine could serve it."""
-    return View("", Policy()).refusal(never, request_of(ticket)).message
+    return View(None, Policy()).refusal(never, request_of(ticket)).message
 
 
 def indices(uuids: Iterable[str], status: Status) -> str:

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType, TracebackType
 
+    from slicer.statedir import StateDir
     from slicer.status import Status
 
 _SOONEST_S = 0.1  # between two looks, however much happens
 _LOOKING_SHARE = 0.25  # of the time, at most, goes into looking
-_FOLDERS = ("leases", "tickets")
 _LEAVES = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _NOTE = "yellow"
 
@@ -75,7 +75,7 @@ class News:
         self._lookout = lookout
         self._interval_s = interval_s
         self._watch: LedgerWatch | None = None
-        self._directory = ""
+        self._directory: StateDir | None = None
         self.problem = ""  # why changes of the ledger are seen only as the interval has passed; "" for none
         self._began_s = time.monotonic()
 
@@ -103,14 +103,15 @@ class News:
     def _follow(self) -> bool:
         """Watch what was just looked at; whether it may have changed before that began."""
         directory = self._lookout.directory
-        if directory != self._directory:
+        if directory is not self._directory:
             self.close()
             self._directory = directory
         is_new = False
         self.problem = ""
         try:
-            if self._watch is None and directory:
-                self._watch = LedgerWatch(directory, _FOLDERS, sees_newcomers=True)
+            if self._watch is None and directory is not None:
+                folders = (directory.leases, directory.tickets)
+                self._watch = LedgerWatch(directory, folders, sees_newcomers=True)
                 is_new = True
             if self._watch is not None:
                 is_new |= self._watch.follow(self._lookout.orphans)

@@ -24,10 +24,19 @@ class Sim:
     """The GPUs that ``SLICER_SIM`` describes; implements :class:`slicer.gpu.Gpus`."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        """Raises UsageError where the variable makes no sense, StateError for a bad SLICER_STATE_DIR."""
+        """Raises UsageError where the variable makes no sense, StateError for a bad state directory, GpuError
+        where it cannot be told what is used.
+        """
         sizes = simulation.parse_spec(environ[simulation.VARIABLE])
         self._gpus = simulation.gpus(sizes)
-        self._usage = simulation.Usage(statedir.where(environ, os.geteuid()), self._gpus)
+        self._directory = statedir.existing(environ, os.geteuid())
+        self._usage = None
+        if self._directory is not None:
+            try:
+                self._usage = simulation.Usage(self._directory.base, self._gpus)
+            except StateError as error:
+                self.close()
+                raise GpuError(error.message, where=error.where, hint=error.hint) from error
         self._note = f"the GPUs are simulated ({simulation.VARIABLE}={simulation.canonical(sizes)})"
 
     def list(self) -> Gpus:
@@ -62,12 +71,19 @@ class Sim:
         return (self._note,)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Give the descriptors up."""
+        if self._directory is not None:
+            self._directory.close()
+        if self._usage is not None:
+            self._usage.close()
+        self._directory = self._usage = None
 
     def _chosen(self, only: Collection[str]) -> Gpus:
         return tuple(gpu for gpu in self._gpus if not only or gpu.uuid in only)
 
     def _living(self) -> Uses:
+        if self._usage is None:
+            return []  # nobody has simulated anything yet
         try:
             return self._usage.living()
         except StateError as error:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from slicer import proc
+from slicer.errors import StateError
 from slicer.ledger import HeldLease
 from slicer.queue.flight import signal_keeper
 
@@ -32,7 +33,7 @@ class Adopted:
         self.job_id = job_id
         self._attempt = attempt
         self._book = book
-        self._held = HeldLease(book, lease, _open(book.lease_path(job_id))) if lease is not None else None
+        self._held = _held(book, lease) if lease is not None else None
         self.pidfd = -1
         self._find_keeper()
 
@@ -94,9 +95,9 @@ def _pidfd(pid: int) -> int:
         return -1
 
 
-def _open(path: str) -> int:
-    """Not flocked: it is the keeper's."""
+def _held(book: Ledger, lease: Lease) -> HeldLease:
+    """The lease as we can write it. It is not flocked: it is the keeper's."""
     try:
-        return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return -1
+        return HeldLease(book, lease, book.directory.leases.open(lease.job, os.O_RDONLY))
+    except (OSError, StateError):
+        return HeldLease(book, lease)

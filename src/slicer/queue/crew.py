@@ -116,7 +116,7 @@ class Crew:
 
     def _lacks_descriptors(self) -> bool:
         """Whether one more job could not be looked after for want of descriptors. One alone always can."""
-        fd = os.dup(self._book.descriptor())  # the lowest that is free
+        fd = os.dup(self._register.log_dir.directory.fd)  # the lowest that is free
         os.close(fd)
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         is_short = not self.is_empty and fd >= limit - _SPARE_FDS

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from slicer.placement import Busy, Policy
     from slicer.queue.model import Entry
     from slicer.queue.pending import Place
+    from slicer.statedir import StateDir
     from slicer.waiting import Waiting
 
 _INSTANT_S = 1e-6  # what the ledger's clock tells apart
@@ -40,7 +41,7 @@ _SCRIPTS_S = 1.0  # how soon to try again for the lock of scripts, which send no
 class SharedView(View):
     """One look at the GPUs for all requests of a round."""
 
-    def __init__(self, directory: str, policy: Policy) -> None:
+    def __init__(self, directory: StateDir | None, policy: Policy) -> None:
         super().__init__(directory, policy)
         self._is_fresh = False
 

@@ -2,7 +2,7 @@
 
 Whoever may write to a directory above can rename ours and put another one, or a link, in its place at any
 moment. So no path is used twice. A link on the way is only followed if it is ours or root's. The directory
-itself must be ours or root's, and nobody else may write to it.
+itself must be ours or root's, and nobody else may write to it; what lies above it may be anybody's.
 """
 
 from __future__ import annotations
@@ -11,41 +11,37 @@ import errno
 import os
 import stat
 
+from slicer.directory import Directory
 from slicer.errors import StateError
 
 HINT = "choose another one with --log-dir"
 _WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _ITSELF = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _MOST_LINKS = 40  # as the kernel follows
 
 
-class Directory:
-    """``path`` is for people. ``fd`` stays the same directory, whatever has its name by now."""
-
-    def __init__(self, path: str, fd: int) -> None:
-        self.path = path
-        self.fd = fd
+class OwnDirectory(Directory):
+    """``fd`` stays the same directory, whatever has its name by now."""
 
     @classmethod
-    def open(cls, path: str) -> Directory:
+    def at(cls, path: str) -> OwnDirectory:
         """The directory at ``path``, made where it is missing. Raises StateError."""
         shown = os.path.abspath(path)
         try:
             above, name = _way(os.path.normpath(path))
             try:
-                return cls(shown, _opened(name, above, shown, 0o755))
+                return cls(_opened(name, above, shown, 0o755), shown)
             finally:
                 os.close(above)
         except OSError as error:
             raise failed("cannot be used", shown, error) from error
 
-    def below(self, name: str) -> Directory:
+    def below(self, name: str) -> OwnDirectory:
         """A directory in this one, made where it is missing, for us alone. Raises StateError."""
         path = f"{self.path}/{name}"
         try:
-            return Directory(path, _opened(name, self.fd, path, 0o700))
+            return OwnDirectory(_opened(name, self.fd, path, 0o700), path)
         except OSError as error:
             raise failed("cannot be used", path, error) from error
 
@@ -55,7 +51,7 @@ class Directory:
 
     def open_file(self, name: str, flags: int, mode: int = 0o600) -> int:
         """A regular file in it, and no link. Raises OSError, and StateError where something else is there."""
-        fd = os.open(name, flags | _FILE, mode, dir_fd=self.fd)
+        fd = self.open(name, flags, mode)
         info = os.fstat(fd)
         what = ""
         if not stat.S_ISREG(info.st_mode):
@@ -80,12 +76,12 @@ class Directory:
         """
         temporary = f"{name}.tmp"  # one that is there is a dead queue's
         self.remove(temporary)
-        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FILE, mode, dir_fd=self.fd)
+        fd = self.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
         try:
             write_all(fd, data, 0)
             if sync:
                 os.fsync(fd)
-            os.rename(temporary, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+            self.rename(temporary, self, name)
         except BaseException:
             os.close(fd)
             self.remove(temporary)
@@ -95,7 +91,7 @@ class Directory:
     def remove(self, name: str) -> None:
         """Raises OSError; not where it is not there."""
         try:
-            os.unlink(name, dir_fd=self.fd)
+            self.unlink(name)
         except FileNotFoundError:
             pass
 

@@ -166,10 +166,14 @@ class Flight(Supervisor):
         last = self._hear()
         os.close(self.pidfd)
         self.was_bereaved = True
+        wait_fd, held_fd = pipe()
         self._keeper = os.fork()
         if self._keeper == 0:
-            proc.be_child(lambda: self._be_mourner(last))
+            proc.be_child(lambda: self._be_mourner(last, wait_fd, held_fd))
         self.pidfd = os.pidfd_open(self._keeper)
+        self._held.forget()  # it has to see whether anybody else holds the lease
+        os.close(wait_fd)
+        os.close(held_fd)
 
     def land(self) -> None:
         """The keeper has ended: let go of all that was ours."""
@@ -185,10 +189,13 @@ class Flight(Supervisor):
                 os.close(fd)
         self._up_read = self._down_write = self.pidfd = -1
 
-    def _be_mourner(self, last: tuple[Report, Usage] | None) -> None:
+    def _be_mourner(self, last: tuple[Report, Usage] | None, wait_fd: int, held_fd: int) -> None:
+        os.close(held_fd)
+        os.read(wait_fd, 1)  # until the queue holds the lease no more
         # Others' leases live for as long as their descriptors do. NVML goes on using those that it has open.
         attempts = self._log_dir.attempts.fd
-        proc.close_all_but({*self._held.descriptors, self._book.descriptor(), attempts}, _GPU_DEVICES)
+        kept = {*self._held.descriptors, *self._held.private, *self._book.descriptors(), attempts}
+        proc.close_all_but(kept, _GPU_DEVICES)
         self._backend.after_fork()
         self._book.after_fork()
         assert self._started is not None

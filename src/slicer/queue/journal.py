@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Iterator
 
 from slicer.errors import StateError
-from slicer.queue.directory import HINT, Directory, failed, write_all
+from slicer.queue.directory import HINT, OwnDirectory, failed, write_all
 
 Record = dict[str, object]
 
@@ -28,7 +28,7 @@ class Journal:
     ``warnings``: what was found wrong, and repaired or skipped, when it was opened; sentences for people.
     """
 
-    def __init__(self, directory: Directory, fd: int, size: int, warnings: tuple[str, ...] = ()) -> None:
+    def __init__(self, directory: OwnDirectory, fd: int, size: int, warnings: tuple[str, ...] = ()) -> None:
         """For :meth:`open`: ``fd`` is open for writing, and committed up to ``size`` bytes."""
         self.path = _path(directory)
         self.warnings = warnings
@@ -38,7 +38,7 @@ class Journal:
         self._is_urgent = False
 
     @classmethod
-    def open(cls, directory: Directory, *, fresh: bool = False) -> tuple[Journal, tuple[Record, ...]]:
+    def open(cls, directory: OwnDirectory, *, fresh: bool = False) -> tuple[Journal, tuple[Record, ...]]:
         """The journal in ``directory``, made where there is none, and its records (without the first).
 
         With ``fresh``, a journal that is there, of whatever version, is replaced by an empty one. Raises
@@ -58,13 +58,13 @@ class Journal:
             raise failed("cannot be used", _path(directory), error) from error
 
     @classmethod
-    def _create(cls, directory: Directory) -> Journal:
+    def _create(cls, directory: OwnDirectory) -> Journal:
         made = cls(directory, directory.replace(_NAME, _HEADER, sync=True), len(_HEADER))
         directory.sync()
         return made
 
     @classmethod
-    def _read(cls, directory: Directory, fd: int, fresh: bool) -> tuple[Journal, tuple[Record, ...]]:
+    def _read(cls, directory: OwnDirectory, fd: int, fresh: bool) -> tuple[Journal, tuple[Record, ...]]:
         head = os.pread(fd, 4096, 0)
         # Nothing but the beginning of the first line, or what a power cut made of it.
         is_begin = head != _HEADER and _HEADER.startswith(head)
@@ -141,7 +141,7 @@ class Journal:
         self._size += len(data)
         self._empty()
 
-    def is_gone(self, directory: Directory) -> bool:
+    def is_gone(self, directory: OwnDirectory) -> bool:
         """Whether the file was deleted, replaced or cut short by somebody. Raises StateError."""
         try:
             ours = os.fstat(self._fd)
@@ -151,7 +151,7 @@ class Journal:
         except OSError as error:
             raise failed("cannot be looked at", self.path, error) from error
 
-    def rewrite(self, directory: Directory, records: Iterable[Record]) -> None:
+    def rewrite(self, directory: OwnDirectory, records: Iterable[Record]) -> None:
         """Put a journal with just ``records`` in the place of whatever is in ``directory`` now.
 
         They stand for all that was added so far, committed or not. Raises StateError; what
@@ -253,5 +253,5 @@ def _check_head(path: str, head: bytes, fresh: bool) -> None:
         )
 
 
-def _path(directory: Directory) -> str:
+def _path(directory: OwnDirectory) -> str:
     return f"{directory.path}/{_NAME}"

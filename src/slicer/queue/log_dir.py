@@ -20,7 +20,7 @@ import re
 import time
 
 from slicer.errors import EX_TEMPFAIL, SlicerError, StateError
-from slicer.queue.directory import HINT, Directory, failed
+from slicer.queue.directory import HINT, OwnDirectory, failed
 from slicer.scope import quote
 
 _LOCK = "lock"
@@ -55,8 +55,8 @@ class LogDir:
         """Make the directory where it is missing, and lock it. Raises QueueRunning, StateError."""
         self._said = path
         self._owner = os.getpid()
-        self.directory = Directory.open(path)
-        self.attempts = Directory("", -1)
+        self.directory = OwnDirectory.at(path)
+        self.attempts = OwnDirectory(-1, "")
         try:
             self.attempts = self.directory.below("attempts")
             self._fd = self._lock()
@@ -85,13 +85,13 @@ class LogDir:
         Raises StateError.
         """
         try:
-            logs = [name for name in os.listdir(self.directory.fd) if _LOG.fullmatch(name)]
+            logs = [name for name in self.directory.names() if _LOG.fullmatch(name)]
             if not logs:
                 return ""
             name = time.strftime("earlier-%Y%m%dT%H%M%S")
             aside = self.directory.below(name)
             for log in logs:
-                os.rename(log, log, src_dir_fd=self.directory.fd, dst_dir_fd=aside.fd)
+                self.directory.rename(log, aside, log)
             aside.close()
         except OSError as error:
             raise failed("earlier logs cannot be set aside", self.path, error) from error
@@ -134,7 +134,7 @@ class LogDir:
     def _reopen(self) -> bool:
         """Open the directories anew where those that we have lost their names; whether any had."""
         try:
-            found = Directory.open(self._said)
+            found = OwnDirectory.at(self._said)
         except StateError:
             if self.directory.is_there():
                 return False  # something that is not ours is in its place: we stay where we are
@@ -190,7 +190,7 @@ class LogDir:
             raise failed("cannot be used", self._lock_path, error) from error
 
 
-def _is_same(one: Directory, other: Directory) -> bool:
+def _is_same(one: OwnDirectory, other: OwnDirectory) -> bool:
     return os.path.samestat(os.fstat(one.fd), os.fstat(other.fd))
 
 

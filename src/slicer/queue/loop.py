@@ -77,7 +77,7 @@ class Queue:
         mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
         self._starters = Starters(self._backend, self._book, mask)
         self._plans = Plans(options, environ, self._book)
-        self._view = SharedView(self._book.directory.path, self._plans.policy)
+        self._view = SharedView(self._book.directory, self._plans.policy)
         self._view.warn = self.warning
         self.register = Register(options.log_dir, fresh=options.fresh)
         self._file = LiveFile(

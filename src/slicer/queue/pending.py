@@ -202,8 +202,9 @@ class Pending:
 
 
 def _ended(state: JobState) -> str:
-    """How a job ended that did not end well."""
-    words = {"timeout": "ran out of time", "oom": "ran out of GPU memory", "lost": "was lost"}
-    if state.status == "failed":
+    """As in "failed (exit 3)"."""
+    if state.status in ("failed", "oom"):
         return f"failed (exit {state.exit_code})"
-    return words.get(state.status, f"was {state.status}")
+    return {"timeout": "timed out", "cancelled": "was cancelled", "lost": "was lost"}.get(
+        state.status, f"is {state.status}"
+    )

@@ -6,7 +6,6 @@ cannot be written (a full disk) nothing is lost: the records wait, and so does a
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 from slicer import attempt, faults
 from slicer.errors import StateError
 from slicer.queue import folding
-from slicer.queue.directory import Directory, failed
+from slicer.queue.directory import OwnDirectory, failed
 from slicer.queue.journal import Journal
 from slicer.queue.log_dir import LogDir
 from slicer.queue.model import JobState
@@ -110,13 +109,13 @@ class Register:
     def sweep(self) -> None:
         """Remove the files of attempts that no job has under way: made, but then the queue was killed."""
         under_way = {state.job for state in self.tally.running.values()}
-        for name in set(os.listdir(self.log_dir.attempts.fd)) - under_way:
+        for name in set(self.log_dir.attempts.names()) - under_way:
             self.forget(name)
 
     def forget(self, job_id: str) -> None:
         """How the attempt ended is on the disk, or it never began: its file is not needed any more."""
         try:
-            os.unlink(job_id, dir_fd=self.log_dir.attempts.fd)
+            self.log_dir.attempts.unlink(job_id)
         except OSError:
             return  # it is only a small file
 
@@ -167,9 +166,9 @@ class Register:
         self.log_dir.close()
 
 
-def _forget_attempts(directory: Directory) -> None:
+def _forget_attempts(directory: OwnDirectory) -> None:
     """Remove what an earlier queue left. Raises StateError where jobs of it still run."""
-    names = os.listdir(directory.fd)
+    names = directory.names()
     found = [attempt.read(directory.fd, name) for name in names]
     alive = [each for each in found if each is not None and each.is_alive]
     if alive:

@@ -210,7 +210,7 @@ class _StarterProcess:
         with open("/proc/self/comm", "wb", buffering=0) as comm:
             comm.write(b"slicer-starter")
         # One that replaces a killed one is forked in the middle of things.
-        proc.close_all_but((self._socket.fileno(), self._book.descriptor()))
+        proc.close_all_but((self._socket.fileno(), *self._book.descriptors()))
         self._book.after_fork()
         try:
             while self._serve():

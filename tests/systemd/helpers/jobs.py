@@ -13,7 +13,7 @@ from pathlib import Path
 from slicer import history, statefile
 from slicer.ledger import Ledger
 from slicer.model import Lease, Outcome, Ticket
-from slicer.statedir import StateDir
+from slicer.statedir import locate
 from tests.systemd.helpers import processes, systemctl
 from tests.systemd.helpers.waiting import DEADLINE_S, wait_until
 
@@ -238,7 +238,8 @@ class Slicer:
     def left(self) -> dict[str, object]:
         """What of this test's jobs is still there; empty when nothing is."""
         if self.dirty and os.path.isdir(f"{self.ledger}/leases"):
-            Ledger(StateDir(self.ledger, True), print).snapshot()  # sweeps dead owners' files
+            # Sweeps the files of dead owners.
+            Ledger(locate({"SLICER_STATE_DIR": self.ledger}, 0), print).snapshot()
         found: dict[str, object] = {
             "scopes": systemctl.scopes(),
             "leases": leases(self.ledger),
