@@ -325,7 +325,7 @@ def _infeasible(event: Event, row: Row) -> str:
 
 
 def _lost(event: Event, row: Row) -> str:
-    how = visible(row.reason) or "it ended together with its supervisor, how is not known"
+    how = visible(row.reason) or "it ended together with its keeper, how is not known"
     return f"{who(row)} lost: {how}; {command_of(row)}{_log(event)}"
 
 
