@@ -181,7 +181,7 @@ class Keeper:
     def _next_deadline(self) -> float | None:
         """Seconds until something must be looked at without a signal; None: never."""
         at = [self._kill_at] if self._kill_at is not None else []
-        if self._watchdog is not None:
+        if self._watchdog is not None and self._reason is None:
             at.append(self._look_at)
         limit_s = self._task.timeout_s
         if not self._task.scope and limit_s is not None and self._reason is None and not self._is_done:

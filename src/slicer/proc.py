@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 
+# What /proc says of a process that is gone. One of another user may be hidden (hidepid, ProtectProc).
+_UNSEEN = (FileNotFoundError, ProcessLookupError, PermissionError)
+
 _EXECUTES_S = 0.1  # for longer than that, what is executed lies on a disk that hangs
 _AGAIN_S = 0.0005
 
@@ -33,29 +36,42 @@ def boot_id() -> str:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the third (state) on; empty when the process is gone."""
+    """The fields of /proc/PID/stat from the third (state) on; empty when the process is gone or hidden."""
     try:
         stat = read_text(f"/proc/{pid}/stat")
-    except (FileNotFoundError, ProcessLookupError):
+    except _UNSEEN:
         return []
     # The command name may hold spaces and parentheses: count from the last ")".
     return stat[stat.rindex(")") + 2 :].split()
 
 
 def start_time(pid: int) -> int | None:
-    """Start time of a process in clock ticks since boot (field 22 of stat); None when it has ended.
+    """Start time of a process in clock ticks since boot (field 22 of stat); None: it has ended; 0: hidden.
 
     A zombie has ended: it holds nothing, though a parent that does not care may keep it for ever.
     """
     fields = _stat(pid)
-    return int(fields[19]) if fields and fields[0] not in "ZX" else None
+    if not fields:
+        return 0 if _is_hidden(pid) else None
+    return int(fields[19]) if fields[0] not in "ZX" else None
+
+
+def _is_hidden(pid: int) -> bool:
+    """Whether a process that /proc does not show is there all the same, and another user's."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except ProcessLookupError:
+        pass
+    return False
 
 
 def command_line(pid: int) -> tuple[str, ...]:
-    """The arguments of a process; empty when it is gone or a kernel thread."""
+    """The arguments of a process; empty when it is gone, hidden or a kernel thread."""
     try:
         text = read_text(f"/proc/{pid}/cmdline")
-    except (FileNotFoundError, ProcessLookupError):
+    except _UNSEEN:
         return ()
     return tuple(text.split("\0")[:-1])
 
@@ -75,16 +91,67 @@ def stops(pid: int) -> bool:
 def _is_pending(pid: int, signo: int) -> bool:
     try:
         status = read_text(f"/proc/{pid}/status")
-    except (FileNotFoundError, ProcessLookupError):
+    except _UNSEEN:
         return False
     mask = int(status.partition("\nShdPnd:")[2].split(maxsplit=1)[0], 16)
     return bool(mask >> (signo - 1) & 1)
 
 
 def parent(pid: int) -> int:
-    """The parent's pid, or 0 when the process is gone or is the first of its namespace."""
+    """The parent's pid, or 0 when the process is gone or hidden, or is the first of its namespace."""
     fields = _stat(pid)
     return int(fields[1]) if fields else 0
+
+
+def descendants(pid: int) -> list[int]:
+    """The living processes below this one, those in sessions of their own included.
+
+    One that loses its parent during the look may be missed: look again where it matters.
+    """
+    below = children if os.path.exists("/proc/thread-self/children") else _families().get
+    seen: set[int] = set()
+    heads = set(below(pid) or ())
+    while heads:
+        seen |= heads
+        heads = {child for head in heads for child in below(head) or ()} - seen
+    return [one for one in sorted(seen) if start_time(one) is not None]
+
+
+def children(pid: int) -> list[int]:
+    """The children of all threads of a process, zombies among them; none when it is gone or hidden."""
+    found: list[int] = []
+    for path in _threads(pid):
+        try:
+            with open(f"{path}/children", "rb", buffering=0) as file:
+                found += map(int, file.readall().split())
+        except _UNSEEN:
+            continue  # it has ended meanwhile
+    return found
+
+
+def _threads(pid: int) -> list[str]:
+    try:
+        return [f"/proc/{pid}/task/{thread}" for thread in os.listdir(f"/proc/{pid}/task")]
+    except _UNSEEN:
+        return []
+
+
+def _families() -> dict[int, list[int]]:
+    """The children of all processes that can be seen, for kernels without CONFIG_PROC_CHILDREN."""
+    found: dict[int, list[int]] = {}
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        found.setdefault(parent(pid), []).append(pid)
+    return found
+
+
+def memory_bytes(pid: int) -> tuple[int, int]:
+    """What a process has in memory, and how much of that it shares; 0 when it is gone or hidden."""
+    try:
+        _, resident, shared = read_text(f"/proc/{pid}/statm").split()[:3]
+    except _UNSEEN:
+        return 0, 0
+    page = os.sysconf("SC_PAGE_SIZE")
+    return int(resident) * page, int(shared) * page
 
 
 def in_lease(variable: str, job: str) -> list[int]:

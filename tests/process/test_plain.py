@@ -13,7 +13,7 @@ import pytest
 
 from slicer import backend
 from slicer.signals import STOP
-from tests.process.harness import Box, Gate, children, gone, kill, until
+from tests.process.harness import Box, Gate, children, gone, kill, state_of, until
 
 MIB = 2**20
 PYTHON = (sys.executable, "-I", "-S", "-c")
@@ -224,6 +224,24 @@ def test_the_stop_signal_stops_a_job_without_its_outer_half(box: Box, gate: Gate
     box.assert_clean()
 
 
+# Q5
+def test_a_keeper_sleeps_while_a_guarded_job_takes_its_time_to_end(box: Box) -> None:
+    trap = 'trap "sleep 1; echo term >>\\"$LOG\\"" TERM'
+    script = f'{trap}; echo "start slow $$" >>"$LOG"; while :; do sleep 60 & wait; done'
+    limits = ("--set", "MemoryMax=1G", "--set", "TimeoutStopSec=60s")
+    process = box.start("-q", *limits, "--", "sh", "-c", script)
+    until(lambda: box.started("slow"), "it runs")
+    (keeper,) = (lease.keeper for lease in box.leases())
+    kill(keeper, STOP)
+    until(lambda: "term" in box.lines(), "it was asked to end")
+    until(lambda: all(state_of(keeper) == "S" for _ in range(50)), "the keeper sleeps")
+    for pid in box.processes():
+        if pid not in (keeper, process.pid):
+            kill(pid)
+    assert process.wait(20) == 137
+    box.assert_clean()
+
+
 # X3: what comes after the command's end has not ended it
 @pytest.mark.parametrize("late", ["stop", "time limit"])
 def test_a_job_that_ended_before_it_was_stopped_has_ended_by_itself(box: Box, gate: Gate, late: str) -> None:
@@ -324,4 +342,12 @@ def test_nobody_is_left_when_the_outer_half_is_killed_while_it_ends_leftovers(bo
     until(lambda: gone(process.pid), "the outer half is dead")
     until(lambda: not box.processes(), "all is gone")
     assert len(box.outcomes()) == 1
+    box.assert_clean()
+
+
+# D7
+def test_a_caller_that_ignores_the_ends_of_its_children_changes_nothing(box: Box) -> None:
+    box.prefix = (*box.prefix, "env", "--ignore-signal=CHLD")
+    process = box.start("-q", "-p", "heavy", "--", "sh", "-c", "exit 3")
+    assert process.wait(20) == 3
     box.assert_clean()

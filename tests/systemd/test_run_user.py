@@ -244,3 +244,16 @@ def test_an_outsider_cannot_touch_the_shared_ledger(
     assert listed == ""
     assert slicer.run("-q", "-p", "heavy", "--", "true", via=bob.via).code == 0  # in a ledger of his own
     systemctl.output("gpasswd", "--add", "bob", "slicer")
+
+
+# D3: /proc shows nothing of others (hidepid=1 looks the same)
+def test_a_users_jobs_run_where_proc_hides_others(slicer: Slicer, alice: User) -> None:
+    service = ("systemd-run", "--quiet", "--pipe", "--wait", f"--uid={alice.name}")
+    hidden = (*service, "-p", "ProtectProc=noaccess", *alice.via[len(alice.identity) :])
+    script = "test -e /proc/1 && ! cat /proc/1/stat 2>/dev/null && echo hidden; setsid sleep 60 & exit 3"
+    for backend in ("plain", "systemd"):
+        done = slicer.run("--backend", backend, "-p", "heavy", "--", "sh", "-c", script, via=hidden)
+        assert (done.code, done.stdout) == (3, "hidden\n"), done
+        assert "Traceback" not in done.stderr
+        assert "1 leftover process ended" in done.stderr
+    nothing_left(alice)
