@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import atexit
 import contextvars
+import math
 import os
 import sys
 
@@ -256,6 +257,7 @@ def _needs(asked: Asked, config: Config, held: Held, environ: dict[str, str]) ->
 
 def _check(asked: Asked) -> None:
     """Raises ValueError for what cannot be right whatever the machine."""
+    _check_numbers(asked)
     words = _words(asked.gpu)
     wrong = {
         "gpus and cpu_slots: nothing is asked for": asked.gpus == 0 and asked.cpu_slots == 0,
@@ -277,6 +279,17 @@ def _check(asked: Asked) -> None:
     for problem, is_so in wrong.items():
         if is_so:
             raise ValueError(problem)
+
+
+def _check_numbers(asked: Asked) -> None:
+    """Others read these figures and wait by them. Raises ValueError."""
+    for argument in ("gpus", "cpu_slots", "priority"):
+        if not hasattr(getattr(asked, argument), "__index__"):
+            raise ValueError(f"{argument}={getattr(asked, argument)!r}: must be a whole number")
+    for argument in ("vram", "margin", "expected_seconds", "max_wait"):
+        value = getattr(asked, argument)
+        if value is not None and not isinstance(value, str) and not math.isfinite(value):
+            raise ValueError(f"{argument}={value!r}: must be a finite number")
 
 
 def _mib(value: str | int | None, argument: str) -> int | None:

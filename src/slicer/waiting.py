@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from slicer.watch import LedgerWatch
 
 _LOOK_AT_GPUS_S = 1.0
+_LONGEST_SLEEP_S = 86_400.0  # poll(2) counts milliseconds in an int
 
 # How soon to look again where the one ahead cannot be watched: just dead, its child about to let go of the
 # ticket, or (so ever more slowly) in another pid namespace.
@@ -296,7 +297,7 @@ def asleep(descriptors: list[int], timeout_s: float | None, mask: frozenset[int]
     poll = select.poll()
     for fd in descriptors:
         poll.register(fd, select.POLLIN)
-    timeout_ms = None if timeout_s is None else timeout_s * 1000
+    timeout_ms = None if timeout_s is None else min(timeout_s, _LONGEST_SLEEP_S) * 1000
     if mask is None:
         return frozenset(fd for fd, _ in poll.poll(timeout_ms))
     before = signal.pthread_sigmask(signal.SIG_SETMASK, mask)

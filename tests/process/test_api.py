@@ -278,6 +278,16 @@ def test_ctrl_c_while_waiting_leaves_the_queue(box: Box, gate: Gate) -> None:
         ("wait=True, then='run'", "then: means something only beside max_wait"),
         ("wait=True, max_wait=1, then='cry'", "then='cry': is neither 'run' nor 'fail'"),
         ("expected_seconds=-1", "cannot be less than 0"),
+        # D6
+        ("expected_seconds=float('nan')", "expected_seconds=nan: must be a finite number"),
+        ("expected_seconds=float('inf')", "expected_seconds=inf: must be a finite number"),
+        ("wait=True, max_wait=float('nan')", "max_wait=nan: must be a finite number"),
+        ("wait=True, max_wait=float('-inf')", "max_wait=-inf: must be a finite number"),
+        ("vram=float('inf')", "vram=inf: must be a finite number"),
+        ("vram='8G', margin=float('nan')", "margin=nan: must be a finite number"),
+        ("gpus=float('nan')", "gpus=nan: must be a whole number"),
+        ("gpus=0, cpu_slots=0.5", "cpu_slots=0.5: must be a whole number"),
+        ("priority=float('nan')", "priority=nan: must be a whole number"),
     ],
 )
 def test_bad_arguments(box: Box, arguments: str, message: str) -> None:

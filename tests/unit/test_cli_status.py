@@ -638,6 +638,7 @@ def test_each_change_is_one_line_for_scripts(cli: Cli) -> None:
         (("--watch",), {}, "stdout is not a terminal"),
         (("--interval", "1"), {}, "--interval goes with --watch"),
         (("--watch", "--json", "--interval", "0"), {}, "0"),
+        (("--watch", "--json", "--interval", "nan"), {}, "expected a number"),  # D6
     ],
 )
 def test_what_cannot_be_watched_is_refused(

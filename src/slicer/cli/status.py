@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 
 import click
@@ -38,6 +39,8 @@ In --watch, q or Ctrl-C leaves. The form of --json is in docs/json.md.""",
 )
 def command(as_json: bool, watches: bool, interval_s: float | None) -> int:
     """Show the jobs that run and wait, and which GPUs and CPU slots are free."""
+    if interval_s is not None and math.isnan(interval_s):  # which is in every range
+        raise click.UsageError("--interval: expected a number of seconds")
     if interval_s is not None and not watches:
         raise click.UsageError("--interval goes with --watch")
     if watches:
