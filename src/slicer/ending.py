@@ -87,22 +87,33 @@ def settle(
     )  # fmt: skip
     faults.point("ending-finished")
     if watch is not None and not held.is_outlived:
-        from slicer import hygiene
-
-        # Of a job that was stopped, everything was ended: nothing to name.
-        ended = outcome.leftovers if outcome.reason in ("exited", "signal") else 0
-        hygiene.check(watch, ended, job.idle_threshold_mib)
-    release(job, held)
+        _attempt(job, warn, lambda: _check_gpus(job, outcome, watch))
+    _attempt(job, warn, lambda: release(job, held))
     faults.point("ending-released")
-    for write in (_to_history, _to_file):
-        try:
-            warning = write(job, outcome)
-            faults.point("ending-written")
-        except SlicerError as error:
-            warning = str(error)
-        if warning:
-            warn(warning)
-            tell(job, "error", message=warning)
+    _attempt(job, warn, lambda: _to_history(job, outcome))
+    faults.point("ending-written")
+    _attempt(job, warn, lambda: _to_file(job, outcome))
+
+
+def _attempt(job: Job, warn: Callable[[str], None], act: Callable[[], str | None]) -> None:
+    """Do one thing of the end, and say what it returns or raises: whatever it is, it costs no exit code."""
+    try:
+        warning = act()
+    except SlicerError as error:
+        warning = str(error)
+    except Exception as error:
+        warning = f"internal error: {type(error).__name__}: {error}"
+    if warning:
+        warn(warning)
+        tell(job, "error", message=warning)
+
+
+def _check_gpus(job: Job, outcome: Outcome, watch: JobWatch) -> None:
+    from slicer import hygiene
+
+    # Of a job that was stopped, everything was ended: nothing to name.
+    ended = outcome.leftovers if outcome.reason in ("exited", "signal") else 0
+    hygiene.check(watch, ended, job.idle_threshold_mib)
 
 
 def last_written(held: HeldLease) -> Lease:
