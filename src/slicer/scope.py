@@ -48,6 +48,12 @@ def stop_timeout_s(profile: Profile) -> float:
     return min(chosen.value / 1e6, _LONGEST_STOP_TIMEOUT_S)
 
 
+def stop_signal(profile: Profile) -> int | None:
+    """The signal by which systemd stops the scope; None: its default, SIGTERM."""
+    chosen = profile.properties.get("KillSignal")
+    return chosen.value if chosen is not None and isinstance(chosen.value, int) else None
+
+
 def spec(profile: Profile, manager: Manager, job: str, name: str, command: tuple[str, ...]) -> ScopeSpec:
     """The scope for one job. Raises nothing: the profile was validated when it was resolved."""
     text = describe(command)

@@ -18,7 +18,7 @@ INTERRUPTS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
 
 # What the terminal sends, and to all of its foreground process group: to the command as well.
 _FROM_TERMINAL = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGWINCH})
-_SI_KERNEL = 0x80  # si_code
+SI_KERNEL = 0x80  # si_code of what no process sent
 
 # Each undoes the other: of the two, a process that has both blocked has only the later one pending.
 _UNDONE_BY: dict[int, int] = {signal.SIGCONT: signal.SIGTSTP, signal.SIGTSTP: signal.SIGCONT}
@@ -60,9 +60,9 @@ def is_for_keeper(signo: int, code: int, sender: int, keeper: int, pending: Coll
     ``code`` and ``sender`` are the signal's si_code and si_pid, ``pending`` what came after it. Passed on
     late, Ctrl-Z would stop a command that ``fg`` has continued, or ``fg`` continue one that is stopped again.
     """
-    if sender == keeper or (code == _SI_KERNEL and signo in _FROM_TERMINAL):
+    if sender == keeper or (code == SI_KERNEL and signo in _FROM_TERMINAL):
         return False
     return _UNDONE_BY.get(signo) not in pending
 
 
-__all__ = ["INTERRUPTS", "STOP", "hold_back", "is_for_keeper", "let_go", "signal", "timed_wait"]
+__all__ = ["INTERRUPTS", "SI_KERNEL", "STOP", "hold_back", "is_for_keeper", "let_go", "signal", "timed_wait"]

@@ -108,6 +108,14 @@ def test_a_killed_worker_ends_the_job_by_default(slicer: Slicer) -> None:  # X3
     assert outcome.usage.oom_kills == 1
 
 
+def test_a_job_over_its_time_is_over_its_time_whoever_was_killed_before(slicer: Slicer) -> None:  # D9
+    waits = WORKER.replace("sys.exit(", "__import__('time').sleep(1000); sys.exit(")
+    options = ("--set", "MemoryMax=64M", "--set", "OOMPolicy=continue", "--timeout", "20s")
+    done, outcome = run(slicer, *options, "--", *python(waits, 0))
+    assert done.code == 124, done
+    assert (outcome.reason, outcome.usage.oom_kills) == ("timeout", 1)
+
+
 FORKS = """\
 import os, time
 count = 0
