@@ -27,6 +27,7 @@ from slicer.model import LEASE_VARIABLE
 from slicer.placement import expected_remaining, first_to_finish
 from slicer.quantity import QuantityError, parse_mib
 from slicer.record import record
+from slicer.signals import Postponed
 from slicer.tickets import PRIORITY_MAX
 from slicer.view import View
 
@@ -167,7 +168,15 @@ def acquire(
     at: a request that this machine could never serve, no GPU driver, a broken configuration.
     """
     asked = Asked(name, gpus, vram, gpu, margin, cpu_slots, priority, expected_seconds, wait, max_wait, then)
-    return entered(obtain(asked, inside.get(), Cancel()))
+    made: list[Lease] = []
+    try:
+        with Postponed() as postponed:  # Ctrl-C acts while it waits, and once there is a lease to give back
+            made.append(entered(obtain(asked, inside.get(), Cancel(), postponed.mask)))
+    except BaseException:
+        for lease in made:
+            lease.release()
+        raise
+    return made[0]
 
 
 @record
@@ -187,11 +196,17 @@ class Asked:
     then: Then | None
 
 
-def obtain(asked: Asked, around: tuple[LeaseFile, ...], cancel: Cancel) -> Lease:
-    """The lease, in whatever thread; ``around`` is what the caller holds by itself. See :func:`acquire`."""
+def obtain(
+    asked: Asked, around: tuple[LeaseFile, ...], cancel: Cancel, mask: frozenset[int] | None = None
+) -> Lease:
+    """The lease, in whatever thread; ``around`` is what the caller holds by itself. See :func:`acquire`.
+
+    ``mask`` is the signal mask to sleep with, None: as it is.
+    """
     _check(asked)
     environ = dict(os.environ)
     book = Ledger(statedir.locate(environ, os.geteuid()), _warn)
+    book.mask = mask
     try:
         config = profiles.load(environ, profiles.host())
         held = launch.held_around(environ, book, in_scopes=launch.has_scopes())

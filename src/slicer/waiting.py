@@ -140,7 +140,8 @@ class Waiting:
                 return held
             if until_s is not None and now_s() >= until_s:
                 return None
-            if not self.is_unsettled:
+            # Asked again: the look before may have taken the ring that came with a cancellation.
+            if not self.is_unsettled and not is_cancelled():
                 self._sleep(until_s)
         return None
 
