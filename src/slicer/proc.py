@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 # What /proc says of a process that is gone. One of another user may be hidden (hidepid, ProtectProc).
 _UNSEEN = (FileNotFoundError, ProcessLookupError, PermissionError)
+
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 _EXECUTES_S = 0.1  # for longer than that, what is executed lies on a disk that hangs
 _AGAIN_S = 0.0005
@@ -171,14 +174,16 @@ def in_lease(variable: str, job: str) -> list[int]:
 
 def environment(pid: int, limit: int = -1) -> bytes:
     """What a process was started with, up to ``limit`` bytes (-1: all), as /proc has it; empty for one that
-    is gone, or not ours to inspect.
+    is gone, or not ours to inspect. Raises OSError when we are short of something.
     """
     end = time.monotonic() + _EXECUTES_S
     while True:
         try:
             with open(f"/proc/{pid}/environ", "rb") as file:
                 data = file.read(limit)
-        except OSError:
+        except OSError as error:
+            if error.errno in _SHORTAGES:
+                raise  # else who cannot look would see nobody
             return b""
         if data or time.monotonic() > end or not _has_environment(pid):
             return data

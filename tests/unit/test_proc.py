@@ -154,6 +154,20 @@ def test_the_environment_of_a_process_that_is_just_being_executed() -> None:
             os.waitpid(pid, 0)
 
 
+# D14: else a lease whose job cannot be looked for would count as given up
+def test_who_is_short_of_descriptors_sees_no_empty_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    pids = [str(os.getpid())]
+    with monkeypatch.context() as patched:
+        patched.setattr("os.listdir", lambda path: pids)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            with pytest.raises(OSError, match="Too many open files"):
+                proc.in_lease("PATH", "x")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def test_an_empty_environment_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen(["cat"], env={}, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
