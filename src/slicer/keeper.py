@@ -293,6 +293,8 @@ class Keeper:
         try:
             os.kill(pid, signo)
             if signo == signal.SIGTERM:
+                if proc.is_interactive_shell(pid):
+                    os.kill(pid, signal.SIGHUP)  # it puts its terminal in order and leaves
                 os.kill(pid, signal.SIGCONT)  # a stopped process must be able to act on it, as systemd has it
         except ProcessLookupError:
             pass  # gone is what was wanted

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from slicer.profiles import Config, Overrides
     from slicer.reentrancy import Held
     from slicer.statedir import StateDir
+    from slicer.terminal import Settings
     from slicer.waiting import Waiting
 
     class Observer(Protocol):
@@ -185,7 +186,20 @@ def _run(
     held.put_off_long.append(wanted.view.close)
     book.mask = None  # from here on signals are the job's, also while the ledger's lock is waited for
     faults.point("launch-acquired")
-    return runner.run(held, waited_s)
+    settings = _terminal_settings()
+    outcome = runner.run(held, waited_s)
+    if settings is not None and outcome.reason != "exited":
+        settings.restore()
+    return outcome
+
+
+def _terminal_settings() -> Settings | None:
+    """Those of the terminal at which the command will run; None where it runs at none."""
+    if not (os.isatty(0) and os.isatty(1)):  # in a pipeline the terminal may be somebody else's: less
+        return None
+    from slicer import terminal
+
+    return terminal.remembered()
 
 
 def spec_of(job_id: str, settled: Plan, backend: Backend) -> ScopeSpec:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 # What /proc says of a process that is gone. One of another user may be hidden (hidepid, ProtectProc).
 _UNSEEN = (FileNotFoundError, ProcessLookupError, PermissionError)
 
+_TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
+
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 _EXECUTES_S = 0.1  # for longer than that, what is executed lies on a disk that hangs
@@ -88,15 +90,25 @@ def is_stopped(pid: int, started: int) -> bool:
 def stops(pid: int) -> bool:
     """Whether the process is stopped, or has been sent SIGSTOP and is about to be."""
     # In this order: what is not pending any more has acted by the second look.
-    return _is_pending(pid, signal.SIGSTOP) or _stat(pid)[:1] == ["T"]
+    return _has_signal(pid, "ShdPnd", signal.SIGSTOP) or _stat(pid)[:1] == ["T"]
 
 
-def _is_pending(pid: int, signo: int) -> bool:
+def is_interactive_shell(pid: int) -> bool:
+    """Whether the process looks like a shell with a person at it: those ignore SIGTERM."""
+    try:
+        stdin = os.readlink(f"/proc/{pid}/fd/0")
+    except _UNSEEN:
+        return False
+    return stdin.startswith(_TERMINALS) and _has_signal(pid, "SigIgn", signal.SIGTERM)
+
+
+def _has_signal(pid: int, which: str, signo: int) -> bool:
+    """Whether the signal is in that set of /proc/PID/status."""
     try:
         status = read_text(f"/proc/{pid}/status")
     except _UNSEEN:
         return False
-    mask = int(status.partition("\nShdPnd:")[2].split(maxsplit=1)[0], 16)
+    mask = int(status.partition(f"\n{which}:")[2].split(maxsplit=1)[0], 16)
     return bool(mask >> (signo - 1) & 1)
 
 
