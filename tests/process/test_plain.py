@@ -180,11 +180,14 @@ def test_what_outlives_the_command_is_ended(box: Box, trap: str) -> None:
 def test_a_family_of_orphans_is_ended_to_the_last(box: Box) -> None:
     code = """
     import os, time
-    first = os.getpid()
+    first, (ready, told) = os.getpid(), os.pipe()
     for _ in range(3):
         os.fork()
     if os.getpid() == first:
+        for _ in range(7):
+            os.read(ready, 1)
         os._exit(0)
+    os.write(told, b"x")
     os.setsid() if os.getpid() != os.getpgid(0) else None
     time.sleep(60)
     """
