@@ -137,6 +137,8 @@ class Keeper:
         for info in _pending():
             self._handle(info)
         leftovers = self._end_leftovers()
+        if self._task.linger:
+            self._ended = time.monotonic()
         if self._output is not None:
             self._output.finish()
         usage = self._usage()
