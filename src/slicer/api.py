@@ -327,7 +327,9 @@ def _words(gpu: Sequence[int | str] | int | str | None) -> tuple[str, ...]:
 
 
 def _tell(kind: journal.Kind, lease: LeaseFile) -> None:
-    journal.event(kind, job=lease.job, name=lease.name or lease.command, manager=lease.manager)
+    # The script's name, not its arguments: more than its owner may read this.
+    name = scope.label(lease.name, tuple(sys.argv) or ("python",))
+    journal.event(kind, job=lease.job, name=name, manager=lease.manager)
 
 
 def _warn(text: str) -> None:

@@ -11,7 +11,9 @@ from slicer import faults, history, statefile
 from slicer.errors import EX_TIMEOUT, SlicerError
 from slicer.job import tell
 from slicer.model import Lease, Outcome
+from slicer.quantity import format_duration, format_size
 from slicer.report import Exit, exit_of
+from slicer.scope import label
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,8 +84,9 @@ def settle(
     if outcome.leftovers:
         tell(job, "stopped", leftovers=outcome.leftovers)
     tell(
-        job, "finished", reason=outcome.reason, exit_code=outcome.exit_code, wall_s=round(outcome.wall_s, 3),
-        cpu_s=used.cpu_s, memory_peak_bytes=used.memory_peak_bytes,
+        job, "finished", message=_in_short(job, outcome), reason=outcome.reason,
+        exit_code=outcome.exit_code, wall_s=round(outcome.wall_s, 3), cpu_s=used.cpu_s,
+        memory_peak_bytes=used.memory_peak_bytes,
     )  # fmt: skip
     faults.point("ending-finished")
     if watch is not None and not held.is_outlived:
@@ -93,6 +96,19 @@ def settle(
     _attempt(job, warn, lambda: _to_history(job, outcome))
     faults.point("ending-written")
     _attempt(job, warn, lambda: _to_file(job, outcome))
+
+
+def _in_short(job: Job, outcome: Outcome) -> str:
+    """As in "train: finished with exit 137 (oom-kill) after 12m, memory 23.8G"."""
+    from slicer import journal
+
+    why = "" if outcome.reason == "exited" else f" ({outcome.reason})"
+    peak = outcome.usage.memory_peak_bytes
+    memory = f", memory {format_size(peak)}" if peak else ""
+    name = journal.printable(label(job.name, job.command))
+    return (
+        f"{name}: finished with exit {outcome.exit_code}{why} after {format_duration(outcome.wall_s)}{memory}"
+    )
 
 
 def _attempt(job: Job, warn: Callable[[str], None], act: Callable[[], str | None]) -> None:

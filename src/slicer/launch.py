@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from slicer.backend import Backend
     from slicer.execution import Execution
-    from slicer.model import Host, Lease, Outcome, Profile, ScopeSpec, Ticket
+    from slicer.model import Host, Lease, Outcome, Profile, ScopeSpec
     from slicer.placement import Busy
     from slicer.profiles import Config, Overrides
     from slicer.reentrancy import Held
@@ -143,7 +143,7 @@ def _journal_error(job_id: str, ask: Ask, failure: SlicerError) -> None:
     journal.event(
         "error",
         job=job_id,
-        name=ask.name or ask.command[0],
+        name=scope.label(ask.name, ask.command),
         unit=scope.unit_name(job_id),
         manager="system" if os.geteuid() == 0 else "user",
         message=str(failure),
@@ -289,7 +289,7 @@ def _acquire(
 
     def waits(busy: Busy) -> None:
         observer.waiting(busy)
-        journal_waiting(wanted.ticket, spec, busy)
+        journal_waiting(wanted.ticket.job, scope.label(settled.ask.name, settled.ask.command), spec, busy)
         runner.rest()
 
     def comes_first(waiting: Waiting) -> int:
@@ -316,14 +316,13 @@ def _say_whose(directory: StateDir, observer: Observer) -> None:
     )
 
 
-def journal_waiting(ticket: Ticket, spec: ScopeSpec, busy: Busy) -> None:
+def journal_waiting(job_id: str, name: str, spec: ScopeSpec, busy: Busy) -> None:
     """Tell the journal that a job waits, and for whom."""
     from slicer import journal
 
     holders = ", ".join(lease.unit or lease.job for lease in busy.holders)
-    name = ticket.name or ticket.command
     journal.event(
-        "waiting", job=ticket.job, name=name, unit=spec.unit, manager=spec.manager,
+        "waiting", job=job_id, name=name, unit=spec.unit, manager=spec.manager,
         fields={"holder": holders, "ahead": busy.ahead},
     )  # fmt: skip
 
