@@ -20,6 +20,8 @@ _UNSEEN = (FileNotFoundError, ProcessLookupError, PermissionError)
 
 _TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
 
+_CAP_SYS_NICE = 23  # capability.h
+
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 _EXECUTES_S = 0.1  # for longer than that, what is executed lies on a disk that hangs
@@ -90,7 +92,7 @@ def is_stopped(pid: int, started: int) -> bool:
 def stops(pid: int) -> bool:
     """Whether the process is stopped, or has been sent SIGSTOP and is about to be."""
     # In this order: what is not pending any more has acted by the second look.
-    return _has_signal(pid, "ShdPnd", signal.SIGSTOP) or _stat(pid)[:1] == ["T"]
+    return _has_bit(pid, "ShdPnd", signal.SIGSTOP - 1) or _stat(pid)[:1] == ["T"]
 
 
 def is_interactive_shell(pid: int) -> bool:
@@ -99,17 +101,22 @@ def is_interactive_shell(pid: int) -> bool:
         stdin = os.readlink(f"/proc/{pid}/fd/0")
     except _UNSEEN:
         return False
-    return stdin.startswith(_TERMINALS) and _has_signal(pid, "SigIgn", signal.SIGTERM)
+    return stdin.startswith(_TERMINALS) and _has_bit(pid, "SigIgn", signal.SIGTERM - 1)
 
 
-def _has_signal(pid: int, which: str, signo: int) -> bool:
-    """Whether the signal is in that set of /proc/PID/status."""
+def may_be_faster() -> bool:
+    """Whether we may lower a niceness: root in a container often may not."""
+    return _has_bit(os.getpid(), "CapEff", _CAP_SYS_NICE)
+
+
+def _has_bit(pid: int, which: str, number: int) -> bool:
+    """Whether that set in /proc/PID/status, of signals or of capabilities, has the bit."""
     try:
         status = read_text(f"/proc/{pid}/status")
     except _UNSEEN:
         return False
     mask = int(status.partition(f"\n{which}:")[2].split(maxsplit=1)[0], 16)
-    return bool(mask >> (signo - 1) & 1)
+    return bool(mask >> number & 1)
 
 
 def parent(pid: int) -> int:

@@ -26,7 +26,6 @@ ASKED = {
     "CPUWeight=33": ("cpu.weight", "33"),
     "MemoryMax=400M": ("memory.max", str(400 << 20)),
     "MemoryHigh=300M": ("memory.high", str(300 << 20)),
-    "IOWeight=44": ("io.weight", "default 44"),
     "TasksMax=123": ("pids.max", "123"),
     "AllowedCPUs=0": ("cpuset.cpus", "0"),
 }

@@ -66,7 +66,7 @@ class PlainBackend:
             weight = given.get("CPUWeight")
             if weight is not None and isinstance(weight.value, int):
                 wanted = os.getpriority(os.PRIO_PROCESS, pid) + niceness(weight.value)
-                if os.geteuid() == 0 or niceness(weight.value) > 0:
+                if niceness(weight.value) > 0 or proc.may_be_faster():
                     os.setpriority(os.PRIO_PROCESS, pid, max(-20, min(19, wanted)))
         except OSError as error:
             raise BackendError(f"cannot limit the job: {error.strerror}") from error
@@ -74,8 +74,13 @@ class PlainBackend:
 
     def enforced(self, spec: ScopeSpec, cgroup: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """What acts here as well as it can, each with its means, and what does not act at all."""
-        done = tuple(f"{p.name} ({_BEST_EFFORT[p.name]})" for p in spec.properties if p.name in _BEST_EFFORT)
-        return done, tuple(p.name for p in spec.properties if p.name not in _BEST_EFFORT)
+        given = {item.name: item.value for item in spec.properties}
+        weight = given.get("CPUWeight")
+        can = set(_BEST_EFFORT)
+        if isinstance(weight, int) and niceness(weight) < 0 and not proc.may_be_faster():
+            can.remove("CPUWeight")
+        done = tuple(f"{name} ({_BEST_EFFORT[name]})" for name in given if name in can)
+        return done, tuple(name for name in given if name not in can)
 
     def members(self, cgroup: str, besides: int) -> Callable[[], list[int]]:
         """The keeper's descendants, adopted orphans included."""
