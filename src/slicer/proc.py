@@ -89,6 +89,11 @@ def is_stopped(pid: int, started: int) -> bool:
     return bool(fields) and fields[0] in "Tt" and int(fields[19]) == started
 
 
+def is_halted(pid: int) -> bool:
+    """Whether the process is stopped (Ctrl-Z, a debugger)."""
+    return _stat(pid)[:1] in (["T"], ["t"])
+
+
 def stops(pid: int) -> bool:
     """Whether the process is stopped, or has been sent SIGSTOP and is about to be."""
     # In this order: what is not pending any more has acted by the second look.

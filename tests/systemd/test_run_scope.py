@@ -105,6 +105,28 @@ def test_the_name_and_the_command_are_where_systemd_shows_them(slicer: Slicer) -
     assert job.end().code == 0
 
 
+@pytest.mark.core
+def test_a_job_that_does_nothing_and_holds_what_it_has_is_shown_as_such(slicer: Slicer) -> None:  # W16
+    gate = slicer.gate()
+    job = slicer.hold(gate, "-p", "heavy")
+    unit, command = job.lease().unit, job.command_pid()
+
+    def shown() -> str:
+        return systemctl.output("slicer", "status")
+
+    assert "stopped" not in shown()
+    for halt, go_on, how in (
+        (("kill", "-STOP", str(command)), ("kill", "-CONT", str(command)), "stopped: 1 CPU slot"),
+        (("systemctl", "freeze", unit), ("systemctl", "thaw", unit), "frozen: 1 CPU slot"),
+    ):
+        systemctl.output(*halt)
+        wait_until(how, lambda how=how: how in shown())
+        systemctl.output(*go_on)
+        wait_until("it goes on", lambda how=how: how not in shown())
+    gate.open()
+    assert job.end().code == 0
+
+
 SECRET = "--token=hunter2"
 
 
