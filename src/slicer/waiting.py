@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _LOOK_AT_GPUS_S = 1.0
 _SLACK_S = 0.1  # files' times come from a clock that ticks
+_LONGEST_SLEEP_S = 86_400.0  # poll(2) counts milliseconds in an int
 
 # How soon to look again where the one ahead cannot be watched: just dead, its child about to let go of the
 # ticket, or (so ever more slowly) in another pid namespace.
@@ -147,7 +148,8 @@ class Waiting:
                 return held
             if until_s is not None and now_s() >= until_s:
                 return None
-            if not self.is_unsettled:
+            # Asked again: the look before may have taken the ring that came with a cancellation.
+            if not self.is_unsettled and not is_cancelled():
                 self._sleep(until_s)
         return None
 
@@ -312,7 +314,7 @@ def asleep(descriptors: list[int], timeout_s: float | None, mask: frozenset[int]
     poll = select.poll()
     for fd in descriptors:
         poll.register(fd, select.POLLIN)
-    timeout_ms = None if timeout_s is None else timeout_s * 1000
+    timeout_ms = None if timeout_s is None else min(timeout_s, _LONGEST_SLEEP_S) * 1000
     if mask is None:
         return frozenset(fd for fd, _ in poll.poll(timeout_ms))
     before = signal.pthread_sigmask(signal.SIG_SETMASK, mask)
