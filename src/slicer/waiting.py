@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from slicer.watch import LedgerWatch
 
 _LOOK_AT_GPUS_S = 1.0
-_SLACK_S = 0.1  # files' times come from a clock that ticks
 _LONGEST_SLEEP_S = 86_400.0  # poll(2) counts milliseconds in an int
 
 # How soon to look again where the one ahead cannot be watched: just dead, its child about to let go of the
@@ -216,7 +215,7 @@ class Waiting:
         """After how many seconds a request that was rung counts as idle, if it has not looked by then."""
         others = {*found.verdict.grants, *found.verdict.reserving} - {self.request.job}
         rung = [since_s for job in others if (since_s := self._ledger.unanswered_s(job)) is not None]
-        return max(0.0, PATIENCE_S - max(rung)) + _SLACK_S if rung else None
+        return max(0.0, PATIENCE_S - max(rung)) if rung else None
 
     def _must_see_gpus(self, ahead: list[Request]) -> bool:
         """Whether the order depends on GPUs that we have not looked at so far."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -257,14 +256,14 @@ def test_ctrl_c_ends_the_wait_for_memory(
     def press(signals: frozenset[int], pause_s: float) -> Any:
         if pause_s:
             pauses.append(pause_s)
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
         return wait(signals, pause_s)
 
     monkeypatch.setattr(hygiene, "timed_wait", press)
     driver.listed = (GpuProcess(G0, ME, 500),)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
-        os.kill(os.getpid(), signal.SIGINT)  # this one was for the job
+        signal.raise_signal(signal.SIGINT)  # this one was for the job
         hygiene.check(made.watch, 0, 200)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
