@@ -71,8 +71,8 @@ class Dispatch:
     def load(self, entries: tuple[Entry, ...]) -> None:
         """The file says this, and no more."""
         self._register.see(entries)
-        for entry in entries:
-            if self._refused.get(entry.key, entry.attributes) != entry.attributes:  # it may be possible now
+        for entry in entries if self._refused else ():
+            if entry.key in self._refused and self._refused[entry.key] != entry.attributes:  # possible now?
                 del self._refused[entry.key]
                 self._register.do(folding.reconsidered(entry.key))
         for key in self._in_vain:  # other lines may have changed
