@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,8 @@ from slicer.queue.directory import OwnDirectory
 from slicer.queue.log_dir import LogDir
 from slicer.queue.model import STATE_FIELDS, Attributes, Entry
 from slicer.queue.register import Register
+from tests.process.harness import Box
+from tests.process.queue_box import QueueBox
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 NOBODY = 65534
@@ -149,6 +151,28 @@ def test_a_queue_stays_in_its_directory_when_somebody_puts_another_there(
     assert (tmp_path / "moved" / "status.txt").read_text() == "the board"
     assert os.listdir(tmp_path / "moved" / "attempts") == ["0123456789ab"]
     register.close()
+
+
+# S6: and so do its keepers
+@ROOT_ONLY
+def test_jobs_go_on_in_the_directory_that_they_began_in(make_box: Callable[[int], Box]) -> None:
+    queues = QueueBox(make_box(2))
+    queues.write("[vram=20G gpus=2] hold a 3", "[vram=20G gpus=2] echo from b; job b 0 4")
+    queue = queues.start()
+    queues.started("a")
+    moved = queues.root / "moved"
+    queues.logs.rename(moved)
+    queues.logs.mkdir(0o777)
+    os.chown(queues.logs, NOBODY, NOBODY)
+    queues.let("a")
+    assert queue.wait() == 4, queue.err
+    assert os.listdir(queues.logs) == []
+    assert (moved / "job0002.log").read_text() == "from b\n"
+    assert os.listdir(moved / "attempts") == []
+    again = queues.run()
+    assert again.wait() == 125
+    assert f"belongs to uid {NOBODY}" in again.err
+    assert queues.starts() == {"a": 1, "b": 1}
 
 
 # S6: who can open a file can flock it

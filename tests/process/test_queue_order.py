@@ -262,6 +262,19 @@ def test_few_descriptors(queues: QueueBox) -> None:
     queues.assert_clean()
 
 
+# Q13: and few places in the ledger's queue
+def test_few_descriptors_for_many_kinds(queues: QueueBox) -> None:
+    queues.gpus = 1
+    queues.write("hold a", *(f"[vram={number + 1}M] job {number}" for number in range(30)))
+    queue = queues.start(prefix=("sh", "-c", 'ulimit -n 90; exec "$@"', "sh"))
+    queues.started("a")
+    queues.asleep(queue)
+    queues.let("a")
+    assert queue.wait() == 0, queue.err
+    assert sum(queues.starts().values()) == 31
+    queues.assert_clean()
+
+
 # Q13: a command that cannot be executed says so in its log
 def test_a_command_that_is_too_long(queues: QueueBox) -> None:
     queues.write(f"[profile=light] : {'x' * (1 << 17)}", "[profile=light] job b")

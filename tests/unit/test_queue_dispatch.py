@@ -92,7 +92,7 @@ def test_while_nothing_can_be_started_pauses_grow_and_nothing_is_given_up(
     assert len(queue.begun) <= 41
     assert queue.now > 100 + 30 * 20
     assert {state.status for state in queue.states.values()} == {"pending"}
-    assert queue.told == ["cannot fork"]
+    assert queue.told == [queue.dispatch.trouble] == ["cannot fork"]
     queue.error.clear()
     queue.begun.clear()
     for _ in range(5):

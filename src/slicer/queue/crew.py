@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import time
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 _MOST_STARTING = 64  # at a time: what is handed on to the processes that start keepers has to fit the kernel
 _SPARE_FDS = 40  # for what is open for a moment, and for waiting
+_MOURN_AGAIN_S = 1.0
 _ORPHANS_S = 0.25  # how often to look for jobs without a keeper, whose end sends us no event
 
 
@@ -69,6 +71,7 @@ class Crew:
         self._adopted: dict[str, Adopted] = {}
         self._orphans_at = 0.0
         self._told_of_limit = False
+        self._mourn_at: dict[str, float] = {}  # monotonic: when to try again to see to killed keepers' duties
 
     # -- who is there ------------------------------------------------------------------------------------
 
@@ -207,7 +210,9 @@ class Crew:
         # while, they would wake us again and again.
         hears_starters = self._starting and self._register.is_saved
         found = self._starters.descriptors() if hears_starters else []
-        for flight in self._flying.values():
+        for job_id, flight in self._flying.items():
+            if job_id in self._mourn_at:
+                continue  # its end is known
             found += [flight.pidfd] if flight.was_bereaved else [flight.pidfd, flight.reports]
         found += [flight.pidfd for flight in self._landing.values()]
         found += [flight.pidfd for flight, _ in self._starting.values() if flight.pidfd >= 0]
@@ -215,15 +220,17 @@ class Crew:
 
     def left_s(self) -> float | None:
         """After how many seconds to :meth:`service` though there is no news; None: not at all."""
+        due = [*self._mourn_at.values()]
         if any(adopted.pidfd < 0 for adopted in self._adopted.values()):
-            return max(0.0, self._orphans_at - time.monotonic())
-        return None
+            due.append(self._orphans_at)
+        return max(0.0, min(due) - time.monotonic()) if due else None
 
     def service(self, ready: Collection[int], say: Callable[[str], None]) -> list[Landing]:
         """Take the news; the attempts that are over."""
         found = list(self._killed_early(ready))
         for job_id, flight in list(self._flying.items()):
-            if flight.pidfd in ready or flight.reports in ready:
+            is_due = time.monotonic() >= self._mourn_at.get(job_id, math.inf)
+            if is_due or flight.pidfd in ready or flight.reports in ready:
                 landing = self._hear(job_id, flight)
                 if landing is not None:
                     found.append(landing)
@@ -255,7 +262,7 @@ class Crew:
                 self._monitor.forget(job_id)
                 return _unbegun(flight, job_id)
             if not flight.was_bereaved:
-                flight.mourn()
+                self._mourn(job_id, flight)
                 return None
             del self._flying[job_id]
             flight.land()
@@ -282,6 +289,13 @@ class Crew:
             usage.memory_peak_bytes,
             use=self._monitor.use_of(job_id),
         )
+
+    def _mourn(self, job_id: str, flight: Flight) -> None:
+        """Have the duties of its killed keeper seen to; later, where no process can be forked now."""
+        if flight.mourn():
+            self._mourn_at.pop(job_id, None)
+        else:
+            self._mourn_at[job_id] = time.monotonic() + _MOURN_AGAIN_S
 
     def stop(self, key: str) -> None:
         """Ask the job to end, if it runs."""

@@ -39,7 +39,10 @@ _PATIENCE = 3  # so often a job that cannot be started has its turn first; then 
 
 
 class Dispatch:
-    """``pending`` are the jobs still to be started; ``touched`` those that this run has had to do with."""
+    """``pending`` are the jobs still to be started; ``touched`` those that this run has had to do with.
+
+    ``trouble``: why nothing could be asked for or started when it was last tried, or "".
+    """
 
     def __init__(
         self, options: Options, register: Register, plans: Plans, desk: Desk, crew: Crew, view: SharedView,
@@ -61,15 +64,15 @@ class Dispatch:
         self._refused: dict[str, Attributes] = {}  # what was said of those that cannot be, by key
         self._in_vain: set[str] = set()  # those that wait for what will never be
         self._told_in_vain: dict[str, str] = {}  # and why, as it was told
-        self._trouble_told = ""
+        self.trouble = ""
 
     # -- what is to do -----------------------------------------------------------------------------------
 
     def load(self, entries: tuple[Entry, ...]) -> None:
         """The file says this, and no more."""
         self._register.see(entries)
-        for entry in entries:
-            if self._refused.get(entry.key, entry.attributes) != entry.attributes:  # it may be possible now
+        for entry in entries if self._refused else ():
+            if entry.key in self._refused and self._refused[entry.key] != entry.attributes:  # possible now?
                 del self._refused[entry.key]
                 self._register.do(folding.reconsidered(entry.key))
         for key in self._in_vain:  # other lines may have changed
@@ -138,6 +141,8 @@ class Dispatch:
         kinds: list[Kind] | None = None
         while kinds is None and self._not_before is None:
             kinds = self._start_one()
+        if self._not_before is None and not any(key in self.pending for key in self._tries):
+            self.trouble = ""
         self._desk.keep(kinds or ())
 
     def _start_one(self) -> list[Kind] | None:
@@ -190,7 +195,7 @@ class Dispatch:
             state = self._register.states[key]
             self._tries.pop(key, None)
             self._failures = 0
-            self._trouble_told = ""
+            self.trouble = ""
             self._news.tell("started", state, log=state.log)
             if state.cancelling:  # its line changed while it was being started
                 self._crew.stop(key)
@@ -252,8 +257,8 @@ class Dispatch:
     def _trouble(self, error: SlicerError) -> None:
         """Said once, tried again for as long as it takes."""
         text = str(error)
-        if text != self._trouble_told:
-            self._trouble_told = text
+        if text != self.trouble:
+            self.trouble = text
             self._news.warning(text)
         self.pause()
 

@@ -161,19 +161,29 @@ class Flight(Supervisor):
         """Whether the keeper has ended."""
         return proc.has_ended(self.pidfd)
 
-    def mourn(self) -> None:
-        """The keeper was killed: have what is left of the job ended, and its outcome written down."""
+    def mourn(self) -> bool:
+        """The keeper was killed: have what is left of the job ended, and its outcome written down.
+
+        False where no process can be forked for that now.
+        """
         last = self._hear()
-        os.close(self.pidfd)
-        self.was_bereaved = True
         wait_fd, held_fd = pipe()
-        self._keeper = os.fork()
-        if self._keeper == 0:
+        try:
+            child = os.fork()
+        except OSError:
+            os.close(wait_fd)
+            os.close(held_fd)
+            return False
+        if child == 0:
             proc.be_child(lambda: self._be_mourner(last, wait_fd, held_fd))
-        self.pidfd = os.pidfd_open(self._keeper)
+        self._keeper = child
+        self.was_bereaved = True
+        os.close(self.pidfd)
+        self.pidfd = os.pidfd_open(child)
         self._held.forget()  # it has to see whether anybody else holds the lease
         os.close(wait_fd)
         os.close(held_fd)
+        return True
 
     def land(self) -> None:
         """The keeper has ended: let go of all that was ours."""

@@ -357,7 +357,7 @@ class Queue:
             self._news.flush()
 
     def _problem(self) -> str:
-        return self.register.problem or self._file.problem
+        return self.register.problem or self._file.problem or self._dispatch.trouble
 
     def _state_word(self) -> StateWord:
         if self._is_ending:

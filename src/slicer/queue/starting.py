@@ -8,6 +8,7 @@ driver, the files of others' leases) is never a keeper's, nor its memory.
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import pickle
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 _STARTERS = 2  # enough to keep systemd busy: it does one thing at a time
 _LONGEST = 1 << 16  # bytes of an answer
 _MOST_FDS = 16  # that come with a message
+# The kernel counts the descriptors that are on their way, and has only so much room for them.
+_SHORTAGES = (errno.ETOOMANYREFS, errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM)
 
 
 @record
@@ -117,8 +120,13 @@ class _Starter:
         return self._socket.fileno()
 
     def _begin(self) -> None:
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        """Raises BackendError; then whoever asks next tries again."""
+        self._pid = 0
         queue = os.getpid()
+        try:
+            self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError as error:
+            raise _no_descriptors(error) from error
         try:
             self._pid = os.fork()
         except OSError as error:
@@ -132,14 +140,18 @@ class _Starter:
 
     def ask(self, job: Job, descriptors: tuple[int, ...]) -> None:
         """Raises BackendError."""
+        if not self._pid:
+            self._renew()
         try:
             payload = os.memfd_create("slicer-job", os.MFD_CLOEXEC)  # however long its command is
         except OSError as error:
-            raise BackendError(f"cannot be handed on: {error.strerror}", hint="see ulimit -n") from error
+            raise _no_descriptors(error) from error
         try:
             os.pwrite(payload, pickle.dumps(job, pickle.HIGHEST_PROTOCOL), 0)
             socket.send_fds(self._socket, [job.id.encode()], [payload, *descriptors])
-        except OSError:
+        except OSError as error:
+            if error.errno in _SHORTAGES:
+                raise _no_descriptors(error) from error
             self._renew()
             raise _gone() from None
         finally:
@@ -177,12 +189,18 @@ class _Starter:
     def close(self) -> None:
         """End the process, and wait for it."""
         self._socket.close()
-        os.waitpid(self._pid, 0)
+        if self._pid:
+            os.waitpid(self._pid, 0)
+            self._pid = 0
 
 
 def _drop(found: Standing | BackendError | None) -> None:
     if isinstance(found, Standing):
         os.close(found.pidfd)
+
+
+def _no_descriptors(error: OSError) -> BackendError:
+    return BackendError(f"cannot be handed on: {error.strerror}", hint="see ulimit -n")
 
 
 def _gone() -> BackendError:
