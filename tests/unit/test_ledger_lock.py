@@ -187,7 +187,7 @@ def test_a_signal_ends_the_wait(
     before = blocked()
 
     def interrupt(said: str) -> None:
-        os.kill(os.getpid(), signal.SIGUSR1)
+        signal.raise_signal(signal.SIGUSR1)
 
     mask = frozenset[int]() if is_held_back else None
     with pytest.raises(Interrupted), entering(book, interrupt, mask):
@@ -205,7 +205,7 @@ def test_inside_no_signal_comes_through(book: Book) -> None:
 
     def decide() -> None:
         with entering(book, pytest.fail):
-            os.kill(os.getpid(), signal.SIGUSR1)
+            signal.raise_signal(signal.SIGUSR1)
             is_through.append(True)
 
     with pytest.raises(Interrupted):
