@@ -145,7 +145,9 @@ def _check_scope(values: dict[str, Any]) -> None:
     unit, cgroup = values.get("unit", ""), values.get("cgroup", "")
     if unit and unit != f"slicer-{values['job']}.scope" and values["backend"] != "inner":
         raise ValueError(f"{unit} is not its scope")
-    if cgroup and not (unit and cgroup.endswith(f"/{unit}") and is_canonical(cgroup)):
+    if cgroup and not is_canonical(cgroup):
+        raise ValueError("that is no cgroup")
+    if cgroup and "unit" in values and not (unit and cgroup.endswith(f"/{unit}")):
         raise ValueError("its cgroup is not that of its scope")
 
 
