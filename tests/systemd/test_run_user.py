@@ -203,6 +203,29 @@ def test_the_ledgers_of_all_users_know_nothing_of_one_another(
         nothing_left(someone)
 
 
+def test_who_takes_the_name_of_a_users_ledger_shuts_nobody_out(
+    slicer: Slicer, alice: User, bob: User
+) -> None:  # S12
+    shutil.rmtree(alice.ledger, ignore_errors=True)
+    systemctl.output(*bob.identity, "mkdir", "--mode=777", alice.ledger)
+    gate = slicer.gate()
+    job = slicer.start("-p", "heavy", "--", "sh", "-c", f"echo up; : < {gate}", via=alice.via)
+    job.said("up")
+    (hers,) = Path(alice.ledger).parent.glob(f"{Path(alice.ledger).name}.*")
+    try:
+        assert (hers.stat().st_uid, hers.stat().st_mode & 0o7777) == (alice.uid, 0o700)
+        assert f"somebody else has made {alice.ledger}: your leases are in {hers}" in job.stderr
+        assert len(leases(str(hers))) == 1
+        assert not os.listdir(alice.ledger)
+        for via in (alice.via, alice.bare):  # the same one again
+            assert slicer.run("--no-wait", "-p", "heavy", "--", "true", via=via).code == 75
+        let_through(gate.path)
+        assert job.end().code == 0
+    finally:
+        shutil.rmtree(alice.ledger)
+        shutil.rmtree(hers)
+
+
 @pytest.mark.core
 def test_the_ledger_is_the_same_with_a_session_without_it_and_after_it(
     slicer: Slicer, alice: User
