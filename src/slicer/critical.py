@@ -6,7 +6,7 @@ import fcntl
 import os
 import time
 
-from slicer.errors import LedgerBusy, StateError
+from slicer.errors import LedgerBusy, LedgerGone
 from slicer.signals import signal
 
 TYPE_CHECKING = False
@@ -26,7 +26,7 @@ class Locked:
 
     ``mask`` is the signal mask while asleep (None: as it is), ``patience_s`` how long to try (None: for
     ever). ``tell`` is called once when it takes long. Entering raises LedgerBusy when the time is over, and
-    StateError when the ledger was removed.
+    LedgerGone when the ledger was removed.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Locked:
             if not self._take():
                 self._wait()
             if not os.fstat(self._fd).st_nlink:
-                raise StateError("was removed while it was in use", where=self._path, hint="try again")
+                raise LedgerGone(self._path)
         except BaseException:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
             signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
@@ -86,9 +86,12 @@ def _holder(fd: int) -> int:
     """The process that holds the flock on a file, 0 when that cannot be seen."""
     info = os.fstat(fd)
     file = f"{os.major(info.st_dev):02x}:{os.minor(info.st_dev):02x}:{info.st_ino}"
-    with open("/proc/locks", encoding="ascii") as lines:
-        for line in lines:
-            words = line.split()  # 1: FLOCK ADVISORY WRITE 1234 00:2d:5678 0 EOF
-            if words[1] == "FLOCK" and words[5] == file and words[4].isdigit():
-                return int(words[4])
+    try:
+        with open("/proc/locks", encoding="ascii") as lines:
+            for line in lines:
+                words = line.split()  # 1: FLOCK ADVISORY WRITE 1234 00:2d:5678 0 EOF
+                if words[1] == "FLOCK" and words[5] == file and words[4].isdigit():
+                    return int(words[4])
+    except OSError:
+        pass  # no descriptor is to be had, or no such file in this container
     return 0

@@ -104,6 +104,8 @@ def check_own(directory: Directory, *, closed: bool) -> None:
         raise StateError(f"belongs to uid {info.st_uid}, not to you", where=directory.path, hint=HINT)
     if info.st_mode & _OTHERS_WRITE:
         raise StateError(f"is writable by {_others(info)}", where=directory.path, hint=HINT)
+    if not os.access(directory.handle, os.W_OK | os.X_OK):
+        raise StateError("is not writable for you", where=directory.path, hint=HINT)
     if closed and info.st_mode & 0o077:
         os.fchmod(directory.fd, 0o700)
 

@@ -66,6 +66,13 @@ class StateError(SlicerError):
     kind = "state"
 
 
+class LedgerGone(StateError):
+    """The ledger was removed while it was in use, and all that was in it."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("was removed while it was in use", where=path, hint="try again")
+
+
 class LedgerBusy(StateError):
     """Somebody holds the ledger's lock and does not go on (exit code 75). ``pid`` 0: nobody can see who."""
 

@@ -16,7 +16,7 @@ import time
 
 from slicer import entries, faults, placement, statefile, tickets
 from slicer.critical import Locked
-from slicer.errors import BusyError, DeadlockError, StateError
+from slicer.errors import BusyError, DeadlockError, LedgerGone, StateError
 from slicer.ledger_files import LedgerFiles, lives_on
 from slicer.model import Lease, Ticket
 from slicer.record import record, replace
@@ -98,9 +98,9 @@ class HeldLease:
         return own if self.beside is None else (*own, self.beside.fd)
 
     @property
-    def kept(self) -> tuple[int, ...]:
-        """All that a process has to keep open to go on as the holder."""
-        return (*self.descriptors, self._writer) if self._writer >= 0 else self.descriptors
+    def private(self) -> tuple[int, ...]:
+        """What nobody else may inherit, to be closed in a forked child that is no holder."""
+        return (self._writer,) if self._writer >= 0 else ()
 
     def update(self, **changes: Any) -> None:
         """Record what became known after the grant (the cgroup, the pid). Raises StateError."""
@@ -153,18 +153,24 @@ class HeldLease:
             return
         if self.beside is not None:
             self.beside.release()
-        with self._ledger.locked():
-            faults.point("ledger-releasing")
-            self._ledger.tidy()
-            if self.is_handed_on and not self.is_outlived:
-                self.is_outlived = self._has_others()
-            if not self.is_outlived:
-                self._ledger.drop_lease(self.lease.job)
-            faults.point("ledger-unlinked")
+        try:
+            with self._ledger.locked():
+                self._give_back()
+            self._ledger.nudge()
+        except LedgerGone:  # and so there is nothing to give back
             self._close()
-            faults.point("ledger-closed")
-        self._ledger.nudge()
         self.clean_up()
+
+    def _give_back(self) -> None:
+        faults.point("ledger-releasing")
+        self._ledger.tidy()
+        if self.is_handed_on and not self.is_outlived:
+            self.is_outlived = self._has_others()
+        if not self.is_outlived:
+            self._ledger.drop_lease(self.lease.job)
+        faults.point("ledger-unlinked")
+        self._close()
+        faults.point("ledger-closed")
 
     def alert(self) -> None:
         """Some time after :meth:`release`: see to it that somebody has taken notice."""
@@ -182,7 +188,14 @@ class HeldLease:
 
     def _has_others(self) -> bool:
         """Under the ledger's lock. We let go for it, and hold on again where nobody else does."""
-        again = self._ledger.directory.leases.open(self.lease.job, os.O_RDONLY)
+        folder = self._ledger.directory.leases
+        try:
+            again = folder.open(self.lease.job, os.O_RDONLY)
+        except FileNotFoundError:
+            return False  # somebody took it off the ledger: there is nothing left to be held
+        except OSError as error:
+            where = f"{folder.path}/{self.lease.job}"
+            raise StateError(f"cannot be read: {error.strerror}", where=where) from error
         os.close(self.fd)
         self.fd = again
         return not entries.take(again) or lives_on(self.lease)
@@ -280,12 +293,15 @@ class Ledger(LedgerFiles):
 
         ``descriptors`` are ours of its ticket or its lease.
         """
-        with self.locked():
-            self.drop_lease(job)
-            for fd in descriptors:
-                os.close(fd)
-            self.tidy()
-        self.nudge()
+        try:
+            with self.locked():
+                self.drop_lease(job)
+                for fd in descriptors:
+                    os.close(fd)
+                self.tidy()
+            self.nudge()
+        except LedgerGone:
+            return
 
     # -- under the lock ----------------------------------------------------------------------------------
 

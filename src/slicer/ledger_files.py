@@ -11,7 +11,6 @@ import os
 from slicer import cgroup, entries, faults, proc, statefile, tickets
 from slicer.errors import StateError
 from slicer.model import LEASE_VARIABLE, Lease, Ticket
-from slicer.record import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,15 +76,19 @@ class LedgerFiles:
                 self.drop_lease(name)
 
     def _lease(self, name: str, entry: entries.Entry) -> Lease | None:
-        """What a lease's file says, or what its writer was about to write when it was killed."""
+        """What a lease's file says, or what its writer was about to write when it was killed.
+
+        Half of the new text and half of the old one may well make a whole lease, which says what never was.
+        So the new text counts wherever it is whole; where it is not, no byte of the file was changed yet.
+        """
         path = f"{self.directory.leases.path}/{name}"
-        spare = self.spare(name).read() if entry.is_locked and statefile.is_job_id(name) else b""
-        if spare:
-            try:
-                statefile.decode(Lease, entry.data)
-            except statefile.TornFile:
-                entry = replace(entry, data=spare)
-        found: Lease | None = self._decode(Lease, path, entry.data)
+        data = self.spare(name).read() if statefile.is_job_id(name) else b""
+        try:
+            if data:
+                statefile.decode(Lease, data)
+        except statefile.TornFile:
+            data = b""
+        found: Lease | None = self._decode(Lease, path, data or entry.data)
         return found
 
     def spare(self, job: str) -> entries.Spare:
@@ -166,6 +169,8 @@ class LedgerFiles:
         """Take a ticket off the queue, and wake who comes next."""
         entries.remove(self.directory.bells, job)
         faults.point("ledger-bell-unlinked")
+        if statefile.is_job_id(job):
+            self.spare(job).remove()  # killed while it made its ticket a lease
         if not entries.remove(self.directory.tickets, name):
             self._warn(f"{self._ticket_path(name)}: ignored: neither a ticket nor to be removed")
             self._ignored.add(name)

@@ -8,6 +8,7 @@ removes it.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 
@@ -242,9 +243,11 @@ class Usage:
                 use = statefile.decode(Use, os.read(fd, _MAX_BYTES))
             finally:
                 os.close(fd)
-        except (FileNotFoundError, statefile.TornFile, StateError):
+        except (statefile.TornFile, StateError):
             return None
         except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENXIO):  # gone, a link, a socket
+                return None
             raise self._failed("read", error) from error
         return use if len(use.gpus) == len(use.mib) and _name(use) == name else None
 

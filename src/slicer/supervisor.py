@@ -154,7 +154,7 @@ class Supervisor:
         self._began = time.monotonic()
         try:
             if not self._keeper:
-                self._held.update(**self.prepare(self._held.descriptors))
+                self._held.update(**self.prepare(self._held.descriptors, self._held.private))
             faults.point("outer-updated-lease")
             started = Started(self._cgroup, time.time(), self._began, waited_s)
             self._note_kills()
@@ -162,7 +162,7 @@ class Supervisor:
         except BaseException:
             self.abandon()
             raise
-        faults.point("outer-running")
+        faults.point("outer-let-go")
         self._tell_start(waited_s)
         # Now, because afterwards the scope is gone.
         enforced = self._backend.enforced(self._job.spec, started.cgroup)
@@ -208,7 +208,6 @@ class Supervisor:
             raise BackendError(
                 "the keeper was ended before the command could start", hint="by systemctl stop, or for memory"
             ) from error
-        faults.point("outer-let-go")
 
     def _note_kills(self) -> None:
         """With OOMPolicy=kill the keeper dies with the command, and systemd may be faster than we are in

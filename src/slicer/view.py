@@ -113,14 +113,7 @@ class View:
         if never.kind == "gpu-choice":
             return InfeasibleError(f"there is no GPU {never.uuid}", hint="see slicer status")
         if never.kind == "vram":
-            mib = (request.vram_mib or 0, request.margin_mib, never.total)
-            sizes = [format_size(each << 20) for each in mib]
-            each = " each" if request.gpus > 1 else ""
-            return InfeasibleError(
-                f"{sizes[0]} on {_counted(request.gpus, 'GPU')}{each} (and a margin of {sizes[1]}) "
-                f"was asked for, but there is room for {sizes[2]}",
-                hint="see slicer status for the GPUs' sizes",
-            )
+            return InfeasibleError(_too_large(never, request), hint="see slicer status for the GPUs' sizes")
         what = "GPU" if never.kind == "gpu" else "CPU slot"
         were = "was" if never.wanted == 1 else "were"
         return InfeasibleError(
@@ -128,6 +121,22 @@ class View:
             f"but this machine has {_counted(never.total, what)}",
             hint="ask for fewer" if never.total else f"this machine has no {what}",
         )
+
+
+def _too_large(never: Infeasible, request: Request) -> str:
+    """As in "30G + 512M margin fits on no GPU; the largest has 24G"."""
+    wanted = _size(request.vram_mib or 0)
+    if request.margin_mib:
+        wanted += f" + {_size(request.margin_mib)} margin"
+    pool = "these" if request.gpu_choice else "the GPUs"
+    if request.gpus > 1:
+        return f"{wanted} does not fit on {request.gpus} of {pool}; the smallest has {_size(never.total)}"
+    fits = f"fits on none of {pool}" if request.gpu_choice else "fits on no GPU"
+    return f"{wanted} {fits}; the largest has {_size(never.total)}"
+
+
+def _size(mib: int) -> str:
+    return format_size(mib << 20).replace(".0", "")
 
 
 def _counted(number: int, what: str) -> str:

@@ -1,12 +1,12 @@
 """Waiting for a lease: who is woken by what, so that a change wakes one process however many wait.
 
-Everybody sleeps on a bell of its own, and on the death of the ticket just ahead (a pidfd), which it buries.
-Two of them lead: the first ticket, and the first that wants GPUs. They watch the leases as well, and the
-second looks at the GPUs now and then while processes of no lease use them, for these send no event.
+Each ticket sleeps on a bell of its own and on the death of the ticket just ahead (a pidfd), which it buries.
+Two tickets lead: the first, and the first that wants GPUs. They watch the leases as well. The second also
+looks at the GPUs now and then while processes of no lease use them, because these send no event.
 
 Nobody needs to be told that it leads: a ticket comes to the front when the one just ahead of it leaves, and
-whoever leaves rings the next one's bell, or is dead. (A newcomer of higher priority may come between the two;
-then the one ahead leaves before the newcomer does, and who comes after both looks again in time.)
+whoever leaves rings the next one's bell, or is dead. (A newcomer with a higher priority may slip in between.
+The ticket ahead then leaves first, and the ticket behind still looks again in time.)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import select
 
 from slicer import faults, placement, proc, tickets
-from slicer.errors import BackendError
+from slicer.errors import BackendError, LedgerGone
 from slicer.ledger import lease_of, now_s
 from slicer.ledger_files import PATIENCE_S
 from slicer.record import record, replace
@@ -102,10 +102,14 @@ class Waiting:
 
     def leave(self) -> None:
         """Leave the queue. Safe to repeat."""
-        if self._fd >= 0:
+        if self._fd < 0:
+            return
+        try:
             with self._ledger.locked():
                 self._ledger.discard(self._name, self.request.job)
                 self._close()
+        except LedgerGone:
+            self._close()
 
     def _close(self) -> None:
         for fd in (self._bell, self._fd, self._writer, self._guard, self._pidfd):

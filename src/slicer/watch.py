@@ -51,7 +51,8 @@ class LedgerWatch:
         self._inotify = inotify.Inotify(directory.path)
         self.fd = self._inotify.fd
         for folder in folders or (directory.leases,):
-            if self._inotify.add(folder.handle, _OWNER_LEFT | (_OWNER_CAME if sees_newcomers else 0)) is None:
+            self._inotify.add(folder.handle, _OWNER_LEFT | (_OWNER_CAME if sees_newcomers else 0))
+            if not os.fstat(folder.fd).st_nlink:
                 self._inotify.close()
                 raise StateError("cannot be watched: it is gone", where=folder.path)
 

@@ -42,15 +42,15 @@ ALONE = [
     "ledger-judged",
     "ledger-created",
     "ledger-locked",
-    "ledger-half-written",
     "ledger-written",
     "launch-acquired",
 ]
 # The outer half, while there is a keeper.
 OUTER = [
-    "outer-forked", "outer-started-scope", "ledger-updating", "outer-updated-lease", "outer-let-go",
-    "outer-heard-end", "ending-finished", "ledger-releasing", "ledger-unlinked", "ledger-closed",
-    "ending-released", "ending-written", "outer-settled",
+    "outer-forked", "outer-started-scope", "ledger-updating", "ledger-laid-aside", "ledger-half-written",
+    "outer-updated-lease", "outer-let-go", "outer-waiting", "outer-heard-end", "ending-finished",
+    "ledger-releasing", "ledger-unlinked", "ledger-closed", "ending-released", "ending-written",
+    "outer-settled",
 ]  # fmt: skip
 # The keeper, while there is an outer half.
 KEEPER = ["keeper-forked", "keeper-ordered", "keeper-spawned", "keeper-reaped", "keeper-ended", "keeper-told"]
@@ -155,6 +155,60 @@ def test_the_keeper_finishes_alone_from_wherever_the_outer_half_died(box: Box, p
     check_aftermath(box, following, (1,))
 
 
+# The outer half fails by itself, from the moment that the keeper has its order.
+FAILING = ["outer-let-go", "outer-waiting"]
+
+
+# D1: a double grant otherwise
+@pytest.mark.parametrize("point", FAILING)
+def test_an_exception_after_the_order_does_not_free_what_the_job_uses(
+    box: Box, gate: Gate, point: str
+) -> None:
+    script = f'echo "start it $$" >>"$LOG"; : < {gate.path}; exit 3'
+    env = {"SLICER_FAULTS": f"{box.state}:{point}!"}
+    process = box.start("-p", "heavy", "-q", "-n", "it", "--", "sh", "-c", script, env=env)
+    until(lambda: box.started("it"), "the command runs")
+    assert process.wait(20) == 125
+    following = start(box, "next")
+    until(lambda: sleeps_in_poll(following.pid), "the next one waits")
+    assert not box.started("next")
+    gate.open()
+    check_aftermath(box, following, (1,))
+
+
+# D2: a double grant otherwise
+def test_a_job_that_no_marker_shows_keeps_its_lease_without_a_keeper(box: Box, gate: Gate) -> None:
+    script = f'echo "start it $$" >>"$LOG"; exec env -i sh -c ": < {gate.path}"'
+    process = box.start("-p", "heavy", "-q", "-n", "it", "--", "sh", "-c", script)
+    command = int(until(lambda: box.started("it"), "the command runs"))
+    until(lambda: proc.environment(command) == b"", "it has no environment")
+    (keeper,) = children(process.pid)
+    kill_9(keeper)
+    assert process.wait(20) == 137
+    following = start(box, "next")
+    until(lambda: sleeps_in_poll(following.pid), "the next one waits")
+    assert not box.started("next")
+    gate.open()
+    check_aftermath(box, following, (1,))
+
+
+# D4, X4
+def test_who_is_granted_and_hangs_does_not_idle_the_machine(box: Box, gate: Gate) -> None:
+    job = box.hold(gate)
+    process = start(box, "it", "waiting-woken~")
+    until(lambda: sleeps_in_poll(process.pid), "it waits")
+    following = start(box, "next")
+    until(lambda: sleeps_in_poll(following.pid), "the next one waits")
+    gate.open()
+    assert job.process.wait(20) == 0
+    until(lambda: box.started("next"), "it goes first, after a while")
+    assert not box.started("it")
+    assert following.wait(20) == 3
+    box.state.with_suffix(".go").touch()
+    assert process.wait(20) == 3
+    box.assert_clean()
+
+
 # A9: what comes when the command is about to begin, to the whole group (Ctrl-C) or from systemd, is for it
 @pytest.mark.parametrize("signo", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 @pytest.mark.parametrize("whom", ["group", "keeper"])
@@ -169,11 +223,11 @@ def test_a_signal_just_before_the_command(box: Box, whom: str, signo: int) -> No
 
 
 # A waiter on its way into the queue, and on its way out of it.
-ARRIVING = [
-    "ledger-judged", "ledger-created", "ledger-locked", "ledger-half-written", "ledger-written",
-    "ledger-bell-made",
+ARRIVING = ["ledger-judged", "ledger-created", "ledger-locked", "ledger-written", "ledger-bell-made"]
+LEAVING = [
+    "waiting-woken", "ledger-laid-aside", "ledger-half-written", "ledger-converting", "ledger-bell-unlinked",
+    "ledger-converted",
 ]  # fmt: skip
-LEAVING = ["waiting-woken", "ledger-converting", "ledger-bell-unlinked", "ledger-converted"]
 GIVING_UP = ["ledger-bell-unlinked", "ledger-ticket-unlinked"]
 
 

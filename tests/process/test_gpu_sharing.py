@@ -86,10 +86,13 @@ def test_gpus_are_chosen_by_index_or_uuid(box: Box, options: tuple[str, ...], se
         (("--gpu", "0,GPU-0"), "--gpu: 'GPU-0' is there twice"),
         (
             ("--vram", "80G"),
-            "80.0G on 1 GPU (and a margin of 512.0M) was asked for, but there is room for 79.6G",
+            "80G + 512M margin fits on no GPU; the largest has 79.6G (see slicer status for the GPUs' sizes)",
         ),
-        (("--vram", "1T", "--gpus", "2"), "1.0T on 2 GPUs each"),
-        (("--vram", "79G", "--margin", "1G"), "79.0G on 1 GPU (and a margin of 1.0G)"),
+        (
+            ("--vram", "1T", "--gpus", "2"),
+            "1T + 512M margin does not fit on 2 of the GPUs; the smallest has 79.6G",
+        ),
+        (("--vram", "79G", "--margin", "1G"), "79G + 1G margin fits on no GPU; the largest has 79.6G"),
     ],
 )
 def test_what_this_machine_can_never_give_is_refused_at_once(

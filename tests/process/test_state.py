@@ -7,7 +7,6 @@ import os
 import resource
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import pytest
 
 from slicer import proc, statefile
 from slicer.record import replace
-from tests.process.harness import SRC, Box, Gate, text, until
+from tests.process.harness import Box, Gate, text, unprivileged, until
 from tests.unit import made_up
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away and mount")
@@ -42,9 +41,15 @@ def test_a_relative_state_directory_is_refused(box: Box, path: str) -> None:
     assert not box.state.exists()
 
 
-@pytest.mark.parametrize("path", ["/nowhere/state", "/dev/null/state", "/proc/state", "/" + "x" * 300])
-def test_a_state_directory_that_cannot_be_made_is_refused(box: Box, path: str) -> None:
-    refused(box, path, env={"SLICER_STATE_DIR": path})
+@pytest.mark.parametrize(
+    ("path", "named"),
+    [
+        ("/nowhere/state", "/nowhere"), ("/dev/null/state", "/dev/null"), ("/proc/state", "/proc/state"),
+        ("/" + "x" * 300, "/" + "x" * 300),
+    ],
+)  # fmt: skip
+def test_a_state_directory_that_cannot_be_made_is_refused(box: Box, path: str, named: str) -> None:
+    refused(box, f"{named}: ", env={"SLICER_STATE_DIR": path})
 
 
 @USER_ONLY
@@ -167,14 +172,14 @@ def test_a_lease_that_speaks_for_somebody_else_frees_and_takes_nothing(box: Box,
         assert job.process.wait(10) == 0
         done = box.run("-p", "heavy", "--no-wait", "--", "true")
         assert done.returncode == 0
-        assert f"{forged}: ignored: it belongs to uid 65534" in done.stderr
+        assert f"{forged}: ignored: belongs to uid 65534" in done.stderr
 
 
 # A2
 def test_files_of_the_dead_are_removed_by_the_next_look(box: Box) -> None:
     assert box.run("-q", "--", "true").returncode == 0
     dead = made_up.lease(
-        "0123456789ab", pid=2**22 + 1, keeper=2**22 + 2, boot_id=proc.boot_id(), uid=os.geteuid(),
+        "0123456789ab", pid=2**22, keeper=2**22 - 1, boot_id=proc.boot_id(), uid=os.geteuid(),
         backend="plain", unit="", cgroup="", cpu_slots=1,
     )  # fmt: skip
     (box.state / "leases" / dead.job).write_bytes(statefile.encode(dead))
@@ -218,7 +223,7 @@ def test_a_history_that_may_not_grow_stops_no_job(box: Box) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048))
 
     process = box.start("-p", "heavy", "--", "sh", "-c", "exit 3", preexec_fn=limit)
-    _, error = process.communicate(timeout=20)
+    _, error = process.communicate(timeout=60)
     assert process.returncode == 3
     assert "history" in text(error)
     assert "Traceback" not in text(error)
@@ -244,15 +249,7 @@ def test_and_it_is_an_error_that_quiet_does_not_hide(box: Box) -> None:
 
 
 NO_MORE_PROCESSES = """
-import os, resource, sys
-sys.path.insert(0, {src!r})
-# while they can be read
-import slicer.__main__, slicer.cli.run, slicer.backend.plain, slicer.ending, slicer.report, slicer.journal
-uid = {uid}
-if os.geteuid() == 0:
-    os.setgroups([])
-    os.setresgid(uid, uid, uid)
-    os.setresuid(uid, uid, uid)
+import resource, slicer.__main__
 resource.setrlimit(resource.RLIMIT_NPROC, ({processes}, {processes}))
 slicer.__main__.main()
 """
@@ -260,8 +257,8 @@ slicer.__main__.main()
 
 @pytest.mark.parametrize("processes", [0, 1])
 def test_when_no_process_can_be_forked_it_is_said_and_the_lease_is_given_back(
-    box: Box, tmp_path_factory: pytest.TempPathFactory, processes: int
-) -> None:
+    box: Box, processes: int
+) -> None:  # D15: wherever the checkout lies
     uid = 54321 if os.geteuid() == 0 else os.geteuid()  # root is exempt from the limit
     if os.geteuid() != 0:
         processes = 1  # this user has others
@@ -269,23 +266,12 @@ def test_when_no_process_can_be_forked_it_is_said_and_the_lease_is_given_back(
     state.mkdir(mode=0o700)
     try:
         os.chown(state, uid, -1)
-        code = textwrap.dedent(NO_MORE_PROCESSES.format(src=SRC, uid=uid, processes=processes))
-        command = [
-            sys.executable,
-            "-c",
-            code,
-            "run",
-            "--backend",
-            "plain",
-            "-p",
-            "heavy",
-            "-q",
-            "--",
-            "/bin/true",
-        ]
+        code = NO_MORE_PROCESSES.format(processes=processes)
+        words = ("run", "--backend", "plain", "-p", "heavy", "-q", "--", "/bin/true")
+        command = [*unprivileged(uid), sys.executable, "-c", code, *words]
         env = {**box.env, "SLICER_STATE_DIR": str(state), "XDG_STATE_HOME": str(state), "HOME": "/"}
         done = subprocess.run(
-            command, env=env, cwd="/", capture_output=True, text=True, timeout=20, check=False
+            command, env=env, cwd="/", capture_output=True, text=True, timeout=60, check=False
         )
         assert "Traceback" not in done.stderr, done.stderr
         assert done.returncode in (125, 126), done

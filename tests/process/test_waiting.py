@@ -80,7 +80,7 @@ def test_a_waiter_that_gives_up_takes_its_ticket_along(box: Box, gate: Gate, sig
     job = box.hold(gate)
     first, second = box.wait_in_line("first"), box.wait_in_line("second")
     kill(first.pid, signo)
-    _, error = first.communicate(timeout=10)
+    _, error = first.communicate(timeout=60)
     assert first.returncode == -signo  # the shell must see that it died of it
     assert b"Traceback" not in error
     assert [ticket.name for ticket in box.tickets()] == ["second"]
@@ -248,9 +248,10 @@ def test_a_waiter_takes_little(box: Box, gate: Gate) -> None:
     job = box.hold(gate)
     waiters = [box.wait_in_line(name) for name in ("first", "second")]
     settled(waiters[0].pid)
-    # The ledger's lock, its ticket, its bell: no connection, no lease. Who is first has its keeper ready (two
-    # pipes and a pidfd) and watches the leases; who is second watches the first (a pidfd).
-    assert [len(descriptors(box, process.pid)) for process in waiters] == [7, 4]
+    # The ledger's four directories and its lock, its ticket (twice), its bell: no connection, no lease. The
+    # first has its keeper ready (two pipes and a pidfd) and watches the leases; the second watches the first
+    # (a pidfd).
+    assert [len(descriptors(box, process.pid)) for process in waiters] == [12, 9]
     gate.open()
     assert [process.wait(10) for process in (*waiters, job.process)] == [0, 0, 0]
 
@@ -269,7 +270,8 @@ def test_a_job_that_had_to_wait_keeps_nothing_of_the_wait(box: Box, gate: Gate, 
     until(lambda: box.started("next"), "it runs")
     (lease,) = until(lambda: [lease for lease in box.leases() if lease.name == "next"], "it has its lease")
     for pid in (waiter.pid, lease.keeper):
-        until(lambda pid=pid: len(descriptors(box, pid)) == 4, "the lock, the lease, two pipes")  # type: ignore[misc]
+        # The ledger's four directories and its lock, the lease (twice), two pipes.
+        until(lambda pid=pid: len(descriptors(box, pid)) == 9, "nothing else is open")  # type: ignore[misc]
     second_gate.open()
     assert [waiter.wait(10), job.process.wait(10)] == [0, 0]
     box.assert_clean()

@@ -24,12 +24,19 @@ class Sim:
     """The GPUs that ``SLICER_SIM`` describes; implements :class:`slicer.gpu.Gpus`."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        """Raises UsageError where the variable makes no sense, StateError for a bad state directory."""
+        """Raises UsageError where the variable makes no sense, StateError for a bad state directory, GpuError
+        where it cannot be told what is used.
+        """
         sizes = simulation.parse_spec(environ[simulation.VARIABLE])
         self._gpus = simulation.gpus(sizes)
         self._directory = statedir.existing(environ, os.geteuid())
-        base = self._directory.base if self._directory is not None else None
-        self._usage = None if base is None else simulation.Usage(base, self._gpus)
+        self._usage = None
+        if self._directory is not None:
+            try:
+                self._usage = simulation.Usage(self._directory.base, self._gpus)
+            except StateError as error:
+                self.close()
+                raise GpuError(error.message, where=error.where, hint=error.hint) from error
         self._note = f"the GPUs are simulated ({simulation.VARIABLE}={simulation.canonical(sizes)})"
 
     def list(self) -> Gpus:

@@ -189,7 +189,8 @@ class Flight(Supervisor):
         os.close(held_fd)
         os.read(wait_fd, 1)  # until the queue holds the lease no more
         # Others' leases live for as long as their descriptors do. NVML goes on using those that it has open.
-        proc.close_all_but({*self._held.kept, *self._book.descriptors()}, _GPU_DEVICES)
+        kept = {*self._held.descriptors, *self._held.private, *self._book.descriptors()}
+        proc.close_all_but(kept, _GPU_DEVICES)
         self._backend.after_fork()
         self._book.after_fork()
         assert self._started is not None
