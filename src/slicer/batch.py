@@ -21,10 +21,13 @@ from slicer.signals import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slicer.job import Batch, Started
+    from slicer.backend import Backend
+    from slicer.job import Batch, Job, Started
     from slicer.keeper import Task
+    from slicer.ledger import Ledger
 
 _CANNOT_BEGIN = 126  # as of a shell that cannot execute something
+_SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # of what may be there again soon
 _ENDED_FROM_OUTSIDE = ("timeout", "stopped")
 _QUEUE_LOOKS_S = 15.0  # how long the queue has for its look at the GPUs, before we look ourselves
 
@@ -42,13 +45,15 @@ class LogFile:
 
     pid = 0
 
-    def __init__(self, path: str) -> None:
-        """Raises OSError."""
-        # An attempt that never began, or --fresh, may have left one of this name: its text is not ours.
-        if os.path.lexists(path):
-            os.unlink(path)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY
-        self.stdout = self.stderr = os.open(path, flags, 0o666)
+    def __init__(self, directory: int, name: str) -> None:
+        """``directory``: a descriptor of the log directory. Raises OSError."""
+        # An attempt that never began may have left one of this name: its text is not ours.
+        try:
+            os.unlink(name, dir_fd=directory)
+        except FileNotFoundError:
+            pass
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        self.stdout = self.stderr = os.open(name, flags, 0o666, dir_fd=directory)
 
     def handed_over(self) -> None:
         """Kept open: for what slicer has to say."""
@@ -69,6 +74,15 @@ class BatchHalf(InnerHalf):
 
     _log: LogFile
     _attempt: int  # the attempt file
+
+    def __init__(
+        self, job: Job, backend: Backend, book: Ledger, mask: frozenset[int], queue: int, up_write: int,
+        down_read: int, logs: int, attempts: int,
+    ) -> None:  # fmt: skip
+        """``logs`` and ``attempts``: descriptors of the log directory, and of the attempts' below it."""
+        super().__init__(job, backend, book, mask, queue, up_write, down_read)
+        self._logs = logs
+        self._attempts = attempts
 
     def run(self, descriptors: tuple[int, ...]) -> None:
         """From the fork to the end of the scope; ``descriptors`` hold the lease."""
@@ -93,8 +107,8 @@ class BatchHalf(InnerHalf):
         batch = self._batch
         self._started = started
         try:
-            self._log = LogFile(batch.log_path)
-            self._attempt = attempt.begin(batch.attempt_path)
+            self._log = LogFile(self._logs, batch.log)
+            self._attempt = attempt.begin(self._attempts, self._job.id)
         except OSError as error:
             return Report(1, 0, error.errno or errno.EIO, "unknown", 0.0, 0), Usage()
         os.dup2(self._log.stdout, 2)  # should we fail, it says so in the log
@@ -104,7 +118,15 @@ class BatchHalf(InnerHalf):
         except OSError as error:
             self._log.say(f"cannot run in {batch.directory}: {error.strerror}")
             return Report(1, _CANNOT_BEGIN << 8, 0, "exited", 0.0, 0), Usage()
-        return super()._run(task, started)
+        report, usage = super()._run(task, started)
+        if report.exec_errno:
+            self._log.say(f"cannot execute {task.program}: {os.strerror(report.exec_errno)}")
+            if report.exec_errno == errno.E2BIG:
+                self._log.say("a command, and each of its variables, has less than 128 KiB: put it in a file")
+            if report.exec_errno in _SHORTAGES:
+                attempt.take_back(self._attempt)
+                report = replace(report, reason="unknown")
+        return report, usage
 
     def _end(self, started: Started, report: Report, usage: Usage) -> None:
         if report.exec_errno:

@@ -91,6 +91,10 @@ class BackendError(SlicerError):
     kind = "backend"
 
 
+class RefusedError(BackendError):
+    """systemd refused this very job, as it would at any other time: asking again is of no use."""
+
+
 class BusyError(SlicerError):
     """What was asked for is held by others, and the caller did not want to wait (any longer; exit code 75).
 

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 class Batch:
     """What sets a job of a queue apart: it has no terminal, and its keeper writes down how it ended."""
 
-    log_path: str  # takes the command's output
-    attempt_path: str  # where the keeper notes that the command began, and how it ended
+    log: str  # the name, in the log directory, of the file that takes the command's output
     directory: str  # to run in
 
 

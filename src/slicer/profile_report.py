@@ -160,7 +160,7 @@ _COMMENTS = {
     "memory_max": "killed above this",
     "threads": "OMP_NUM_THREADS and its kin",
     "gpus": "whole GPUs",
-    "gpu.idle_threshold": "a GPU of which less is used counts as idle",
+    "gpu.idle_threshold": "a GPU of which no more is used counts as idle",
     "gpu.margin": "kept free beside the vram that a job wants",
     "gpu.spike_buffer": "what other programs may use beyond their peak",
     "waiting.reserve_after": "passed over for longer, what a job needs is kept for it in its turn",

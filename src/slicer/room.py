@@ -48,7 +48,7 @@ NEVER = float("inf")
 class Policy:
     """The settings that decisions depend on."""
 
-    idle_threshold_mib: int = 200  # a GPU with less foreign use than this counts as idle
+    idle_threshold_mib: int = 200  # a GPU with no more foreign use counts as idle
     spike_buffer: float = 0.10  # of a peak, kept free beyond it
     reserve_after_s: float = 300.0  # how long a blocked request may be passed over
 

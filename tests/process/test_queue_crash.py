@@ -194,16 +194,21 @@ def test_a_keeper_killed_before_its_turn(queues: QueueBox) -> None:
     queues.assert_clean()
 
 
-# E13: one whose starting fails again and again is given up, also while nothing else happens
-def test_a_job_that_cannot_be_started(queues: QueueBox) -> None:
-    queues.write("[vram=2G] job a")
-    queue = queues.start(env=queues.faults("starter-asked"))
-    for _ in range(3):
+# Q1: a shortage that passes gives no job up, also while nothing else happens
+def test_a_job_that_cannot_be_started_for_a_while(queues: QueueBox) -> None:
+    queues.write("[vram=2G] job a", "[vram=2G] job b 0 3")
+    queue = queues.start("-j", "1", env=queues.faults("starter-asked"))
+    for _ in range(4):
         (starter,) = until(queues.stopped, f"it is asked\n{queue.out}")
         kill_9(starter)
-    assert queue.wait() == 125, queue.out
-    assert queues.statuses() == {"job a": ("infeasible", 125)}
+    until(queues.stopped, f"it is asked\n{queue.out}")
     assert queues.starts() == {}
+    assert {state.status for state in queues.journal().values()} <= {"pending", "running"}
+    queues.go_on()
+    assert queue.wait() == 3, queue.out
+    assert queues.statuses() == {"job a": ("ok", 0), "job b 0 3": ("failed", 3)}
+    assert queues.starts() == {"a": 1, "b": 1}
+    assert not queue.events("infeasible")
     queues.assert_clean()
 
 

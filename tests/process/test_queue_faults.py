@@ -90,8 +90,8 @@ class SmallDisk:
         queues.logs.mkdir()
         box = queues.box
         holder = subprocess.Popen(
-            [*box.prefix, "sh", "-c", 'mount -t tmpfs -o size=1m none "$0" && echo ok && exec sleep 1000',
-             str(queues.logs)],
+            [*box.prefix, "sh", "-c",
+             'mount -t tmpfs -o size=1m,mode=755 none "$0" && echo ok && exec sleep 1000', str(queues.logs)],
             env=box.env, cwd=queues.root, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         box.adopt(holder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -311,3 +312,27 @@ def test_a_stream_of_lines(queues: QueueBox) -> None:
             queues.append(f"[vram=100M] job {number}")
         queues.ended(*map(str, range(60)))
     assert set(queues.starts().values()) == {1}
+
+
+# Q9: a queue reads what a program writes for it
+def test_jobs_from_a_pipe(queues: QueueBox) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"job a\n[profile=light] job b 0 3\n")
+    os.close(writing)
+    queue = queues.start(file=f"/dev/fd/{reading}", pass_fds=(reading,))
+    os.close(reading)
+    assert queue.wait() == 3
+    assert queues.starts() == {"a": 1, "b": 1}
+
+
+# Q9: and is not held up by one that takes the file's place
+def test_a_fifo_in_place_of_the_file(queues: QueueBox) -> None:
+    queues.write("hold a", "job b 0 3")
+    queue = queues.start("-j", "1")
+    queues.started("a")
+    queues.file.unlink()
+    os.mkfifo(queues.file)
+    queue.event("file-kept")
+    queues.let("a")
+    assert queue.wait() == 3
+    assert queues.starts() == {"a": 1, "b": 1}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 from collections.abc import Callable
 
 import pytest
 
 from slicer import simulation
-from tests.process.harness import Box, until
+from tests.process.harness import SLICER, Box, until
 from tests.process.queue_box import QueueBox
 
 
@@ -32,6 +33,9 @@ def test_after(queues: QueueBox) -> None:
     assert [name for name in order(queues) if name in "abc"] == ["a", "b", "c"]
     assert queues.starts() == {"a": 1, "b": 1, "c": 1, "x": 1}
     assert [event["job"]["no"] for event in queue.events("unrunnable")] == [5, 6]
+    # W19: they count as what they are, not as pending for ever
+    assert queues.statuses()["job y"] == queues.statuses()["job z"] == ("infeasible", 1)
+    assert queue.events("summary")[0]["counts"] == {"ok": 3, "failed": 1, "infeasible": 2}
     # Once it has ended well after all, who waited for it goes.
     queues.write("[vram=1G name=x] job x", "[vram=1G after=x name=y] job y", "[vram=1G after=y,a] job z")
     assert queues.run().wait() == 0
@@ -114,7 +118,45 @@ def test_only_these_gpus(queues: QueueBox) -> None:
     used = {index for state in queues.journal().values() for index in state.gpu_indices}
     assert used == {0, 2}
     assert queues.statuses()["job d"][0] == "infeasible"
-    assert queues.run("--gpus", "7", "--fresh").wait() != 0
+    assert queues.run("--gpus", "7", "--fresh").wait() == 2
+
+
+# Q2: a wrong word on the command line is told of at once, and costs no job
+def test_gpus_that_are_not_there_are_told_of_at_once(queues: QueueBox) -> None:
+    queues.write("[vram=2G] job a", "[profile=light] job b")
+    wrong = queues.run("--gpus", "0,7")
+    assert wrong.wait() == 2
+    assert """no such GPU: '7'", "where": "--gpus", "hint": "this machine has 0 (""" in wrong.err
+    assert queues.starts() == {}
+    assert queues.run().wait() == 0
+    assert queues.starts() == {"a": 1, "b": 1}
+
+
+# Q2: what cannot be in this run may well be in the next
+def test_what_was_infeasible_is_asked_for_again_by_the_next_run(queues: QueueBox) -> None:
+    queues.write("[gpus=2] job a")
+    assert queues.run("--gpus", "0").wait() == 1
+    assert queues.statuses() == {"job a": ("infeasible", 1)}
+    assert queues.run("--gpus", "0").wait() == 1
+    again = queues.run()
+    assert again.wait() == 0
+    assert queues.statuses() == {"job a": ("ok", 0)}
+    assert queues.starts() == {"a": 1}
+    queues.assert_clean()
+
+
+# Q2: nor does it have to be in this one, once its line asks for less
+def test_what_was_infeasible_is_asked_for_again_when_its_line_changes(queues: QueueBox) -> None:
+    queues.write("[vram=900G] job a")
+    queue = queues.start("--watch")
+    queue.event("infeasible")
+    queues.write("[vram=9G] job a")
+    queues.ended("a")
+    queues.write("[vram=900G] job a", "# it is done")
+    queues.asleep(queue)
+    queue.send(signal.SIGTERM)
+    assert queue.wait() == 0
+    assert queues.statuses() == {"job a": ("ok", 0)}
 
 
 # E12
@@ -185,4 +227,80 @@ def test_a_queue_and_slicer_run_compete(queues: QueueBox) -> None:
     assert waiting.wait(20) == 0
     assert order(queues) == ["s", "a", "w", "b"]
     assert len(queue.events("waiting")) in (1, 2)  # b may have had to wait for w
+    queues.assert_clean()
+
+
+# Q4: however often the queue is woken meanwhile, it sees that memory of others becomes free
+def test_memory_of_others_is_looked_at_however_often_jobs_are(queues: QueueBox) -> None:
+    queues.gpus = 1
+    spec, box = simulation.spec_of(1, "24G"), queues.box
+    foreign = subprocess.Popen(
+        [*SLICER, "simjob", "--vram", "10G", "--ramp", "0", "--hold", "600", "--print-every", "0.05"],
+        env={**box.env, "SLICER_SIM": spec}, cwd=box.root, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    box.adopt(foreign)
+    assert foreign.stdout is not None
+    assert foreign.stdout.readline()  # it uses its memory
+    queues.write("[vram=2G] hold a", "[vram=12G] job b")
+    queue = queues.start("--poll", "0.1")
+    queues.started("a")
+    queues.asleep(queue)
+    assert queues.starts() == {"a": 1}
+    foreign.kill()
+    foreign.wait()
+    queues.ended("b")
+    queues.let("a")
+    assert queue.wait() == 0
+
+
+# Q13: few descriptors mean few jobs at a time
+def test_few_descriptors(queues: QueueBox) -> None:
+    queues.write(*(f"[profile=light] job {number} 0.05" for number in range(30)))
+    queue = queues.run("-j", "30", prefix=("sh", "-c", 'ulimit -n 90; exec "$@"', "sh"))
+    assert queue.wait() == 0, queue.err
+    assert queues.starts() == {f"{number}": 1 for number in range(30)}
+    queues.assert_clean()
+
+
+# Q13: a command that cannot be executed says so in its log
+def test_a_command_that_is_too_long(queues: QueueBox) -> None:
+    queues.write(f"[profile=light] : {'x' * (1 << 17)}", "[profile=light] job b")
+    queue = queues.run()
+    assert queue.wait() == 126
+    assert "cannot execute /bin/sh: Argument list too long" in (queues.logs / "job0001.log").read_text()
+    assert queues.starts() == {"b": 1}
+
+
+# Q13
+@pytest.mark.parametrize("option", ["--spike-buffer=nan", "--tolerance=nan", "--tolerance=-0.1"])
+def test_a_fraction_that_cannot_be(queues: QueueBox, option: str) -> None:
+    queues.write("job a")
+    assert queues.run(option).wait() == 2
+    assert queues.starts() == {}
+    assert queues.run("--tolerance", "1.5").wait() == 0
+
+
+# Q12: once is enough
+def test_a_job_that_outgrows_its_declaration_is_told_of_once(queues: QueueBox) -> None:
+    queues.write("[vram=1G] simjob --vram 8G --ramp 1 --hold 0.2")
+    queue = queues.run("--poll", "0.05")
+    assert queue.wait() == 0
+    assert len(queue.events("exceeds")) == 1
+
+
+# W19: what was given up has its chance when the file says something else
+def test_a_job_that_followed_a_failure_is_started_when_it_no_longer_does(queues: QueueBox) -> None:
+    bad, follower = "[name=bad] job x 0 4", "[after=bad name=y] job y"
+    queues.write(bad, follower, "[after=y] job z")
+    queue = queues.start("--watch")
+    until(lambda: len(queue.events("unrunnable")) == 2, "both are given up")
+    queues.write(bad, follower, "[after=y] job z", "# nothing new")
+    queues.append("job other")
+    queues.ended("other")
+    assert len(queue.events("unrunnable")) == 2  # said once
+    queues.write(bad, "[name=y] job y", "[after=y] job z")
+    queues.ended("z")
+    queue.send(signal.SIGTERM)
+    assert queue.wait() == 4
+    assert queues.starts() == {"x": 1, "y": 1, "z": 1, "other": 1}
     queues.assert_clean()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slicer.queue import board_text
-from slicer.queue.board_text import Glyphs
+from slicer.queue.board_text import ASCII, Glyphs
+from slicer.queue.columns import cell_count, told_apart
 from slicer.queue.model import Board, GpuRow
 from tests.unit.test_queue_words import NASTY, UNSEEN, row
 
@@ -37,7 +41,7 @@ def board(**fields: Any) -> Board:
         ) if "pending" not in fields else (),
         "done": tuple(row(no, **end) for no, end in enumerate(ends, 1)),
         "counts": {"pending": 1000, "running": 2, "ok": 1, "failed": 2, "timeout": 1, "cancelled": 1},
-        "eta_s": 4800.0, "state": "running", "warning": "",
+        "eta_s": 4800.0, "state": "running", "warning": "", "pid": 946, "every_s": 5.0,
     }  # fmt: skip
     return Board(**{**usual, **fields})
 
@@ -63,7 +67,7 @@ def test_the_board_shows_all_that_matters() -> None:  # E8
     assert "  5 of 1007 done (0%), about 1h20m left\n" in text
     assert "\nGPU 0  H100 80GB HBM3  [█████░░░░░]  40.0G of 80G  96%  jobs 13, 14\n" in text
     assert "\n▶   13  0    12m4s  16.6G  17.2G  18G   96%  train-a: python train.py" in text
-    assert "\n▶   14  0    12m4s  16.6G  17.2G  18G   96%  (timing out) python" in text
+    assert "\n▶   14  0    12m4s  16.6G  17.2G  18G   96%  (timing out) py" in text
     assert "\n·   20    18G  python train.py --seed 20        GPU 0 is held by train\n" in text
     assert "\n✓    1  ok         12m4s   6.8G  18G  -62%   96%  python" in text
     assert "\n✗    2  exit 3 " in text
@@ -71,6 +75,15 @@ def test_the_board_shows_all_that_matters() -> None:  # E8
     assert "\n⊘    4  cancelled " in text
     assert "\n✗    5  SIGSEGV " in text
     assert text.endswith("\n")
+
+
+# Q7: what was not measured is not "0", and not a GPU's absence either
+def test_what_was_not_measured_is_not_given_as_measured() -> None:
+    ended = row(3, status="ok", **{**UNSEEN, "gpu_indices": (0,)})
+    without = row(4, status="ok", **{**UNSEEN, "declared_mib": None})
+    text = board_text.render(board(done=(ended, without)), 80)
+    assert re.search(r"\n✓ +3  ok +12m4s +n/a +18G +n/a  python", text), text
+    assert re.search(r"\n✓ +4  ok +12m4s +- +- +-  python", text), text
 
 
 def test_a_retry_has_a_mark_of_its_own() -> None:  # E8, E9
@@ -99,7 +112,47 @@ def test_no_line_is_wider_than_asked_for(width: int) -> None:  # E8
     )  # fmt: skip
     for one in (board(), empty(), hard):
         for line in board_text.render(one, width).splitlines():
-            assert board_text.cell_count(line) <= width
+            assert cell_count(line) <= width
+
+
+# Q14: the rows of a sweep do not look alike
+def test_what_differs_is_not_cut() -> None:
+    long = "python train.py --model resnet-with-a-long-name --data /srv/data/imagenet-1k/train"
+    out = "--out /srv/results/of/this/sweep/with/a/long/name"
+    seeds = [f"{long} --seed {seed} {out}" for seed in (1, 2, 30)]
+    assert told_apart(seeds, 40, Glyphs()) == [
+        "python train.…rain --seed 1 --out /srv/…",
+        "python train.…rain --seed 2 --out /srv/…",
+        "python train.…rain --seed 30 --out /srv…",
+    ]
+    ends = [f"{long} --lr {rate}" for rate in ("0.1", "0.01")]
+    assert told_apart(ends, 30, Glyphs()) == [
+        "python train.…k/train --lr 0.1",
+        "python train.…/train --lr 0.01",
+    ]
+    shown = told_apart([seeds[0], "make", seeds[1]], 30, Glyphs())
+    assert shown == ["python train.py…th/a/long/name", "make", "python train.py…th/a/long/name"]
+    assert told_apart([seeds[0]] * 2, 8, ASCII) == ["pyt...me"] * 2
+
+
+@given(
+    st.lists(st.text("ab 訓\u0301", max_size=30), max_size=4), st.integers(1, 40),
+    st.sampled_from([ASCII, Glyphs()]),
+)  # fmt: skip
+def test_commands_fit_whatever_they_are(texts: list[str], width: int, glyphs: Glyphs) -> None:  # E8
+    for text, shown in zip(texts, told_apart(texts, width, glyphs), strict=True):
+        assert cell_count(shown) <= width
+        assert shown == text or cell_count(text) > width
+
+
+def test_a_sweep_can_be_told_apart_on_the_board() -> None:  # Q14
+    jobs = [f"python train.py --config {'c' * 300} --seed {no} --out {'o' * 300}" for no in range(20, 26)]
+    waiting = tuple(row(no, **{**WAITS, "command": job, "waits_for": "a GPU"}) for no, job in enumerate(jobs))
+    ended = tuple(row(no, command=job, status="ok") for no, job in enumerate(jobs))
+    for width in (80, 120, None):
+        text = board_text.render(board(pending=waiting, done=ended, running=ended), width)
+        for no in range(20, 26):
+            assert text.count(f" {no} --out o") == 3, text
 
 
 def test_a_width_of_none_cuts_no_reasons() -> None:
@@ -124,6 +177,17 @@ def test_what_is_wrong_stands_at_the_top() -> None:  # E8
     assert lines[0].endswith("stalled: nothing is started")
     assert lines[3] == "! the disk is full"
     assert "stopping: nothing new is started" in board_text.render(board(state="stopping"), 80)
+
+
+# W8: whether the queue lives, has ended or was killed can be told from status.txt
+def test_it_says_when_it_was_written_and_by_whom() -> None:
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(AT))
+    line = f"\nwritten {at} by pid 946, again every 5s while jobs run; killed, if ps 946 shows no slicer\n\n"
+    assert line in board_text.render(board(), None)
+    text = board_text.render(board(state="ended"), None)
+    assert f"\nwritten {at} by pid 946, which has ended\n\n" in text
+    assert text.partition("\n")[0].endswith(" · ended")
+    assert " left\n" not in text  # nobody will do that
 
 
 def test_the_progress_bar_tells_done_running_and_the_rest() -> None:

@@ -17,7 +17,7 @@ from slicer.queue.model import JobState
 KEY = "0123456789ab#0"
 HOW: dict[str, Any] = {
     "exit_code": 1, "signal": None, "reason": "exited", "wall_s": 2.5, "vram_peak_mib": (7000, 6000),
-    "utilisation": 81.5, "verdict": "within", "memory_peak_bytes": 1 << 30, "at": 1002.5,
+    "utilisation": 81.5, "looks": 12, "verdict": "within", "memory_peak_bytes": 1 << 30, "at": 1002.5,
 }  # fmt: skip
 SEEN = folding.seen(KEY, 7, "python train.py", "train")
 
@@ -54,6 +54,26 @@ def test_an_end_is_known_with_all_its_figures() -> None:
     assert (found.status, found.exit_code, found.signal, found.reason) == ("failed", 1, None, "exited")
     assert (found.wall_s, found.vram_peak_mib, found.utilisation) == (2.5, (7000, 6000), 81.5)
     assert (found.verdict, found.memory_peak_bytes) == ("within", 1 << 30)
+
+
+def test_a_journal_of_before_looks_were_counted_is_read_all_the_same() -> None:  # Q7, E7
+    before = {name: value for name, value in as_read(folding.ended(KEY, "a1", "ok", **HOW)).items()}
+    del before["looks"]
+    found = state(SEEN, begun(), before)
+    assert (found.status, found.vram_peak_mib, found.looks) == ("ok", (7000, 6000), 0)
+
+
+def test_a_job_that_is_to_run_again_is_as_one_that_never_ended() -> None:  # W6
+    failed = (SEEN, begun(), folding.ended(KEY, "a1", "oom", **HOW))
+    found = state(*failed, folding.reconsidered(KEY))
+    assert (found.status, found.attempts, found.ooms) == ("pending", 1, 0)
+    again = state(*failed, folding.reconsidered(KEY), begun("a2", 2), folding.ended(KEY, "a2", "ok", **HOW))
+    assert (again.status, again.attempts) == ("ok", 2)
+    assert state(SEEN, begun(), folding.reconsidered(KEY)).status == "running"
+    assert (
+        state(SEEN, begun(), folding.ended(KEY, "a1", "ok", **HOW), folding.reconsidered(KEY)).status == "ok"
+    )
+    assert fold([as_read(folding.reconsidered(KEY))]) == {}
 
 
 def test_oom_raises_what_is_declared_next_and_the_attempt_counts() -> None:  # E9
@@ -146,6 +166,8 @@ def test_newer_words_are_ignored() -> None:
 @pytest.mark.parametrize(
     "change",
     [
+        {"job": "../../x"}, {"job": ".."}, {"log": "/etc/passwd"}, {"log": "job1.log\n"},
+        {"attempts": 10**30},
         {"key": 7}, {"key": None}, {"event": 3}, {"event": None}, {"job": None}, {"attempts": "1"},
         {"attempts": True}, {"attempts": -1}, {"attempts": 1.0}, {"gpus": "GPU-0"}, {"gpus": [0]},
         {"gpu_indices": [0, "1"]}, {"gpu_indices": {"0": 1}}, {"vram_mib": "6G"}, {"vram_mib": []},
@@ -189,7 +211,8 @@ _FINAL = st.sampled_from(["ok", "failed", "timeout", "oom", "cancelled", "infeas
 _ENDING = {
     "exit_code": st.integers(0, 255), "signal": st.none() | st.integers(1, 64), "reason": _TEXT,
     "wall_s": _SECONDS, "vram_peak_mib": st.lists(_COUNT, max_size=2).map(tuple),
-    "utilisation": st.none() | _SECONDS, "verdict": st.sampled_from(["within", "unknown", "over-declared"]),
+    "utilisation": st.none() | _SECONDS, "looks": _COUNT,
+    "verdict": st.sampled_from(["within", "unknown", "over-declared"]),
     "memory_peak_bytes": _MAYBE, "at": _SECONDS,
 }  # fmt: skip
 _RECORDS = st.lists(
@@ -204,6 +227,7 @@ _RECORDS = st.lists(
     | st.builds(folding.unbegun, _KEYS, _JOBS)
     | st.builds(folding.interrupted, _KEYS, _JOBS, _TEXT)
     | st.builds(folding.refused, _KEYS, _FINAL, _TEXT, st.integers(0, 255))
+    | st.builds(folding.reconsidered, _KEYS)
     | st.builds(folding.cancelling, _KEYS, _JOBS)
     | st.dictionaries(st.sampled_from(["event", "key", "job", "no"]), _TEXT | _COUNT | st.lists(_COUNT)),
     max_size=25,

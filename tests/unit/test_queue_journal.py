@@ -12,11 +12,17 @@ import pytest
 
 from slicer.errors import StateError
 from slicer.queue import folding, journal
+from slicer.queue.directory import OwnDirectory
 from slicer.queue.journal import Journal, Record
 
 HEADER = b'{"event":"journal","v":1}\n'
 ONE: Record = {"event": "one", "text": "grün \udcff \n"}  # an argument that is no UTF-8, too
 TWO: Record = {"event": "two", "n": [1, 2.5, None, True]}
+
+
+def at(path: Path) -> OwnDirectory:
+    """Where it lies, as it is now."""
+    return OwnDirectory.at(str(path.parent))
 
 
 @pytest.fixture
@@ -33,7 +39,7 @@ def opened(path: Path) -> Iterator[Opener]:
     made: list[Journal] = []
 
     def open_it() -> tuple[Journal, tuple[Record, ...]]:
-        one, records = Journal.open(str(path))
+        one, records = Journal.open(at(path))
         made.append(one)
         return one, records
 
@@ -196,7 +202,7 @@ def test_what_is_not_ours_is_refused_and_left_alone(
 ) -> None:
     path.write_bytes(content)
     with pytest.raises(StateError, match=message) as caught:
-        Journal.open(str(path), fresh=fresh)
+        Journal.open(at(path), fresh=fresh)
     assert "--log-dir" in caught.value.hint
     assert path.read_bytes() == content
     assert os.listdir(path.parent) == [path.name]
@@ -206,17 +212,17 @@ def test_a_newer_slicers_journal_is_refused_unless_a_fresh_one_is_wanted(path: P
     content = b'{"event":"journal","v":2,"how":"new"}\n{"event":"x"}\n'
     path.write_bytes(content)
     with pytest.raises(StateError, match="newer slicer") as caught:
-        Journal.open(str(path))
+        Journal.open(at(path))
     assert "--fresh" in caught.value.hint
     assert path.read_bytes() == content
-    one, records = Journal.open(str(path), fresh=True)
+    one, records = Journal.open(at(path), fresh=True)
     one.close()
     assert (records, path.read_bytes()) == ((), HEADER)
 
 
 def test_fresh_forgets_what_was(opened: Opener, path: Path) -> None:
     path.write_bytes(lines(ONE, TWO))
-    one, records = Journal.open(str(path), fresh=True)
+    one, records = Journal.open(at(path), fresh=True)
     assert records == ()
     one.add(TWO)
     one.commit()
@@ -224,10 +230,9 @@ def test_fresh_forgets_what_was(opened: Opener, path: Path) -> None:
     assert opened()[1] == (TWO,)
 
 
-@pytest.mark.parametrize("what", ["directory", "fifo", "link", "dangling", "absent directory"])
+@pytest.mark.parametrize("what", ["directory", "fifo", "link", "dangling", "hard link"])
 def test_only_a_regular_file_is_opened(path: Path, tmp_path: Path, what: str) -> None:
     other = tmp_path / "other"
-    name = path
     if what == "directory":
         path.mkdir()
     elif what == "fifo":
@@ -235,13 +240,14 @@ def test_only_a_regular_file_is_opened(path: Path, tmp_path: Path, what: str) ->
     elif what == "link":
         other.write_bytes(HEADER)
         path.symlink_to(other)
-    elif what == "dangling":
-        path.symlink_to(other)
+    elif what == "hard link":  # S6
+        other.write_bytes(HEADER)
+        path.hardlink_to(other)
     else:
-        name = tmp_path / "absent" / "journal.jsonl"
+        path.symlink_to(other)
     with pytest.raises(StateError):
-        Journal.open(str(name))
-    assert other.exists() == (what == "link")
+        Journal.open(at(path))
+    assert other.exists() == ("link" in what)
 
 
 class Broken:
@@ -251,7 +257,7 @@ class Broken:
         self._patch = monkeypatch
 
     def fails(self, name: str, code: int) -> None:
-        def fail(*_: object) -> None:
+        def fail(*_: object, **__: object) -> None:
             raise OSError(code, os.strerror(code))
 
         self._patch.setattr(journal.os, name, fail)
@@ -349,18 +355,18 @@ def test_it_is_seen_that_the_file_is_gone(opened: Opener, path: Path, tmp_path: 
     one, _ = opened()
     one.add(ONE)
     one.commit()
-    assert not one.is_gone()
+    assert not one.is_gone(at(path))
     path.write_bytes(b"")  # > journal.jsonl
-    assert one.is_gone()
-    one.rewrite([ONE])
-    assert not one.is_gone()
+    assert one.is_gone(at(path))
+    one.rewrite(at(path), [ONE])
+    assert not one.is_gone(at(path))
     path.rename(tmp_path / "away")
-    assert one.is_gone()
+    assert one.is_gone(at(path))
     path.write_bytes(lines(ONE))
-    assert one.is_gone()
+    assert one.is_gone(at(path))
     path.unlink()
     path.parent.rename(tmp_path.parent / f"{tmp_path.name}-away")
-    assert one.is_gone()
+    assert one.is_gone(at(path))
     (tmp_path.parent / f"{tmp_path.name}-away").rename(tmp_path)
 
 
@@ -370,8 +376,8 @@ def test_a_deleted_journal_is_written_anew(opened: Opener, path: Path) -> None:
     one.commit()
     one.add(TWO)
     path.unlink()
-    one.rewrite([ONE, TWO])
-    assert (one.is_gone(), one.pending) == (False, False)
+    one.rewrite(at(path), [ONE, TWO])
+    assert (one.is_gone(at(path)), one.pending) == (False, False)
     one.add(ONE)
     one.commit()
     assert opened()[1] == (ONE, TWO, ONE)
@@ -386,7 +392,7 @@ def test_a_rewrite_that_fails_loses_nothing(opened: Opener, path: Path, broken: 
     one.add(TWO)
     broken.fails(call, errno.ENOSPC)
     with pytest.raises(StateError, match="No space left"):
-        one.rewrite([ONE, TWO])
+        one.rewrite(at(path), [ONE, TWO])
     broken.heal()
     assert one.pending
     assert os.listdir(path.parent) == [path.name]
@@ -397,7 +403,7 @@ def test_a_rewrite_that_fails_loses_nothing(opened: Opener, path: Path, broken: 
 def test_what_a_killed_rewrite_left_is_no_obstacle(opened: Opener, path: Path) -> None:
     one, _ = opened()
     (path.parent / "journal.jsonl.tmp").write_bytes(b"half")
-    one.rewrite([ONE])
+    one.rewrite(at(path), [ONE])
     assert opened()[1] == (ONE,)
     assert os.listdir(path.parent) == [path.name]
 
@@ -413,12 +419,15 @@ def test_no_descriptor_is_inherited_or_lost(path: Path) -> None:
                 continue
         return found
 
-    one, _ = Journal.open(str(path))
-    one.rewrite([ONE])
-    assert [os.get_inheritable(fd) for fd in mine()] == [False]
+    directory = at(path)
+    one, _ = Journal.open(directory)
+    one.rewrite(directory, [ONE])
+    assert [os.get_inheritable(fd) for fd in mine()] == [False, False]
     one.close()
     one.close()
     path.write_bytes(b"foreign\n")
     with pytest.raises(StateError):
-        Journal.open(str(path))
+        Journal.open(directory)
+    directory.close()
+    directory.close()
     assert mine() == []

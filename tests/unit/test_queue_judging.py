@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slicer.queue.judging import Ended, Judged, exit_code_of, judge, raised
+from slicer.queue.judging import Ended, Judged, exit_code_of, judge, measured, raised
 from slicer.queue.model import JobState, Status
 
 GIB = 1024
@@ -16,8 +16,8 @@ GIB = 1024
 
 def judged(reason: str = "exited", exit_code: int = 0, signal: int | None = None, **more: Any) -> Judged:
     known: dict[str, Any] = {
-        "declared_mib": 10 * GIB, "peak_mib": (10 * GIB,), "tolerance": 0.1, "has_oom_text": False,
-        "cancelling": False, "ooms": 0, "retries": 0,
+        "declared_mib": 10 * GIB, "peak_mib": (10 * GIB,), "looks": 10, "tolerance": 0.1,
+        "has_oom_text": False, "cancelling": False, "ooms": 0, "retries": 0,
     }  # fmt: skip
     return judge(Ended(reason, exit_code, signal), **(known | more))
 
@@ -105,6 +105,15 @@ def test_only_a_job_that_did_its_work_is_called_over_declared() -> None:  # E5
     assert judged(exit_code=1, peak_mib=(1,)).verdict == "unknown"
     assert judged("timeout", 124, peak_mib=(1,)).verdict == "unknown"
     assert judged(exit_code=1, peak_mib=(20 * GIB,)).verdict == "under-declared"  # a fact, however it ends
+
+
+# Q7: between a few looks it may have used more; that it used more than it declared is a fact
+def test_only_a_job_that_was_seen_often_is_called_over_declared() -> None:
+    assert judged(peak_mib=(1,), looks=9).verdict == "unknown"
+    assert judged(peak_mib=(20 * GIB,), looks=1).verdict == "under-declared"
+    assert measured((0, 0), 9) == ()
+    assert measured((0, 1), 1) == (0, 1)
+    assert measured((0, 0), 10) == (0, 0)
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ from slicer.cli import queue_live, queue_show
 from slicer.cli.queue_live import Live
 from slicer.cli.queue_show import Shower
 from slicer.cli.queue_sink import Sink
-from slicer.queue import board_text
 from slicer.queue.board_text import ASCII, Glyphs
+from slicer.queue.columns import cell_count
 from slicer.queue.model import Board
 from tests.unit.test_queue_board import board, empty
 from tests.unit.test_queue_words import event, row, summed_up
@@ -218,7 +218,7 @@ def test_no_board_is_higher_or_wider_than_the_terminal(width: int, height: int, 
     for one in (board(), crowd, empty()):
         lines = queue_live.page(one, width, height, glyphs)
         assert len(lines) <= height
-        assert all(board_text.cell_count(line.text) <= width for line in lines)
+        assert all(cell_count(line.text) <= width for line in lines)
         assert height == 0 or lines
 
 
@@ -347,7 +347,7 @@ def test_a_file_gets_a_line_an_event_in_their_order(tmp_path: Path) -> None:  # 
     lines = (tmp_path / "out").read_text().splitlines()
     clock = time.strftime("%H:%M:%S", time.localtime(finished(1).at))
     assert lines[0].startswith(f"{clock} job 1 ok after ")
-    assert lines[1].startswith(f"{clock} job 2 uses 20G of GPU 0, declared 18G (11% more)")
+    assert lines[1].startswith(f"{clock} WARN job 2 uses 20G of GPU 0, declared 18G (11% more)")
     assert lines[2:] == [
         f"{clock} 1 job in 1h2m: 1 failed; exit code 3",
         "  job 4 failed with exit code 3: python train.py --seed 4",

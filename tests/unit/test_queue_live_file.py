@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from slicer.inotify import Inotify
+from slicer.queue import jobs_file
+from slicer.queue.jobs_file import JobsFileError
 from slicer.queue.live_file import LiveFile
 
 
@@ -21,7 +24,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def live(path: Path) -> Iterator[LiveFile]:
-    made = LiveFile(str(path), lambda: (), lambda entries: None)
+    made = LiveFile(str(path), "", lambda: (), lambda entries: None, None)
     yield made
     made.close()
 
@@ -72,10 +75,104 @@ def test_and_through_a_symbolic_link(path: Path) -> None:  # E6
     (path.parent / "elsewhere").mkdir()
     link = path.parent / "elsewhere" / "link"
     link.symlink_to(path)
-    live = LiveFile(str(link), lambda: (), lambda entries: None)
+    live = LiveFile(str(link), "", lambda: (), lambda entries: None, None)
     try:
         with path.open("ab", buffering=0) as file:
             file.write(b"b\n")
             assert commands(live) == ["a", "b"]
     finally:
         live.close()
+
+
+@pytest.fixture
+def deaf(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LiveFile]:
+    """A file that no event tells of, as on NFS; looked at as often as it is asked to."""
+    monkeypatch.setattr(Inotify, "take", lambda self: [])
+    made = LiveFile(str(path), "", lambda: (), lambda entries: None, 0.0)
+    yield made
+    made.close()
+
+
+def says(live: LiveFile) -> list[str]:
+    return [entry.command for entry in live.entries]
+
+
+# Q6
+def test_what_no_event_tells_of_is_seen_all_the_same(deaf: LiveFile, path: Path) -> None:
+    assert not deaf.look()
+    with path.open("a") as file:
+        file.write("b\n")
+    assert deaf.look()
+    assert says(deaf) == ["a", "b"]
+    new = path.with_name("new")
+    new.write_text("c\n")
+    new.rename(path)
+    assert deaf.look()
+    assert says(deaf) == ["c"]
+    path.unlink()
+    assert deaf.look()
+    assert "No such file" in deaf.problem
+    assert not deaf.look()
+    path.write_text("d\n")
+    assert deaf.look()
+    assert (says(deaf), deaf.problem) == (["d"], "")
+
+
+# Q6: half a line is no command, until nobody has gone on with it
+def test_an_unheard_line_without_its_end_is_waited_for(deaf: LiveFile, path: Path) -> None:
+    with path.open("a") as file:
+        file.write("b\nrm -r x")
+    assert deaf.look()
+    assert says(deaf) == ["a", "b"]
+    with path.open("a") as file:
+        file.write("/old")
+    deaf.look()
+    assert says(deaf) == ["a", "b"]
+    deaf.look()
+    assert says(deaf) == ["a", "b", "rm -r x/old"]
+
+
+# Q6
+def test_before_the_queue_leaves_nothing_is_put_off(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Inotify, "take", lambda self: [])
+    live = LiveFile(str(path), "", lambda: (), lambda entries: None, 3600)
+    try:
+        with path.open("a") as file:
+            file.write("b\n")
+        assert not live.look()
+        assert live.look(is_last=True)
+        assert says(live) == ["a", "b"]
+    finally:
+        live.close()
+
+
+# Q9
+def test_a_fifo_in_its_place_is_not_waited_for(live: LiveFile, path: Path) -> None:
+    fifo = path.with_name("fifo")
+    os.mkfifo(fifo)
+    fifo.rename(path)
+    assert commands(live) == ["a"]
+    assert "is not a regular file" in live.problem
+
+
+# Q9
+def test_a_pipe_is_read_once() -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"a\nb\n")
+    os.close(writing)
+    path = f"/dev/fd/{reading}"
+    live = LiveFile(path, jobs_file.read(path), lambda: (), lambda entries: None, 0.0)
+    try:
+        assert not live.look()
+        assert not live.look(is_last=True)
+        assert (says(live), live.left_s(), live.problem) == (["a", "b"], None, "")
+    finally:
+        live.close()
+        os.close(reading)
+
+
+# Q9
+@pytest.mark.parametrize("path", ["/dev/zero", "/dev", "/dev/tty"])
+def test_what_is_neither_file_nor_pipe_is_not_read(path: str) -> None:
+    with pytest.raises(JobsFileError):
+        jobs_file.read(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -67,6 +68,32 @@ def test_a_raised_declaration_is_another_kind() -> None:  # E9
     assert kind_of(entries[0], states[entries[0].key]).vram_mib == 2048
 
 
+# Q10: what its line says by now counts all the same, where it is more
+@pytest.mark.parametrize(
+    ("line", "raised", "expected"),
+    [("[vram=3G] a", 2048, 3072), ("[vram=1G] a", 2048, 2048), ("a", 2048, None), ("a", None, None)],
+)
+def test_after_a_retry_the_larger_declaration_counts(line: str, raised: int, expected: int | None) -> None:
+    entry = parsed(line)[0]
+    assert kind_of(entry, state_of(entry, next_vram_mib=raised)).vram_mib == expected
+
+
+# Q1
+def test_a_job_that_is_postponed_is_asked_for_later() -> None:
+    pending = Pending(parsed("a", "b"), {})
+    first = next(iter(pending.entries))
+    pending.postpone(first)
+    assert heads(pending) == ["b"]
+    assert (len(pending), pending.can_start, first in pending) == (2, 2, True)
+    assert [entry.command for entry in pending.first(5)] == ["a", "b"]
+    pending.resume(first)
+    assert heads(pending) == ["a"]
+    pending.postpone(first)
+    pending.take(first)
+    pending.resume(first)
+    assert (heads(pending), len(pending)) == (["b"], 1)
+
+
 def test_a_job_that_is_put_back_has_its_place_again() -> None:  # E9
     pending = Pending(parsed("a", "b", "c"), {})
     first = pending.heads(1)[0][1]
@@ -98,8 +125,8 @@ class TestAfter:
         pending = self.after("ok", "failed")
         assert drained(pending) == []
         reasons = [pending.never[entry.key] for entry in self.entries[2:]]
-        assert "x ended as failed" in reasons[0]
-        assert "x ended as failed" in reasons[1] or "y can never start" in reasons[1]
+        assert reasons[0] == "x, which it follows, failed (exit 0)"
+        assert reasons[1] in (reasons[0], "y, which it follows, can never start")
         assert len(pending) == 2
         assert pending.can_start == 0
 
@@ -121,7 +148,7 @@ class TestAfter:
 
     def test_a_cancelled_job_is_waited_for_in_vain(self) -> None:
         entries = parsed("[name=x cancel] one", "[after=x] two")
-        assert "x is cancelled" in Pending(entries, {}).never[entries[1].key]
+        assert "x, which it follows, is cancelled" in Pending(entries, {}).never[entries[1].key]
 
 
 lines = st.lists(

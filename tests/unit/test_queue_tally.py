@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,7 +28,7 @@ def _record(draw: st.DrawFn, number: int) -> Record:
     job = f"{key}/{draw(st.integers(1, 3))}"
     how: dict[str, Any] = {
         "exit_code": 0, "signal": None, "reason": "exited", "wall_s": draw(_WALLS), "vram_peak_mib": (),
-        "utilisation": None, "verdict": "unknown", "memory_peak_bytes": None, "at": 0.0,
+        "utilisation": None, "looks": 0, "verdict": "unknown", "memory_peak_bytes": None, "at": 0.0,
     }  # fmt: skip
     kinds = [
         "seen",
@@ -39,6 +40,7 @@ def _record(draw: st.DrawFn, number: int) -> Record:
         "unbegun",
         "interrupted",
         "refused",
+        "reconsidered",
         "damaged",
     ]
     match draw(st.sampled_from(kinds)):
@@ -57,6 +59,8 @@ def _record(draw: st.DrawFn, number: int) -> Record:
             return folding.unbegun(key, job)
         case "interrupted":
             return folding.interrupted(key, job, "reboot")
+        case "reconsidered":
+            return folding.reconsidered(key)
         case "refused":
             return folding.refused(key, "infeasible", "too large", 1)
         case _:
@@ -72,7 +76,7 @@ def test_the_figures_are_those_that_counting_anew_gives(before: list[Record], re
         running = set(tally.running)
         tally.apply(record)
         tally.last()  # so that it is kept from here on, and not looked for
-        walls += [states[key].wall_s for key in running if states[key].is_final and states[key].wall_s]
+        walls += [states[key].wall_s for key in running if states[key].status == "ok"]
         anew = Tally(states)
         assert tally.counts == rows.counts(states.values())
         assert tally.running == {key: state for key, state in states.items() if state.status == "running"}
@@ -81,6 +85,25 @@ def test_the_figures_are_those_that_counting_anew_gives(before: list[Record], re
         for state in states.values():
             assert not state.job or tally.by_job(state.job) is state
     assert states == folding.fold([*before, *records])
+
+
+# Q14, W8: what failed, and what took no time, tells nothing of how long the others will take
+@pytest.mark.parametrize(
+    ("walls_s", "walls", "running_s", "pending", "expected"),
+    [
+        (0.0, 0, [], 6, None),
+        (0.011, 1, [], 6, None),
+        (100.0, 2, [], 6, 150.0),
+        (100.0, 2, [20.0, 30.0], 4, 125.0),
+        (100.0, 10, [32.0], 2, 12.0),  # one that runs for longer than the mean takes part in it
+        (100.0, 10, [50.0], 0, None),  # nobody knows; not "about 0s"
+        (100.0, 10, [], 0, None),
+    ],
+)
+def test_how_long_it_will_take_is_told_from_jobs_that_did_their_work(
+    walls_s: float, walls: int, running_s: list[float], pending: int, expected: float | None
+) -> None:
+    assert rows.eta_s(walls_s, walls, running_s, pending, 2) == expected
 
 
 def test_no_more_of_the_last_are_kept_than_people_are_shown() -> None:

@@ -124,7 +124,14 @@ def test_the_corrected_file_says_the_same_but_for_the_declarations(
 
 
 def state(**changes: Any) -> JobState:
-    usual: dict[str, Any] = {"key": "k#0", "no": 1, "command": "x", "status": "ok", "gpus": ("GPU-0",)}
+    usual: dict[str, Any] = {
+        "key": "k#0",
+        "no": 1,
+        "command": "x",
+        "status": "ok",
+        "gpus": ("GPU-0",),
+        "looks": 10,
+    }
     return JobState(**{**usual, **changes})
 
 
@@ -141,6 +148,9 @@ def state(**changes: Any) -> JobState:
         ({"status": "oom", "vram_mib": 8192, "next_vram_mib": 10_240}, 10_240),
         # It went well at last, with more than the file says.
         ({"vram_mib": 10_240, "vram_peak_mib": (9800,), "verdict": "within", "ooms": 1}, 10_496),
+        # Q7: seen seldom; what it went well with, and what it was seen to need, are known all the same
+        ({"vram_mib": 10_240, "vram_peak_mib": (2000,), "ooms": 1, "looks": 9}, 10_240),
+        ({"vram_mib": 8192, "vram_peak_mib": (10_000,), "verdict": "under-declared", "looks": 1}, 10_752),
     ],
 )
 def test_what_a_job_should_declare(changes: dict[str, Any], mib: int) -> None:
@@ -154,6 +164,8 @@ def test_what_a_job_should_declare(changes: dict[str, Any], mib: int) -> None:
         {"vram_mib": 8192, "vram_peak_mib": (8000,), "verdict": "within"},
         {"vram_mib": 8192},  # nobody saw what it used
         {"vram_peak_mib": (0,)},
+        {"vram_peak_mib": (5120,), "looks": 9},  # Q7: between a few looks it may have used more
+        {"vram_mib": 30_720, "vram_peak_mib": (10_000,), "verdict": "over-declared", "looks": 9},
         {"vram_mib": 8192, "vram_peak_mib": (0,), "verdict": "over-declared"},
         {"vram_mib": 300, "vram_peak_mib": (250,), "verdict": "over-declared"},  # 512 would be more
         {

@@ -7,7 +7,7 @@ import sys
 import time
 
 from slicer import cgroup, proc
-from slicer.errors import BackendError
+from slicer.errors import BackendError, RefusedError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,6 +23,11 @@ _MANAGER = b"org.freedesktop.systemd1.Manager"
 # How long systemd may take to start a scope (PID 1 can be slow under memory pressure), in seconds.
 START_DEADLINE_S = 30.0
 STOP_DEADLINE_S = 120.0
+# What pystemd calls the errors that are about what was asked for, and not about how things stand.
+_FINAL_ERRORS = (
+    "DBusInvalidArgsError", "DBusInvalidSignatureError", "DBusNotSupportedError",
+    "DBusPropertyReadOnlyError", "DBusUnknownPropertyError",
+)  # fmt: skip
 
 
 def _load_dbuslib() -> Any:
@@ -352,4 +357,5 @@ def _no_bus(manager: Manager, error: BaseException) -> BackendError:
 
 def _refused(spec: ScopeSpec, error: BaseException) -> BackendError:
     asked = ", ".join(f"{p.name}={p.text}" for p in spec.properties)
-    return BackendError(f"systemd refused {spec.unit}: {_message(error)}", hint=f"asked for {asked}")
+    kind = RefusedError if type(error).__name__ in _FINAL_ERRORS else BackendError
+    return kind(f"systemd refused {spec.unit}: {_message(error)}", hint=f"asked for {asked}")

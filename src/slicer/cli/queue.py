@@ -15,6 +15,8 @@ from slicer.quantity import QuantityError, parse_duration, parse_mib
 from slicer.queue.options import DEFAULT_LOG_DIR, Options
 from slicer.simulation import spec_of
 
+_FRACTION_MOST = 10
+
 
 def _mib(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
     """MiB as a bare number, or a size with its unit."""
@@ -36,6 +38,14 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
     return seconds
 
 
+def fraction(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not 0 <= value <= _FRACTION_MOST:  # nor NaN
+        raise UsageError(
+            f"{value}: expected a number from 0 to {_FRACTION_MOST}", where=param.opts[0], hint="0.1 is 10 %"
+        )
+    return value
+
+
 def _gpus(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
     if value is None:
         return ()
@@ -46,7 +56,7 @@ def _gpus(ctx: click.Context, param: click.Parameter, value: str | None) -> tupl
 
 
 class _Queue(click.Command):
-    """``slicer queue FILE``, but for ``slicer queue suggest``."""
+    """``slicer queue FILE``, but for ``slicer queue suggest`` and ``slicer queue retry``."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -55,6 +65,10 @@ class _Queue(click.Command):
             from slicer.cli.queue_suggest import command as suggest
 
             return suggest.make_context(f"{info_name} suggest", args[1:], parent, **extra)
+        if args[:1] == ["retry"]:
+            from slicer.cli.queue_retry import command as retry
+
+            return retry.make_context(f"{info_name} retry", args[1:], parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 
 
@@ -77,6 +91,7 @@ The jobs file, a shell command a line (edit it while the queue runs):
 \b
 See also:
   slicer queue suggest FILE   the file, with declarations that fit what was seen
+  slicer queue retry FILE     has failed jobs run again
   slicer status               who else holds and waits for GPUs
   LOG_DIR/status.txt          the board, for `watch cat`
 
@@ -97,23 +112,23 @@ Exit codes:
 @click.option("--gpus", metavar="LIST", callback=_gpus, help="Use only these, as in 0,1,3 (or UUIDs).")
 @click.option(
     "--idle-threshold", metavar="MIB", callback=_mib,
-    help="A GPU counts as idle below this use, for jobs that declare nothing.  [default: 200]",
+    help="A GPU counts as idle up to this use, for jobs that declare nothing.  [default: 200]",
 )  # fmt: skip
 @click.option(
     "--margin", metavar="MIB", callback=_mib,
     help="Kept free on a GPU beyond what a job declares.  [default: 512]",
 )  # fmt: skip
 @click.option(
-    "--tolerance", metavar="FRAC", type=click.FloatRange(0, 1), default=Options.tolerance, show_default=True,
-    help="How far from its declaration a job may be without a word.",
+    "--tolerance", metavar="FRAC", type=float, callback=fraction, default=Options.tolerance,
+    show_default=True, help="Report jobs whose memory differs from vram= by more than this.",
 )  # fmt: skip
 @click.option(
-    "--spike-buffer", metavar="FRAC", type=click.FloatRange(0, 10),
-    help="Kept free beyond the peaks of processes that declare nothing, or too little.  [default: 0.1]",
+    "--spike-buffer", metavar="FRAC", type=float, callback=fraction,
+    help="Spare room beside GPU users that declare nothing or too little.  [default: 0.1]",
 )  # fmt: skip
 @click.option(
     "--poll", metavar="SEC", default="5", show_default=True, callback=_seconds,
-    help="How often to look what jobs use on their GPUs; nothing else waits for it.",
+    help="How often to look at GPU memory, and for changes to FILE that no event tells of (NFS).",
 )  # fmt: skip
 @click.option("--exclusive", is_flag=True, help="Never two of these jobs on one GPU, though they would fit.")
 @click.option("--watch", is_flag=True, help="Stay when all is done, for lines that are added.")
@@ -121,7 +136,7 @@ Exit codes:
     "--oom-retries", metavar="N", type=click.IntRange(0), default=0, show_default=True,
     help="How often to run a job again after CUDA OOM; [retries=N] overrides.",
 )  # fmt: skip
-@click.option("--fresh", is_flag=True, help="Forget what was done, and run everything again.")
+@click.option("--fresh", is_flag=True, help="Forget what was done, and run all again; its logs are kept.")
 @click.option(
     "--log-dir", metavar="DIR", default=DEFAULT_LOG_DIR, show_default=True, type=click.Path(),
     help="For the jobs' output, the journal and status.txt.",

@@ -14,8 +14,9 @@ from slicer import backend as backends
 from slicer.backend.systemd import SystemdBackend
 from slicer.cli import say
 from slicer.cli.queue_show import choose
-from slicer.errors import EX_OK, BackendError, StateError
+from slicer.errors import EX_OK, BackendError, StateError, UsageError
 from slicer.queue import detaching, handover
+from slicer.queue.live_file import is_pipe
 from slicer.queue.loop import Queue
 from slicer.queue.options import Options
 from slicer.scope import quote
@@ -80,10 +81,14 @@ def _manager(is_users: bool) -> SystemdBackend:
 
 def _check(options: Options, environ: Mapping[str, str]) -> None:
     """Open the queue, and leave it to the service. What --fresh forgets is forgotten here."""
+    if is_pipe(options.jobs_file):
+        raise UsageError(
+            "the service cannot read this pipe", where=options.jobs_file, hint="save its lines in a file"
+        )
     shower = choose(as_json=False, verbose=False, quiet=True, stdout=sys.stdout, stderr=sys.stderr)
     queue = Queue(options, environ, shower)
+    path = f"{queue.register.log_dir.path}/queue.log"
     try:
-        path = f"{queue.register.log_dir.path}/queue.log"
         os.close(handover.open_log(path))
     except OSError as error:
         raise StateError(f"cannot be written: {error.strerror}", where=path) from error

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from slicer.cli.queue_sink import Sink
-from slicer.queue import board_text, words
+from slicer.queue import board_text, columns, words
 from slicer.queue.board_text import BAD, GOOD, WARNING, Glyphs, Line
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Live:
         start = self._back() if shown and not self._above else self._erased() + self._said()
         # Each line is cleared just before it is written, or the board would flicker.
         drawn = "".join(f"\x1b[2K{line}\n" for line in self._styled(shown))
-        self._drawn = [board_text.cell_count(line.text) for line in shown]
+        self._drawn = [columns.cell_count(line.text) for line in shown]
         self._sink.write(f"{start}{drawn}\x1b[J" if shown else start)
 
     def _said(self) -> str:
@@ -133,7 +133,7 @@ def page(board: Board, width: int, height: int, glyphs: Glyphs) -> list[Line]:
     """The board in at most ``height`` lines of ``width`` columns; what is left out is counted."""
     head = list(board_text.header(board, width, glyphs).head)
     if height <= len(head):
-        progress = board_text.clip(board_text.progress(board, width, glyphs), width, glyphs)
+        progress = columns.clip(board_text.progress(board, width, glyphs), width, glyphs)
         return [Line(progress)][: max(0, height)]
     parts = [
         board_text.gpus(board.gpus, width, glyphs),

@@ -7,14 +7,16 @@ too, the job is waited for by its lease, and how it ends nobody will know.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from slicer import attempt, proc
+from slicer import proc
 from slicer.errors import StateError
 from slicer.ledger import HeldLease
 from slicer.queue.flight import signal_keeper
 
 if TYPE_CHECKING:
+    from slicer.attempt import Attempt
     from slicer.ledger import Ledger
     from slicer.model import Lease
 
@@ -22,21 +24,24 @@ if TYPE_CHECKING:
 class Adopted:
     """A job in flight that is not our child. ``key`` is the job's in the queue."""
 
-    def __init__(self, key: str, job_id: str, attempt_path: str, lease: Lease | None, book: Ledger) -> None:
+    def __init__(
+        self, key: str, job_id: str, attempt: Callable[[str], Attempt | None], lease: Lease | None,
+        book: Ledger,
+    ) -> None:  # fmt: skip
+        """``attempt`` reads the attempt file of a job."""
         self.key = key
         self.job_id = job_id
-        self._path = attempt_path
+        self._attempt = attempt
         self._book = book
         self._held = _held(book, lease) if lease is not None else None
         self.pidfd = -1
         self._find_keeper()
 
     def _find_keeper(self) -> None:
-        found = attempt.read(self._path)
+        found = self._attempt(self.job_id)
         if found is not None and found.is_alive and found.keeper:
             self.pidfd = _pidfd(found.keeper)
-            again = attempt.read(self._path)
-            if again is None or not again.is_alive:  # that was somebody else by then
+            if proc.start_time(found.keeper) != found.keeper_start:  # that was somebody else by then
                 self._drop_pidfd()
 
     @property
@@ -60,7 +65,7 @@ class Adopted:
             if not proc.has_ended(self.pidfd):
                 return False
             self._drop_pidfd()
-            found = attempt.read(self._path)
+            found = self._attempt(self.job_id)
             if found is not None and found.is_final:
                 return True
         else:

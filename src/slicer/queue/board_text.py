@@ -1,16 +1,16 @@
-"""The queue at one moment as lines of text: ``status.txt``, and what the live board is made of.
+"""The queue at one moment as lines of text, for ``status.txt`` and the live board.
 
-All functions are pure but for the time zone, which is the user's.
+All functions are pure, except that they show times in the user's time zone.
 """
 
 from __future__ import annotations
 
 import time
-import unicodedata
 from collections.abc import Sequence
 
 from slicer.quantity import format_cpus, format_duration, format_size
 from slicer.queue import words
+from slicer.queue.columns import GAP, aligned, clip, fit
 from slicer.queue.model import Board, GpuRow, Row
 from slicer.record import record
 
@@ -19,8 +19,7 @@ _QUEUE_BAR = 30
 _GPU_NAME = 16  # characters
 _PENDING_SHOWN = 20
 _DONE_SHOWN = 20
-_COMMAND = 200  # characters of a command where the width is unlimited
-_GAP = "  "
+_COMMAND_MOST = 2000  # characters of one that are looked at: it may have 128 KiB
 
 HEADING = "bold"
 FAINT = "dim"
@@ -59,7 +58,7 @@ class Line:
 
 @record
 class Part:
-    """A part of the board. ``total`` is of how many ``rows`` are the first (or the last)."""
+    """A part of the board. ``rows`` may be only some of its rows; ``total`` counts all of them."""
 
     head: tuple[Line, ...] = ()
     rows: tuple[Line, ...] = ()
@@ -71,7 +70,7 @@ class Part:
 
 
 def render(board: Board, width: int | None) -> str:
-    """All of the board as text that ends with a line's end, ``width`` columns wide (None: any width)."""
+    """The whole board as text, at most ``width`` columns wide (None: any width). Ends with a newline."""
     glyphs = Glyphs()
     parts = [
         header(board, width, glyphs),
@@ -83,11 +82,12 @@ def render(board: Board, width: int | None) -> str:
     blocks = [
         "\n".join(line.text for line in lines(part, width, glyphs)) for part in parts if not part.is_empty
     ]
+    blocks[0] += "\n" + clip(written(board), width, glyphs)
     return "\n\n".join(blocks) + "\n"
 
 
 def lines(part: Part, width: int | None, glyphs: Glyphs, most: int | None = None) -> list[Line]:
-    """The part in at most ``most`` lines (None: all); says how many of its rows are left out."""
+    """The part in at most ``most`` lines (None: all). The last line says how many rows are missing."""
     room = len(part.rows) if most is None else most - len(part.head)
     if max(part.total, len(part.rows)) > room or part.total > len(part.rows):
         room = min(len(part.rows), room if most is None else room - 1)
@@ -103,12 +103,12 @@ def lines(part: Part, width: int | None, glyphs: Glyphs, most: int | None = None
 
 
 def header(board: Board, width: int | None, glyphs: Glyphs) -> Part:
-    """The jobs file and the time, the counts, how far the queue is, and what keeps it from going on."""
+    """The jobs file, the time, the counts, the progress, and what stops the queue."""
     clock = time.strftime("%H:%M:%S", time.localtime(board.at))
     since = f"for {format_duration(max(0, round(board.at - board.began_at)))}"
-    state = {"running": "", "drained": "all done", "stalled": "stalled: nothing is started"}.get(
-        board.state, f"{board.state}: nothing new is started"
-    )
+    states = {"running": "", "drained": "all done", "ended": "ended"}
+    states["stalled"] = "stalled: nothing is started"
+    state = states.get(board.state, f"{board.state}: nothing new is started")
     title = glyphs.dot.join(filter(None, (words.visible(board.title), clock, since, state)))
     shown = [
         Line(clip(title, width, glyphs), HEADING),
@@ -120,24 +120,34 @@ def header(board: Board, width: int | None, glyphs: Glyphs) -> Part:
     return Part(tuple(shown))
 
 
+def written(board: Board) -> str:
+    """When this was written, by which process, and how a reader finds out whether that still lives."""
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(board.at))
+    told = f"written {at} by pid {board.pid}, "
+    if board.state == "ended":
+        return told + "which has ended"
+    every = format_duration(board.every_s)
+    return told + f"again every {every} while jobs run; killed, if ps {board.pid} shows no slicer"
+
+
 def progress(board: Board, width: int | None, glyphs: Glyphs) -> str:
     """As in "[█████▒▒░░░░]  5 of 12 done (41%), about 1h20m left"."""
     total = sum(board.counts.values())
     runs = board.counts.get("running", 0)
     done = total - runs - board.counts.get("pending", 0)
     told = f"{done} of {total} done ({done * 100 // total}%)" if total else "nothing to do"
-    if board.eta_s is not None and done < total:
+    if board.eta_s is not None and done < total and board.state != "ended":
         told += f", about {_roughly(board.eta_s)} left"
     cells = _QUEUE_BAR if width is None else min(_QUEUE_BAR, width - len(told) - 4)
     if cells < 5 or not total:
         return told
     full = done * cells // total
     part = (done + runs) * cells // total - full
-    return f"{_bar(cells, full, part, glyphs)}{_GAP}{told}"
+    return f"{_bar(cells, full, part, glyphs)}{GAP}{told}"
 
 
 def gpus(rows: Sequence[GpuRow], width: int | None, glyphs: Glyphs) -> Part:
-    """The GPUs: what is in use of each, and the queue's jobs on it."""
+    """The GPUs: how much of each is in use, and which of the queue's jobs are on it."""
     cells = []
     for gpu in rows:
         full = min(_GPU_BAR, round(gpu.used_mib * _GPU_BAR / gpu.total_mib)) if gpu.total_mib else 0
@@ -154,29 +164,30 @@ def gpus(rows: Sequence[GpuRow], width: int | None, glyphs: Glyphs) -> Part:
                 jobs,
             )
         )
-    return Part((), tuple(map(Line, _aligned(cells, "lllrrl", width, glyphs))))
+    return Part((), tuple(map(Line, aligned(cells, "lllrrl", width, glyphs))))
 
 
 def running(rows: Sequence[Row], width: int | None, glyphs: Glyphs, total: int = 0) -> Part:
-    """The running jobs: where, since when, and their memory against what they declared (each GPU)."""
+    """The running jobs: where, for how long, and their memory on each GPU beside their declaration."""
     if not rows:
         return Part()
-    heading = ("", "JOB", "GPU", "FOR", "NOW", "PEAK", "OF", "BUSY", "RUNNING")
+    heading = ["", "JOB", "GPU", "FOR", "NOW", "PEAK", "OF", "BUSY", "RUNNING"]
     cells = [
-        (
+        [
             glyphs.running,
             str(row.no),
             format_cpus(row.gpu_indices) or "-",
             format_duration(round(row.wall_s)),
-            _most(row.now_mib),
-            _most(row.peak_mib),
+            _most(row, row.now_mib),
+            _most(row, row.peak_mib),
             _declared(row),
             _busy(row),
             f"({words.visible(row.note)}) {_what(row)}" if row.note else _what(row),
-        )
+        ]
         for row in rows
     ]
-    head, *texts = _aligned([heading, *cells], "lrlrrrrrl", width, glyphs)
+    fit([heading, *cells], width, glyphs)
+    head, *texts = aligned([heading, *cells], "lrlrrrrrl", width, glyphs)
     styled = [Line(text, _running_style(row)) for text, row in zip(texts, rows, strict=True)]
     return Part((Line(head, HEADING),), tuple(styled), total)
 
@@ -192,15 +203,13 @@ def pending(board: Board, most: int, width: int | None, glyphs: Glyphs) -> Part:
         for row in rows
     ]
     align = "lrrl"
-    if any(row.waits_for for row in rows):
+    has_reasons = any(row.waits_for for row in rows)
+    room = fit([heading, *cells], width, glyphs, of=2 if has_reasons else 1)
+    if has_reasons:
         align = "lrrll"
-        heading.append("WAITS FOR")
-        if width is not None:
-            taken = 1 + max(3, *(len(row[1]) for row in cells)) + max(5, *(len(row[2]) for row in cells))
-            heading[3] = heading[3].ljust(room := max(8, (width - taken - 4 * len(_GAP)) // 2))
-            cells = [[*row[:3], clip(row[3], room, glyphs)] for row in cells]
+        heading = [*heading[:3], heading[3].ljust(0 if width is None else room), "WAITS FOR"]
         cells = [[*cell, words.visible(row.waits_for)] for cell, row in zip(cells, rows, strict=True)]
-    head, *texts = _aligned([heading, *cells], align, width, glyphs)
+    head, *texts = aligned([heading, *cells], align, width, glyphs)
     total = max(board.counts.get("pending", 0), len(board.pending))
     return Part((Line(head, HEADING),), tuple(map(Line, texts)), total)
 
@@ -208,22 +217,23 @@ def pending(board: Board, most: int, width: int | None, glyphs: Glyphs) -> Part:
 def _done(rows: Sequence[Row], width: int | None, glyphs: Glyphs) -> Part:
     if not rows:
         return Part()
-    heading = ("", "JOB", "RESULT", "AFTER", "PEAK", "OF", "", "BUSY", "DONE")
+    heading = ["", "JOB", "RESULT", "AFTER", "PEAK", "OF", "", "BUSY", "DONE"]
     cells = [
-        (
+        [
             _mark(row, glyphs),
             str(row.no),
             _result(row),
             format_duration(round(row.wall_s, 1)),
-            _most(row.peak_mib),
+            _most(row, row.peak_mib),
             _declared(row),
             _deviation(row),
             _busy(row),
             _what(row),
-        )
+        ]
         for row in rows
     ]
-    head, *texts = _aligned([heading, *cells], "lrlrrrrrl", width, glyphs)
+    fit([heading, *cells], width, glyphs)
+    head, *texts = aligned([heading, *cells], "lrlrrrrrl", width, glyphs)
     return Part((Line(head, HEADING),), tuple(map(Line, texts)))
 
 
@@ -248,7 +258,7 @@ def _running_style(row: Row) -> str:
 
 
 def _what(row: Row) -> str:
-    command = words.visible(row.command, _COMMAND)
+    command = words.shortened(row.command, _COMMAND_MOST)
     return f"{words.visible(row.name, 40)}: {command}" if row.name else command
 
 
@@ -263,16 +273,21 @@ def _deviation(row: Row) -> str:
 
 
 def _busy(row: Row) -> str:
-    return "-" if row.utilisation is None else f"{round(row.utilisation)}%"
+    return _unknown(row) if row.utilisation is None else f"{round(row.utilisation)}%"
 
 
-def _most(mib: Sequence[int]) -> str:
-    """Of several GPUs the one that is used most: the declaration is for each."""
-    return _size(max(mib)) if mib else "-"
+def _most(row: Row, mib: Sequence[int]) -> str:
+    """The largest figure: the declaration holds for each GPU."""
+    return _size(max(mib)) if mib else _unknown(row)
+
+
+def _unknown(row: Row) -> str:
+    """A figure that was not measured, or that cannot exist without a GPU."""
+    return "n/a" if row.gpu_indices else "-"
 
 
 def _size(mib: int) -> str:
-    """A figure among others: with its decimal, so that they can be compared at a glance."""
+    """A size in a column: always with one decimal, so that sizes can be compared at a glance."""
     return format_size(mib << 20) if mib else "0"
 
 
@@ -283,46 +298,3 @@ def _roughly(seconds: float) -> str:
 
 def _bar(cells: int, full: int, part: int, glyphs: Glyphs) -> str:
     return f"[{glyphs.full * full}{glyphs.part * part}{glyphs.empty * (cells - full - part)}]"
-
-
-# -- columns ------------------------------------------------------------------------------------------------
-
-
-def cell_count(text: str) -> int:
-    """How many columns of a terminal the text takes."""
-    if text.isascii():
-        return len(text)
-    return sum(map(_cells, text))
-
-
-def _cells(character: str) -> int:
-    if unicodedata.category(character) in ("Mn", "Me"):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1
-
-
-def clip(text: str, width: int | None, glyphs: Glyphs) -> str:
-    """At most ``width`` columns of the text (None: all of it)."""
-    if width is None or cell_count(text) <= width:
-        return text
-    room = width - len(glyphs.ellipsis)
-    kept = []
-    for character in text:
-        room -= _cells(character)
-        if room < 0:
-            break
-        kept.append(character)
-    return ("".join(kept) + glyphs.ellipsis)[: max(0, width)]
-
-
-def _aligned(rows: Sequence[Sequence[str]], align: str, width: int | None, glyphs: Glyphs) -> list[str]:
-    """One line a row, in columns as wide as they must be; ``align`` has "l" or "r" for each."""
-    widths = [max((cell_count(row[i]) for row in rows), default=0) for i in range(len(align))]
-    aligned = []
-    for row in rows:
-        placed = []
-        for cell, side, wide in zip(row, align, widths, strict=True):
-            space = " " * (wide - cell_count(cell))
-            placed.append(space + cell if side == "r" else cell + space)
-        aligned.append(clip(_GAP.join(placed).rstrip(), width, glyphs))
-    return aligned

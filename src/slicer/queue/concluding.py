@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from slicer.errors import StateError
 from slicer.queue import folding, judging, oom
 from slicer.queue.folding import Ending
-from slicer.queue.judging import Ended, Judged
+from slicer.queue.judging import ENOUGH_LOOKS, Ended, Judged
+from slicer.queue.log_tail import last_line
 
 if TYPE_CHECKING:
     from slicer.queue.crew import Landing
@@ -62,14 +63,15 @@ class Conclusions:
     def _lose(self, state: JobState, landing: Landing) -> None:
         how = self._ending(landing, Judged("lost", "unknown", _LOST_CODE, False), landing.why)
         self._register.do(folding.ended(state.key, state.job, "lost", **how))
-        self._news.tell("lost", state, log=state.log)
+        self._news.tell("lost", state, **self._log_of(state))
 
     def _judge(self, state: JobState, landing: Landing, ended: Ended, entry: Entry | None) -> bool:
-        peak_mib = _peaks(landing)
+        peak_mib, looks = _peaks(landing), _looks(landing)
         judged = judging.judge(
             ended,
             declared_mib=state.vram_mib,
             peak_mib=peak_mib,
+            looks=looks,
             tolerance=self._options.tolerance,
             has_oom_text=self._has_oom_text(state, ended),
             cancelling=state.cancelling,
@@ -79,7 +81,7 @@ class Conclusions:
         how = self._ending(landing, judged, ended.reason)
         if not judged.again:
             self._register.do(folding.ended(state.key, state.job, judged.status, **how))
-            self._news.tell("finished", state, log=state.log)
+            self._news.tell("finished", state, **self._log_of(state))
             return False
         next_mib = judging.raised(state.vram_mib, peak_mib, self._largest_mib(), self._margin_mib)
         self._register.do(folding.oom(state.key, state.job, next_vram_mib=next_mib, **how))
@@ -88,6 +90,15 @@ class Conclusions:
             attempts=self._retries(entry) + 1, log=state.log,
         )  # fmt: skip
         return True
+
+    def _log_of(self, state: JobState) -> dict[str, object]:
+        """Where the log is, and how it ends where that may tell what went wrong."""
+        found: dict[str, object] = {
+            "log": state.log, "log_path": os.path.join(self._options.log_dir, state.log)
+        }  # fmt: skip
+        if state.status not in ("ok", "cancelled"):
+            found["last_line"] = last_line(self._register.log_dir.directory, state.log)
+        return found
 
     def _retries(self, entry: Entry | None) -> int:
         own = entry.attributes.retries if entry is not None else None
@@ -98,29 +109,37 @@ class Conclusions:
         if not state.gpus or not ended.exit_code or ended.reason not in _FAILURES:
             return False
         try:
-            return oom.tells_of_oom(os.path.join(self._register.log_dir.path, state.log))
+            return oom.tells_of_oom(state.log, self._register.log_dir.directory.fd)
         except StateError as error:
             self._news.warning(str(error))
             return False
 
     def _ending(self, landing: Landing, judged: Judged, reason: str) -> Ending:
-        use = landing.use
+        looks = _looks(landing)
+        # The driver's figure is of the second before the look: of an average of few, much is not the job's.
+        busy = landing.use.utilisation if landing.use is not None and looks >= ENOUGH_LOOKS else None
         return Ending(
             exit_code=judged.exit_code,
             signal=landing.ended.signal if landing.ended is not None else None,
             reason=reason,
             wall_s=round(landing.wall_s, 3),
             vram_peak_mib=_peaks(landing),
-            utilisation=None if use is None or use.utilisation is None else round(use.utilisation, 1),
+            utilisation=None if busy is None else round(busy, 1),
+            looks=looks,
             verdict=judged.verdict,
             memory_peak_bytes=landing.memory_peak_bytes,
             at=time.time(),
         )
 
 
+def _looks(landing: Landing) -> int:
+    return landing.use.looks if landing.use is not None else 0
+
+
 def _peaks(landing: Landing) -> tuple[int, ...]:
-    """The larger of what the queue saw and what the outcome says; () where nobody looked."""
+    """The larger of what the queue saw and what the outcome says; () where nobody looked, or too seldom."""
     seen = landing.use.peak_mib if landing.use is not None else ()
-    if not seen or not landing.vram_peak_mib:
-        return seen or landing.vram_peak_mib
-    return tuple(map(max, seen, landing.vram_peak_mib))
+    peaks = seen or landing.vram_peak_mib
+    if seen and landing.vram_peak_mib:
+        peaks = tuple(map(max, seen, landing.vram_peak_mib))
+    return judging.measured(peaks, _looks(landing))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import resource
 import time
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Literal
 
-from slicer import attempt, faults, history, proc
+from slicer import faults, history, proc
 from slicer.errors import EX_TIMEOUT, BackendError, SlicerError
 from slicer.queue import folding
 from slicer.queue.adopted import Adopted
@@ -17,7 +18,6 @@ from slicer.record import record
 from slicer.report import exec_exit, exit_of
 
 if TYPE_CHECKING:
-    from slicer.attempt import Attempt
     from slicer.backend import BatchBackend
     from slicer.launch import Observer
     from slicer.ledger import Ledger
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from slicer.queue.starting import Starters
 
 _MOST_STARTING = 64  # at a time: what is handed on to the processes that start keepers has to fit the kernel
+_SPARE_FDS = 40  # for what is open for a moment, and for waiting
 _ORPHANS_S = 0.25  # how often to look for jobs without a keeper, whose end sends us no event
 
 
@@ -67,6 +68,7 @@ class Crew:
         self._landing: dict[str, Flight] = {}  # their commands have ended
         self._adopted: dict[str, Adopted] = {}
         self._orphans_at = 0.0
+        self._told_of_limit = False
 
     # -- who is there ------------------------------------------------------------------------------------
 
@@ -96,11 +98,14 @@ class Crew:
         return sum(_is_unbound(flight.lease) for flight, _ in self._starting.values())
 
     def may_begin(self, most: int | None, most_unbound: int | None, *, is_unbound: bool) -> bool:
-        """Whether there may be one more. ``most`` at a time (None: as many as the ledger says), and of those
-        that need nothing ``most_unbound`` (None: as many as there may be of all).
+        """Whether one more may be made ready. ``most`` at a time (None: as many as the ledger says), and of
+        those that need nothing ``most_unbound`` (None: as many as there may be of all).
         """
-        if len(self._starting) >= _MOST_STARTING:
+        if len(self._starting) >= _MOST_STARTING or self._lacks_descriptors():
             return False
+        return self._has_turn(most, most_unbound, is_unbound=is_unbound)
+
+    def _has_turn(self, most: int | None, most_unbound: int | None, *, is_unbound: bool) -> bool:
         if most is not None and len(self) - self.ahead() >= most:
             return False
         if most_unbound is None or not is_unbound:
@@ -108,6 +113,19 @@ class Crew:
         flying = [flight.lease for flight in self._flying.values()]
         flying += [adopted.lease for adopted in self._adopted.values() if adopted.lease is not None]
         return sum(map(_is_unbound, flying)) < most_unbound
+
+    def _lacks_descriptors(self) -> bool:
+        """Whether one more job could not be looked after for want of descriptors. One alone always can."""
+        fd = os.dup(self._register.log_dir.directory.fd)  # the lowest that is free
+        os.close(fd)
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        is_short = not self.is_empty and fd >= limit - _SPARE_FDS
+        if is_short and not self._told_of_limit:
+            self._told_of_limit = True
+            self._observer.warning(
+                f"no more than {len(self)} jobs at a time: of {limit} descriptors few are left (ulimit -Hn)"
+            )
+        return is_short
 
     # -- starting ----------------------------------------------------------------------------------------
 
@@ -119,13 +137,10 @@ class Crew:
         if not self._register.reserve(granted.job_id):
             granted.held.release()
             return False
-        directory = self._register.log_dir
         number = state.attempts + 1
-        log = directory.log_name(state.no, number)
-        job = self._plans.job(
-            granted, self._backend, directory.log_path(state.no, number),
-            directory.attempt_path(granted.job_id),
-        )  # fmt: skip
+        log_dir = self._register.log_dir
+        log = log_dir.log_name(state.no, number)
+        job = self._plans.job(granted, log)
         lease = granted.held.lease
         self._register.do(
             folding.begun(
@@ -134,7 +149,7 @@ class Crew:
                 at=time.time(),
             )
         )  # fmt: skip
-        flight = Flight(state.key, job, self._backend, self._starters, self._book, self._observer)
+        flight = Flight(state.key, job, self._backend, self._starters, log_dir, self._book, self._observer)
         try:
             flight.take_off(granted.held)
         except BaseException:
@@ -156,7 +171,7 @@ class Crew:
             try:
                 if not flight.is_ready():
                     continue
-                if _is_unbound(flight.lease) and not self.may_begin(most, most_unbound, is_unbound=True):
+                if _is_unbound(flight.lease) and not self._has_turn(most, most_unbound, is_unbound=True):
                     continue
                 faults.point("queue-letting-go")
                 flight.let_go(granted.waited_s)
@@ -235,7 +250,7 @@ class Crew:
         if flight.said is None:
             if not flight.is_gone():
                 return None
-            if not flight.was_bereaved and self._attempt(job_id) is None:
+            if not flight.was_bereaved and self._register.attempt(job_id) is None:
                 del self._flying[job_id]
                 self._monitor.forget(job_id)
                 return _unbegun(flight, job_id)
@@ -295,13 +310,12 @@ class Crew:
 
     def recover(self, state: JobState) -> Landing | None:
         """Find out what became of an attempt that a queue before us had begun; None: it still runs."""
-        found = self._attempt(state.job)
+        found = self._register.attempt(state.job)
         with self._book.locked():
             lease = next((each for each in self._book.leases() if each.job == state.job), None)
         is_over = found is not None and found.is_final
         if (lease is not None or (found is not None and found.is_alive)) and not is_over:
-            path = self._register.log_dir.attempt_path(state.job)
-            adopted = Adopted(state.key, state.job, path, lease, self._book)
+            adopted = Adopted(state.key, state.job, self._register.attempt, lease, self._book)
             self._adopted[state.job] = adopted
             if adopted.lease is not None:
                 self._monitor.follow(_Followed(adopted, adopted.lease))
@@ -328,7 +342,7 @@ class Crew:
 
     def _recovered(self, key: str, job_id: str, boot_id: str = "") -> Landing:
         """What the files say of an attempt that nobody looks after any more."""
-        found = self._attempt(job_id)
+        found = self._register.attempt(job_id)
         outcome = found.outcome if found is not None else None
         use = self._monitor.forget(job_id)
         if outcome is not None:
@@ -343,9 +357,6 @@ class Crew:
             return Landing(key, job_id, "unbegun", why="the queue ended before it could begin")
         why = "it was killed together with its keeper: how it ended is not known"
         return Landing(key, job_id, "lost", why=why)
-
-    def _attempt(self, job_id: str) -> Attempt | None:
-        return attempt.read(self._register.log_dir.attempt_path(job_id))
 
     def _add_to_history(self, outcome: Outcome) -> None:
         """Where its keeper was killed before it could."""

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from slicer import leasing, ledger
-from slicer.errors import InfeasibleError
+from slicer.errors import InfeasibleError, UsageError
 from slicer.launch import needs_of, spec_of, who
 from slicer.ledger import HeldLease
 from slicer.queue.pending import Kind
@@ -74,7 +74,8 @@ class _Ask:
         self.form = form
         self.waiting = waiting
         self.is_due = True  # something happened that may concern it
-        self.watched: tuple[list[int], float | None] = ([], None)
+        self.watched: list[int] = []
+        self.due_at: float | None = None  # by the ledger's clock: asked for again though nothing happens
 
 
 @record
@@ -195,7 +196,17 @@ class Desk:
 
     def allowed(self) -> tuple[str, ...]:
         """The UUIDs of the GPUs that this queue may use. Raises UsageError for one that is not there."""
-        return leasing.choice(self._words, self._view.gpus) or tuple(gpu.uuid for gpu in self._view.gpus)
+        try:
+            chosen = leasing.choice(self._words, self._view.gpus)
+        except UsageError as error:
+            raise UsageError(error.message, where="--gpus", hint=error.hint) from error
+        return chosen or tuple(gpu.uuid for gpu in self._view.gpus)
+
+    def check(self) -> None:
+        """See that the GPUs are there that this queue is told to use. Raises UsageError, GpuError."""
+        if self._words:
+            self._view.open_gpus()
+            self.allowed()
 
     def _granted(self, kind: Kind, form: _Form, held: HeldLease) -> Granted | None:
         if held.lease.gpus and form.wanted.needs.plain_lock and not self._has_plain_lock(form, held):
@@ -233,28 +244,32 @@ class Desk:
     def watched(self) -> tuple[list[int], float | None]:
         """What becomes readable when it is time to ask again, and the seconds after which it is anyway."""
         descriptors: list[int] = []
-        limits = [max(0.0, at - ledger.now_s()) for at in self._not_before.values()]
+        now_s = ledger.now_s()
+        limits = [max(0.0, at - now_s) for at in self._not_before.values()]
         for ask in self._asks.values():
             if ask.is_due or ask.waiting.is_unsettled:
                 limits.append(0.0)
                 continue
-            own, limit_s = ask.watched = ask.waiting.watched()
-            descriptors += own
-            limits += [] if limit_s is None else [limit_s]
+            ask.watched, limit_s = ask.waiting.watched()
+            descriptors += ask.watched
+            if limit_s is not None:  # from now; but others may wake us before it is over, again and again
+                ask.due_at = min(now_s + limit_s, ask.due_at or now_s + limit_s)
+            if ask.due_at is not None:
+                limits.append(max(0.0, ask.due_at - now_s))
         return descriptors, min(limits) if limits else None
 
-    def woken(self, ready: Collection[int], waited_s: float) -> None:
-        """Note which requests to ask again for: ``ready`` are readable after ``waited_s`` seconds."""
+    def woken(self, ready: Collection[int]) -> None:
+        """Note which requests to ask again for: ``ready`` are readable."""
         now_s = ledger.now_s()
         self._not_before = {kind: at for kind, at in self._not_before.items() if at > now_s}
         for ask in self._asks.values():
             if ask.is_due or ask.waiting.is_unsettled:
                 continue
-            own, limit_s = ask.watched
-            is_late = limit_s is not None and waited_s >= limit_s
-            if is_late or any(fd in ready for fd in own):
+            is_late = ask.due_at is not None and now_s >= ask.due_at
+            if is_late or any(fd in ready for fd in ask.watched):
                 ask.waiting.woken(ready)
                 ask.is_due = True
+                ask.due_at = None
 
     def why(self, kind: Kind) -> Busy | None:
         """What stands in the way of the jobs of a kind, as far as was seen."""

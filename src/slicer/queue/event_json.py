@@ -19,7 +19,7 @@ def encode(event: Event) -> str:
         "at": round(event.at, 3),
         "job": None if event.job is None else job_object(event.job),
     }
-    # Twice, so that they come first, and no data can take their place.
+    # The head stands here twice: it comes first, and no data can replace it.
     return json.dumps({**head, **_object(event.data), **head}, separators=(",", ":"), allow_nan=False)
 
 
@@ -36,6 +36,7 @@ def job_object(row: Row) -> dict[str, object]:
         "now_mib": list(row.now_mib) or None,
         "peak_mib": list(row.peak_mib) or None,
         "utilisation": _plain(row.utilisation),
+        "looks": row.looks,
         "wall_s": _plain(row.wall_s),
         "exit_code": None if row.status in ("pending", "running") else row.exit_code,
         "reason": row.reason or None,
@@ -50,7 +51,7 @@ def _object(data: Mapping[str, object]) -> dict[str, object]:
 
 
 def _plain(value: object) -> object:
-    """What JSON can say; anything else as text."""
+    """The value if JSON can express it, else text."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):

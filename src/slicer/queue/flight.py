@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from slicer.launch import Observer
     from slicer.ledger import HeldLease, Ledger
     from slicer.model import Lease, Usage
+    from slicer.queue.log_dir import LogDir
     from slicer.queue.starting import Starters
     from slicer.report import Report
 
@@ -43,10 +44,12 @@ class Flight(Supervisor):
     """From the lease to the keeper's end. ``key`` is the job's in the queue."""
 
     def __init__(
-        self, key: str, job: Job, backend: BatchBackend, starters: Starters, book: Ledger, observer: Observer,
+        self, key: str, job: Job, backend: BatchBackend, starters: Starters, log_dir: LogDir, book: Ledger,
+        observer: Observer,
     ) -> None:  # fmt: skip
         super().__init__(job, backend, book, observer, frozenset())
         self.key = key
+        self._log_dir = log_dir
         self.pidfd = -1  # of the keeper, once it is in its place
         self._up_read = self._down_write = -1
         self.said: tuple[Report, Usage] | None = None  # how the command ended
@@ -68,7 +71,8 @@ class Flight(Supervisor):
             theirs = down_read, up_write
             os.set_blocking(self._up_read, False)
             os.write(self._down_write, STARTING)
-            self._starters.begin(self._job, held.lease.gpus, (*theirs, *held.descriptors))
+            directories = self._log_dir.directory.fd, self._log_dir.attempts.fd
+            self._starters.begin(self._job, held.lease.gpus, (*theirs, *directories, *held.descriptors))
         except BaseException:
             self.call_off()
             raise
@@ -189,19 +193,19 @@ class Flight(Supervisor):
         os.close(held_fd)
         os.read(wait_fd, 1)  # until the queue holds the lease no more
         # Others' leases live for as long as their descriptors do. NVML goes on using those that it has open.
-        kept = {*self._held.descriptors, *self._held.private, *self._book.descriptors()}
+        attempts = self._log_dir.attempts.fd
+        kept = {*self._held.descriptors, *self._held.private, *self._book.descriptors(), attempts}
         proc.close_all_but(kept, _GPU_DEVICES)
         self._backend.after_fork()
         self._book.after_fork()
         assert self._started is not None
-        assert self._job.batch is not None
         report, usage = self._bereaved(self._started, last)
-        known = attempt.read(self._job.batch.attempt_path)
+        known = attempt.read(attempts, self._job.id)
         if known is not None and known.outcome is not None and known.is_final:
             outcome = known.outcome  # the keeper had come so far
         else:
             enforced = self._backend.enforced(self._job.spec, self._cgroup)
             outcome = ending.outcome_of(self._job, self._started, report, usage, self._held, enforced)
-            attempt.note(self._job.batch.attempt_path, outcome)
+            attempt.note(attempts, self._job.id, outcome)
         watch = ending.gpu_watch(self._job, self._held, self._book, lambda _: None)
         ending.settle(self._job, outcome, self._held, lambda _: None, watch)

@@ -1,21 +1,25 @@
-"""What the journal's records say of each job. Pure: writers make records here, and readers fold them here.
+"""From the journal's records to the state of each job. Records are made here and read here. Pure.
 
-A record is applied whole or not at all. One that repeats, or that is about an attempt that is not the job's
-current one, changes nothing, so that a queue that died between two records may write the second again.
+A record is applied whole or not at all. A repeated one changes nothing, nor does one about an earlier
+attempt. So a queue that died between two records may write the second again.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypedDict, Unpack, get_args
 
 from slicer.queue.journal import Record
 from slicer.queue.model import FINAL, STATE_DEFAULTS, STATE_FIELDS, JobState, Status, Verdict
 
+_MOST = 2**53  # of a whole number: what every reader of JSON takes
+_FILE_NAME = re.compile(r"(?:\w[\w.-]{0,63})?", re.ASCII)
+
 
 class Ending(TypedDict):
-    """How an attempt ended, as the fields of :class:`JobState` of the same names; ``at`` is for people."""
+    """How an attempt ended: fields of :class:`JobState`, and ``at`` for people who read the journal."""
 
     exit_code: int
     signal: int | None
@@ -23,13 +27,14 @@ class Ending(TypedDict):
     wall_s: float
     vram_peak_mib: tuple[int, ...]
     utilisation: float | None
+    looks: int
     verdict: Verdict
     memory_peak_bytes: int | None
     at: float
 
 
 def seen(key: str, no: int, command: str, name: str) -> Record:
-    """A job was seen for the first time, or (with its number) goes by other words now."""
+    """A job was seen for the first time, or its name has changed."""
     return {"event": "seen", "key": key, "no": no, "command": command, "name": name}
 
 
@@ -45,7 +50,7 @@ def begun(
     vram_mib: int | None,
     at: float,
 ) -> Record:
-    """An attempt (from 1) is about to start. To be on the disk before it can."""
+    """An attempt (counted from 1) is about to start. This must be on the disk before it starts."""
     return {
         "event": "begun", "key": key, "job": job, "boot_id": boot_id, "attempts": attempt, "log": log,
         "gpus": list(gpus), "gpu_indices": list(gpu_indices), "vram_mib": vram_mib, "started_at": at,
@@ -63,7 +68,7 @@ def oom(key: str, job: str, *, next_vram_mib: int | None, **how: Unpack[Ending])
 
 
 def unbegun(key: str, job: str) -> Record:
-    """The attempt never came to start: it does not count."""
+    """The attempt never started, and does not count."""
     return {"event": "unbegun", "key": key, "job": job}
 
 
@@ -77,18 +82,23 @@ def refused(key: str, status: Status, reason: str, exit_code: int) -> Record:
     return {"event": "refused", "key": key, "status": status, "reason": reason, "exit_code": exit_code}
 
 
+def reconsidered(key: str) -> Record:
+    """The job is to be started after all: it failed and somebody says so, or is not infeasible any more."""
+    return {"event": "reconsidered", "key": key}
+
+
 def cancelling(key: str, job: str) -> Record:
     """The attempt was asked to end because its line says "cancel"."""
     return {"event": "cancelling", "key": key, "job": job}
 
 
 def records(states: Mapping[str, JobState]) -> list[Record]:
-    """Records that fold to just these states, one for each."""
+    """One record for each state. Together they fold to the same states."""
     return [_snapshot(state) for state in states.values()]
 
 
 def fold(records: Iterable[Record]) -> dict[str, JobState]:
-    """What the records say of each job, by its key. Damaged ones are left out."""
+    """The states of the jobs by their keys. Damaged records are left out."""
     states: dict[str, JobState] = {}
     for record in records:
         apply(states, record)
@@ -96,9 +106,9 @@ def fold(records: Iterable[Record]) -> dict[str, JobState]:
 
 
 def apply(states: dict[str, JobState], record: Record) -> bool:
-    """Do what ``record`` says to ``states``; False when it is damaged (lacks a field, or has a wrong type).
+    """Apply ``record`` to ``states``. False if it is damaged: a field is missing or has the wrong type.
 
-    Events and fields that are not known are a newer slicer's, and ignored. A job whose "seen" was lost has
+    Unknown events and fields come from a newer slicer and are ignored. A job whose "seen" record was lost has
     the number 0 until it is seen again.
     """
     event, key = record.get("event"), record.get("key")
@@ -112,8 +122,8 @@ def apply(states: dict[str, JobState], record: Record) -> bool:
     names, act = rule
     try:
         values = {name: _READERS[name](record[name]) for name in names}
-        if event == "state":
-            values |= {name: _READERS[name](record[name]) for name in STATE_DEFAULTS if name in record}
+        may_lack = STATE_DEFAULTS if event == "state" else _ADDED
+        values |= {name: _READERS[name](record[name]) for name in may_lack if name in record}
     except (_Damaged, KeyError, OverflowError):
         return False
     act(states, key, values)
@@ -124,10 +134,11 @@ def _listed(how: Ending) -> Record:
     return {**how, "vram_peak_mib": list(how["vram_peak_mib"])}
 
 
-# What there is of an attempt, and how it is before one has begun.
+# The fields about one attempt, and their values before it begins.
 _ATTEMPT = (
     "job", "boot_id", "started_at", "log", "gpus", "gpu_indices", "vram_mib", "cancelling",
-    "exit_code", "signal", "reason", "wall_s", "vram_peak_mib", "utilisation", "verdict", "memory_peak_bytes",
+    "exit_code", "signal", "reason", "wall_s", "vram_peak_mib", "utilisation", "looks", "verdict",
+    "memory_peak_bytes",
 )  # fmt: skip
 _NOT_BEGUN = {name: STATE_DEFAULTS[name] for name in _ATTEMPT}
 
@@ -135,7 +146,7 @@ _Values = dict[str, Any]
 
 
 def _running(states: dict[str, JobState], key: str, values: _Values) -> JobState | None:
-    """The job, if the attempt that the record is about is the one that runs."""
+    """The job, if it runs the attempt that the record is about."""
     state = states.get(key)
     return state if state and state.status == "running" and state.job == values.pop("job") else None
 
@@ -179,6 +190,11 @@ def _apply_refused(states: dict[str, JobState], key: str, values: _Values) -> No
         state.update(values)
 
 
+def _apply_reconsidered(states: dict[str, JobState], key: str, values: _Values) -> None:
+    if (state := states.get(key)) and state.is_final and state.status != "ok":
+        state.update({"status": "pending", "reason": "", "exit_code": 0, "ooms": 0, "cancelling": False})
+
+
 def _apply_cancelling(states: dict[str, JobState], key: str, values: _Values) -> None:
     if state := _running(states, key, values):
         state.cancelling = True
@@ -212,7 +228,14 @@ def _a(*kinds: type) -> Callable[[Any], Any]:
 
 
 def _count(value: Any) -> Any:
-    if type(value) is not int or value < 0:
+    if type(value) is not int or not 0 <= value <= _MOST:
+        raise _Damaged("out of range")
+    return value
+
+
+def _file_name(value: Any) -> Any:
+    """What becomes the name of a file: nothing that leads elsewhere."""
+    if type(value) is not str or not _FILE_NAME.fullmatch(value):
         raise _Damaged(repr(value))
     return value
 
@@ -253,8 +276,10 @@ _BY_TYPE: dict[str, Callable[[Any], Any]] = {
     "Verdict": _one_of(*get_args(Verdict)),
 }
 _READERS = {name: _BY_TYPE[kind] for name, kind in STATE_FIELDS.items()}
+_READERS |= {"job": _file_name, "log": _file_name}
 
-_HOW = tuple(name for name in Ending.__annotations__ if name != "at")
+_ADDED = ("looks",)  # fields that earlier versions did not write
+_HOW = tuple(name for name in Ending.__annotations__ if name not in ("at", *_ADDED))
 _BEGUN = ("job", "boot_id", "attempts", "log", "gpus", "gpu_indices", "vram_mib", "started_at")
 # The fields that an event's record must have, and what it does.
 _RULES: dict[str, tuple[tuple[str, ...], Callable[[dict[str, JobState], str, _Values], None]]] = {
@@ -265,6 +290,7 @@ _RULES: dict[str, tuple[tuple[str, ...], Callable[[dict[str, JobState], str, _Va
     "unbegun": (("job",), _apply_unbegun),
     "interrupted": (("job", "reason"), _apply_interrupted),
     "refused": (("status", "reason", "exit_code"), _apply_refused),
+    "reconsidered": ((), _apply_reconsidered),
     "cancelling": (("job",), _apply_cancelling),
     "state": (("no", "command"), _apply_state),
 }

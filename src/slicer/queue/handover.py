@@ -7,9 +7,11 @@ with nothing but the standard library (``python -I -S``), and this becomes the q
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
+import stat
 import sys
 from typing import Any, NoReturn
 
@@ -23,9 +25,24 @@ def write(path: str, handed: dict[str, object]) -> None:
 
 
 def open_log(path: str | bytes) -> int:
-    """The log, to be appended to. Raises OSError, also where a symbolic link stands in its place."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
-    return os.open(path, flags, 0o666)
+    """The log, to be appended to.
+
+    Raises OSError, also where it or its directory is a symbolic link, or where others may write to that.
+    """
+    above, name = os.path.split(path)
+    directory = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        info = os.fstat(directory)
+        if info.st_uid not in (0, os.geteuid()) or info.st_mode & 0o022:
+            raise PermissionError(errno.EPERM, "others may write to its directory", path)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
+        fd = os.open(name, flags | os.O_NONBLOCK, 0o666, dir_fd=directory)
+    finally:
+        os.close(directory)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise OSError(errno.EINVAL, "it is not a regular file", path)
 
 
 def soft_limits() -> dict[int, int]:

@@ -14,7 +14,9 @@ never a command.
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
@@ -87,10 +89,19 @@ def load(path: str, known: Collection[str] = ()) -> tuple[Entry, ...]:
     return parse(read(path), known=known, name=path)
 
 
-def read(path: str, *, keep_newlines: bool = False) -> str:
-    """The file's text, lines ending with "\\n" only (or, on request, as they do). Raises JobsFileError."""
+def read(path: str, *, keep_newlines: bool = False, is_live: bool = False) -> str:
+    """The file's text, lines ending with "\\n" only (or, on request, as they do). Raises JobsFileError.
+
+    A pipe is read to its end, which can be done once; not where the queue must go on meanwhile (``is_live``).
+    """
     try:
-        with open(path, "rb") as file:
+        # The file may have become a FIFO, whose writer may never come.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        with open(fd, "rb") as file:
+            mode = os.fstat(fd).st_mode
+            if not stat.S_ISREG(mode) and (is_live or not stat.S_ISFIFO(mode)):
+                raise JobsFileError("is not a regular file", name=path)
+            os.set_blocking(fd, True)
             data = file.read()
     except OSError as error:
         raise JobsFileError(f"cannot be read: {error.strerror}", name=path) from error

@@ -7,20 +7,18 @@ appended. What the records mean is :mod:`slicer.queue.folding`'s business. The l
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import stat
 from collections.abc import Iterable, Iterator
 
 from slicer.errors import StateError
+from slicer.queue.directory import HINT, OwnDirectory, failed, write_all
 
 Record = dict[str, object]
 
 VERSION = 1  # counts up when older readers would misunderstand; not for events and fields that are added
 _HEADER = b'{"event":"journal","v":%d}\n' % VERSION
-_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-_HINT = "choose another directory with --log-dir"
+_NAME = "journal.jsonl"
 _LINES_NAMED = 10  # in the warning about damaged lines
 
 
@@ -30,9 +28,9 @@ class Journal:
     ``warnings``: what was found wrong, and repaired or skipped, when it was opened; sentences for people.
     """
 
-    def __init__(self, path: str, fd: int, size: int, warnings: tuple[str, ...] = ()) -> None:
+    def __init__(self, directory: OwnDirectory, fd: int, size: int, warnings: tuple[str, ...] = ()) -> None:
         """For :meth:`open`: ``fd`` is open for writing, and committed up to ``size`` bytes."""
-        self.path = path
+        self.path = _path(directory)
         self.warnings = warnings
         self._fd = fd
         self._size = size  # committed
@@ -40,41 +38,41 @@ class Journal:
         self._is_urgent = False
 
     @classmethod
-    def open(cls, path: str, *, fresh: bool = False) -> tuple[Journal, tuple[Record, ...]]:
-        """The journal at ``path``, made where there is none, and its records (without the first).
+    def open(cls, directory: OwnDirectory, *, fresh: bool = False) -> tuple[Journal, tuple[Record, ...]]:
+        """The journal in ``directory``, made where there is none, and its records (without the first).
 
         With ``fresh``, a journal that is there, of whatever version, is replaced by an empty one. Raises
         StateError where it cannot be read or repaired, is a newer slicer's, or not a queue's at all.
         """
         try:
             try:
-                fd = _open_regular(path)
+                fd = directory.open_file(_NAME, os.O_RDWR)
             except FileNotFoundError:
-                return cls._create(path), ()
+                return cls._create(directory), ()
             try:
-                return cls._read(path, fd, fresh)
+                return cls._read(directory, fd, fresh)
             except BaseException:
                 os.close(fd)
                 raise
         except OSError as error:
-            raise _failed("cannot be used", path, error) from error
+            raise failed("cannot be used", _path(directory), error) from error
 
     @classmethod
-    def _create(cls, path: str) -> Journal:
-        made = cls(path, _replace(path, _HEADER), len(_HEADER))
-        _sync_directory(path)
+    def _create(cls, directory: OwnDirectory) -> Journal:
+        made = cls(directory, directory.replace(_NAME, _HEADER, sync=True), len(_HEADER))
+        directory.sync()
         return made
 
     @classmethod
-    def _read(cls, path: str, fd: int, fresh: bool) -> tuple[Journal, tuple[Record, ...]]:
+    def _read(cls, directory: OwnDirectory, fd: int, fresh: bool) -> tuple[Journal, tuple[Record, ...]]:
         head = os.pread(fd, 4096, 0)
         # Nothing but the beginning of the first line, or what a power cut made of it.
         is_begin = head != _HEADER and _HEADER.startswith(head)
         is_unborn = is_begin or (not head.strip(b"\0") and os.fstat(fd).st_size <= len(head))
         if not is_unborn:
-            _check_head(path, head, fresh)
+            _check_head(_path(directory), head, fresh)
         if is_unborn or fresh:
-            made = cls._create(path)
+            made = cls._create(directory)
             os.close(fd)
             return made, ()
         found = _Found(fd)
@@ -82,7 +80,7 @@ class Journal:
         if found.good < found.size:
             os.ftruncate(fd, found.good)
             os.fsync(fd)
-        return cls(path, fd, found.good, found.warnings(path)), records[1:]
+        return cls(directory, fd, found.good, found.warnings(_path(directory))), records[1:]
 
     @classmethod
     def peek(cls, path: str) -> tuple[Record, ...] | None:
@@ -95,12 +93,12 @@ class Journal:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise _failed("cannot be read", path, error) from error
+            raise failed("cannot be read", path, error) from error
         try:
             _check_head(path, os.pread(fd, 4096, 0), fresh=False)
             return tuple(_Found(fd))[1:]
         except OSError as error:
-            raise _failed("cannot be read", path, error) from error
+            raise failed("cannot be read", path, error) from error
         finally:
             os.close(fd)
 
@@ -132,29 +130,29 @@ class Journal:
         data = b"".join(self._buffer)
         try:
             try:
-                _write_all(self._fd, data, self._size)
+                write_all(self._fd, data, self._size)
                 os.fdatasync(self._fd)
             except OSError:
                 # Should this fail, too: the next call writes the same, and maybe more, over what is there.
                 os.ftruncate(self._fd, self._size)
                 raise
         except OSError as error:
-            raise _failed("cannot be written", self.path, error) from error
+            raise failed("cannot be written", self.path, error) from error
         self._size += len(data)
         self._empty()
 
-    def is_gone(self) -> bool:
+    def is_gone(self, directory: OwnDirectory) -> bool:
         """Whether the file was deleted, replaced or cut short by somebody. Raises StateError."""
         try:
             ours = os.fstat(self._fd)
-            return ours.st_size < self._size or not os.path.samestat(ours, os.lstat(self.path))
-        except (FileNotFoundError, NotADirectoryError):
+            return ours.st_size < self._size or not os.path.samestat(ours, directory.lstat(_NAME))
+        except FileNotFoundError:
             return True
         except OSError as error:
-            raise _failed("cannot be looked at", self.path, error) from error
+            raise failed("cannot be looked at", self.path, error) from error
 
-    def rewrite(self, records: Iterable[Record]) -> None:
-        """Put a journal with just ``records`` in the place of whatever is there now.
+    def rewrite(self, directory: OwnDirectory, records: Iterable[Record]) -> None:
+        """Put a journal with just ``records`` in the place of whatever is in ``directory`` now.
 
         They stand for all that was added so far, committed or not. Raises StateError; what
         was pending still is then, and as long as :meth:`is_gone`, this is to be tried again.
@@ -162,12 +160,12 @@ class Journal:
         data = _HEADER + b"".join(map(_encode, records))
         fd = -1
         try:
-            fd = _replace(self.path, data)
-            _sync_directory(self.path)
+            fd = directory.replace(_NAME, data, sync=True)
+            directory.sync()
         except OSError as error:
             if fd >= 0:
                 os.close(fd)
-            raise _failed("cannot be written", self.path, error) from error
+            raise failed("cannot be written", self.path, error) from error
         os.close(self._fd)
         self._fd, self._size = fd, len(data)
         self._empty()
@@ -246,7 +244,7 @@ def _check_head(path: str, head: bytes, fresh: bool) -> None:
         whose = (
             "gpusched's journal" if "key" in first and "event" in first else "not a journal of slicer queue"
         )
-        raise StateError(f"is {whose}; it is left as it is", where=path, hint=f"move it away, or {_HINT}")
+        raise StateError(f"is {whose}; it is left as it is", where=path, hint=f"move it away, or {HINT}")
     if version > VERSION and not fresh:
         raise StateError(
             f"was written by a newer slicer (version {version} of the journal, this one knows {VERSION})",
@@ -255,56 +253,5 @@ def _check_head(path: str, head: bytes, fresh: bool) -> None:
         )
 
 
-def _open_regular(path: str) -> int:
-    fd = os.open(path, _FLAGS)
-    if stat.S_ISREG(os.fstat(fd).st_mode):
-        return fd
-    os.close(fd)
-    raise StateError("is not a regular file", where=path, hint=f"remove it, or {_HINT}")
-
-
-def _replace(path: str, data: bytes) -> int:
-    """Put a file with ``data`` at ``path``, on the disk but for its name, and return its descriptor."""
-    temporary = f"{path}.tmp"  # the log directory is locked: one that is there is a dead queue's
-    _remove(temporary)
-    fd = os.open(temporary, _FLAGS | os.O_CREAT | os.O_EXCL, 0o644)
-    try:
-        _write_all(fd, data, 0)
-        os.fsync(fd)
-        os.rename(temporary, path)
-    except BaseException:
-        os.close(fd)
-        _remove(temporary)
-        raise
-    return fd
-
-
-def _remove(path: str) -> None:
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        pass
-
-
-def _write_all(fd: int, data: bytes, offset: int) -> None:
-    done = 0
-    while done < len(data):
-        done += os.pwrite(fd, memoryview(data)[done:], offset + done)
-
-
-def _sync_directory(path: str) -> None:
-    fd = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # a file system that knows no such thing
-            raise
-    finally:
-        os.close(fd)
-
-
-def _failed(what: str, path: str, error: OSError) -> StateError:
-    if error.errno == errno.ELOOP:
-        return StateError("is a symbolic link; not followed", where=path, hint=f"remove it, or {_HINT}")
-    hint = "make room there" if error.errno in (errno.ENOSPC, errno.EDQUOT) else _HINT
-    return StateError(f"{what}: {error.strerror}", where=path, hint=hint)
+def _path(directory: OwnDirectory) -> str:
+    return f"{directory.path}/{_NAME}"

@@ -1,4 +1,4 @@
-"""What the end of an attempt means: for its job, the next attempt, the queue's exit code. All pure."""
+"""What the end of an attempt means for its job, for the next attempt and for the queue's exit code. Pure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from slicer.queue.model import JobState, Status, Verdict
 from slicer.record import record
 
 EXIT_CODE_MAX = 255
+ENOUGH_LOOKS = 10  # fewer looks at a job's GPUs do not show its peak: the driver reports none in between
 _FAILED: frozenset[Status] = frozenset({"failed", "timeout", "oom", "infeasible", "lost"})
 
 
@@ -24,7 +25,7 @@ class Ended:
 
 @record
 class Judged:
-    """What it means. ``again``: the job is to run once more, with what :func:`raised` says."""
+    """What that means. ``again``: the job runs once more, with the declaration of :func:`raised`."""
 
     status: Status
     verdict: Verdict
@@ -37,6 +38,7 @@ def judge(
     *,
     declared_mib: int | None,
     peak_mib: tuple[int, ...],
+    looks: int,
     tolerance: float,
     has_oom_text: bool,
     cancelling: bool,
@@ -45,13 +47,14 @@ def judge(
 ) -> Judged:
     """Judge an attempt.
 
-    ``peak_mib`` has one figure a GPU, () unknown; ``tolerance`` is relative (0.1 is 10 %); ``ooms`` counts
-    the attempts before this one that ended with CUDA's "out of memory", of which ``retries`` are forgiven.
+    ``peak_mib`` has one figure a GPU, () unknown, from so many ``looks``; ``tolerance`` is relative (0.1 is
+    10 %); ``ooms`` counts the attempts before this one that ended with CUDA's "out of memory", of which
+    ``retries`` are forgiven.
     """
     status, exit_code = _status(ended, has_oom_text, cancelling)
     verdict = _verdict(declared_mib, peak_mib, tolerance)
-    if verdict == "over-declared" and status != "ok":
-        verdict = "unknown"  # it did not come to use what it would have
+    if verdict == "over-declared" and (status != "ok" or looks < ENOUGH_LOOKS):
+        verdict = "unknown"  # it may have been cut short, or used more between two looks
     return Judged(status, verdict, exit_code, status == "oom" and ooms < retries)
 
 
@@ -60,7 +63,7 @@ def _status(ended: Ended, has_oom_text: bool, cancelling: bool) -> tuple[Status,
     if cancelling:
         return "cancelled", code
     match ended.reason:
-        # What these cut short is not done, even if the command then says 0.
+        # A command that was cut short is not done, even if it exits with 0.
         case "timeout":
             return "timeout", EX_TIMEOUT
         case "stopped":
@@ -75,9 +78,14 @@ def _status(ended: Ended, has_oom_text: bool, cancelling: bool) -> tuple[Status,
             return "failed", code or 1
 
 
+def measured(peak_mib: tuple[int, ...], looks: int) -> tuple[int, ...]:
+    """The peaks; () if they are zeros from a few looks, which prove nothing."""
+    return peak_mib if any(peak_mib) or looks >= ENOUGH_LOOKS else ()
+
+
 def _verdict(declared_mib: int | None, peak_mib: tuple[int, ...], tolerance: float) -> Verdict:
     largest = max(peak_mib, default=0)
-    if declared_mib is None or not largest:  # 0: it was over before anybody looked, or used no GPU
+    if declared_mib is None or not largest:  # 0: it ended before a look, or used no GPU
         return "unknown"
     if largest > declared_mib * (1 + tolerance):
         return "under-declared"
@@ -101,7 +109,12 @@ def raised(
     return max(declared_mib, min(wanted_mib, largest_mib - margin_mib))
 
 
+def has_failed(state: JobState) -> bool:
+    """Whether the job ended, and counts for the queue's exit code."""
+    return state.status in _FAILED
+
+
 def exit_code_of(states: Iterable[JobState]) -> int:
     """The queue's exit code (E12): the largest of the jobs that failed, at least 1; 0 when none did."""
-    codes = [max(1, state.exit_code) for state in states if state.status in _FAILED]
+    codes = [max(1, state.exit_code) for state in states if has_failed(state)]
     return min(max(codes, default=0), EXIT_CODE_MAX)

@@ -3,11 +3,15 @@
 Editors save by renaming, by truncating and writing, or in pieces; somebody else appends with ``>>``. So the
 file's directory is watched, and what is read only counts once it parses. A file that is missing, unreadable,
 malformed or quite empty (all of which may be so for a moment) leaves the queue as it was.
+
+No event tells of what another machine does to a file (NFS, sshfs), or of a change below an overlay. So the
+file is looked at now and then as well, and once more before the queue leaves. A pipe is read once.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
@@ -33,13 +37,20 @@ class LiveFile:
     """``entries`` are the last good ones; ``problem`` says why the file is not taken as it is now, or ""."""
 
     def __init__(
-        self, path: str, known: Callable[[], Collection[str]], check: Callable[[tuple[Entry, ...]], None]
-    ) -> None:
-        """``known``: names of jobs of earlier runs. ``check`` raises JobsFileError for what only others know.
+        self, path: str, text: str, known: Callable[[], Collection[str]],
+        check: Callable[[tuple[Entry, ...]], None], poll_s: float | None,
+    ) -> None:  # fmt: skip
+        """``text``: what a pipe said. ``known``: names of earlier jobs. ``check`` raises JobsFileError
+        for what only others know. ``poll_s``: how often to look without an event; None: never.
 
         Raises JobsFileError, also where the file is not there; StateError where it cannot be watched.
         """
         self.path = path
+        self._poll_s = poll_s
+        self._look_at: float | None = None
+        self._seen: tuple[int, ...] = ()  # the file as it was when it was last read
+        self._is_cut = False  # a last line without its end was left out
+        self._is_unheard = False  # no event told of the last change
         self._known = known
         self._check = check
         self._inotify = Inotify(path)
@@ -53,8 +64,14 @@ class LiveFile:
         self.entries: tuple[Entry, ...] = ()
         self.appended: tuple[Entry, ...] | None = None  # if the last change only added these at the end
         self.problem = ""
+        if is_pipe(path):
+            self._take(text)
+            return
         self._watch()
-        self._take(jobs_file.read(path))
+        self._seen = _signature(path)
+        self._take(jobs_file.read(path, is_live=True))
+        if poll_s is not None:
+            self._look_at = time.monotonic() + poll_s
 
     @property
     def fd(self) -> int:
@@ -63,11 +80,14 @@ class LiveFile:
 
     def left_s(self) -> float | None:
         """After how many seconds to :meth:`look` though nothing happens; None: not at all."""
-        due = [at for at in (self._due, self._search_at) if at is not None]
+        due = [at for at in (self._due, self._search_at, self._look_at) if at is not None]
         return max(0.0, min(due) - time.monotonic()) if due else None
 
-    def look(self) -> bool:
-        """Take what happened; whether ``entries`` or ``problem`` are other ones now."""
+    def look(self, *, is_last: bool = False) -> bool:
+        """Take what happened; whether ``entries`` or ``problem`` are other ones now.
+
+        With ``is_last`` nothing is put off.
+        """
         now = time.monotonic()
         is_whole = False
         for change in self._inotify.take():
@@ -75,6 +95,7 @@ class LiveFile:
             if change.mask & inotify.OVERFLOWED or (names and change.mask & (_GONE | inotify.IGNORED)):
                 self._search_at = now
             elif change.name in names:
+                self._is_unheard = False
                 if change.mask & _REPLACED:
                     self._search_at = now  # it may be a symbolic link, to somewhere else than before
                 is_whole |= bool(change.mask & _WHOLE)
@@ -87,10 +108,26 @@ class LiveFile:
                 self._search_at, self._due = now + _SEARCH_S, None
                 before, self.problem = self.problem, str(error)
                 return self.problem != before
-        if self._due is None or now < self._due:
+        if self._look_at is not None and (is_last or now >= self._look_at):
+            is_whole |= self._look_without_event(now)
+        if self._due is None or (now < self._due and not is_last):
             return False
         self._due = None
         return self._read(is_whole=is_whole)
+
+    def _look_without_event(self, now: float) -> bool:
+        """See whether the file has changed unheard; whether its last line is whole, end or not."""
+        self._look_at = now + (self._poll_s or 0.0)
+        if self._due is not None:
+            return False
+        if _signature(self.path) != self._seen:
+            self._is_unheard = True
+            self._due = now
+            return False
+        if self._is_cut and self._is_unheard:  # nobody went on with that line
+            self._due = now
+            return True
+        return False
 
     def close(self) -> None:
         self._inotify.close()
@@ -118,9 +155,11 @@ class LiveFile:
 
     def _read(self, *, is_whole: bool) -> bool:
         before = self.entries, self.problem
+        self._seen = _signature(self.path)
         try:
-            text = jobs_file.read(self.path)
-            if not is_whole:  # the last line may be half of one
+            text = jobs_file.read(self.path, is_live=True)
+            self._is_cut = not is_whole and not text.endswith("\n")
+            if self._is_cut:  # the last line may be half of one
                 text = text[: text.rfind("\n") + 1]
             self._take(text)
             self.problem = ""
@@ -162,6 +201,23 @@ class LiveFile:
 
     def _parsed(self, text: str) -> tuple[Entry, ...]:
         return jobs_file.parse(text, known=self._known(), name=self.path)
+
+
+def is_pipe(path: str) -> bool:
+    """Whether a file is one that can be read only once."""
+    try:
+        return stat.S_ISFIFO(os.stat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _signature(path: str) -> tuple[int, ...]:
+    """What changes when the file does; () where it cannot be seen."""
+    try:
+        info = os.stat(path)
+    except OSError:
+        return ()
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
 
 
 def _names_of(path: str) -> list[str]:

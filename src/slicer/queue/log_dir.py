@@ -4,10 +4,11 @@
     journal.jsonl   what must last (slicer.queue.journal)
     status.txt      the board, for people
     job0007.log     what job 7 printed; job0007.2.log in its second attempt
-    attempts/ID     of one attempt, by the id of its lease: what its supervisor leaves for the queue
+    earlier-…/      logs of queues before one with --fresh
+    attempts/ID     of one attempt, by the id of its lease: what its keeper leaves for the queue
 
-The directory is the user's: one that belongs to somebody else, or that everybody may write to, is taken as
-it is, but no symbolic link in it is followed.
+The directory must be the user's own, or root's, and nobody else's to write to. It is opened once
+(slicer.queue.directory); what lies in it is opened through its descriptor, and no symbolic link is followed.
 """
 
 from __future__ import annotations
@@ -15,11 +16,16 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import stat
+import re
+import time
 
 from slicer.errors import EX_TEMPFAIL, SlicerError, StateError
+from slicer.queue.directory import HINT, OwnDirectory, failed
+from slicer.scope import quote
 
-HINT = "choose another one with --log-dir"
+_LOCK = "lock"
+_STATUS = "status.txt"
+_LOG = re.compile(r"job\d{4,}(?:\.\d+)?\.log")
 
 
 class QueueRunning(SlicerError):
@@ -28,9 +34,13 @@ class QueueRunning(SlicerError):
     exit_code = EX_TEMPFAIL
     kind = "queue-busy"
 
-    def __init__(self, path: str, pid: int | None) -> None:
-        who = "another queue" if pid is None else f"the queue with pid {pid}"
-        super().__init__(f"is in use by {who}", where=path, hint=f"wait for it, or {HINT}")
+    def __init__(self, path: str, pid: int | None, since: float) -> None:
+        """``since``: when it began, in seconds since the epoch."""
+        began, day = (time.strftime("%Y-%m-%d", time.localtime(at)) for at in (since, time.time()))
+        at = time.strftime("%H:%M" if began == day else "%Y-%m-%d %H:%M", time.localtime(since))
+        who = f"since {at}" if pid is None else f"pid {pid}, since {at}"
+        look = f"watch cat {quote(f'{path}/{_STATUS}')}"
+        super().__init__(f"already running ({who}): {look}", where=path, hint=f"or {HINT}")
         self.pid = pid
 
 
@@ -43,35 +53,49 @@ class LogDir:
 
     def __init__(self, path: str) -> None:
         """Make the directory where it is missing, and lock it. Raises QueueRunning, StateError."""
-        self.path = os.path.abspath(path)
+        self._said = path
         self._owner = os.getpid()
-        self._make()
-        self._fd = self._lock()
+        self.directory = OwnDirectory.at(path)
+        self.attempts = OwnDirectory(-1, "")
+        try:
+            self.attempts = self.directory.below("attempts")
+            self._fd = self._lock()
+        except BaseException:
+            self.attempts.close()
+            self.directory.close()
+            raise
 
     @property
-    def journal_path(self) -> str:
-        return f"{self.path}/journal.jsonl"
-
-    @property
-    def status_path(self) -> str:
-        return f"{self.path}/status.txt"
+    def path(self) -> str:
+        """For people."""
+        return self.directory.path
 
     @staticmethod
     def log_name(no: int, attempt: int) -> str:
         """The file name of the log of a job's attempt (from 1), as :attr:`JobState.log` has it."""
         return f"job{no:04d}.log" if attempt <= 1 else f"job{no:04d}.{attempt}.log"
 
-    def log_path(self, no: int, attempt: int) -> str:
-        """Where the log of a job's attempt lies. A file there may be of an earlier queue (``--fresh``)."""
-        return f"{self.path}/{self.log_name(no, attempt)}"
+    def write_status(self, text: str) -> None:
+        """Replace status.txt. Raises OSError."""
+        os.close(self.directory.replace(_STATUS, text.encode("utf-8", "backslashreplace")))
 
-    @property
-    def attempts_path(self) -> str:
-        return f"{self.path}/attempts"
+    def set_logs_aside(self) -> str:
+        """Move the jobs' logs into a directory of their own; its name, "" where there are none.
 
-    def attempt_path(self, job_id: str) -> str:
-        """Where the supervisor of an attempt leaves what the queue wants to know."""
-        return f"{self.attempts_path}/{job_id}"
+        Raises StateError.
+        """
+        try:
+            logs = [name for name in self.directory.names() if _LOG.fullmatch(name)]
+            if not logs:
+                return ""
+            name = time.strftime("earlier-%Y%m%dT%H%M%S")
+            aside = self.directory.below(name)
+            for log in logs:
+                self.directory.rename(log, aside, log)
+            aside.close()
+        except OSError as error:
+            raise failed("earlier logs cannot be set aside", self.path, error) from error
+        return name
 
     def restore(self) -> bool:
         """Make again what somebody deleted of directory and lock; whether that was needed.
@@ -79,7 +103,7 @@ class LogDir:
         Raises QueueRunning where another queue was faster, StateError where it cannot be made; the lock that
         we had stays ours then.
         """
-        had_to = self._make()
+        had_to = self._reopen()
         if self._is_current(self._fd):
             return had_to
         fd = self._lock()
@@ -97,28 +121,32 @@ class LogDir:
                 os.ftruncate(fd, 0)  # nobody is to be told of a pid that is gone
                 fcntl.flock(fd, fcntl.LOCK_UN)  # even if a child still has it open
         except OSError as error:
-            raise _unusable(self._lock_path, error) from error
+            raise failed("cannot be used", self._lock_path, error) from error
         finally:
             os.close(fd)
+            self.attempts.close()
+            self.directory.close()
 
     @property
     def _lock_path(self) -> str:
-        return f"{self.path}/lock"
+        return f"{self.path}/{_LOCK}"
 
-    def _make(self) -> bool:
-        """Make the directories that are missing; whether there were any."""
-        attempts = self.attempts_path
+    def _reopen(self) -> bool:
+        """Open the directories anew where those that we have lost their names; whether any had."""
         try:
-            os.makedirs(self.path, exist_ok=True)
-            try:
-                os.mkdir(attempts)
-            except FileExistsError:
-                if not stat.S_ISDIR(os.lstat(attempts).st_mode):
-                    raise
-                return False
-        except OSError as error:
-            raise _unusable(error.filename or self.path, error) from error
-        return True
+            found = OwnDirectory.at(self._said)
+        except StateError:
+            if self.directory.is_there():
+                return False  # something that is not ours is in its place: we stay where we are
+            raise
+        had_to = not _is_same(found, self.directory)
+        self.directory.close()
+        self.directory = found
+        attempts = found.below("attempts")
+        had_to |= not _is_same(attempts, self.attempts)
+        self.attempts.close()
+        self.attempts = attempts
+        return had_to
 
     def _lock(self) -> int:
         while True:
@@ -130,38 +158,40 @@ class LogDir:
                     return fd
             except OSError as error:
                 os.close(fd)
-                raise _unusable(self._lock_path, error) from error
+                raise failed("cannot be used", self._lock_path, error) from error
             except SlicerError:
                 os.close(fd)
                 raise
             os.close(fd)  # it was deleted while we took it
 
     def _open(self) -> int:
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
         try:
-            fd = os.open(self._lock_path, flags, 0o644)
+            fd = self.directory.open_file(_LOCK, os.O_RDWR | os.O_CREAT)
+            os.fchmod(fd, 0o600)  # who can open a file can flock it
         except OSError as error:
-            raise _unusable(self._lock_path, error) from error
-        if stat.S_ISREG(os.fstat(fd).st_mode):
-            return fd
-        os.close(fd)
-        raise StateError("is not a regular file", where=self._lock_path, hint=f"remove it, or {HINT}")
+            raise failed("cannot be used", self._lock_path, error) from error
+        return fd
 
     def _take(self, fd: int) -> None:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             text = os.pread(fd, 32, 0).strip()
-            raise QueueRunning(self.path, int(text) if text.isdigit() else None) from None
+            pid = int(text) if text.isdigit() else None
+            raise QueueRunning(self._said, pid, os.fstat(fd).st_mtime) from None
 
     def _is_current(self, fd: int) -> bool:
         """Whether what we have open is what others would find."""
         try:
-            return os.path.samestat(os.fstat(fd), os.lstat(self._lock_path))
-        except (FileNotFoundError, NotADirectoryError):
+            return os.path.samestat(os.fstat(fd), self.directory.lstat(_LOCK))
+        except FileNotFoundError:
             return False
         except OSError as error:
-            raise _unusable(self._lock_path, error) from error
+            raise failed("cannot be used", self._lock_path, error) from error
+
+
+def _is_same(one: OwnDirectory, other: OwnDirectory) -> bool:
+    return os.path.samestat(os.fstat(one.fd), os.fstat(other.fd))
 
 
 def _write_pid(fd: int) -> None:
@@ -169,9 +199,3 @@ def _write_pid(fd: int) -> None:
     os.ftruncate(fd, 0)
     if os.pwrite(fd, text, 0) < len(text):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def _unusable(path: str, error: OSError) -> StateError:
-    if error.errno == errno.ELOOP:
-        return StateError("is a symbolic link; not followed", where=path, hint=f"remove it, or {HINT}")
-    return StateError(f"cannot be used: {error.strerror}", where=path, hint=HINT)

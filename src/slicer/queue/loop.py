@@ -70,7 +70,7 @@ class Queue:
         self._options = options
         self._shower = shower
         self._news = News(shower)
-        jobs_file.read(options.jobs_file)  # before anything is made in its directory
+        text = jobs_file.read(options.jobs_file)  # before anything is made in its directory
         self._backend: BatchBackend = backends.choose(options.backend, os.geteuid())
         self._backend.preload()
         self._book = launch.open_ledger(environ, self)
@@ -80,7 +80,9 @@ class Queue:
         self._view = SharedView(self._book.directory, self._plans.policy)
         self._view.warn = self.warning
         self.register = Register(options.log_dir, fresh=options.fresh)
-        self._file = LiveFile(options.jobs_file, self.register.known_names, self._plans.check)
+        self._file = LiveFile(
+            options.jobs_file, text, self.register.known_names, self._plans.check, options.poll_s
+        )
         if not self._file.entries and not options.watch:
             raise JobsFileError(
                 "there are no jobs in it", name=options.jobs_file, hint="--watch waits for some"
@@ -92,6 +94,7 @@ class Queue:
             self._book, self._backend, self._starters, self._plans, self.register, self._monitor, self
         )
         self._desk = Desk(self._book, self._backend, self._view, options.gpus, exclusive=options.exclusive)
+        self._desk.check()
         self._conclusions = Conclusions(
             self.register, options, self._plans.margin_mib, self._largest_mib, self._news
         )
@@ -129,9 +132,10 @@ class Queue:
             gc.enable()
             while True:
                 self._round()
-                if self._is_over():
+                if not self._is_over():
+                    self._sleep()
+                elif not self._finds_more():
                     break
-                self._sleep()
             return self._exit_code()
         finally:
             self._desk.keep(())
@@ -140,7 +144,7 @@ class Queue:
     def close(self) -> None:
         """Write the last of the journal and the board, and give everything back."""
         faults.point("queue-leaving")
-        self._scene.write_board(force=True)
+        self._scene.end()
         self.register.close()
         if self.register.problem:
             self._shower.event(Event("warning", time.time(), data={"text": self.register.problem}))
@@ -167,8 +171,9 @@ class Queue:
             self.warning(warning)
         if self._backend.notice:
             self.notice(self._backend.notice)
-        if final:
-            self._news.say("skipped", count=len(final))
+        if self.register.set_aside:
+            self.notice(f"earlier logs are in {self._options.log_dir}/{self.register.set_aside}")
+        self._news.skipped([states[entry.key] for entry in final])
         self.register.sweep()
         entries = {entry.key: entry for entry in self._file.entries}
         for state in [state for state in states.values() if state.status == "running"]:
@@ -189,6 +194,7 @@ class Queue:
         self._watch_gpus()
         if not self._is_stopping:
             self._dispatch.start()
+        self._dispatch.give_up()
         is_saved = self.register.save()
         self._news.stalling(self.register.problem)
         if is_saved:
@@ -207,9 +213,8 @@ class Queue:
             self._scene.left_s(), None if self._is_stopping else self._dispatch.left_s(),
         ]  # fmt: skip
         due = [limit for limit in limits if limit is not None]
-        began = time.monotonic()
         self._ready = asleep(descriptors, min(due) if due else None, None)
-        self._desk.woken(self._ready, time.monotonic() - began)
+        self._desk.woken(self._ready)
 
     _ready: frozenset[int] = frozenset()
 
@@ -221,12 +226,19 @@ class Queue:
         is_done = not self._options.watch and not self._dispatch.pending.can_start
         return is_done and not self._news and not self.register.problem
 
+    def _finds_more(self) -> bool:
+        """Whether there is more to do after all: in lines that no event has told of."""
+        if self._is_stopping:
+            return False
+        self._take_file(is_last=True)
+        return bool(self._news or self._dispatch.pending.can_start)
+
     def _exit_code(self) -> int:
         keys = {entry.key for entry in self._file.entries} | self._dispatch.touched
         code = judging.exit_code_of(self.register.states[key] for key in keys)
         if self._signals and len(self._dispatch.pending):
             return 128 + self._signals[0]
-        return code or int(bool(self._dispatch.pending.never))
+        return code
 
     # -- signals -------------------------------------------------------------------------------------------
 
@@ -257,9 +269,9 @@ class Queue:
 
     # -- the file ------------------------------------------------------------------------------------------
 
-    def _take_file(self) -> None:
+    def _take_file(self, *, is_last: bool = False) -> None:
         problem, before = self._file.problem, self._file.entries
-        if not self._file.look():
+        if not self._file.look(is_last=is_last):
             return
         if self._file.problem:
             self._news.say("file-kept", error=self._file.problem)
@@ -294,7 +306,7 @@ class Queue:
             if again:
                 self._dispatch.put_back(landing.key)
             if landing.how == "unbegun":
-                self._dispatch.pause()
+                self._dispatch.could_not_begin(landing.key)
             self._settled.append(landing.job_id)
             self._looked_mib.pop(landing.job_id, None)
         if landings:
@@ -335,9 +347,8 @@ class Queue:
     # -- telling -------------------------------------------------------------------------------------------
 
     def _note_the_end(self) -> None:
-        """Say it once when nothing is left to do, or nothing but to wait; and what will never be."""
+        """Say it once when nothing is left to do, or nothing but to wait."""
         pending = self._dispatch.pending
-        self._news.never(pending.never, self.register.states)
         is_idle = self._crew.is_empty and not self._is_stopping
         self._news.drained(is_idle and not pending.can_start, watch=self._options.watch)
         is_waiting = is_idle and pending.can_start > 0 and self._desk.is_waiting

@@ -1,6 +1,6 @@
-"""The words of the queue as types: an entry of the jobs file, a job's state, an event, the board.
+"""The types of the queue: an entry of the jobs file, a job's state, an event, the board.
 
-Nothing here touches the machine. Memory is in MiB, durations in seconds, times of day in seconds since the
+Nothing here touches the machine. Memory is in MiB. Durations are in seconds, and times in seconds since the
 epoch.
 """
 
@@ -12,16 +12,16 @@ from typing import Any, Literal, NamedTuple
 
 from slicer.record import record
 
-# "pending": not started, or to be started again. The others but "running" are final.
+# "pending": not started yet, or to be started again. All others except "running" are final.
 Status = Literal["pending", "running", "ok", "failed", "timeout", "oom", "cancelled", "infeasible", "lost"]
 FINAL: frozenset[Status] = frozenset({"ok", "failed", "timeout", "oom", "cancelled", "infeasible", "lost"})
-# How what a job declared compares with what it used (E5); "unknown": nothing declared, or nothing seen.
+# What a job declared, compared with what it used (E5). "unknown": nothing declared, or seen too seldom.
 Verdict = Literal["within", "under-declared", "over-declared", "unknown"]
 
 
 @record
 class Attributes:
-    """What stands in the brackets before a command. None and empty: not said."""
+    """What stands in the brackets before a command. None or empty: nothing was said."""
 
     vram_mib: int | None = None  # on each GPU
     gpus: int | None = None
@@ -48,15 +48,15 @@ class Entry(NamedTuple):  # not a record: there may be 100,000
 class JobState:
     """What the journal knows of one job; ``key`` as in :class:`Entry`.
 
-    What is not set is the class's: most jobs of a long file have not begun.
+    Unset fields have the class's defaults, which saves memory: most jobs of a long file have not begun.
     """
 
     key: str
-    no: int  # the number that people call it by: counts in the order in which jobs were first seen
+    no: int  # its number for people: jobs are counted in the order in which they were first seen
     command: str
     name: str = ""
     status: Status = "pending"
-    attempts: int = 0  # begun, those that count (not those that never came to start)
+    attempts: int = 0  # how many have begun; one that never started does not count
     ooms: int = 0  # attempts that ended with CUDA's "out of memory"
     next_vram_mib: int | None = None  # declared for the next attempt, raised after "out of memory"
     # Of the attempt that runs, or was the last:
@@ -75,6 +75,7 @@ class JobState:
     wall_s: float = 0.0
     vram_peak_mib: tuple[int, ...] = ()  # in the order of gpus; () unknown
     utilisation: float | None = None  # percent, of the GPUs it ran on, while it ran
+    looks: int = 0  # how often its GPUs were looked at while it ran
     verdict: Verdict = "unknown"
     memory_peak_bytes: int | None = None
 
@@ -130,6 +131,7 @@ class Row:
     now_mib: tuple[int, ...]  # in use, in the order of gpu_indices; () unknown
     peak_mib: tuple[int, ...]
     utilisation: float | None  # percent, average so far
+    looks: int  # how often its GPUs were looked at
     wall_s: float  # how long it runs, or ran
     exit_code: int
     reason: str
@@ -152,7 +154,7 @@ class GpuRow:
 
 @record
 class Board:
-    """All of the queue at one moment. ``pending`` and ``done`` may be cut; ``counts`` are of all."""
+    """The whole queue at one moment. ``pending`` and ``done`` may be cut short; ``counts`` count all jobs."""
 
     title: str  # the jobs file, as the user named it
     at: float
@@ -163,8 +165,10 @@ class Board:
     done: tuple[Row, ...]  # the last to end comes last
     counts: dict[Status, int]
     eta_s: float | None  # until all is done; None: nothing to guess from
-    state: Literal["running", "stopping", "ending", "drained", "stalled"]
+    state: Literal["running", "stopping", "ending", "drained", "stalled", "ended"]
     warning: str  # what keeps the queue from going on: the disk is full, the file malformed; "" for nothing
+    pid: int  # the queue's own
+    every_s: float  # how often status.txt is written while jobs run
 
 
 EventKind = Literal[
@@ -172,19 +176,19 @@ EventKind = Literal[
     "file-changed",  # added, removed (how many pending lines came and went)
     "file-kept",  # the file cannot be used now; the last good one stays: error
     "file-good",  # it can be used again
-    "skipped",  # done in an earlier run: count
+    "skipped",  # ended in an earlier run: count, counts (of each status)
     "waiting",  # nothing can start now (said once): why
     "started",  # log (file name)
     "adopted",  # found running, from a queue that died
     "usage",  # verbose: its memory has grown (job.now_mib, job.peak_mib)
-    "exceeds",  # E5, at once: gpu (index), used_mib, declared_mib
-    "finished",  # job.status says how; log
+    "exceeds",  # E5, at once, and once an attempt and GPU: gpu (index), used_mib, declared_mib
+    "finished",  # job.status says how; log, log_path; unless it went well, last_line (of the log)
     "retry",  # after CUDA's "out of memory": declared_mib (before), next_mib, attempt, attempts, log
     "infeasible",  # reason
     "cancelling",  # its line says cancel, it is being ended
     "cancelled",  # before it started
     "requeued",  # an attempt that never began, or that a reboot ended: why
-    "lost",  # it ended together with its supervisor: how, nobody knows; log
+    "lost",  # it ended together with its keeper: how, nobody knows; log, log_path, last_line
     "unrunnable",  # it waits for what will never be (its "after" failed or is gone): why
     "drained",  # nothing is left to do; watch (bool)
     "stopping",  # asked to stop: nothing new is started; running (how many)
@@ -193,13 +197,13 @@ EventKind = Literal[
     "resumed",  # it can again
     "warning",  # text
     "notice",  # text
-    "summary",  # counts (of each status), failed, under, over (Rows), logs (by number), exit_code, wall_s, …
+    "summary",  # counts (of each status), failed, earlier, under, over (Rows), logs (by number), exit_code, …
 ]
 
 
 @record
 class Event:
-    """Something that happened. ``job`` is as it was then; ``data`` has the words named at the kinds."""
+    """Something that happened. ``job`` is as it was then; ``data`` has the fields named at its kind."""
 
     kind: EventKind
     at: float

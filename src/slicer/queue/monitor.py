@@ -1,7 +1,7 @@
-"""What the queue's jobs use on their GPUs: one look for all of them.
+"""What the queue's jobs use on their GPUs. One look serves all of them.
 
-Peaks go into the leases, so that everybody's decisions know of a job that outgrew what it declared (E3), and
-into the outcome. After a job its GPUs are looked at until its memory is really free (B5).
+Peaks go into the outcome, and into the leases: who decides about a GPU must know of a job that outgrew its
+declaration (E3). After a job its GPUs are looked at until its memory is really free (B5).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from slicer.errors import SlicerError
 from slicer.quantity import format_size
 from slicer.queue.model import GpuRow
 from slicer.record import record
-from slicer.vram_watch import WORTH_REPEATING, WORTH_WRITING, describe
+from slicer.vram_watch import WORTH_WRITING, describe
 
 if TYPE_CHECKING:
     from slicer.ledger import Ledger
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from slicer.queue.desk import SharedView
     from slicer.vram import Sighting
 
-FIRST_LOOKS_S = (0.25, 1.0)  # after a job's start, however seldom the others are looked at
+FIRST_LOOKS_S = (0.25, 1.0)  # after a job's start, whatever --poll says
 _AFTERMATH_S = 0.05  # between two looks after a job's end: the driver sends no event
 
 
 class Watched(Protocol):
-    """A job in flight, as far as its GPUs go."""
+    """What the monitor needs of a running job."""
 
     @property
     def lease(self) -> Lease:
@@ -45,10 +45,11 @@ class Use:
         self.job = job
         self.now_mib: tuple[int, ...] = ()
         self.peak_mib = peak_mib
-        self.utilisation: float | None = None  # percent, averaged over the looks
+        self.utilisation: float | None = None  # percent, averaged over the looks that told it
         self.looks = 0
+        self.busy_looks = 0
         self.looks_due = looks_due
-        self.warned_mib: dict[str, int] = {}  # by GPU
+        self.exceeded: set[str] = set()  # the GPUs where it was told that it uses too much
         self.ended_at: float | None = None
         self.is_over = False  # nothing is looked at any more
 
@@ -64,9 +65,9 @@ class Exceeded:
 
 
 class Monitor:
-    """Looks every ``poll_s`` seconds while a job of ours has GPUs. ``problem``: why it cannot, or "".
+    """Looks every ``poll_s`` seconds while a job of ours has GPUs. ``problem``: why it cannot look, or "".
 
-    ``tolerance``: how far beyond its declaration a job may be without a word (0.1 is 10 %).
+    A job is reported when it exceeds its declaration by more than the fraction ``tolerance``.
     """
 
     def __init__(
@@ -80,12 +81,13 @@ class Monitor:
         self._uses: dict[str, Use] = {}
         self._next = 0.0
         self._utilisation: dict[str, int | None] = {}
+        self.look_count = 0  # looks at all GPUs until now
         self.problem = ""
 
     # -- which jobs --------------------------------------------------------------------------------------
 
     def follow(self, job: Watched) -> None:
-        """The job has begun; nothing to see where it has no GPUs. Raises NoGpu, GpuError."""
+        """The job has begun: look at its GPUs, if it has some. Raises NoGpu, GpuError."""
         if job.lease.gpus:
             if not self._view.gpus:
                 self._view.open_gpus()
@@ -97,19 +99,19 @@ class Monitor:
         return self._uses.get(job)
 
     def has_ended(self, job: str) -> None:
-        """The job's processes have ended; its memory may take a moment more."""
+        """The job's processes have ended. Its GPU memory may be freed a moment later."""
         use = self._uses.get(job)
         if use is not None:
             use.ended_at = time.monotonic()
 
     def forget(self, job: str) -> Use | None:
-        """The job is over; what was seen of it."""
+        """The job is over. Returns what was seen of it."""
         return self._uses.pop(job, None)
 
     # -- looking -----------------------------------------------------------------------------------------
 
     def left_s(self) -> float | None:
-        """After how many seconds to :meth:`look` again; None: never."""
+        """How many seconds until the next :meth:`look`; None: there is nothing to look at."""
         if not self._uses:
             return None
         due = [self._next]
@@ -120,9 +122,10 @@ class Monitor:
         return max(0.0, min(due) - time.monotonic())
 
     def look(self) -> list[Exceeded]:
-        """Look at all GPUs once; which jobs have (newly) outgrown what they declared."""
+        """Look at all GPUs once. Returns which jobs have outgrown their declarations since the last look."""
         now = time.monotonic()
         self._next = now + self._poll_s
+        self.look_count += 1
         for use in self._uses.values():
             use.looks_due = [at for at in use.looks_due if at > now]
         try:
@@ -144,11 +147,12 @@ class Monitor:
         self._view.look()
         with self._book.locked():
             leases = self._book.leases()
-            self._view.devices(leases)  # and so what foreign processes use is shared with the others
+            self._view.devices(leases)  # this also tells others what foreign processes use
         return self._view.sighting(), leases
 
     def _note(self, use: Use, used_by: dict[str, dict[str, int]]) -> list[Exceeded]:
         lease = use.job.lease
+        use.looks += 1
         use.now_mib = tuple(used_by.get(uuid, {}).get(lease.job, 0) for uuid in lease.gpus)
         before = use.peak_mib or (0,) * len(lease.gpus)
         use.peak_mib = tuple(map(max, use.now_mib, before))
@@ -158,8 +162,8 @@ class Monitor:
         busy = [percent for uuid in lease.gpus if (percent := self._utilisation.get(uuid)) is not None]
         if busy:
             average = sum(busy) / len(busy)
-            use.utilisation = ((use.utilisation or 0.0) * use.looks + average) / (use.looks + 1)
-            use.looks += 1
+            use.utilisation = ((use.utilisation or 0.0) * use.busy_looks + average) / (use.busy_looks + 1)
+            use.busy_looks += 1
         return list(self._exceeded(use, lease))
 
     def _exceeded(self, use: Use, lease: Lease) -> Iterable[Exceeded]:
@@ -167,14 +171,14 @@ class Monitor:
             return
         for uuid, mib in zip(lease.gpus, use.now_mib, strict=True):
             allowed_mib = lease.vram_mib * (1 + self._tolerance)
-            if mib > allowed_mib and mib > use.warned_mib.get(uuid, 0) * WORTH_REPEATING:
-                use.warned_mib[uuid] = mib
+            if mib > allowed_mib and uuid not in use.exceeded:
+                use.exceeded.add(uuid)
                 yield Exceeded(lease.job, uuid, mib, lease.vram_mib)
 
     # -- after a job -------------------------------------------------------------------------------------
 
     def settled(self, say: Callable[[str], None]) -> set[str]:
-        """The ended jobs whose GPUs may be given on: their memory is free, or was waited for long enough.
+        """The ended jobs whose GPUs may be used again: the memory is free, or we waited for it long enough.
 
         Each is named once.
         """
@@ -216,11 +220,11 @@ class Monitor:
         return {gpu.uuid: gpu.index for gpu in self._view.gpus}
 
     def index(self, uuid: str) -> int:
-        """The number of one GPU; as if it came after all others for one that is not listed."""
+        """The number of one GPU. One that is not listed has a number after all others."""
         return self.indices().get(uuid, len(self._view.gpus))
 
     def rows(self, numbers: dict[str, int]) -> tuple[GpuRow, ...]:
-        """The GPUs as last seen. ``numbers`` of this queue's jobs, by id."""
+        """The GPUs as last seen. ``numbers`` maps the ids of this queue's jobs to their numbers."""
         memory = {each.gpu_uuid: each for each in self._view.sighting().memory}
         on: dict[str, list[int]] = {}
         for job, use in self._uses.items():

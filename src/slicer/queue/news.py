@@ -1,9 +1,9 @@
-"""What the queue tells: each thing once, and none before the disk has it."""
+"""The events of the queue. Each is told once, and only after the journal with its cause is on the disk."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from slicer.queue import rows
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class News:
-    """Kept until :meth:`flush`, when the journal has what it announces."""
+    """Keeps events until :meth:`flush`. By then the journal has what they announce."""
 
     def __init__(self, shower: Shower) -> None:
         self._shower = shower
@@ -24,8 +24,7 @@ class News:
         self._has_stalled = False
         self._was_waiting = False
         self._has_drained = False
-        self._never_told: set[str] = set()
-        self.monitor: Monitor | None = None  # there is news before there is a monitor
+        self.monitor: Monitor | None = None  # set later: some events come before there is one
 
     def __bool__(self) -> bool:
         """Whether something is kept."""
@@ -37,10 +36,15 @@ class News:
 
     def tell(self, kind: EventKind, state: JobState, **data: object) -> None:
         """Something happened to a job."""
-        use = None  # what has ended is told of as its state has it
+        use = None  # the state of a job that has ended holds its final figures
         if self.monitor is not None and state.status == "running":
             use = self.monitor.use_of(state.job)
         self._kept.append(Event(kind, time.time(), rows.row(state, use), data))
+
+    def skipped(self, states: Sequence[JobState]) -> None:
+        """These jobs ended in an earlier run."""
+        if states:
+            self.say("skipped", count=len(states), counts=rows.counts(states))
 
     def notice(self, text: str) -> None:
         self.say("notice", text=text)
@@ -57,7 +61,10 @@ class News:
     # -- said once ---------------------------------------------------------------------------------------
 
     def stalling(self, problem: str) -> None:
-        """The log directory cannot be written to (that cannot wait for it), or can again (``problem`` "")."""
+        """Nothing can be written to the log directory because of ``problem``; "": it can be again.
+
+        The first is told at once: it cannot wait for the journal.
+        """
         if bool(problem) == self._has_stalled:
             return
         self._has_stalled = not self._has_stalled
@@ -67,17 +74,10 @@ class News:
             self.say("resumed")
 
     def waiting(self, why: str | None) -> None:
-        """Nothing runs, and nothing can start, because of ``why``; None: something does, or may."""
+        """Nothing runs and nothing can start, because of ``why``. None: that is not so (any more)."""
         if why is not None and not self._was_waiting:
             self.say("waiting", why=why)
         self._was_waiting = why is not None
-
-    def never(self, found: Mapping[str, str], states: Mapping[str, JobState]) -> None:
-        """These jobs (by their keys) will never run, and why."""
-        for key, why in found.items():
-            if key not in self._never_told:
-                self._never_told.add(key)
-                self.tell("unrunnable", states[key], why=why)
 
     def drained(self, is_drained: bool, *, watch: bool) -> None:
         """Nothing is left to do, or something is (again)."""

@@ -6,6 +6,7 @@ allocate memory", std::bad_alloc, DefaultCPUAllocator, TensorFlow's on device:CP
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -48,23 +49,26 @@ _WITH: tuple[tuple[bytes, tuple[bytes, ...]], ...] = (
 _MAIN_MEMORY = (b"device:cpu", b"by allocator cpu", b"allocator mklcpu", b"killed process")
 
 
-def tells_of_oom(path: str) -> bool:
-    """Whether the log at ``path``, of one attempt, tells of a GPU out of memory.
+def tells_of_oom(name: str, directory: int | None = None) -> bool:
+    """Whether the log of that name, of one attempt, tells of a GPU out of memory.
 
-    Looks at its first 64 and last 256 KiB. A log that is not there, or no regular file, tells nothing. Raises
-    StateError when it cannot be read.
+    ``directory`` is a descriptor of where it lies. Looks at its first 64 and last 256 KiB. A log that is not
+    there, or no regular file, tells nothing. Raises StateError when it cannot be read.
     """
     try:
-        return any(map(_tells, _parts(path)))
+        return any(map(_tells, _parts(name, directory)))
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise StateError(f"cannot be read: {error.strerror}", where=path) from error
+        if error.errno == errno.ELOOP:
+            return False  # a link
+        raise StateError(f"cannot be read: {error.strerror}", where=name) from error
 
 
-def _parts(path: str) -> Iterator[bytes]:
+def _parts(name: str, directory: int | None) -> Iterator[bytes]:
     """Beginning and end of the log, or all of it where they meet."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    fd = os.open(name, flags, dir_fd=directory)
     try:
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode):

@@ -30,10 +30,11 @@ class Kind(NamedTuple):
 
 
 def kind_of(entry: Entry, state: JobState | None) -> Kind:
-    """The kind of a job. After an attempt without enough GPU memory, another one than its line says."""
+    """The kind of a job. After an attempt without enough GPU memory its line may ask for more only."""
     said = entry.attributes
-    raised = state.next_vram_mib if state is not None else None
-    return Kind(said.profile, said.priority, said.gpus, raised or said.vram_mib)
+    raised_mib = state.next_vram_mib if state is not None else None
+    vram_mib = None if said.vram_mib is None else max(said.vram_mib, raised_mib or 0)
+    return Kind(said.profile, said.priority, said.gpus, vram_mib)
 
 
 class Pending:
@@ -46,6 +47,7 @@ class Pending:
         self._queues: dict[Kind, list[tuple[Place, str]]] = {}  # heaps, with some that have left since
         self._kinds: dict[str, Kind] = {}  # of the jobs that may start
         self._held_back: dict[str, Entry] = {}  # those that wait for others of the file
+        self._postponed: set[str] = set()  # those that others are to go before, for a while
         self.never: dict[str, str] = {}  # jobs that wait for what will never be, and why
         self._line: list[str] = []  # all jobs of the file, as they are to start
         self._is_sorted = False
@@ -69,19 +71,19 @@ class Pending:
         self.release()
 
     def __len__(self) -> int:
-        return len(self._kinds) + len(self._held_back)
+        return len(self._kinds) + len(self._postponed) + len(self._held_back)
 
     def __iter__(self) -> Iterator[str]:
         """Their keys, in no order."""
-        return iter([*self._kinds, *self._held_back])
+        return iter([*self._kinds, *self._postponed, *self._held_back])
 
     def __contains__(self, key: object) -> bool:
-        return key in self._kinds or key in self._held_back
+        return key in self._kinds or key in self._postponed or key in self._held_back
 
     @property
     def can_start(self) -> int:
         """How many wait for nothing but the ledger."""
-        return len(self._kinds)
+        return len(self._kinds) + len(self._postponed)
 
     @property
     def places(self) -> Mapping[str, Place]:
@@ -100,8 +102,20 @@ class Pending:
     def take(self, key: str) -> None:
         """The job is not to be started (any more)."""
         self._kinds.pop(key, None)
+        self._postponed.discard(key)
         self._held_back.pop(key, None)
         self.never.pop(key, None)
+
+    def postpone(self, key: str) -> None:
+        """The job is not to be asked for until :meth:`resume`."""
+        if self._kinds.pop(key, None) is not None:
+            self._postponed.add(key)
+
+    def resume(self, key: str) -> None:
+        """The job has its turn again, if it is still to be started."""
+        if key in self._postponed:
+            self._postponed.remove(key)
+            self.put(self.entries[key])
 
     def heads(self, most: int) -> list[tuple[Kind, Entry]]:
         """The first job of each kind, in their order; ``most`` of them."""
@@ -171,17 +185,26 @@ class Pending:
     def _verdict(self, name: str, keys: list[str]) -> str | None:
         """ "" when all jobs of that name have ended well, None when some may still; else why it cannot be."""
         if not keys:
-            return f"there is no job named {name}"
+            return f"there is no job named {name}, which it follows"
         is_over = True
         for key in keys:
             state, entry = self._states.get(key), self.entries.get(key)
-            if key in self.never:
-                return f"{name} can never start"
+            if key in self.never or (state is not None and state.status == "infeasible"):
+                return f"{name}, which it follows, can never start"
             if state is not None and state.status == "ok":
                 continue
             if state is not None and state.is_final:
-                return f"{name} ended as {state.status}"
+                return f"{name}, which it follows, {_ended(state)}"
             if entry is not None and entry.attributes.cancel:
-                return f"{name} is cancelled"
+                return f"{name}, which it follows, is cancelled"
             is_over = False
         return "" if is_over else None
+
+
+def _ended(state: JobState) -> str:
+    """As in "failed (exit 3)"."""
+    if state.status in ("failed", "oom"):
+        return f"failed (exit {state.exit_code})"
+    return {"timeout": "timed out", "cancelled": "was cancelled", "lost": "was lost"}.get(
+        state.status, f"is {state.status}"
+    )

@@ -17,7 +17,6 @@ from slicer.record import replace
 from slicer.reentrancy import Held
 
 if TYPE_CHECKING:
-    from slicer.backend import BatchBackend
     from slicer.job import Job
     from slicer.ledger import Ledger
     from slicer.model import Profile
@@ -96,11 +95,11 @@ class Plans:
             environ=self._environ,
         )  # fmt: skip
 
-    def job(self, granted: Granted, backend: BatchBackend, log_path: str, attempt_path: str) -> Job:
-        """The job, ready to be started."""
+    def job(self, granted: Granted, log: str) -> Job:
+        """The job, ready to be started; ``log`` is its log's file name."""
         made = launch.job_of(granted.job_id, granted.plan, granted.spec)
         directory = os.path.join(self._directory, granted.entry.attributes.cwd)
-        return replace(made, batch=Batch(log_path, attempt_path, directory))
+        return replace(made, batch=Batch(log, directory))
 
     def _profile(self, kind: Kind, timeout_s: float | None) -> Profile:
         known = self._known.get((kind, timeout_s))

@@ -6,7 +6,6 @@ cannot be written (a full disk) nothing is lost: the records wait, and so does a
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 from slicer import attempt, faults
 from slicer.errors import StateError
 from slicer.queue import folding
+from slicer.queue.directory import OwnDirectory, failed
 from slicer.queue.journal import Journal
 from slicer.queue.log_dir import LogDir
 from slicer.queue.model import JobState
@@ -33,16 +33,21 @@ class Register:
     def __init__(self, path: str, *, fresh: bool) -> None:
         """Open the log directory. Raises QueueRunning, StateError."""
         self.log_dir = LogDir(path)
+        self.set_aside = ""  # where earlier logs are now
         try:
             if fresh:
-                _forget_attempts(self.log_dir.attempts_path)
-            self._journal, records = Journal.open(self.log_dir.journal_path, fresh=fresh)
+                _forget_attempts(self.log_dir.attempts)
+            self._journal, records = Journal.open(self.log_dir.directory, fresh=fresh)
+            if fresh:
+                self.set_aside = self.log_dir.set_logs_aside()
         except BaseException:
             self.log_dir.close()
             raise
         self.warnings = self._journal.warnings
         self.states: dict[str, JobState] = folding.fold(records)
         self.tally = Tally(self.states)
+        # What could not be with another --gpus, or on another day, is asked for again.
+        self._refused = {key for key, state in self.states.items() if state.status == "infeasible"}
         self.problem = ""
         self._next_no = max([state.no for state in self.states.values()], default=0) + 1
         self._again_at = 0.0
@@ -57,6 +62,9 @@ class Register:
                 no = state.no if state is not None and state.no else self._next_no
                 self._next_no = max(self._next_no, no + 1)
                 self.do(folding.seen(entry.key, no, entry.command, entry.attributes.name), durable=False)
+            if entry.key in self._refused:
+                self._refused.remove(entry.key)
+                self.do(folding.reconsidered(entry.key), durable=False)
 
     def do(self, record: Record, *, durable: bool = True) -> None:
         """Change a job's state, and have it written with the next :meth:`save`."""
@@ -91,7 +99,7 @@ class Register:
     def reserve(self, job_id: str) -> bool:
         """Make sure that there is room for what is to be said of an attempt; else there is a ``problem``."""
         try:
-            attempt.reserve(self.log_dir.attempt_path(job_id))
+            attempt.reserve(self.log_dir.attempts.fd, job_id)
         except OSError as error:
             self._fail(f"{self.log_dir.path}: {error.strerror}; nothing is started until there is room")
             self._lacks_room = True
@@ -101,15 +109,19 @@ class Register:
     def sweep(self) -> None:
         """Remove the files of attempts that no job has under way: made, but then the queue was killed."""
         under_way = {state.job for state in self.tally.running.values()}
-        for name in set(os.listdir(self.log_dir.attempts_path)) - under_way:
+        for name in set(self.log_dir.attempts.names()) - under_way:
             self.forget(name)
 
     def forget(self, job_id: str) -> None:
         """How the attempt ended is on the disk, or it never began: its file is not needed any more."""
         try:
-            os.unlink(self.log_dir.attempt_path(job_id))
+            self.log_dir.attempts.unlink(job_id)
         except OSError:
             return  # it is only a small file
+
+    def attempt(self, job_id: str) -> attempt.Attempt | None:
+        """What became of an attempt, as far as its keeper wrote it down; None: its command never began."""
+        return attempt.read(self.log_dir.attempts.fd, job_id)
 
     def _has_room(self) -> bool:
         """Whether what could not be reserved could be by now."""
@@ -131,8 +143,8 @@ class Register:
     def restore(self) -> bool:
         """Make the log directory and the journal again where somebody removed them. Raises StateError."""
         was_gone = self.log_dir.restore()
-        if self._journal.is_gone():
-            self._journal.rewrite(folding.records(self.states))
+        if self._journal.is_gone(self.log_dir.directory):
+            self._journal.rewrite(self.log_dir.directory, folding.records(self.states))
             was_gone = True
         return was_gone
 
@@ -154,17 +166,20 @@ class Register:
         self.log_dir.close()
 
 
-def _forget_attempts(directory: str) -> None:
+def _forget_attempts(directory: OwnDirectory) -> None:
     """Remove what an earlier queue left. Raises StateError where jobs of it still run."""
-    paths = [f"{directory}/{name}" for name in os.listdir(directory)]
-    found = {path: attempt.read(path) for path in paths}
-    alive = [each for each in found.values() if each is not None and each.is_alive]
+    names = directory.names()
+    found = [attempt.read(directory.fd, name) for name in names]
+    alive = [each for each in found if each is not None and each.is_alive]
     if alive:
         jobs = f"{len(alive)} jobs" if len(alive) > 1 else "a job"
         raise StateError(
             f"{jobs} of an earlier queue still run{'s' if len(alive) == 1 else ''}",
-            where=directory,
+            where=directory.path,
             hint="without --fresh they are taken over; or end them first, see slicer status",
         )
-    for path in paths:
-        os.unlink(path)
+    for name in names:
+        try:
+            directory.remove(name)
+        except OSError as error:
+            raise failed("cannot be removed", f"{directory.path}/{name}", error) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from slicer.placement import first_to_finish
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 PENDING_SHOWN = 50
 DONE_SHOWN = 50
+_ENOUGH_S = 10.0  # jobs that ended well must have run for so long before we guess from them
 
 
 def row(
@@ -24,7 +25,7 @@ def row(
 ) -> Row:  # fmt: skip
     """One job. ``use``: what it uses now; ``declared_mib``: what a pending one would declare."""
     is_pending, is_running = state.status == "pending", state.status == "running"
-    # An attempt goes on while the clock may be set: never negative.
+    # Somebody may set the clock back while a job runs.
     wall_s = max(0.0, time.time() - state.started_at) if is_running else state.wall_s
     return Row(
         no=state.no,
@@ -37,6 +38,7 @@ def row(
         now_mib=use.now_mib if use is not None else (),
         peak_mib=use.peak_mib if use is not None else () if is_pending else state.vram_peak_mib,
         utilisation=use.utilisation if use is not None else state.utilisation,
+        looks=use.looks if use is not None else 0 if is_pending else state.looks,
         wall_s=0.0 if is_pending else wall_s,
         exit_code=state.exit_code,
         reason=state.reason,
@@ -52,6 +54,12 @@ def counts(states: Iterable[JobState]) -> dict[Status, int]:
     for state in states:
         found[state.status] = found.get(state.status, 0) + 1
     return found
+
+
+def with_pending(numbers: Mapping[Status, int], pending: int) -> dict[Status, int]:
+    """The counts, but with so many pending jobs: a job whose line was deleted is not pending."""
+    found: dict[Status, int] = {**numbers, "pending": pending}
+    return {status: number for status, number in found.items() if number}
 
 
 def why(busy: Busy | None, indices: Mapping[str, int], now_s: float) -> str:
@@ -74,13 +82,18 @@ def why(busy: Busy | None, indices: Mapping[str, int], now_s: float) -> str:
     return text
 
 
-def eta_s(mean_s: float | None, running_s: Iterable[float], pending: int, width: int) -> float | None:
-    """How long until all is done, in seconds; None where no job has ended yet.
+def eta_s(walls_s: float, walls: int, running_s: Sequence[float], pending: int, width: int) -> float | None:
+    """How long until all is done, in seconds; None where there is too little to tell it from.
 
-    ``mean_s``: how long a job takes; ``running_s``: how long those that run have been at it; ``pending``
-    jobs are still to start, ``width`` of them at a time.
+    ``walls`` jobs have ended well, after ``walls_s`` in all. ``running_s`` has the ages of the running ones.
+    ``pending`` jobs are left to start, ``width`` at a time.
     """
-    if mean_s is None:
+    if walls_s < _ENOUGH_S:
         return None
+    mean_s = walls_s / walls
+    # A running job that is older than the mean shows that the mean is too short.
+    longer_s = [wall_s for wall_s in running_s if wall_s > mean_s]
+    mean_s = (walls_s + sum(longer_s)) / (walls + len(longer_s))
     left_s = sum(max(0.0, mean_s - wall_s) for wall_s in running_s) + pending * mean_s
-    return left_s / max(1, width)
+    # The last jobs outlived the mean: nobody knows when they end.
+    return left_s / max(1, width) if left_s >= 1 else None

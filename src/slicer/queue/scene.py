@@ -1,4 +1,4 @@
-"""How the queue stands, for people: the board on the terminal, status.txt, and the summary at the end."""
+"""What people see of the queue: the board on the terminal, status.txt, and the summary at the end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import time
 from typing import TYPE_CHECKING, Any, Literal
 
 from slicer import ledger
-from slicer.queue import board_text, rows
+from slicer.queue import board_text, judging, rows
+from slicer.queue.log_tail import last_line
 from slicer.queue.model import Board, Event
 from slicer.queue.pending import kind_of
 
@@ -16,22 +17,22 @@ if TYPE_CHECKING:
     from slicer.queue.desk import Desk
     from slicer.queue.dispatch import Dispatch
     from slicer.queue.loop import Shower
-    from slicer.queue.model import Row
+    from slicer.queue.model import JobState, Row
     from slicer.queue.monitor import Monitor
     from slicer.queue.options import Options
     from slicer.queue.pending import Kind, Pending
     from slicer.queue.register import Register
 
-    StateWord = Literal["running", "stopping", "ending", "drained", "stalled"]
+    StateWord = Literal["running", "stopping", "ending", "drained", "stalled", "ended"]
 
-_DRAW_S = 0.25  # the least time between two boards on the terminal
-_TICK_S = 1.0  # and the most, while jobs run: their times go on
-_WRITE_S = 1.0  # the least time between two status.txt
-_SHARE = 0.05  # of our time that drawing may take, however long the queue is
+_DRAW_S = 0.25  # the shortest pause between two boards on the terminal
+_TICK_S = 1.0  # the longest: times are shown in seconds
+_WRITE_S = 1.0  # the shortest pause between two status.txt
+_SHARE = 0.05  # drawing may take this share of our time, however long the queue is
 
 
 class Scene:
-    """Draws it when something has changed, and not more often than is of use."""
+    """Draws the board when something has changed, but not more often than people can follow."""
 
     def __init__(
         self,
@@ -51,19 +52,23 @@ class Scene:
         self._began_at = time.time()
         self._began = time.monotonic()
         self.is_stale = True
-        self._width = 1  # the most jobs that ran at a time
+        self._width = 1  # the largest number of jobs that ran at the same time
         self._draw_at = 0.0
         self._write_at = 0.0
         self._is_unwritten = True
+        self._every_s = max(_WRITE_S, options.poll_s)  # how often status.txt is written while jobs run
+        self._look = 0  # how many of the monitor's looks status.txt has seen
         self._state: StateWord = "running"
         self._problem = ""
         self._is_drawing = False
         self._cost_s = 0.0
 
     def left_s(self) -> float | None:
-        """After how many seconds to :meth:`show` though nothing happens."""
+        """How many seconds until :meth:`show` is due, if nothing happens before; None: never."""
         now = time.monotonic()
         due = [self._write_at] if self._is_unwritten else []
+        if self._register.tally.running:
+            due.append(self._again_at())
         if self._is_drawing:
             due.append(self._draw_at if self.is_stale else self._draw_at + _TICK_S)
         return max(0.0, min(due) - now) if due else None
@@ -73,6 +78,9 @@ class Scene:
         if self._register.has_news or state != self._state or problem != self._problem:
             self.is_stale = self._is_unwritten = True
             self._register.has_news = False
+        if self._look != self._monitor.look_count:
+            self._is_unwritten = True
+            self._look = self._monitor.look_count
         self._state, self._problem = state, problem
         self._width = max(self._width, len(self._crew))
         self._is_drawing = shower.wants_board
@@ -84,30 +92,36 @@ class Scene:
             self._draw_at = time.monotonic() + max(_DRAW_S, self._cost_s / _SHARE)
         self.write_board()
 
+    def end(self) -> None:
+        """Write the last status.txt, which says that the queue has ended."""
+        self._state = "ended"
+        self.write_board(force=True)
+
+    def _again_at(self) -> float:
+        """When status.txt is to be written although only the time has changed."""
+        return self._write_at - _WRITE_S + self._every_s
+
     def write_board(self, *, force: bool = False) -> None:
-        """Write status.txt, if it is due. Where that fails, the next one will do: it is for looking at."""
+        """Write status.txt if it is due. If that fails, it is tried again: nothing depends on the file."""
         now = time.monotonic()
-        if not force and (not self._is_unwritten or now < self._write_at):
+        is_old = bool(self._register.tally.running) and now >= self._again_at()
+        if not force and not is_old and (not self._is_unwritten or now < self._write_at):
             return
         text = board_text.render(self.board(), None)
         self._is_unwritten = False
         self._write_at = time.monotonic() + max(_WRITE_S, self._cost_s / _SHARE)
-        path = self._register.log_dir.status_path
         try:
-            with open(f"{path}.new", "w", encoding="utf-8", errors="backslashreplace") as file:
-                file.write(text)
-            os.replace(f"{path}.new", path)
+            self._register.log_dir.write_status(text)
         except OSError:
             self._is_unwritten = True
 
     def board(self) -> Board:
-        """All of the queue as it is now."""
+        """The whole queue at this moment."""
         began = time.monotonic()
         pending = self._dispatch.pending
         tally = self._register.tally
         running = sorted(tally.running.values(), key=lambda state: state.no)
         numbers = {state.job: state.no for state in running}
-        mean_s = tally.walls_s / tally.walls if tally.walls else None
         now = time.time()
         made = Board(
             title=self._options.jobs_file,
@@ -117,13 +131,16 @@ class Scene:
             running=tuple(rows.row(state, self._monitor.use_of(state.job)) for state in running),
             pending=tuple(self._pending_rows(pending)),
             done=tuple(map(rows.row, tally.last())),
-            counts=tally.counts,
+            counts=rows.with_pending(tally.counts, len(pending)),
             eta_s=rows.eta_s(
-                mean_s, [now - state.started_at for state in running], len(pending), self._width
+                tally.walls_s, tally.walls, [now - state.started_at for state in running], len(pending),
+                self._width,
             ),
             state=self._state,
             warning=self._problem,
-        )
+            pid=os.getpid(),
+            every_s=self._every_s,
+        )  # fmt: skip
         self._cost_s = time.monotonic() - began
         return made
 
@@ -150,18 +167,27 @@ class Scene:
         return ""
 
     def summary(self, exit_code: int) -> Event:
-        """What there is to say at the end."""
-        states = [state for state in self._register.states.values() if state.key in self._dispatch.touched]
-        ended = sorted((state for state in states if state.is_final), key=lambda state: state.no)
+        """What became of the jobs of this run."""
+        known, touched = self._register.states, self._dispatch.touched
+        ended = sorted((s for s in known.values() if s.key in touched and s.is_final), key=_number)
+        others = [known[key] for key in self._dispatch.pending.entries if key not in touched]
+        failed = [s for s in ended if s.status not in ("ok", "cancelled")]
+        logs = self._register.log_dir.directory
         data: dict[str, Any] = {
-            "counts": rows.counts([*ended, *(self._register.states[key] for key in self._dispatch.pending)]),
-            "failed": [rows.row(s) for s in ended if s.status not in ("ok", "cancelled")],
+            "counts": rows.counts([*ended, *(known[key] for key in self._dispatch.pending)]),
+            "failed": [rows.row(s) for s in failed],
+            "earlier": [rows.row(s) for s in sorted(filter(judging.has_failed, others), key=_number)],
             "under": [rows.row(s) for s in ended if s.verdict == "under-declared"],
             "over": [rows.row(s) for s in ended if s.verdict == "over-declared"],
             "logs": {state.no: state.log for state in ended if state.log},
+            "last_lines": {s.no: last_line(logs, s.log) for s in failed if s.log},
             "exit_code": exit_code,
             "wall_s": round(time.monotonic() - self._began, 3),
             "jobs_file": self._options.jobs_file,
             "log_dir": self._options.log_dir,
         }
         return Event("summary", time.time(), data=data)
+
+
+def _number(state: JobState) -> int:
+    return state.no

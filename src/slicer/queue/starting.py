@@ -67,7 +67,8 @@ class Starters:
     def begin(self, job: Job, gpus: tuple[str, ...], descriptors: tuple[int, ...]) -> None:
         """Have a keeper forked and its scope started. Raises BackendError.
 
-        ``descriptors``: the keeper's ends of the pipes (down, up), and those of the lease.
+        ``descriptors``: the keeper's ends of the pipes (down, up), the log directory's and the attempts', and
+        those of the lease.
         """
         order = replace(job, env=_Environment(job.env(gpus)))
         min(self._starters, key=lambda starter: len(starter.asked)).ask(order, descriptors)
@@ -262,7 +263,7 @@ class _StarterProcess:
             return Standing(self._backend.start(job.spec, pid, lambda: None), pid, -1), [pidfd]
         except BackendError as error:
             self._backend.close()  # whatever state the connection is in, the next one is new
-            return BackendError(error.message, where=error.where, hint=error.hint), []
+            return type(error)(error.message, where=error.where, hint=error.hint), []
         except OSError as error:  # the keeper has just been killed
             return BackendError(f"{job.spec.unit} cannot be started: {error.strerror}"), []
 
@@ -272,8 +273,8 @@ class _StarterProcess:
             os.close(pidfd)
         self._backend.after_fork()
         self._book.after_fork()
-        down_read, up_write, *lease = own
+        down_read, up_write, logs, attempts, *lease = own
         half = batch.BatchHalf(
-            job, self._backend, self._book, self._mask, self._queue, up_write, down_read
-        )  # fmt: skip
+            job, self._backend, self._book, self._mask, self._queue, up_write, down_read, logs, attempts
+        )
         half.run(tuple(lease))

@@ -1,4 +1,4 @@
-"""What to declare instead: the jobs file with the declarations that the jobs' peaks ask for (E5). Pure."""
+"""The jobs file with better declarations, taken from the jobs' peaks (E5). Pure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 
 from slicer.queue import attributes
 from slicer.queue.jobs_file import Keys, Line, lines, read_attributes
+from slicer.queue.judging import ENOUGH_LOOKS
 from slicer.queue.model import Attributes, JobState
 
-STEP_MIB = 256  # what is suggested is a multiple of this
+_STEP_MIB = 256  # what is suggested is a multiple of this
 _ROOM_PERCENT = 105  # of the peak: no two runs use exactly the same
 
 
@@ -32,10 +33,16 @@ def corrected(text: str, declared: Mapping[str, int]) -> str:
     return "".join(parts) + text[copied:]
 
 
-def proposals(states: Iterable[JobState], tolerance: float) -> dict[str, int]:
-    """What jobs should declare, in MiB on each GPU, by key; only those that should change it.
+def enough_mib(peak_mib: int) -> int:
+    """What a job should declare whose peak was ``peak_mib``."""
+    return -(-peak_mib * _ROOM_PERCENT // (100 * _STEP_MIB)) * _STEP_MIB
 
-    Too much is one only when the peak is below the declaration by more than ``tolerance``, a fraction.
+
+def proposals(states: Iterable[JobState], tolerance: float) -> dict[str, int]:
+    """What jobs should declare, in MiB on each GPU, by key. Only jobs that should change it are named.
+
+    A declaration is too large if the peak is below it by more than the fraction ``tolerance``. A job that was
+    looked at too seldom is never told to declare less, nor to declare something for the first time.
     """
     found = {state.key: _proposal(state, tolerance) for state in states}
     return {key: mib for key, mib in found.items() if mib is not None}
@@ -47,14 +54,19 @@ def _proposal(state: JobState, tolerance: float) -> int | None:
     peak = max(state.vram_peak_mib, default=0)
     if state.status != "ok" or peak <= 0:
         return None
-    wanted = -(-peak * _ROOM_PERCENT // (100 * STEP_MIB)) * STEP_MIB
+    wanted = enough_mib(peak)
     declared = state.vram_mib
-    if declared is None or state.verdict == "under-declared":
+    is_well_known = state.looks >= ENOUGH_LOOKS
+    if declared is None:
+        return wanted if is_well_known else None
+    if state.verdict == "under-declared":
         return wanted
-    if state.verdict == "over-declared":
+    if state.verdict == "over-declared" and is_well_known:
         return wanted if wanted < declared and peak < declared * (1 - tolerance) else None
+    if not state.ooms:
+        return None
     # It went well with more than its line declares, which was not enough.
-    return wanted if state.ooms else None
+    return wanted if is_well_known else -(-declared // _STEP_MIB) * _STEP_MIB
 
 
 def _edit(line: Line, attribute: str) -> tuple[int, int, str]:

@@ -1,4 +1,4 @@
-"""Figures of all jobs, kept as their states change: there may be 100,000, and they are drawn often. Pure."""
+"""Counts and lists of all jobs, kept up to date: counting 100,000 jobs for each board would be slow. Pure."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 class Tally:
-    """``running``: the jobs that run, by their keys. ``walls``: how many attempts have ended since this was
-    made, and ``walls_s``: how long they took together.
+    """``running`` has the running jobs by their keys. Since the tally was made ``walls`` jobs have ended
+    well, after ``walls_s`` in all.
     """
 
     def __init__(self, states: dict[str, JobState]) -> None:
-        """``states`` by the jobs' keys; from here on they are only changed by :meth:`apply`."""
+        """``states`` by the jobs' keys. From now on only :meth:`apply` may change them."""
         self._states = states
         self._counts: dict[Status, int] = {}
         self.running: dict[str, JobState] = {}
         self._by_job: dict[str, JobState] = {}
-        self._last: list[JobState] | None = None  # the last to end comes last; None: to be looked for
+        self._last: list[JobState] | None = None  # in the order of their ends; None: not known yet
         self.walls = 0
         self.walls_s = 0.0
         for state in states.values():
@@ -41,7 +41,7 @@ class Tally:
         return self._by_job.get(job_id)
 
     def last(self) -> list[JobState]:
-        """The last jobs to end, as many as people are shown; the very last comes last."""
+        """The jobs that ended last, in the order of their ends; as many as the board shows."""
         if self._last is None:
             ended = (state for state in self._states.values() if state.is_final)
             self._last = heapq.nlargest(DONE_SHOWN, ended, key=_end_of)[::-1]
@@ -58,7 +58,7 @@ class Tally:
         after = self._states.get(key)
         if after is not None:
             self._enter(after)
-            if was_running and after.is_final and after.wall_s:
+            if was_running and after.status == "ok":
                 self.walls += 1
                 self.walls_s += after.wall_s
 
@@ -67,7 +67,7 @@ class Tally:
         self.running.pop(state.key, None)
         self._by_job.pop(state.job, None)
         if state.is_final:
-            self._last = None  # seldom: what has ended stays so, but for its name
+            self._last = None  # seldom: a new name, or the job runs again
 
     def _enter(self, state: JobState) -> None:
         self._counts[state.status] = self._counts.get(state.status, 0) + 1

@@ -1,4 +1,4 @@
-"""Signals as something to wait for together with descriptors."""
+"""Signals made readable, so that the queue waits for them and for descriptors at the same time."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _TAKEN = (*INTERRUPTS, signal.SIGWINCH, signal.SIGCONT)
 
 
 class Wakeup:
-    """Takes the signals that a queue acts on, from its making to :meth:`close`. One a process."""
+    """Takes the signals that a queue acts on, until :meth:`close`. There is one in a process."""
 
     def __init__(self) -> None:
         self.fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._signals: list[int] = []
         self._before = {}
         for signo in _TAKEN:
-            # Ignored under nohup: then that is what the user wants.
+            # A signal that is ignored from the start (nohup) stays ignored.
             if signo == signal.SIGWINCH or signal.getsignal(signo) != signal.SIG_IGN:
                 self._before[signo] = signal.signal(signo, self._note)
         self._fd_before = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
@@ -37,8 +37,8 @@ class Wakeup:
         return found
 
     def close(self) -> None:
-        """Signals act as they did before, but those that ask to leave: the queue does already, and is held
-        up no more, nor does one that comes late change its exit code.
+        """Give the signals back. Only those that ask the queue to leave stay blocked: it is leaving already.
+        A late one must neither delay it nor change its exit code.
         """
         hold_back()
         signal.set_wakeup_fd(self._fd_before)

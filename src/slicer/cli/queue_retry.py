@@ -1,0 +1,57 @@
+"""``slicer queue retry``: have jobs that failed run again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import click
+
+from slicer.errors import StateError, UsageError
+from slicer.queue import folding, jobs_file, judging
+from slicer.queue.journal import Journal
+from slicer.queue.model import JobState
+from slicer.queue.options import DEFAULT_LOG_DIR
+from slicer.queue.register import Register
+from slicer.scope import quote
+
+
+@click.command("retry", short_help="Have failed jobs run again.")
+@click.argument("file", type=click.Path())
+@click.argument("jobs", metavar="[JOB]...", nargs=-1)
+@click.option(
+    "--log-dir", metavar="DIR", default=DEFAULT_LOG_DIR, show_default=True, type=click.Path(),
+    help="Of the queue that ran it.",
+)  # fmt: skip
+def command(file: str, jobs: tuple[str, ...], log_dir: str) -> None:
+    """Make the jobs of FILE that failed pending again, or of them each JOB, a number or a name.
+
+    The next `slicer queue FILE` runs them. Each attempt has a log of its own.
+    """
+    entries = jobs_file.parse(jobs_file.read(file), name=file)
+    if Journal.peek(f"{log_dir}/journal.jsonl") is None:
+        raise UsageError("there is no journal", where=log_dir, hint="run the queue first, or give --log-dir")
+    register = Register(log_dir, fresh=False)
+    try:
+        known = [register.states[entry.key] for entry in entries if entry.key in register.states]
+        chosen = _chosen(filter(judging.has_failed, known), jobs)
+        for state in chosen:
+            register.do(folding.reconsidered(state.key))
+        if not register.save():
+            raise StateError(register.problem)
+    finally:
+        register.close()
+    if not chosen:
+        print(f"no job of {quote(file)} has failed")
+        return
+    numbers = ", ".join(str(state.no) for state in chosen)
+    told = f"job {numbers} is" if len(chosen) == 1 else f"jobs {numbers} are"
+    print(f"{told} pending again; next: slicer queue {quote(file)} --log-dir {quote(log_dir)}")
+
+
+def _chosen(failed: Iterable[JobState], words: tuple[str, ...]) -> list[JobState]:
+    """Those that are meant, or all. Raises UsageError."""
+    found = sorted(failed, key=lambda state: state.no)
+    for word in words:
+        if not any(word in (str(state.no), state.name) for state in found):
+            raise UsageError(f"no job of this number or name has failed: {word!r:.60}", where="JOB")
+    return [state for state in found if not words or {str(state.no), state.name} & set(words)]
