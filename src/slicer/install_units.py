@@ -9,18 +9,21 @@ replaces, from one that somebody edited, which it leaves alone.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
+import stat
 import subprocess
 import tempfile
 
+from slicer.directory import Directory
 from slicer.errors import SlicerError
-from slicer.record import record, replace
+from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Literal
 
     Status = Literal["created", "unchanged", "updated", "overwritten", "edited", "removed", "absent"]
@@ -44,7 +47,9 @@ _RETIRED = (
     ("lib/tmpfiles.d/slicer.conf", "shared directories, of an older version"),
 )
 _GROUP = "slicer"
-_ONCE_SHARED = ("/run/slicer", "/var/lib/slicer")
+_SHARED = ("run/slicer", "var/lib/slicer")
+_DEPTH = 2  # how deep older versions made directories in there: sim-4x24G/leases
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _DELEGATION = (
     "system/user@.service.d/50-slicer-delegate.conf",
     "lib/systemd/system/user@.service.d/50-slicer-delegate.conf",
@@ -74,13 +79,24 @@ class Action:
 class Plan:
     """What an installation consists of. ``live``: it is for the running system, whose managers are told.
 
-    ``retired``: files that only older versions installed, to be taken away.
+    ``retired``: files that only older versions installed, to be taken away. ``shared``: directories that
+    they shared with a group, to be root's alone.
     """
 
     actions: tuple[Action, ...]
     retired: tuple[Action, ...]
+    shared: tuple[str, ...]
     commands: tuple[tuple[str, ...], ...]
     live: bool
+
+
+@record
+class Outdated:
+    """What only older versions had: files to take away, commands for the rest, and directories to close."""
+
+    files: tuple[Action, ...]
+    commands: tuple[tuple[str, ...], ...]
+    shared: tuple[str, ...]
 
 
 @record
@@ -140,9 +156,12 @@ def plan(
         Action(os.path.join(_SOURCES, source), os.path.join(top, destination), what)
         for source, destination, what in files
     )
-    retired = tuple(Action("", os.path.join(top, name), what) for name, what in (() if user else _RETIRED))
-    commands = _USER_COMMANDS if user else _SYSTEM_COMMANDS
-    return Plan(actions, retired, commands, os.path.realpath(root) == "/")
+    live = os.path.realpath(root) == "/"
+    if user:
+        return Plan(actions, (), (), _USER_COMMANDS, live)
+    retired = tuple(Action("", os.path.join(top, name), what) for name, what in _RETIRED)
+    shared = tuple(os.path.join(root, path) for path in _SHARED)
+    return Plan(actions, retired, shared, _SYSTEM_COMMANDS, live)
 
 
 def apply(plan: Plan, *, force: bool = False, run: Runner | None = None) -> Report:
@@ -153,18 +172,28 @@ def apply(plan: Plan, *, force: bool = False, run: Runner | None = None) -> Repo
     was written before stays.
     """
     files = tuple(_install(action, force) for action in plan.actions)
-    return _retire(plan, Report(files, _commands(plan, run)), force, run)
+    return _retire(plan, Report(files, _commands(plan.commands, plan.live, run)), force, run)
+
+
+def outdated(plan: Plan, *, force: bool = False) -> Outdated:
+    """What only older versions installed, as far as it is there and is to go. Touches nothing.
+
+    The group goes with the last of its files: one that somebody edited may still name it.
+    """
+    there = [(each, found) for each in plan.retired if (found := _read(each.destination)) is not None]
+    files = tuple(each for each, found in there if force or _is_ours(found))
+    has_group = not plan.live or _has_group(_GROUP)
+    commands = (("groupdel", _GROUP),) if files and len(files) == len(there) and has_group else ()
+    return Outdated(files, commands, tuple(path for path in plan.shared if plan.live and _is_shared(path)))
 
 
 def _retire(plan: Plan, report: Report, force: bool, run: Runner | None) -> Report:
     """Take away what only older versions had: files, a group, and what its members could write."""
+    old = outdated(plan, force=force)
     gone = tuple(done for each in plan.retired if (done := _uninstall(each, force)).status != "absent")
-    closed: tuple[str, ...] = ()
-    commands = report.commands
-    if plan.live and plan.retired:
-        closed = tuple(path for path in _ONCE_SHARED if _close(path))
-        if any(done.status == "removed" for done in gone) and _has_group(_GROUP):
-            commands += ((run or _run)(("groupdel", _GROUP)),)
+    commands = (*report.commands, *_commands(old.commands, plan.live, run))
+    # Last, for members may have put things there that make it fail.
+    closed = tuple(path for path in plan.shared if plan.live and _close(path))
     return Report((*report.files, *gone), commands, closed)
 
 
@@ -178,31 +207,63 @@ def _has_group(name: str) -> bool:
     return True
 
 
+def _is_shared(path: str) -> bool:
+    """Whether it is a directory that a group may enter."""
+    try:
+        info = os.lstat(path)
+    except FileNotFoundError:
+        return False
+    return stat.S_ISDIR(info.st_mode) and not _is_roots_alone(info)
+
+
+def _is_roots_alone(info: os.stat_result) -> bool:
+    return info.st_uid == info.st_gid == 0 and not info.st_mode & _OTHERS_WRITE
+
+
 def _close(path: str) -> bool:
     """Make a directory that a group could write root's alone, with all directories in it; whether it was not.
 
-    From the top down, each opened before it is changed: who loses the way in cannot exchange anything below.
-    Raises SlicerError.
+    Each is opened before it is changed, and listed only then. So whoever could write there can neither
+    exchange nor add anything meanwhile. Raises SlicerError.
     """
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    parent, name = os.path.split(path)
     try:
-        fd = os.open(path, flags)
+        above = Directory(os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), parent)
     except FileNotFoundError:
         return False
-    except OSError as error:
-        raise _failed("closed", Action("", path, "a directory of older versions"), error) from error
     try:
-        info = os.fstat(fd)
-        if not info.st_gid:
-            return False
-        for _, _, _, directory in os.fwalk(".", dir_fd=fd):
-            os.fchown(directory, 0, 0)
-            os.fchmod(directory, 0o700)
-        return True
+        return any([_take_back(each) for each in _directories(above, name, _DEPTH)])
     except OSError as error:
         raise _failed("closed", Action("", path, "a directory of older versions"), error) from error
     finally:
-        os.close(fd)
+        above.close()
+
+
+def _take_back(directory: Directory) -> bool:
+    if _is_roots_alone(os.fstat(directory.fd)):
+        return False
+    os.fchown(directory.fd, 0, 0)
+    os.fchmod(directory.fd, 0o700)
+    return True
+
+
+def _directories(above: Directory, name: str, depth: int) -> Iterator[Directory]:
+    """The directory of that name and those in it, each open until the next one is asked for.
+
+    What is no directory is left out, links too.
+    """
+    try:
+        found = above.open_folder(name)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return
+        raise
+    try:
+        yield found
+        for below in found.names() if depth else ():
+            yield from _directories(found, below, depth - 1)
+    finally:
+        found.close()
 
 
 def remove(plan: Plan, *, force: bool = False, run: Runner | None = None) -> Report:
@@ -217,9 +278,7 @@ def remove(plan: Plan, *, force: bool = False, run: Runner | None = None) -> Rep
         if directory.endswith(".service.d"):  # the one directory that exists for a drop-in of ours
             with contextlib.suppress(OSError):
                 os.rmdir(directory)
-    # What creates things has nothing to do any more; the rest notices what is gone.
-    kept = tuple(command for command in plan.commands if command[0] in ("journalctl", "systemctl"))
-    return _retire(plan, Report(files, _commands(replace(plan, commands=kept), run)), force, run)
+    return _retire(plan, Report(files, _commands(plan.commands, plan.live, run)), force, run)
 
 
 def _data_home(environ: Mapping[str, str]) -> str:
@@ -284,7 +343,7 @@ def _replace(path: str, content: bytes) -> None:
 
 def _make_directory(path: str) -> None:
     """With those above it, for everybody to read whatever the umask: systemd is not the only reader."""
-    if not os.path.isdir(path):
+    if path and not os.path.isdir(path):
         _make_directory(os.path.dirname(path))
         os.mkdir(path)
         os.chmod(path, 0o755)
@@ -312,10 +371,10 @@ def _failed(what: str, action: Action, error: OSError) -> SlicerError:
 # -- commands -----------------------------------------------------------------------------------------
 
 
-def _commands(plan: Plan, run: Runner | None) -> tuple[Ran, ...]:
-    if not plan.live:
-        return tuple(Ran(command, None, "to be run on the target") for command in plan.commands)
-    return tuple((run or _run)(command) for command in plan.commands)
+def _commands(commands: tuple[tuple[str, ...], ...], live: bool, run: Runner | None) -> tuple[Ran, ...]:
+    if not live:
+        return tuple(Ran(command, None, "to be run on the target") for command in commands)
+    return tuple((run or _run)(command) for command in commands)
 
 
 def _run(command: tuple[str, ...]) -> Ran:

@@ -1,19 +1,16 @@
-"""Queues of ordinary users: in their own managers, and with others in one ledger."""
+"""Queues of ordinary users: in their own managers, and each user's with one another in one ledger."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from tests.systemd.helpers import processes, systemctl
 from tests.systemd.helpers.jobs import SYSTEM_LEDGER, Slicer, leases, tickets
 from tests.systemd.helpers.queues import Queues, cgroup_of, is_gone, wide_open
-from tests.systemd.helpers.users import User, sharing
+from tests.systemd.helpers.users import User
 from tests.systemd.helpers.waiting import wait_until
 
 pytest_plugins = ["tests.systemd.helpers.fixtures"]
@@ -21,13 +18,6 @@ pytestmark = pytest.mark.systemd
 
 SIM = ("--sim", "2", "--poll", "0.1")
 SIM_NAME = "sim-2x24G"
-
-
-@pytest.fixture
-def group(alice: User, bob: User) -> Iterator[None]:
-    """Alice and bob share the system's ledger."""
-    yield from sharing("alice", "bob")
-    shutil.rmtree(f"{SYSTEM_LEDGER}/{SIM_NAME}", ignore_errors=True)
 
 
 @pytest.fixture
@@ -132,50 +122,35 @@ def test_when_the_manager_stops_with_the_session_the_jobs_end_and_it_is_known_ho
     assert ran.read_text() == "once\n"
 
 
-@pytest.mark.core
-def test_simulated_gpus_that_root_used_before_there_was_the_group(slicer: Slicer, alice: User) -> None:  # K2
-    slicer.directory.chmod(0o777)
-    gpu = {"SLICER_SIM": "2x24G"}
-    assert slicer.run("-p", "gpu", "--", "true", env=gpu).code == 0
-    with contextmanager(sharing)("alice"):
-        done = slicer.run("-p", "gpu", "--", "true", env=gpu, via=alice.via)
-        assert done.code == 0, done.stderr
-        assert Path(SYSTEM_LEDGER, SIM_NAME).stat().st_mode & 0o7777 == 0o2770
-    shutil.rmtree(f"{SYSTEM_LEDGER}/{SIM_NAME}")
-
-
-# -- one ledger for all --------------------------------------------------------------------------------------
+# -- a ledger of one's own ----------------------------------------------------------------------------------
 
 
 @pytest.mark.core
 @pytest.mark.parametrize("what", ["CPU slot", "GPU"])
-def test_queues_of_two_users_and_a_run_of_root_exclude_each_other(
-    slicer: Slicer, alice: User, bob: User, group: None, queues: Queues, what: str
-) -> None:  # A1, E13, K2
-    bobs = Queues(slicer, bob.via, "bob")
+def test_two_queues_of_a_user_and_her_runs_exclude_each_other(
+    slicer: Slicer, alice: User, queues: Queues, what: str
+) -> None:  # A1, E13
+    other = Queues(slicer, alice.bare, "other")
     inside = slicer.path("inside")
     alone = f"mkdir {inside} && sleep 0.05 && rmdir {inside}"
     bracket = "[profile=heavy] " if what == "CPU slot" else ""
-    for each in (queues, bobs):
+    for each in (queues, other):
         each.write(*(f"{bracket}{alone}; # {n}" for n in range(4)))
     only = ("--gpus", "0") if what == "GPU" else ()
     options = ("-p", "heavy") if what == "CPU slot" else ("-p", "gpu", "--gpu", "0")
-    slicer.directory.chmod(0o777)
-    running = [each.start(*SIM, *only) for each in (queues, bobs)]
+    running = [each.start(*SIM, *only) for each in (queues, other)]
     runs = [
         slicer.start(*options, "--", "sh", "-c", alone, env={"SLICER_SIM": "2x24G"}, via=via)
-        for via in ((), alice.via, bob.via)
+        for via in (alice.via, alice.bare)
     ]
     done = [job.end() for job in (*running, *runs)]
-    assert [each.code for each in done] == [0] * 5, [each.stderr for each in done if each.code]
+    assert [each.code for each in done] == [0] * 4, [each.stderr for each in done if each.code]
     assert not inside.exists()
-    shared = Path(SYSTEM_LEDGER, SIM_NAME)
-    wait_until("nobody holds or waits", lambda: not leases(str(shared)) and not tickets(str(shared)))
 
 
 @pytest.mark.core
-def test_a_users_vram_is_seen_by_another_users_queue(
-    slicer: Slicer, alice: User, bob: User, group: None, queues: Queues
+def test_what_a_job_uses_is_seen_by_another_queue_of_its_user(
+    slicer: Slicer, alice: User, queues: Queues
 ) -> None:  # A1, E3, X2
     gate = slicer.gate()
     hold = "slicer simjob --vram 10G --ramp 0 --hold infinity"
@@ -183,30 +158,29 @@ def test_a_users_vram_is_seen_by_another_users_queue(
     queue = queues.start("--sim", "1", "--poll", "0.1")
     assert queue.told("exceeds", 1)["used_mib"] == 10 << 10
     # 11 of 24 GiB count as taken: the declaration is exceeded, and what is used may spike.
-    bobs = Queues(slicer, bob.via, "bob")
-    bobs.write("[vram=13G] echo fits not", "[vram=12G] echo fits")
-    other = bobs.start("--sim", "1", "--poll", "0.1")
+    second = Queues(slicer, alice.bare, "other")
+    second.write("[vram=13G] echo fits not", "[vram=12G] echo fits")
+    other = second.start("--sim", "1", "--poll", "0.1")
     other.told("finished", 2)
     assert not other.events("started", 1)
     with wide_open(gate):
         assert queue.end().code == 0
     assert other.end().code == 0
-    assert bobs.log(1) == "fits not\n"
-    shutil.rmtree(f"{SYSTEM_LEDGER}/sim-1x24G", ignore_errors=True)
+    assert second.log(1) == "fits not\n"
 
 
 @pytest.mark.core
-def test_a_member_killed_with_all_that_is_hers_leaves_the_gpu_to_another(
-    slicer: Slicer, alice: User, bob: User, group: None, queues: Queues
+def test_a_queue_killed_with_all_that_is_its_own_leaves_the_gpu_to_another(
+    slicer: Slicer, alice: User, queues: Queues
 ) -> None:  # A2, E13
     gate = slicer.gate()
     queues.write(f": < {gate}")
     queue = queues.start(*SIM, "--gpus", "0")
     queue.told("started", 1)
-    bobs = Queues(slicer, bob.via, "bob")
-    bobs.write("echo bobs")
-    other = bobs.start(*SIM, "--gpus", "0")
-    wait_until("bob waits", lambda: tickets(f"{SYSTEM_LEDGER}/{SIM_NAME}"))
+    second = Queues(slicer, alice.bare, "other")
+    second.write("echo others")
+    other = second.start(*SIM, "--gpus", "0")
+    wait_until("it waits", lambda: tickets(f"{alice.ledger}/{SIM_NAME}"))
     unit = queues.scope(1)
     inside = processes.in_cgroup(cgroup_of(unit, alice.systemctl))
     assert inside
@@ -214,16 +188,33 @@ def test_a_member_killed_with_all_that_is_hers_leaves_the_gpu_to_another(
     assert not other.events("started")
     systemctl.output(*alice.systemctl, "kill", "--signal=KILL", unit)
     assert other.end().code == 0
-    assert bobs.log(1) == "bobs\n"
+    assert second.log(1) == "others\n"
 
 
-def test_the_first_jobs_of_several_users_make_a_simulated_ledger_together(
-    slicer: Slicer, alice: User, bob: User, group: None
+@pytest.mark.core
+def test_the_gpus_of_one_users_queue_are_free_in_anothers(
+    slicer: Slicer, alice: User, bob: User, queues: Queues
+) -> None:  # S1, S9
+    gate = slicer.gate()
+    bobs = Queues(slicer, bob.via, "bob")
+    both = (queues, bobs)
+    for each in both:
+        each.write(f"[gpus=2] : < {gate}")
+    running = [each.start(*SIM) for each in both]
+    for queue in running:
+        queue.told("started", 1)
+    assert [len(leases(f"{someone.ledger}/{SIM_NAME}")) for someone in (alice, bob)] == [1, 1]
+    assert not leases(f"{SYSTEM_LEDGER}/{SIM_NAME}")
+    with wide_open(gate):
+        assert [queue.end().code for queue in running] == [0, 0]
+
+
+def test_the_first_jobs_of_a_user_make_a_simulated_ledger_together(
+    slicer: Slicer, alice: User
 ) -> None:  # A1, E11
     for number in range(8):
         env = {"SLICER_SIM": f"1x{number + 1}G"}
-        who = (alice.via, bob.via, alice.via, bob.via, ())
+        who = (alice.via, alice.bare) * 2
         runs = [slicer.start("-q", "-p", "light", "--", "true", env=env, via=via) for via in who]
         done = [job.end() for job in runs]
-        assert [each.code for each in done] == [0] * 5, [each.stderr for each in done if each.code]
-        shutil.rmtree(f"{SYSTEM_LEDGER}/sim-1x{number + 1}G")
+        assert [each.code for each in done] == [0] * 4, [each.stderr for each in done if each.code]

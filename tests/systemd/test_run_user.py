@@ -1,19 +1,22 @@
-"""Ordinary users: their own manager, their own ledger or the one shared by the group slicer."""
+"""Ordinary users: their own manager, and a ledger of their own, with a session and without."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from slicer import history
 from tests.systemd.helpers import processes, systemctl
-from tests.systemd.helpers.jobs import Job, Slicer, leases
-from tests.systemd.helpers.users import User, sharing, user
+from tests.systemd.helpers.jobs import SYSTEM_LEDGER, Job, Slicer, leases
+from tests.systemd.helpers.queues import wide_open
+from tests.systemd.helpers.users import User, end_session, start_manager, user
 from tests.systemd.helpers.waiting import wait_until
 
 pytest_plugins = ["tests.systemd.helpers.fixtures"]
@@ -32,11 +35,11 @@ def nothing_left(someone: User) -> None:
 
 
 def hold(
-    slicer: Slicer, someone: User, *options: str, ledger: str = "", env: Mapping[str, str] | None = None
+    slicer: Slicer, someone: User, *options: str, env: Mapping[str, str] | None = None
 ) -> tuple[Job, Path]:
     """A job of the user that is up, and the gate at which it waits."""
     gate = slicer.gate()
-    slicer.ledger = ledger or someone.ledger
+    slicer.ledger = someone.ledger
     job = slicer.start(
         *options, "--", "sh", "-c", f"echo up; : < {gate}; echo over", via=someone.via, env=env
     )
@@ -129,17 +132,7 @@ def test_a_users_events_are_found_by_the_user_unit(slicer: Slicer, alice: User) 
 
 @pytest.mark.core
 def test_a_missing_runtime_directory_variable_is_no_obstacle(slicer: Slicer, alice: User) -> None:  # K1
-    # As under cron, and under sudo -u.
-    bare = (
-        *alice.identity,
-        "env",
-        "-u",
-        "XDG_RUNTIME_DIR",
-        "-u",
-        "DBUS_SESSION_BUS_ADDRESS",
-        f"HOME={alice.home}",
-    )
-    done = slicer.run("--", "sed", "-n", "s/^0:://p", "/proc/self/cgroup", via=bare)
+    done = slicer.run("--", "sed", "-n", "s/^0:://p", "/proc/self/cgroup", via=alice.bare)
     assert done.code == 0, done
     assert f"user@{alice.uid}.service/" in done.stdout
     nothing_left(alice)
@@ -149,103 +142,128 @@ def test_a_missing_runtime_directory_variable_is_no_obstacle(slicer: Slicer, ali
 def test_without_a_user_manager_it_is_125_with_the_way_out(slicer: Slicer) -> None:  # K1
     nobody = user("bob")
     assert not Path(nobody.runtime).exists(), "bob has a manager"
-    bare = (*nobody.identity, "env", f"HOME={nobody.home}")
-    done = slicer.run("--", "touch", "ran", via=bare)
+    done = slicer.run("--", "touch", "ran", via=nobody.bare)
     assert done.code == 125, done
     assert done.stderr.endswith(
         "slicer: bob is not logged in (cron, su) "
         "(once, as root: loginctl enable-linger bob; or use --backend plain)\n"
     )
     assert not (slicer.directory / "ran").exists()
-    assert not leases(f"/dev/shm/slicer-{nobody.uid}")
-    shutil.rmtree(f"/dev/shm/slicer-{nobody.uid}", ignore_errors=True)
+    assert not leases(nobody.ledger)
+    shutil.rmtree(nobody.ledger)
 
 
-def test_a_private_ledger_is_said_to_be_one(slicer: Slicer, alice: User) -> None:  # A1
+# -- whose ledger ------------------------------------------------------------------------------------------
+
+
+def status(slicer: Slicer, via: tuple[str, ...]) -> Any:
+    command = (*via, "slicer", "status", "--json")
+    return json.loads(subprocess.run(command, env=slicer.environ(), capture_output=True, check=True).stdout)
+
+
+def names(found: Any) -> list[str]:
+    return [job["name"] for job in found["jobs"]]
+
+
+def test_whom_a_lease_excludes_is_said_once_a_boot(slicer: Slicer, alice: User) -> None:  # A1
     shutil.rmtree(alice.ledger, ignore_errors=True)
-    done = slicer.run("-p", "heavy", "--", "true", via=alice.via)
-    assert done.code == 0
-    assert "only" in done.stderr.splitlines()[0], done.stderr
-    assert "group slicer" in done.stderr or "other users" in done.stderr, done.stderr
+    first, second = (slicer.run("-p", "heavy", "--", "true", via=via) for via in (alice.via, alice.bare))
+    assert (first.code, second.code) == (0, 0)
+    assert first.stderr.count("leases exclude only your own jobs") == 1
+    assert "exclude" not in second.stderr
     nothing_left(alice)
 
 
-def test_private_ledgers_of_two_users_know_nothing_of_each_other(
+@pytest.mark.core
+def test_the_ledgers_of_all_users_know_nothing_of_one_another(
     slicer: Slicer, alice: User, bob: User
-) -> None:
-    # A1
-    job, gate = hold(slicer, alice, "-p", "heavy")
-    assert slicer.run("-q", "--no-wait", "-p", "heavy", "--", "true", via=bob.via).code == 0
-    let_through(gate)
-    assert job.end().code == 0
+) -> None:  # S1, S9
+    everybody = {"alice": alice.via, "bob": bob.via, "root": ()}
+    ledgers = {"alice": alice.ledger, "bob": bob.ledger, "root": SYSTEM_LEDGER}
+    gate = slicer.gate()
+    jobs = []
+    for name, via in everybody.items():  # each takes "the" CPU slot
+        slicer.ledger = ledgers[name]
+        jobs.append(
+            slicer.start("-p", "heavy", "-n", name, "--", "sh", "-c", f"echo up; : < {gate}", via=via)
+        )
+    for job in jobs:
+        job.said("up")
+    for name, via in everybody.items():
+        found = status(slicer, via)
+        assert (names(found), found["state"]["directory"]) == ([name], ledgers[name])
+        assert found["cpu_slots"] == {"total": 1, "free": 0}
+        assert os.stat(ledgers[name]).st_mode & 0o7777 == 0o700
+    # Nor can they stop each other's jobs by their names.
+    for via in ((), bob.via):
+        stopped = subprocess.run([*via, "slicer", "stop", "alice"], env=slicer.environ(), capture_output=True)
+        assert (stopped.returncode, b"no such job" in stopped.stderr) == (2, True), stopped
+    assert [job.popen.poll() for job in jobs] == [None] * 3
+    with wide_open(gate):
+        assert [job.end().code for job in jobs] == [0] * 3
+    for someone in (alice, bob):
+        nothing_left(someone)
 
 
-@pytest.fixture
-def group(alice: User, bob: User) -> Iterator[None]:
-    """Alice and bob share the system's ledger."""
-    yield from sharing("alice", "bob")
+def test_who_takes_the_name_of_a_users_ledger_shuts_nobody_out(
+    slicer: Slicer, alice: User, bob: User
+) -> None:  # S12
+    shutil.rmtree(alice.ledger, ignore_errors=True)
+    systemctl.output(*bob.identity, "mkdir", "--mode=777", alice.ledger)
+    gate = slicer.gate()
+    job = slicer.start("-p", "heavy", "--", "sh", "-c", f"echo up; : < {gate}", via=alice.via)
+    job.said("up")
+    (hers,) = Path(alice.ledger).parent.glob(f"{Path(alice.ledger).name}.*")
+    try:
+        assert (hers.stat().st_uid, hers.stat().st_mode & 0o7777) == (alice.uid, 0o700)
+        assert f"somebody else has made {alice.ledger}: your leases are in {hers}" in job.stderr
+        assert len(leases(str(hers))) == 1
+        assert not os.listdir(alice.ledger)
+        for via in (alice.via, alice.bare):  # the same one again
+            assert slicer.run("--no-wait", "-p", "heavy", "--", "true", via=via).code == 75
+        let_through(gate.path)
+        assert job.end().code == 0
+    finally:
+        shutil.rmtree(alice.ledger)
+        shutil.rmtree(hers)
 
 
 @pytest.mark.core
-def test_members_of_the_group_exclude_each_other_and_root(
-    slicer: Slicer, alice: User, bob: User, group: None
-) -> None:  # A1, K2
-    shared = "/run/slicer"
-    job, gate = hold(slicer, alice, "-p", "heavy", "--name", "alices", ledger=shared)
-    for who in (bob.via, ()):
-        busy = slicer.run("--no-wait", "-p", "heavy", "--", "true", via=who)
-        assert busy.code == 75, busy
-        assert json.loads(busy.stderr)["holder"]["name"] == "alices"
-    waiting = slicer.start("-p", "heavy", "--", "echo", "bobs", via=bob.via)
-    waiting.ticket()
-    let_through(gate)
-    assert job.end().code == 0
-    done = waiting.end()
-    assert (done.code, done.stdout) == (0, "bobs\n")
-    assert not leases(shared)
-
-
-def test_a_member_sweeps_what_another_members_killed_job_left(
-    slicer: Slicer, alice: User, bob: User, group: None
-) -> None:  # A2, K2
-    shared = "/run/slicer"
-    slicer.dirty = True
-    job, gate = hold(slicer, alice, "-p", "heavy", ledger=shared)
-    lease = job.lease()
-    job.kill()
-    os.kill(lease.keeper, 9)
-    waiting = slicer.start("-p", "heavy", "--", "echo", "bobs", via=bob.via)
-    waiting.ticket()  # the lease is held by the scope alone, of another user's manager
-    let_through(gate)
-    assert waiting.end().code == 0
-    assert not leases(shared)
-
-
-def test_root_waits_for_a_member_and_a_member_for_root(
-    slicer: Slicer, alice: User, group: None
-) -> None:  # A1
-    slicer.ledger = "/run/slicer"
+def test_the_ledger_is_the_same_with_a_session_without_it_and_after_it(
+    slicer: Slicer, alice: User
+) -> None:  # D12
+    slicer.ledger = alice.ledger
     gate = slicer.gate()
-    holder = slicer.hold(gate, "-p", "heavy", "--name", "roots")
-    busy = slicer.run("--no-wait", "-p", "heavy", "--", "true", via=alice.via)
-    assert busy.code == 75, busy
-    assert json.loads(busy.stderr)["holder"]["name"] == "roots"
-    waiting = slicer.start("-p", "heavy", "--", "true", via=alice.via)
-    waiting.ticket()
-    gate.open()
-    assert holder.end().code == 0
-    assert waiting.end().code == 0
+    script = f"echo up; : < {gate}"
+    command = ("slicer", "hold", "--cpu-slots", "1", "-n", "notebook", "--", "sh", "-c", script)
+    holder = subprocess.Popen(
+        [*alice.via, *command], env=slicer.environ(), stdout=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"up\n"
+        for via in (alice.via, alice.bare):
+            assert is_kept_out(slicer, via)
+        end_session(alice)
+        assert is_kept_out(slicer, alice.bare)
+        start_manager(alice)  # she logs in again
+        assert is_kept_out(slicer, alice.via)
+        waiting = slicer.start("-p", "heavy", "--", "true", via=alice.via)
+        waiting.ticket()
+        let_through(gate.path)
+        assert (holder.wait(), waiting.end().code) == (0, 0)
+    finally:
+        holder.kill()
+        holder.communicate()
+        start_manager(alice)
+    nothing_left(alice)
 
 
-def test_an_outsider_cannot_touch_the_shared_ledger(
-    slicer: Slicer, alice: User, bob: User, group: None
-) -> None:
-    # B7
-    systemctl.output("gpasswd", "--delete", "bob", "slicer")
-    listed = systemctl.output(*bob.identity, "ls", "/run/slicer/leases", check=False)
-    assert listed == ""
-    assert slicer.run("-q", "-p", "heavy", "--", "true", via=bob.via).code == 0  # in a ledger of his own
-    systemctl.output("gpasswd", "--add", "bob", "slicer")
+def is_kept_out(slicer: Slicer, via: tuple[str, ...]) -> bool:
+    """Whether the slot is seen to be taken, by a job that has no need of a manager."""
+    done = slicer.run("--no-wait", "--backend", "plain", "-p", "heavy", "--", "true", via=via)
+    assert names(status(slicer, via)) == ["notebook"]
+    return done.code == 75 and json.loads(done.stderr.splitlines()[-1])["holder"]["name"] == "notebook"
 
 
 # D3: /proc shows nothing of others (hidepid=1 looks the same)

@@ -1,4 +1,7 @@
-"""Users of the group slicer, and root, wait for each other in one ledger, whatever becomes of any of them."""
+"""The jobs of an ordinary user wait for each other in her own manager, whatever becomes of any of them.
+
+Nothing is promised between users: each has a ledger of her own.
+"""
 
 from __future__ import annotations
 
@@ -13,54 +16,43 @@ import pytest
 
 from slicer.model import Ticket
 from tests.systemd.helpers import processes, systemctl
-from tests.systemd.helpers.jobs import SYSTEM_LEDGER, Gate, Job, Slicer, tickets
+from tests.systemd.helpers.jobs import Gate, Job, Slicer, tickets
 from tests.systemd.helpers.terminal import BASH, CTRL_C, CTRL_Z, PROMPT, Terminal
-from tests.systemd.helpers.users import User, sharing
+from tests.systemd.helpers.users import User, start_manager
 from tests.systemd.helpers.waiting import wait_until
 
 pytest_plugins = ["tests.systemd.helpers.fixtures"]
 pytestmark = pytest.mark.systemd
 
-# What others cannot open, they cannot ring or read.
-SECRETIVE = ("sh", "-c", 'umask 077; exec "$@"', "sh")
+# Jobs that outlive her manager.
+PLAIN = ("--backend", "plain")
 
 
 @pytest.fixture
-def group(alice: User, bob: User) -> Iterator[None]:
-    yield from sharing("alice", "bob")
-
-
-@pytest.fixture
-def slicer(public_slicer: Slicer, alice: User, bob: User, group: None) -> Iterator[Slicer]:
+def slicer(public_slicer: Slicer, alice: User) -> Iterator[Slicer]:
+    public_slicer.ledger = alice.ledger
     yield public_slicer
     wait_until("the ledger is empty", lambda: not left_in_ledger(public_slicer))
-    for someone in (alice, bob):
-        wait_until("no scope", partial(has_no_scope, someone))
-
-
-def has_no_scope(someone: User) -> bool:
-    return not systemctl.scopes(someone.systemctl)
+    wait_until("no scope", lambda: not systemctl.scopes(alice.systemctl))
 
 
 def left_in_ledger(slicer: Slicer) -> list[Path]:
     slicer.left()  # sweeps what killed owners left, where a test said that it killed some
-    return [
-        path for folder in ("leases", "tickets", "bells") for path in Path(SYSTEM_LEDGER, folder).iterdir()
-    ]
+    folders = ("leases", "tickets", "bells")
+    return [path for folder in folders for path in Path(slicer.ledger, folder).iterdir()]
 
 
-def hold(slicer: Slicer, someone: User) -> tuple[Job, Gate]:
+def hold(slicer: Slicer, someone: User, *options: str) -> tuple[Job, Gate]:
     gate = slicer.gate()
-    job = slicer.start(
-        "-p", "heavy", "--", "sh", "-c", f"echo up; : < {gate}", via=(*someone.via, *SECRETIVE)
-    )
+    script = f"echo up; : < {gate}"
+    job = slicer.start("-p", "heavy", *options, "--", "sh", "-c", script, via=someone.via)
     job.said("up")
     return job, gate
 
 
-def wait_in_line(slicer: Slicer, via: tuple[str, ...], name: str, *options: str) -> Job:
+def wait_in_line(slicer: Slicer, someone: User, name: str, *options: str) -> Job:
     script = f"echo {name} >> {slicer.path('order')}"
-    job = slicer.start("-p", "heavy", "-n", name, *options, "--", "sh", "-c", script, via=(*via, *SECRETIVE))
+    job = slicer.start("-p", "heavy", "-n", name, *options, "--", "sh", "-c", script, via=someone.via)
     job.ticket()
     return job
 
@@ -87,19 +79,15 @@ def is_active(unit: str, someone: User) -> bool:
 
 # A1, X4
 @pytest.mark.core
-def test_users_are_served_by_priority_and_then_in_their_order(
-    slicer: Slicer, alice: User, bob: User, order: Path
+def test_a_users_jobs_are_served_by_priority_and_then_in_their_order(
+    slicer: Slicer, alice: User, order: Path
 ) -> None:
     holder, gate = hold(slicer, alice)
-    jobs = [
-        wait_in_line(slicer, bob.via, "bob"),
-        wait_in_line(slicer, (), "root"),
-        wait_in_line(slicer, alice.via, "alice"),
-        wait_in_line(slicer, bob.via, "urgent", "--priority", "5"),
-    ]
+    jobs = [wait_in_line(slicer, alice, name) for name in ("first", "second", "third")]
+    jobs.append(wait_in_line(slicer, alice, "urgent", "--priority", "5"))
     gate.open()
     assert [job.end().code for job in (holder, *jobs)] == [0] * 5
-    assert order.read_text().split() == ["urgent", "bob", "root", "alice"]
+    assert order.read_text().split() == ["urgent", "first", "second", "third"]
     assert not [job.stderr for job in jobs if "Traceback" in job.stderr or "ignored" in job.stderr]
 
 
@@ -113,13 +101,12 @@ def kill_all(job: Job) -> None:
 # A2, K2, X4
 @pytest.mark.core
 @pytest.mark.parametrize("way", ["outer", "keeper", "all", "manager"])
-def test_a_killed_holder_hands_over_to_another_user(
-    slicer: Slicer, alice: User, bob: User, order: Path, way: str
-) -> None:
+def test_a_killed_holder_hands_over(slicer: Slicer, alice: User, order: Path, way: str) -> None:
     slicer.dirty = True
     holder, gate = hold(slicer, alice)
     lease = holder.lease()
-    jobs = [wait_in_line(slicer, bob.via, "bob"), wait_in_line(slicer, (), "root")]
+    options = PLAIN if way == "manager" else ()
+    jobs = [wait_in_line(slicer, alice, name, *options) for name in ("first", "second")]
     if way == "all":
         kill_all(holder)
     elif way == "manager":  # what logging out does
@@ -131,19 +118,18 @@ def test_a_killed_holder_hands_over_to_another_user(
         gate.open()
     holder.popen.wait()
     assert [job.end().code for job in jobs] == [0, 0]
-    assert order.read_text().split() == ["bob", "root"]
-    systemctl.output("systemctl", "start", f"user@{alice.uid}.service")
+    assert order.read_text().split() == ["first", "second"]
+    start_manager(alice)
 
 
 # A2, X4
 @pytest.mark.parametrize("way", ["outer", "keeper", "stop", "slicer stop", "manager"])
-def test_the_first_in_line_that_goes_makes_way_for_another_user(
-    slicer: Slicer, alice: User, bob: User, order: Path, way: str
-) -> None:
+def test_the_first_in_line_that_goes_makes_way(slicer: Slicer, alice: User, order: Path, way: str) -> None:
     slicer.dirty = True
-    holder, gate = hold(slicer, bob)
-    first = wait_in_line(slicer, alice.via, "alice")
-    jobs = [wait_in_line(slicer, bob.via, "bob"), wait_in_line(slicer, (), "root")]
+    options = PLAIN if way == "manager" else ()
+    holder, gate = hold(slicer, alice, *options)
+    first = wait_in_line(slicer, alice, "first")
+    jobs = [wait_in_line(slicer, alice, name, *options) for name in ("second", "third")]
     unit = scope_of(first, alice)
     if way == "outer":
         first.kill()
@@ -153,17 +139,18 @@ def test_the_first_in_line_that_goes_makes_way_for_another_user(
     elif way == "stop":
         systemctl.output(*alice.systemctl, "stop", unit)
     elif way == "slicer stop":
-        systemctl.output("slicer", "stop", "alice", env=slicer.environ())
+        systemctl.output(*alice.via, "slicer", "stop", "first", env=slicer.environ())
     else:
         systemctl.output("systemctl", "stop", f"user@{alice.uid}.service")
     done = first.end()
     assert done.code != 0
     assert "Traceback" not in done.stderr
-    scope_of(jobs[0], bob)  # it leads now
+    if way != "manager":
+        scope_of(jobs[0], alice)  # it leads now
     gate.open()
     assert [job.end().code for job in (holder, *jobs)] == [0, 0, 0]
-    assert order.read_text().split() == ["bob", "root"]
-    systemctl.output("systemctl", "start", f"user@{alice.uid}.service")
+    assert order.read_text().split() == ["second", "third"]
+    start_manager(alice)
 
 
 def sleeps_of(job: Job) -> int:
@@ -178,13 +165,13 @@ def sleeps_of(job: Job) -> int:
     return before if count() == before else 0
 
 
-# X4: no polling, though what is waited for belongs to others
-def test_who_waits_for_another_users_job_sleeps(slicer: Slicer, alice: User, bob: User, order: Path) -> None:
+# X4: no polling, though nobody but the scope is left to tell of the end
+def test_who_waits_for_a_job_without_a_supervisor_sleeps(slicer: Slicer, alice: User, order: Path) -> None:
     slicer.dirty = True
     holder, gate = hold(slicer, alice)
     lease = holder.lease()
-    jobs = [wait_in_line(slicer, bob.via, "bob"), wait_in_line(slicer, (), "root")]
-    for pid in (holder.pid, lease.keeper):  # only the scope, of another user's manager, holds the lease
+    jobs = [wait_in_line(slicer, alice, name) for name in ("first", "second")]
+    for pid in (holder.pid, lease.keeper):  # only the scope, of her manager, holds the lease
         os.kill(pid, signal.SIGKILL)
     before = [wait_until("it sleeps soundly", partial(sleeps_of, job)) for job in jobs]
     assert [sleeps_of(job) for job in jobs] == before
@@ -194,54 +181,54 @@ def test_who_waits_for_another_users_job_sleeps(slicer: Slicer, alice: User, bob
 
 # K6, X4
 def test_ctrl_z_of_a_waiting_job_leaves_its_scope_ready_and_the_others_served(
-    slicer: Slicer, alice: User, bob: User, order: Path
+    slicer: Slicer, alice: User, order: Path
 ) -> None:
-    holder, gate = hold(slicer, bob)
+    holder, gate = hold(slicer, alice)
     env = slicer.environ(HOME=str(alice.home), XDG_RUNTIME_DIR=alice.runtime)
     with Terminal(*alice.identity, *BASH, env=env, cwd=slicer.directory) as terminal:
         terminal.expect(PROMPT)
         terminal.line(f"slicer run -p heavy -n first -- sh -c 'echo first >> {order}'")
         terminal.expect("waiting for a CPU slot")
-        first = wait_until("its ticket", lambda: next(iter(jobs_tickets("first")), None))
+        first = wait_until("its ticket", lambda: next(iter(tickets_of(slicer, "first")), None))
         unit = f"slicer-{first.job}.scope"
         wait_until("its scope stands", lambda: is_active(unit, alice))
         terminal.type(CTRL_Z)
         terminal.expect(PROMPT)
         assert processes.state(first.pid) == "T"
-        second = wait_in_line(slicer, bob.via, "bob")
+        second = wait_in_line(slicer, alice, "second")
         gate.open()
         assert [holder.end().code, second.end().code] == [0, 0]
-        assert order.read_text().split() == ["bob"]
+        assert order.read_text().split() == ["second"]
         assert is_active(unit, alice)
         terminal.line("fg")
         terminal.expect(PROMPT)
-        assert order.read_text().split() == ["bob", "first"]
+        assert order.read_text().split() == ["second", "first"]
         terminal.line("exit")
         terminal.end()
 
 
-def jobs_tickets(name: str) -> list[Ticket]:
-    return [ticket for ticket in tickets() if ticket.name == name]
+def tickets_of(slicer: Slicer, name: str) -> list[Ticket]:
+    return [ticket for ticket in tickets(slicer.ledger) if ticket.name == name]
 
 
 # K6, A2
 @pytest.mark.parametrize("way", ["Ctrl-C", "closed"])
 def test_the_terminal_of_a_waiting_job_takes_it_along(
-    slicer: Slicer, alice: User, bob: User, order: Path, way: str
+    slicer: Slicer, alice: User, order: Path, way: str
 ) -> None:
-    holder, gate = hold(slicer, bob)
+    holder, gate = hold(slicer, alice)
     env = slicer.environ(HOME=str(alice.home), XDG_RUNTIME_DIR=alice.runtime)
     command = (*alice.identity, "slicer", "run", "-p", "heavy", "-n", "first", "--", "touch", "ran")
     with Terminal(*command, env=env, cwd=slicer.directory) as terminal:
         terminal.expect("waiting for a CPU slot")
-        second = wait_in_line(slicer, bob.via, "bob")
+        second = wait_in_line(slicer, alice, "second")
         if way == "closed":
             terminal.close()
         else:
             terminal.type(CTRL_C)
         assert terminal.end() == -(signal.SIGHUP if way == "closed" else signal.SIGINT)
-    assert not jobs_tickets("first")
-    scope_of(second, bob)
+    assert not tickets_of(slicer, "first")
+    scope_of(second, alice)
     gate.open()
     assert [holder.end().code, second.end().code] == [0, 0]
     assert not slicer.path("ran").exists()

@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from slicer import install_units, journal
 from slicer.errors import SlicerError
-from slicer.install_units import Ran, apply, plan, remove
+from slicer.install_units import Outdated, Plan, Ran, Report, apply, outdated, plan, remove
 from slicer.record import replace
+from tests import older_units
 
 UNITS = Path(install_units.__file__).parent / "_units"
 
 
-def statuses(report: install_units.Report) -> set[str]:
+def statuses(report: Report) -> set[str]:
     return {done.status for done in report.files}
 
 
@@ -42,8 +44,6 @@ def test_installing_puts_files_where_systemd_looks(tmp_path: Path) -> None:  # K
         "systemd/user/gpu.slice",
         "systemd/user/cpu.slice",
         "systemd/catalog/slicer.catalog",
-        "sysusers.d/slicer.conf",
-        "tmpfiles.d/slicer.conf",
     }
     installed = tmp_path / "usr/local/lib/systemd/system/gpu.slice"
     assert installed.read_bytes().startswith((UNITS / "system/gpu.slice").read_bytes())
@@ -56,8 +56,6 @@ def test_a_staged_root_runs_nothing_and_says_what_to_run(tmp_path: Path) -> None
 
     report = apply(plan(str(tmp_path)), run=refuse)
     assert [(ran.command[0], ran.exit_code) for ran in report.commands] == [
-        ("systemd-sysusers", None),
-        ("systemd-tmpfiles", None),
         ("journalctl", None),
         ("systemctl", None),
     ]
@@ -71,11 +69,11 @@ def test_a_live_root_tells_systemd(tmp_path: Path) -> None:  # K5
         return Ran(command, 0, "")
 
     live = replace(plan(str(tmp_path)), live=True)
+    assert live.shared == (f"{tmp_path}/run/slicer", f"{tmp_path}/var/lib/slicer")
     assert plan("/").live
     assert not plan(str(tmp_path)).live
     apply(live, run=note)
-    assert ("systemd-tmpfiles", "--create", "slicer.conf") in ran
-    assert ran[-1] == ("systemctl", "daemon-reload")
+    assert ran == [("journalctl", "--update-catalog"), ("systemctl", "daemon-reload")]
     ran.clear()
     remove(live, run=note)
     assert ran == [("journalctl", "--update-catalog"), ("systemctl", "daemon-reload")]
@@ -188,6 +186,75 @@ def test_a_failed_write_leaves_the_old_file_and_no_rubbish(
     assert Path(made.actions[0].destination).read_text() == "edited"
 
 
+@pytest.fixture
+def umask() -> Iterator[None]:
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
+
+def test_everybody_can_read_what_was_installed_whatever_the_umask(tmp_path: Path, umask: None) -> None:  # S12
+    apply(plan(str(tmp_path / "image"), user_delegation=True))
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
+    assert modes == {path: 0o755 if path.is_dir() else 0o644 for path in modes}
+
+
+def test_a_root_that_is_relative_and_not_there_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert statuses(apply(plan("image"))) == {"created"}
+    assert (tmp_path / "image/usr/local/lib/systemd/system/gpu.slice").is_file()
+
+
+# -- over an older version, which had a group ---------------------------------------------------------
+
+
+@pytest.fixture
+def retired(tmp_path: Path) -> tuple[Path, Path]:
+    return older_units.install(tmp_path / "usr/local/lib")
+
+
+@pytest.mark.parametrize("act", [apply, remove])
+def test_what_made_the_group_goes(
+    tmp_path: Path, retired: tuple[Path, Path], act: Callable[[Plan], Report]
+) -> None:  # S1
+    made = plan(str(tmp_path))
+    intended = outdated(made)
+    assert [Path(each.destination) for each in intended.files] == list(retired)
+    assert (intended.commands, intended.shared) == ((("groupdel", "slicer"),), ())
+    assert all(path.exists() for path in retired)
+    report = act(made)
+    assert [done.status for done in report.files[-2:]] == ["removed"] * 2
+    assert report.commands[-1] == Ran(("groupdel", "slicer"), None, "to be run on the target")
+    assert not [path for path in retired if path.exists()]
+    assert outdated(made) == Outdated((), (), ())
+    assert ("groupdel", "slicer") not in [ran.command for ran in act(made).commands]
+
+
+@pytest.mark.parametrize("act", [apply, remove])
+def test_the_group_stays_while_an_edited_file_may_name_it(
+    tmp_path: Path, retired: tuple[Path, Path], act: Callable[..., Report]
+) -> None:
+    made = plan(str(tmp_path))
+    sysusers, tmpfiles = retired
+    sysusers.write_text(sysusers.read_text() + "m alice slicer\n")
+    report = act(made)
+    assert [done.status for done in report.files[-2:]] == ["edited", "removed"]
+    assert (sysusers.exists(), tmpfiles.exists()) == (True, False)
+    assert "groupdel" not in [ran.command[0] for ran in report.commands]
+    forced = act(made, force=True)
+    assert forced.commands[-1].command == ("groupdel", "slicer")
+    assert not sysusers.exists()
+
+
+def test_a_user_has_nothing_of_the_systems_to_take_away(
+    tmp_path: Path, retired: tuple[Path, Path]
+) -> None:  # K5
+    made = plan(str(tmp_path), user=True, environ={"HOME": "/home/alice"})
+    assert outdated(made) == Outdated((), (), ())
+    apply(made)
+    assert all(path.exists() for path in retired)
+
+
 # -- what is in the files -----------------------------------------------------------------------------
 
 
@@ -207,16 +274,3 @@ def test_the_slices_give_way_to_interactive_work(manager: str) -> None:  # A7
         assert values["Description"]
         weights[name] = int(values["CPUWeight"]), int(values["IOWeight"])
     assert weights["cpu"] < weights["gpu"] < (100, 100)  # 100 is everybody's default
-
-
-def test_the_ledgers_directories_are_for_the_group_alone_and_not_sticky() -> None:  # K2
-    lines = (UNITS / "tmpfiles.d/slicer.conf").read_text().splitlines()
-    modes = {fields[1]: fields[2:5] for line in lines if (fields := line.split()) and fields[0] in "df"}
-    assert modes == {
-        "/run/slicer": ["2770", "root", "slicer"],
-        "/run/slicer/leases": ["2770", "root", "slicer"],
-        "/run/slicer/tickets": ["2770", "root", "slicer"],
-        "/run/slicer/bells": ["2770", "root", "slicer"],
-        "/run/slicer/lock": ["0660", "root", "slicer"],
-        "/var/lib/slicer": ["2750", "root", "slicer"],
-    }

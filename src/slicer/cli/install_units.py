@@ -10,8 +10,10 @@ from slicer import config, history
 from slicer.cli import output, say
 from slicer.cli.output import Column, Line
 from slicer.errors import EX_OK, EX_SLICER
-from slicer.install_units import Plan, Ran, Report, apply, plan, remove
+from slicer.install_units import Outdated, Plan, Ran, Report, apply, outdated, plan, remove
 from slicer.scope import describe
+
+_SHARED = "an older version shared it with a group"
 
 
 @click.command(
@@ -39,7 +41,7 @@ def command(user: bool, user_delegation: bool, root: str, removing: bool, force:
     # All that may ever have been installed goes, or a drop-in would be left behind.
     settled = plan(root, user=user, user_delegation=user_delegation or (removing and not user))
     if dry_run:
-        output.show(_intended(settled, removing=removing))
+        output.show(_intended(settled, outdated(settled, force=force), removing=removing))
         return EX_OK
     report = remove(settled, force=force) if removing else apply(settled, force=force)
     output.show(_done(report))
@@ -55,14 +57,14 @@ def command(user: bool, user_delegation: bool, root: str, removing: bool, force:
     return EX_OK
 
 
-def _intended(settled: Plan, *, removing: bool) -> list[Line]:
+def _intended(settled: Plan, old: Outdated, *, removing: bool) -> list[Line]:
     verb = "remove" if removing else "install"
     rows = [(f"would {verb}", action.destination, action.what) for action in settled.actions]
+    rows += [("would remove", action.destination, action.what) for action in old.files]
     shown = output.table((Column(""), Column(""), Column("")), rows)[1:]
-    if removing:
-        return shown
     when = "would run" if settled.live else "to be run on the target:"
-    return [*shown, *(Line(f"{when}  {describe(ran)}") for ran in settled.commands)]
+    shown += [Line(f"{when}  {describe(ran)}") for ran in (*settled.commands, *old.commands)]
+    return [*shown, *(Line(f"would close  {path}  {_SHARED}") for path in old.shared)]
 
 
 def _next(settled: Plan, *, user: bool, user_delegation: bool) -> list[Line]:
@@ -96,7 +98,7 @@ def _left(root: str, *, user: bool) -> list[Line]:
 def _done(report: Report) -> list[Line]:
     rows = [(done.status, done.action.destination, done.action.what) for done in report.files]
     shown = output.table((Column(""), Column(""), Column("")), rows)[1:]
-    shown += [Line(f"closed  {path}  an older version shared it with a group") for path in report.closed]
+    shown += [Line(f"closed  {path}  {_SHARED}") for path in report.closed]
     return [*shown, *(Line(_told(ran)) for ran in report.commands)]
 
 

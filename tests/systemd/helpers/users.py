@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import pwd
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from slicer.install_units import apply, plan, remove
 from tests.systemd.helpers import systemctl
 from tests.systemd.helpers.waiting import wait_until
 
@@ -35,12 +33,18 @@ class User:
         return *self.identity, "env", f"HOME={self.home}", f"XDG_RUNTIME_DIR={self.runtime}"
 
     @property
+    def bare(self) -> tuple[str, ...]:
+        """As under cron, su and sudo -u: without a word about a session."""
+        unset = ("-u", "XDG_RUNTIME_DIR", "-u", "DBUS_SESSION_BUS_ADDRESS")
+        return *self.identity, "env", *unset, f"HOME={self.home}"
+
+    @property
     def systemctl(self) -> tuple[str, ...]:
         return *self.via, "systemctl", "--user"
 
     @property
     def ledger(self) -> str:
-        return f"{self.runtime}/slicer"
+        return f"/run/lock/slicer-{self.uid}"
 
     @property
     def history(self) -> str:
@@ -54,12 +58,23 @@ def user(name: str) -> User:
 
 def lingering(name: str) -> Iterator[User]:
     made = user(name)
-    systemctl.output("loginctl", "enable-linger", name)
-    systemctl.output("systemctl", "start", f"user@{made.uid}.service")
+    start_manager(made)
     yield made
-    systemctl.output("loginctl", "disable-linger", name)
+    end_session(made)
+    for directory in (made.ledger, made.home / ".local/state/slicer"):
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def start_manager(made: User) -> None:
+    """The user has a manager, as long as nobody ends it."""
+    systemctl.output("loginctl", "enable-linger", made.name)
+    systemctl.output("systemctl", "start", f"user@{made.uid}.service")
+
+
+def end_session(made: User) -> None:
+    """As the last logout of a user who does not linger."""
+    systemctl.output("loginctl", "disable-linger", made.name)
     stop_manager(made)
-    shutil.rmtree(made.home / ".local/state/slicer", ignore_errors=True)
 
 
 def stop_manager(made: User) -> None:
@@ -69,19 +84,3 @@ def stop_manager(made: User) -> None:
     wait_until("the runtime directory is gone", lambda: not Path(made.runtime).exists())
     # A manager that is started before that is taken down again by logind, half-way.
     wait_until("logind has forgotten the user", lambda: not Path(f"/run/systemd/users/{made.uid}").exists())
-
-
-def sharing(*names: str) -> Iterator[None]:
-    """Units installed; the users are in the group slicer, and so meet in the system's ledger."""
-    whole = plan()
-    apply(whole)
-    for name in names:
-        systemctl.output("gpasswd", "--add", name, "slicer")
-    yield
-    for name in names:
-        systemctl.output("gpasswd", "--delete", name, "slicer")
-    remove(whole)
-    for path in ("/run/slicer", "/run/slicer/leases", "/run/slicer/tickets", "/run/slicer/bells"):
-        os.chmod(path, 0o755)
-        os.chown(path, 0, 0)
-    os.chown("/run/slicer/lock", 0, 0)
