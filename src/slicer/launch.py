@@ -165,6 +165,12 @@ def _run(
     settled = plan(ask, environ, book)
     for warning in settled.config.warnings:
         observer.warning(warning)
+    if settled.need_gpus:
+        from slicer.outside import what_is_lost
+
+        lost = what_is_lost(ask.command)
+        if lost:
+            observer.warning(lost)
     backend = choose_backend(settled)
     if ask.exec and backend.name == "plain":
         raise UsageError("--exec needs systemd: without a scope nothing would hold the lease", where="--exec")
