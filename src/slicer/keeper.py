@@ -17,7 +17,7 @@ from slicer import cgroup, faults, proc
 from slicer.model import Usage
 from slicer.proc import start_time
 from slicer.record import record
-from slicer.report import Report
+from slicer.report import Report, final_reason
 from slicer.signals import INTERRUPTS, SI_KERNEL, STOP, signal, timed_wait
 
 TYPE_CHECKING = False
@@ -405,18 +405,6 @@ class Keeper:
 
     def _final_reason(self, usage: Usage) -> Reason:
         return final_reason(self._reason, self._status, usage.oom_kills)
-
-
-def final_reason(decided: Reason | None, status: int | None, oom_kills: int | None) -> Reason:
-    """Why a job ended. ``decided``: what else than the command ended it; ``status`` None: it runs. Pure.
-
-    A kill for memory makes systemd stop the scope; but a job that was over its time had survived it.
-    """
-    if decided != "timeout" and oom_kills and status != 0:
-        return "oom-kill"
-    if decided is not None:
-        return decided
-    return "signal" if status is not None and os.WIFSIGNALED(status) else "exited"
 
 
 def _pending() -> Iterator[signal.struct_siginfo]:

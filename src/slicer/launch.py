@@ -48,6 +48,12 @@ if TYPE_CHECKING:
         def acquired(self, lease: Lease, waited_s: float) -> None:
             """The job has its lease."""
 
+    class Watcher(Observer, Protocol):
+        """One who is told again and again of the one job that waits."""
+
+        def still_waiting(self, busy: Busy) -> float | None:
+            """It still has to; after how many seconds to say so again, None: never."""
+
 
 _DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/nvidia0")
 
@@ -126,7 +132,7 @@ def held_around(environ: Mapping[str, str], book: Ledger | None, *, in_scopes: b
     return reentrancy.around(environ, own, ancestors, book.snapshot().leases)
 
 
-def run(ask: Ask, environ: Mapping[str, str], observer: Observer) -> Outcome:
+def run(ask: Ask, environ: Mapping[str, str], observer: Watcher) -> Outcome:
     """Run one job to its end. Raises BusyError, InfeasibleError and other SlicerErrors; then nothing ran.
 
     Signals are for the job: those that end a program act only while this waits for the lease. When it
@@ -161,13 +167,19 @@ def _journal_error(job_id: str, ask: Ask, failure: SlicerError) -> None:
 
 
 def _run(
-    job_id: str, ask: Ask, environ: Mapping[str, str], observer: Observer, mask: frozenset[int]
+    job_id: str, ask: Ask, environ: Mapping[str, str], observer: Watcher, mask: frozenset[int]
 ) -> Outcome:
     book = open_ledger(environ, observer)
     book.mask = mask
     settled = plan(ask, environ, book)
     for warning in settled.config.warnings:
         observer.warning(warning)
+    if settled.need_gpus:
+        from slicer.outside import what_is_lost
+
+        lost = what_is_lost(ask.command)
+        if lost:
+            observer.warning(lost)
     backend = choose_backend(settled)
     if ask.exec and backend.name == "plain":
         raise UsageError("--exec needs systemd: without a scope nothing would hold the lease", where="--exec")
@@ -287,7 +299,7 @@ def choose_backend(settled: Plan) -> Backend:
 
 def _acquire(
     settled: Plan, wanted: Want, spec: ScopeSpec, book: Ledger, runner: Supervisor | Execution,
-    observer: Observer,
+    observer: Watcher,
 ) -> tuple[HeldLease, float]:  # fmt: skip
     """The lease and how long it took to get it, in seconds. Raises BusyError."""
     if settled.nested:
@@ -311,7 +323,7 @@ def _acquire(
         waiting.tell_lease(runner.prepare(waiting.descriptors, waiting.private))
         return runner.watch()
 
-    held = leasing.obtain(wanted, book, Hooks(waits, comes_first, Cancel()))
+    held = leasing.obtain(wanted, book, Hooks(waits, comes_first, Cancel(), observer.still_waiting))
     waited_s = ledger.now_s() - began
     if not nothing:
         observer.acquired(held.lease, waited_s)

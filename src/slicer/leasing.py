@@ -87,11 +87,14 @@ class Hooks:
     """What the caller does on the way. ``waits`` is called once when the request has to wait, ``comes_first``
     once when nobody is ahead of it any more: for what can be done before the lease is there. It returns a
     descriptor that becomes readable when that was in vain (-1: none), and is closed in the end.
+    ``still_waits`` is called before each sleep; it returns the seconds after which it wants to be called
+    again (None: never).
     """
 
     waits: Callable[[Busy], None]
     comes_first: Callable[[Waiting], int] | None
     cancel: Cancel
+    still_waits: Callable[[Busy], float | None] | None = None
 
 
 def want(who: Who, needs: Needs, view: View) -> Want:
@@ -174,7 +177,7 @@ def _wait(waiting: Waiting, needs: Needs, until_s: float | None, hooks: Hooks) -
     with waiting:
         hooks.cancel.concerns(waiting)
         hooks.waits(waiting.busy)
-        waiting.at_the_front = hooks.comes_first
+        waiting.at_the_front, waiting.still_waits = hooks.comes_first, hooks.still_waits
         held = waiting.wait(until_s, lambda: hooks.cancel.is_asked)
         if held is not None:
             return held

@@ -47,6 +47,18 @@ def exec_exit(exec_errno: int) -> Exit:
     return Exit(EX_NOT_FOUND if exec_errno == errno.ENOENT else EX_NOT_EXECUTABLE, None)
 
 
+def final_reason(decided: Reason | None, status: int | None, oom_kills: int | None) -> Reason:
+    """Why a job ended. ``decided``: what else than the command ended it; ``status`` None: it runs. Pure.
+
+    A kill for memory makes systemd stop the scope; but a job that was over its time had survived it.
+    """
+    if decided != "timeout" and oom_kills and status != 0:
+        return "oom-kill"
+    if decided is not None:
+        return decided
+    return "signal" if status is not None and os.WIFSIGNALED(status) else "exited"
+
+
 def pack(report: Report, usage: Usage) -> bytes:
     """One message, small enough (PIPE_BUF) that a pipe passes it whole."""
     return statefile.encode(report) + b"\0" + statefile.encode(usage) + b"\0"

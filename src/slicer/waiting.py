@@ -64,6 +64,7 @@ class Waiting:
         self.request = tickets.request_of(ticket)
         self.busy = busy  # why it had to wait
         self.at_the_front: Callable[[Waiting], int] | None = None  # see slicer.leasing.Hooks
+        self.still_waits: Callable[[Busy], float | None] | None = None  # the same
         self._name = tickets.name_of(ticket)
         self._draft = draft
         self._view = view
@@ -240,7 +241,8 @@ class Waiting:
     def _sleep(self, until_s: float | None) -> None:
         """Until something happens that concerns us."""
         descriptors, limit_s = self.watched()
-        limits = [limit for limit in (limit_s, _left(until_s)) if limit is not None]
+        told_s = None if self.still_waits is None else self.still_waits(self.why())
+        limits = [limit for limit in (limit_s, _left(until_s), told_s) if limit is not None]
         try:
             ready = asleep(descriptors, min(limits) if limits else None, self._ledger.mask)
         finally:

@@ -39,6 +39,18 @@ def test_a_job_sees_the_gpus_of_its_lease_and_no_others(box: Box, gate: Gate) ->
     box.assert_clean()
 
 
+# W9
+@pytest.mark.usefixtures("gpus")
+def test_a_command_that_takes_its_work_elsewhere_is_warned_of(box: Box) -> None:
+    docker = box.root / "docker"
+    docker.write_text("#!/bin/sh\n")
+    docker.chmod(0o755)
+    warned = box.run("--gpus", "1", "--", str(docker), "run", "image")
+    assert "docker runs the command outside of this job" in warned.stderr
+    assert "outside" not in box.run("--", str(docker), "run", "image").stderr  # it holds no GPU
+    box.assert_clean()
+
+
 # B1
 @pytest.mark.usefixtures("gpus")
 def test_busy_names_the_gpu_holder(box: Box, gate: Gate) -> None:

@@ -292,9 +292,44 @@ def test_ctrl_c_while_waiting_for_the_lease(bash: Terminal, slicer: Slicer) -> N
     command(bash, "slicer run -p heavy -- echo at last; echo code=$?")
     bash.expect("waiting for a CPU slot")
     bash.type(CTRL_C)
+    bash.expect("\nslicer: no longer waiting\n")  # W15
     bash.expect(PROMPT)
     gate.open()
     assert holder.end().code == 0
+
+
+def test_the_line_of_one_who_waits_is_kept_up_to_date(bash: Terminal, slicer: Slicer) -> None:  # W15
+    gates = slicer.gate(), slicer.gate()
+    first = slicer.hold(gates[0], "-p", "heavy", "--name", "first", "--priority", "1")
+    script = f"echo up; : < {gates[1]}"
+    second = slicer.start("-p", "heavy", "--name", "second", "--priority", "1", "--", "sh", "-c", script)
+    second.ticket()
+    bash.resize(24, 60)
+    command(bash, "slicer run -p heavy -- echo at last")
+    bash.expect("slicer: waiting for a CPU slot, held by first")
+    gates[0].open()
+    assert first.end().code == 0
+    again = bash.expect("\r\x1b[Kslicer: waiting for a CPU slot, held by second")
+    assert "\n" not in again
+    gates[1].open()
+    assert second.end().code == 0
+    assert bash.expect("acquired").endswith("\nslicer: acquired")
+    bash.expect("at last\n")
+    bash.expect(PROMPT)
+
+
+def test_one_who_waits_in_the_background_leaves_the_line_to_the_shell(
+    bash: Terminal, slicer: Slicer
+) -> None:  # W15
+    gate = slicer.gate()
+    holder = slicer.hold(gate, "-p", "heavy")
+    command(bash, "slicer run -p heavy -- echo at last &")
+    bash.expect("for ")
+    bash.expect(")\n")
+    gate.open()
+    assert holder.end().code == 0
+    bash.expect("at last\n")
+    assert "\x1b[K" not in bash.seen
 
 
 RESIZED = """\

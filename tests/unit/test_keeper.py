@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from slicer.keeper import final_reason
 from slicer.model import Usage
-from slicer.report import Exit, Report, exec_exit, exit_of, pack, unpack
+from slicer.report import Exit, Report, exec_exit, exit_of, final_reason, pack, unpack
 
 if TYPE_CHECKING:
     from slicer.model import Reason

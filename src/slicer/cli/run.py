@@ -128,7 +128,11 @@ def supervise(ask: Ask, messages: say.Messages) -> int:
     for signo in INTERRUPTS:
         if signal.getsignal(signo) != signal.SIG_IGN:
             signal.signal(signo, _interrupt)
-    outcome = run(ask, os.environ, messages)
+    try:
+        outcome = run(ask, os.environ, messages)
+    except _Interrupted:
+        messages.interrupted()
+        raise
     messages.finished(outcome)
     return _exit_code(outcome)
 

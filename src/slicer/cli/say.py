@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from slicer.placement import Busy
 
 _PREFIX = "slicer: "
+_TOLD_AGAIN_S = 5.0  # each time the ledger is looked at
 _REASONS = {
     "oom-kill": "out of memory",
     "timeout": "over its time limit",
@@ -40,7 +41,34 @@ def visible(text: str) -> str:
 
 def line(text: str) -> None:
     """One line on stderr. A closed or full stderr stops no job."""
+    _end_drawn()
     _write(_PREFIX + visible(text.replace("\n", " ").replace("\t", " ")) + "\n")
+
+
+_drawn = False  # a line is on the terminal that is still to be replaced
+
+
+def draw(text: str) -> None:
+    """One line on the terminal, in place of the one that was drawn before."""
+    global _drawn
+    shown = visible(f"{_PREFIX}{text}")[: max(1, os.get_terminal_size(2).columns - 1)]
+    _write(f"\r\x1b[K{shown}" if _drawn else shown)
+    _drawn = True
+
+
+def _has_foreground() -> bool:
+    """Whether stderr is a terminal and ours: in the background a shell has its prompt there."""
+    try:
+        return os.tcgetpgrp(2) == os.getpgrp()
+    except OSError:
+        return False
+
+
+def _end_drawn() -> None:
+    global _drawn
+    if _drawn:
+        _write("\n")
+    _drawn = False
 
 
 def error(failure: SlicerError) -> None:
@@ -74,6 +102,7 @@ class Messages:
     def __init__(self, verbosity: int) -> None:
         self._verbosity = verbosity
         self._has_waited = False
+        self._waits = False
 
     def notice(self, text: str) -> None:
         if self._verbosity >= 0:
@@ -83,12 +112,25 @@ class Messages:
         line(text)
 
     def waiting(self, busy: Busy) -> None:
-        self._has_waited = True
-        if self._verbosity < 0:
-            return
-        line(f"waiting for {describe_busy(busy)}")
+        self._has_waited = self._waits = True
+        if self._verbosity >= 0 and not _has_foreground():
+            line(f"waiting for {describe_busy(busy)}")
+
+    def still_waiting(self, busy: Busy) -> float | None:
+        """On a terminal the line is kept up to date; a file would fill up."""
+        if self._verbosity < 0 or not os.isatty(2):
+            return None
+        if _has_foreground():
+            draw(f"waiting for {describe_busy(busy)}")
+        return _TOLD_AGAIN_S
+
+    def interrupted(self) -> None:
+        """A signal ended it before the command began."""
+        if self._waits and self._verbosity >= 0:
+            line("no longer waiting")
 
     def acquired(self, lease: Lease, waited_s: float) -> None:
+        self._waits = False
         # Who was told of the wait is told of its end; who never waited has to ask.
         if self._verbosity < 0 or (self._verbosity == 0 and not self._has_waited):
             return

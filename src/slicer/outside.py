@@ -1,0 +1,52 @@
+"""Commands that start their work elsewhere, or with another environment: what a lease cannot follow. Pure."""
+
+from __future__ import annotations
+
+_VARIABLES = "CUDA_VISIBLE_DEVICES,CUDA_DEVICE_ORDER,SLICER_LEASE"
+
+_SUDO = (
+    "drops CUDA_VISIBLE_DEVICES, so that the command sees every GPU",
+    f"sudo --preserve-env={_VARIABLES} keeps it; or put slicer behind it: sudo slicer run …",
+)
+_ANOTHER_USER = (_SUDO[0], "put slicer behind it, to run as that user")
+_CONTAINER = (
+    "runs the command outside of this job, without its CUDA_VISIBLE_DEVICES and limits",
+    'sh -c \'docker run --gpus "\\"device=$CUDA_VISIBLE_DEVICES\\"" …\' gives it the job\'s GPUs',
+)
+_PODMAN = (
+    _CONTAINER[0],
+    "podman run --cgroups=split --env CUDA_VISIBLE_DEVICES … keeps it in this job",
+)
+_SERVER = (
+    "hands the command to a server outside of this job, and the lease may end before it",
+    "run slicer inside it",
+)
+_UNIT = (_SERVER[0].replace("a server", "systemd"), "give slicer the command itself, and limits by --set")
+_REMOTE = (
+    "runs the command on another machine, where this lease holds nothing",
+    "run slicer there: ssh HOST slicer run …",
+)
+
+_KNOWN = {
+    "sudo": _SUDO,
+    **dict.fromkeys(("doas", "pkexec", "su"), _ANOTHER_USER),
+    **dict.fromkeys(("docker", "nerdctl"), _CONTAINER),
+    "podman": _PODMAN,
+    **dict.fromkeys(("tmux", "screen", "at", "batch"), _SERVER),
+    "systemd-run": _UNIT,
+    **dict.fromkeys(("ssh", "mosh"), _REMOTE),
+}
+_KEEPS = ("--preserve-env", "-E", "--cgroups=split")
+
+
+def what_is_lost(command: tuple[str, ...]) -> str:
+    """What of a GPU lease gets lost with this command, and what to do; "" where nothing is known to."""
+    program = command[0].rpartition("/")[2]
+    if program not in _KNOWN:
+        return ""
+    if any(word.startswith(_KEEPS) or "_VISIBLE_DEVICES" in word for word in command[1:]):
+        return ""  # whoever says that has thought of it
+    if program == "su" and not set(command[1:]) & {"-", "-l", "--login"}:
+        return ""  # it keeps the environment
+    lost, instead = _KNOWN[program]
+    return f"{program} {lost} ({instead})"
