@@ -1,4 +1,4 @@
-# make test, make run: everything on a fresh Debian machine, as root or as a user with sudo. Both are safe to repeat.
+# make check, make test, make run: on a fresh Debian machine, as root or as a user with sudo. All are safe to repeat.
 VENV := .venv
 PY := $(VENV)/bin/python
 SUITE := trixie
@@ -7,12 +7,17 @@ MACHINE := namespace
 ARGS :=
 # How long to soak, in seconds: make soak SOAK=60 ARGS='--seed 1'
 SOAK := 600
+FUZZ := 60
 
-.PHONY: test lint machine run bench soak install clean
+.PHONY: test check lint machine run bench soak install clean
 
 test: $(VENV)/stamp lint
 	$(PY) -m tests.machines prepare
 	$(PY) -m pytest --both-pythons $(ARGS)
+
+# For the hand, in less than a minute: what needs no machine and starts few processes, on all CPUs.
+check: lint
+	$(PY) -m pytest --quiet --numprocesses logical tests/unit $(ARGS)
 
 lint: $(VENV)/stamp
 	$(VENV)/bin/ruff check .
@@ -28,8 +33,10 @@ run: $(VENV)/stamp
 bench: $(VENV)/stamp
 	$(PY) -m bench $(ARGS)
 
-# Jobs killed at random for minutes, and nothing given away twice or lost.
+# Broken files for a minute, and none does harm; jobs killed at random for minutes, and nothing given away twice or
+# lost.
 soak: $(VENV)/stamp
+	$(PY) -m tests.soak.fuzz --seconds $(FUZZ)
 	$(PY) -m tests.soak --seconds $(SOAK) $(ARGS)
 
 install: $(VENV)/stamp

@@ -86,9 +86,12 @@ def _holder(fd: int) -> int:
     """The process that holds the flock on a file, 0 when that cannot be seen."""
     info = os.fstat(fd)
     file = f"{os.major(info.st_dev):02x}:{os.minor(info.st_dev):02x}:{info.st_ino}"
-    with open("/proc/locks", encoding="ascii") as lines:
-        for line in lines:
-            words = line.split()  # 1: FLOCK ADVISORY WRITE 1234 00:2d:5678 0 EOF
-            if words[1] == "FLOCK" and words[5] == file and words[4].isdigit():
-                return int(words[4])
+    try:
+        with open("/proc/locks", encoding="ascii") as lines:
+            for line in lines:
+                words = line.split()  # 1: FLOCK ADVISORY WRITE 1234 00:2d:5678 0 EOF
+                if words[1] == "FLOCK" and words[5] == file and words[4].isdigit():
+                    return int(words[4])
+    except OSError:
+        pass  # no descriptor is to be had, or no such file in this container
     return 0

@@ -115,8 +115,15 @@ class Spare:
             os.close(fd)
 
     def read(self) -> bytes:
-        """Nothing where there is none."""
-        return peek(self._base, self._name)
+        """Nothing where there is none. Raises StateError where that cannot be told."""
+        fd = _open(self._base, self._name)
+        if fd is None:
+            return b""
+        try:
+            check_file(fd, self.path)
+            return os.read(fd, _MAX_BYTES)
+        finally:
+            os.close(fd)
 
     def remove(self) -> None:
         """Safe to repeat."""
@@ -169,16 +176,23 @@ def peek(folder: Directory, name: str) -> bytes:
 
 def is_held(folder: Directory, name: str) -> bool:
     """Whether the file is there and its owner alive. Raises StateError where that cannot be told."""
-    try:
-        fd = folder.open(name, os.O_RDONLY)
-    except OSError as error:
-        if error.errno in _NO_FILE:
-            return False
-        raise StateError(f"cannot be read: {error.strerror}", where=f"{folder.path}/{name}") from error
+    fd = _open(folder, name)
+    if fd is None:
+        return False
     try:
         return is_locked(fd)
     finally:
         os.close(fd)
+
+
+def _open(folder: Directory, name: str) -> int | None:
+    """A descriptor to read a file; None where there is none. Raises StateError where that cannot be told."""
+    try:
+        return folder.open(name, os.O_RDONLY)
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            return None
+        raise StateError(f"cannot be read: {error.strerror}", where=f"{folder.path}/{name}") from error
 
 
 def take(fd: int) -> bool:
@@ -208,4 +222,3 @@ def remove(folder: Directory, name: str) -> bool:
     except OSError:
         return False  # no file at all
     return True
-

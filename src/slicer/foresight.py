@@ -1,6 +1,6 @@
-"""What will become of the queue: when each request should start, and who would wait for ever. Pure.
+"""What will become of the queue: when each request should start, and which would wait for ever. Pure.
 
-Apart from :mod:`slicer.placement`, for a job that starts at once needs none of it.
+This is not in :mod:`slicer.placement`, because a job that starts at once needs none of it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def forecast(
 ) -> dict[str, float | None]:  # fmt: skip
     """In how many seconds each request of the queue is expected to start.
 
-    From the leases' estimates (one that is overdue ends now) and those of the requests themselves
-    (``expected``, by job); None where it depends on somebody who gave none.
+    The answer rests on the leases' estimates and on those of the requests (``expected``, by job). A lease
+    that is overdue counts as ending now. None: it depends on a job that gave no estimate.
     """
     found: dict[str, float | None] = dict.fromkeys((request.job for request in queue), None)
     waiting = list(queue[:_FORECAST_DEPTH])
@@ -78,9 +78,9 @@ def deadlocked(
 ) -> tuple[str, ...]:  # fmt: skip
     """The jobs for which ``request``, made inside the jobs ``inside``, would wait for ever; () for none.
 
-    A job that waits inside another keeps the outer one's lease from ending. All other leases will end; so
-    will those of outer jobs whose inner ones can be served then, and so on (the banker's argument). Whoever
-    has a reservation by now and cannot be served either keeps what it has from those behind it.
+    A job that waits inside another keeps the outer job's lease from ending. All other leases will end. Then
+    some inner jobs can be served, so their outer jobs end too, and so on (the banker's argument). A request
+    that has a reservation and still cannot be served keeps its share from those behind it.
     """
     waiting: list[tuple[Wants, tuple[str, ...]]] = [
         (ticket, ticket.inside) for ticket in queue if ticket.job != request.job
@@ -109,7 +109,7 @@ def _not_served(
     waiting: Sequence[Wants], devices: tuple[Device, ...] | None, held: tuple[Lease, ...], policy: Policy,
     now_s: float,
 ) -> tuple[set[str], list[str]]:  # fmt: skip
-    """Which of those cannot be served while those leases last, each by itself; and who has reservations."""
+    """The requests that cannot be served, each by itself, while ``held`` lasts, and who has a reservation."""
     room = Room(devices, held, policy, now_s, max(each.cpu_limit for each in waiting))
     left: set[str] = set()
     reserving: list[str] = []

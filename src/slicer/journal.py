@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
     from slicer.model import Manager
 
-    Kind = Literal["waiting", "acquired", "started", "finished", "released", "over-limit", "error", "stopped"]
+    Kind = Literal[
+        "waiting", "acquired", "started", "finished", "released", "over-limit", "error", "stopped", "stopping"
+    ]
     Field = str | bytes | int
 
 SOCKET = "/run/systemd/journal/socket"
@@ -57,6 +59,7 @@ KINDS: dict[Kind, _Kind] = {
     "over-limit": _Kind("ca074d7ef0ef4a5ab56416b1fbc38638", WARNING, "{name}: uses more than it declared"),
     "error": _Kind("5d7d419441a7415b8968325ffae25631", ERROR, "{name}: slicer failed"),
     "stopped": _Kind("1fae59122c0848ddb3bce97113dc6363", WARNING, "{name}: leftover processes were ended"),
+    "stopping": _Kind("e595a85f6f81450f8886918c00e467fb", NOTICE, "{name}: told to end"),
 }
 
 

@@ -48,6 +48,9 @@ if TYPE_CHECKING:
             """The job has its lease."""
 
 
+_DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/nvidia0")
+
+
 @record
 class Ask:
     """What the user asked for on the command line of ``slicer run``."""
@@ -63,6 +66,7 @@ class Ask:
     journal: bool
     outcome_path: str
     hold: bool = False  # only the lease: no scope and no limits
+    hints: bool = True  # what a beginner may not know is said, once a boot
 
 
 @record
@@ -176,6 +180,7 @@ def _run(
     wanted.view.warn = observer.warning
     for note in wanted.view.notes:
         observer.notice(note)
+    _say_no_gpu(settled, book.directory, observer)
     job = job_of(job_id, settled, spec)
     runner: Supervisor | Execution = Supervisor(job, backend, book, observer, mask)
     if ask.exec:
@@ -309,6 +314,22 @@ def _say_whose(directory: StateDir, observer: Observer) -> None:
     if statedir.first_time(directory, "private-noticed"):
         whose = "root's" if os.geteuid() == 0 else "your"
         observer.notice(f"leases exclude only {whose} own jobs, not those of other users (said once a boot)")
+
+
+def _say_no_gpu(settled: Plan, directory: StateDir, observer: Observer) -> None:
+    """Once a boot: that this job sees no GPU, where there are some and nobody said that it needs none."""
+    ask = settled.ask
+    is_chosen = ask.profile is not None or ask.overrides.gpus is not None
+    if is_chosen or settled.nested or not ask.hints or not _has_gpus(settled.environ):
+        return
+    sees_none = environment(settled, (), "").get("CUDA_VISIBLE_DEVICES") == ""
+    if sees_none and statedir.first_time(directory, "no-gpu-noticed"):
+        observer.notice("no GPU for this job; --gpus 1 takes one (said once a boot)")
+
+
+def _has_gpus(environ: Mapping[str, str]) -> bool:
+    """Whether this machine has GPUs, without the driver's library, which takes its time to load."""
+    return bool(environ.get("SLICER_SIM")) or any(map(os.path.exists, _DRIVER_FILES))
 
 
 def journal_waiting(ticket: Ticket, spec: ScopeSpec, busy: Busy) -> None:

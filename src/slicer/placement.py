@@ -1,23 +1,24 @@
 """Who gets what: a pure decision over one snapshot of the ledger and the GPUs.
 
-A request takes all that it asks for at once, or nothing. Requests are gone through in their order, and what
-fits is granted. One that is blocked holds nothing back at first, so that smaller ones behind it may pass
-(backfill). The first of those that are blocked and have waited for ``Policy.reserve_after_s`` has its turn:
-what it needs is kept from all behind it as it becomes free (its reservation). On a GPU where it fits already,
-others may have what it leaves; one where it does not is closed to them until it does. When it starts, it is
-the next one's turn. Requests without GPUs have turns of their own.
+A request gets all that it asks for at once, or nothing. The decision goes through the requests in their order
+and grants what fits. A blocked request holds nothing back at first, so smaller ones behind it may pass
+(backfill). Once a blocked request has waited for ``Policy.reserve_after_s``, it may have its turn; the first
+such request in the order does. From then on it has a reservation: what it needs is kept from all behind it as
+it becomes free. On a GPU where it fits already, others may have the rest. A GPU where it does not fit yet is
+closed to them. When it starts, the turn passes to the next. Requests without GPUs have turns of their own.
 
-So nobody starves. Let a request have its turn from T on, and call a GPU *good* that would do for it, and
-where it fits or nothing was granted since T. At T, all are good that would do. Kept are those where it fits,
-then those whose last grant is the longest ago: good ones, while there are as many as it needs. Those stay
-good, for nothing is granted there that takes its room: so there always are as many. Once the leases of T have
-ended, it fits on each good one. Of CPU slots others only get what the leases and its own need leave. So it
-starts at the latest when the leases of T have ended, whatever was granted since behind it. Those ahead of it
-in the order have their turns first, each for that long at most.
+So nobody starves. The argument: let a request have its turn from time T on. Call a GPU *good* if it would do
+for the request, and either the request fits there or nothing was granted there since T. At T every GPU that
+would do is good. The reservation keeps GPUs where the request already fits. If it needs more, it adds those
+that have gone longest without a new grant. These are good as long as enough good ones exist. They stay good,
+because nothing is granted there that takes the request's room. So there are always enough. Once the leases of
+T have ended, the request fits on each good GPU. CPU slots work the same way: others only get what the leases
+and its own need leave. So the request starts at the latest when the leases of T have ended, whatever was
+granted behind it since. Those ahead of it have their turns first, and each turn lasts that long at most.
 
-This does not hold against who arrives with a higher priority, and so is ahead. A job that uses more than it
-declared can cost its own length. Who waits for processes of no lease, which may stay for days, keeps its
-reservation, and the next has its turn all the same.
+Three limits. A request with a higher priority that arrives later goes ahead. A job that uses more than it
+declared can delay a request by its own length. Processes of no lease may stay for days: a request that waits
+for them keeps its reservation, and the next one has its turn all the same.
 """
 
 from __future__ import annotations
@@ -83,15 +84,15 @@ def decide(
 ) -> Verdict:  # fmt: skip
     """Which requests of the queue, given in their order, can go now. Same input, same answer.
 
-    ``devices`` None: nobody has looked at the GPUs. Then only requests without GPUs are granted, and one
-    ahead of them that wants both sets its slots aside as if it could go.
+    ``devices`` None: nobody has looked at the GPUs. Then only requests without GPUs are granted. A request
+    that wants both sets its slots aside as if it could go.
     """
     room = Room(devices, leases, policy, now_s, _most_slots(queue))
     return _go_through(queue, room, now_s - policy.reserve_after_s)
 
 
 def _go_through(queue: Sequence[Wants], room: Room, overdue_s: float) -> Verdict:
-    """Serve the queue from the room. Those who arrived by ``overdue_s`` may have reservations if blocked."""
+    """Serve the queue from the room. A blocked request may reserve if it arrived by ``overdue_s``."""
     grants: dict[str, tuple[str, ...]] = {}
     reserving: list[str] = []
     for request in queue:
@@ -174,7 +175,7 @@ def _kept_for(
 def roomiest(
     request: Wants, devices: tuple[Device, ...] | None, leases: tuple[Lease, ...], policy: Policy
 ) -> tuple[str, ...]:
-    """The GPUs for a request that does not wait any longer though it fits nowhere: those with most room."""
+    """The GPUs with most room: for a request that fits nowhere and will not wait any longer."""
     rooms = {
         device.uuid: headroom(device, leases, policy)
         for device in devices or ()
@@ -190,7 +191,7 @@ def forecast(
     leases: tuple[Lease, ...], policy: Policy, now_s: float,
 ) -> dict[str, float | None]:  # fmt: skip
     """In how many seconds each request of the queue is expected to start: see :mod:`slicer.foresight`."""
-    from slicer import foresight  # only for who looks ahead
+    from slicer import foresight  # only status and nested requests look ahead
 
     return foresight.forecast(queue, expected, devices, leases, policy, now_s)
 

@@ -131,7 +131,7 @@ _HEAD = """\
 
 _TAIL = """\
 
-# A profile of your own takes what it does not say from the one it inherits from:
+# A profile of your own takes what it does not say (but the description) from the one it inherits from:
 #
 #   [profiles.train]
 #   inherits = "gpu"

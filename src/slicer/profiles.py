@@ -218,6 +218,7 @@ class Config:
             )
         entries: dict[str, Entry] = {}
         for ancestor in reversed(self.chain(name)):
+            entries.pop("description", None)  # it says what its own profile is, and no other
             schema.lay(entries, self._table(ancestor))
         entries.pop("inherits", None)
         return entries

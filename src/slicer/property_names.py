@@ -48,11 +48,41 @@ INSTEAD = {
 }
 
 
+# Other programs' words, and slicer's for the same; of those that are known in a place, the first is meant.
+_SYNONYMS = {
+    "memory": ("memorymax", "vram"),
+    "mem": ("memorymax", "vram"),
+    "gpumem": ("vram",),
+    "gpumemory": ("vram",),
+    "top": ("status",),
+    "ps": ("status",),
+    "ls": ("status",),
+    "list": ("status",),
+    "kill": ("stop",),
+    "cancel": ("stop",),
+    "log": ("history",),
+    "logs": ("history",),
+}
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The known word that ``word`` was most likely meant to be, or ""; case does not count."""
-    folded = {name.lower(): name for name in known}
-    found = difflib.get_close_matches(word.lower(), folded, n=1, cutoff=0.6)
+    """The known word that ``word`` was most likely meant to be, or "".
+
+    A word that other programs have for it goes before one that looks alike. Nobody mistypes the first letter.
+    Case, dashes and underscores do not count.
+    """
+    folded = {_folded(name): name for name in known}
+    typed = _folded(word)
+    for meant in _SYNONYMS.get(typed, ()):
+        if meant in folded:
+            return folded[meant]
+    alike = [name for name in folded if name[:1] == typed[:1]]
+    found = difflib.get_close_matches(typed, alike, n=1, cutoff=0.6)
     return folded[found[0]] if found else ""
+
+
+def _folded(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")
 
 
 def refusal(name: str, names: Iterable[str]) -> tuple[str, str]:
@@ -61,6 +91,6 @@ def refusal(name: str, names: Iterable[str]) -> tuple[str, str]:
         return f"{name} cannot be set: {RESERVED[name]}", ""
     if name in INSTEAD:
         return f"a scope has no {name}", f"use {INSTEAD[name]}"
-    wanted = nearest(name.replace("_", ""), names)
+    wanted = nearest(name, names)
     hint = f"did you mean {wanted}?" if wanted else "systemd.resource-control(5) lists them"
     return f"unknown resource property {name[:60]!r}", hint

@@ -16,6 +16,7 @@ _TOO_BIG = 2**63  # the kernel's and systemd's own parsers stop at a signed 64-b
 _DIGITS = "0123456789"
 _LONGEST = 30  # more digits than any number here can have
 
+_FEWEST_MIB = 100  # nobody asks for fewer: a smaller number without a unit was meant in GiB
 MAX_CPU = 8191  # the largest NR_CPUS that a kernel can be built with, minus one
 MAX_CORES_PERCENT = 1_000_000  # 10,000 CPUs; a larger quota is a slip of the keyboard
 
@@ -115,7 +116,8 @@ def parse_mib(text: str) -> int:
         raise _refuse(text, MIB_TEXT)
     size = parse_size(text, what=MIB_TEXT)
     if size and stripped[-1] in _DIGITS:
-        raise _refuse(text, MIB_TEXT, f'the unit is missing, write "{stripped}M"')
+        unit = "G" if size < _FEWEST_MIB else "M"
+        raise _refuse(text, MIB_TEXT, f'the unit is missing, write "{stripped}{unit}"')
     return -(-size >> 20)
 
 

@@ -1,6 +1,6 @@
 """What is left to give of one machine: the arithmetic below :mod:`slicer.placement`. Pure.
 
-A GPU is shared by memory among those who declared what they need, and held whole by those who did not:
+Jobs that declared their memory share a GPU. A job that declared none holds it whole.
 
     headroom = total - max(used, reserved)
     reserved = sum over its leases of (declared; peak x (1 + spike buffer) once that is more)
@@ -66,7 +66,7 @@ class Device:
 
 
 def reserved_mib(device: Device, leases: Iterable[Lease], policy: Policy) -> int:
-    """What is set aside on the GPU: for leases (all of it for one that holds the whole), and foreign use."""
+    """What is set aside on the GPU, for leases and foreign use. A lease without ``vram`` takes all of it."""
     total = _buffered(device.foreign_mib, policy)
     for lease in leases:
         if device.uuid not in lease.gpus:
@@ -78,7 +78,7 @@ def reserved_mib(device: Device, leases: Iterable[Lease], policy: Policy) -> int
 
 
 def _budget(lease: Lease, device: Device, policy: Policy) -> int:
-    """What a sharer counts for: its declaration, until it was seen to be wrong."""
+    """What a sharer counts for: its declaration, or more once it was seen to use more."""
     seen = device.used_by.get(lease.job, 0)
     place = lease.gpus.index(device.uuid)
     if place < len(lease.vram_peak_mib):
@@ -88,7 +88,7 @@ def _budget(lease: Lease, device: Device, policy: Policy) -> int:
 
 
 def _buffered(mib: int, policy: Policy) -> int:
-    # In millionths, for 200 x 1.1 is more than 220 in floating point.
+    # In millionths, because 200 x 1.1 is more than 220 in floating point.
     return -(-mib * round(1_000_000 * (1 + policy.spike_buffer)) // 1_000_000)
 
 
@@ -125,39 +125,39 @@ class _Spot:
         self.is_idle = not leases and not self.is_foreign
         self.room_mib = headroom(device, leases, policy) if device.total_mib else None  # None: not to share
         self.newest_s = max((lease.since_s for lease in leases), default=-NEVER)
-        # When the last of its leases should end. Not the time left, which would make equals of all that are
-        # overdue: the place of a GPU among others must not change by itself.
+        # When the last of its leases should end. The time left would be 0 for every overdue GPU, and their
+        # order would change by itself.
         self.end_s = max(
             (NEVER if lease.expect_s is None else lease.since_s + lease.expect_s for lease in leases),
             default=-NEVER,
         )
 
     def lacks(self, need: int | None) -> bool:
-        """Whether somebody has to end before so much is free, or all of it (None)."""
+        """Whether something has to end before ``need`` MiB (None: the whole GPU) are free."""
         if need is None:
             return self.newest_s > -NEVER or self.is_foreign
         return self.room_mib is None or self.room_mib < need
 
     def is_lost(self, need: int | None) -> bool:
-        """Whether processes of no lease are in the way of so much, or of all of it (None)."""
+        """Whether processes of no lease stand in the way of ``need`` MiB (None: of the whole GPU)."""
         return self.is_foreign if need is None else self.total_mib - self.foreign_mib < need
 
     def is_stuck(self, need: int | None) -> bool:
-        """Whether it is lost, and no lease is left that could end (or whose the memory could be)."""
+        """Whether it is lost, and no lease is left whose end could free it."""
         return self.is_lost(need) and self.newest_s == -NEVER
 
 
 class Room:
-    """What is left to give while the queue is gone through. It only ever shrinks.
+    """What is left to give while a decision goes through the queue. It only ever shrinks.
 
-    Most requests of a long queue are blocked: that is said in constant time, whatever they ask for.
+    Most requests of a long queue are blocked. Finding that out takes constant time, whatever they ask for.
     """
 
     def __init__(
         self, devices: tuple[Device, ...] | None, leases: tuple[Lease, ...], policy: Policy, now_s: float,
         most_slots: int,
     ) -> None:  # fmt: skip
-        """``most_slots``: CPU slots of this machine in the eyes of whoever sees most."""
+        """``most_slots``: the largest number of CPU slots that any request believes this machine has."""
         self.sees_gpus = devices is not None
         self.kept_for: dict[str, str] = {}  # the job by what is kept for it: a GPU, or "" for CPU slots
         self._policy = policy
@@ -178,7 +178,7 @@ class Room:
         self._places = list(self._spots.values())
         self._open = dict(self._spots)  # kept for nobody
         self._idle = {uuid: spot for uuid, spot in self._spots.items() if spot.is_idle}
-        # Its n-th last entry tells at once whether n GPUs have room.
+        # The n-th last entry tells at once whether n GPUs have room.
         self._shared = sorted((s.room_mib, s.place) for s in self._places if s.room_mib is not None)
         self._note()
 
@@ -201,7 +201,7 @@ class Room:
         return not wanted or self._slots + wanted <= min(request.cpu_limit, self._most_slots)
 
     def fit_gpus(self, request: Wants) -> tuple[str, ...] | None:
-        """As :meth:`fit`, as though CPU slots were no matter."""
+        """As :meth:`fit`, without regard to CPU slots."""
         wanted = request.gpus
         if request.vram_mib is None:
             if len(self._idle) < wanted:
@@ -236,7 +236,7 @@ class Room:
         self._note()
 
     def _shrink(self, spot: _Spot, by_mib: int | None) -> None:
-        """Let nobody have those MiB of the GPU; None: nor any other."""
+        """Take those MiB of the GPU out of what is left; None: all of it."""
         room = spot.room_mib
         if room is not None:
             self._shared.remove((room, spot.place))
@@ -248,10 +248,11 @@ class Room:
             self._shared.sort()
 
     def reserve(self, request: Wants) -> bool:
-        """Keep from all that follow what the request will get as it becomes free; whether there was any.
+        """Keep what the request needs from all that follow; whether anything could be kept.
 
-        Only one request with GPUs and one without have their turn. One that waits for processes of no lease,
-        which may stay for days, or behind such a one, passes it on.
+        One request with GPUs and one without have their turn at a time. A request that waits for processes of
+        no lease passes its turn on, because these may stay for days. So does one that waits behind such a
+        request.
         """
         is_gpu = request.gpus > 0
         if not self._has_turn[is_gpu]:
@@ -269,7 +270,7 @@ class Room:
         if keeps_slots:
             self._slots += request.cpu_slots
             self._slots_kept += request.cpu_slots
-            # Whoever sees more slots than the request does would hold it up for ever.
+            # A request that believes in more slots than this one would hold it up for ever.
             self._most_slots = min(self._most_slots, request.cpu_limit)
             self.kept_for.setdefault("", request.job)
         for spot in kept:
@@ -280,7 +281,7 @@ class Room:
         return True
 
     def _is_feasible(self, request: Wants) -> bool:
-        """Whether waiting helps at all: a GPU may have gone since the request was made."""
+        """Whether waiting helps at all. A GPU may have gone since the request was made."""
         if request.cpu_slots > request.cpu_limit:
             return False
         need = need_mib(request)
@@ -290,11 +291,11 @@ class Room:
         return request.gpus <= len(able)
 
     def _most_promising(self, request: Wants) -> list[_Spot]:
-        """The GPUs to be kept for the request, the same from decision to decision, so that they assemble.
+        """The GPUs to keep for the request. Every decision chooses the same ones, so that they assemble.
 
-        Those on which it fits already, whatever else is granted there; then those without leases granted
-        since the reservation began, then those whose last was granted first. So no stream of small jobs can
-        draw the reservation from GPU to GPU, whatever they said about how long they would take.
+        First come GPUs on which it fits already. Then come those that granted no lease since the reservation
+        began, and then those whose last grant is oldest. So no stream of small jobs can draw the reservation
+        from GPU to GPU, whatever they said about how long they would take.
         """
         need = need_mib(request)
         began_s = request.arrived_s + self._policy.reserve_after_s  # or later, when it had its turn
@@ -317,7 +318,7 @@ def need_mib(request: Wants) -> int | None:
 
 
 def _chosen(request: Wants, spots: dict[str, _Spot]) -> list[_Spot]:
-    """Those of the GPUs that will do, in PCI order. A choice is mostly short, and the GPUs many."""
+    """The GPUs that will do, in PCI order. A choice is mostly short, and the GPUs many."""
     if not request.gpu_choice:
         return list(spots.values())
     found = {spots[uuid].place: spots[uuid] for uuid in request.gpu_choice if uuid in spots}

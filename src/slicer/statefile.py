@@ -79,8 +79,9 @@ def _decode_value(text: str, annotation: str) -> Any:
 _MOST_DIGITS = 19
 _HEX = frozenset("0123456789abcdef")
 _PID_MAX = 1 << 22  # of the kernel
-_MIB_MAX = 1 << 40
-_COUNT_MAX = 1 << 20
+MIB_MAX = 1 << 40
+SECONDS_MAX = 1 << 40
+COUNT_MAX = 1 << 20
 _GPU_CHARS = 80
 
 
@@ -123,31 +124,34 @@ _RULES: dict[str, Callable[[Any], bool]] = {
     "backend": ("systemd", "plain", "inner").__contains__,
     "manager": ("system", "user").__contains__,
     "unit": _is_unit,
-    "gpus": lambda value: _between(0, _COUNT_MAX)(value) if isinstance(value, int) else _all(_is_gpu)(value),
+    "gpus": lambda value: _between(0, COUNT_MAX)(value) if isinstance(value, int) else _all(_is_gpu)(value),
     "gpu_choice": _all(_is_gpu),
-    "vram_mib": _between(0, _MIB_MAX),
-    "margin_mib": _between(0, _MIB_MAX),
-    "vram_peak_mib": _all(_between(0, _MIB_MAX)),
-    "mib": _all(_between(0, _MIB_MAX)),
+    "vram_mib": _between(0, MIB_MAX),
+    "margin_mib": _between(0, MIB_MAX),
+    "vram_peak_mib": _all(_between(0, MIB_MAX)),
+    "mib": _all(_between(0, MIB_MAX)),
     "utilisation": _between(0, 100),
-    "cpu_slots": _between(0, _COUNT_MAX),
-    "cpu_limit": _between(0, _COUNT_MAX),
+    "cpu_slots": _between(0, COUNT_MAX),
+    "cpu_limit": _between(0, COUNT_MAX),
     "priority": _between(-100, 100),
     "forced": (0, 1).__contains__,
-    "since_s": _between(0, 1 << 40),
-    "arrived_s": _between(0, 1 << 40),
-    "expect_s": _between(0, 1 << 40),
+    "since_s": _between(0, SECONDS_MAX),
+    "arrived_s": _between(0, SECONDS_MAX),
+    "expect_s": _between(0, SECONDS_MAX),
 }
 
 
 def _check_scope(values: dict[str, Any]) -> None:
     """A lease's scope is the job's own (or the outer job's), its cgroup the scope's. Raises ValueError."""
-    unit, cgroup = values.get("unit", ""), values.get("cgroup", "")
+    cgroup = values.get("cgroup", "")
+    if cgroup and not is_canonical(cgroup):
+        raise ValueError("its cgroup is none")
+    if "unit" not in values:
+        return
+    unit = values["unit"]
     if unit and unit != f"slicer-{values['job']}.scope" and values["backend"] != "inner":
         raise ValueError(f"{unit} is not its scope")
-    if cgroup and not is_canonical(cgroup):
-        raise ValueError("that is no cgroup")
-    if cgroup and "unit" in values and not (unit and cgroup.endswith(f"/{unit}")):
+    if cgroup and not (unit and cgroup.endswith(f"/{unit}")):
         raise ValueError("its cgroup is not that of its scope")
 
 

@@ -9,7 +9,7 @@ import time
 from slicer import cgroup, proc
 from slicer.errors import SlicerError, UsageError
 from slicer.model import Lease
-from slicer.scope import DEFAULT_STOP_TIMEOUT_S
+from slicer.scope import DEFAULT_STOP_TIMEOUT_S, unit_name
 from slicer.signals import STOP
 from slicer.watch import LedgerWatch
 
@@ -74,6 +74,7 @@ def stop(entry: Lease | Ticket, book: Ledger, deadline_s: float = DEADLINE_S) ->
     A waiting job leaves the queue. Raises StateError, BackendError, and StillThere when the job outlives
     ``deadline_s`` seconds.
     """
+    _record(entry)
     if not isinstance(entry, Lease):
         _signal(entry.pid, entry.pid_start, entry.uid, signal.SIGTERM)
     elif entry.backend != "systemd" or not entry.cgroup:
@@ -84,6 +85,19 @@ def stop(entry: Lease | Ticket, book: Ledger, deadline_s: float = DEADLINE_S) ->
         raise StillThere(
             f"job {entry.job} has not ended within {deadline_s:g} s", hint="it was told to; see slicer status"
         )
+
+
+def _record(entry: Lease | Ticket) -> None:
+    """Tell the journal who ends the job. The job's own half only sees a signal, and that it was stopped."""
+    from slicer import journal
+
+    by = user_name(os.getuid())
+    name = entry.name or entry.command
+    journal.event(
+        "stopping", job=entry.job, name=name, unit=unit_name(entry.job),
+        manager="user" if entry.uid else "system", message=f"{name}: told to end by {by} (slicer stop)",
+        fields={"by_uid": os.getuid(), "by_user": by},
+    )  # fmt: skip
 
 
 def user_name(uid: int) -> str:

@@ -19,7 +19,7 @@ import time
 from slicer import faults
 from slicer.errors import StateError
 from slicer.model import Request, Ticket
-from slicer.statefile import is_job_id, number
+from slicer.statefile import COUNT_MAX, MIB_MAX, SECONDS_MAX, is_job_id, number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,7 +81,17 @@ def parse_name(name: str) -> Request | None:
         return None
     # What is written otherwise than we would write it ("+5", "1_000") was not written by us.
     is_ours = is_job_id(job) and name_of(request) == name.removesuffix("s")
-    return request if is_ours and abs(request.priority) <= PRIORITY_MAX else None
+    return request if is_ours and _is_sane(request) else None
+
+
+def _is_sane(request: Request) -> bool:
+    """Whether a ticket's file could say the same. Told here again: thousands of names are read at a time."""
+    return (
+        abs(request.priority) <= PRIORITY_MAX
+        and request.arrived_s <= SECONDS_MAX
+        and max(request.gpus, request.cpu_slots, request.cpu_limit) <= COUNT_MAX
+        and max(request.vram_mib or 0, request.margin_mib) <= MIB_MAX
+    )
 
 
 def make_bell(bells: Directory, job: str) -> int:

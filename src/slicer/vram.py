@@ -1,24 +1,27 @@
-"""Whose memory it is that a GPU's processes use: a job's, by its cgroup, or nobody's that we know.
+"""Whose memory a GPU's processes use: that of a job, found by its cgroup, or nobody's that slicer knows.
 
-NVML names processes by pid; :class:`GpuWatch` looks up in /proc what tells their job (slow: without the
-ledger's lock), :func:`devices` then says whose they are, among the leases of that moment (pure).
+NVML names processes by pid. :class:`GpuWatch` looks up in /proc what tells their job. That is slow, so it
+happens without the ledger's lock. :func:`devices` then says whose they are, among the leases of that moment.
+It is pure.
 
-- A process belongs to the lease whose cgroup contains its own. A cgroup cannot be left by setsid, a double
-  fork or a pid namespace, and those that a container runtime makes below the scope count too.
-- Where a lease has no cgroup (the backend "plain", the Python API, a scope that is not up yet), the job's id
-  in the environment that the process was started with counts, or that the lease's owner is above it.
-- Of several leases it is the innermost one that holds this GPU. A job inside another uses what that holds.
-- NVML knows pids of the machine. One that /proc does not show (it lives outside our pid namespace) belongs to
-  no lease; so does one that left its scope for another unit.
+- A process belongs to the lease whose cgroup contains its own. A process cannot leave a cgroup by setsid, a
+  double fork or a pid namespace. The cgroups that a container runtime makes below the scope count too.
+- Some leases have no cgroup: with the backend "plain", in the Python API, and while a scope is not up yet.
+  Then a process belongs to the lease whose job id its first environment has, or whose owner is its ancestor.
+- If several leases match, the innermost one that holds this GPU counts. A job inside another uses what the
+  outer one holds.
+- NVML knows the machine's pids. A process that /proc does not show lives outside our pid namespace and
+  belongs to no lease. A process that left its scope for another unit belongs to none either.
 
-A job's process on a GPU which its lease does not hold is that job's (``used_by``), and a foreign process to
-this GPU as well (``foreign_mib``, ``foreign_pids``): nothing was set aside for it there, so that whoever
-shares the GPU has to live with it as with one that slicer knows nothing of.
+A job may use a GPU that its lease does not hold. That process is the job's own (``used_by``), but it is
+foreign to this GPU as well (``foreign_mib``, ``foreign_pids``). Nothing was set aside for it there, so the
+GPU's other users must live with it as with a process that slicer knows nothing of.
 
 In some containers, under WSL and in MIG mode the driver does not say how much a process uses. The memory of
-such a GPU that no process accounts for is theirs: where they are all of one lease, that one's. Of several
-leases, each is taken to use what it declared, which is set aside for it anyway; what they use beyond that,
-and all of it as soon as one belongs to no lease, counts as foreign.
+such a GPU that no process accounts for belongs to these silent processes. If all of them are of one lease, it
+is that lease's. If they are of several leases, each lease is taken to use what it declared. Memory beyond a
+job's declaration counts as foreign, because nothing was set aside for it. If one of them belongs to no lease,
+all of it counts as foreign.
 """
 
 from __future__ import annotations
@@ -72,8 +75,10 @@ class Sighting:
 
 
 class GpuWatch:
-    """Looks at the GPUs again and again. What a process said of itself at first is remembered for as long as
-    the driver lists it: the environment of one that is being killed is gone before its memory on the GPU is.
+    """Looks at the GPUs again and again.
+
+    It remembers what a process said of itself at first for as long as the driver lists the process. When a
+    process is killed, its environment is gone before its memory on the GPU is.
     """
 
     def __init__(self, gpus: Gpus) -> None:
@@ -127,7 +132,7 @@ class GpuWatch:
 
 
 def _facts(process: GpuProcess, known: Seen | None) -> Seen:
-    """The process as /proc has it; what it cannot tell any more, as it was ``known`` before."""
+    """The process as /proc has it. What /proc no longer tells is taken from ``known``."""
     pid = process.pid
     started, name = _identity(pid)
     if known is not None and started in (0, known.started):

@@ -1,12 +1,12 @@
 """Waiting for a lease: who is woken by what, so that a change wakes one process however many wait.
 
-Everybody sleeps on a bell of its own, and on the death of the ticket just ahead (a pidfd), which it buries.
-Two of them lead: the first ticket, and the first that wants GPUs. They watch the leases as well, and the
-second looks at the GPUs now and then while processes of no lease use them, for these send no event.
+Each ticket sleeps on a bell of its own and on the death of the ticket just ahead (a pidfd), which it buries.
+Two tickets lead: the first, and the first that wants GPUs. They watch the leases as well. The second also
+looks at the GPUs now and then while processes of no lease use them, because these send no event.
 
 Nobody needs to be told that it leads: a ticket comes to the front when the one just ahead of it leaves, and
-whoever leaves rings the next one's bell, or is dead. (A newcomer of higher priority may come between the two;
-then the one ahead leaves before the newcomer does, and who comes after both looks again in time.)
+whoever leaves rings the next one's bell, or is dead. (A newcomer with a higher priority may slip in between.
+The ticket ahead then leaves first, and the ticket behind still looks again in time.)
 """
 
 from __future__ import annotations

@@ -49,6 +49,10 @@ for unit in systemd-udevd.service systemd-udevd-control.socket systemd-udevd-ker
     ln -s /dev/null "$root/run/systemd/system/$unit"
 done
 
+# A user's manager goes with its last session, not 10 s later: tests wait for that.
+mkdir -p "$root/run/systemd/logind.conf.d"
+printf '[Login]\nUserStopDelaySec=0\n' > "$root/run/systemd/logind.conf.d/test-machine.conf"
+
 mkdir "$root/.host"
 cd "$root"
 pivot_root . .host

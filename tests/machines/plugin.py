@@ -2,8 +2,11 @@
 
 `systemd` runs in the namespace machine, `enforced` in the QEMU machine, both on Debian 13; those marked
 `core` as well also on the other suites of $SLICER_TEST_SUITES (comma-separated; default trixie, with CI=true
-also bookworm). With --both-pythons, unmarked tests that are not `host_only` run once more in a namespace
-machine that has another Python. Inside a machine the marks mean nothing: the tests run.
+also bookworm). With --both-pythons, the tests in tests/unit and those marked `both_pythons` run once more, in
+a namespace machine that has another Python. Inside a machine the marks mean nothing: the tests run.
+
+All kinds of machines run side by side, and this host's own tests beside them: most tests wait for something,
+and the emulated machine needs one CPU for itself.
 """
 
 from __future__ import annotations
@@ -24,8 +27,9 @@ from tests.machines.ring import Ring, Target
 from tests.machines.settings import DEFAULT_SUITE, ci, wanted_suites
 
 IN_MACHINE = "SLICER_TEST_MACHINE" in os.environ
-TEST_LIMIT_S = {"host": 120, "namespace": 120, "qemu": 480}
+TEST_LIMIT_S = {"host": 300, "namespace": 300, "qemu": 600}
 KIND_BY_MARK = {"systemd": "namespace", "enforced": "qemu"}
+PURE = "tests/unit/"
 
 _RINGS = pytest.StashKey["Rings"]()
 _SUITES = pytest.StashKey[list[str]]()
@@ -61,7 +65,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--both-pythons",
         action="store_true",
-        help="run unmarked tests also on the other Python (3.13 or 3.11), inside the namespace machine",
+        help="run the pure tests, and those marked so, also on the other Python (3.13 or 3.11), in a machine",
     )
 
 
@@ -100,7 +104,7 @@ def variants(item: pytest.Item) -> list[Variant]:
     marks = {mark.name for mark in item.iter_markers()}
     kinds = [kind for mark, kind in KIND_BY_MARK.items() if mark in marks]
     if not kinds:
-        return [Variant("", None), *other_python(item.config, marks)]
+        return [Variant("", None), *other_python(item, marks)]
     suites = [suite for suite in item.config.stash[_SUITES] if suite == DEFAULT_SUITE or "core" in marks]
     return [Variant(suffix(kind, suite, kinds), Target(kind, suite)) for kind in kinds for suite in suites]
 
@@ -112,8 +116,10 @@ def suffix(kind: str, suite: str, kinds: list[str]) -> str:
     return "-".join(parts)
 
 
-def other_python(config: pytest.Config, marks: set[str]) -> list[Variant]:
-    if not config.getoption("both_pythons") or "host_only" in marks:
+def other_python(item: pytest.Item, marks: set[str]) -> list[Variant]:
+    """Where it runs again. Whole jobs run on both Pythons anyway, in the machines of the two suites."""
+    is_repeated = item.nodeid.startswith(PURE) or "both_pythons" in marks
+    if not item.config.getoption("both_pythons") or not is_repeated:
         return []
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     suite = next(suite for suite in recipe.SUITES.values() if suite.python != here)
@@ -138,12 +144,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             raise pytest.UsageError(
                 f"{item.nodeid} would run on this host: write it as a function or a plain class"
             )
-    # This host's own tests first, while the emulated machine, which is slow, boots and runs beside them.
     items.sort(key=rank)
 
 
 def rank(item: pytest.Item) -> int:
-    """The ring's place in the order: this host, namespace machines, QEMU machines; default suite first."""
+    """The ring's place in the order: this host, namespace machines, QEMU machines; the longest ring first."""
     if not isinstance(item, MachineItem):
         return 0
     return 1 + 2 * (item.target.kind == "qemu") + (item.target.suite != DEFAULT_SUITE)
@@ -154,13 +159,21 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     if not session.config.option.collectonly and not session.testsfailed:
         rings = Rings(session.config, [item for item in session.items if isinstance(item, MachineItem)])
         session.config.stash[_RINGS] = rings
-        rings.start("qemu")
+        rings.start()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     rings = session.config.stash.get(_RINGS, None)
     if rings is not None:
         rings.end()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    rings = config.stash.get(_RINGS, None)
+    if rings is not None and (times := rings.times()):
+        terminalreporter.section("machines")
+        for line in times:
+            terminalreporter.write_line(line)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -193,7 +206,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
 
 
 class Rings:
-    """The session's rings. Those of a kind run one after another: two emulated machines would fight."""
+    """The session's rings: kinds run side by side, those of a kind one after another, the longest first."""
 
     def __init__(self, config: pytest.Config, items: list[MachineItem]) -> None:
         self._config = config
@@ -203,18 +216,16 @@ class Rings:
         options = [f"--tb={config.option.tbstyle}", *["-v"] * max(0, config.option.verbose)]
         options += ["--showlocals"] if config.option.showlocals else []
         self._rings = {target: Ring(target, ids, options) for target, ids in node_ids.items()}
-        self._threads: dict[str, threading.Thread] = {}
+        self._threads: list[threading.Thread] = []
 
-    def start(self, kind: str) -> None:
-        """Start the rings of this kind, unless they are or there are none."""
-        rings = [ring for target, ring in self._rings.items() if target.kind == kind]
-        if rings and kind not in self._threads:
-            self._threads[kind] = threading.Thread(target=run_all, args=(rings,), daemon=True)
-            self._threads[kind].start()
+    def start(self) -> None:
+        for kind in dict.fromkeys(target.kind for target in self._rings):
+            rings = [ring for target, ring in self._rings.items() if target.kind == kind]
+            self._threads.append(threading.Thread(target=run_all, args=(rings,), daemon=True))
+            self._threads[-1].start()
 
     def reports(self, item: MachineItem) -> list[pytest.TestReport]:
         """The item's reports, waited for; a missing machine skips it, or fails it in CI."""
-        self.start(item.target.kind)
         try:
             serialised = self._rings[item.target].reports(item.inner_id)
         except Unavailable as reason:
@@ -230,9 +241,12 @@ class Rings:
     def end(self) -> None:
         for ring in self._rings.values():
             ring.abort("the test session ended")
-        for thread in self._threads.values():
+        for thread in self._threads:
             # One that builds an image goes on until this process ends, and the build ends with it.
             thread.join(10.0)
+
+    def times(self) -> list[str]:
+        return [f"{target}: {ring.times()}" for target, ring in self._rings.items()]
 
     def _adopt(self, item: MachineItem, data: dict[str, object]) -> pytest.TestReport:
         report = self._config.hook.pytest_report_from_serializable(config=self._config, data=data)

@@ -31,6 +31,12 @@ KILL_GRACE_S = 60.0
 _MOUNT_DRIVE = (
     "mount -o ro LABEL=slicer-src /mnt; mount --bind /mnt/source /src; mount --bind /mnt/wheel /wheel"
 )
+# As in boot.sh: a user's manager goes with its last session.
+_LOGIND = (
+    "mkdir -p /run/systemd/logind.conf.d; "
+    "printf '[Login]\\nUserStopDelaySec=0\\n' >/run/systemd/logind.conf.d/test-machine.conf; "
+    "systemctl kill --signal=HUP systemd-logind"
+)
 _ACCELERATOR = {
     "kvm": ("-accel", "kvm", "-cpu", "host"),
     # One thread for all CPUs: emulated side by side, one may run what the kernel, which patches its own code
@@ -76,7 +82,7 @@ class QemuMachine:
             raise Unavailable(f"the QEMU machine is for x86_64, this is {platform.machine()}")
         source = self._stack.enter_context(image.use(self.suite, disk=True))
         self._boot_somehow(source)
-        self._execute_checked(["sh", "-euc", _MOUNT_DRIVE])
+        self._execute_checked(["sh", "-euc", f"{_MOUNT_DRIVE}; {_LOGIND}"])
         if not self._bare:
             self._execute_checked(checkout.INSTALL)
 

@@ -21,10 +21,10 @@ from slicer import history, proc, statefile
 from slicer.ledger import Ledger, Snapshot
 from slicer.model import Lease, Outcome, Ticket
 from slicer.statedir import StateDir, locate
+from tests.patience import DEADLINE_S, Deadline
 
 SRC = str(Path(slicer.__file__).resolve().parents[1])
 MARK = "SLICER_TEST_BOX"
-DEADLINE_S = 20.0
 
 # Not "-m slicer": runpy imports more than slicer does.
 SLICER = (sys.executable, "-c", "from slicer.__main__ import main; main()")
@@ -36,11 +36,23 @@ _UNSHARE = ("unshare", "--mount", "--propagation", "private", "sh", "-c", _OWN_V
 T = TypeVar("T")
 
 
+def unprivileged(uid: int) -> tuple[str, ...]:
+    """The words before a command that root runs as that user; none for a user, who has no rights to lose.
+
+    The command may read everything: the checkout and its Python may lie below a directory closed to others.
+    """
+    if os.geteuid() != 0:
+        return ()
+    keep = "-all,+dac_read_search"
+    ids = (f"--reuid={uid}", f"--regid={uid}", "--clear-groups")
+    return ("setpriv", *ids, f"--inh-caps={keep}", f"--ambient-caps={keep}", "--")
+
+
 def until(look: Callable[[], T], what: str, deadline_s: float = DEADLINE_S) -> T:
     """Look until the result is true and return it; fail with the last result once the deadline has passed."""
-    end, pause_s = time.monotonic() + deadline_s, 0.002
+    deadline, pause_s = Deadline(deadline_s), 0.002
     while not (seen := look()):
-        if time.monotonic() > end:
+        if deadline.has_passed():
             pytest.fail(f"still not, after {deadline_s:g} s: {what}; last seen: {seen!r}")
         time.sleep(pause_s)
         pause_s = min(0.02, pause_s * 1.5)

@@ -15,6 +15,7 @@ from tests.fake_nvml import FakeNvml
 from tests.process.harness import Box, Gate, gone, kill_9, sleeps_in_poll, until
 
 pytest_plugins = ["tests.fake_nvml"]
+pytestmark = pytest.mark.both_pythons
 
 GPU_A = "GPU-00000000-0000-0000-0000-000000000000"
 GPU_B = "GPU-11111111-1111-1111-1111-111111111111"
@@ -97,7 +98,7 @@ def test_programs_and_jobs_exclude_each_other(box: Box) -> None:
     assert json.loads(busy.stderr)["holder"]["name"] == "script"
     waiter = box.start("-q", "-p", "gpu", "-n", "next", "--", "true")
     until(lambda: sleeps_in_poll(waiter.pid), "it waits")
-    holder.communicate(timeout=20)  # without a release: the interpreter's end is one
+    holder.communicate(timeout=60)  # without a release: the interpreter's end is one
     assert waiter.wait(20) == 0
     box.assert_clean()
 
@@ -169,7 +170,7 @@ def test_two_programs_share_a_gpu_by_memory(box: Box, fake_nvml: FakeNvml) -> No
         """,
     )
     assert out.splitlines() == [first, "a"]
-    holder.communicate(timeout=20)
+    holder.communicate(timeout=60)
     box.assert_clean()
 
 
@@ -253,7 +254,7 @@ def test_ctrl_c_while_waiting_leaves_the_queue(box: Box, gate: Gate) -> None:
     pid = until(lambda: next((ticket.pid for ticket in box.tickets()), 0), "it waits")
     until(lambda: sleeps_in_poll(pid), "it sleeps")
     os.kill(pid, signal.SIGINT)
-    out, err = program.communicate(timeout=20)
+    out, err = program.communicate(timeout=60)
     assert out == b"interrupted\n", err.decode()
     assert not box.tickets()
     gate.open()

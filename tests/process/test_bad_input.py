@@ -11,6 +11,8 @@ import pytest
 
 from tests.process.harness import SLICER, Box, Gate, kill_9, until
 
+pytestmark = pytest.mark.both_pythons
+
 TRUE = ("--", "true")
 
 
@@ -212,12 +214,13 @@ def test_a_hostile_name_is_shown_safely(box: Box, gate: Gate, name: str | bytes)
     until(lambda: box.tickets(), "somebody waits")
     gate.open()
     for made in (process, waiter):
-        _, error = made.communicate(timeout=10)
+        _, error = made.communicate(timeout=60)
         assert made.returncode == 0
         for line in error.decode().splitlines():
             assert line.startswith("slicer: ")
             assert line.isprintable()
-    assert box.outcomes()[-1].name == shown.encode("utf-8", "backslashreplace").decode()
+    names = {outcome.name for outcome in box.outcomes()}  # the waiter's may be the first
+    assert names == {"", shown.encode("utf-8", "backslashreplace").decode()}
     box.assert_clean()
 
 
@@ -233,7 +236,7 @@ def test_a_very_long_name_does_not_free_the_slot(box: Box, gate: Gate) -> None:
 def test_arguments_arrive_as_the_bytes_they_were(box: Box) -> None:
     given = [b"\xff\xfe", b"a\nb", b"'\"$(x)", b"", b"--", b"-q", b"\xc3\xa9", b"\x01", b"*"]
     done = box.start("-q", "--", "sh", "-c", 'for a; do printf "%s\\0" "$a"; done', "sh", *given)
-    out, error = done.communicate(timeout=10)
+    out, error = done.communicate(timeout=60)
     assert (done.returncode, error) == (0, b"")
     assert out.split(b"\0")[:-1] == given
     assert [os.fsencode(word) for word in box.outcomes()[0].command[4:]] == given
@@ -300,7 +303,7 @@ def test_closed_descriptors_stay_closed_and_hit_no_file_of_ours(box: Box, closed
 def test_nowhere_to_print_to(box: Box, command: str, where: str, code: int, says: str) -> None:
     done = subprocess.run(
         ["sh", "-c", f'exec "$@" {where}', "sh", *SLICER, command], env=box.env, stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, timeout=20, text=True,
+        stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, timeout=60, text=True,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (code, says)
 
@@ -349,7 +352,7 @@ def test_a_deleted_working_directory(box: Box, options: tuple[str, ...]) -> None
     command = box.command("-q", "-p", "heavy", *options, "--", "sh", "-c", "exit 3")
     shell = ["sh", "-c", 'rmdir "$PWD" && exec "$@"', "sh", *command]
     done = subprocess.run(
-        shell, env=box.env, cwd=box.root / "gone", capture_output=True, text=True, timeout=20
+        shell, env=box.env, cwd=box.root / "gone", capture_output=True, text=True, timeout=60
     )
     if options:
         done.stderr = "".join(line for line in done.stderr.splitlines(True) if not line.startswith("sh: "))

@@ -143,7 +143,7 @@ def test_with_the_keeper_dead_the_outer_half_says_so_in_words(box: Box, gate: Ga
     kill(job.keeper)
     assert job.process.wait(10) == 137
     kill(job.command)  # should it live on, it holds the pipe open
-    _, error = job.process.communicate(timeout=10)
+    _, error = job.process.communicate(timeout=60)
     assert b"Traceback" not in error
     (outcome,) = box.outcomes()
     assert (outcome.job, outcome.exit_code, outcome.reason) == (job.lease.job, 137, "signal")
@@ -246,7 +246,7 @@ def test_the_messages_tell_of_waiting_and_acquiring_and_the_end(box: Box, gate: 
     waiter = box.wait_in_line("next", "sh", "-c", "exit 7", options=("-v",))
     gate.open()
     assert job.process.wait(10) == 0
-    _, error = waiter.communicate(timeout=10)
+    _, error = waiter.communicate(timeout=60)
     assert waiter.returncode == 7
     lines = [line for line in error.decode().splitlines() if "not enforced" not in line]
     assert any(f"waiting for a CPU slot, held by train (pid {job.outer}" in line for line in lines), lines

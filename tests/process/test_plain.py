@@ -15,6 +15,8 @@ from slicer import backend
 from slicer.signals import STOP
 from tests.process.harness import Box, Gate, children, gone, kill, until
 
+pytestmark = pytest.mark.both_pythons
+
 MIB = 2**20
 PYTHON = (sys.executable, "-I", "-S", "-c")
 
@@ -306,6 +308,7 @@ def test_plain_is_chosen_by_itself_where_there_is_no_systemd(box: Box) -> None:
     assert done.returncode == 0
     assert "no systemd here" in done.stderr
     assert box.outcomes()[0].backend == "plain"
+    assert "slicer: without systemd, as asked: limits are" in box.run("--", "true", backend="plain").stderr
     assert box.run("-q", "--", "true", backend="systemd").returncode == 125
 
 

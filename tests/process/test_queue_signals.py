@@ -11,8 +11,11 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.patience import DEADLINE_S, Deadline
 from tests.process.harness import SLICER, Box, children, gone, state_of, until
 from tests.process.queue_box import QueueBox
+
+pytestmark = pytest.mark.both_pythons
 
 
 @pytest.fixture
@@ -190,10 +193,10 @@ class Screen:
         self._fd = fd
         self.text = ""
 
-    def until(self, look: Callable[[], bool], deadline_s: float = 10.0) -> None:
-        end = time.monotonic() + deadline_s
+    def until(self, look: Callable[[], bool], deadline_s: float = DEADLINE_S) -> None:
+        deadline = Deadline(deadline_s)
         while not look():
-            if time.monotonic() > end:
+            if deadline.has_passed():
                 pytest.fail(f"still not\n{self.text[-3000:]}")
             if select.select([self._fd], [], [], 0.02)[0]:
                 try:

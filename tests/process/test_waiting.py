@@ -80,7 +80,7 @@ def test_a_waiter_that_gives_up_takes_its_ticket_along(box: Box, gate: Gate, sig
     job = box.hold(gate)
     first, second = box.wait_in_line("first"), box.wait_in_line("second")
     kill(first.pid, signo)
-    _, error = first.communicate(timeout=10)
+    _, error = first.communicate(timeout=60)
     assert first.returncode == -signo  # the shell must see that it died of it
     assert b"Traceback" not in error
     assert [ticket.name for ticket in box.tickets()] == ["second"]

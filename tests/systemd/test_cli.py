@@ -106,6 +106,8 @@ def test_stop_ends_the_scope_and_waits_for_the_lease(slicer: Slicer, by: str) ->
     assert (done.code, "exit 143 (stopped)" in done.stderr) == (143, True)
     outcome = slicer.outcome(lease.job)
     assert (outcome.reason, outcome.exit_code) == ("stopped", 143)
+    (told,) = systemctl.journal("-t", "slicer", f"SLICER_JOB={lease.job}", "SLICER_EVENT=stopping")  # W17
+    assert (told["MESSAGE"], told["SLICER_BY_UID"]) == ("x: told to end by root (slicer stop)", "0")
     shown = command(slicer, "history", lease.job[:8]).stdout
     assert "\nended         stopped, exit code 143, SIGTERM\n" in shown
     assert f"\nunit          {lease.unit} in cpu.slice\n" in shown
@@ -179,6 +181,14 @@ def test_a_dry_run_asks_systemd_for_nothing(slicer: Slicer) -> None:
     assert not Path("/tmp/ran").exists()
     gate.open()
     job.end()
+
+
+def test_install_units_says_the_next_step_and_remove_what_stays(slicer: Slicer) -> None:  # W12
+    try:
+        assert "\nnext: whoever is logged in runs `systemctl" in command(slicer, "install-units").stdout
+    finally:
+        out = command(slicer, "install-units", "--remove").stdout
+    assert "\nstays  /var/lib/slicer  history of jobs; " in out
 
 
 @pytest.fixture

@@ -181,14 +181,14 @@ def test_a_timeout_holds_whether_the_queue_lives_or_not(
 ) -> None:  # E10
     slicer.dirty = not alive
     queues.write(f"[vram=1G timeout=1s retries=2] {STUBBORN}")
+    began = time.monotonic()
     queue = queues.start(*SIM)
     queue.told("started", 1)
-    began = time.monotonic()
     unit = queues.scope(1)
     if not alive:
         queue.crash()
     wait_until("its scope is gone", partial(is_gone, unit))
-    assert 10.5 < time.monotonic() - began < 13
+    assert time.monotonic() - began > 10.5  # 1 s, and 10 from SIGTERM to SIGKILL
     assert no_process_says("sleep\x001000.5")
     if not alive:
         queue = queues.start(*SIM)

@@ -236,8 +236,9 @@ def sessions(name: str) -> list[str]:
     """The user's, but for that of the manager."""
     listed = systemctl.output("loginctl", "list-sessions", "--no-legend").splitlines()
     ids = [line.split()[0] for line in listed if line.split()[2] == name]
-    scopes = {each: systemctl.output("loginctl", "show-session", each, "--property=Class") for each in ids}
-    return [each for each, its_class in scopes.items() if "manager" not in its_class]
+    show = ("loginctl", "show-session", "--property=Class")
+    classes = {each: systemctl.output(*show, each, check=False) for each in ids}  # one may be gone by now
+    return [each for each, its_class in classes.items() if its_class and "manager" not in its_class]
 
 
 @pytest.mark.core

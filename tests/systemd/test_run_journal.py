@@ -96,7 +96,7 @@ def test_large_output_arrives_whole_in_both_places(slicer: Slicer) -> None:  # K
 def test_a_reader_that_leaves_ends_a_journalled_job_by_sigpipe(slicer: Slicer) -> None:  # K7
     script = "slicer run -q --journal -- sh -c 'while echo y; do :; done' | head -n 2; echo ${PIPESTATUS[0]}"
     done = subprocess.run(
-        ["bash", "-c", script], env=slicer.environ(), capture_output=True, text=True, timeout=20
+        ["bash", "-c", script], env=slicer.environ(), capture_output=True, text=True, timeout=60
     )
     assert done.stdout == "y\ny\n141\n", done
 

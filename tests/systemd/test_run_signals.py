@@ -131,7 +131,7 @@ def test_nohup_and_a_background_job_of_a_script_work_as_without(slicer: Slicer) 
     (slicer_pid,) = (found for found in processes.pids() if processes.parent_is(found, popen.pid))
     os.kill(slicer_pid, signal.SIGINT)
     os.kill(slicer_pid, signal.SIGTERM)
-    out, _ = popen.communicate(timeout=20)
+    out, _ = popen.communicate(timeout=60)
     assert out == "code=143\n"
 
 

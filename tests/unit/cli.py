@@ -24,18 +24,18 @@ import pytest
 import slicer
 from slicer import proc, statefile
 from slicer.model import Lease, Ticket
+from tests.patience import DEADLINE_S, Deadline
 
 SRC = str(Path(slicer.__file__).parents[1])
-DEADLINE_S = 30.0
 
 T = TypeVar("T")
 
 
 def wait_until(what: str, probe: Callable[[], T]) -> T:
     """The probe's first true answer; fails with the last one when the time is over."""
-    end = time.monotonic() + DEADLINE_S
+    deadline = Deadline(DEADLINE_S)
     while not (found := probe()):
-        if time.monotonic() > end:
+        if deadline.has_passed():
             raise AssertionError(f"{what}: not within {DEADLINE_S:g} s, last {found!r}")
         time.sleep(0.01)
     return found

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -121,6 +123,69 @@ def test_a_device_that_did_no_io_does_no_harm(tmp_path: Path, line: str) -> None
 )
 def test_populated(tmp_path: Path, events: str, expected: bool) -> None:
     assert cgroup.populated(made(tmp_path, cgroup_events=events)) is expected
+
+
+# S3, S7
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [
+        ("/x.scope", True),
+        ("/gpu.slice/slicer-0123456789ab.scope", True),
+        ("/a b/c:d\\x2d.scope", True),
+        ("", False),
+        ("/", False),
+        ("x.scope", False),
+        ("//x.scope", False),
+        ("/x.scope/", False),
+        ("/../x.scope", False),
+        ("/a/./x.scope", False),
+        ("/a/../../tmp/x.scope", False),
+        ("/a\0b", False),
+        ("/a\nb", False),
+        ("/\udcff", False),
+        ("/" + "x" * 4096, False),
+    ],
+)
+def test_a_cgroup_that_a_file_names_lies_within_the_hierarchy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_one: bool
+) -> None:
+    monkeypatch.setattr(cgroup, "_ROOTS", (str(tmp_path),))
+    assert cgroup.is_canonical(name) is is_one
+    assert not cgroup.lives(name)
+    if is_one:
+        (tmp_path / name[1:]).mkdir(parents=True)
+        (tmp_path / name[1:] / "cgroup.events").write_text("populated 1\n")
+        assert cgroup.lives(name)
+
+
+# S3, S7: /dev/shm and /tmp are other file systems than the hierarchy
+def test_a_cgroup_on_another_file_system_is_none(tmp_path: Path) -> None:
+    device = tmp_path.stat().st_dev
+    (tmp_path / "cgroup.events").write_text("populated 1\n")
+    assert cgroup.populated(str(tmp_path))
+    assert cgroup.populated(str(tmp_path), device)
+    assert not cgroup.populated(str(tmp_path), device + 1)
+
+
+# S3, S7
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_events_that_are_no_plain_file_are_not_waited_for(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    make(tmp_path / "cgroup.events")
+    assert not cgroup.populated(str(tmp_path))
+
+
+# D14
+def test_whether_a_cgroup_is_populated_is_not_guessed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def out_of_descriptors(*args: object, **named: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "open", out_of_descriptors)
+    with pytest.raises(OSError, match="Too many open files"):
+        cgroup.populated(made(tmp_path))
 
 
 def test_processes_below_count_and_those_of_other_namespaces_do_not(tmp_path: Path) -> None:

@@ -23,6 +23,9 @@ def test_version(cli: Cli) -> None:
     assert cli.run("--version").stdout == f"slicer {__version__}\n"
 
 
+_NO_MEMORY = "slicer: --set: unknown resource property 'memory' (did you mean MemoryMax?)\n"  # W14
+
+
 @pytest.mark.parametrize("line", [[], ["--help"], ["-h"]])
 def test_help_names_every_command_in_80_columns(cli: Cli, line: list[str]) -> None:
     out = cli.run(*line).stdout
@@ -49,6 +52,8 @@ def test_help_of_run_says_the_exit_codes(cli: Cli) -> None:
     ("line", "said"),
     [
         (["stat"], "slicer: no such command 'stat' (did you mean slicer status?)\n"),
+        (["top"], "slicer: no such command 'top' (did you mean slicer status?)\n"),  # W14
+        (["kill"], "slicer: no such command 'kill' (did you mean slicer stop?)\n"),
         (["xyz"], "slicer: no such command 'xyz' (see slicer --help)\n"),
         (["-p", "heavy"], "slicer: no such option '-p' (did you mean slicer run -p?)\n"),
         (["status", "--jsn"], "slicer: status: no such option '--jsn' (did you mean --json?)\n"),
@@ -57,6 +62,8 @@ def test_help_of_run_says_the_exit_codes(cli: Cli) -> None:
             "slicer: --bogus: no such option (see slicer run --help; the command's own "
             "options go after --)\n",
         ),
+        (["run", "--gpu-mem", "8G"], "slicer: --gpu-mem: no such option (did you mean --vram?)\n"),  # W14
+        (["run", "--set", "memory=8G", "true"], _NO_MEMORY),
         (["run", "--tiemout", "1", "true"], "slicer: --tiemout: no such option (did you mean --timeout?)\n"),
     ],
 )
@@ -122,7 +129,8 @@ def _python(cli: Cli, code: str, **env: str) -> subprocess.CompletedProcess[str]
 
 
 @pytest.mark.parametrize(
-    "line", [["status"], ["profiles"], ["run", "--help"], ["run", "--dry-run", "--", "true"]]
+    "line",
+    [["status"], ["profiles"], ["run", "--help"], ["run", "--backend", "plain", "--dry-run", "--", "true"]],
 )
 def test_a_reader_that_leaves_is_no_error(cli: Cli, line: list[str]) -> None:
     read, write = os.pipe()

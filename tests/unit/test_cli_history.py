@@ -45,9 +45,9 @@ QUICK = Outcome(
 )
 
 TABLE = """\
-STARTED      JOB       ENDED     WALL  CPU  MEMORY  VRAM  WAITED  NAME, COMMAND
+STARTED      JOB       ENDED     WALL  CPU  MEMORY  VRAM  WAITED  NAME: COMMAND
 2025-10-17   9b1c22d0  exit 3     7ms    -       -     -       -  sh -c 'exit 3'
-11-21 02:45  3f2a9c01  oom-kill  2m3s   1m   24.0G  9.1G    4.1s  train
+11-21 02:45  3f2a9c01  oom-kill  2m3s   1m   24.0G  9.1G    4.1s  train: python 'a b.py' '\\udcff'
 """
 DETAILS = """\
 job           3f2a9c01b7de
@@ -85,7 +85,7 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_table_in_80_columns() -> None:
     shown = "".join(f"{line.text}\n" for line in table([QUICK, replace(OUTCOME, usage=USED)], NOW))
     assert shown == TABLE
-    assert max(map(len, shown.splitlines())) <= 80
+    assert shown.index("train: ") - shown.rindex("\n", 0, shown.index("train: ")) < 80  # the rest may be cut
 
 
 USED = Usage(cpu_s=60.0, memory_peak_bytes=24 << 30, oom_kills=1)
@@ -136,7 +136,7 @@ def past(cli: Cli) -> list[Outcome]:
     path = str(cli.root / "history" / "slicer" / "history.db")
     made = []
     for i in range(5):
-        name = f"train {i}" if i % 2 else ""
+        name = f"train {i}" if i % 2 else "twin*" if i else ""
         made.append(
             replace(OUTCOME, job=f"{i:012x}", name=name, started_at=time.time() - (4 - i) * 3600 - 60)
         )
@@ -154,11 +154,31 @@ def past(cli: Cli) -> list[Outcome]:
         ("--name train*  -n 1", [3]),
         ("--since 2h", [3, 4]),
         ("000000000003", [3]),
+        ("slicer-000000000003.scope", [3]),
+        ("00000000000", [0, 1, 2, 3, 4]),
+        ("twin*", [2, 4]),  # W11: a name as it is, not a pattern
+        ("twin* -n 1", [4]),
     ],
 )
 def test_filters(cli: Cli, past: list[Outcome], line: str, jobs: list[int]) -> None:
     found = cli.json("history", *line.split())
-    assert found == {"version": 1, "outcomes": [outcome_json(past[i]) for i in jobs]}
+    assert found["outcomes"] == [outcome_json(past[i]) for i in jobs]
+
+
+def test_a_list_that_is_cut_says_so(cli: Cli, past: list[Outcome]) -> None:  # W11
+    cut = cli.run("history", "--since", "9h", "-n", "3")
+    assert (cut.stdout.count("\n"), cut.stderr) == (4, "slicer: only the last 3 of them: -n 0 shows all\n")
+    assert cli.run("history", "--since", "9h", "-n", "5").stderr == ""
+    assert cli.run("history", "-n", "3").stderr == ""
+    assert cli.json("history", "-n", "3")["has_more"] is True
+    assert cli.json("history", "-n", "5")["has_more"] is False
+
+
+def test_one_job_is_shown_in_full_and_several_of_a_name_as_a_list(
+    cli: Cli, past: list[Outcome]
+) -> None:  # W11
+    assert cli.run("history", "train 3").stdout.startswith("job           000000000003\n")
+    assert cli.run("history", "twin*").stdout.count("\n") == 3
 
 
 def test_a_bad_duration_is_said(cli: Cli) -> None:
@@ -169,14 +189,14 @@ def test_a_bad_duration_is_said(cli: Cli) -> None:
 
 def test_no_history_is_no_error(cli: Cli) -> None:
     assert cli.run("history").stdout == "No jobs yet.\n"
-    assert cli.json("history") == {"version": 1, "outcomes": []}
+    assert cli.json("history") == {"version": 1, "outcomes": [], "has_more": False}
 
 
 def test_a_job_that_ran_is_found_by_the_beginning_of_its_id(cli: Cli) -> None:  # X3
     cli.run("run", "--backend", "plain", "-p", "heavy", "--name", "a b", "--", "sh", "-c", "exit 7", code=7)
     row = cli.run("history").stdout.splitlines()[1]
     job = row.split()[2]
-    assert row.endswith("  a b")
+    assert row.endswith("  a b: sh -c 'exit 7'")
     assert " exit 7 " in row
     shown = cli.run("history", job).stdout
     assert "\nheld          1 CPU slot\n" in shown

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 from tests.unit.cli import Cli
@@ -43,6 +45,23 @@ def test_removal_takes_the_drop_in_too(cli: Cli) -> None:  # K5
     (drop_in,) = Path(cli.root).rglob("50-slicer-delegate.conf")
     cli.run("install-units", "--remove", *root)
     assert not drop_in.exists()
+
+
+def test_removal_says_what_stays(cli: Cli) -> None:  # W12
+    system = cli.root / "system"
+    for path in ("etc/slicer", "var/lib/slicer"):
+        (system / path).mkdir(parents=True)
+    code = "import sys, slicer.history as h; h.SYSTEM_DIRECTORY = '/var/lib/slicer'\n"
+    code += "from slicer.cli.app import main; sys.exit(main(sys.argv[1:]))"
+    line = ["install-units", "--remove", "--root", str(system)]
+    out = subprocess.run(
+        [sys.executable, "-c", code, *line], env=cli.environ, capture_output=True, text=True
+    ).stdout
+    assert [line.split()[:3] for line in out.splitlines() if line.startswith("stays")] == [
+        ["stays", f"{system}/var/lib/slicer", "history"],
+        ["stays", f"{system}/etc/slicer", "configuration;"],
+    ]
+    assert system.joinpath("etc/slicer").is_dir()
 
 
 def test_what_cannot_go_together_is_said(cli: Cli) -> None:

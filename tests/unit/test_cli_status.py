@@ -24,7 +24,7 @@ from slicer.record import replace
 from slicer.status import Lookout, PlainLock, Status, states, waits
 from slicer.tickets import request_of
 from slicer.vram import Seen, Sighting
-from tests.fake_nvml import FakeNvml
+from tests.fake_nvml import TWO_GPUS, FakeNvml
 from tests.unit import made_up
 from tests.unit.cli import Cli, wait_until
 
@@ -106,9 +106,7 @@ FULL = made(
     (EVAL,),
     sighting(process(A, 4213, 77000, IN_TRAIN), process(C, 4213, 400, IN_TRAIN), process(B, 99, 2048)),
 )
-IDLE = made(
-    gpus=(), directory="/tmp/state", cpu_slots=3, no_gpus="there is no NVIDIA driver here"
-)
+IDLE = made(gpus=(), directory="/tmp/state", cpu_slots=3, no_gpus="there is no NVIDIA driver here")
 
 FULL_TEXT = """\
 JOB           NAME   HOLDS                USER     PID  FOR     LEFT
@@ -539,6 +537,7 @@ def test_the_memory_of_jobs_and_of_others(cli: Cli, fake_nvml: FakeNvml) -> None
     assert (first["jobs"], first["foreign"], first["idle"]) == ([job.job], [], False)
     assert [(one["pid"], one["used_mib"]) for one in second["foreign"]] == [(os.getpid(), 3000)]
     assert (second["reserved_mib"], second["idle"]) == (3300, False)
+    fake_nvml.write(TWO_GPUS)  # else the job's end waits for its memory to be given back
 
 
 def test_a_broken_configuration_is_said_and_stops_nothing(cli: Cli) -> None:

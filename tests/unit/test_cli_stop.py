@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pwd
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from slicer import proc, stop
-from slicer.errors import SlicerError, StateError
+from slicer import journal, proc, statefile, stop
+from slicer.errors import SlicerError
 from slicer.ledger import Ledger, Snapshot
 from slicer.model import Lease
 from slicer.record import replace
@@ -77,17 +80,25 @@ def book(tmp_path: Path) -> Ledger:
     return Ledger(place(tmp_path / "ledger"), print)
 
 
-def test_a_job_of_another_user_is_left_alone(book: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 54322)
-    with pytest.raises(stop.NotYours, match="belongs to 54321") as caught:
-        stop.stop(BACKUP, book)
-    assert caught.value.exit_code == 125
-
-
-def test_a_lease_cannot_talk_root_into_stopping_any_unit(book: Ledger) -> None:
-    lying = replace(TRAIN, unit="ssh.service", cgroup="/", uid=os.geteuid())
-    with pytest.raises(StateError, match=r"ssh\.service"):
-        stop.stop(lying, book)
+# S1, S7: a ledger is one user's own, so what stands in it is that user's to end, or it does not count
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"uid": 54321},
+        {"unit": "ssh.service", "cgroup": "/system.slice/ssh.service"},
+        {"unit": "", "cgroup": "/"},
+        {"unit": "slicer-0123456789ab.scope", "cgroup": "/gpu.slice/slicer-0123456789ab.scope"},
+    ],
+)
+def test_a_lease_cannot_talk_anybody_into_stopping_what_is_not_its_own(
+    book: Ledger, lie: dict[str, object]
+) -> None:
+    lying = replace(TRAIN, **{"uid": os.geteuid(), "boot_id": proc.boot_id(), **lie})
+    path = Path(book.directory.leases.path) / lying.job
+    path.write_bytes(statefile.encode(lying))
+    with path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert book.snapshot() == Snapshot((), ())
 
 
 def test_a_pid_that_is_another_process_by_now_is_not_signalled(book: Ledger) -> None:
@@ -144,11 +155,33 @@ def test_a_waiting_job_leaves_the_queue(cli: Cli) -> None:
     assert [lease.name for lease in cli.entries("leases", Lease)] == ["first"]
 
 
-def test_a_wrong_name_among_right_ones_stops_nothing(cli: Cli) -> None:
-    lease = cli.running("--name", "x")
-    assert "no such job: 'y'" in cli.run("stop", "x", "y", code=2).stderr
-    assert [e.job for e in cli.entries("leases", Lease)] == [lease.job]
-    assert cli.run("stop", "x", lease.job).stdout.count("\n") == 1  # one job by two names
+def test_what_cannot_be_stopped_keeps_nothing_else_running(cli: Cli) -> None:  # W17
+    first = cli.running("--name", "x")
+    cli.running("--name", "twin")
+    cli.running("--name", "twin")
+    second = cli.running("--name", "y")
+    done = cli.run("stop", "x", "ended", "twin", "y", first.job, code=2)
+    assert done.stdout == f"stopped {first.job}  x\nstopped {second.job}  y\n"  # each once
+    missing, ambiguous = done.stderr.splitlines()
+    assert missing == "slicer: no such job: 'ended' (see slicer status)"
+    assert ambiguous.startswith("slicer: 'twin' could be 2 jobs: ")
+    assert {lease.name for lease in cli.entries("leases", Lease)} == {"twin"}
+    again = cli.run("stop", "x", code=2)
+    assert again.stderr == "slicer: 'x' has ended (slicer history x)\n"
+
+
+def test_who_ends_a_job_is_told_to_the_journal_before_it_ends(
+    book: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:  # W17
+    said: list[tuple[str, Any]] = []
+    monkeypatch.setattr(journal, "event", lambda kind, **fields: said.append((kind, fields)))
+    monkeypatch.setattr(stop, "_stop_processes", lambda lease, book: said.append(("act", None)))
+    stop.stop(replace(TRAIN, uid=os.geteuid(), backend="plain"), book)
+    (kind, fields), act = said
+    by = pwd.getpwuid(os.getuid()).pw_name
+    assert (kind, act) == ("stopping", ("act", None))
+    assert (fields["job"], fields["fields"]) == (TRAIN.job, {"by_uid": os.getuid(), "by_user": by})
+    assert fields["message"] == f"train: told to end by {by} (slicer stop)"
 
 
 def test_a_supervisor_stopped_by_ctrl_z_gives_its_lease_back(cli: Cli) -> None:

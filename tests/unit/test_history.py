@@ -19,38 +19,12 @@ from hypothesis import strategies as st
 
 from slicer import history, history_schema
 from slicer.errors import StateError
-from slicer.model import Outcome, Usage
+from slicer.model import Usage
 from slicer.record import replace
+from tests.process.harness import unprivileged
+from tests.unit.outcomes import OTHER, OUTCOME
 
 SRC = str(Path(history.__file__).parents[1])
-
-OUTCOME = Outcome(
-    job="0123456789ab",
-    name="train",
-    command=("python3", "train.py", "--epochs=3"),
-    profile="gpu",
-    backend="systemd",
-    manager="system",
-    unit="slicer-0123456789ab.scope",
-    slice="gpu.slice",
-    gpus=("GPU-a", "GPU-b"),
-    vram_mib=8192,
-    vram_peak_mib=(9318, 0),
-    cpu_slots=0,
-    forced=1,
-    uid=0,
-    reason="oom-kill",
-    exit_code=137,
-    signal=9,
-    started_at=1_700_000_000.5,
-    waited_s=0.25,
-    wall_s=12.5,
-    usage=Usage(cpu_s=1.5, memory_peak_bytes=1 << 40, io_read_bytes=0, oom_kills=1),
-    leftovers=2,
-    enforced=("CPUQuota", "MemoryMax"),
-    not_enforced=("IOWeight",),
-)
-OTHER = replace(OUTCOME, job="b" * 12)
 
 
 @pytest.fixture
@@ -149,7 +123,7 @@ def test_the_place_follows_the_user(uid: int, environ: dict[str, str], expected:
 WRITER = """
 import os, sys
 sys.path[:0] = sys.argv[1:3]
-from test_history import OUTCOME
+from outcomes import OUTCOME
 from slicer import history
 from slicer.record import replace
 path, me = sys.argv[3], int(sys.argv[4])
@@ -271,7 +245,7 @@ def test_two_that_upgrade_it_at_the_same_time_agree(old_path: str) -> None:  # X
     code = """
         import sys
         sys.path[:0] = sys.argv[1:3]
-        from test_history import OUTCOME
+        from outcomes import OUTCOME
         from slicer import history, history_schema
         from slicer.record import replace
         def migrate(connection, real=history_schema.migrate):
@@ -298,7 +272,7 @@ def test_an_upgrade_killed_in_the_middle_is_begun_anew(old_path: str) -> None:  
     code = """
         import os, signal, sys
         sys.path[:0] = sys.argv[1:3]
-        from test_history import OTHER
+        from outcomes import OTHER
         from slicer import history, history_schema
         def version_of(connection, real=history_schema.version_of):
             if connection.in_transaction:
@@ -430,28 +404,26 @@ def test_a_place_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
             history.append(OUTCOME, str(place))
 
 
-def in_child(directory: Path, body: str) -> str:
+def in_child(directory: Path, body: str, *prefix: str) -> str:
     """Run ``body`` in ``directory`` in another process, since it changes what that process may do."""
-    code = "import os, resource, sys\nsys.path[:0] = sys.argv[1:]\nfrom test_history import OUTCOME\n"
+    code = "import os, resource, sys\nsys.path[:0] = sys.argv[1:]\nfrom outcomes import OUTCOME\n"
     code += "from slicer import history\nfrom slicer.errors import StateError\n" + textwrap.dedent(body)
-    command = [sys.executable, "-c", code, SRC, os.path.dirname(__file__)]
+    command = [*prefix, sys.executable, "-c", code, SRC, os.path.dirname(__file__)]
     return subprocess.run(command, cwd=directory, check=True, capture_output=True, text=True).stdout
 
 
 def test_a_read_only_directory_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "state").mkdir(mode=0o755)
-    tmp_path.chmod(0o755)
+    (tmp_path / "state").mkdir()
     (tmp_path / "state").chmod(0o555)
     said = in_child(
         tmp_path,
         """
-        if os.geteuid() == 0:  # root may write everywhere
-            os.setuid(65534)
         try:
             history.append(OUTCOME, "state/history.db")
         except StateError as error:
             print(error)
         """,
+        *unprivileged(65534),  # root may write everywhere
     )
     assert "state/history.db: the history cannot be kept: Permission denied" in said
 

@@ -6,116 +6,23 @@ import fcntl
 import os
 import socket
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from slicer import ledger, proc, statefile
+from slicer import ledger
 from slicer.errors import BusyError, InfeasibleError, StateError
-from slicer.ledger import HeldLease, Ledger, Snapshot, raise_if_busy
-from slicer.model import Gpu, Lease
-from slicer.placement import Busy, Device, Policy
+from slicer.ledger import HeldLease, Snapshot, raise_if_busy
+from slicer.placement import Busy
 from slicer.record import replace
-from slicer.statedir import StateDir, locate
-from slicer.view import View
-from slicer.waiting import Waiting
 from tests.unit import made_up
+from tests.unit.book import Book
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 TWO_GPUS = ("GPU-a", "GPU-b")
-
-
-class Shown(View):
-    """GPUs of 80 GiB each that nobody uses, without a driver."""
-
-    def __init__(self, gpus: tuple[str, ...]) -> None:
-        super().__init__(None, Policy())
-        self._uuids = gpus
-        self.gpus = tuple(Gpu(i, uuid, "Test GPU", 81920, "", i) for i, uuid in enumerate(gpus))
-
-    def devices(self, leases: tuple[Lease, ...]) -> tuple[Device, ...] | None:
-        return tuple(Device(uuid, 81920, 0, {}, 0, ()) for uuid in self._uuids) or None
-
-
-class Book:
-    """A ledger in a directory of its own, and the warnings that it gave."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.warnings: list[str] = []
-        self.place: StateDir = locate({"SLICER_STATE_DIR": str(path)}, os.geteuid())
-        self.ledger = Ledger(self.place, self.warnings.append)
-
-    def lease(self, job: str = "0123456789ab", **changes: object) -> Lease:
-        mine = {
-            "pid": os.getpid(), "pid_start": proc.start_time(os.getpid()) or 0, "keeper": 0, "unit": "",
-            "boot_id": proc.boot_id(), "uid": os.geteuid(), "backend": "plain", "cgroup": "", "name": "",
-        }  # fmt: skip
-        return made_up.lease(job, **{**mine, **changes})
-
-    def view(self, *gpus: str) -> View:
-        return Shown(gpus)
-
-    def ask(
-        self,
-        job: str = "0123456789ab",
-        gpus: int = 0,
-        slots: int = 1,
-        limit: int = 1,
-        of: tuple[str, ...] = (),
-    ) -> HeldLease | Busy:
-        request = made_up.request(job, gpus=gpus, cpu_slots=slots, cpu_limit=limit, arrived_s=ledger.now_s())
-        return self.ledger.acquire(request, self.lease(job), self.view(*of))
-
-    def take(
-        self,
-        job: str = "0123456789ab",
-        gpus: int = 0,
-        slots: int = 1,
-        limit: int = 1,
-        of: tuple[str, ...] = (),
-    ) -> HeldLease:
-        held = self.ask(job, gpus, slots, limit, of)
-        assert isinstance(held, HeldLease)
-        return held
-
-    def queue(self, job: str, priority: int = 0, slots: int = 1, **fields: object) -> HeldLease | Waiting:
-        draft = self.lease(job)
-        ticket = made_up.ticket(
-            job, priority=priority, cpu_slots=slots, cpu_limit=1, arrived_s=round(ledger.now_s(), 6),
-            pid=draft.pid, pid_start=draft.pid_start, boot_id=draft.boot_id, uid=draft.uid, **fields,
-        )  # fmt: skip
-        return self.ledger.acquire_or_queue(ticket, draft, self.view())
-
-    def wait(self, job: str, priority: int = 0, **fields: object) -> Waiting:
-        waiting = self.queue(job, priority, **fields)
-        assert isinstance(waiting, Waiting)
-        return waiting
-
-    def try_again(self, waiting: Waiting) -> HeldLease | None:
-        """What a waiter does when it is woken."""
-        return waiting.wait(until_s=0.0)
-
-    def left(self) -> list[str]:
-        """The leases, tickets and bells in the directory."""
-        folders = ("leases", "tickets", "bells")
-        return [f"{folder}/{name}" for folder in folders for name in os.listdir(self.path / folder)]
-
-    def put(self, lease: Lease, folder: str = "leases", name: str = "") -> Path:
-        """A lease file without an owner, as kill -9 leaves it."""
-        path = self.path / folder / (name or lease.job)
-        path.write_bytes(statefile.encode(lease))
-        return path
-
-
-@pytest.fixture
-def book(tmp_path: Path) -> Iterator[Book]:
-    before = set(os.listdir("/proc/self/fd"))
-    made = Book(tmp_path / "state")
-    yield made
-    made.ledger.close()
-    assert set(os.listdir("/proc/self/fd")) <= before
+ANOTHER_BOOT = "00000000-0000-0000-0000-000000000000"
+SCOPE = "slicer-0123456789ab.scope"
+pytest_plugins = ["tests.unit.book"]
 
 
 # A1
@@ -169,7 +76,7 @@ def test_a_descriptor_that_the_job_inherited_keeps_the_lease(book: Book) -> None
     assert book.ledger.snapshot().leases == ()
 
 
-@pytest.mark.parametrize("number", [{"boot_id": "another boot"}, {"backend": "systemd"}, {}])
+@pytest.mark.parametrize("number", [{"boot_id": ANOTHER_BOOT}, {"backend": "systemd"}, {}])
 def test_stale_leases_are_removed(book: Book, number: dict[str, object]) -> None:
     path = book.put(book.lease(**number))
     assert book.ledger.snapshot().leases == ()
@@ -182,16 +89,16 @@ def test_an_ownerless_lease_counts_while_its_scope_is_populated(
     book: Book, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("slicer.cgroup._ROOTS", (str(tmp_path / "cgroup"),))
-    scope = tmp_path / "cgroup" / "x.scope"
+    scope = tmp_path / "cgroup" / SCOPE
     scope.mkdir(parents=True)
     events = scope / "cgroup.events"
     events.write_text("populated 1\nfrozen 0\n")
-    lease = book.lease(backend="systemd", cgroup="/x.scope", cpu_slots=1)
+    lease = book.lease(backend="systemd", unit=SCOPE, cgroup=f"/{SCOPE}", cpu_slots=1)
     book.put(lease)
     assert book.ledger.snapshot().leases == (lease,)
     assert isinstance(book.ask("bbbbbbbbbbbb"), Busy)
     # another boot's scope of the same name is another scope
-    book.put(replace(lease, boot_id="another boot"))
+    book.put(replace(lease, boot_id=ANOTHER_BOOT))
     assert book.ledger.snapshot().leases == ()
     book.put(lease)
     events.write_text("populated 0\nfrozen 0\n")
@@ -273,17 +180,26 @@ def test_a_file_under_another_jobs_name_is_ignored(book: Book) -> None:
     assert len(book.warnings) == 1
 
 
+# S1, S7
 @ROOT_ONLY
-def test_a_lease_that_speaks_for_somebody_else_is_ignored(book: Book) -> None:
-    path = book.put(book.lease(cpu_slots=1))
+@pytest.mark.parametrize("uid", [os.geteuid(), 65534])
+def test_a_lease_that_somebody_else_made_is_ignored(book: Book, uid: int) -> None:
+    path = book.put(book.lease(cpu_slots=1, uid=uid))
     os.chown(path, 65534, -1)
     with path.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert book.ledger.snapshot().leases == ()
-        assert "65534" in book.warnings[0]
-        # its own it may speak for
-        path.write_bytes(statefile.encode(book.lease(cpu_slots=1, uid=65534)))
-        assert [lease.uid for lease in book.ledger.snapshot().leases] == [65534]
+    assert book.warnings == [f"{path}: ignored: belongs to uid 65534, not to you"]
+    assert path.exists()
+
+
+# S7
+def test_a_lease_that_speaks_for_somebody_else_is_ignored(book: Book) -> None:
+    path = book.put(book.lease(cpu_slots=1, uid=65534))
+    with path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert book.ledger.snapshot().leases == ()
+    assert book.warnings == [f"{path}: ignored: it speaks for uid 65534"]
 
 
 def test_creating_does_not_follow_or_overwrite(book: Book, tmp_path: Path) -> None:
@@ -307,13 +223,17 @@ def test_a_long_name_does_not_make_a_lease_invisible(book: Book, length: int) ->
     assert isinstance(second, Busy)
 
 
-def test_others_can_read_a_lease_whatever_the_umask(book: Book) -> None:
-    before = os.umask(0o077)
+# S9: whoever can open a file can lock it
+def test_nobody_else_can_open_what_is_in_a_ledger_whatever_the_umask(book: Book) -> None:
+    before = os.umask(0)
     try:
-        held = book.take()
+        held, waiting = book.take("aaaaaaaaaaaa"), book.wait("bbbbbbbbbbbb")
     finally:
         os.umask(before)
-    assert stat.S_IMODE((book.path / "leases" / held.lease.job).stat().st_mode) == 0o644
+    made = [*book.path.rglob("*")]
+    assert {path.parent.name for path in made if not path.is_dir()} == {"leases", "tickets", "bells", "state"}
+    assert all(stat.S_IMODE(path.stat().st_mode) & 0o077 == 0 for path in made)
+    waiting.leave()
     held.release()
 
 
@@ -322,7 +242,9 @@ def test_no_descriptor_is_inherited_unless_it_is_handed_on(book: Book) -> None:
     held = book.take()
     waiting = book.wait("bbbbbbbbbbbb")
     assert not any(
-        os.get_inheritable(fd) for fd in (held.fd, waiting._fd, waiting._bell, book.ledger._lock_fd)
+        os.get_inheritable(fd)
+        for each in (held.descriptors, held.private, waiting.descriptors, waiting.private)
+        for fd in (*each, *book.ledger.descriptors())
     )
     waiting.leave()
     held.release()
@@ -330,7 +252,7 @@ def test_no_descriptor_is_inherited_unless_it_is_handed_on(book: Book) -> None:
 
 def test_an_update_is_seen_by_others(book: Book) -> None:
     held = book.take()
-    held.update(cgroup="/cpu.slice/slicer-x.scope", keeper=42)
+    held.update(unit=SCOPE, cgroup=f"/cpu.slice/{SCOPE}", keeper=42)
     assert book.ledger.snapshot().leases == (held.lease,)
     held.update(cgroup="")  # shorter than before
     assert book.ledger.snapshot().leases == (held.lease,)
@@ -372,7 +294,7 @@ def test_nobody_overtakes_those_who_wait(book: Book) -> None:
 def test_a_dead_waiters_ticket_holds_nobody_up(book: Book) -> None:
     held = book.take("aaaaaaaaaaaa")
     waiting = book.wait("bbbbbbbbbbbb")
-    for fd in (waiting._fd, waiting._bell):
+    for fd in (*waiting.descriptors, *waiting.private):
         os.close(fd)
     waiting._fd = -1
     held.release()

@@ -147,6 +147,7 @@ def test_a_profile_may_prepare_what_the_command_line_turns_on(machine: Machine) 
         ({"vram": "8GB"}, '"GB" is ambiguous'),
         ({"vram": "50%"}, '--vram: expected a size such as "8G" or "500M"'),
         ({"vram": "8000"}, 'the unit is missing, write "8000M"'),
+        ({"vram": "8"}, 'the unit is missing, write "8G"'),  # W14
         ({"vram": "8G", "gpus": "0"}, "--vram: contradicts no GPUs, which --gpus says (leave one of them"),
         ({"gpu": "0", "gpus": "0"}, "--gpu: contradicts no GPUs, which --gpus says (leave one of them"),
         ({"gpu": "0,1,0"}, "--gpu: GPU 0 is there twice (name each GPU once)"),

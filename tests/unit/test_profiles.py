@@ -90,8 +90,12 @@ def test_this_machine_is_read() -> None:
         ("defualt_profile = 'a'", ":1: unknown key 'defualt_profile' (did you mean default_profile?)"),
         ("[slots]\ngpu = 1", ":2: unknown key 'gpu' in [slots]"),
         (
+            "[profiles.a]\nmemory = '8G'",  # W14
+            ":2: unknown key 'memory' in [profiles.a] (did you mean memory_max?)",
+        ),
+        (
             "[profiles.a]\n\nmemroy_max = '1G'",
-            ":3: unknown key 'memroy_max' in [profiles.a] (did you mean mem",
+            ":3: unknown key 'memroy_max' in [profiles.a] (did you mean memory_max?",
         ),
         (
             "[profiles.a]\nMemoryMax = '1G'",
@@ -234,6 +238,13 @@ def test_inherits_takes_what_the_profile_does_not_say(machine: Machine) -> None:
     assert (values(made)["IOWeight"], values(made)["MemoryMax"]) == (5, 3 * GIB)
     assert made.sources["MemoryMax"] == f"{machine.user}:2"
     assert made.sources["gpus"] == f"{machine.etc}/config.toml:3"
+
+
+def test_a_description_is_not_inherited(machine: Machine) -> None:  # W13
+    machine.system("[profiles.a]\ninherits = 'heavy'\n[profiles.b]\ninherits = 'a'\ndescription = 'mine'")
+    assert machine.load().profile("a").description == ""
+    assert machine.load().profile("b").description == "mine"
+    assert machine.load().profile("heavy").description  # extended, not inherited
 
 
 def test_env_is_merged_by_variable_and_false_takes_one_back(machine: Machine) -> None:  # K4

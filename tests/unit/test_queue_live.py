@@ -457,14 +457,16 @@ def boards() -> list[Board]:
     return [board(counts={"ok": no, "pending": 1000 - no}) for no in range(0, 1000, 100)]
 
 
+class Endless(tuple[Any, ...]):
+    """Rows of which some may be taken, but not all looked at."""
+
+    def __iter__(self) -> Iterator[Any]:
+        pytest.fail("it goes through all pending jobs")
+
+
 def test_drawing_is_cheap_however_long_the_queue(terminal: Terminal) -> None:  # E8
     live = Live(terminal.stream)
-    long = board(pending=tuple(board().pending) * 100)  # 100,000
-    live.draw(long)
-    began = time.process_time()
-    for one in [long, *boards()]:
+    for one in [board(pending=Endless(board().pending * 100)), *boards()]:  # 100,000 pending
         live.draw(one)
         terminal.stream.flush()
-    spent_s = (time.process_time() - began) / 11
     terminal.look()
-    assert spent_s < 0.05

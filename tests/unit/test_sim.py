@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -158,13 +159,22 @@ def test_in_a_private_directory_nobody_elses_is_trusted(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return Path(located(tmp_path / "state", "1x24G,1x48G").path)
+def place(tmp_path: Path) -> Iterator[StateDir]:
+    made = located(tmp_path / "state", "1x24G,1x48G")
+    yield made
+    made.close()
 
 
 @pytest.fixture
-def usage(directory: Path) -> Usage:
-    return Usage(str(directory), GPUS)
+def directory(place: StateDir) -> Path:
+    return Path(place.path)
+
+
+@pytest.fixture
+def usage(place: StateDir) -> Iterator[Usage]:
+    made = Usage(place.base, GPUS)
+    yield made
+    made.close()
 
 
 @pytest.fixture
@@ -227,14 +237,35 @@ def test_what_else_lies_there_is_left_alone(directory: Path, usage: Usage) -> No
     assert sorted(os.listdir(directory / "usage")) == sorted(strange)
 
 
-def test_a_file_can_be_read_by_the_group_whatever_the_umask(directory: Path, usage: Usage) -> None:
-    before = os.umask(0o077)
+# S9
+def test_nobody_else_can_read_what_is_used_whatever_the_umask(directory: Path, usage: Usage) -> None:
+    before = os.umask(0)
     try:
         usage.allocate(use_of(os.getpid(), 5))
     finally:
         os.umask(before)
     (made,) = (directory / "usage").iterdir()
-    assert stat.S_IMODE(made.stat().st_mode) == 0o640
+    assert stat.S_IMODE(made.stat().st_mode) == 0o600
+    assert stat.S_IMODE(made.parent.stat().st_mode) == 0o700
+
+
+def make_link(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
+
+
+# S7
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, make_link, make_socket])
+def test_what_is_no_plain_file_there_counts_for_nothing(
+    directory: Path, usage: Usage, make: Callable[[Path], None]
+) -> None:
+    mine = use_of(os.getpid(), 5)
+    make(directory / "usage" / f"{mine.pid}-{mine.started}")
+    assert usage.living() == []
 
 
 def test_memory_can_be_handed_to_another_process(usage: Usage, other: subprocess.Popen[bytes]) -> None:
@@ -288,10 +319,18 @@ def test_everybody_sees_simulated_gpus_in_place_of_the_drivers(
 
 @pytest.mark.usefixtures("environ")
 def test_usage_that_cannot_be_read_is_a_failure_of_the_gpus(directory: Path) -> None:
-    (directory / "usage").rmdir()
     (directory / "usage").write_text("")
+    before = set(os.listdir("/proc/self/fd"))
+    with pytest.raises(GpuError, match="is not a directory") as caught:
+        open_gpus()
+    assert caught.value.where == str(directory / "usage")
+    assert set(os.listdir("/proc/self/fd")) == before
+    (directory / "usage").unlink()
+    gpus = open_gpus()
+    (directory / "usage").rmdir()
     with pytest.raises(GpuError, match="cannot be read"):
-        open_gpus().memory()
+        gpus.memory()
+    gpus.close()
 
 
 def test_without_the_variable_nothing_of_this_is_loaded(tmp_path: Path) -> None:

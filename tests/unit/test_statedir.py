@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -63,7 +64,7 @@ def test_an_empty_variable_is_no_setting(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert statedir.locate(environ, 0).path == str(tmp_path / "system")
 
 
-# -- among the directories of all users ------------------------------------------------------------------------
+# -- among the directories of all users --------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -122,7 +123,7 @@ def test_a_place_where_anybody_could_exchange_things_is_not_used(public: Path) -
     assert os.listdir(public) == []
 
 
-# -- hostile surroundings --------------------------------------------------------------------------------------
+# -- hostile surroundings ----------------------------------------------------------------------------------
 
 
 # S2, S12
@@ -200,7 +201,9 @@ def test_a_file_in_its_place_is_refused(tmp_path: Path, part: str) -> None:
 
 
 def test_a_missing_parent_is_said(tmp_path: Path) -> None:
-    assert str(tmp_path / "no" / "state") in str(refusal(tmp_path / "no" / "state"))
+    refused = refusal(tmp_path / "no" / "state")
+    assert refused.where == str(tmp_path / "no")
+    assert "No such file or directory" in refused.message
 
 
 @pytest.mark.parametrize("part", ["", "leases", "tickets", "bells"])
@@ -340,7 +343,7 @@ def test_an_older_slicers_job_counts_without_its_lock_too(tmp_path: Path) -> Non
 def test_an_older_slicers_scope_counts_while_it_is_populated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # K2
-    monkeypatch.setattr(cgroup, "path_of", lambda name: f"{tmp_path}{name}")
+    monkeypatch.setattr(cgroup, "_ROOTS", (str(tmp_path),))
     (tmp_path / "x.scope").mkdir()
     (tmp_path / "x.scope" / "cgroup.events").write_text("populated 1\nfrozen 0\n")
     entry = old_entry(tmp_path / "state", "leases", "SLICER_LEASE=1\nCGROUP=/x.scope\nEND=\n")
@@ -348,6 +351,19 @@ def test_an_older_slicers_scope_counts_while_it_is_populated(
     (tmp_path / "x.scope" / "cgroup.events").write_text("populated 0\nfrozen 0\n")
     locate(tmp_path / "state")
     assert not entry.exists()
+
+
+# D14
+def test_an_older_slicers_scope_that_cannot_be_looked_at_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def out_of_descriptors(name: str) -> bool:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    entry = old_entry(tmp_path / "state", "leases", "SLICER_LEASE=1\nCGROUP=/x.scope\nEND=\n")
+    monkeypatch.setattr(cgroup, "lives", out_of_descriptors)
+    assert refusal(tmp_path / "state").where == str(entry)
+    assert entry.exists()
 
 
 def test_the_take_over_waits_for_who_is_inside(tmp_path: Path) -> None:

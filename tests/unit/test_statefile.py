@@ -15,31 +15,39 @@ from slicer.record import replace
 from slicer.statefile import TornFile
 from tests.unit import made_up
 
+BOOT_ID = "0b6f6b0c-1111-2222-3333-444455556666"
 LEASE = Lease(
     job="0123456789ab", name="train", command="python3 train.py", pid=42, pid_start=4711, keeper=43,
-    boot_id="b" * 36, uid=1000, backend="systemd", manager="user", unit="slicer-0123456789ab.scope",
+    boot_id=BOOT_ID, uid=1000, backend="systemd", manager="user", unit="slicer-0123456789ab.scope",
     cgroup="/user.slice/slicer-0123456789ab.scope", gpus=("GPU-a", "GPU-b"), vram_mib=8192,
     vram_peak_mib=(9000, 0), cpu_slots=2, priority=3, forced=0, since_s=12.5, expect_s=None,
 )  # fmt: skip
 TICKET = made_up.ticket(
-    "0123456789ab", inside=("aaaaaaaaaaaa",), gpu_choice=("GPU-a",), gpus=1, vram_mib=1024
+    "0123456789ab", boot_id=BOOT_ID, inside=("aaaaaaaaaaaa",), gpu_choice=("GPU-a",), gpus=1, vram_mib=1024
 )
 
 # What argv can hold: any bytes but NUL, as Python shows them.
 TEXTS = st.binary(max_size=40).filter(lambda data: b"\0" not in data).map(os.fsdecode)
-FLOATS = st.floats(allow_nan=False)
+SECONDS = st.floats(0, 2**40)
+# What systemd calls slices and scopes: printable, without "/".
+CHARACTERS = st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="/")
+PARTS = st.text(CHARACTERS, min_size=1).filter(lambda part: part not in (".", ".."))
 
 
-@given(name=TEXTS, command=TEXTS, cgroup=TEXTS, since=FLOATS, expect=st.none() | FLOATS, pid=st.integers(0))
+@given(
+    name=TEXTS, command=TEXTS, above=st.lists(PARTS, max_size=4), since=SECONDS, expect=st.none() | SECONDS,
+    pid=st.integers(0, 2**22),
+)  # fmt: skip
 def test_a_lease_reads_back_as_written(**drawn: Any) -> None:
     lease = replace(
-        LEASE, name=drawn["name"], command=drawn["command"], cgroup=drawn["cgroup"], since_s=drawn["since"],
-        expect_s=drawn["expect"], pid=drawn["pid"],
+        LEASE, name=drawn["name"], command=drawn["command"],
+        cgroup="/".join(("", *drawn["above"], LEASE.unit)), since_s=drawn["since"], expect_s=drawn["expect"],
+        pid=drawn["pid"],
     )  # fmt: skip
     assert statefile.decode(Lease, statefile.encode(lease)) == lease
 
 
-@given(name=TEXTS, priority=st.integers(), arrived=FLOATS)
+@given(name=TEXTS, priority=st.integers(-100, 100), arrived=SECONDS)
 def test_a_ticket_reads_back_as_written(name: str, priority: int, arrived: float) -> None:
     ticket = replace(TICKET, name=name, priority=priority, arrived_s=arrived)
     assert statefile.decode(Ticket, statefile.encode(ticket)) == ticket

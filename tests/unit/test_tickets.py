@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slicer import tickets
+from slicer.directory import Directory
 from slicer.errors import StateError
 from slicer.model import Request
 from tests.unit import made_up
@@ -73,35 +76,113 @@ def test_other_names_are_no_tickets(name: str) -> None:
     assert tickets.parse_name(name) is None
 
 
+@pytest.fixture
+def bells(tmp_path: Path) -> Iterator[Directory]:
+    path = tmp_path / "bells"
+    path.mkdir()
+    before = set(os.listdir("/proc/self/fd"))
+    made = Directory(os.open(path, os.O_RDONLY | os.O_DIRECTORY), str(path))
+    yield made
+    made.close()
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+# S7: what no ticket's file may say, no name may say
+@pytest.mark.parametrize(
+    "name",
+    [
+        "100-0000000000000001-0123456789ab-1of1-1048577xall",
+        "100-0000000000000001-0123456789ab-1048577of1048577-0x",
+        "100-0000000000000001-0123456789ab-0of1-1x9999999999999999999+0",
+        "100-0000000000000001-0123456789ab-0of1-1x1+9999999999999999999",
+        "201-0000000000000001-0123456789ab-1of1-0x",
+        "-01-0000000000000001-0123456789ab-1of1-0x",
+        "100-2000000000000000000-0123456789ab-1of1-0x",
+        "100-0000000000000001-0123456789ab--1of1-0x",
+        f"100-{'9' * 4200}-0123456789ab-1of1-0x",
+        "100-0000000000000001-0123456789AB-1of1-0x",
+        "100-0000000000000001-../../../abc-1of1-0x",
+        "100-0000000000000001-0123456789ab-\u0661of1-0x",
+    ],
+)
+def test_a_name_that_says_what_cannot_be_is_no_tickets(name: str) -> None:
+    assert tickets.parse_name("100-0000000000000001-0123456789ab-1of1-0x") is not None
+    assert tickets.parse_name(name) is None
+
+
 # X4
-def test_a_bell_rings_once_however_often_it_is_rung_and_for_anybody(tmp_path: Path) -> None:
-    path = str(tmp_path / "bell")
-    before = os.umask(0o077)
-    try:
-        bell = tickets.make_bell(path)
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE(os.stat(path).st_mode) == 0o660
+def test_a_bell_rings_once_however_often_it_is_rung(bells: Directory, tmp_path: Path) -> None:
+    bell = tickets.make_bell(bells, "bell")
     with pytest.raises(BlockingIOError):
         os.read(bell, 1)
     for _ in range(100_000):
-        assert tickets.ring(path)  # full long since, and it never waits
+        assert tickets.ring(bells, "bell")  # it never waits
+    assert os.read(bell, 4096) == b"\0"
+    with pytest.raises(BlockingIOError):
+        os.read(bell, 1)
+    tickets.ring(bells, "bell")
     tickets.silence(bell)
     with pytest.raises(BlockingIOError):
         os.read(bell, 1)
     os.close(bell)
-    tickets.ring(path)  # its owner is dead
-    os.unlink(path)
-    tickets.ring(path)  # and buried
+    assert tickets.ring(bells, "bell")  # its owner is dead
+    bells.unlink("bell")
+    assert tickets.ring(bells, "bell")  # and buried
+    assert os.listdir(tmp_path / "bells") == []
 
 
-def test_what_is_no_bell_is_not_written_into(tmp_path: Path) -> None:
-    path = tmp_path / "bell"
+# S9: whoever can open a bell can fill it, or take what was rung
+def test_nobody_else_can_ring_or_silence_a_bell_whatever_the_umask(bells: Directory, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        bell = tickets.make_bell(bells, "bell")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "bells" / "bell").stat().st_mode) == 0o600
+    os.close(bell)
+
+
+# D4
+def test_a_bell_that_rings_tells_since_when(bells: Directory, tmp_path: Path) -> None:
+    path = tmp_path / "bells" / "bell"
+    bell = tickets.make_bell(bells, "bell")
+    assert tickets.unanswered_s(bells, "bell") is None
+    assert tickets.unanswered_s(bells, "nobody") is None
+    tickets.ring(bells, "bell")
+    long_ago = time.time_ns() - 60 * 10**9
+    os.utime(path, ns=(long_ago, long_ago))
+    tickets.ring(bells, "bell")  # as impatient as anybody may be: it counts from the first time
+    assert path.stat().st_mtime_ns == long_ago
+    since_s = tickets.unanswered_s(bells, "bell")
+    assert since_s is not None
+    assert since_s >= 60
+    tickets.silence(bell)
+    assert tickets.unanswered_s(bells, "bell") is None
+    tickets.ring(bells, "bell")
+    assert path.stat().st_mtime_ns > long_ago
+    os.close(bell)
+
+
+# D4
+def test_a_clock_that_was_set_back_makes_nobody_wait_for_ever(bells: Directory, tmp_path: Path) -> None:
+    bell = tickets.make_bell(bells, "bell")
+    tickets.ring(bells, "bell")
+    tomorrow = time.time() + 86400
+    os.utime(tmp_path / "bells" / "bell", (tomorrow, tomorrow))
+    assert tickets.unanswered_s(bells, "bell") == float("inf")
+    os.close(bell)
+
+
+def test_what_is_no_bell_is_not_written_into(bells: Directory, tmp_path: Path) -> None:
+    path = tmp_path / "bells" / "bell"
     path.write_text("precious")
-    assert not tickets.ring(str(path))
+    assert not tickets.ring(bells, "bell")
+    assert tickets.unanswered_s(bells, "bell") is None
     assert path.read_text() == "precious"
-    link = tmp_path / "link"
-    link.symlink_to(path)
-    assert not tickets.ring(str(link))
+    (tmp_path / "bells" / "link").symlink_to(path)
+    (tmp_path / "bells" / "folder").mkdir()
+    for name in ("link", "folder"):
+        assert not tickets.ring(bells, name)
+        assert tickets.unanswered_s(bells, name) is None
     with pytest.raises(StateError, match="cannot be created"):
-        tickets.make_bell(str(path))
+        tickets.make_bell(bells, "bell")

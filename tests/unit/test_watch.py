@@ -15,6 +15,7 @@ import pytest
 from slicer import inotify, watch
 from slicer.errors import StateError
 from slicer.record import replace
+from slicer.statedir import StateDir, locate
 from slicer.watch import LedgerWatch
 from tests.unit import made_up
 
@@ -22,10 +23,15 @@ ORPHAN = made_up.lease("x", cgroup="/x.scope", unit="x.scope", cpu_slots=1)
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> Path:
-    for folder in ("leases", "tickets"):
-        (tmp_path / folder).mkdir()
-    return tmp_path
+def place(tmp_path: Path) -> Iterator[StateDir]:
+    made = locate({"SLICER_STATE_DIR": str(tmp_path / "state")}, os.geteuid())
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def state(place: StateDir) -> Path:
+    return Path(place.path)
 
 
 @pytest.fixture
@@ -38,8 +44,8 @@ def scope(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def watched(state: Path) -> Iterator[LedgerWatch]:
-    with LedgerWatch(str(state), ("leases", "tickets")) as made:
+def watched(place: StateDir) -> Iterator[LedgerWatch]:
+    with LedgerWatch(place, (place.leases, place.tickets)) as made:
         yield made
 
 
@@ -118,7 +124,9 @@ def test_many_events_are_taken_at_once(state: Path, watched: LedgerWatch) -> Non
     assert not pending(watched)
 
 
-def test_exhausted_inotify_is_an_error_with_a_way_out(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exhausted_inotify_is_an_error_with_a_way_out(
+    place: StateDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Exhausted:
         def inotify_init1(self, flags: int) -> int:
             import ctypes
@@ -127,14 +135,16 @@ def test_exhausted_inotify_is_an_error_with_a_way_out(state: Path, monkeypatch: 
             return -1
 
     monkeypatch.setattr(inotify.ctypes, "CDLL", lambda *args, **named: Exhausted())
-    with pytest.raises(StateError, match="max_user_instances"), LedgerWatch(str(state)):
+    with pytest.raises(StateError, match="max_user_instances"), LedgerWatch(place):
         pass
 
 
-def test_a_missing_directory_is_an_error_and_leaks_nothing(tmp_path: Path) -> None:
+def test_a_removed_directory_is_an_error_and_leaks_nothing(place: StateDir, state: Path) -> None:
+    (state / "leases").rmdir()
     before = set(os.listdir("/proc/self/fd"))
-    with pytest.raises(StateError), LedgerWatch(str(tmp_path / "nowhere")):
+    with pytest.raises(StateError, match="gone") as caught, LedgerWatch(place):
         pass
+    assert caught.value.where == str(state / "leases")
     assert set(os.listdir("/proc/self/fd")) == before
 
 

@@ -74,9 +74,12 @@ def choose(wanted: str, uid: int) -> BatchBackend:
             "systemd does not run here", where="--backend systemd", hint="use --backend auto or plain"
         )
     if wanted == "plain" or not has_systemd:
-        from slicer.backend.plain import PlainBackend
+        from slicer.backend.plain import LIMITS, PlainBackend
 
-        return PlainBackend(uid)
+        plain = PlainBackend(uid)
+        if wanted == "plain":
+            plain.notice = f"without systemd, as asked: {LIMITS}"
+        return plain
     from slicer.backend.systemd import SystemdBackend
 
     return SystemdBackend("system" if uid == 0 else "user")

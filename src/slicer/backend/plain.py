@@ -38,13 +38,14 @@ _BEST_EFFORT = {
     "RuntimeMaxSec": "by the keeper",
     "TimeoutStopSec": "by the keeper",
 }
+LIMITS = "limits are best effort, `slicer run --dry-run` says which"
 
 
 class PlainBackend:
     """No scopes: the job is the keeper's descendants."""
 
     name: BackendName = "plain"
-    notice = "no systemd here: limits are best effort, `slicer run --dry-run` says which"
+    notice = f"no systemd here: {LIMITS}"
 
     def __init__(self, uid: int) -> None:
         self.manager: Manager = "system" if uid == 0 else "user"

@@ -337,6 +337,14 @@ def _message(error: BaseException) -> str:
 def _no_bus(manager: Manager, error: BaseException) -> BackendError:
     reason = os.strerror(abs(int(getattr(error, "errno", 0) or 0)))
     if manager == "user":
+        from slicer.stop import user_name
+
+        user = user_name(os.getuid())
+        if not os.path.isdir(f"/run/user/{os.getuid()}"):
+            return BackendError(
+                f"{user} is not logged in (cron, su)",
+                hint=f"once, as root: loginctl enable-linger {user}; or use --backend plain",
+            )
         return BackendError(
             f"no connection to your user manager: {reason}",
             hint=f"as root: loginctl enable-linger {os.getuid()}; or use --backend plain",

@@ -8,7 +8,6 @@ import os
 import sys
 
 import click
-from click.shell_completion import shell_complete
 
 from slicer import __version__
 from slicer.cli import say
@@ -112,7 +111,9 @@ def _dispatch(arguments: list[str]) -> Any:
     """What app.main would do, without its own idea of Ctrl-C and of a reader that leaves."""
     instruction = os.environ.get(_COMPLETE)
     if instruction:
-        return shell_complete(app, {}, "slicer", _COMPLETE, instruction)
+        from slicer.cli import complete
+
+        return complete.answer(app, _COMPLETE, instruction)
     with app.make_context("slicer", list(arguments)) as ctx:
         return app.invoke(ctx)
 
@@ -143,13 +144,21 @@ def _own(arguments: list[str]) -> list[str]:
 def report(failure: Exception, *, as_json: bool = False) -> int:
     """Say on stderr what failed, as one line of text or of JSON; the exit code."""
     if os.environ.get("SLICER_DEBUG") == "1":
-        sys.excepthook(type(failure), failure, failure.__traceback__)
+        _trace(failure)
     told = failure if isinstance(failure, SlicerError) else _translated(failure)
     if as_json:
         say.error_json(told)
     else:
         say.error(told)
     return told.exit_code
+
+
+def _trace(failure: Exception) -> None:
+    """The whole traceback, for who asked for it."""
+    import traceback
+
+    for line in "".join(traceback.format_exception(failure)).splitlines():
+        print(say.visible(line), file=sys.stderr)
 
 
 def _translated(failure: Exception) -> SlicerError:

@@ -1,16 +1,55 @@
-"""Words for the shell's completion. A failure only means that there are none."""
+"""Words for the shell's completion. A failure only means that there are none.
+
+A shell puts such a word on the command line as it is, and the next Enter has it evaluated. Names of jobs,
+profiles and programs are other people's, so only words that mean nothing to a shell are offered.
+"""
 
 from __future__ import annotations
 
 import os
+import string
 
-from click.shell_completion import CompletionItem
+import click
+from click.shell_completion import CompletionItem, get_completion_class
 
 from slicer.errors import SlicerError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import click
+    from collections.abc import Iterable
+
+_HARMLESS = frozenset(string.ascii_letters + string.digits + "._:@-")
+_PLAIN = "plain"  # click's word for what is not a file, for which the shell looks (and quotes) itself
+
+
+def harmless(words: Iterable[str], incomplete: str) -> list[str]:
+    """The words that begin with ``incomplete`` and mean nothing else to a shell or to an option parser."""
+    return [
+        word
+        for word in words
+        if word.startswith(incomplete) and word and word[0] != "-" and _HARMLESS.issuperset(word)
+    ]
+
+
+def sifted(items: Iterable[CompletionItem]) -> list[CompletionItem]:
+    """What may be offered of all that was found, whoever found it. Options and lists (0,1) are among it."""
+    allowed = _HARMLESS | {","}
+    return [item for item in items if item.type != _PLAIN or (item.value and allowed.issuperset(item.value))]
+
+
+def answer(app: click.Command, variable: str, instruction: str) -> int:
+    """Do what a shell's completion asks for (as ``bash_complete``); the exit code."""
+    shell, _, what = instruction.partition("_")
+    kind = get_completion_class(shell)
+    if kind is None or what not in ("source", "complete"):
+        return 1
+    asked = kind(app, {}, "slicer", variable)
+    if what == "source":
+        click.echo(asked.source())
+        return 0
+    found = sifted(asked.get_completions(*asked.get_completion_args()))
+    click.echo("\n".join(map(asked.format_completion, found)))
+    return 0
 
 
 def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -26,7 +65,7 @@ def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[st
         return []
     words = [word for lease in seen.leases for word in (lease.name, lease.job)]
     words += [word for ticket in seen.tickets for word in (ticket.name, ticket.job)]
-    return [word for word in words if word and word.startswith(incomplete)]
+    return harmless(words, incomplete)
 
 
 def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -37,7 +76,7 @@ def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
         names = load(os.environ, host()).names()
     except SlicerError:
         return []
-    return [name for name in names if name.startswith(incomplete)]
+    return harmless(names, incomplete)
 
 
 def gpus(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -62,11 +101,12 @@ def command_line(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     """Of the command to be run: programs first, then whatever files there are."""
     if ctx.params.get("command") or "/" in incomplete:
         return [CompletionItem(incomplete, type="file")]
-    found = {
-        name
-        for directory in os.get_exec_path()
-        if os.path.isdir(directory)
-        for name in os.listdir(directory)
-        if name.startswith(incomplete)
-    }
+    found = {name for directory in os.get_exec_path() for name in harmless(_files(directory), incomplete)}
     return [CompletionItem(name) for name in sorted(found)]
+
+
+def _files(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return []  # PATH may name what is not there, or not for us

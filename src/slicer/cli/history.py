@@ -16,6 +16,8 @@ from slicer.scope import describe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from slicer.model import Outcome
 
 _SHORT_ID = 8
@@ -51,25 +53,48 @@ The form of --json is in docs/json.md.""",
 def command(job: str | None, number: int, name: str | None, since: str | None, as_json: bool) -> None:
     """Show how the last jobs ended and what they took, the newest last.
 
-    With JOB (an id or its beginning): all that is known about that one.
+    With JOB (an id or its beginning, a unit or a name): all that is known about it, or a list when several
+    have that name.
     """
     began = None if since is None else time.time() - _seconds(since)
     path = default_path()
-    outcomes = read(path, limit=number or None, name=name, job=job, since=began)
+    outcomes = find_outcomes(
+        path, job, {"limit": number + 1 if number else None, "name": name, "since": began}
+    )
     if job is not None and not outcomes:
         raise UnknownOutcome(
             f"no ended job {job!r}",
             where=path,
             hint="slicer status shows those that run",
         )
+    has_more = 0 < number < len(outcomes)
+    outcomes = outcomes[: number or None]
     outcomes.reverse()  # the newest where the eye is: above the prompt
     if as_json:
-        output.show_json({"outcomes": [outcome_json(outcome) for outcome in outcomes]})
-    elif job is None:
-        output.show(table(outcomes, time.time()) if outcomes else [Line("No jobs yet.")])
+        output.show_json({"outcomes": [outcome_json(each) for each in outcomes], "has_more": has_more})
+    elif job is not None and len(outcomes) == 1:
+        output.show(details(outcomes[0]))
     else:
-        for outcome in outcomes:
-            output.show(details(outcome))
+        output.show(table(outcomes, time.time()) if outcomes else [Line("No jobs yet.")])
+        if has_more and (since or name or job):  # who asked for nothing in particular expects no more
+            say.line(f"only the last {number} of them: -n 0 shows all")
+
+
+def find_outcomes(path: str, job: str | None, limits: dict[str, Any]) -> list[Outcome]:
+    """The outcomes that ``job`` means, as in `slicer stop`: an id or unit, a name, the beginning of an id."""
+    if job is None:
+        return read(path, **limits)
+    word = job.removesuffix(".scope").removeprefix("slicer-")
+    exact = [outcome for outcome in read(path, job=word, **limits) if outcome.job == word]
+    if exact:
+        return exact
+    named = [] if limits["name"] else read(path, **{**limits, "name": _literal(job)})
+    return named or read(path, job=word, **limits)
+
+
+def _literal(name: str) -> str:
+    """A pattern that matches this name alone."""
+    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
 
 
 def _seconds(text: str) -> float:
@@ -85,7 +110,7 @@ def table(outcomes: list[Outcome], now: float) -> list[Line]:
         Column("STARTED"), Column("JOB"), Column("ENDED"), Column("WALL", right=True),
         Column("CPU", right=True), Column("MEMORY", right=True), Column("VRAM", right=True),
         Column("WAITED", right=True),
-        Column("NAME, COMMAND"),
+        Column("NAME: COMMAND"),
     )  # fmt: skip
     rows = [
         (
@@ -97,11 +122,16 @@ def table(outcomes: list[Outcome], now: float) -> list[Line]:
             format_size(outcome.usage.memory_peak_bytes),
             format_size(max(outcome.vram_peak_mib) << 20) if outcome.vram_peak_mib else "-",
             format_duration(outcome.waited_s) if outcome.waited_s >= 0.1 else "-",
-            outcome.name or describe(outcome.command),
+            _what(outcome),
         )
         for outcome in outcomes
     ]
     return output.table(columns, rows)
+
+
+def _what(outcome: Outcome) -> str:
+    command = describe(outcome.command)
+    return f"{outcome.name}: {command}" if outcome.name else command
 
 
 def ended(outcome: Outcome) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
+from slicer import config, history
 from slicer.cli import output, say
 from slicer.cli.output import Column, Line
 from slicer.errors import EX_OK, EX_SLICER
@@ -40,6 +43,8 @@ def command(user: bool, user_delegation: bool, root: str, removing: bool, force:
         return EX_OK
     report = remove(settled, force=force) if removing else apply(settled, force=force)
     output.show(_done(report))
+    after = _left(root, user=user) if removing else _next(settled, user=user, user_delegation=user_delegation)
+    output.show([Line(""), *after] if after else [])
     edited = [done.action.destination for done in report.files if done.status == "edited"]
     if edited:
         verb = "remove" if removing else "overwrite"
@@ -60,6 +65,34 @@ def _intended(settled: Plan, *, removing: bool) -> list[Line]:
     return [*shown, *(Line(f"{when}  {describe(ran)}") for ran in settled.commands)]
 
 
+def _next(settled: Plan, *, user: bool, user_delegation: bool) -> list[Line]:
+    """What is still to be done by hand; nothing for another system, whose commands were listed."""
+    if user or not settled.live:
+        return []
+    lines = ["next: whoever is logged in runs `systemctl --user daemon-reload` once, or logs in again"]
+    if user_delegation:
+        lines.append(
+            "IOWeight and AllowedCPUs act for a user after the next start of user@UID.service (or of all)"
+        )
+    lines.append("try: slicer run --profile heavy -- true; slicer history; systemctl status cpu.slice")
+    return [Line(line) for line in lines]
+
+
+def _left(root: str, *, user: bool) -> list[Line]:
+    """What removal does not touch: it is the users' own, and nothing depends on it."""
+    if user:
+        past, settings = (
+            os.path.dirname(history.default_path()),
+            os.path.dirname(config.user_file(os.environ)),
+        )
+    else:
+        past, settings = history.SYSTEM_DIRECTORY, config.SYSTEM_DIR
+    kept = ((past, "history of jobs"), (settings, "configuration"))
+    found = [(os.path.join(root, path.lstrip("/")), what) for path, what in kept if path]
+    rows = [("stays", path, f"{what}; rm -r to be rid of it") for path, what in found if os.path.isdir(path)]
+    return output.table((Column(""), Column(""), Column("")), rows)[1:]
+
+
 def _done(report: Report) -> list[Line]:
     rows = [(done.status, done.action.destination, done.action.what) for done in report.files]
     shown = output.table((Column(""), Column(""), Column("")), rows)[1:]
@@ -68,7 +101,7 @@ def _done(report: Report) -> list[Line]:
 
 
 def _told(ran: Ran) -> str:
-    said = output.visible(ran.output.replace("\n", "; "))
+    said = say.visible(ran.output.replace("\n", "; "))
     why = f" ({said})" if said else ""
     if ran.exit_code is None:
         return f"not run: {describe(ran.command)}{why}"

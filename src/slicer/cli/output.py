@@ -6,6 +6,7 @@ import json
 import locale
 import sys
 
+from slicer.cli.say import visible
 from slicer.record import record
 
 TYPE_CHECKING = False
@@ -34,13 +35,6 @@ class Column:
     title: str
     right: bool = False
     cap: int = 0
-
-
-def visible(text: str) -> str:
-    """Text that cannot break out of its line: what is not printable is escaped."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def cut(text: str, most: int) -> str:
@@ -112,17 +106,17 @@ def encodable(text: str) -> str:
 
 
 def show(lines: Iterable[Line]) -> None:
-    """Print the lines: as they are, or on a terminal with their style and cut to its width."""
+    """Print the lines, each through the filter; on a terminal with their style, and cut to its width."""
     if not is_terminal():
         for line in lines:
-            print(line.text)
+            print(visible(line.text))
         return
     from rich.console import Console
     from rich.text import Text
 
     console = Console(highlight=False)
     for line in lines:
-        text = clip(encodable(line.text), console.width)
+        text = clip(encodable(visible(line.text)), console.width)
         console.print(Text(text, style=line.style), no_wrap=True, overflow="crop")
 
 

@@ -118,7 +118,7 @@ def init(where: str | None, force: bool) -> None:
     except OSError as error:
         hint = "--user writes your own" if is_system else ""
         raise SlicerError(f"cannot be written: {error.strerror}", where=path, hint=hint) from error
-    print(f"wrote {path}" + (f" (the old one is now {kept})" if kept else ""))
+    print(say.visible(f"wrote {path}" + (f" (the old one is now {kept})" if kept else "")))
 
 
 def _write(path: str, text: str, *, force: bool) -> str:

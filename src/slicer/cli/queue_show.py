@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 
 from slicer.cli.queue_sink import Sink
 from slicer.queue import words
+from slicer.queue.summary import summary_lines
 
 if TYPE_CHECKING:
     from slicer.cli.queue_live import Live
@@ -100,7 +101,7 @@ class _Lines:
 
     def end(self, summary: Event | None) -> None:
         if summary is not None and not self._is_hushed(summary):
-            self._sink.write(f"{_clock(summary)} " + "\n".join(words.summary(summary)) + "\n")
+            self._sink.write(f"{_clock(summary)} " + "\n".join(summary_lines(summary)) + "\n")
         self._sink.close()
 
     def _is_hushed(self, event: Event) -> bool:
@@ -124,7 +125,7 @@ class _OnTerminal:
 
     def end(self, summary: Event | None) -> None:
         if summary is not None:
-            self._live.say(words.summary(summary), words.level(summary))
+            self._live.say(summary_lines(summary), words.level(summary))
         self._live.end()
 
 

@@ -103,6 +103,7 @@ def fields(options: dict[str, Any], command: tuple[str, ...]) -> dict[str, Any]:
         "exec": options["exec"],
         "journal": options["journal"],
         "outcome_path": options["outcome"],
+        "hints": options["verbosity"] >= 0,
     }
 
 

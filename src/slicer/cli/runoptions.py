@@ -60,7 +60,7 @@ OPTIONS = (
         ("--then",),
         "then",
         "WHICH",
-        "What follows --max-wait: run without the lease, or fail with 75 (default with GPUs).",
+        "When --max-wait is over: fail with 75 (the default with GPUs), or run beside the holder.",
         choices=("run", "fail"),
     ),
     Option(
@@ -166,8 +166,6 @@ def _unknown(name: str, known: dict[str, Option], program: str) -> UsageError:
     from slicer.property_names import nearest
 
     close = nearest(name, known)
-    if close.lstrip("-")[:1] != name.lstrip("-")[:1]:
-        close = ""  # --bogus did not mean --gpus
     hint = f"see slicer {program} --help; the command's own options go after --"
     if close:
         hint = f"did you mean {close}?"

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from slicer.placement import Busy
 
 _PREFIX = "slicer: "
-_ESCAPED = {"\n": " ", "\t": " "}
 _REASONS = {
     "oom-kill": "out of memory",
     "timeout": "over its time limit",
@@ -29,12 +28,19 @@ _REASONS = {
 }
 
 
+def visible(text: str) -> str:
+    """Text that neither breaks out of its line nor talks to the terminal: what is not printable is escaped.
+
+    The one filter of the command line. Names, commands, paths and errors are other people's words.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def line(text: str) -> None:
     """One line on stderr. A closed or full stderr stops no job."""
-    if not text.isprintable():
-        # Names are other people's: none may add a line here, or talk to the terminal.
-        text = "".join(c if c.isprintable() else _ESCAPED.get(c) or ascii(c)[1:-1] for c in text)
-    _write(f"{_PREFIX}{text}\n")
+    _write(_PREFIX + visible(text.replace("\n", " ").replace("\t", " ")) + "\n")
 
 
 def error(failure: SlicerError) -> None:

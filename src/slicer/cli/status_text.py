@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slicer.cli import output
+from slicer.cli import output, say
 from slicer.cli.output import FAINT, HEADING, Column, Line
 from slicer.cli.status_why import indices, reason, roughly, size
 from slicer.placement import expected_remaining
@@ -105,7 +105,7 @@ def _peak(lease: Lease, state: GpuState) -> int | None:
 
 def _below(text: str) -> Line:
     """What is too long for a column."""
-    return Line(f"  {output.visible(text)}", FAINT)
+    return Line(f"  {say.visible(text)}", FAINT)
 
 
 def _unit(lease: Lease) -> str:
@@ -197,7 +197,7 @@ def _machine(status: Status) -> Section:
         lock = status.plain_lock
         head.append(Line(f"GPU lock of scripts: {lock.path} is held by pid {lock.pid}", _ALARM))
     if status.no_gpus:
-        return Section((*head, Line(f"No GPUs: {output.visible(status.no_gpus)}")), (), "")
+        return Section((*head, Line(f"No GPUs: {say.visible(status.no_gpus)}")), (), "")
     heading, entries = _gpus(status)
     return Section((*head, heading), entries, "GPUs")
 
@@ -215,12 +215,12 @@ def _cpu_slots(status: Status) -> str:
 def _slot_holder(lease: Lease) -> str:
     marks = [f"{lease.cpu_slots} slots"] if lease.cpu_slots > 1 else []
     marks += ["forced"] if lease.forced else []
-    return output.visible(lease.name or lease.job) + (f" ({', '.join(marks)})" if marks else "")
+    return say.visible(lease.name or lease.job) + (f" ({', '.join(marks)})" if marks else "")
 
 
 def _gpus(status: Status) -> tuple[Line, tuple[tuple[Line, ...], ...]]:
     """The heading of the GPUs, and of each its line and those of who is on it."""
-    names = [output.visible(state.gpu.name).removeprefix("NVIDIA ") for state in status.gpus]
+    names = [say.visible(state.gpu.name).removeprefix("NVIDIA ") for state in status.gpus]
     if output.is_terminal():
         names = [output.cut(name, _GPU_NAME) for name in names]
     memories = [_column(state.gpu.memory_mib or None) for state in status.gpus]

@@ -6,11 +6,13 @@ import os
 
 import click
 
-from slicer.cli import complete, output, say
-from slicer.errors import EX_OK, SlicerError
+from slicer.cli import complete, say
+from slicer.errors import EX_OK, SlicerError, StateError
+from slicer.ledger import Snapshot
 from slicer.model import Lease
+from slicer.scope import quote
 from slicer.status import existing_ledger
-from slicer.stop import UnknownJob, find, stop
+from slicer.stop import AmbiguousJob, UnknownJob, find, stop
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 \b
 Exit codes:
     0  all of them have ended
-    2  no such job, or several could be meant; then none was stopped
+    2  no such job, or several could be meant; all others were stopped
   124  a job was told to end but has not done so within 2 minutes
   125  a job could not be stopped: another user's, or systemd refused""",
 )
@@ -39,11 +41,33 @@ def command(jobs: tuple[str, ...], quiet: bool) -> int:
     profile's TimeoutStopSec). A job that still waits leaves the queue.
     """
     book = existing_ledger(os.environ, say.line)
-    if book is None:
-        raise UnknownJob(f"no such job: {jobs[0]!r}", hint="no job runs or waits")
-    seen = book.snapshot()
-    meant = {entry.job: entry for entry in [find(job, seen) for job in jobs]}
-    return max(_stop(entry, book, quiet=quiet) for entry in meant.values())
+    seen = book.snapshot() if book else Snapshot((), ())
+    meant: dict[str, Lease | Ticket] = {}
+    codes = []
+    for job in jobs:
+        try:
+            entry = find(job, seen)
+        except (UnknownJob, AmbiguousJob) as failure:  # the others are none the worse for it
+            say.error((_ended(job) if isinstance(failure, UnknownJob) else None) or failure)
+            codes.append(failure.exit_code)
+        else:
+            meant[entry.job] = entry
+    if book:
+        codes += [_stop(entry, book, quiet=quiet) for entry in meant.values()]
+    return max(codes)
+
+
+def _ended(job: str) -> UnknownJob | None:
+    """What to say of a job that is in the history: it was there."""
+    from slicer.cli.history import find_outcomes
+    from slicer.history import default_path
+
+    try:
+        found = find_outcomes(default_path(), job, {"limit": 1, "name": None, "since": None})
+    except StateError:
+        return None  # a broken history is no reason to say less than before
+    exact = [each for each in found if job in (each.job, each.name, each.unit)]
+    return UnknownJob(f"{job!r} has ended", hint=f"slicer history {quote(job)}") if exact else None
 
 
 def _stop(entry: Lease | Ticket, book: Ledger, *, quiet: bool) -> int:
@@ -54,5 +78,5 @@ def _stop(entry: Lease | Ticket, book: Ledger, *, quiet: bool) -> int:
         return failure.exit_code
     if not quiet:
         done = "stopped" if isinstance(entry, Lease) else "no longer waits:"
-        print(f"{done} {entry.job}  {output.visible(entry.name or entry.command)}")
+        print(say.visible(f"{done} {entry.job}  {entry.name or entry.command}"))
     return EX_OK

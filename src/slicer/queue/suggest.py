@@ -9,7 +9,7 @@ from slicer.queue.jobs_file import Keys, Line, lines, read_attributes
 from slicer.queue.judging import ENOUGH_LOOKS
 from slicer.queue.model import Attributes, JobState
 
-STEP_MIB = 256  # what is suggested is a multiple of this
+_STEP_MIB = 256  # what is suggested is a multiple of this
 _ROOM_PERCENT = 105  # of the peak: no two runs use exactly the same
 
 
@@ -33,6 +33,11 @@ def corrected(text: str, declared: Mapping[str, int]) -> str:
     return "".join(parts) + text[copied:]
 
 
+def enough_mib(peak_mib: int) -> int:
+    """What a job should declare whose peak was ``peak_mib``."""
+    return -(-peak_mib * _ROOM_PERCENT // (100 * _STEP_MIB)) * _STEP_MIB
+
+
 def proposals(states: Iterable[JobState], tolerance: float) -> dict[str, int]:
     """What jobs should declare, in MiB on each GPU, by key. Only jobs that should change it are named.
 
@@ -49,7 +54,7 @@ def _proposal(state: JobState, tolerance: float) -> int | None:
     peak = max(state.vram_peak_mib, default=0)
     if state.status != "ok" or peak <= 0:
         return None
-    wanted = -(-peak * _ROOM_PERCENT // (100 * STEP_MIB)) * STEP_MIB
+    wanted = enough_mib(peak)
     declared = state.vram_mib
     is_well_known = state.looks >= ENOUGH_LOOKS
     if declared is None:
@@ -61,7 +66,7 @@ def _proposal(state: JobState, tolerance: float) -> int | None:
     if not state.ooms:
         return None
     # It went well with more than its line declares, which was not enough.
-    return wanted if is_well_known else -(-declared // STEP_MIB) * STEP_MIB
+    return wanted if is_well_known else -(-declared // _STEP_MIB) * _STEP_MIB
 
 
 def _edit(line: Line, attribute: str) -> tuple[int, int, str]:

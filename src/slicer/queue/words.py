@@ -1,4 +1,4 @@
-"""The events of a queue as lines of text: one line an event, several for the summary at the end.
+"""The events of a queue as lines of text, one line an event. slicer.queue.summary writes the summary.
 
 All functions are pure. No line contains control characters, whatever commands, names and errors it shows.
 """
@@ -12,17 +12,15 @@ from typing import Literal
 from slicer.quantity import format_duration, format_size, size_text
 from slicer.queue.judging import ENOUGH_LOOKS
 from slicer.queue.model import Event, EventKind, Row, Status
-from slicer.queue.suggest import STEP_MIB
+from slicer.queue.suggest import enough_mib
 from slicer.scope import quote
 
 # "bad": a job did not end well. "warning": something may go wrong, or somebody has to act.
 Level = Literal["info", "good", "warning", "bad"]
 
 _COMMAND = 120  # characters of a command in a line
-_EARLIER = 10  # jobs that failed in an earlier run, and are named
 _TEXT = 500  # of an error or a reason
 _LONGEST_ESCAPE = 10  # as of "\\U0010ffff"
-_ROOM_PERCENT = 105  # of the peak, as "slicer queue suggest" counts
 
 _LEVELS: dict[EventKind, Level] = {
     "file-kept": "warning",
@@ -109,11 +107,6 @@ def counts(numbers: dict[Status, int]) -> str:
     return ", ".join(f"{numbers[status]} {word}" for status, word in COUNTED.items() if numbers.get(status))
 
 
-def enough_mib(peak_mib: int) -> int:
-    """What a job should declare whose peak was ``peak_mib``. ``slicer queue suggest`` says the same."""
-    return -(-peak_mib * _ROOM_PERCENT // (100 * STEP_MIB)) * STEP_MIB
-
-
 def deviation(row: Row) -> int | None:
     """How far its largest peak is above the declaration, in percent. Negative: below. None: unknown."""
     if not row.declared_mib or not row.peak_mib:
@@ -174,7 +167,7 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _command(row: Row) -> str:
+def command_of(row: Row) -> str:
     return shortened(row.command, _COMMAND)
 
 
@@ -195,27 +188,22 @@ def _because(said: str, event: Event, key: str = "why") -> str:
     return f"{said}: {why}" if why else said
 
 
-def _number(event: Event, key: str) -> int:
+def figure(event: Event, key: str) -> int:
     found = event.data.get(key)
     return round(found) if isinstance(found, (int, float)) else 0
 
 
 def _mib(event: Event, key: str) -> str:
     """A size among the event's data; "" where there is none."""
-    return size(_number(event, key)) if event.data.get(key) is not None else ""
-
-
-def _rows(event: Event, key: str) -> list[Row]:
-    found = event.data.get(key)
-    return [row for row in found if isinstance(row, Row)] if isinstance(found, (list, tuple)) else []
+    return size(figure(event, key)) if event.data.get(key) is not None else ""
 
 
 # -- the queue as a whole -----------------------------------------------------------------------------------
 
 
 def _opened(event: Event) -> str:
-    done = _number(event, "done")
-    parts = [f"{_number(event, 'pending')} of {count(_number(event, 'total'), 'job')} to run"]
+    done = figure(event, "done")
+    parts = [f"{figure(event, 'pending')} of {count(figure(event, 'total'), 'job')} to run"]
     if done:
         parts.append(f"{done} ended before")
     if event.data.get("resumed"):
@@ -226,12 +214,12 @@ def _opened(event: Event) -> str:
 
 
 def _file_changed(event: Event) -> str | None:
-    told = [f"{_number(event, key)} {key}" for key in ("added", "removed") if _number(event, key)]
+    told = [f"{figure(event, key)} {key}" for key in ("added", "removed") if figure(event, key)]
     return f"jobs file changed: {', '.join(told)}" if told else None
 
 
 def _skipped(event: Event) -> str | None:
-    number = _number(event, "count")
+    number = figure(event, "count")
     if not number:
         return None
     ended_as = event.data.get("counts")
@@ -253,7 +241,7 @@ def _drained(event: Event) -> str:
 
 
 def _stopping(event: Event) -> str:
-    running = _number(event, "running")
+    running = figure(event, "running")
     if not running:
         return "stopping: nothing new is started"
     verb, they = ("runs", "it is") if running == 1 else ("run", "they are")
@@ -275,7 +263,7 @@ _OF_THE_QUEUE: dict[EventKind, Callable[[Event], str | None]] = {
     "resumed": lambda event: "jobs are started again",
     "warning": lambda event: _text(event, "text") or "something is wrong",
     "notice": lambda event: _text(event, "text") or None,
-    "summary": lambda event: summary(event)[0],
+    "summary": lambda event: None,  # has lines of its own: slicer.queue.summary
 }
 
 
@@ -289,12 +277,12 @@ def _started(event: Event, row: Row) -> str:
     if row.gpu_indices:
         # Without a declaration a job has its GPU to itself.
         declared = f" (declared {size(row.declared_mib)})" if row.declared_mib else " (alone)"
-    return f"{who(row)} started{again}{where}{declared}: {_command(row)}"
+    return f"{who(row)} started{again}{where}{declared}: {command_of(row)}"
 
 
 def _adopted(event: Event, row: Row) -> str:
     where = f" on {gpus(row.gpu_indices)}" if row.gpu_indices else ""
-    return f"{who(row)} found running{where} for {format_duration(row.wall_s)}, taken over: {_command(row)}"
+    return f"{who(row)} found running{where} for {format_duration(row.wall_s)}, taken over: {command_of(row)}"
 
 
 def _usage(event: Event, row: Row) -> str | None:
@@ -307,9 +295,9 @@ def _usage(event: Event, row: Row) -> str | None:
 
 
 def _exceeds(event: Event, row: Row) -> str:
-    used_mib, declared_mib = _number(event, "used_mib"), _number(event, "declared_mib")
+    used_mib, declared_mib = figure(event, "used_mib"), figure(event, "declared_mib")
     more = f" ({round((used_mib / declared_mib - 1) * 100)}% more)" if declared_mib else ""
-    what = f"{size(used_mib)} of GPU {_number(event, 'gpu')}, declared {size(declared_mib)}{more}"
+    what = f"{size(used_mib)} of GPU {figure(event, 'gpu')}, declared {size(declared_mib)}{more}"
     return f"{who(row)} uses {what}: what shares the GPU may run out of memory"
 
 
@@ -318,14 +306,14 @@ def _finished(event: Event, row: Row) -> str:
     reason = row.reason if row.status in ("infeasible", "lost") else ""
     facts = [fact for fact in (visible(reason), used(row), advice(row)) if fact]
     if row.status != "ok":
-        facts.append(_command(row) + _log(event))
+        facts.append(command_of(row) + _log(event))
     told = f": {'; '.join(facts)}" if facts else ""
     return f"{who(row)} {ended(row)}{attempts} after {format_duration(row.wall_s)}{told}"
 
 
 def _retry(event: Event, row: Row) -> str:
     before, following = _mib(event, "declared_mib"), _mib(event, "next_mib")
-    attempt = f" (attempt {_number(event, 'attempt')} of {_number(event, 'attempts')})"
+    attempt = f" (attempt {figure(event, 'attempt')} of {figure(event, 'attempts')})"
     changed = following and before and before != following
     again = (f" with {following}" if following else "") + (f" instead of {before}" if changed else "")
     return f"{who(row)} ran out of GPU memory{attempt}: again{again}"
@@ -333,17 +321,17 @@ def _retry(event: Event, row: Row) -> str:
 
 def _infeasible(event: Event, row: Row) -> str:
     reason = _text(event, "reason") or visible(row.reason)
-    return f"{who(row)} can never run here: {reason}; {_command(row)}"
+    return f"{who(row)} can never run here: {reason}; {command_of(row)}"
 
 
 def _lost(event: Event, row: Row) -> str:
-    how = visible(row.reason) or "it ended together with its supervisor, how is not known"
-    return f"{who(row)} lost: {how}; {_command(row)}{_log(event)}"
+    how = visible(row.reason) or "it ended together with its keeper, how is not known"
+    return f"{who(row)} lost: {how}; {command_of(row)}{_log(event)}"
 
 
 def _unrunnable(event: Event, row: Row) -> str:
     why = _text(event, "why") or visible(row.waits_for)
-    return f"{who(row)} skipped: {why}; {_command(row)}"
+    return f"{who(row)} skipped: {why}; {command_of(row)}"
 
 
 _OF_A_JOB: dict[EventKind, Callable[[Event, Row], str | None]] = {
@@ -355,7 +343,7 @@ _OF_A_JOB: dict[EventKind, Callable[[Event, Row], str | None]] = {
     "retry": _retry,
     "infeasible": _infeasible,
     "cancelling": lambda event, row: f'{who(row)} is being ended: its line says "cancel"',
-    "cancelled": lambda event, row: f"{who(row)} cancelled before it started: {_command(row)}",
+    "cancelled": lambda event, row: f"{who(row)} cancelled before it started: {command_of(row)}",
     "requeued": lambda event, row: _because(f"{who(row)} is to be started again", event),
     "lost": _lost,
     "unrunnable": _unrunnable,
@@ -381,78 +369,3 @@ def _told(event: Event) -> str | None:
     if event.job is None:
         raise ValueError(f"an event {event.kind!r} needs a job")
     return _OF_A_JOB[event.kind](event, event.job)
-
-
-# -- the end ------------------------------------------------------------------------------------------------
-
-
-def summary(event: Event) -> list[str]:
-    """The lines of a "summary": what became of the jobs, and what to do about it.
-
-    Its data are ``counts`` (of each status), the rows ``failed``, ``earlier`` (failed in an earlier run),
-    ``under`` and ``over``, ``exit_code``, ``wall_s``, ``jobs_file`` and ``log_dir``; ``logs`` and
-    ``last_lines`` (the number of a job to its log file's name, and to the last line in it).
-    """
-    numbers = event.data.get("counts")
-    told: dict[Status, int] = numbers if isinstance(numbers, dict) else {}
-    wall_s = event.data.get("wall_s")
-    duration = format_duration(wall_s) if isinstance(wall_s, (int, float)) else "unknown time"
-    total = sum(told.values())
-    lines = [f"{count(total, 'job')} in {duration}: {counts(told)}" if total else "nothing left"]
-    earlier = _rows(event, "earlier")
-    lines[0] += _failed_earlier(earlier)
-    code = _number(event, "exit_code")
-    if code and (total or len(earlier) != 1):
-        lines[0] += f"; exit code {code}"
-    if earlier and not total:
-        them = "it" if len(earlier) == 1 else "them"
-        lines[0] += f"; to run {them} again: {_of_this(event, 'retry')}"
-    for row in _rows(event, "failed"):
-        log, last = _of_job(event, "logs", row), _of_job(event, "last_lines", row)
-        directory = event.data.get("log_dir")
-        path = f"{directory}/{log}" if directory else log
-        lines.append(
-            f"  {who(row)} {ended(row)}: {_command(row)}" + (f" (log: {quote(path)})" if log else "")
-        )
-        if last:
-            lines.append(f"    {visible(last)}")
-    under, over = _rows(event, "under"), _rows(event, "over")
-    lines += _declared(under, "used more than declared", lambda row: f"{deviation(row)}% more")
-    lines += _declared(over, "used less than declared", lambda row: f"{-(deviation(row) or 0)}% less")
-    if under or over:
-        lines.append(f"corrected declarations: {_of_this(event, 'suggest')}")
-    return lines
-
-
-def _failed_earlier(rows: list[Row]) -> str:
-    """As in "; job 1 failed earlier (143)"."""
-    if not rows:
-        return ""
-    if len(rows) == 1:
-        return f"; {who(rows[0])} failed earlier ({rows[0].exit_code})"
-    shown = ", ".join(f"{row.no} ({row.exit_code})" for row in rows[:_EARLIER])
-    more = f" and {len(rows) - _EARLIER} more" if len(rows) > _EARLIER else ""
-    return f"; {len(rows)} jobs failed earlier: {shown}{more}"
-
-
-def _of_this(event: Event, command: str) -> str:
-    """The command line of ``slicer queue COMMAND`` for this queue."""
-    names = (str(event.data.get(key, "")) for key in ("jobs_file", "log_dir"))
-    return "slicer queue {} {} --log-dir {}".format(command, *map(quote, names))
-
-
-def _of_job(event: Event, key: str, row: Row) -> str:
-    """The event's data ``key`` map job numbers to texts; the one of this job, or ""."""
-    found = event.data.get(key)
-    return str(found.get(row.no) or "") if isinstance(found, dict) else ""
-
-
-def _declared(rows: list[Row], what: str, by: Callable[[Row], str]) -> list[str]:
-    if not rows:
-        return []
-    lines = [f"{count(len(rows), 'job')} {what}:"]
-    for row in rows:
-        percent = f" ({by(row)})" if deviation(row) is not None else ""
-        suggested = f", [vram={size_text(enough_mib(max(row.peak_mib)) << 20)}]" if row.peak_mib else ""
-        lines.append(f"  {who(row)}: {used(row) or 'use unknown'}{percent}{suggested}: {_command(row)}")
-    return lines

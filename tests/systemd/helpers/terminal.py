@@ -13,7 +13,7 @@ import termios
 import time
 from collections.abc import Mapping
 
-from tests.systemd.helpers.waiting import DEADLINE_S
+from tests.patience import DEADLINE_S, Deadline
 
 CTRL_C, CTRL_D, CTRL_Z, CTRL_BACKSLASH = "\x03", "\x04", "\x1a", "\x1c"
 PROMPT = "ready> "
@@ -35,6 +35,7 @@ class Terminal:
         self.resize(24, 80)
         self._code: int | None = None
         self._unread = ""
+        self._hung_up = False
         self.seen = ""  # everything that has appeared so far
 
     def __enter__(self) -> Terminal:
@@ -64,9 +65,9 @@ class Terminal:
 
     def expect(self, text: str, deadline_s: float = DEADLINE_S) -> str:
         """What appeared up to and with ``text``, since the last call."""
-        end = time.monotonic() + deadline_s
+        deadline = Deadline(deadline_s)
         while text not in self._unread:
-            if not self._read(end - time.monotonic()):
+            if not self._read(0.1) and (self._hung_up or deadline.has_passed()):
                 raise AssertionError(
                     f"{text!r} did not appear; since the last expected: {self._unread[-500:]!r}"
                 )
@@ -78,6 +79,7 @@ class Terminal:
         try:
             data = os.read(self.fd, 65536) if ready else b""
         except OSError:  # EIO: nobody has the other side open any more
+            self._hung_up = True
             return False
         text = data.decode(errors="replace").replace("\r\n", "\n")
         self.seen += text
@@ -86,7 +88,7 @@ class Terminal:
 
     def end(self, deadline_s: float = DEADLINE_S) -> int:
         """Wait for the command's end and show the rest; its exit code, or minus its signal."""
-        end = time.monotonic() + deadline_s
+        deadline = Deadline(deadline_s)
         while True:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
@@ -94,7 +96,7 @@ class Terminal:
                 while self.fd >= 0 and self._read(0):
                     pass
                 return self._code
-            if time.monotonic() > end:
+            if deadline.has_passed():
                 raise AssertionError(f"it did not end; seen: {self.seen[-500:]!r}")
             if self.fd < 0 or not self._read(0.05):
                 time.sleep(0.01)

@@ -1,0 +1,34 @@
+"""Outcomes for tests; apart, since many small processes import them and nothing else."""
+
+from __future__ import annotations
+
+from slicer.model import Outcome, Usage
+from slicer.record import replace
+
+OUTCOME = Outcome(
+    job="0123456789ab",
+    name="train",
+    command=("python3", "train.py", "--epochs=3"),
+    profile="gpu",
+    backend="systemd",
+    manager="system",
+    unit="slicer-0123456789ab.scope",
+    slice="gpu.slice",
+    gpus=("GPU-a", "GPU-b"),
+    vram_mib=8192,
+    vram_peak_mib=(9318, 0),
+    cpu_slots=0,
+    forced=1,
+    uid=0,
+    reason="oom-kill",
+    exit_code=137,
+    signal=9,
+    started_at=1_700_000_000.5,
+    waited_s=0.25,
+    wall_s=12.5,
+    usage=Usage(cpu_s=1.5, memory_peak_bytes=1 << 40, io_read_bytes=0, oom_kills=1),
+    leftovers=2,
+    enforced=("CPUQuota", "MemoryMax"),
+    not_enforced=("IOWeight",),
+)
+OTHER = replace(OUTCOME, job="b" * 12)

@@ -1,0 +1,83 @@
+"""What README.md shows is true: examples are run as they are printed."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+import textwrap
+import tomllib
+from pathlib import Path
+
+from slicer.cli import app, runoptions
+from tests.unit.cli import DEADLINE_S, Cli, wait_until
+from tests.unit.made_up import Machine
+
+pytest_plugins = ["tests.unit.cli"]
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+
+
+def block(language: str) -> str:
+    """The only code block in that language."""
+    (found,) = [part.partition("```")[0] for part in README.split(f"```{language}\n")[1:]]
+    return found
+
+
+def test_the_configuration_is_valid_and_its_profiles_do_what_they_say(tmp_path: Path) -> None:  # W13
+    machine = Machine(tmp_path)
+    machine.system(block("toml"))
+    found = machine.load()
+    train = found.profile("train")
+    assert (train.cpu_slots, train.gpus, train.vram_mib, train.slice) == (0, 1, 20 << 10, "gpu")
+    assert found.profile("heavy").cpu_slots == 1
+    assert set(tomllib.loads(block("toml"))["profiles"]) == {"heavy", "train"}
+
+
+def test_the_python_example_works_as_printed(cli: Cli) -> None:  # W3
+    env = {**cli.environ, "SLICER_SIM": "1x24G"}
+    line = [sys.executable, "-c", block("python")]
+    done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert (done.returncode, done.stdout) == (0, ""), done
+    holder = cli.popen("run", "--backend", "plain", "--vram", "8G", "-n", "other", "sleep", "9", env=env)
+    try:
+        wait_until("it holds its part", lambda: cli.json("status", env=env)["jobs"])
+        done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+        assert (done.returncode, done.stdout) == (0, "other None\n"), done
+    finally:
+        holder.terminate()
+        holder.wait(timeout=DEADLINE_S)
+
+
+def test_the_command_lines_can_be_typed_as_printed() -> None:
+    lines = re.findall(r"^    (?:\$ )?(?:sudo )?slicer (\S+)(.*?)(?: [|>#&].*)?$", README, re.MULTILINE)
+    assert len(lines) > 12
+    for name, rest in lines:
+        assert name in app._COMMANDS, name
+        if name in ("run", "hold"):
+            runoptions.parse(shlex.split(rest, comments=True), name)
+
+
+def test_the_queue_example_ends_as_printed(cli: Cli) -> None:
+    """Its jobs file, run to the end (but for the figures, which depend on the machine)."""
+    (cli.root / "bin").mkdir()
+    program = cli.root / "bin" / "slicer"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m slicer "$@"\n')
+    program.chmod(0o755)
+    printed = README.partition("    $ cat jobs.txt\n")[2].partition("\n\n")[0]
+    (cli.root / "jobs.txt").write_text(
+        textwrap.dedent(printed).replace("--hold", "--ramp 0.1 --hold 0.1 #") + "\n"
+    )
+    path = f"{cli.root}/bin:{cli.environ['PATH']}"
+    out = cli.run("queue", "jobs.txt", "--sim", "2", "--backend", "plain", env={"PATH": path}).stdout
+    for said in (
+        "4 of 4 jobs to run; logs and status.txt in slicer_logs",
+        "job 1 (base) started on GPU 0 (declared 18G): slicer simjob --vram 11G",
+        "job 2 started on GPU 1 (declared 18G): slicer simjob --vram 17G",
+        "job 3 ran out of GPU memory (attempt 1 of 3): again with 10G instead of 8G",
+        "job 4 started: echo published",
+        "4 jobs in ",
+    ):
+        assert said in out
+    assert "4 ok" in out
