@@ -9,12 +9,14 @@ import gc
 import os
 import sys
 
-from slicer.signals import hold_back
+from slicer.signals import hold_back, signal
 
 
 def main() -> None:
     """Run the command line in sys.argv and exit with its code."""
     _hold_standard_descriptors()
+    # Ignored by a caller (trap '' CHLD), it is inherited, and the kernel reaps our children unseen.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     arguments = sys.argv[1:]
     if arguments[:1] in (["run"], ["hold"]):
         hold_back()

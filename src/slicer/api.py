@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import atexit
 import contextvars
+import math
 import os
 import sys
 
@@ -26,6 +27,7 @@ from slicer.model import LEASE_VARIABLE
 from slicer.placement import expected_remaining, first_to_finish
 from slicer.quantity import QuantityError, parse_mib
 from slicer.record import record
+from slicer.signals import Postponed
 from slicer.tickets import PRIORITY_MAX
 from slicer.view import View
 
@@ -166,7 +168,15 @@ def acquire(
     at: a request that this machine could never serve, no GPU driver, a broken configuration.
     """
     asked = Asked(name, gpus, vram, gpu, margin, cpu_slots, priority, expected_seconds, wait, max_wait, then)
-    return entered(obtain(asked, inside.get(), Cancel()))
+    made: list[Lease] = []
+    try:
+        with Postponed() as postponed:  # Ctrl-C acts while it waits, and once there is a lease to give back
+            made.append(entered(obtain(asked, inside.get(), Cancel(), postponed.mask)))
+    except BaseException:
+        for lease in made:
+            lease.release()
+        raise
+    return made[0]
 
 
 @record
@@ -186,11 +196,17 @@ class Asked:
     then: Then | None
 
 
-def obtain(asked: Asked, around: tuple[LeaseFile, ...], cancel: Cancel) -> Lease:
-    """The lease, in whatever thread; ``around`` is what the caller holds by itself. See :func:`acquire`."""
+def obtain(
+    asked: Asked, around: tuple[LeaseFile, ...], cancel: Cancel, mask: frozenset[int] | None = None
+) -> Lease:
+    """The lease, in whatever thread; ``around`` is what the caller holds by itself. See :func:`acquire`.
+
+    ``mask`` is the signal mask to sleep with, None: as it is.
+    """
     _check(asked)
     environ = dict(os.environ)
     book = Ledger(statedir.locate(environ, os.geteuid()), _warn)
+    book.mask = mask
     try:
         config = profiles.load(environ, profiles.host())
         held = launch.held_around(environ, book, in_scopes=launch.has_scopes())
@@ -256,6 +272,7 @@ def _needs(asked: Asked, config: Config, held: Held, environ: dict[str, str]) ->
 
 def _check(asked: Asked) -> None:
     """Raises ValueError for what cannot be right whatever the machine."""
+    _check_numbers(asked)
     words = _words(asked.gpu)
     wrong = {
         "gpus and cpu_slots: nothing is asked for": asked.gpus == 0 and asked.cpu_slots == 0,
@@ -279,6 +296,17 @@ def _check(asked: Asked) -> None:
             raise ValueError(problem)
 
 
+def _check_numbers(asked: Asked) -> None:
+    """Others read these figures and wait by them. Raises ValueError."""
+    for argument in ("gpus", "cpu_slots", "priority"):
+        if not hasattr(getattr(asked, argument), "__index__"):
+            raise ValueError(f"{argument}={getattr(asked, argument)!r}: must be a whole number")
+    for argument in ("vram", "margin", "expected_seconds", "max_wait"):
+        value = getattr(asked, argument)
+        if value is not None and not isinstance(value, str) and not math.isfinite(value):
+            raise ValueError(f"{argument}={value!r}: must be a finite number")
+
+
 def _mib(value: str | int | None, argument: str) -> int | None:
     if value is None:
         return None
@@ -299,7 +327,9 @@ def _words(gpu: Sequence[int | str] | int | str | None) -> tuple[str, ...]:
 
 
 def _tell(kind: journal.Kind, lease: LeaseFile) -> None:
-    journal.event(kind, job=lease.job, name=lease.name or lease.command, manager=lease.manager)
+    # The script's name, not its arguments: more than its owner may read this.
+    name = scope.label(lease.name, tuple(sys.argv) or ("python",))
+    journal.event(kind, job=lease.job, name=name, manager=lease.manager)
 
 
 def _warn(text: str) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
+import contextlib
+import threading
+from concurrent.futures import Future
 
 from slicer import api
 from slicer.leasing import Cancel
@@ -11,9 +13,9 @@ from slicer.leasing import Cancel
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
-    from concurrent.futures import Future
     from types import TracebackType
 
+    from slicer.model import Lease as LeaseFile
     from slicer.model import Then
 
 
@@ -48,17 +50,20 @@ class acquire_async:
         return self._acquire().__await__()
 
     async def _acquire(self) -> api.Lease:
-        cancel = Cancel()
-        thread = ThreadPoolExecutor(
-            1, "slicer-acquire"
-        )  # one of its own: waiting must not fill a shared pool
-        work = thread.submit(api.obtain, self._asked, api.inside.get(), cancel)
-        thread.shutdown(wait=False)
+        cancel, work = Cancel(), Future[api.Lease]()
+        around = api.inside.get()
+        # One of its own: waiting must not fill a shared pool, nor keep the interpreter from ending.
+        threading.Thread(
+            target=_obtain, args=(work, self._asked, around, cancel), name="slicer-acquire", daemon=True
+        ).start()
         try:
             return api.entered(await asyncio.shield(asyncio.wrap_future(work)))
-        except asyncio.CancelledError:
+        except BaseException as error:
             cancel.ask()
-            await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, _undo, work))
+            work.add_done_callback(_give_back)
+            if isinstance(error, asyncio.CancelledError):
+                with contextlib.suppress(Exception):
+                    await asyncio.shield(asyncio.wrap_future(work))
             raise
 
     async def __aenter__(self) -> api.Lease:
@@ -72,7 +77,14 @@ class acquire_async:
             self._lease.release()
 
 
-def _undo(work: Future[api.Lease]) -> None:
-    """Wait until the thread has left the queue; give back what it got all the same."""
+def _obtain(work: Future[api.Lease], asked: api.Asked, around: tuple[LeaseFile, ...], cancel: Cancel) -> None:
+    try:
+        work.set_result(api.obtain(asked, around, cancel))
+    except BaseException as error:
+        work.set_exception(error)
+
+
+def _give_back(work: Future[api.Lease]) -> None:
+    """Nobody wants any more what the thread may have got."""
     if work.exception() is None:
         work.result().release()

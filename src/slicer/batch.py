@@ -148,8 +148,9 @@ class BatchHalf(InnerHalf):
 
     def _is_looked_after(self) -> bool:
         """Whether the queue has looked at the GPUs, and will not have to be waited for."""
-        ready, _, _ = select.select([self._down_read], [], [], _QUEUE_LOOKS_S)
-        return bool(ready) and os.read(self._down_read, 1) == SETTLE
+        poll = select.poll()
+        poll.register(self._down_read, select.POLLIN)
+        return bool(poll.poll(_QUEUE_LOOKS_S * 1000)) and os.read(self._down_read, 1) == SETTLE
 
     def _tell(self, report: Report, usage: Usage) -> None:
         if not report.is_final and report.reason in _ENDED_FROM_OUTSIDE:

@@ -11,7 +11,9 @@ from slicer import faults, history, statefile
 from slicer.errors import EX_TIMEOUT, SlicerError
 from slicer.job import tell
 from slicer.model import Lease, Outcome
+from slicer.quantity import format_duration, format_size
 from slicer.report import Exit, exit_of
+from slicer.scope import label
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,28 +84,53 @@ def settle(
     if outcome.leftovers:
         tell(job, "stopped", leftovers=outcome.leftovers)
     tell(
-        job, "finished", reason=outcome.reason, exit_code=outcome.exit_code, wall_s=round(outcome.wall_s, 3),
-        cpu_s=used.cpu_s, memory_peak_bytes=used.memory_peak_bytes,
+        job, "finished", message=_in_short(job, outcome), reason=outcome.reason,
+        exit_code=outcome.exit_code, wall_s=round(outcome.wall_s, 3), cpu_s=used.cpu_s,
+        memory_peak_bytes=used.memory_peak_bytes,
     )  # fmt: skip
     faults.point("ending-finished")
     if watch is not None and not held.is_outlived:
-        from slicer import hygiene
-
-        # Of a job that was stopped, everything was ended: nothing to name.
-        ended = outcome.leftovers if outcome.reason in ("exited", "signal") else 0
-        hygiene.check(watch, ended, job.idle_threshold_mib)
-    release(job, held)
+        _attempt(job, warn, lambda: _check_gpus(job, outcome, watch))
+    _attempt(job, warn, lambda: release(job, held))
     faults.point("ending-released")
-    for write in (_to_history, _to_file):
-        try:
-            warning = write(job, outcome)
-            faults.point("ending-written")
-        except SlicerError as error:
-            warning = str(error)
-        if warning:
-            warn(warning)
-            tell(job, "error", message=warning)
-    held.alert()
+    _attempt(job, warn, lambda: _to_history(job, outcome))
+    faults.point("ending-written")
+    _attempt(job, warn, lambda: _to_file(job, outcome))
+    _attempt(job, warn, held.alert)
+
+
+def _in_short(job: Job, outcome: Outcome) -> str:
+    """As in "train: finished with exit 137 (oom-kill) after 12m, memory 23.8G"."""
+    from slicer import journal
+
+    why = "" if outcome.reason == "exited" else f" ({outcome.reason})"
+    peak = outcome.usage.memory_peak_bytes
+    memory = f", memory {format_size(peak)}" if peak else ""
+    name = journal.printable(label(job.name, job.command))
+    return (
+        f"{name}: finished with exit {outcome.exit_code}{why} after {format_duration(outcome.wall_s)}{memory}"
+    )
+
+
+def _attempt(job: Job, warn: Callable[[str], None], act: Callable[[], str | None]) -> None:
+    """Do one thing of the end, and say what it returns or raises: whatever it is, it costs no exit code."""
+    try:
+        warning = act()
+    except SlicerError as error:
+        warning = str(error)
+    except Exception as error:
+        warning = f"internal error: {type(error).__name__}: {error}"
+    if warning:
+        warn(warning)
+        tell(job, "error", message=warning)
+
+
+def _check_gpus(job: Job, outcome: Outcome, watch: JobWatch) -> None:
+    from slicer import hygiene
+
+    # Of a job that was stopped, everything was ended: nothing to name.
+    ended = outcome.leftovers if outcome.reason in ("exited", "signal") else 0
+    hygiene.check(watch, ended, job.idle_threshold_mib)
 
 
 def peaks_written(held: HeldLease) -> tuple[int, ...]:

@@ -82,7 +82,10 @@ def default_path(environ: Mapping[str, str] | None = None, uid: int | None = Non
 
 def preload() -> None:
     """Load SQLite (0.8 ms, some 1 MiB), for a supervisor that has nothing else to do while its job runs."""
-    _sqlite()
+    try:
+        _sqlite()
+    except StateError:
+        pass  # said when there is an outcome to keep
 
 
 def append(outcome: Outcome, path: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> str | None:
@@ -177,15 +180,13 @@ def _outcome(row: tuple[Any, ...]) -> Outcome:
 
 
 def _sqlite() -> ModuleType:
-    """The C module of sqlite3.
+    """The C module of sqlite3. Raises StateError.
 
     It imports functools for ``lru_cache`` alone, and functools brings collections: 2 ms of 3. Where nobody
     has loaded functools yet, it gets a stand-in with the same C cache for the moment of its import.
     """
     if "functools" in sys.modules:
-        import _sqlite3
-
-        return _sqlite3
+        return _imported_sqlite()
     cache = __import__("_functools")._lru_cache_wrapper  # which type checkers do not know
 
     def lru_cache(size: int) -> Callable[[Callable[..., Any]], Any]:
@@ -195,9 +196,19 @@ def _sqlite() -> ModuleType:
     stand_in.lru_cache = lru_cache
     sys.modules["functools"] = stand_in
     try:
-        import _sqlite3
+        return _imported_sqlite()
     finally:
         del sys.modules["functools"]
+
+
+def _imported_sqlite() -> ModuleType:
+    try:
+        import _sqlite3
+    except ImportError as error:
+        raise StateError(
+            f"no history is kept: this Python has no sqlite3 ({error})", where=sys.executable,
+            hint="install it, or take another Python",
+        ) from error  # fmt: skip
     return _sqlite3
 
 
@@ -251,7 +262,7 @@ def _select(path: str, values: tuple[Sql, ...]) -> list[tuple[Any, ...]]:
     mode = "rw" if os.access(path, os.W_OK) and os.access(os.path.dirname(path) or ".", os.W_OK) else "ro"
     try:
         connection = sqlite.connect(
-            f"file:{quote(os.path.abspath(path))}?mode={mode}",
+            f"file:{quote(os.fsencode(os.path.abspath(path)))}?mode={mode}",
             timeout=BUSY_TIMEOUT_S,
             isolation_level=None,
             uri=True,

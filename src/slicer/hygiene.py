@@ -1,7 +1,8 @@
 """What a job leaves on its GPUs (B5): waited for while it is still going, reported where it stays.
 
 Nothing is ended here. The processes of the job's scope have been, before this; those outside it are others'.
-The lease is still held meanwhile, so that the next holder starts on memory that is really free.
+The lease is still held meanwhile, so that the next holder starts on memory that is really free. Ctrl-C ends
+the wait: what is there then is nobody's fault yet, and not reported.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import time
 from slicer.errors import SlicerError
 from slicer.quantity import format_size
 from slicer.record import record
+from slicer.signals import INTERRUPTS, timed_wait
 from slicer.vram import Owners
 from slicer.vram_watch import describe
 
@@ -103,14 +105,17 @@ def _name_the_ended(watch: JobWatch, sighting: Sighting, leftovers: int) -> None
 
 
 def _settled(watch: JobWatch, idle_threshold_mib: int) -> tuple[Sighting, Remains]:
-    """What is there once the job's memory is free, or after SETTLE_S."""
+    """What is there once the job's memory is free, or after SETTLE_S. The caller holds signals back."""
     end, pause_s = time.monotonic() + SETTLE_S, _FIRST_PAUSE_S
+    while timed_wait(INTERRUPTS, 0) is not None:
+        pass  # meant for the job
     while True:
         sighting = watch.look()
         left = remains(sighting, watch.held.lease, idle_threshold_mib)
         if not (left.own or left.unexplained) or time.monotonic() >= end:
             return sighting, left
-        time.sleep(pause_s)
+        if timed_wait(INTERRUPTS, pause_s) is not None:
+            return sighting, Remains((), {})
         pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
 
 

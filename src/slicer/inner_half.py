@@ -56,7 +56,7 @@ class InnerHalf:
     def run(self, descriptors: tuple[int, ...]) -> None:
         """From the fork to the end of the scope; ``descriptors`` hold the ticket or the lease."""
         from slicer.keeper import Task
-        from slicer.scope import stop_timeout_s
+        from slicer.scope import stop_signal, stop_timeout_s
         from slicer.statefile import END, decode
 
         job, profile = self._job, self._job.profile
@@ -84,6 +84,7 @@ class InnerHalf:
             supervisor=self._forwarder,
             inherited=descriptors,
             mask=self._mask,
+            stop_signal=stop_signal(profile) or signal.SIGTERM,
         )
         report, usage = self._run(task, started)
         faults.point("keeper-ended")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from slicer.record import record
+from slicer.scope import label
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,6 +54,6 @@ def tell(job: Job, kind: journal.Kind, *, message: str = "", **more: str | float
     from slicer import journal
 
     journal.event(
-        kind, job=job.id, name=job.name or job.command[0], unit=job.spec.unit, manager=job.spec.manager,
+        kind, job=job.id, name=label(job.name, job.command), unit=job.spec.unit, manager=job.spec.manager,
         message=message, fields=more,
     )  # fmt: skip

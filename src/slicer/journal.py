@@ -98,7 +98,7 @@ def event(
             entry[f"SLICER_{key.upper()}"] = value if isinstance(value, str | bytes | int) else repr(value)
     if priority is None and kind == "finished" and more.get("exit_code"):
         priority = NOTICE
-    text = message or KINDS[kind].message.format(name=_printable(name))
+    text = message or KINDS[kind].message.format(name=printable(name))
     return send(kind, text, entry, priority=priority, path=path)
 
 
@@ -119,7 +119,7 @@ def send(
     """
     kind = KINDS[event]
     entry = {
-        "MESSAGE": _printable(message, keep="\n\t"),
+        "MESSAGE": printable(message, keep="\n\t"),
         "MESSAGE_ID": kind.message_id,
         "PRIORITY": kind.priority if priority is None else priority,
         "SYSLOG_IDENTIFIER": IDENTIFIER,
@@ -156,7 +156,7 @@ def _bytes(value: Field) -> bytes:
         return text.encode("utf-8", "backslashreplace")
 
 
-def _printable(text: str, keep: str = "") -> str:
+def printable(text: str, keep: str = "") -> str:
     """``text`` with control characters and undecodable bytes escaped.
 
     journalctl shows a MESSAGE with any of these only as "[13B blob data]".

@@ -18,7 +18,7 @@ from slicer.model import Usage
 from slicer.proc import start_time
 from slicer.record import record
 from slicer.report import Report
-from slicer.signals import INTERRUPTS, STOP, signal, timed_wait
+from slicer.signals import INTERRUPTS, SI_KERNEL, STOP, signal, timed_wait
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ class Task:
     supervisor: int  # pid of the outer half
     inherited: tuple[int, ...]  # descriptors that the command inherits (the lease)
     mask: frozenset[int]  # the signal mask that the command gets back
+    stop_signal: int = signal.SIGTERM  # by which systemd stops the scope (KillSignal=)
 
 
 # SIGSTOP and SIGKILL cannot be blocked; all others are taken one by one with sigtimedwait.
@@ -136,6 +137,8 @@ class Keeper:
         for info in _pending():
             self._handle(info)
         leftovers = self._end_leftovers()
+        if self._task.linger:
+            self._ended = time.monotonic()
         if self._output is not None:
             self._output.finish()
         usage = self._usage()
@@ -181,7 +184,7 @@ class Keeper:
     def _next_deadline(self) -> float | None:
         """Seconds until something must be looked at without a signal; None: never."""
         at = [self._kill_at] if self._kill_at is not None else []
-        if self._watchdog is not None:
+        if self._watchdog is not None and self._reason is None:
             at.append(self._look_at)
         limit_s = self._task.timeout_s
         if not self._task.scope and limit_s is not None and self._reason is None and not self._is_done:
@@ -201,7 +204,7 @@ class Keeper:
         elif info.si_pid == self._task.supervisor:
             self._forward(info.si_signo)
         else:
-            self._on_direct(info.si_signo, info.si_pid)
+            self._on_direct(info)
 
     def _meet_deadlines(self) -> None:
         """Do what has become due, however busy the signals keep us."""
@@ -239,10 +242,12 @@ class Keeper:
         if self._is_stopped and not proc.stops(self._task.supervisor):
             self._send(self._pid, signal.SIGCONT)
 
-    def _on_direct(self, signo: int, sender: int) -> None:
+    def _on_direct(self, info: signal.struct_siginfo) -> None:
         now = time.monotonic()
-        self._direct[signo] = now
-        if signo != signal.SIGTERM or not self._task.scope or not proc.is_systemd(sender):
+        self._direct[info.si_signo] = now
+        if info.si_signo != self._task.stop_signal or info.si_code == SI_KERNEL:  # which is Ctrl-C
+            return
+        if not self._task.scope or not proc.is_systemd(info.si_pid):
             return
         # systemd stops the scope and has signalled the command too. Should it have to use SIGKILL in the
         # end, this is the last chance to tell why.
@@ -290,6 +295,8 @@ class Keeper:
         try:
             os.kill(pid, signo)
             if signo == signal.SIGTERM:
+                if proc.is_interactive_shell(pid):
+                    os.kill(pid, signal.SIGHUP)  # it puts its terminal in order and leaves
                 os.kill(pid, signal.SIGCONT)  # a stopped process must be able to act on it, as systemd has it
         except ProcessLookupError:
             pass  # gone is what was wanted
@@ -356,7 +363,7 @@ class Keeper:
     def _wait_for_any(self, processes: list[tuple[int, int]], wait_ms: float | None) -> None:
         """Until one of the processes ends, a signal arrives, or the time is up (None: for ever)."""
         poll = select.poll()
-        with _Wakeup() as wakeup:
+        with _Wakeup(_WAKING | {self._task.stop_signal}) as wakeup:
             poll.register(wakeup.fd, select.POLLIN)
             pidfds = []
             try:
@@ -382,7 +389,7 @@ class Keeper:
             self._stop("stopped")
         for signo in arrived & INTERRUPTS:
             self._signal_all(signo)  # the user (or systemd) is tired of lingering
-        if signal.SIGTERM in arrived and self._task.scope and self._is_overdue(self._scope_began):
+        if self._task.stop_signal in arrived and self._task.scope and self._is_overdue(self._scope_began):
             self._reason = "timeout"
 
     def _usage(self) -> Usage:
@@ -397,11 +404,19 @@ class Keeper:
         )
 
     def _final_reason(self, usage: Usage) -> Reason:
-        if usage.oom_kills and self._status != 0:
-            return "oom-kill"
-        if self._reason is not None:
-            return self._reason
-        return "signal" if self._status is not None and os.WIFSIGNALED(self._status) else "exited"
+        return final_reason(self._reason, self._status, usage.oom_kills)
+
+
+def final_reason(decided: Reason | None, status: int | None, oom_kills: int | None) -> Reason:
+    """Why a job ended. ``decided``: what else than the command ended it; ``status`` None: it runs. Pure.
+
+    A kill for memory makes systemd stop the scope; but a job that was over its time had survived it.
+    """
+    if decided != "timeout" and oom_kills and status != 0:
+        return "oom-kill"
+    if decided is not None:
+        return decided
+    return "signal" if status is not None and os.WIFSIGNALED(status) else "exited"
 
 
 def _pending() -> Iterator[signal.struct_siginfo]:
@@ -413,23 +428,26 @@ def _pending() -> Iterator[signal.struct_siginfo]:
 class _Wakeup:
     """Signals as a readable descriptor, for a poll that also waits for something else."""
 
+    def __init__(self, signals: frozenset[int]) -> None:
+        self._signals = signals
+
     def __enter__(self) -> _Wakeup:
         self.fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        for signo in _WAKING:
+        for signo in self._signals:
             signal.signal(signo, lambda signo, frame: None)
         signal.set_wakeup_fd(self._write_fd)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAKING)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, self._signals)
         return self
 
     def __exit__(self, *_: object) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, _WAKING)
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._signals)
         signal.set_wakeup_fd(-1)
         os.close(self.fd)
         os.close(self._write_fd)
 
     def taken(self) -> set[int]:
         """The signals that came, and no more from here on."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, _WAKING)
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._signals)
         try:
             return set(os.read(self.fd, 4096))
         except BlockingIOError:

@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 
     from slicer.backend import Backend
     from slicer.execution import Execution
-    from slicer.model import Host, Lease, Outcome, Profile, ScopeSpec, Ticket
+    from slicer.model import Host, Lease, Outcome, Profile, ScopeSpec
     from slicer.placement import Busy
     from slicer.profiles import Config, Overrides
     from slicer.reentrancy import Held
     from slicer.statedir import StateDir
+    from slicer.terminal import Settings
     from slicer.waiting import Waiting
 
     class Observer(Protocol):
@@ -151,7 +152,7 @@ def _journal_error(job_id: str, ask: Ask, failure: SlicerError) -> None:
     journal.event(
         "error",
         job=job_id,
-        name=ask.name or ask.command[0],
+        name=scope.label(ask.name, ask.command),
         unit=scope.unit_name(job_id),
         manager="system" if os.geteuid() == 0 else "user",
         message=str(failure),
@@ -197,7 +198,20 @@ def _run(
     held.put_off_long.append(wanted.view.close)
     book.mask = None  # from here on signals are the job's, also while the ledger's lock is waited for
     faults.point("launch-acquired")
-    return runner.run(held, waited_s)
+    settings = _terminal_settings()
+    outcome = runner.run(held, waited_s)
+    if settings is not None and outcome.reason != "exited":
+        settings.restore()
+    return outcome
+
+
+def _terminal_settings() -> Settings | None:
+    """Those of the terminal at which the command will run; None where it runs at none."""
+    if not (os.isatty(0) and os.isatty(1)):  # in a pipeline the terminal may be somebody else's: less
+        return None
+    from slicer import terminal
+
+    return terminal.remembered()
 
 
 def spec_of(job_id: str, settled: Plan, backend: Backend) -> ScopeSpec:
@@ -287,7 +301,7 @@ def _acquire(
 
     def waits(busy: Busy) -> None:
         observer.waiting(busy)
-        journal_waiting(wanted.ticket, spec, busy)
+        journal_waiting(wanted.ticket.job, scope.label(settled.ask.name, settled.ask.command), spec, busy)
         runner.rest()
 
     def comes_first(waiting: Waiting) -> int:
@@ -332,14 +346,13 @@ def _has_gpus(environ: Mapping[str, str]) -> bool:
     return bool(environ.get("SLICER_SIM")) or any(map(os.path.exists, _DRIVER_FILES))
 
 
-def journal_waiting(ticket: Ticket, spec: ScopeSpec, busy: Busy) -> None:
+def journal_waiting(job_id: str, name: str, spec: ScopeSpec, busy: Busy) -> None:
     """Tell the journal that a job waits, and for whom."""
     from slicer import journal
 
     holders = ", ".join(lease.unit or lease.job for lease in busy.holders)
-    name = ticket.name or ticket.command
     journal.event(
-        "waiting", job=ticket.job, name=name, unit=spec.unit, manager=spec.manager,
+        "waiting", job=job_id, name=name, unit=spec.unit, manager=spec.manager,
         fields={"holder": holders, "ahead": busy.ahead},
     )  # fmt: skip
 

@@ -7,6 +7,7 @@ told there.
 from __future__ import annotations
 
 import os
+import time
 
 from slicer import cgroup, entries, faults, proc, statefile, tickets
 from slicer.errors import StateError
@@ -36,6 +37,7 @@ class LedgerFiles:
         self._ignored: set[str] = set()  # what lies among the tickets, is none, and cannot be removed
         self._parsed: dict[str, Request] = {}  # tickets by their file names, which tell all there is to know
         self._decoded: dict[str, tuple[bytes, Lease]] = {}  # leases last seen, with what their files said
+        self._ringing: dict[str, tuple[int, float]] = {}  # bells seen ringing: which ringing, and since when
         self._seen: tuple[tuple[Lease, bool], ...] = ()  # the leases last seen, and whether they are flocked
 
     def _warn(self, text: str) -> None:
@@ -235,8 +237,17 @@ class LedgerFiles:
         return since_s is not None and since_s >= PATIENCE_S
 
     def unanswered_s(self, job: str) -> float | None:
-        """For how many seconds a waiting job has been rung without looking; None: it has looked."""
-        return tickets.unanswered_s(self.directory.bells, job)
+        """For how many seconds we have seen a waiting job being rung without looking; None: it has looked."""
+        ringing = tickets.ringing(self.directory.bells, job)
+        if ringing is None:
+            self._ringing.pop(job, None)
+            return None
+        now_s = time.monotonic()
+        known, since_s = self._ringing.get(job, (0, now_s))
+        if known != ringing:
+            self._ringing[job] = ringing, now_s
+            return 0.0
+        return now_s - since_s
 
     def _peek(self, name: str) -> Ticket | None:
         """What a ticket's file says, if it is whole. Needs no lock: it may just be being made."""

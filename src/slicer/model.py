@@ -221,7 +221,7 @@ class Outcome:
     signal: int | None  # the signal that ended the command
     started_at: float  # seconds since the epoch, for people; durations below are monotonic
     waited_s: float  # from the request to the lease
-    wall_s: float  # from the command's start to its end
+    wall_s: float  # from the command's start to its end; with linger, to that of the last process
     usage: Usage
     leftovers: int  # processes that outlived the command and were ended
     enforced: tuple[str, ...]  # directives that really act here

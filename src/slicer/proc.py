@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
@@ -13,6 +14,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from typing import NoReturn
 
+
+# What /proc says of a process that is gone. One of another user may be hidden (hidepid, ProtectProc).
+_UNSEEN = (FileNotFoundError, ProcessLookupError, PermissionError)
+
+_TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
+
+_CAP_SYS_NICE = 23  # capability.h
+
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 _EXECUTES_S = 0.1  # for longer than that, what is executed lies on a disk that hangs
 _AGAIN_S = 0.0005
@@ -33,29 +43,42 @@ def boot_id() -> str:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the third (state) on; empty when the process is gone."""
+    """The fields of /proc/PID/stat from the third (state) on; empty when the process is gone or hidden."""
     try:
         stat = read_text(f"/proc/{pid}/stat")
-    except (FileNotFoundError, ProcessLookupError):
+    except _UNSEEN:
         return []
     # The command name may hold spaces and parentheses: count from the last ")".
     return stat[stat.rindex(")") + 2 :].split()
 
 
 def start_time(pid: int) -> int | None:
-    """Start time of a process in clock ticks since boot (field 22 of stat); None when it has ended.
+    """Start time of a process in clock ticks since boot (field 22 of stat); None: it has ended; 0: hidden.
 
     A zombie has ended: it holds nothing, though a parent that does not care may keep it for ever.
     """
     fields = _stat(pid)
-    return int(fields[19]) if fields and fields[0] not in "ZX" else None
+    if not fields:
+        return 0 if _is_hidden(pid) else None
+    return int(fields[19]) if fields[0] not in "ZX" else None
+
+
+def _is_hidden(pid: int) -> bool:
+    """Whether a process that /proc does not show is there all the same, and another user's."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except ProcessLookupError:
+        pass
+    return False
 
 
 def command_line(pid: int) -> tuple[str, ...]:
-    """The arguments of a process; empty when it is gone or a kernel thread."""
+    """The arguments of a process; empty when it is gone, hidden or a kernel thread."""
     try:
         text = read_text(f"/proc/{pid}/cmdline")
-    except (FileNotFoundError, ProcessLookupError):
+    except _UNSEEN:
         return ()
     return tuple(text.split("\0")[:-1])
 
@@ -66,25 +89,96 @@ def is_stopped(pid: int, started: int) -> bool:
     return bool(fields) and fields[0] in "Tt" and int(fields[19]) == started
 
 
+def is_halted(pid: int) -> bool:
+    """Whether the process is stopped (Ctrl-Z, a debugger)."""
+    return _stat(pid)[:1] in (["T"], ["t"])
+
+
 def stops(pid: int) -> bool:
     """Whether the process is stopped, or has been sent SIGSTOP and is about to be."""
     # In this order: what is not pending any more has acted by the second look.
-    return _is_pending(pid, signal.SIGSTOP) or _stat(pid)[:1] == ["T"]
+    return _has_bit(pid, "ShdPnd", signal.SIGSTOP - 1) or _stat(pid)[:1] == ["T"]
 
 
-def _is_pending(pid: int, signo: int) -> bool:
+def is_interactive_shell(pid: int) -> bool:
+    """Whether the process looks like a shell with a person at it: those ignore SIGTERM."""
+    try:
+        stdin = os.readlink(f"/proc/{pid}/fd/0")
+    except _UNSEEN:
+        return False
+    return stdin.startswith(_TERMINALS) and _has_bit(pid, "SigIgn", signal.SIGTERM - 1)
+
+
+def may_be_faster() -> bool:
+    """Whether we may lower a niceness: root in a container often may not."""
+    return _has_bit(os.getpid(), "CapEff", _CAP_SYS_NICE)
+
+
+def _has_bit(pid: int, which: str, number: int) -> bool:
+    """Whether that set in /proc/PID/status, of signals or of capabilities, has the bit."""
     try:
         status = read_text(f"/proc/{pid}/status")
-    except (FileNotFoundError, ProcessLookupError):
+    except _UNSEEN:
         return False
-    mask = int(status.partition("\nShdPnd:")[2].split(maxsplit=1)[0], 16)
-    return bool(mask >> (signo - 1) & 1)
+    mask = int(status.partition(f"\n{which}:")[2].split(maxsplit=1)[0], 16)
+    return bool(mask >> number & 1)
 
 
 def parent(pid: int) -> int:
-    """The parent's pid, or 0 when the process is gone or is the first of its namespace."""
+    """The parent's pid, or 0 when the process is gone or hidden, or is the first of its namespace."""
     fields = _stat(pid)
     return int(fields[1]) if fields else 0
+
+
+def descendants(pid: int) -> list[int]:
+    """The living processes below this one, those in sessions of their own included.
+
+    One that loses its parent during the look may be missed: look again where it matters.
+    """
+    below = children if os.path.exists("/proc/thread-self/children") else _families().get
+    seen: set[int] = set()
+    heads = set(below(pid) or ())
+    while heads:
+        seen |= heads
+        heads = {child for head in heads for child in below(head) or ()} - seen
+    return [one for one in sorted(seen) if start_time(one) is not None]
+
+
+def children(pid: int) -> list[int]:
+    """The children of all threads of a process, zombies among them; none when it is gone or hidden."""
+    found: list[int] = []
+    for path in _threads(pid):
+        try:
+            with open(f"{path}/children", "rb", buffering=0) as file:
+                found += map(int, file.readall().split())
+        except _UNSEEN:
+            continue  # it has ended meanwhile
+    return found
+
+
+def _threads(pid: int) -> list[str]:
+    try:
+        return [f"/proc/{pid}/task/{thread}" for thread in os.listdir(f"/proc/{pid}/task")]
+    except _UNSEEN:
+        return []
+
+
+def _families() -> dict[int, list[int]]:
+    """The children of all processes that can be seen, for kernels without CONFIG_PROC_CHILDREN."""
+    found: dict[int, list[int]] = {}
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        found.setdefault(parent(pid), []).append(pid)
+    return found
+
+
+def memory_bytes(pid: int) -> tuple[int, int]:
+    """What a process has in memory, and how much of that it shares; 0 when it is gone or hidden."""
+    try:
+        _, resident, shared = read_text(f"/proc/{pid}/statm").split()[:3]
+    except _UNSEEN:
+        return 0, 0
+    page = os.sysconf("SC_PAGE_SIZE")
+    return int(resident) * page, int(shared) * page
 
 
 def in_lease(variable: str, job: str) -> list[int]:
@@ -126,14 +220,16 @@ def _is_open_as(path: str, file: os.stat_result) -> bool:
 
 def environment(pid: int, limit: int = -1) -> bytes:
     """What a process was started with, up to ``limit`` bytes (-1: all), as /proc has it; empty for one that
-    is gone, or not ours to inspect.
+    is gone, or not ours to inspect. Raises OSError when we are short of something.
     """
     end = time.monotonic() + _EXECUTES_S
     while True:
         try:
             with open(f"/proc/{pid}/environ", "rb") as file:
                 data = file.read(limit)
-        except OSError:
+        except OSError as error:
+            if error.errno in _SHORTAGES:
+                raise  # else who cannot look would see nobody
             return b""
         if data or time.monotonic() > end or not _has_environment(pid):
             return data

@@ -40,6 +40,11 @@ def describe(command: tuple[str, ...], limit: int = _DESCRIPTION_CHARS) -> str:
     return text
 
 
+def label(name: str, command: tuple[str, ...]) -> str:
+    """What a job is called where others than its owner may read: its name, or its program's."""
+    return name or command[0].rpartition("/")[2] or command[0]
+
+
 def stop_timeout_s(profile: Profile) -> float:
     """How long a stopped job has between SIGTERM and SIGKILL, in seconds."""
     chosen = profile.properties.get("TimeoutStopSec")
@@ -48,10 +53,19 @@ def stop_timeout_s(profile: Profile) -> float:
     return min(chosen.value / 1e6, _LONGEST_STOP_TIMEOUT_S)
 
 
+def stop_signal(profile: Profile) -> int | None:
+    """The signal by which systemd stops the scope; None: its default, SIGTERM."""
+    chosen = profile.properties.get("KillSignal")
+    return chosen.value if chosen is not None and isinstance(chosen.value, int) else None
+
+
 def spec(profile: Profile, manager: Manager, job: str, name: str, command: tuple[str, ...]) -> ScopeSpec:
-    """The scope for one job. Raises nothing: the profile was validated when it was resolved."""
-    text = describe(command)
-    description = f"{quote(name)}: {text}" if name else text
+    """The scope for one job. Raises nothing: the profile was validated when it was resolved.
+
+    Its description is for everybody: ``systemctl list-units`` shows it to any user, and the journal keeps it.
+    """
+    text = quote(label(name, command)[:_DESCRIPTION_CHARS])
+    description = text if name else f"{text} {job}"
     return ScopeSpec(unit_name(job), f"{profile.slice}.slice", description, _properties(profile), manager)
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from _thread import get_ident
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
+    from types import FrameType
     from typing import Any
 else:
     import _signal as signal
@@ -18,7 +21,7 @@ INTERRUPTS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
 
 # What the terminal sends, and to all of its foreground process group: to the command as well.
 _FROM_TERMINAL = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGWINCH})
-_SI_KERNEL = 0x80  # si_code
+SI_KERNEL = 0x80  # si_code of what no process sent
 
 # Each undoes the other: of the two, a process that has both blocked has only the later one pending.
 _UNDONE_BY: dict[int, int] = {signal.SIGCONT: signal.SIGTSTP, signal.SIGTSTP: signal.SIGCONT}
@@ -45,6 +48,41 @@ def let_go() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, _before)
 
 
+class Postponed:
+    """Holds the interrupts back from this thread but where :attr:`mask` is put in force, and lets them act at
+    the end: of a ``with`` that returns, one that came meanwhile raises what its handler raises.
+
+    For programs with handlers and threads of their own. What one thread holds back the kernel gives to
+    another, and Python runs the handler in the first thread all the same: so it is sent to that one alone.
+    """
+
+    def __enter__(self) -> Postponed:
+        self.mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS))
+        self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
+        for signo in INTERRUPTS - self.mask:
+            handler = signal.getsignal(signo)
+            if callable(handler):
+                try:
+                    signal.signal(signo, self._handle)
+                except ValueError:
+                    break  # no handler runs in any but the first thread
+                self._handlers[signo] = handler
+        return self
+
+    def _handle(self, signo: int, frame: FrameType | None) -> None:
+        if signo in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
+            signal.pthread_kill(get_ident(), signo)
+        else:
+            self._handlers[signo](signo, frame)
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
+        finally:
+            for signo, handler in self._handlers.items():
+                signal.signal(signo, handler)
+
+
 def timed_wait(signals: frozenset[int], timeout_s: float) -> Any:
     """``signal.sigtimedwait``: what came, or None when the time is over.
 
@@ -60,9 +98,19 @@ def is_for_keeper(signo: int, code: int, sender: int, keeper: int, pending: Coll
     ``code`` and ``sender`` are the signal's si_code and si_pid, ``pending`` what came after it. Passed on
     late, Ctrl-Z would stop a command that ``fg`` has continued, or ``fg`` continue one that is stopped again.
     """
-    if sender == keeper or (code == _SI_KERNEL and signo in _FROM_TERMINAL):
+    if sender == keeper or (code == SI_KERNEL and signo in _FROM_TERMINAL):
         return False
     return _UNDONE_BY.get(signo) not in pending
 
 
-__all__ = ["INTERRUPTS", "STOP", "hold_back", "is_for_keeper", "let_go", "signal", "timed_wait"]
+__all__ = [
+    "INTERRUPTS",
+    "SI_KERNEL",
+    "STOP",
+    "Postponed",
+    "hold_back",
+    "is_for_keeper",
+    "let_go",
+    "signal",
+    "timed_wait",
+]

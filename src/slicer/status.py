@@ -6,6 +6,7 @@ import os
 
 from slicer import placement, profiles, statedir
 from slicer.errors import SlicerError, StateError
+from slicer.halted import halted
 from slicer.ledger import Ledger, Snapshot, now_s
 from slicer.placement import Policy
 from slicer.record import record, replace
@@ -82,6 +83,7 @@ class Status:
     cpu_slots: int | None  # None: the configuration cannot be read
     plain_lock: PlainLock | None  # None: not configured
     now_s: float  # the ledger's clock
+    halted: tuple[tuple[str, str], ...] = ()  # jobs that are "stopped" or "frozen"
 
     def gpu(self, uuid: str) -> GpuState | None:
         """The GPU of that UUID, if the driver lists it."""
@@ -150,6 +152,7 @@ class Lookout:
             cpu_slots=config.slots_cpu if config else None,
             plain_lock=_plain_lock(config),
             now_s=at_s,
+            halted=halted(leases),
         )
 
     @property

@@ -224,7 +224,9 @@ class Supervisor:
         return cgroup.oom_kills(os.path.dirname(cgroup.path_of(self._cgroup)))
 
     def _own_up(self, not_enforced: tuple[str, ...]) -> None:
-        """Say which limits that were asked for do not act. (Without systemd the backend's notice says it.)"""
+        """Say which limits that were asked for do not act: once a boot for each set of them, for the outcome
+        has them too. (Without systemd the backend's notice says it.)
+        """
         missing = [name for name in not_enforced if name in _HARD_LIMITS]
         if self._backend.name == "inner":
             asked = [name for name in missing if self._job.profile.sources.get(name) == "--set"]
@@ -233,7 +235,11 @@ class Supervisor:
                     f"{', '.join(asked)}: not set, for it runs inside {self._job.spec.unit}"
                 )
         elif missing and self._backend.name == "systemd":
-            self._observer.notice(f"not enforced here: {', '.join(missing)} (no cgroup controller for it)")
+            from slicer.statedir import first_time
+
+            if first_time(self._book.directory, f"not-enforced-{'-'.join(sorted(missing))}"):
+                why = "no cgroup controller for it; said once a boot"
+                self._observer.notice(f"not enforced here: {', '.join(missing)} ({why})")
 
     def _wait(self, keeper: int) -> Said | None:
         """Forward signals until the keeper has reported the end, or is dead itself (None, or partial)."""

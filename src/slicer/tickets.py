@@ -14,7 +14,6 @@ import errno
 import fcntl
 import os
 import stat
-import time
 
 from slicer import faults
 from slicer.errors import StateError
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
 PRIORITY_MAX = 100  # and -100 the least
 _PARTS = 5
-_CLOCK_TICK_S = 0.1  # files' times come from a clock that ticks, up to 100 times a second
 
 
 def request_of(ticket: Ticket) -> Request:
@@ -108,7 +106,7 @@ def make_bell(bells: Directory, job: str) -> int:
 def ring(bells: Directory, job: str) -> bool:
     """Wake the bell's owner, if it is there; False for what is no bell. Never waits.
 
-    A bell that rings already is left alone: so the time of its last change is when it was first not answered.
+    A bell that rings already is left alone: so others can tell for how long it has not been answered.
     """
     try:
         fd = bells.open(job, os.O_RDWR)
@@ -124,21 +122,15 @@ def ring(bells: Directory, job: str) -> bool:
     return True
 
 
-def unanswered_s(bells: Directory, job: str) -> float | None:
-    """For how many seconds a bell has been ringing; None when it does not.
-
-    By the wall clock, the only one that files have. Where that was set back meanwhile, for ever.
-    """
+def ringing(bells: Directory, job: str) -> int | None:
+    """What tells this ringing of a bell from any later one; None when it does not ring."""
     try:
         fd = bells.open(job, os.O_RDONLY)
     except OSError:
         return None  # its owner has left
     try:
         info = os.fstat(fd)
-        if not stat.S_ISFIFO(info.st_mode) or not _rings(fd):
-            return None
-        since_s = time.time() - info.st_mtime
-        return since_s if since_s > -_CLOCK_TICK_S else float("inf")
+        return info.st_mtime_ns if stat.S_ISFIFO(info.st_mode) and _rings(fd) else None
     finally:
         os.close(fd)
 

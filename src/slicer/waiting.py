@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from slicer.watch import LedgerWatch
 
 _LOOK_AT_GPUS_S = 1.0
-_SLACK_S = 0.1  # files' times come from a clock that ticks
+_LONGEST_SLEEP_S = 86_400.0  # poll(2) counts milliseconds in an int
 
 # How soon to look again where the one ahead cannot be watched: just dead, its child about to let go of the
 # ticket, or (so ever more slowly) in another pid namespace.
@@ -147,7 +147,8 @@ class Waiting:
                 return held
             if until_s is not None and now_s() >= until_s:
                 return None
-            if not self.is_unsettled:
+            # Asked again: the look before may have taken the ring that came with a cancellation.
+            if not self.is_unsettled and not is_cancelled():
                 self._sleep(until_s)
         return None
 
@@ -214,7 +215,7 @@ class Waiting:
         """After how many seconds a request that was rung counts as idle, if it has not looked by then."""
         others = {*found.verdict.grants, *found.verdict.reserving} - {self.request.job}
         rung = [since_s for job in others if (since_s := self._ledger.unanswered_s(job)) is not None]
-        return max(0.0, PATIENCE_S - max(rung)) + _SLACK_S if rung else None
+        return max(0.0, PATIENCE_S - max(rung)) if rung else None
 
     def _must_see_gpus(self, ahead: list[Request]) -> bool:
         """Whether the order depends on GPUs that we have not looked at so far."""
@@ -312,7 +313,7 @@ def asleep(descriptors: list[int], timeout_s: float | None, mask: frozenset[int]
     poll = select.poll()
     for fd in descriptors:
         poll.register(fd, select.POLLIN)
-    timeout_ms = None if timeout_s is None else timeout_s * 1000
+    timeout_ms = None if timeout_s is None else min(timeout_s, _LONGEST_SLEEP_S) * 1000
     if mask is None:
         return frozenset(fd for fd, _ in poll.poll(timeout_ms))
     before = signal.pthread_sigmask(signal.SIG_SETMASK, mask)

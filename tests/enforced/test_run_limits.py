@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from slicer.backend import acting
 from slicer.model import Outcome
 from tests.systemd.helpers import systemctl
 from tests.systemd.helpers.jobs import Done, Slicer
@@ -108,6 +109,14 @@ def test_a_killed_worker_ends_the_job_by_default(slicer: Slicer) -> None:  # X3
     assert outcome.usage.oom_kills == 1
 
 
+def test_a_job_over_its_time_is_over_its_time_whoever_was_killed_before(slicer: Slicer) -> None:  # D9
+    waits = WORKER.replace("sys.exit(", "__import__('time').sleep(1000); sys.exit(")
+    options = ("--set", "MemoryMax=64M", "--set", "OOMPolicy=continue", "--timeout", "20s")
+    done, outcome = run(slicer, *options, "--", *python(waits, 0))
+    assert done.code == 124, done
+    assert (outcome.reason, outcome.usage.oom_kills) == ("timeout", 1)
+
+
 FORKS = """\
 import os, time
 count = 0
@@ -128,7 +137,8 @@ def test_weights_tasks_and_cpus_reach_the_kernel(slicer: Slicer) -> None:  # K3
     options = ("--set=CPUWeight=33", "--set=IOWeight=44", "--set=MemoryHigh=300M", "--set=AllowedCPUs=1")
     done, outcome = run(slicer, *options, "--", *own_cgroup(*files))
     assert done.stdout.splitlines() == ["33", "default 44", str(300 * MIB), "1"]
-    assert {"CPUWeight", "IOWeight", "MemoryHigh", "AllowedCPUs"} <= set(outcome.enforced)
+    assert {"CPUWeight", "MemoryHigh", "AllowedCPUs"} <= set(outcome.enforced)
+    assert ("IOWeight" in outcome.enforced) == acting.io_is_weighed()  # D11: the disk has to heed it
     done, outcome = run(slicer, "--set=TasksMax=20", "--set=AllowedCPUs=1", "--", *python(FORKS))
     count, *cpus = map(int, done.stdout.split())
     assert 15 <= count < 20  # the command itself and slicer's half in the scope count too

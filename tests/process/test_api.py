@@ -12,7 +12,7 @@ import textwrap
 import pytest
 
 from tests.fake_nvml import FakeNvml
-from tests.process.harness import Box, Gate, gone, kill_9, sleeps_in_poll, until
+from tests.process.harness import Box, Gate, gone, kill_9, sleeps_in_poll, state_of, until
 
 pytest_plugins = ["tests.fake_nvml"]
 pytestmark = pytest.mark.both_pythons
@@ -279,6 +279,16 @@ def test_ctrl_c_while_waiting_leaves_the_queue(box: Box, gate: Gate) -> None:
         ("wait=True, then='run'", "then: means something only beside max_wait"),
         ("wait=True, max_wait=1, then='cry'", "then='cry': is neither 'run' nor 'fail'"),
         ("expected_seconds=-1", "cannot be less than 0"),
+        # D6
+        ("expected_seconds=float('nan')", "expected_seconds=nan: must be a finite number"),
+        ("expected_seconds=float('inf')", "expected_seconds=inf: must be a finite number"),
+        ("wait=True, max_wait=float('nan')", "max_wait=nan: must be a finite number"),
+        ("wait=True, max_wait=float('-inf')", "max_wait=-inf: must be a finite number"),
+        ("vram=float('inf')", "vram=inf: must be a finite number"),
+        ("vram='8G', margin=float('nan')", "margin=nan: must be a finite number"),
+        ("gpus=float('nan')", "gpus=nan: must be a whole number"),
+        ("gpus=0, cpu_slots=0.5", "cpu_slots=0.5: must be a whole number"),
+        ("priority=float('nan')", "priority=nan: must be a whole number"),
     ],
 )
 def test_bad_arguments(box: Box, arguments: str, message: str) -> None:
@@ -332,4 +342,97 @@ def test_a_forked_child_neither_ends_nor_keeps_its_parents_lease(box: Box) -> No
         """,
     )
     assert out == "True\n"
+    box.assert_clean()
+
+
+# D10
+INTERRUPTED = """
+import threading
+threads = [threading.Thread(target=sys.stdin.read) for _ in range({others})]
+for thread in threads:
+    thread.start()
+lease = None
+try:
+    lease = slicer.acquire(gpus=0, cpu_slots=1, wait={waits})
+except KeyboardInterrupt:
+    print("interrupted", lease)
+print(os.listdir(os.environ["SLICER_STATE_DIR"] + "/leases"))
+slicer.acquire(gpus=0, cpu_slots=1).release()
+"""
+
+
+@pytest.mark.parametrize("point", ["ledger-judged", "ledger-created", "ledger-converted"])
+@pytest.mark.parametrize("others", [0, 2])  # to which the kernel gives what the first thread holds back
+def test_ctrl_c_while_the_lease_is_made_leaves_none(box: Box, gate: Gate, point: str, others: int) -> None:
+    waits = point == "ledger-converted"
+    if waits:
+        box.hold(gate)
+    program = start(box, INTERRUPTED.format(others=others, waits=waits), SLICER_FAULTS=f"{box.state}:{point}")
+    if waits:
+        until(box.tickets, "it waits")
+        gate.open()
+    pid = until(lambda: next((pid for pid in box.processes() if state_of(pid) == "T"), 0), "it is there")
+    os.kill(pid, signal.SIGINT)
+    box.state.with_suffix(".go").touch()
+    os.kill(pid, signal.SIGCONT)
+    out, err = program.communicate(timeout=20)
+    assert out.decode() == "interrupted None\n[]\n", err.decode()
+    box.assert_clean()
+
+
+# D14
+def test_a_task_that_is_cancelled_just_before_it_sleeps_leaves_the_queue(box: Box, gate: Gate) -> None:
+    job = box.hold(gate)
+    ahead = box.wait_in_line("ahead")  # who leads looks twice
+    program = start(
+        box,
+        """
+        import asyncio, threading
+        from slicer import tickets
+        looks, goes_on = threading.Event(), threading.Event()
+        silence = tickets.silence
+        def silenced(bell):  # what was rung is forgotten, and nobody looks any more whether it is cancelled
+            looks.set()
+            goes_on.wait()
+            silence(bell)
+        tickets.silence = silenced
+        async def main():
+            task = asyncio.create_task(slicer.acquire_async(gpus=0, cpu_slots=1, wait=True)._acquire())
+            await asyncio.to_thread(looks.wait)
+            task.cancel()
+            await asyncio.sleep(0)
+            goes_on.set()
+            print((await asyncio.gather(task, return_exceptions=True))[0].__class__.__name__)
+        asyncio.run(main())
+        """,
+    )
+    out, err = program.communicate(timeout=20)
+    assert out == b"CancelledError\n", err.decode()
+    assert len(box.tickets()) == 1
+    gate.open()
+    assert job.process.wait(20) == 0
+    assert ahead.wait(20) == 0
+    box.assert_clean()
+
+
+# D14: without a cancellation, as when Ctrl-C breaks the loop
+def test_a_broken_loop_waits_for_no_lease(box: Box, gate: Gate) -> None:
+    job = box.hold(gate)
+    program = start(
+        box,
+        """
+        import asyncio
+        loop = asyncio.new_event_loop()
+        try:
+            loop.run_until_complete(slicer.acquire_async(gpus=0, cpu_slots=1, wait=True)._acquire())
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+        """,
+    )
+    pid = until(lambda: next((ticket.pid for ticket in box.tickets()), 0), "it waits")
+    os.kill(pid, signal.SIGINT)
+    out, err = program.communicate(timeout=20)
+    assert out == b"interrupted\n", err.decode()
+    gate.open()
+    assert job.process.wait(20) == 0
     box.assert_clean()

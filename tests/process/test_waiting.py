@@ -29,6 +29,15 @@ def test_waiters_are_served_in_the_order_in_which_they_came(box: Box, gate: Gate
     box.assert_clean()
 
 
+# D6: poll(2) counts 24 days at most
+def test_a_waiter_may_be_told_to_wait_for_months(box: Box, gate: Gate) -> None:
+    box.hold(gate)
+    waiter = box.wait_in_line("patient", options=("--max-wait", "60d"))
+    gate.open()
+    assert waiter.wait(20) == 0
+    box.assert_clean()
+
+
 # X4: no polling
 def test_a_waiter_sleeps_until_something_happens(box: Box, gate: Gate) -> None:
     job = box.hold(gate)

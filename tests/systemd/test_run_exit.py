@@ -67,6 +67,26 @@ def test_over_its_time_limit_and_deaf_to_sigterm_is_124(slicer: Slicer) -> None:
 
 
 @pytest.mark.core
+@pytest.mark.parametrize("signo", [signal.SIGINT, signal.SIGUSR1])
+@pytest.mark.parametrize("options", [(), ("--linger",)])
+def test_over_its_time_limit_is_124_whatever_the_signal(
+    slicer: Slicer, signo: signal.Signals, options: tuple[str, ...]
+) -> None:  # A9, D9
+    gate = slicer.gate()
+    script = f": < {gate}" if not options else f"(: < {gate}) & exit 0"
+    kill_signal = f"KillSignal={signo.name}"
+    done = slicer.run(*options, "--timeout", "1s", "--set", kill_signal, "--", "sh", "-c", script)
+    assert done.code == 124
+    assert slicer.outcome_of(done).reason == "timeout"
+
+
+def test_ctrl_c_stops_no_scope(slicer: Slicer) -> None:  # D9
+    done = slicer.run("--set", "KillSignal=SIGINT", "--", "sh", "-c", "kill -INT $$")
+    assert done.code == -signal.SIGINT
+    assert slicer.outcome_of(done).reason == "signal"
+
+
+@pytest.mark.core
 def test_not_found_is_127_and_nothing_was_acquired(slicer: Slicer) -> None:  # A9
     for command in ("no-such-command", "/no/such/command"):
         done = slicer.run("-p", "heavy", "--", command)

@@ -40,6 +40,8 @@ def test_every_event_of_a_job_is_found_by_scope_identifier_and_job(slicer: Slice
     assert by_kind["started"]["SLICER_COMMAND"] == "sh -c exit 3"
     assert by_kind["finished"]["SLICER_EXIT_CODE"] == "3"
     assert by_kind["finished"]["SLICER_REASON"] == "exited"
+    told = by_kind["finished"]["MESSAGE"]
+    assert told.startswith("second: finished with exit 3 after ")  # W20
     # systemd's own lines about the scope are beside ours.
     texts = [entry["MESSAGE"] for entry in systemctl.journal("-u", unit)]
     assert any(text.startswith(f"Started {unit}") for text in texts), texts

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
+import signal
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 
 import pytest
@@ -57,6 +60,62 @@ def test_ctrl_c_ends_the_command_and_the_shells_loop(bash: Terminal) -> None:
     assert "step" not in shown
     command(bash, "echo code=$?")
     assert "code=130" in bash.expect(PROMPT)
+
+
+# W1: bash and its line editor, which takes the terminal's echo for as long as one types
+HOLD = "SHELL=/bin/bash PS1='held> ' slicer hold -q --cpu-slots 1 -- bash --norc --noprofile -i"
+
+
+def hold_a_shell(bash: Terminal, line: str) -> None:
+    command(bash, line)
+    bash.expect("held> ")
+
+
+def is_echoing(bash: Terminal) -> bool:
+    return bool(termios.tcgetattr(bash.fd)[3] & termios.ECHO)
+
+
+def test_a_held_shell_that_is_stopped_is_not_killed_for_it(slicer: Slicer, bash: Terminal) -> None:
+    hold_a_shell(bash, HOLD)
+    (lease,) = leases()
+    done = subprocess.run(["slicer", "stop", lease.job], env=slicer.environ(), capture_output=True, text=True)
+    assert done.returncode == 0, done
+    bash.expect(PROMPT)
+    assert is_echoing(bash)
+    outcome = slicer.outcome(lease.job)
+    assert (outcome.reason, outcome.signal) == ("stopped", signal.SIGHUP)
+
+
+# Ignores what asks it to end, and has taken the echo away.
+RUDE = """\
+import signal, tty
+for signo in (signal.SIGTERM, signal.SIGHUP):
+    signal.signal(signo, signal.SIG_IGN)
+tty.setraw(0)
+print("went in", end="", flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("program", ["hold -q --cpu-slots 1", "run -q --set TimeoutStopSec=1s"])
+def test_the_terminal_is_put_in_order_after_a_command_that_was_killed(
+    slicer: Slicer, bash: Terminal, program: str
+) -> None:
+    slicer.path("rude.py").write_text(RUDE)
+    command(bash, f"slicer {program} -- {sys.executable} rude.py")
+    bash.expect("went in")
+    (lease,) = leases()
+    (victim,) = processes.children(lease.keeper)
+    assert not is_echoing(bash)
+    os.kill(victim, signal.SIGKILL)
+    bash.expect(PROMPT)
+    assert is_echoing(bash)
+
+
+def test_what_a_command_has_set_by_itself_stays_set(bash: Terminal) -> None:
+    command(bash, "slicer run -q -- stty -onlcr")
+    bash.expect(PROMPT)
+    wait_until("it is set", lambda: not termios.tcgetattr(bash.fd)[1] & termios.ONLCR)
 
 
 @pytest.mark.core

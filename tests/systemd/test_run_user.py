@@ -66,7 +66,7 @@ def test_a_users_job_runs_in_a_scope_of_the_user_manager(slicer: Slicer, alice: 
     assert lease.cgroup.endswith(f"cpu.slice/{lease.unit}")
     shown = systemctl.show(lease.unit, "Slice", "MemoryMax", "Description", prefix=alice.systemctl)
     assert (shown["Slice"], shown["MemoryMax"]) == ("cpu.slice", str(400 << 20))
-    assert shown["Description"].startswith("mine: sh -c ")
+    assert shown["Description"] == "mine"
     assert processes.in_cgroup(lease.cgroup) >= {lease.keeper, job.command_pid()}
     let_through(gate)
     assert job.end().code == 0
@@ -246,3 +246,16 @@ def test_an_outsider_cannot_touch_the_shared_ledger(
     assert listed == ""
     assert slicer.run("-q", "-p", "heavy", "--", "true", via=bob.via).code == 0  # in a ledger of his own
     systemctl.output("gpasswd", "--add", "bob", "slicer")
+
+
+# D3: /proc shows nothing of others (hidepid=1 looks the same)
+def test_a_users_jobs_run_where_proc_hides_others(slicer: Slicer, alice: User) -> None:
+    service = ("systemd-run", "--quiet", "--pipe", "--wait", f"--uid={alice.name}")
+    hidden = (*service, "-p", "ProtectProc=noaccess", *alice.via[len(alice.identity) :])
+    script = "test -e /proc/1 && ! cat /proc/1/stat 2>/dev/null && echo hidden; setsid sleep 60 & exit 3"
+    for backend in ("plain", "systemd"):
+        done = slicer.run("--backend", backend, "-p", "heavy", "--", "sh", "-c", script, via=hidden)
+        assert (done.code, done.stdout) == (3, "hidden\n"), done
+        assert "Traceback" not in done.stderr
+        assert "1 leftover process ended" in done.stderr
+    nothing_left(alice)

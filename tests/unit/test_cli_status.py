@@ -187,6 +187,12 @@ def row_of(shown: str, word: str) -> str:
     return next(row for row in shown.splitlines() if word in row)
 
 
+def test_a_job_that_is_halted_and_holds_a_gpu_is_marked() -> None:  # W16
+    shown = text(made((TRAIN, SERVE), (), sighting(), halted=((TRAIN.job, "stopped"), (SERVE.job, "frozen"))))
+    assert "  stopped: GPU 0,2" in row_of(shown, f"{TRAIN.job}  train ")
+    assert row_of(shown, "      5e72e0aa00bb serve").split()[-2:] == ["frozen", "over"]
+
+
 def test_a_job_over_its_declaration_and_a_forced_one_are_marked() -> None:  # E5, A8
     forced = replace(SERVE, job="f0f0f0f0f0f0", name="late", forced=1, vram_peak_mib=(), cpu_slots=1)
     seen = sighting(process(B, 502, 31000, SERVE.cgroup))
@@ -637,6 +643,7 @@ def test_each_change_is_one_line_for_scripts(cli: Cli) -> None:
         (("--watch",), {}, "stdout is not a terminal"),
         (("--interval", "1"), {}, "--interval goes with --watch"),
         (("--watch", "--json", "--interval", "0"), {}, "0"),
+        (("--watch", "--json", "--interval", "nan"), {}, "expected a number"),  # D6
     ],
 )
 def test_what_cannot_be_watched_is_refused(

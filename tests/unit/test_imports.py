@@ -67,6 +67,11 @@ def test_a_quiet_queue_imports_only_what_every_queue_needs() -> None:  # design:
     assert loaded & RARE == set()
 
 
+def test_nothing_uses_select_2_which_knows_no_descriptor_above_1023() -> None:  # D14
+    found = [str(path) for path in Path(SRC, "slicer").rglob("*.py") if "select.select(" in path.read_text()]
+    assert not found
+
+
 @pytest.fixture
 def box(tmp_path: Path) -> Box:
     return Box(tmp_path)

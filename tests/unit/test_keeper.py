@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import errno
 import signal
+from typing import TYPE_CHECKING
 
 import pytest
 
+from slicer.keeper import final_reason
 from slicer.model import Usage
 from slicer.report import Exit, Report, exec_exit, exit_of, pack, unpack
+
+if TYPE_CHECKING:
+    from slicer.model import Reason
 
 
 @pytest.mark.parametrize(
@@ -33,6 +38,28 @@ def test_an_exit_code_is_the_shells(status: int, expected: Exit) -> None:
 )
 def test_what_cannot_be_executed_exits_as_in_a_shell(number: int, code: int) -> None:
     assert exec_exit(number) == Exit(code, None)
+
+
+# D9
+@pytest.mark.parametrize(
+    ("decided", "status", "oom_kills", "expected"),
+    [
+        ("timeout", signal.SIGTERM, 1, "timeout"),  # a worker was killed, long ago
+        ("stopped", signal.SIGTERM, 1, "oom-kill"),  # OOMPolicy=stop
+        (None, 3 << 8, 1, "oom-kill"),
+        (None, signal.SIGKILL, 1, "oom-kill"),
+        (None, 0, 1, "exited"),
+        ("timeout", 0, 0, "timeout"),
+        ("stopped", signal.SIGTERM, None, "stopped"),
+        (None, signal.SIGTERM, 0, "signal"),
+        (None, 3 << 8, 0, "exited"),
+        (None, None, 0, "exited"),
+    ],
+)
+def test_a_reason_is_what_ended_the_job(
+    decided: Reason | None, status: int | None, oom_kills: int | None, expected: Reason
+) -> None:
+    assert final_reason(decided, status, oom_kills) == expected
 
 
 def test_a_report_is_smaller_than_what_a_pipe_passes_whole() -> None:

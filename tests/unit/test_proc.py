@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,67 @@ def test_the_boot_id_is_one_line() -> None:
     assert proc.boot_id()
 
 
+# D3: hidepid=1, hidepid=2 and ProtectProc= hide other users' processes
+@pytest.mark.parametrize("error", [PermissionError, FileNotFoundError])
+def test_a_hidden_process_is_there_but_unknown(error: type[OSError], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: str, limit: int = 0) -> str:
+        raise error(path)
+
+    def not_ours(pid: int, signo: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(proc, "read_text", refuse)
+    monkeypatch.setattr("os.kill", not_ours)
+    assert proc.start_time(1) == 0
+    assert not proc.is_running(1, 4711)
+    assert not proc.is_stopped(1, 4711)
+    assert not proc.stops(1)
+    assert proc.parent(1) == 0
+    assert proc.command_line(1) == ()
+    assert proc.memory_bytes(1) == (0, 0)
+    assert proc.ancestors(os.getpid()) == frozenset()
+
+
+# Q5: what a keeper looks through, with CONFIG_PROC_CHILDREN and without
+@pytest.mark.parametrize("has_children_file", [True, False])
+def test_descendants_are_those_of_threads_and_sessions_too(
+    has_children_file: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = """
+import ctypes, os, threading
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # a subreaper, as a keeper is
+def fork():
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        if os.fork():
+            os._exit(0)  # its child is ours now
+        os.write(1, f"{os.getpid()}\\n".encode())
+        os.read(0, 1)
+        os._exit(0)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # stays as a zombie
+thread = threading.Thread(target=fork)
+fork(); thread.start(); thread.join()
+os.posix_spawnp("cat", ["cat"], {})
+os.read(0, 1)
+"""
+    if not has_children_file:
+        monkeypatch.setattr("os.path.exists", lambda path: not path.endswith("/children"))
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        orphans = {int(process.stdout.readline()), int(process.stdout.readline())}
+        end = time.monotonic() + 20
+        while len(found := proc.descendants(process.pid)) < 3 and time.monotonic() < end:
+            pass
+        assert orphans < set(found)
+        assert len(found) == 3
+        assert all(min(proc.memory_bytes(pid)) > 0 for pid in orphans)
+        process.communicate(b"")
+    assert proc.descendants(process.pid) == []
+
+
 # K2
 @pytest.mark.parametrize(
     ("value", "job", "expected"),
@@ -90,6 +152,20 @@ def test_the_environment_of_a_process_that_is_just_being_executed() -> None:
         finally:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
+
+
+# D14: else a lease whose job cannot be looked for would count as given up
+def test_who_is_short_of_descriptors_sees_no_empty_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    pids = [str(os.getpid())]
+    with monkeypatch.context() as patched:
+        patched.setattr("os.listdir", lambda path: pids)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            with pytest.raises(OSError, match="Too many open files"):
+                proc.in_lease("PATH", "x")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_an_empty_environment_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,13 +30,24 @@ def names(profile: Profile) -> list[str]:
 def test_a_scope_is_named_after_its_job_and_sits_in_the_profiles_slice() -> None:
     made = scope.spec(PROFILE, "user", "0123456789ab", "train", ("python3", "a b.py"))
     assert (made.unit, made.slice, made.manager) == ("slicer-0123456789ab.scope", "cpu.slice", "user")
-    assert made.description == "train: python3 'a b.py'"
+    assert made.description == "train"
     assert scope.spec(replace(PROFILE, slice="gpu"), "system", "1", "", ("true",)).slice == "gpu.slice"
 
 
-# K6
-def test_without_a_name_the_description_is_the_command() -> None:
-    assert scope.spec(PROFILE, "system", "1", "", ("ls", "-l")).description == "ls -l"
+# K6, S10: anybody may read it
+@pytest.mark.parametrize(
+    ("name", "command", "expected"),
+    [
+        ("", ("ls", "-l"), "ls 1"),
+        ("", ("/home/me/my tools/train", "--token=x"), "train 1"),
+        ("", ("/opt/it is/",), "'/opt/it is/' 1"),
+        ("two\nlines", ("ls",), "'two\\nlines'"),
+    ],
+)
+def test_the_description_is_the_name_or_the_programs_without_its_arguments(
+    name: str, command: tuple[str, ...], expected: str
+) -> None:
+    assert scope.spec(PROFILE, "system", "1", name, command).description == expected
 
 
 # X1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import stat
@@ -254,8 +255,8 @@ def make_link(path: Path) -> None:
 
 
 def make_socket(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as made:
-        made.bind(str(path))
+    with socket.socket(socket.AF_UNIX) as made, contextlib.chdir(path.parent):  # their paths are short
+        made.bind(path.name)
 
 
 # S7

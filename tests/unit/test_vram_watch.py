@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -227,14 +228,16 @@ def test_the_wait_for_memory_ends_as_soon_as_it_is_back(
 ) -> None:  # B5
     pauses: list[float] = []
 
-    def sleep(pause_s: float) -> None:
+    def wait(signals: frozenset[int], pause_s: float) -> None:
+        if not pause_s:
+            return
         pauses.append(pause_s)
         if len(pauses) == 3:
             driver.listed = ()
         if len(pauses) == 5:
             driver.used = {G1: 200}
 
-    monkeypatch.setattr(hygiene.time, "sleep", sleep)
+    monkeypatch.setattr(hygiene, "timed_wait", wait)
     driver.listed = (GpuProcess(G0, ME, 500),)
     driver.used = {G1: 201}
     hygiene.check(made.watch, 0, 200)
@@ -244,12 +247,36 @@ def test_the_wait_for_memory_ends_as_soon_as_it_is_back(
     assert made.said == []
 
 
+def test_ctrl_c_ends_the_wait_for_memory(
+    made: Made, driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:  # D14
+    wait = hygiene.timed_wait
+    pauses: list[float] = []
+
+    def press(signals: frozenset[int], pause_s: float) -> Any:
+        if pause_s:
+            pauses.append(pause_s)
+            signal.raise_signal(signal.SIGINT)
+        return wait(signals, pause_s)
+
+    monkeypatch.setattr(hygiene, "timed_wait", press)
+    driver.listed = (GpuProcess(G0, ME, 500),)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        signal.raise_signal(signal.SIGINT)  # this one was for the job
+        hygiene.check(made.watch, 0, 200)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert len(pauses) == 1
+    assert made.said == []
+
+
 def test_a_sharers_memory_is_not_waited_for(
     tmp_path: Path, driver: Driver, told: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # B5
     made = Made(tmp_path, driver, vram_mib=8192)
     driver.used = {G0: 5000}
-    monkeypatch.setattr(hygiene.time, "sleep", lambda pause_s: pytest.fail("it waits"))
+    monkeypatch.setattr(hygiene, "timed_wait", lambda _, pause_s: pytest.fail("waits") if pause_s else None)
     hygiene.check(made.watch, 0, 200)
     assert made.said == []
     made.held.lease = replace(made.held.lease, vram_mib=None)

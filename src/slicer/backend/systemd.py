@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from slicer.model import BackendName, Manager, Property, ScopeSpec
+    from slicer.model import BackendName, Manager, ScopeSpec
 
 _DESTINATION = b"org.freedesktop.systemd1"
 _PATH = b"/org/freedesktop/systemd1"
@@ -247,21 +247,13 @@ class SystemdBackend:
         """Nothing: the kernel enforces."""
 
     def enforced(self, spec: ScopeSpec, cgroup_name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Judge by the controllers that the scope's cgroup really has."""
-        from slicer.properties import controller
+        """Judge by the controllers that the scope's cgroup really has, and by who heeds what is set."""
+        from slicer.backend.acting import acting, io_is_weighed, oomd_runs
 
+        names = tuple(item.name for item in spec.properties)
         active = cgroup.controllers(cgroup.path_of(cgroup_name))
-
-        def acts(item: Property) -> bool:
-            needed = controller(item.name)
-            if needed == "devices":  # a BPF program, and only the system manager may load it
-                return self.manager == "system"
-            return not needed or needed in active
-
-        return (
-            tuple(p.name for p in spec.properties if acts(p)),
-            tuple(p.name for p in spec.properties if not acts(p)),
-        )
+        found = acting(names, active, self.manager, io_is_weighed, oomd_runs)
+        return tuple(n for n in names if n in found), tuple(n for n in names if n not in found)
 
 
 class _JobWatch:

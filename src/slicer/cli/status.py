@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 
 import click
@@ -24,7 +25,8 @@ A job's unit stands below it: `systemctl status UNIT` shows its processes,
 Of a GPU's memory, RESERVED is set aside for jobs (what they declared) and for
 processes outside slicer, FREE what one more job can count on. A job marked
 "over" uses more than it declared; one marked "forced" waited too long and
-runs without what it holds being free. STARTS is worked out from estimates.
+runs without what it holds being free; one "stopped" (Ctrl-Z) or "frozen" does
+nothing and holds on to what it has. STARTS is worked out from estimates.
 In --watch, q or Ctrl-C leaves. The form of --json is in docs/json.md.""",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document; with --watch one a line.")
@@ -38,6 +40,8 @@ In --watch, q or Ctrl-C leaves. The form of --json is in docs/json.md.""",
 )
 def command(as_json: bool, watches: bool, interval_s: float | None) -> int:
     """Show the jobs that run and wait, and which GPUs and CPU slots are free."""
+    if interval_s is not None and math.isnan(interval_s):  # which is in every range
+        raise click.UsageError("--interval: expected a number of seconds")
     if interval_s is not None and not watches:
         raise click.UsageError("--interval goes with --watch")
     if watches:

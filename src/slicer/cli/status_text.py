@@ -80,12 +80,13 @@ def _jobs(status: Status) -> Section:
 
 
 def _marked(row: Line, lease: Lease, status: Status) -> Line:
-    return Line(row.text, _ALARM) if _marks(lease, status.gpus) else row
+    return Line(row.text, _ALARM) if _marks(lease, status, status.gpus) else row
 
 
-def _marks(lease: Lease, gpus: Iterable[GpuState]) -> list[str]:
+def _marks(lease: Lease, status: Status, gpus: Iterable[GpuState]) -> list[str]:
     """What is not as it should be with a job, on these GPUs."""
-    marks = ["over"] if any(_is_over(lease, state) for state in gpus) else []
+    marks = [how for job, how in status.halted if job == lease.job]
+    marks += ["over"] if any(_is_over(lease, state) for state in gpus) else []
     return [*marks, "forced"] if lease.forced else marks
 
 
@@ -121,7 +122,7 @@ def _held(lease: Lease, status: Status) -> str:
         parts.append(f"{share}GPU {indices(lease.gpus, status)}")
     if lease.cpu_slots:
         parts.append(_slots(lease.cpu_slots))
-    marks = ", ".join(_marks(lease, status.gpus))
+    marks = ", ".join(_marks(lease, status, status.gpus))
     return (f"{marks}: " if marks else "") + (", ".join(parts) or "-")
 
 
@@ -265,7 +266,7 @@ def _column(mib: int | None) -> str:
 def _on_gpu(state: GpuState, status: Status) -> list[tuple[tuple[str, ...], str]]:
     """Who is on the GPU: the holders, and what uses it without."""
     uuid = state.gpu.uuid
-    found = [_holder_row(lease, state) for lease in status.leases if uuid in lease.gpus]
+    found = [_holder_row(lease, state, status) for lease in status.leases if uuid in lease.gpus]
     found += [_foreign_row(one, status) for one in state.foreign]
     if state.unexplained_mib > _WORTH_A_LINE_MIB:
         found.append(
@@ -274,10 +275,10 @@ def _on_gpu(state: GpuState, status: Status) -> list[tuple[tuple[str, ...], str]
     return found
 
 
-def _holder_row(lease: Lease, state: GpuState) -> tuple[tuple[str, ...], str]:
+def _holder_row(lease: Lease, state: GpuState, status: Status) -> tuple[tuple[str, ...], str]:
     peak = _peak(lease, state)
     used = state.device.used_by.get(lease.job, 0) if state.device else None
-    marks = _marks(lease, (state,))
+    marks = _marks(lease, status, (state,))
     row = (
         "", f"  {lease.job} {lease.name}".rstrip(), _column(used),
         "whole" if lease.vram_mib is None else _column(lease.vram_mib), "", _column(peak) if peak else "",

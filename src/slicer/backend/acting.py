@@ -1,0 +1,60 @@
+"""What it takes for a directive to act, beyond that systemd and the kernel accept it."""
+
+from __future__ import annotations
+
+import os
+
+from slicer import cgroup
+from slicer.proc import read_text
+from slicer.properties import controller
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from slicer.model import Manager
+
+_IO_WEIGHTS = frozenset({"IOWeight", "IODeviceWeight"})
+_OOMD = "/system.slice/systemd-oomd.service"
+
+
+def acting(
+    names: tuple[str, ...], controllers: frozenset[str], manager: Manager,
+    io_is_weighed: Callable[[], bool], oomd_runs: Callable[[], bool],
+) -> frozenset[str]:  # fmt: skip
+    """Those of the directives that act in a cgroup with these controllers."""
+
+    def acts(name: str) -> bool:
+        needed = controller(name)
+        if needed == "devices":  # a BPF program, and only the system manager may load it
+            return manager == "system"
+        if needed and needed not in controllers:
+            return False
+        if name in _IO_WEIGHTS:
+            return io_is_weighed()
+        return not name.startswith("ManagedOOM") or oomd_runs()
+
+    return frozenset(name for name in names if acts(name))
+
+
+def io_is_weighed(blocks: str = "/sys/block", qos: str = "") -> bool:
+    """Whether any disk heeds weights: by its scheduler (bfq), or because io.cost is on for it."""
+    if "enable=1" in _text(qos or cgroup.path_of("/io.cost.qos")):
+        return True
+    try:
+        disks = os.listdir(blocks)
+    except OSError:
+        return False
+    return any("[bfq]" in _text(f"{blocks}/{disk}/queue/scheduler") for disk in disks)
+
+
+def oomd_runs() -> bool:
+    """Whether systemd-oomd is there, without which nobody reads the ManagedOOM directives."""
+    return cgroup.populated(cgroup.path_of(_OOMD))
+
+
+def _text(path: str) -> str:
+    try:
+        return read_text(path)
+    except OSError:
+        return ""  # it is not there: such a kernel, or such a device
