@@ -142,7 +142,7 @@ class Dispatch:
         while kinds is None and self._not_before is None:
             kinds = self._start_one()
         if self._not_before is None and not any(key in self.pending for key in self._tries):
-            self.trouble = ""
+            self.trouble, self._failures = "", 0
         self._desk.keep(kinds or ())
 
     def _start_one(self) -> list[Kind] | None:
