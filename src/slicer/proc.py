@@ -171,16 +171,6 @@ def _families() -> dict[int, list[int]]:
     return found
 
 
-def memory_bytes(pid: int) -> tuple[int, int]:
-    """What a process has in memory, and how much of that it shares; 0 when it is gone or hidden."""
-    try:
-        _, resident, shared = read_text(f"/proc/{pid}/statm").split()[:3]
-    except _UNSEEN:
-        return 0, 0
-    page = os.sysconf("SC_PAGE_SIZE")
-    return int(resident) * page, int(shared) * page
-
-
 def in_lease(variable: str, job: str) -> list[int]:
     """The processes that were started under the lease of ``job``, as far as we may inspect them.
 

@@ -161,10 +161,15 @@ class MemoryGuard:
 
     def check(self) -> Reason | None:
         """Private memory of each process, and shared memory once (the largest share of any)."""
+        import psutil  # only for jobs that have a limit
+
         private, shared = 0, 0
         for pid in proc.descendants(os.getpid()):
-            resident, common = proc.memory_bytes(pid)
-            private += max(0, resident - common)
-            shared = max(shared, common)
+            try:
+                memory = psutil.Process(pid).memory_info()
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue  # gone, or hidden
+            private += max(0, memory.rss - memory.shared)
+            shared = max(shared, memory.shared)
         self.peak_bytes = max(self.peak_bytes, private + shared)
         return "oom-kill" if private + shared > self._limit_bytes else None
