@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import json
 import math
 import os
 import re
@@ -20,9 +21,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from slicer import statefile, tickets, vram
+from slicer import attempt, statefile, tickets, vram
 from slicer.job import Started
-from slicer.model import Lease, Request, Ticket, Usage
+from slicer.model import Lease, Outcome, Request, Ticket, Usage
+from slicer.outcome_file import outcome_json
 from slicer.record import replace
 from slicer.report import Report
 from slicer.simulation import Use
@@ -145,6 +147,22 @@ def check_peaks(data: bytes) -> bool:
     return bool(found)
 
 
+def _attempt_file(outcome: Outcome) -> bytes:
+    line = json.dumps(outcome_json(outcome))
+    return f'4211 4711\n{line[:-1]}, "provisional": true}}\n{line}\n'.encode()
+
+
+def check_attempt(data: bytes) -> bool:
+    found = attempt.decode(data, JOB, is_alive=False)
+    _expect(0 <= found.keeper <= 2**22 and 0 <= found.keeper_start < _MANY, "its keeper cannot be")
+    if found.outcome is None:
+        return False
+    _expect(found.outcome.job == JOB, "it is another job's")
+    again = attempt.decode(_attempt_file(found.outcome), JOB, is_alive=False)
+    _expect(again.outcome == found.outcome, "it does not read back as written")
+    return True
+
+
 LEASE = made_up.lease(
     JOB, boot_id=BOOT_ID, unit=UNIT, cgroup=f"/gpu.slice/{UNIT}", gpus=("GPU-a", "GPU-b"), vram_mib=8192,
     vram_peak_mib=(9000, 0), cpu_slots=2, expect_s=60.0, name="a\nEND=\n\\",
@@ -176,6 +194,9 @@ TARGETS: dict[str, Target] = {
     ),
     "started": Target((statefile.encode(Started("", 1.7e9, 12.5, 0.5)),), _record(Started)),
     "ticket-name": Target(_NAMES, check_ticket_name),
+    "attempt": Target(
+        (_attempt_file(made_up.outcome(job=JOB, gpus=("GPU-a",), vram_peak_mib=(9000,))),), check_attempt
+    ),
     "peaks": Target((vram.format_peaks({(4, 5000, "GPU-0"): 900, (5, 1, "GPU-1"): 0}),), check_peaks),
 }
 
