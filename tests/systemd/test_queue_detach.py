@@ -155,7 +155,7 @@ def test_it_runs_as_a_service_and_its_jobs_in_scopes_of_their_own(slicer: Slicer
     service.has_told("started", times=2)
     shown = service.show("Description", "ActiveState", "KillMode", "Restart", "OOMPolicy", "TimeoutStopUSec")
     assert shown == {
-        "Description": f"slicer queue {queues.file}", "ActiveState": "active", "KillMode": "process",
+        "Description": f"slicer queue {queues.file.name}", "ActiveState": "active", "KillMode": "process",
         "Restart": "on-abnormal", "OOMPolicy": "continue", "TimeoutStopUSec": "infinity",
     }  # fmt: skip
     inside = cgroup_of(service.unit, queues.manager.systemctl)

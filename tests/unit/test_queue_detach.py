@@ -42,6 +42,7 @@ def test_a_log_directory_has_one_name_and_no_other_has_it() -> None:  # E7
 
 def test_its_description_is_one_line_that_names_the_jobs_file() -> None:
     assert detaching.description("jobs.txt") == "slicer queue jobs.txt"
+    assert detaching.description("/home/bob/secret/jobs.txt") == "slicer queue jobs.txt"  # S10
     assert "\n" not in detaching.description("a\nb.txt")
 
 

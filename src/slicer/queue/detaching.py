@@ -40,8 +40,8 @@ def unit_name(log_dir: str) -> str:
 
 
 def description(jobs_file: str) -> str:
-    """What ``systemctl status`` calls it."""
-    return describe(("slicer", "queue", jobs_file))
+    """What ``systemctl status`` calls it, for every user of the machine: without the directory."""
+    return describe(("slicer", "queue", os.path.basename(jobs_file)))
 
 
 def arguments(said: Sequence[str]) -> tuple[str, ...]:
