@@ -171,6 +171,7 @@ def _run(
 ) -> Outcome:
     book = open_ledger(environ, observer)
     book.mask = mask
+    book.patience_s = None if ask.wait else _AT_ONCE_S
     settled = plan(ask, environ, book)
     for warning in settled.config.warnings:
         observer.warning(warning)

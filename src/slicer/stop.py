@@ -92,7 +92,7 @@ def _record(entry: Lease | Ticket) -> None:
     from slicer import journal
 
     by = user_name(os.getuid())
-    name = entry.name or entry.command
+    name = entry.name or entry.job  # more than its owner may read the journal: not the command
     journal.event(
         "stopping", job=entry.job, name=name, unit=unit_name(entry.job),
         manager="user" if entry.uid else "system", message=f"{name}: told to end by {by} (slicer stop)",
