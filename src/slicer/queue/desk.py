@@ -135,7 +135,6 @@ class Desk:
     def _form(self, entry: Entry, plan: Plan, choice: tuple[str, ...], places: Mapping[str, Place]) -> _Form:
         job_id = os.urandom(6).hex()
         spec = spec_of(job_id, plan, self._backend)
-        spec = replace(spec, description=f"{plan.ask.name}: {visible(entry.command, _COMMAND_CHARS)}")
         needs = replace(needs_of(plan), gpu_words=choice if plan.need_gpus else ())
         asker = replace(
             who(job_id, plan, self._backend, spec), command=visible(entry.command, _COMMAND_CHARS)
