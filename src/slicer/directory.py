@@ -163,11 +163,11 @@ def check_file(fd: int, path: str) -> os.stat_result:
     return info
 
 
-def write_all(fd: int, data: bytes) -> None:
-    """Write all of it from the file's beginning. Raises OSError."""
+def write_all(fd: int, data: bytes, offset: int = 0) -> None:
+    """Write all of it from that place in the file on. Raises OSError."""
     done = 0
     while done < len(data):
-        done += os.pwrite(fd, data[done:], done)
+        done += os.pwrite(fd, memoryview(data)[done:], offset + done)
 
 
 def failed(path: str, error: OSError) -> StateError:
@@ -175,7 +175,7 @@ def failed(path: str, error: OSError) -> StateError:
     if error.errno == errno.ELOOP:
         return StateError("is a symbolic link; not followed", where=path, hint="remove it")
     if error.errno == errno.ENOTDIR:
-        is_link = os.path.islink(path)
-        what = "is not a directory (a symbolic link is not followed)" if is_link else "is not a directory"
-        return StateError(what, where=path, hint=HINT)
+        if os.path.islink(path):
+            return StateError("is a symbolic link; not followed", where=path, hint="remove it")
+        return StateError("is not a directory", where=path, hint=HINT)
     return StateError(f"cannot be used: {error.strerror}", where=path, hint=HINT)

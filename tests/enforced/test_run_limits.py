@@ -49,7 +49,7 @@ def test_cpu_quota_throttles(slicer: Slicer) -> None:  # K3, X3
     assert 0.5 < usage.cpu_s < 0.35 * outcome.wall_s  # a fifth of a CPU, and no more
     assert usage.throttled_s > 1.0
     assert "CPUQuota" in outcome.enforced
-    assert not outcome.not_enforced
+    assert set(outcome.not_enforced) <= {"IOWeight"}  # D11: the disk has to weigh, which this one may not
 
 
 @pytest.mark.core

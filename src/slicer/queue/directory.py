@@ -11,7 +11,7 @@ import errno
 import os
 import stat
 
-from slicer.directory import Directory
+from slicer.directory import Directory, write_all
 from slicer.errors import StateError
 
 HINT = "choose another one with --log-dir"
@@ -78,7 +78,7 @@ class OwnDirectory(Directory):
         self.remove(temporary)
         fd = self.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
         try:
-            write_all(fd, data, 0)
+            write_all(fd, data)
             if sync:
                 os.fsync(fd)
             self.rename(temporary, self, name)
@@ -108,13 +108,6 @@ class OwnDirectory(Directory):
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
-
-
-def write_all(fd: int, data: bytes, offset: int) -> None:
-    """Raises OSError."""
-    done = 0
-    while done < len(data):
-        done += os.pwrite(fd, memoryview(data)[done:], offset + done)
 
 
 def failed(what: str, path: str, error: OSError) -> StateError:

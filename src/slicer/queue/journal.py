@@ -11,8 +11,9 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 
+from slicer.directory import write_all
 from slicer.errors import StateError
-from slicer.queue.directory import HINT, OwnDirectory, failed, write_all
+from slicer.queue.directory import HINT, OwnDirectory, failed
 
 Record = dict[str, object]
 
