@@ -218,6 +218,7 @@ def obtain(
         manager: Manager = "system" if os.geteuid() == 0 else "user"
         who = Who(job, asked.name, command, "plain", manager, "", held.leases)
         wanted = leasing.want(who, needs, View(book.directory, config.policy))
+        book.patience_s = launch.patience(needs)
         try:
             return _take(wanted, held, book, cancel)
         finally:
@@ -235,6 +236,7 @@ def _take(wanted: Want, held: Held, book: Ledger, cancel: Cancel) -> Lease:
         lease = leasing.obtain(wanted, book, Hooks(lambda _: _tell("waiting", wanted.draft), None, cancel))
     except BusyError as error:
         raise (GpuBusy if error.busy.kind == "gpu" else CpuBusy)(error.busy) from None
+    book.patience_s = None  # to give back has to be done, whoever is in the way
     lease.catch_up()
     lease.clean_up()
     _tell("acquired", lease.lease)

@@ -202,7 +202,7 @@ def _run(
 
         runner = Execution(job, backend, mask)
     try:
-        book.patience_s = _patience(wanted.needs)
+        book.patience_s = patience(wanted.needs)
         held, waited_s = _acquire(settled, wanted, spec, book, runner, observer)
         book.patience_s = None  # what follows has to be done, whoever is in the way
     except BaseException:
@@ -331,7 +331,7 @@ def _acquire(
     return held, waited_s
 
 
-def _patience(needs: Needs) -> float | None:
+def patience(needs: Needs) -> float | None:
     """How long to wait for somebody who is deciding, in seconds: it is no waiting for what was asked for."""
     return needs.max_wait_s if needs.wait else _AT_ONCE_S
 

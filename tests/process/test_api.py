@@ -313,7 +313,7 @@ def test_what_this_machine_cannot_do_is_slicers_error(box: Box) -> None:
     assert len(found) == 4, found
     assert "this machine has 2 GPUs" in found[0]
     assert "no such GPU: '7'" in found[1]
-    assert "900.0G on 1 GPU" in found[2]
+    assert "900G + 512M margin fits on no GPU" in found[2]
     assert "1 CPU slot" in found[3]
 
 

@@ -396,6 +396,7 @@ def test_the_contract() -> None:  # B3
                 "vram_mib": None,
                 "cpu_slots": 1,
                 "forced": False,
+                "halted": None,
                 "gpus": [gpu(0, "a", used_mib=77000, peak_mib=78000), gone],
             },
             {
@@ -415,6 +416,7 @@ def test_the_contract() -> None:  # B3
                 "vram_mib": None,
                 "cpu_slots": 0,
                 "forced": False,
+                "halted": None,
                 "gpus": [],
             },
         ],

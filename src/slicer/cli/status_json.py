@@ -90,6 +90,7 @@ def _job(lease: Lease, status: Status) -> dict[str, Any]:
         "vram_mib": lease.vram_mib,
         "cpu_slots": lease.cpu_slots,
         "forced": bool(lease.forced),
+        "halted": dict(status.halted).get(lease.job),
     }
 
 
