@@ -41,6 +41,13 @@ class StateDir:
         """What is kept open."""
         return tuple(each.fd for each in (self.base, self.leases, self.tickets, self.bells))
 
+    def is_in_place(self) -> bool:
+        """Whether the path still leads here: for who looks on, not for who holds something here."""
+        try:
+            return os.path.samestat(os.lstat(self.path), os.fstat(self.base.fd))
+        except FileNotFoundError:
+            return False
+
     def close(self) -> None:
         """Give the descriptors up."""
         for fd in self.descriptors():

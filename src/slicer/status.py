@@ -177,6 +177,8 @@ class Lookout:
 
     def _read(self, sighting: Sighting | None) -> tuple[Snapshot, Mapping[PeakKey, int]]:
         """The leases and tickets of one moment, and what foreign processes used at most."""
+        if self._book is not None and not self._book.directory.is_in_place():
+            self._close_book()
         if self._book is not None:
             try:
                 return self._read_open(self._book, sighting)
