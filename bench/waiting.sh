@@ -64,6 +64,6 @@ if [ $waiters -gt 1 ]; then
     show last $last $before_last
 fi
 kill -9 $pids
-systemctl stop 'slicer-*.scope'
+systemctl stop 'slicer-*.scope' || [ $? = 5 ] # 5: one has ended by itself meanwhile
 wait $holder $pids 2>/dev/null || :
 rm -rf "$state"
