@@ -137,7 +137,7 @@ def peaks_written(held: HeldLease) -> tuple[int, ...]:
     """The peaks of GPU memory that the lease's file has: what the outer half noted before it was killed is
     unknown to the keeper. Nothing else is taken from the file.
     """
-    if held.fd < 0:
+    if held.fd < 0 or not held.lease.gpus:
         return held.lease.vram_peak_mib
     try:
         found = statefile.decode(Lease, os.pread(held.fd, os.fstat(held.fd).st_size, 0)).vram_peak_mib

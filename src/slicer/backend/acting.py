@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from slicer.model import Manager
 
 _IO_WEIGHTS = frozenset({"IOWeight", "IODeviceWeight"})
+_NO_DISKS = ("loop", "ram", "zram")  # a dozen of each in many machines, and never weighed
 _OOMD = "/system.slice/systemd-oomd.service"
 
 
@@ -45,7 +46,8 @@ def io_is_weighed(blocks: str = "/sys/block", qos: str = "") -> bool:
         disks = os.listdir(blocks)
     except OSError:
         return False
-    return any("[bfq]" in _text(f"{blocks}/{disk}/queue/scheduler") for disk in disks)
+    real = (disk for disk in disks if not disk.startswith(_NO_DISKS))
+    return any("[bfq]" in _text(f"{blocks}/{disk}/queue/scheduler") for disk in real)
 
 
 def oomd_runs() -> bool:

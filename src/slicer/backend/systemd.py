@@ -123,6 +123,7 @@ class SystemdBackend:
         try:
             job = self._start_transient(spec, pid, pidfd)
             meanwhile()
+            _load_acting()
             self._check_started(spec.unit, jobs.wait(job, START_DEADLINE_S))
             try:
                 return _verify(spec.unit, pid, pidfd)
@@ -225,6 +226,7 @@ class SystemdBackend:
 
     def preload(self) -> None:
         """See that there is a connection to be had: better now than with the first job."""
+        _load_acting()
         self.prepare()
         self.close()
 
@@ -254,6 +256,13 @@ class SystemdBackend:
         active = cgroup.controllers(cgroup.path_of(cgroup_name))
         found = acting(names, active, self.manager, io_is_weighed, oomd_runs)
         return tuple(n for n in names if n in found), tuple(n for n in names if n not in found)
+
+
+def _load_acting() -> None:
+    """What :meth:`SystemdBackend.enforced` needs: while systemd is busy, or once for all jobs of a queue."""
+    from slicer.backend import acting
+
+    del acting
 
 
 class _JobWatch:
