@@ -61,7 +61,8 @@ def test_a_relative_path_is_refused(path: str, tmp_path: Path, monkeypatch: pyte
 # D14: what is compared as text later on has one form
 def test_a_trailing_slash_changes_nothing(tmp_path: Path) -> None:
     assert locate(f"{tmp_path}/state/").path == str(tmp_path / "state")
-    assert statedir.where({"SLICER_STATE_DIR": f"{tmp_path}//state/"}, os.geteuid()) == str(tmp_path / "state")
+    environ = {"SLICER_STATE_DIR": f"{tmp_path}//state/"}
+    assert statedir.where(environ, os.geteuid()) == str(tmp_path / "state")
 
 
 def test_an_empty_variable_is_no_setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
