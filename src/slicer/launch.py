@@ -17,7 +17,7 @@ from slicer.supervisor import Supervisor
 from slicer.view import View
 
 TYPE_CHECKING = False
-_AT_ONCE_S = 2.0  # what --no-wait grants to those who decide just now
+_AT_ONCE_S = 2.0  # what --no-wait and --max-wait 0 grant to those who decide just now
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -333,7 +333,9 @@ def _acquire(
 
 def patience(needs: Needs) -> float | None:
     """How long to wait for somebody who is deciding, in seconds: it is no waiting for what was asked for."""
-    return needs.max_wait_s if needs.wait else _AT_ONCE_S
+    if not needs.wait:
+        return _AT_ONCE_S
+    return None if needs.max_wait_s is None else max(_AT_ONCE_S, needs.max_wait_s)
 
 
 def _say_whose(directory: StateDir, observer: Observer) -> None:

@@ -10,6 +10,7 @@ import pytest
 from slicer import launch
 from slicer.errors import CannotExecute, CommandNotFound, SlicerError
 from slicer.launch import Ask, Plan, find_program
+from slicer.leasing import Needs
 from slicer.model import Host, Profile
 from slicer.placement import Policy
 from slicer.profiles import Config, Overrides
@@ -131,3 +132,18 @@ def test_a_cpu_job_sees_no_gpu_and_has_its_threads_capped() -> None:
     assert made["CUDA_VISIBLE_DEVICES"] == ""
     assert made["OMP_NUM_THREADS"] == made["MKL_NUM_THREADS"] == "4"
     assert "GPU_LOCK_HELD" not in made
+
+
+# D13: a decision of somebody else takes a millisecond, and is no waiting for what was asked for
+@pytest.mark.parametrize(
+    ("wait", "max_wait_s", "expected"),
+    [(False, None, 2), (True, None, None), (True, 0.0, 2), (True, 60.0, 60)],
+)
+def test_who_decides_just_now_is_waited_for_a_moment_at_least(
+    wait: bool, max_wait_s: float | None, expected: float | None
+) -> None:
+    needs = Needs(
+        gpus=0, gpu_words=(), vram_mib=None, margin_mib=0, cpu_slots=1, cpu_limit=1, priority=0,
+        expect_s=None, wait=wait, max_wait_s=max_wait_s, then=None, plain_lock="",
+    )  # fmt: skip
+    assert launch.patience(needs) == expected
