@@ -62,20 +62,16 @@ def populated(directory: str, device: int | None = None) -> bool:
     """
     try:
         fd = os.open(f"{directory}/cgroup.events", _READ)
+        try:
+            if device is not None and os.fstat(fd).st_dev != device:
+                return False
+            return b"populated 1" in os.read(fd, _MAX_BYTES)
+        finally:
+            os.close(fd)
     except OSError as error:
         if error.errno in _GONE:
             return False
         raise
-    try:
-        if device is not None and os.fstat(fd).st_dev != device:
-            return False
-        return b"populated 1" in os.read(fd, _MAX_BYTES)
-    except OSError as error:
-        if error.errno in _GONE:
-            return False
-        raise
-    finally:
-        os.close(fd)
 
 
 def _all_text(path: str) -> str:

@@ -13,6 +13,7 @@ import os
 import stat
 import time
 
+from slicer import proc
 from slicer.errors import StateError
 from slicer.signals import signal
 
@@ -68,7 +69,7 @@ class PlainLock:
         """The process that holds the lock exclusively, 0 when that cannot be known."""
         try:
             info = os.stat(self.path)
-            pid = _owner(info)
+            pid = proc.flock_holder(info, exclusively=True)
         except OSError:
             return 0
         if not pid or not os.path.exists(f"/proc/{pid}"):
@@ -215,20 +216,9 @@ def _failed(path: str, error: OSError) -> StateError:
     return StateError(f"cannot be the GPU lock: {error.strerror}", where=path, hint=_HINT)
 
 
-def _owner(info: os.stat_result) -> int:
-    """The process that took an exclusive flock on the file, 0 for none that we can see. Raises OSError."""
-    file = f"{os.major(info.st_dev):02x}:{os.minor(info.st_dev):02x}:{info.st_ino}"
-    with open("/proc/locks", encoding="ascii") as lines:
-        for line in lines:
-            words = line.split()  # 1: FLOCK ADVISORY WRITE 1234 00:2d:5678 0 EOF
-            if words[1] == "FLOCK" and words[3] == "WRITE" and words[5] == file:
-                return max(0, int(words[4]))
-    return 0
-
-
 def _with_lock_open(info: os.stat_result) -> int:
     """The first process that has the locked file open, of those that we may look at; 0: none."""
-    for pid in sorted(map(int, filter(str.isdigit, os.listdir("/proc")))):
+    for pid in sorted(proc.pids()):
         try:
             fds = os.listdir(f"/proc/{pid}/fd")
         except OSError:

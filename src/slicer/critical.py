@@ -6,6 +6,7 @@ import fcntl
 import os
 import time
 
+from slicer import entries, proc
 from slicer.errors import LedgerBusy, LedgerGone
 from slicer.signals import signal
 
@@ -42,7 +43,7 @@ class Locked:
     def __enter__(self) -> None:
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
-            if not self._take():
+            if not entries.take(self._fd):
                 self._wait()
             if not os.fstat(self._fd).st_nlink:
                 raise LedgerGone(self._path)
@@ -51,19 +52,12 @@ class Locked:
             signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
             raise
 
-    def _take(self) -> bool:
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
     def _wait(self) -> None:
         """Somebody is inside: normally for a moment, but a stopped one must not make us deaf to Ctrl-C."""
         began_s, pause_s = time.monotonic(), _FIRST_PAUSE_S
         sleeping = self._mask if self._sleeping_mask is None else self._sleeping_mask
         is_told = False
-        while not self._take():
+        while not entries.take(self._fd):
             waited_s = time.monotonic() - began_s
             if self._patience_s is not None and waited_s >= self._patience_s:
                 raise LedgerBusy(self._path, _holder(self._fd), waited_s)
@@ -84,14 +78,7 @@ class Locked:
 
 def _holder(fd: int) -> int:
     """The process that holds the flock on a file, 0 when that cannot be seen."""
-    info = os.fstat(fd)
-    file = f"{os.major(info.st_dev):02x}:{os.minor(info.st_dev):02x}:{info.st_ino}"
     try:
-        with open("/proc/locks", encoding="ascii") as lines:
-            for line in lines:
-                words = line.split()  # 1: FLOCK ADVISORY WRITE 1234 00:2d:5678 0 EOF
-                if words[1] == "FLOCK" and words[5] == file and words[4].isdigit():
-                    return int(words[4])
+        return proc.flock_holder(os.fstat(fd))
     except OSError:
-        pass  # no descriptor is to be had, or no such file in this container
-    return 0
+        return 0  # no descriptor is to be had, or no such list in this container

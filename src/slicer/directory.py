@@ -55,6 +55,13 @@ class Directory:
         """Remove a name. Raises OSError."""
         os.unlink(name, dir_fd=self.fd)
 
+    def remove(self, name: str) -> None:
+        """As :meth:`unlink`, but it need not be there. Raises OSError."""
+        try:
+            self.unlink(name)
+        except FileNotFoundError:
+            pass
+
     def rename(self, name: str, to: Directory, new: str) -> None:
         """Move a name, in place of what is there. Raises OSError."""
         os.rename(name, new, src_dir_fd=self.fd, dst_dir_fd=to.fd)

@@ -216,9 +216,7 @@ def is_locked(fd: int) -> bool:
 def remove(folder: Directory, name: str) -> bool:
     """Unlink the file, if it is there; False when it cannot be removed."""
     try:
-        folder.unlink(name)
-    except FileNotFoundError:
-        pass  # somebody else found the owner dead first
+        folder.remove(name)  # gone already where somebody else found the owner dead first
     except OSError:
         return False  # no file at all
     return True

@@ -166,9 +166,28 @@ def _threads(pid: int) -> list[str]:
 def _families() -> dict[int, list[int]]:
     """The children of all processes that can be seen, for kernels without CONFIG_PROC_CHILDREN."""
     found: dict[int, list[int]] = {}
-    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+    for pid in pids():
         found.setdefault(parent(pid), []).append(pid)
     return found
+
+
+def pids() -> list[int]:
+    """All processes that can be seen."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def flock_holder(info: os.stat_result, *, exclusively: bool = False) -> int:
+    """The process that took a flock on the file, 0 for none that we can see. Raises OSError.
+
+    The kernel stops all flocks while it makes this list: not to be asked for again and again.
+    """
+    file = f"{os.major(info.st_dev):02x}:{os.minor(info.st_dev):02x}:{info.st_ino}"
+    with open("/proc/locks", encoding="ascii") as lines:
+        for line in lines:
+            words = line.split()  # 1: FLOCK ADVISORY WRITE 1234 00:2d:5678 0 EOF
+            if words[1] == "FLOCK" and words[5] == file and (words[3] == "WRITE" or not exclusively):
+                return max(0, int(words[4]))
+    return 0
 
 
 def in_lease(variable: str, job: str) -> list[int]:
@@ -178,7 +197,7 @@ def in_lease(variable: str, job: str) -> list[int]:
     """
     prefix, wanted = f"{variable}=".encode(), job.encode()
     found = []
-    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+    for pid in pids():
         entries = environment(pid).split(b"\0")
         ids = (entry[len(prefix) :].split(b",") for entry in entries if entry.startswith(prefix))
         if any(wanted in found_ids for found_ids in ids):
@@ -188,7 +207,7 @@ def in_lease(variable: str, job: str) -> list[int]:
 
 def with_open(file: os.stat_result) -> list[int]:
     """The processes that have a file open, of those that we may look at."""
-    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if has_open(pid, file)]
+    return [pid for pid in pids() if has_open(pid, file)]
 
 
 def has_open(pid: int, file: os.stat_result) -> bool:

@@ -265,9 +265,7 @@ class Usage:
 
     def _remove(self, name: str) -> None:
         try:
-            self._folder.unlink(name)
-        except FileNotFoundError:
-            return
+            self._folder.remove(name)
         except OSError as error:
             raise self._failed("cleaned up", error) from error
 

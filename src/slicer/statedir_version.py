@@ -114,8 +114,7 @@ def _counts(folder: Directory, name: str) -> bool:
 
 def _write_version(base: Directory) -> None:
     try:
-        if base.has("version"):
-            base.unlink("version")
+        base.remove("version")
         fd = base.open("version", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
             os.write(fd, version_line())

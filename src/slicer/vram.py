@@ -346,9 +346,9 @@ class ForeignPeaks:
         base = self._base
         if base is None:
             return
-        _remove(base, _NEW)  # a killed writer's; the lock says that there is no other
+        base.remove(_NEW)  # a killed writer's; the lock says that there is no other
         if not peaks:
-            _remove(base, _FILE)
+            base.remove(_FILE)
             return
         fd = base.open(_NEW, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
@@ -360,15 +360,8 @@ class ForeignPeaks:
             faults.point("foreign-written")
             base.rename(_NEW, base, _FILE)
         except OSError:
-            _remove(base, _NEW)
+            base.remove(_NEW)
             raise
-
-
-def _remove(base: Directory, name: str) -> None:
-    try:
-        base.unlink(name)
-    except FileNotFoundError:
-        pass
 
 
 def _merged(

@@ -155,6 +155,15 @@ def test_the_keeper_finishes_alone_from_wherever_the_outer_half_died(box: Box, p
     check_aftermath(box, following, (1,))
 
 
+def check_that_the_next_one_waits(box: Box, gate: Gate) -> None:
+    """Though slicer has gone, the job keeps what it has until its gate opens; and it is recorded once."""
+    following = start(box, "next")
+    until(lambda: sleeps_in_poll(following.pid), "the next one waits")
+    assert not box.started("next")
+    gate.open()
+    check_aftermath(box, following, (1,))
+
+
 # The outer half fails by itself, from the moment that the keeper has its order.
 FAILING = ["outer-let-go", "outer-waiting"]
 
@@ -169,11 +178,7 @@ def test_an_exception_after_the_order_does_not_free_what_the_job_uses(
     process = box.start("-p", "heavy", "-q", "-n", "it", "--", "sh", "-c", script, env=env)
     until(lambda: box.started("it"), "the command runs")
     assert process.wait(20) == 125
-    following = start(box, "next")
-    until(lambda: sleeps_in_poll(following.pid), "the next one waits")
-    assert not box.started("next")
-    gate.open()
-    check_aftermath(box, following, (1,))
+    check_that_the_next_one_waits(box, gate)
 
 
 # D2: a double grant otherwise
@@ -185,11 +190,7 @@ def test_a_job_that_no_marker_shows_keeps_its_lease_without_a_keeper(box: Box, g
     (keeper,) = children(process.pid)
     kill_9(keeper)
     assert process.wait(20) == 137
-    following = start(box, "next")
-    until(lambda: sleeps_in_poll(following.pid), "the next one waits")
-    assert not box.started("next")
-    gate.open()
-    check_aftermath(box, following, (1,))
+    check_that_the_next_one_waits(box, gate)
 
 
 # D4, X4

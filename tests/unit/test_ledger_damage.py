@@ -160,19 +160,23 @@ def test_a_lease_counts_with_its_gpus_wherever_its_writer_was_killed(book: Book)
     assert book.left() == []
 
 
-# D14
-def test_a_dead_owners_half_written_lease_counts_by_its_scope(
-    book: Book, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What the kernel says of the scope of a lease, in a hierarchy of our own."""
     (tmp_path / "cgroup" / SCOPE).mkdir(parents=True)
     monkeypatch.setattr(cgroup, "_ROOTS", (str(tmp_path / "cgroup"),))
-    (tmp_path / "cgroup" / SCOPE / "cgroup.events").write_text("populated 1\n")
+    return tmp_path / "cgroup" / SCOPE / "cgroup.events"
+
+
+# D14
+def test_a_dead_owners_half_written_lease_counts_by_its_scope(book: Book, events: Path) -> None:
+    events.write_text("populated 1\n")
     lease = book.lease(BAD, unit=SCOPE, cgroup=f"/{SCOPE}", backend="systemd", cpu_slots=1)
     text = statefile.encode(lease)
     book.ledger.spare(BAD).lay(text)
     book.put(lease).write_bytes(text[:40])
     assert book.ledger.snapshot().leases == (lease,)
-    (tmp_path / "cgroup" / SCOPE / "cgroup.events").write_text("populated 0\n")
+    events.write_text("populated 0\n")
     assert book.ledger.snapshot().leases == ()
     assert sorted(os.listdir(book.path)) == ["bells", "leases", "lock", "tickets", "version"]
     assert book.left() == []
@@ -312,11 +316,9 @@ def test_who_has_no_descriptor_left_deletes_nothing(book: Book) -> None:
 
 # D14
 def test_a_scope_that_cannot_be_looked_at_counts(
-    book: Book, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    book: Book, events: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "cgroup" / SCOPE).mkdir(parents=True)
-    monkeypatch.setattr(cgroup, "_ROOTS", (str(tmp_path / "cgroup"),))
-    (tmp_path / "cgroup" / SCOPE / "cgroup.events").write_text("populated 0\n")
+    events.write_text("populated 0\n")
     lease = book.lease(BAD, unit=SCOPE, cgroup=f"/{SCOPE}", backend="systemd", cpu_slots=1)
     book.put(lease)
     real = os.open

@@ -88,13 +88,6 @@ class OwnDirectory(Directory):
             raise
         return fd
 
-    def remove(self, name: str) -> None:
-        """Raises OSError; not where it is not there."""
-        try:
-            self.unlink(name)
-        except FileNotFoundError:
-            pass
-
     def sync(self) -> None:
         """Have the names in it on the disk. Raises OSError."""
         try:
