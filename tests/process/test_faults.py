@@ -173,7 +173,7 @@ FAILING = ["outer-let-go", "outer-waiting"]
 def test_an_exception_after_the_order_does_not_free_what_the_job_uses(
     box: Box, gate: Gate, point: str
 ) -> None:
-    script = f'echo "start it $$" >>"$LOG"; : < {gate.path}; exit 3'
+    script = f'echo "start it $$" >>"$LOG"; read x <{gate.path}; exit 3'
     env = {"SLICER_FAULTS": f"{box.state}:{point}!"}
     process = box.start("-p", "heavy", "-q", "-n", "it", "--", "sh", "-c", script, env=env)
     until(lambda: box.started("it"), "the command runs")
@@ -183,7 +183,7 @@ def test_an_exception_after_the_order_does_not_free_what_the_job_uses(
 
 # D2: a double grant otherwise
 def test_a_job_that_no_marker_shows_keeps_its_lease_without_a_keeper(box: Box, gate: Gate) -> None:
-    script = f'echo "start it $$" >>"$LOG"; exec env -i sh -c ": < {gate.path}"'
+    script = f'echo "start it $$" >>"$LOG"; exec env -i sh -c "read x <{gate.path}"'
     process = box.start("-p", "heavy", "-q", "-n", "it", "--", "sh", "-c", script)
     command = int(until(lambda: box.started("it"), "the command runs"))
     until(lambda: proc.environment(command) == b"", "it has no environment")
