@@ -13,7 +13,7 @@ from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
 
 from slicer.model import Lease, Request
-from slicer.placement import Device, Policy, decide, explain, forecast
+from slicer.placement.decision import Device, Policy, decide, explain, forecast
 from slicer.record import replace
 
 if TYPE_CHECKING:

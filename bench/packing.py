@@ -1,10 +1,10 @@
 """How well days of jobs are packed: 1,000 jobs arrive over 24 h on 8 GPUs, in virtual time, no processes.
 
 Both tools decide with their own code: slicer as its queue asks the ledger (a ticket for the first job of
-each kind, see ``slicer.queue.desk``), at every event and at once; gpusched by its ``find_allocation`` over
-all that waits, every 5 s. A poll at which nothing has changed decides what the one before did, and is left
-out. Jobs use what they declare, and what decisions cost is not counted. Deterministic. Standard library,
-slicer and gpusched only.
+each kind, see ``slicer.queue.start.requests``), at every event and at once; gpusched by its
+``find_allocation`` over all that waits, every 5 s. A poll at which nothing has changed decides what the one
+before did, and is left out. Jobs use what they declare, and what decisions cost is not counted.
+Deterministic. Standard library, slicer and gpusched only.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from random import Random
 from statistics import mean, quantiles
 from typing import Any, Protocol
 
-from slicer import placement
 from slicer.model import Lease, Request
-from slicer.placement import Device, Policy
+from slicer.placement import decision
+from slicer.placement.decision import Device, Policy
 from slicer.queue.model import Attributes, Entry, JobState
-from slicer.queue.pending import Kind, Pending
+from slicer.queue.start.pending import Kind, Pending
 from slicer.record import replace
 
 PEERS = Path("/src/build/bench-peers")
@@ -146,7 +146,7 @@ class Slicer:
         while True:
             self._ask(now_s)
             queue = sorted(self._asks.values(), key=lambda each: (each.arrived_s, each.job))
-            grants = placement.decide(queue, _devices(leases), leases, self._policy, now_s).grants
+            grants = decision.decide(queue, _devices(leases), leases, self._policy, now_s).grants
             granted = next(((kind, ask) for kind, ask in self._asks.items() if ask.job in grants), None)
             if granted is None:
                 return begun

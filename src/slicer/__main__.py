@@ -9,7 +9,7 @@ import gc
 import os
 import sys
 
-from slicer.signals import hold_back, signal
+from slicer.kernel.signals import hold_back, signal
 
 
 def main() -> None:

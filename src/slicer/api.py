@@ -19,29 +19,33 @@ import math
 import os
 import sys
 
-from slicer import journal, launch, leasing, ledger, profiles, reentrancy, scope, statedir
+from slicer.config import profiles
 from slicer.errors import BusyError
-from slicer.leasing import Cancel, Hooks, Needs, Who
-from slicer.ledger import HeldLease, Ledger
+from slicer.gpu.view import View
+from slicer.job import launch, scope
+from slicer.kernel.signals import Postponed
+from slicer.ledger import leasing, ledger, nesting
+from slicer.ledger.leasing import Cancel, Hooks, Needs, Requester
+from slicer.ledger.ledger import HeldLease, Ledger
+from slicer.ledger.tickets import PRIORITY_MAX
 from slicer.model import LEASE_VARIABLE
-from slicer.placement import expected_remaining, first_to_finish
+from slicer.outcome import journal
+from slicer.placement.decision import expected_remaining, first_to_finish
 from slicer.quantity import QuantityError, parse_mib
 from slicer.record import record
-from slicer.signals import Postponed
-from slicer.tickets import PRIORITY_MAX
-from slicer.view import View
+from slicer.state import statedir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-    from slicer.leasing import Want
+    from slicer.config.profiles import Config
+    from slicer.ledger.leasing import PreparedRequest
+    from slicer.ledger.nesting import OuterJobs
     from slicer.model import Lease as LeaseFile
     from slicer.model import Manager, Then
-    from slicer.placement import Busy
-    from slicer.profiles import Config
-    from slicer.reentrancy import Held
+    from slicer.placement.decision import Busy
 
 inside: contextvars.ContextVar[tuple[LeaseFile, ...]] = contextvars.ContextVar("slicer_leases", default=())
 
@@ -167,7 +171,9 @@ def acquire(
     Raises ValueError for arguments that cannot be right, slicer.SlicerError for all that slicer itself fails
     at: a request that this machine could never serve, no GPU driver, a broken configuration.
     """
-    asked = Asked(name, gpus, vram, gpu, margin, cpu_slots, priority, expected_seconds, wait, max_wait, then)
+    asked = Arguments(
+        name, gpus, vram, gpu, margin, cpu_slots, priority, expected_seconds, wait, max_wait, then
+    )  # fmt: skip
     made: list[Lease] = []
     try:
         with Postponed() as postponed:  # Ctrl-C acts while it waits, and once there is a lease to give back
@@ -180,7 +186,7 @@ def acquire(
 
 
 @record
-class Asked:
+class Arguments:
     """The arguments of :func:`acquire`."""
 
     name: str
@@ -197,7 +203,7 @@ class Asked:
 
 
 def obtain(
-    asked: Asked, around: tuple[LeaseFile, ...], cancel: Cancel, mask: frozenset[int] | None = None
+    asked: Arguments, around: tuple[LeaseFile, ...], cancel: Cancel, mask: frozenset[int] | None = None
 ) -> Lease:
     """The lease, in whatever thread; ``around`` is what the caller holds by itself. See :func:`acquire`.
 
@@ -211,12 +217,12 @@ def obtain(
         config = profiles.load(environ, profiles.host())
         held = launch.held_around(environ, book, in_scopes=launch.has_scopes())
         own = tuple(one for one in around if one.job not in {other.job for other in held.leases})
-        held = reentrancy.Held((*held.leases, *own), held.foreign_gpu)
+        held = nesting.OuterJobs((*held.leases, *own), held.foreign_gpu)
         needs = _needs(asked, config, held, environ)
         job = os.urandom(6).hex()
         command = scope.describe(tuple(sys.orig_argv))
         manager: Manager = "system" if os.geteuid() == 0 else "user"
-        who = Who(job, asked.name, command, "plain", manager, "", held.leases)
+        who = Requester(job, asked.name, command, "plain", manager, "", held.leases)
         wanted = leasing.want(who, needs, View(book.directory, config.policy))
         book.patience_s = launch.patience(needs)
         try:
@@ -228,7 +234,7 @@ def obtain(
         raise
 
 
-def _take(wanted: Want, held: Held, book: Ledger, cancel: Cancel) -> Lease:
+def _take(wanted: PreparedRequest, held: OuterJobs, book: Ledger, cancel: Cancel) -> Lease:
     if leasing.nothing_needed(wanted.needs):
         return Lease(HeldLease(book, leasing.inner_lease(wanted.draft, held)), held.leases, book, 0.0)
     began_s = ledger.now_s()
@@ -251,11 +257,11 @@ def entered(lease: Lease) -> Lease:
     return lease
 
 
-def _needs(asked: Asked, config: Config, held: Held, environ: dict[str, str]) -> Needs:
+def _needs(asked: Arguments, config: Config, held: OuterJobs, environ: dict[str, str]) -> Needs:
     """What is missing beyond what is held around us."""
     vram_mib = _mib(asked.vram, "vram")
-    skip = reentrancy.skips_gpu_lock(environ)
-    gpus, cpu_slots = reentrancy.missing(asked.gpus, vram_mib, asked.cpu_slots, held, skip)
+    skip = nesting.skips_gpu_lock(environ)
+    gpus, cpu_slots = nesting.missing(asked.gpus, vram_mib, asked.cpu_slots, held, skip)
     return Needs(
         gpus=gpus,
         gpu_words=_words(asked.gpu),
@@ -272,7 +278,7 @@ def _needs(asked: Asked, config: Config, held: Held, environ: dict[str, str]) ->
     )
 
 
-def _check(asked: Asked) -> None:
+def _check(asked: Arguments) -> None:
     """Raises ValueError for what cannot be right whatever the machine."""
     _check_numbers(asked)
     words = _words(asked.gpu)
@@ -298,7 +304,7 @@ def _check(asked: Asked) -> None:
             raise ValueError(problem)
 
 
-def _check_numbers(asked: Asked) -> None:
+def _check_numbers(asked: Arguments) -> None:
     """Others read these figures and wait by them. Raises ValueError."""
     for argument in ("gpus", "cpu_slots", "priority"):
         if not hasattr(getattr(asked, argument), "__index__"):

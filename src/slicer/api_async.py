@@ -8,7 +8,7 @@ import threading
 from concurrent.futures import Future
 
 from slicer import api
-from slicer.leasing import Cancel
+from slicer.ledger.leasing import Cancel
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class acquire_async:
         max_wait: float | None = None,
         then: Then | None = None,
     ) -> None:
-        self._asked = api.Asked(
+        self._asked = api.Arguments(
             name, gpus, vram, gpu, margin, cpu_slots, priority, expected_seconds, wait, max_wait, then
         )
         self._lease: api.Lease | None = None
@@ -77,7 +77,9 @@ class acquire_async:
             self._lease.release()
 
 
-def _obtain(work: Future[api.Lease], asked: api.Asked, around: tuple[LeaseFile, ...], cancel: Cancel) -> None:
+def _obtain(
+    work: Future[api.Lease], asked: api.Arguments, around: tuple[LeaseFile, ...], cancel: Cancel
+) -> None:
     try:
         work.set_result(api.obtain(asked, around, cancel))
     except BaseException as error:

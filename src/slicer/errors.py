@@ -4,7 +4,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slicer.placement import Busy
+    from slicer.placement.decision import Busy
 
 EX_OK = 0
 EX_USAGE = 2

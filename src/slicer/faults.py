@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import time
 
-from slicer.signals import signal
+from slicer.kernel.signals import signal
 
 _PLACE, _, _NAMES = os.environ.get("SLICER_FAULTS", "").rpartition(":")
 _IS_MEANT = bool(_PLACE) and os.environ.get("SLICER_STATE_DIR") == _PLACE

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from slicer import history
 from slicer.model import Outcome
+from slicer.outcome import history
 from tests.systemd.helpers import systemctl
 from tests.systemd.helpers.jobs import Done, Slicer
 from tests.systemd.helpers.users import User

@@ -17,10 +17,12 @@ from typing import Any, TypeVar
 import pytest
 
 import slicer
-from slicer import history, proc, statefile
-from slicer.ledger import Ledger, Snapshot
+from slicer.kernel import proc
+from slicer.ledger.ledger import Ledger, Snapshot
 from slicer.model import Lease, Outcome, Ticket
-from slicer.statedir import StateDir, locate
+from slicer.outcome import history
+from slicer.state import statefile
+from slicer.state.statedir import StateDir, locate
 from tests.patience import DEADLINE_S, Deadline
 
 SRC = str(Path(slicer.__file__).resolve().parents[1])

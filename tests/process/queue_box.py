@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from slicer import simulation
-from slicer.ledger import Ledger, Snapshot
-from slicer.queue import folding
-from slicer.queue.journal import Journal
+from slicer.gpu.sim import simulation
+from slicer.ledger.ledger import Ledger, Snapshot
 from slicer.queue.model import JobState
+from slicer.queue.state import folding
+from slicer.queue.state.journal import Journal
 from tests.process.harness import (
     DEADLINE_S,
     SLICER,

@@ -58,7 +58,7 @@ def test_a_fault_of_slicers_own_after_the_end_costs_no_exit_code(box: Box, tmp_p
         "import sys\n"
         "class Broken:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'slicer.hygiene':\n"
+        "        if name == 'slicer.job.gpu_leftovers':\n"
         "            raise RuntimeError('broken on purpose')\n"
         "sys.meta_path.insert(0, Broken())\n"
     )

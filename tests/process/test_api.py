@@ -388,7 +388,7 @@ def test_a_task_that_is_cancelled_just_before_it_sleeps_leaves_the_queue(box: Bo
         box,
         """
         import asyncio, threading
-        from slicer import tickets
+        from slicer.ledger import tickets
         looks, goes_on = threading.Event(), threading.Event()
         silence = tickets.silence
         def silenced(bell):  # what was rung is forgotten, and nobody looks any more whether it is cancelled

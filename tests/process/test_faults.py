@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from slicer import proc
+from slicer.kernel import proc
 from tests.process import test_queue_crash
 from tests.process.harness import (
     SRC,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from slicer.ledger import Snapshot
+from slicer.ledger.ledger import Snapshot
 from tests.process.harness import Box, Gate, gone, kill, kill_9, until
 
 # Holds one of $SLOTS files as an outside witness would: with a flock that the kernel lets go.

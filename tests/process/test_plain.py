@@ -12,7 +12,7 @@ import time
 import pytest
 
 from slicer import backend
-from slicer.signals import STOP
+from slicer.kernel.signals import STOP
 from tests.process.harness import Box, Gate, children, gone, kill, state_of, until
 
 pytestmark = pytest.mark.both_pythons

@@ -12,14 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slicer import attempt
-from slicer.batch import LogFile
 from slicer.errors import StateError
-from slicer.queue import folding
-from slicer.queue.directory import OwnDirectory
-from slicer.queue.log_dir import LogDir
 from slicer.queue.model import STATE_FIELDS, Attributes, Entry
-from slicer.queue.register import Register
+from slicer.queue.run.keeper import LogFile
+from slicer.queue.state import attempt, folding
+from slicer.queue.state.directory import OwnDirectory
+from slicer.queue.state.log_dir import LogDir
+from slicer.queue.state.register import Register
 from tests.process.harness import Box
 from tests.process.queue_box import QueueBox
 

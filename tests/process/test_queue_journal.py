@@ -13,23 +13,23 @@ from pathlib import Path
 import pytest
 
 from slicer.errors import StateError
-from slicer.queue import folding
-from slicer.queue.directory import OwnDirectory
-from slicer.queue.journal import Journal
-from slicer.queue.log_dir import LogDir, QueueRunning
+from slicer.queue.state import folding
+from slicer.queue.state.directory import OwnDirectory
+from slicer.queue.state.journal import Journal
+from slicer.queue.state.log_dir import LogDir, QueueRunning
 from tests.process.harness import SRC
 
 HOLD = """
 import sys
-from slicer.queue.log_dir import LogDir
+from slicer.queue.state.log_dir import LogDir
 LogDir(sys.argv[1])
 print("held", flush=True)
 sys.stdin.read()
 """
 WRITE = """
 import os, sys
-from slicer.queue.directory import OwnDirectory
-from slicer.queue.journal import Journal
+from slicer.queue.state.directory import OwnDirectory
+from slicer.queue.state.journal import Journal
 journal, _ = Journal.open(OwnDirectory.at(os.path.dirname(sys.argv[1])))
 for number in range(1_000_000):
     journal.add({"event": "n", "n": number, "text": "x" * 300})
@@ -39,8 +39,8 @@ for number in range(1_000_000):
 TOO_LARGE = """
 import os, resource, sys
 from slicer.errors import StateError
-from slicer.queue.directory import OwnDirectory
-from slicer.queue.journal import Journal
+from slicer.queue.state.directory import OwnDirectory
+from slicer.queue.state.journal import Journal
 journal, _ = Journal.open(OwnDirectory.at(os.path.dirname(sys.argv[1])))
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
 done = 0

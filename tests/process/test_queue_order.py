@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from slicer import simulation
+from slicer.gpu.sim import simulation
 from tests.process.harness import SLICER, Box, until
 from tests.process.queue_box import QueueBox
 

@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 
-from slicer import proc, simulation, statefile
-from slicer.directory import Directory
+from slicer.gpu.sim import simulation
+from slicer.gpu.sim.simulation import Usage, Use
+from slicer.kernel import proc
 from slicer.model import Lease
-from slicer.simulation import Usage, Use
+from slicer.state import statefile
+from slicer.state.directory import Directory
 from tests.process.harness import (
     DEADLINE_S,
     SLICER,
@@ -272,7 +274,7 @@ def test_faults_are_armed_by_the_name_of_the_directory_around_it(sim: Box) -> No
 
 def test_a_simulated_run_imports_no_more_than_a_real_one(sim: Box) -> None:  # K8
     found = imported(sim, "--backend", "plain", "-q", "--vram", "1G", "--", "true")
-    assert "slicer.gpu.sim" in found
+    assert "slicer.gpu.sim.gpus" in found
     assert surplus(found, PLAIN) == set()
 
 

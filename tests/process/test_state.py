@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from slicer import proc, statefile
+from slicer.kernel import proc
 from slicer.record import replace
+from slicer.state import statefile
 from tests.process.harness import Box, Gate, text, unprivileged, until
 from tests.unit import made_up
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from slicer import vram
+from slicer.gpu import vram
 from slicer.model import Lease
 from tests.fake_nvml import USE, FakeNvml
 from tests.process.harness import SLICER, Box, Gate, kill_9, sleeps_in_flock, state_of, text, until
@@ -257,7 +257,8 @@ def test_a_job_that_is_over_at_once_has_no_known_peak(box: Box, gpus: FakeNvml) 
 
 def test_a_job_without_gpus_pays_nothing_for_them(box: Box) -> None:
     found = imported(box, "--backend", "plain", "-p", "heavy", "--", "true")
-    assert found.isdisjoint({"slicer.vram", "slicer.vram_watch", "slicer.hygiene", "slicer.gpu", "pynvml"})
+    for_gpus = {"slicer.gpu.vram", "slicer.job.gpu_watch", "slicer.job.gpu_leftovers", "pynvml"}
+    assert found.isdisjoint(for_gpus)
 
 
 # -- foreign processes ------------------------------------------------------------------------------------
@@ -425,7 +426,7 @@ sys.stdin.readline()
 def why_no_gpu() -> str:
     """Why the check below cannot run here; "" where it can."""
     code = "from slicer.gpu import open_gpus; open_gpus().close(); import ctypes; ctypes.CDLL('libcuda.so.1')"
-    env = {**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(vram.__file__))}
+    env = {**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(os.path.dirname(vram.__file__)))}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
     return done.stderr.strip().rpartition("\n")[2] if done.returncode else ""
 

@@ -21,13 +21,16 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from slicer import attempt, statefile, tickets, vram
-from slicer.job import Started
+from slicer.gpu import vram
+from slicer.gpu.sim.simulation import Use
+from slicer.job.job import Started
+from slicer.job.report import Report
+from slicer.ledger import tickets
 from slicer.model import Lease, Outcome, Request, Ticket, Usage
-from slicer.outcome_file import outcome_json
+from slicer.outcome.outcome_file import outcome_json
+from slicer.queue.state import attempt
 from slicer.record import replace
-from slicer.report import Report
-from slicer.simulation import Use
+from slicer.state import statefile
 from tests.unit import made_up
 
 JOB = "0123456789ab"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from slicer import history
+from slicer.outcome import history
 from tests.fake_nvml import FakeNvml
 from tests.systemd.helpers import processes, systemctl
 from tests.systemd.helpers.jobs import Done, Job, Slicer, leases, tickets

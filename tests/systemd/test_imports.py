@@ -25,4 +25,4 @@ def test_a_job_in_a_scope_imports_what_it_needs(options: tuple[str, ...]) -> Non
     found = imported(Here(), "--backend", "systemd", *options, "--", "true")
     assert surplus(found, SYSTEMD) == set()
     assert found.isdisjoint(BANNED)
-    assert {"slicer.supervisor", "slicer.backend.systemd", "pystemd.dbuslib"} <= found
+    assert {"slicer.job.outer_half", "slicer.backend.systemd", "pystemd.dbuslib"} <= found

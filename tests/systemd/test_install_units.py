@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from slicer import journal
-from slicer.install_units import Report, apply, plan, remove
+from slicer.backend.install_units import Report, apply, plan, remove
+from slicer.outcome import journal
 
 pytestmark = [pytest.mark.systemd, pytest.mark.core]
 

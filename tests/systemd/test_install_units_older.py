@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from slicer.install_units import plan, remove
+from slicer.backend.install_units import plan, remove
 from tests import older_units
 from tests.systemd.helpers import systemctl
 from tests.systemd.helpers.jobs import Slicer

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from slicer import journal
+from slicer.outcome import journal
 
 pytestmark = pytest.mark.systemd
 
-SRC = str(Path(journal.__file__).parents[1])
+SRC = str(Path(journal.__file__).parents[2])
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_a_users_events_are_found_by_the_user_unit(job: str) -> None:  # K7
     alice = pwd.getpwnam("alice")
     unit = f"slicer-{job}.scope"
     code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from slicer import journal;"
+        "import sys; sys.path.insert(0, sys.argv[1]); from slicer.outcome import journal;"
         "sys.exit(not journal.event('started', job=sys.argv[2], name='n', unit=sys.argv[3], manager='user'))"
     )
     as_alice = ("setpriv", f"--reuid={alice.pw_uid}", "--regid=systemd-journal", "--clear-groups")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slicer.profiles import THREAD_VARIABLES
+from slicer.config.profiles import THREAD_VARIABLES
 from tests.fake_nvml import FakeNvml
 from tests.systemd.helpers.jobs import Slicer
 

@@ -162,7 +162,7 @@ def test_whether_the_device_policy_acts_is_told_truthfully(slicer: Slicer, nvidi
 
 
 def test_a_job_that_never_ran_has_no_outcome(slicer: Slicer) -> None:  # X3
-    from slicer import history
+    from slicer.outcome import history
 
     path = slicer.path("outcome.json")
     before = len(history.read(SYSTEM_HISTORY, limit=None))

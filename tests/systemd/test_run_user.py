@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from slicer import history
+from slicer.outcome import history
 from tests.systemd.helpers import processes, systemctl
 from tests.systemd.helpers.jobs import SYSTEM_LEDGER, Job, Slicer, leases
 from tests.systemd.helpers.queues import wide_open

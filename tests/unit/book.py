@@ -13,13 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from slicer import ledger, proc, statefile
-from slicer.ledger import HeldLease, Ledger
+from slicer.gpu.view import View
+from slicer.kernel import proc
+from slicer.ledger import ledger
+from slicer.ledger.ledger import HeldLease, Ledger
+from slicer.ledger.waiting import Waiting
 from slicer.model import Gpu, Lease
-from slicer.placement import Busy, Device, Policy
-from slicer.statedir import StateDir, locate
-from slicer.view import View
-from slicer.waiting import Waiting
+from slicer.placement.decision import Busy, Device, Policy
+from slicer.state import statefile
+from slicer.state.statedir import StateDir, locate
 from tests.unit import made_up
 
 

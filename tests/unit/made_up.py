@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from slicer.config.profiles import Config, Overrides, load
 from slicer.model import Host, Lease, Outcome, Profile, Request, Ticket, Usage
-from slicer.profiles import Config, Overrides, load
 from slicer.record import replace
 
 GIB = 2**30

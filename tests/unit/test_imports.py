@@ -14,8 +14,9 @@ from tests.process.hot_path import BANNED, PLAIN, imported, surplus
 
 SRC = str(Path(slicer.__file__).resolve().parents[1])
 CORE = (
-    "errors", "record", "model", "placement", "scope", "profiles", "quantity", "properties", "reentrancy",
-    "signals", "statefile", "room", "foresight", "tickets",
+    "errors", "record", "model", "quantity", "kernel.signals", "state.statefile", "config.profiles",
+    "config.properties", "placement.decision", "placement.capacity", "placement.forecast", "ledger.nesting",
+    "ledger.tickets", "job.scope",
 )  # fmt: skip
 # Reached through their protocols, or not at all.
 OUTSIDE = (
@@ -57,13 +58,14 @@ def test_the_core_together_imports_no_class_machinery() -> None:
 # What only some queues need comes when they do: a queue of a few jobs is over in the time of its imports.
 RARE = {
     "dataclasses", "difflib", "hashlib", "inspect", "psutil", "rich", "subprocess", "slicer.cli.queue_live",
-    "slicer.cli.queue_detach", "slicer.queue.detaching", "slicer.queue.event_json", "slicer.property_names",
+    "slicer.cli.queue_detach", "slicer.queue.detach.service", "slicer.queue.show.event_json",
+    "slicer.config.property_names",
 }  # fmt: skip
 
 
 def test_a_quiet_queue_imports_only_what_every_queue_needs() -> None:  # design: speed
     loaded = loaded_by("import slicer.cli.queue_show, slicer.queue.loop")
-    assert "slicer.queue.scene" in loaded
+    assert "slicer.queue.show.display" in loaded
     assert loaded & RARE == set()
 
 
@@ -82,4 +84,4 @@ def box(tmp_path: Path) -> Box:
 def test_the_hot_path_of_a_plain_job_imports_what_it_needs(box: Box, options: tuple[str, ...]) -> None:
     found = imported(box, "--backend", "plain", *options, "--", "true")
     assert surplus(found, PLAIN) == set()
-    assert {"slicer.supervisor", "slicer.ledger", "slicer.placement"} <= found
+    assert {"slicer.job.outer_half", "slicer.ledger.ledger", "slicer.placement.decision"} <= found

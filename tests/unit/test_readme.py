@@ -11,10 +11,10 @@ import tomllib
 from pathlib import Path
 
 from slicer.cli import app, runoptions
-from tests.unit.cli import DEADLINE_S, Cli, wait_until
 from tests.unit.made_up import Machine
+from tests.unit.program import DEADLINE_S, Cli, wait_until
 
-pytest_plugins = ["tests.unit.cli"]
+pytest_plugins = ["tests.unit.program"]
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 

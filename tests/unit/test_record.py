@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from slicer import model, record
-from slicer.placement import Busy, Infeasible, Policy
+from slicer.placement.decision import Busy, Infeasible, Policy
 
 
 @record.record

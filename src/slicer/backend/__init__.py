@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Protocol
 
-    from slicer.keeper import Watchdog
+    from slicer.job.command import Watchdog
     from slicer.model import BackendName, Manager, ScopeSpec
 
     class Backend(Protocol):

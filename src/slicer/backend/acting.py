@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from slicer import cgroup
-from slicer.proc import read_text
-from slicer.properties import controller
+from slicer.config.properties import controller
+from slicer.kernel import cgroup
+from slicer.kernel.proc import read_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ import ctypes
 import math
 import os
 
-from slicer import proc
 from slicer.errors import BackendError
+from slicer.kernel import proc
+from slicer.kernel.signals import signal
 from slicer.model import LEASE_VARIABLE
 from slicer.quantity import mask_to_cpus
-from slicer.signals import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import os
 import sys
 import time
 
-from slicer import cgroup, proc
 from slicer.errors import BackendError, RefusedError
+from slicer.kernel import cgroup, proc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class SystemdBackend:
         self._bus: Any = None
         self._lib: Any = None
         self._fd = -1
-        self._jobs: _JobWatch | None = None
+        self._jobs: _RemovedJobs | None = None
 
     def prepare(self) -> None:
         """Connect to the bus. Raises BackendError with the way out."""
@@ -103,10 +103,10 @@ class SystemdBackend:
             self._bus.close()
             self._bus = self._jobs = None
 
-    def _watch(self) -> _JobWatch:
+    def _watch(self) -> _RemovedJobs:
         # One for the connection's whole life: the C side calls back into it without holding a reference.
         if self._jobs is None:
-            self._jobs = _JobWatch(self._bus)
+            self._jobs = _RemovedJobs(self._bus)
         return self._jobs
 
     def after_fork(self) -> None:
@@ -265,7 +265,7 @@ def _load_acting() -> None:
     del acting
 
 
-class _JobWatch:
+class _RemovedJobs:
     """Sees the ends of systemd's jobs from now on: made before the job, or its end could be missed."""
 
     def __init__(self, bus: Any) -> None:
@@ -338,7 +338,7 @@ def _message(error: BaseException) -> str:
 def _no_bus(manager: Manager, error: BaseException) -> BackendError:
     reason = os.strerror(abs(int(getattr(error, "errno", 0) or 0)))
     if manager == "user":
-        from slicer.stop import user_name
+        from slicer.job.stop import user_name
 
         user = user_name(os.getuid())
         if not os.path.isdir(f"/run/user/{os.getuid()}"):

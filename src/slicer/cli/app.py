@@ -200,7 +200,7 @@ def _meant_option(failure: click.NoSuchOption) -> str:
 
 
 def _meant_command(failure: click.UsageError) -> str:
-    from slicer.property_names import nearest
+    from slicer.config.property_names import nearest
 
     words = failure.message.split("'")
     close = nearest(words[1], _COMMANDS) if len(words) > 1 else ""

@@ -54,7 +54,7 @@ def answer(app: click.Command, variable: str, instruction: str) -> int:
 
 def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Names and ids of the jobs that run or wait."""
-    from slicer.status import existing_ledger
+    from slicer.ledger.status import existing_ledger
 
     try:
         book = existing_ledger(os.environ, lambda _: None)
@@ -70,7 +70,7 @@ def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[st
 
 def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """The names of the profiles."""
-    from slicer.profiles import host, load
+    from slicer.config.profiles import host, load
 
     try:
         names = load(os.environ, host()).names()

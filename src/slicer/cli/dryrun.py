@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import os
 
-from slicer import launch, leasing, profiles, scope
 from slicer.cli import output, say
 from slicer.cli.output import Column, Line
+from slicer.config import profiles
+from slicer.config.profile_report import NEEDS, settings
 from slicer.errors import InfeasibleError
 from slicer.gpu import GpuError, NoGpu
-from slicer.placement import Busy
-from slicer.profile_report import NEEDS, settings
+from slicer.gpu.view import View
+from slicer.job import launch, scope
+from slicer.ledger import leasing
+from slicer.ledger.status import existing_ledger
+from slicer.placement.decision import Busy
 from slicer.quantity import format_duration
 from slicer.record import record
-from slicer.status import existing_ledger
-from slicer.view import View
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.backend import Backend
-    from slicer.launch import Ask, Plan
-    from slicer.ledger import Ledger
+    from slicer.config.profile_report import Setting
+    from slicer.job.launch import Invocation, Plan
+    from slicer.ledger.ledger import Ledger
     from slicer.model import Gpu, ScopeSpec
-    from slicer.profile_report import Setting
 
 _ID = "<id>"  # of a job that does not come to be
 
@@ -35,7 +37,7 @@ class _Forecast:
     gpus: tuple[str, ...]
 
 
-def show(ask: Ask) -> None:
+def show(ask: Invocation) -> None:
     """Print the plan of a job. Raises what running it would raise before its lease."""
     book = existing_ledger(os.environ, say.line)
     settled = launch.plan(ask, os.environ, book)

@@ -9,10 +9,10 @@ import click
 from slicer.cli import output, say
 from slicer.cli.output import Column, Line
 from slicer.errors import UsageError
-from slicer.history import default_path, read
-from slicer.outcome_file import outcome_json
+from slicer.job.scope import describe
+from slicer.outcome.history import default_path, read
+from slicer.outcome.outcome_file import outcome_json
 from slicer.quantity import QuantityError, format_duration, format_size, parse_duration
-from slicer.scope import describe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def details(outcome: Outcome) -> list[Line]:
 
 
 def _user(uid: int) -> str:
-    from slicer.stop import user_name
+    from slicer.job.stop import user_name
 
     return f"{user_name(uid)} ({uid})"
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from slicer import profiles
 from slicer.cli import run, runoptions, say
+from slicer.config import profiles
 from slicer.errors import SlicerError, UsageError
-from slicer.launch import Ask
+from slicer.job.launch import Invocation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,9 +49,9 @@ def _hold(options: dict[str, Any], command: tuple[str, ...]) -> int:
     return run.supervise(ask, kind(options["verbosity"]))
 
 
-def ask_of(options: dict[str, Any], command: tuple[str, ...], environ: Mapping[str, str]) -> Ask:
+def ask_of(options: dict[str, Any], command: tuple[str, ...], environ: Mapping[str, str]) -> Invocation:
     """What the parsed options ask for; without a command the user's shell. Raises SlicerError."""
-    ask = Ask(**run.fields(options, command or (environ.get("SHELL") or _SHELL,)), hold=True)
+    ask = Invocation(**run.fields(options, command or (environ.get("SHELL") or _SHELL,)), hold=True)
     profile = profiles.load(environ, profiles.host()).profile(ask.profile, ask.overrides)
     if not profile.gpus and not profile.cpu_slots:
         raise UsageError("nothing to hold", hint="say --gpus, --vram or --cpu-slots")

@@ -6,12 +6,13 @@ import os
 
 import click
 
-from slicer import config, history
+from slicer.backend.install_units import Outdated, Plan, Ran, Report, apply, outdated, plan, remove
 from slicer.cli import output, say
 from slicer.cli.output import Column, Line
+from slicer.config import files
 from slicer.errors import EX_OK, EX_SLICER
-from slicer.install_units import Outdated, Plan, Ran, Report, apply, outdated, plan, remove
-from slicer.scope import describe
+from slicer.job.scope import describe
+from slicer.outcome import history
 
 _SHARED = "an older version shared it with a group"
 
@@ -85,10 +86,10 @@ def _left(root: str, *, user: bool) -> list[Line]:
     if user:
         past, settings = (
             os.path.dirname(history.default_path()),
-            os.path.dirname(config.user_file(os.environ)),
+            os.path.dirname(files.user_file(os.environ)),
         )
     else:
-        past, settings = history.SYSTEM_DIRECTORY, config.SYSTEM_DIR
+        past, settings = history.SYSTEM_DIRECTORY, files.SYSTEM_DIR
     kept = ((past, "history of jobs"), (settings, "configuration"))
     found = [(os.path.join(root, path.lstrip("/")), what) for path, what in kept if path]
     rows = [("stays", path, f"{what}; rm -r to be rid of it") for path, what in found if os.path.isdir(path)]

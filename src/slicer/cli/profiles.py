@@ -7,16 +7,16 @@ import os
 
 import click
 
-from slicer import config, profile_report, profiles
 from slicer.cli import complete, output, say
 from slicer.cli.output import Column, Line
+from slicer.config import files, profile_report, profiles
 from slicer.errors import SlicerError
 from slicer.record import as_dict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slicer.profile_report import Setting
-    from slicer.profiles import Config
+    from slicer.config.profile_report import Setting
+    from slicer.config.profiles import Config
 
 
 class FileExists(SlicerError):
@@ -109,7 +109,7 @@ def _settings(settings: tuple[Setting, ...]) -> list[Line]:
 def init(where: str | None, force: bool) -> None:
     """Write a configuration file in which every built-in value stands as a comment."""
     is_system = where == "system" or (where is None and os.geteuid() == 0)
-    path = f"{config.SYSTEM_DIR}/config.toml" if is_system else config.user_file(os.environ)
+    path = f"{files.SYSTEM_DIR}/config.toml" if is_system else files.user_file(os.environ)
     if not path:
         raise SlicerError("you have no home directory", hint="set HOME or XDG_CONFIG_HOME")
     text = profile_report.default_config_text(profiles.host())

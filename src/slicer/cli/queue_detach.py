@@ -15,11 +15,11 @@ from slicer.backend.systemd import SystemdBackend
 from slicer.cli import say
 from slicer.cli.queue_show import choose
 from slicer.errors import EX_OK, BackendError, StateError, UsageError
-from slicer.queue import detaching, handover
-from slicer.queue.live_file import is_pipe
+from slicer.job.scope import quote
+from slicer.queue.detach import handover, service
+from slicer.queue.file.live_file import is_pipe
 from slicer.queue.loop import Queue
 from slicer.queue.options import Options
-from slicer.scope import quote
 
 _LINGER = "/var/lib/systemd/linger"
 _OTHERWISE = "or run it in tmux, or with nohup"
@@ -48,11 +48,11 @@ def detach(options: Options, environ: Mapping[str, str], *, as_json: bool, quiet
     backend = _manager(is_users)
     _check(options, environ)
     log_dir = os.path.realpath(options.log_dir)
-    unit = detaching.unit_name(log_dir)
+    unit = service.unit_name(log_dir)
     argv = _hand_over(unit, log_dir, environ, is_users)
     try:
         backend.start_service(
-            unit, detaching.description(options.jobs_file), argv, detaching.properties(unit)
+            unit, service.description(options.jobs_file), argv, service.properties(unit)
         )
     except BackendError:
         _take_back(argv[-1])
@@ -99,8 +99,8 @@ def _check(options: Options, environ: Mapping[str, str]) -> None:
 
 def _hand_over(unit: str, log_dir: str, environ: Mapping[str, str], is_users: bool) -> tuple[str, ...]:
     """Leave what the service is to have of us; what it is to execute. Raises StateError."""
-    handed = detaching.handed(
-        (*_program(), *detaching.arguments(sys.argv[1:])), environ, directory=os.getcwd(),
+    handed = service.handed(
+        (*_program(), *service.arguments(sys.argv[1:])), environ, directory=os.getcwd(),
         log_path=f"{log_dir}/queue.log", umask=_umask(), soft_limits=handover.soft_limits(),
     )  # fmt: skip
     runtime = f"/run/user/{os.geteuid()}" if is_users else "/run"

@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.text import Text
 
 from slicer.cli.queue_sink import Sink
-from slicer.queue import board_text, columns, words
-from slicer.queue.board_text import BAD, GOOD, WARNING, Glyphs, Line
+from slicer.queue.show import board_text, columns, words
+from slicer.queue.show.board_text import BAD, GOOD, WARNING, Glyphs, Line
 
 if TYPE_CHECKING:
     from slicer.queue.model import Board, Event

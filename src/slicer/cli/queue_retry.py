@@ -7,12 +7,14 @@ from collections.abc import Iterable
 import click
 
 from slicer.errors import StateError, UsageError
-from slicer.queue import folding, jobs_file, judging
-from slicer.queue.journal import Journal
+from slicer.job.scope import quote
+from slicer.queue.file import jobs_file
+from slicer.queue.judge import judging
 from slicer.queue.model import JobState
 from slicer.queue.options import DEFAULT_LOG_DIR
-from slicer.queue.register import Register
-from slicer.scope import quote
+from slicer.queue.state import folding
+from slicer.queue.state.journal import Journal
+from slicer.queue.state.register import Register
 
 
 @click.command("retry", short_help="Have failed jobs run again.")

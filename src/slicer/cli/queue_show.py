@@ -7,8 +7,8 @@ import time
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from slicer.cli.queue_sink import Sink
-from slicer.queue import words
-from slicer.queue.summary import summary_lines
+from slicer.queue.show import words
+from slicer.queue.show.summary import summary_lines
 
 if TYPE_CHECKING:
     from slicer.cli.queue_live import Live
@@ -58,7 +58,7 @@ class _Json:
     wants_board = False
 
     def __init__(self, sink: Sink, verbose: bool) -> None:
-        from slicer.queue import event_json
+        from slicer.queue.show import event_json
 
         self._encode = event_json.encode
         self._sink = sink

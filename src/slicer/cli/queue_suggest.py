@@ -11,9 +11,10 @@ import click
 from slicer.cli import say
 from slicer.cli.queue import fraction
 from slicer.errors import StateError, UsageError
-from slicer.queue import folding, jobs_file, suggest
-from slicer.queue.journal import Journal
+from slicer.queue.file import jobs_file, suggest
 from slicer.queue.options import DEFAULT_LOG_DIR, Options
+from slicer.queue.state import folding
+from slicer.queue.state.journal import Journal
 
 
 @click.command("suggest", short_help="Print the jobs file with declarations that fit.")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 
 from slicer.cli import runoptions, say
+from slicer.config.profiles import Overrides
 from slicer.errors import EX_SLICER, BusyError, SlicerError, UsageError
-from slicer.launch import Ask, run
-from slicer.profiles import Overrides
+from slicer.job.launch import Invocation, run
+from slicer.kernel.signals import INTERRUPTS, let_go, signal
 from slicer.quantity import QuantityError, parse_duration
-from slicer.signals import INTERRUPTS, let_go, signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,11 +73,11 @@ def _told(options: dict[str, Any], act: Callable[[], int]) -> int:
         return report(failure)
 
 
-def ask_of(options: dict[str, Any], command: tuple[str, ...]) -> Ask:
+def ask_of(options: dict[str, Any], command: tuple[str, ...]) -> Invocation:
     """What the parsed options ask for. Raises UsageError."""
     if not command:
         raise UsageError("no command given", hint="slicer run [OPTIONS] -- COMMAND [ARGUMENTS]")
-    return Ask(**fields(options, command), hold=False)
+    return Invocation(**fields(options, command), hold=False)
 
 
 def fields(options: dict[str, Any], command: tuple[str, ...]) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def _run(options: dict[str, Any], command: tuple[str, ...]) -> int:
     return supervise(ask, say.Messages(options["verbosity"]))
 
 
-def supervise(ask: Ask, messages: say.Messages) -> int:
+def supervise(ask: Invocation, messages: say.Messages) -> int:
     """Run the job to its end, telling about it; the exit code."""
     for signo in INTERRUPTS:
         if signal.getsignal(signo) != signal.SIG_IGN:
@@ -167,7 +167,7 @@ def _seconds(text: str | None, option: str) -> float | None:
 
 def _check_outcome(path: str) -> None:
     """Better now than after hours of work."""
-    from slicer.outcome_file import is_stream
+    from slicer.outcome.outcome_file import is_stream
 
     try:
         directory = os.path.dirname(os.path.realpath(path))

@@ -163,7 +163,7 @@ def _take(found: dict[str, Any], option: Option, name: str, value: str | None, r
 
 
 def _unknown(name: str, known: dict[str, Option], program: str) -> UsageError:
-    from slicer.property_names import nearest
+    from slicer.config.property_names import nearest
 
     close = nearest(name, known)
     hint = f"see slicer {program} --help; the command's own options go after --"

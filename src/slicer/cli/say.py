@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 
-from slicer import proc
-from slicer.ledger import now_s
-from slicer.placement import expected_remaining, first_to_finish
+from slicer.job.scope import describe
+from slicer.kernel import proc
+from slicer.kernel.signals import signal
+from slicer.ledger.ledger import now_s
+from slicer.placement.decision import expected_remaining, first_to_finish
 from slicer.quantity import format_duration, format_size
-from slicer.scope import describe
-from slicer.signals import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from slicer.errors import SlicerError
     from slicer.model import Lease, Outcome
-    from slicer.placement import Busy
+    from slicer.placement.decision import Busy
 
 _PREFIX = "slicer: "
 _TOLD_AGAIN_S = 5.0  # each time the ledger is looked at

@@ -8,14 +8,16 @@ import time
 
 import click
 
-from slicer import proc, simulation, statedir
 from slicer.cli import app
 from slicer.errors import SlicerError, UsageError
+from slicer.gpu.sim import simulation
+from slicer.gpu.sim.job import LIBRARIES, Plan, Spike, demand_mib, next_step_s, oom_text, visible
+from slicer.gpu.sim.simulation import NoRoom, Usage, Use
+from slicer.kernel import proc
+from slicer.kernel.signals import INTERRUPTS
 from slicer.quantity import INFINITY, QuantityError, format_size, parse_duration, parse_mib, parse_size
 from slicer.record import record
-from slicer.signals import INTERRUPTS
-from slicer.simulated_job import LIBRARIES, Plan, Spike, demand_mib, next_step_s, oom_text, visible
-from slicer.simulation import NoRoom, Usage, Use
+from slicer.state import statedir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import click
 from slicer.cli import output, say
 from slicer.cli.status_json import status_json
 from slicer.cli.status_text import lines
-from slicer.status import look
+from slicer.ledger.status import look
 
 _LONGEST_S = 3600.0
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from slicer.cli import say
 from slicer.cli.status_why import never_text, reason
-from slicer.stop import user_name
+from slicer.job.stop import user_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from slicer.ledger.status import Foreign, GpuState, Status
     from slicer.model import Gpu, Lease, Ticket
-    from slicer.status import Foreign, GpuState, Status
 
 
 def status_json(status: Status) -> dict[str, Any]:

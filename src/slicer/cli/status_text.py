@@ -5,18 +5,18 @@ from __future__ import annotations
 from slicer.cli import output, say
 from slicer.cli.output import FAINT, HEADING, Column, Line
 from slicer.cli.status_why import indices, reason, roughly, size
-from slicer.placement import expected_remaining
+from slicer.job.stop import user_name
+from slicer.placement.decision import expected_remaining
 from slicer.quantity import format_duration, format_size
 from slicer.record import record
-from slicer.statedir import SYSTEM_DIR
-from slicer.stop import user_name
+from slicer.state.statedir import SYSTEM_DIR
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from slicer.ledger.status import Foreign, GpuState, Status
     from slicer.model import Lease, Ticket
-    from slicer.status import Foreign, GpuState, Status
 
 _BAR = 10  # cells
 _GPU_NAME = 14  # characters of it on a terminal

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from slicer.placement import Policy, expected_remaining, first_to_finish
+from slicer.gpu.view import View
+from slicer.ledger.tickets import request_of
+from slicer.placement.decision import Policy, expected_remaining, first_to_finish
 from slicer.quantity import format_duration, format_size
-from slicer.tickets import request_of
-from slicer.view import View
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from slicer.ledger.status import GpuState, Status
     from slicer.model import Lease, Ticket
-    from slicer.placement import Busy, Infeasible
-    from slicer.status import GpuState, Status
+    from slicer.placement.decision import Busy, Infeasible
 
 
 def reason(ticket: Ticket, status: Status) -> str:

@@ -8,15 +8,15 @@ import click
 
 from slicer.cli import complete, say
 from slicer.errors import EX_OK, SlicerError, StateError
-from slicer.ledger import Snapshot
+from slicer.job.scope import quote
+from slicer.job.stop import AmbiguousJob, UnknownJob, find, stop
+from slicer.ledger.ledger import Snapshot
+from slicer.ledger.status import existing_ledger
 from slicer.model import Lease
-from slicer.scope import quote
-from slicer.status import existing_ledger
-from slicer.stop import AmbiguousJob, UnknownJob, find, stop
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slicer.ledger import Ledger
+    from slicer.ledger.ledger import Ledger
     from slicer.model import Ticket
 
 
@@ -60,7 +60,7 @@ def command(jobs: tuple[str, ...], quiet: bool) -> int:
 def _ended(job: str) -> UnknownJob | None:
     """What to say of a job that is in the history: it was there."""
     from slicer.cli.history import find_outcomes
-    from slicer.history import default_path
+    from slicer.outcome.history import default_path
 
     try:
         found = find_outcomes(default_path(), job, {"limit": 1, "name": None, "since": None})

@@ -20,18 +20,18 @@ from slicer.cli.output import FAINT, Line
 from slicer.cli.status_json import status_json, without_clocks
 from slicer.cli.status_text import Section, sections
 from slicer.errors import EX_OK, SlicerError, StateError, UsageError
+from slicer.ledger.status import Lookout
+from slicer.ledger.watch import LedgerWatch
 from slicer.quantity import format_duration
 from slicer.record import replace
-from slicer.status import Lookout
-from slicer.watch import LedgerWatch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType, TracebackType
 
-    from slicer.statedir import StateDir
-    from slicer.status import Status
+    from slicer.ledger.status import Status
+    from slicer.state.statedir import StateDir
 
 _SOONEST_S = 0.1  # between two looks, however much happens
 _LOOKING_SHARE = 0.25  # of the time, at most, goes into looking
@@ -47,7 +47,7 @@ def run(*, as_json: bool, interval_s: float) -> int:
     if not as_json:
         _check_terminal()
     lookout = Lookout(os.environ)
-    news = News(lookout, interval_s)
+    news = Events(lookout, interval_s)
     try:
         if as_json:
             _write_changes(lookout, news)
@@ -68,7 +68,7 @@ def _check_terminal() -> None:
         )
 
 
-class News:
+class Events:
     """Sleeps until there may be something new: a change of the ledger, or time to look at the GPUs again."""
 
     def __init__(self, lookout: Lookout, interval_s: float) -> None:
@@ -136,7 +136,7 @@ def _ready(descriptors: Sequence[int], timeout_s: float) -> frozenset[int]:
 # -- for scripts --------------------------------------------------------------------------------------------
 
 
-def _write_changes(lookout: Lookout, news: News) -> None:
+def _write_changes(lookout: Lookout, news: Events) -> None:
     """One document a line: at once, and whenever it says something else (the clocks apart)."""
     said: set[str] = set()
 
@@ -214,7 +214,7 @@ class _Screen:
 class _View:
     """The live view: what is drawn, and what the keys and signals do."""
 
-    def __init__(self, lookout: Lookout, news: News, interval_s: float) -> None:
+    def __init__(self, lookout: Lookout, news: Events, interval_s: float) -> None:
         self._lookout = lookout
         self._news = news
         self._interval_s = interval_s

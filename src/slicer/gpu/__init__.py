@@ -66,7 +66,7 @@ def open_gpus() -> Gpus:
     GpuError when NVML fails in any other way; UsageError where SLICER_SIM makes no sense.
     """
     if os.environ.get("SLICER_SIM"):
-        from slicer.gpu.sim import Sim
+        from slicer.gpu.sim.gpus import Sim
 
         return Sim(os.environ)
     from slicer.gpu.nvml import Nvml

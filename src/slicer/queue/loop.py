@@ -15,32 +15,34 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from slicer import backend as backends
-from slicer import faults, launch
-from slicer.queue import jobs_file, judging
-from slicer.queue.concluding import Conclusions
-from slicer.queue.crew import Crew
-from slicer.queue.desk import Desk, SharedView
-from slicer.queue.dispatch import Dispatch
-from slicer.queue.jobs_file import JobsFileError
-from slicer.queue.live_file import LiveFile
+from slicer import faults
+from slicer.job import launch
+from slicer.kernel.signals import INTERRUPTS
+from slicer.ledger.waiting import asleep
+from slicer.queue.file import jobs_file
+from slicer.queue.file.jobs_file import JobsFileError
+from slicer.queue.file.live_file import LiveFile
+from slicer.queue.judge import judging
+from slicer.queue.judge.concluding import Conclusions
 from slicer.queue.model import Event
-from slicer.queue.monitor import Monitor
-from slicer.queue.news import News
-from slicer.queue.plans import Plans
-from slicer.queue.register import Register
-from slicer.queue.scene import Scene
-from slicer.queue.starting import Starters
-from slicer.queue.wakeup import Wakeup
-from slicer.signals import INTERRUPTS
-from slicer.waiting import asleep
+from slicer.queue.run.gpu_use import Monitor
+from slicer.queue.run.running import RunningJobs
+from slicer.queue.run.starters import Starters
+from slicer.queue.show.display import Display
+from slicer.queue.show.events import Events
+from slicer.queue.signal_pipe import SignalPipe
+from slicer.queue.start.dispatch import Dispatch
+from slicer.queue.start.plans import Plans
+from slicer.queue.start.requests import LeaseRequests, SharedView
+from slicer.queue.state.register import Register
 
 if TYPE_CHECKING:
     from slicer.backend import BatchBackend
     from slicer.model import Lease
-    from slicer.placement import Busy
+    from slicer.placement.decision import Busy
     from slicer.queue.model import Board
     from slicer.queue.options import Options
-    from slicer.queue.scene import StateWord
+    from slicer.queue.show.display import StateWord
 
     class Shower(Protocol):
         """Shows the queue to whoever looks."""
@@ -69,7 +71,7 @@ class Queue:
         """Open everything. Raises JobsFileError, QueueRunning, StateError, ConfigError, BackendError, …"""
         self._options = options
         self._shower = shower
-        self._news = News(shower)
+        self._news = Events(shower)
         text = jobs_file.read(options.jobs_file)  # before anything is made in its directory
         self._backend: BatchBackend = backends.choose(options.backend, os.geteuid())
         self._backend.preload()
@@ -90,10 +92,12 @@ class Queue:
         idle_mib = self._plans.policy.idle_threshold_mib
         self._monitor = Monitor(self._view, self._book, options.poll_s, idle_mib, options.tolerance)
         self._news.monitor = self._monitor
-        self._crew = Crew(
+        self._crew = RunningJobs(
             self._book, self._backend, self._starters, self._plans, self.register, self._monitor, self
         )
-        self._desk = Desk(self._book, self._backend, self._view, options.gpus, exclusive=options.exclusive)
+        self._desk = LeaseRequests(
+            self._book, self._backend, self._view, options.gpus, exclusive=options.exclusive
+        )
         self._desk.check()
         self._conclusions = Conclusions(
             self.register, options, self._plans.margin_mib, self._largest_mib, self._news
@@ -101,12 +105,12 @@ class Queue:
         self._dispatch = Dispatch(
             options, self.register, self._plans, self._desk, self._crew, self._view, self._news
         )
-        self._scene = Scene(self.register, self._monitor, self._crew, self._desk, self._dispatch, options)
+        self._scene = Display(self.register, self._monitor, self._crew, self._desk, self._dispatch, options)
         self._signals: list[int] = []  # those that ask the queue to leave
         self._settled: list[str] = []  # attempts whose ends are not yet on the disk
         self._looked_mib: dict[str, int] = {}  # the peak last told of, by job id
 
-    # -- what others tell us (slicer.launch.Observer) ------------------------------------------------------
+    # -- what others tell us (slicer.job.launch.Observer) --------------------------------------------------
 
     def notice(self, text: str) -> None:
         self._news.notice(text)
@@ -124,7 +128,7 @@ class Queue:
 
     def run(self) -> int:
         """Until nothing is left to do, or somebody asks the queue to leave; the exit code."""
-        self._wakeup = Wakeup()
+        self._wakeup = SignalPipe()
         try:
             self._shower.begin()
             self._open()

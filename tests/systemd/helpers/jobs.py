@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from slicer import history, statefile
-from slicer.ledger import Ledger
+from slicer.ledger.ledger import Ledger
 from slicer.model import Lease, Outcome, Ticket
-from slicer.statedir import locate
+from slicer.outcome import history
+from slicer.state import statefile
+from slicer.state.statedir import locate
 from tests.systemd.helpers import processes, systemctl
 from tests.systemd.helpers.waiting import DEADLINE_S, wait_until
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from slicer import proc
+from slicer.kernel import proc
 
 MARK = "SLICER_TEST_MARK"
 _SCOPE = re.compile(r"/slicer-[0-9a-f]{12}\.scope")

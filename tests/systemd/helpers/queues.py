@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from slicer import history
 from slicer.model import Outcome
+from slicer.outcome import history
 from tests.systemd.helpers import processes, systemctl
 from tests.systemd.helpers.jobs import SYSTEM_HISTORY, Done, Gate, Job, Slicer
 from tests.systemd.helpers.waiting import DEADLINE_S, wait_until

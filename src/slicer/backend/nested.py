@@ -1,0 +1,53 @@
+"""A job inside another job that already holds what it needs: the outer scope's limits are its limits."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from slicer.model import BackendName, Lease, Manager, ScopeSpec
+
+
+class NestedBackend:
+    """No scope of its own. ``outer`` is the lease of the job around it."""
+
+    name: BackendName = "inner"
+    notice = ""
+
+    def __init__(self, manager: Manager, outer: Lease | None) -> None:
+        self.manager: Manager = manager
+        self._cgroup = outer.cgroup if outer else ""
+
+    def prepare(self) -> None:
+        """Nothing to prepare."""
+
+    def after_fork(self) -> None:
+        """Nothing to let go of."""
+
+    def start(self, spec: ScopeSpec, pid: int, meanwhile: Callable[[], None]) -> str:
+        """The process is where it belongs already."""
+        return self._cgroup
+
+    def enforced(self, spec: ScopeSpec, cgroup: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """None of the job's own limits act; the time limit does, the keeper sees to it."""
+        names = tuple(item.name for item in spec.properties)
+        kept = ("RuntimeMaxSec", "TimeoutStopSec")
+        return tuple(n for n in names if n in kept), tuple(n for n in names if n not in kept)
+
+    def members(self, cgroup: str, besides: int) -> Callable[[], list[int]]:
+        """What outlives the command belongs to the outer job."""
+        return list
+
+    def watchdog(self, spec: ScopeSpec) -> None:
+        """Nothing to watch."""
+
+    def living(self, job: str, cgroup: str) -> list[int]:
+        """They count to the outer job."""
+        return []
+
+    def end(self, job: str, unit: str, stop_timeout_s: float) -> None:
+        """Nothing of its own to end."""
+
+    def close(self) -> None:
+        """Nothing to give up."""

@@ -1,0 +1,1 @@
+"""From configuration files to profiles in which every value is decided."""

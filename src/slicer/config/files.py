@@ -1,0 +1,229 @@
+"""Finding and reading slicer's configuration files. :mod:`slicer.config.profiles` says what they mean.
+
+The files, later ones winning key by key: ``/etc/slicer/config.toml``, ``/etc/slicer/conf.d/*.toml`` in
+the order of their names, ``$XDG_CONFIG_HOME/slicer/config.toml`` (``~/.config``), ``$SLICER_CONFIG``.
+
+A profile sets variables of a job's environment, so whoever can write a file that root reads can run code
+as root. Root therefore reads only what root alone can write: with somebody else's ``$HOME`` (``sudo -E``)
+the file there is passed over with a warning, any other such file is an error.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from slicer.errors import ConfigError
+from slicer.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    FileId = tuple[str, int, int, int, int, int]
+
+SYSTEM_DIR = "/etc/slicer"
+MAX_BYTES = 2**20
+
+
+@record
+class Layer:
+    """One file's content (or a built-in profile's), and where in it each key stands."""
+
+    path: str
+    data: dict[str, Any]
+    lines: dict[tuple[str, ...], int]
+
+    def where(self, *keys: str) -> str:
+        """``path:line`` of a key, or of the innermost table around it that the line is known of."""
+        for depth in range(len(keys), 0, -1):
+            line = self.lines.get(keys[:depth])
+            if line:
+                return f"{printable(self.path)}:{line}"
+        return printable(self.path)
+
+
+@record
+class Files:
+    """All that was read. ``fresh``: parsed just now and not yet validated (not from the cache)."""
+
+    layers: tuple[Layer, ...]
+    warnings: tuple[str, ...]
+    fresh: bool
+    ids: tuple[FileId, ...]
+
+
+def printable(path: str) -> str:
+    """A path as one line: quoted if it holds a newline or bytes that are not text."""
+    return path if path.isprintable() else repr(path)
+
+
+def read_files(environ: Mapping[str, str], system_dir: str = SYSTEM_DIR) -> Files:
+    """Every configuration file there is, lowest precedence first.
+
+    Raises ConfigError for a file that is there but cannot be read, is not TOML or must not be trusted.
+    """
+    warnings: list[str] = []
+    opened: list[tuple[str, int, os.stat_result]] = []
+    try:
+        for path, kind in _candidates(environ, system_dir, warnings):
+            fd = _open(path, required=kind == "explicit")
+            if fd >= 0:
+                opened.append((path, fd, os.fstat(fd)))
+                _check(path, opened[-1][2], system_dir if kind == "system" else "")
+        if not opened:
+            return Files((), tuple(warnings), False, ())
+        return _read_opened(environ, opened, tuple(warnings))
+    finally:
+        for _, fd, _ in opened:
+            os.close(fd)
+
+
+def _read_opened(
+    environ: Mapping[str, str],
+    opened: list[tuple[str, int, os.stat_result]],
+    warnings: tuple[str, ...],
+) -> Files:
+    from slicer.config import cache
+
+    ids = tuple(
+        (path, st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns, st.st_ctime_ns) for path, _, st in opened
+    )
+    cached = cache.load(cache_dir(environ), ids)
+    if cached is not None:
+        return Files(tuple(Layer(*each) for each in cached), warnings, False, ids)
+    from slicer.config.parse import parse
+
+    layers = tuple(Layer(path, *parse(path, _read(path, fd))) for path, fd, _ in opened)
+    return Files(layers, warnings, True, ids)
+
+
+def store(environ: Mapping[str, str], files: Files) -> None:
+    """Remember files that have been found valid, so that the next start need not parse them."""
+    from slicer.config import cache
+
+    content = [(layer.path, layer.data, layer.lines) for layer in files.layers]
+    cache.store(cache_dir(environ), files.ids, content)
+
+
+def user_file(environ: Mapping[str, str]) -> str:
+    """Where the user's own configuration file is looked for; "" if there is no home directory."""
+    base, _ = _base(environ, "XDG_CONFIG_HOME", ".config")
+    return f"{base}/slicer/config.toml" if base else ""
+
+
+def cache_dir(environ: Mapping[str, str]) -> str:
+    """The directory of slicer's cache, "" if there is none that belongs to the caller."""
+    base, anchor = _base(environ, "XDG_CACHE_HOME", ".cache")
+    return f"{base}/slicer" if base and _own(anchor) else ""
+
+
+def _candidates(
+    environ: Mapping[str, str], system_dir: str, warnings: list[str]
+) -> Iterator[tuple[str, str]]:
+    yield f"{system_dir}/config.toml", "system"
+    drop_ins = f"{system_dir}/conf.d"
+    try:
+        names = sorted(os.listdir(drop_ins))
+    except (FileNotFoundError, NotADirectoryError):
+        names = []
+    except OSError as error:
+        raise ConfigError(f"cannot list the directory: {error.strerror}", where=drop_ins) from None
+    for name in names:
+        if name.endswith(".toml") and not name.startswith("."):
+            yield f"{drop_ins}/{name}", "system"
+    base, anchor = _base(environ, "XDG_CONFIG_HOME", ".config")
+    if base and _own(anchor):
+        yield f"{base}/slicer/config.toml", "user"
+    elif base and os.path.lexists(f"{base}/slicer/config.toml"):
+        warnings.append(
+            f"{printable(base)}/slicer/config.toml is passed over: root does not follow the configuration"
+            f" of the owner of {printable(anchor)}"
+        )
+    explicit = environ.get("SLICER_CONFIG")
+    if explicit:
+        yield explicit, "explicit"
+
+
+def _base(environ: Mapping[str, str], variable: str, below_home: str) -> tuple[str, str]:
+    """A base directory of the XDG specification, and the directory whose owner decides over it."""
+    base = environ.get(variable, "")
+    if base.startswith("/"):  # the specification: a relative path is to be ignored
+        return base, base
+    home = environ.get("HOME", "")
+    if not home.startswith("/"):
+        import pwd
+
+        try:
+            home = pwd.getpwuid(os.geteuid()).pw_dir
+        except KeyError:
+            return "", ""
+    return f"{home}/{below_home}", home
+
+
+def _own(directory: str) -> bool:
+    """Whether root may trust a directory of a user's; anybody else trusts what the environment names."""
+    if os.geteuid() != 0:
+        return True
+    try:
+        return _by_root_alone(os.stat(directory))
+    except OSError:
+        return True  # nothing in it to be followed
+
+
+def _by_root_alone(st: os.stat_result) -> bool:
+    group_may_write = st.st_mode & stat.S_IWGRP and st.st_gid != 0
+    return st.st_uid == 0 and not group_may_write and not st.st_mode & stat.S_IWOTH
+
+
+def _open(path: str, *, required: bool) -> int:
+    """A descriptor, or -1 where the file is missing and may be. Does not wait on a FIFO."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    except (FileNotFoundError, NotADirectoryError):
+        if not required:
+            return -1
+        raise ConfigError(
+            "the file named by SLICER_CONFIG does not exist",
+            where=printable(path),
+            hint="unset SLICER_CONFIG or mend it",
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"cannot read the file: {error.strerror}", where=printable(path)) from None
+
+
+def _check(path: str, st: os.stat_result, system_dir: str) -> None:
+    where = printable(path)
+    if stat.S_ISDIR(st.st_mode):
+        raise ConfigError("is a directory, not a file", where=where)
+    if not stat.S_ISREG(st.st_mode):
+        raise ConfigError("is not a regular file", where=where)
+    if st.st_size > MAX_BYTES:
+        raise ConfigError("is larger than 1 MiB, which no configuration is", where=where)
+    if os.geteuid() == 0 and not _by_root_alone(st) and not _owner_of_etc(st, system_dir):
+        raise ConfigError(
+            f"users other than root can write it (owner {st.st_uid}, mode {stat.S_IMODE(st.st_mode):04o}),"
+            " so root does not follow it",
+            where=where,
+            hint=f"chown root:root {where} && chmod go-w {where}",
+        )
+
+
+def _owner_of_etc(st: os.stat_result, system_dir: str) -> bool:
+    """In a user namespace /etc belongs to the overflow user: who owns /etc may own what is in it."""
+    if not system_dir or st.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return False
+    return st.st_uid == os.stat(os.path.dirname(system_dir)).st_uid
+
+
+def _read(path: str, fd: int) -> bytes:
+    content = b""
+    try:
+        while chunk := os.read(fd, MAX_BYTES + 1):
+            content += chunk
+            if len(content) > MAX_BYTES:
+                raise ConfigError("is larger than 1 MiB, which no configuration is", where=printable(path))
+    except OSError as error:
+        raise ConfigError(f"cannot read the file: {error.strerror}", where=printable(path)) from None
+    return content

@@ -1,0 +1,197 @@
+"""What ``slicer profiles`` shows, as data, and the file that ``slicer profiles init`` writes."""
+
+from __future__ import annotations
+
+from slicer.config.profiles import (
+    NO_OVERRIDES,
+    POLICY_SETTINGS,
+    Config,
+    Overrides,
+    builtin_profiles,
+    default_slots,
+)
+from slicer.quantity import duration_text, format_cpus, format_size, percent_text, size_text
+from slicer.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slicer.model import Host, Profile
+
+# What a profile wants of the ledger, spelled as in a file.
+NEEDS = ("gpus", "gpu", "vram", "margin", "cpu_slots", "priority", "max_wait", "then")
+
+
+@record
+class Setting:
+    """One value, spelled as a configuration file would, and where it comes from."""
+
+    name: str
+    value: str
+    source: str
+
+
+@record
+class Summary:
+    """One line of the list of profiles. ``inherits`` is the chain of parents, nearest first."""
+
+    name: str
+    description: str
+    slice: str
+    gpus: int
+    cpu_slots: int
+    inherits: tuple[str, ...]
+    is_default: bool
+
+
+def summaries(config: Config) -> tuple[Summary, ...]:
+    """All profiles, in alphabetical order. Raises ConfigError where one does not make sense."""
+    made = []
+    for name in config.names():
+        profile = config.profile(name)
+        is_default = name == config.default_profile
+        made.append(
+            Summary(
+                name,
+                profile.description,
+                profile.slice,
+                profile.gpus,
+                profile.cpu_slots,
+                config.chain(name)[1:],
+                is_default,
+            )
+        )
+    return tuple(made)
+
+
+def general_settings(config: Config) -> tuple[Setting, ...]:
+    """The settings outside of profiles."""
+    values = {
+        "default_profile": config.default_profile,
+        "slots.cpu": str(config.slots_cpu),
+        "compat_gpu_lock": config.compat_gpu_lock or "none",
+        "gpu.idle_threshold": size_text(config.policy.idle_threshold_mib << 20),
+        "gpu.margin": size_text(config.margin_mib << 20),
+        "gpu.spike_buffer": percent_text(round(config.policy.spike_buffer * 10_000)),
+        "waiting.reserve_after": _duration(config.policy.reserve_after_s),
+    }
+    return tuple(Setting(name, value, config.sources[name]) for name, value in values.items())
+
+
+def settings(
+    config: Config, name: str | None = None, overrides: Overrides = NO_OVERRIDES
+) -> tuple[Setting, ...]:
+    """Every value of a profile with its source, but for what it says nothing of and no limit is.
+
+    Raises what :meth:`Config.profile` raises.
+    """
+    profile = config.profile(name, overrides)
+    rows = [
+        ("description", profile.description, "description"),
+        ("slice", profile.slice, "slice"),
+        *_needs(profile),
+        ("threads", str(profile.threads), "threads"),
+        ("timeout", _duration(profile.timeout_s), "timeout_s"),
+        ("linger", "true" if profile.linger else "false", "linger"),
+    ]
+    rows += [(each.name, ", ".join(each.text.split("\n")), each.name) for each in profile.properties.values()]
+    rows += [(f"env.{variable}", value, f"env.{variable}") for variable, value in profile.env.items()]
+    return tuple(Setting(shown, value, profile.sources[key]) for shown, value, key in rows)
+
+
+def _needs(profile: Profile) -> list[tuple[str, str, str]]:
+    """Names, values and the keys of their sources; GPUs and CPU slots always, the rest where it is said."""
+    rows = [("gpus", str(profile.gpus), "gpus")]
+    if profile.gpu_choice:
+        rows.append(("gpu", ",".join(profile.gpu_choice), "gpu_choice"))
+    if profile.vram_mib is not None:
+        rows.append(("vram", size_text(profile.vram_mib << 20), "vram_mib"))
+        rows.append(("margin", size_text(profile.margin_mib << 20), "margin_mib"))
+    rows.append(("cpu_slots", str(profile.cpu_slots), "cpu_slots"))
+    if profile.sources["priority"] != "default":
+        rows.append(("priority", str(profile.priority), "priority"))
+    if profile.sources["max_wait_s"] != "default":
+        rows.append(("max_wait", _duration(profile.max_wait_s), "max_wait_s"))
+    if profile.then is not None:
+        rows.append(("then", profile.then, "then"))
+    return rows
+
+
+def _duration(seconds: float | None) -> str:
+    return "infinity" if seconds is None else duration_text(round(seconds * 1e6))
+
+
+_HEAD = """\
+# slicer's configuration. Read in this order, later files winning key by key:
+#   /etc/slicer/config.toml, /etc/slicer/conf.d/*.toml, ~/.config/slicer/config.toml, $SLICER_CONFIG
+# "slicer profiles show NAME" shows every value and the file it comes from.
+#
+# What stands below without a blank after the "#" is what slicer does by itself on this machine
+# ({machine}). Take the "#" away to change it.
+"""
+
+_TAIL = """\
+
+# A profile of your own takes what it does not say (but the description) from the one it inherits from:
+#
+#   [profiles.train]
+#   inherits = "gpu"
+#   memory_max = "80%"                      # of this machine's memory
+#   vram = "20G"                            # on each GPU, shared with who fits; without it whole GPUs
+#   gpu = [0, 1]                            # these GPUs; with gpus = 1 one of them
+#   priority = 10                           # -100 to 100: of those who wait, the highest is first
+#   max_wait = "2h"                         # then = "fail" or "run" says what follows
+#   timeout = "12h"
+#   threads = 8                             # "auto": as many as CPUs that the limits leave
+#   env = {{ WANDB_MODE = "offline", TERM = false }}   # false: not what the parent sets
+#
+# Other keys: margin, linger, cpu_quota_period, allowed_cpus, memory_swap_max, tasks_max, device_allow, and
+# every other resource property of systemd in this spelling (MemorySwapMax is memory_swap_max).
+#
+# Hold this file's lock too with a lease on a GPU, for scripts that use flock(1) on it:
+#   compat_gpu_lock = "/tmp/gpu.lock"       # must stand above the first [table]
+"""
+
+_COMMENTS = {
+    "cpu_slots": "how many of the slots above it takes",
+    "cpu_quota": "CPU time: 100% is one core",
+    "cpu_weight": "against other jobs in the slice, 1 to 10000; systemd's default is 100",
+    "io_weight": "likewise for disks; the user manager needs a drop-in for it",
+    "memory_high": "slowed down above this",
+    "memory_max": "killed above this",
+    "threads": "OMP_NUM_THREADS and its kin",
+    "gpus": "whole GPUs",
+    "gpu.idle_threshold": "a GPU of which no more is used counts as idle",
+    "gpu.margin": "kept free beside the vram that a job wants",
+    "gpu.spike_buffer": "what other programs may use beyond their peak",
+    "waiting.reserve_after": "passed over for longer, what a job needs is kept for it in its turn",
+}
+
+
+def default_config_text(host: Host) -> str:
+    """A commented configuration file that says what the built-ins do on this machine."""
+    slots = default_slots(host)
+    machine = f"CPUs {format_cpus(host.cpus)}, {format_size(host.memory_bytes)} of memory"
+    lines = [
+        _HEAD.format(machine=machine),
+        _line("default_profile", "light", "for a job that names no profile"),
+        "",
+        "#[slots]",
+        _line("cpu", slots, "heavy CPU jobs at a time"),
+    ]
+    table_of = ""
+    for name, value in POLICY_SETTINGS.items():
+        table_name, _, key = name.partition(".")
+        if table_name != table_of:
+            lines += ["", f"#[{table_name}]"]
+            table_of = table_name
+        lines.append(_line(key, value, _COMMENTS[name]))
+    for name, table in builtin_profiles(host, slots).items():
+        lines += ["", f"#[profiles.{name}]"]
+        lines += [_line(key, value, _COMMENTS.get(key, "")) for key, value in table.items()]
+    return "\n".join(lines) + "\n" + _TAIL.format()
+
+
+def _line(key: str, value: str | int, comment: str) -> str:
+    written = f'"{value}"' if isinstance(value, str) else str(value)
+    setting = f"#{key} = {written}"
+    return f"{setting:<34}# {comment}" if comment else setting

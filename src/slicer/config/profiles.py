@@ -1,0 +1,355 @@
+"""From configuration files to profiles in which every value is decided and knows where it came from.
+
+:func:`load` gives a :class:`Config`, its :meth:`~Config.profile` a :class:`slicer.model.Profile` for this
+machine. Precedence, lowest first: what a parent (``inherits``) says, the built-in profile of the name, the
+files in their order key by key, the command line.
+"""
+
+from __future__ import annotations
+
+import os
+
+from slicer import quantity
+from slicer.config import schema as schema
+from slicer.config import values as values
+from slicer.config.files import SYSTEM_DIR, Layer, read_files, store
+from slicer.config.properties import find, split_assignment, takes_list
+from slicer.errors import ConfigError, SlicerError, UnknownProfile, UsageError
+from slicer.model import Host, Profile
+from slicer.placement.decision import Policy
+from slicer.record import record, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from slicer.config.values import Entry
+
+DEFAULT_PROFILE = "light"
+
+# How jobs share GPUs and take turns, unless a file says otherwise.
+POLICY_SETTINGS = {
+    "gpu.idle_threshold": "200M",
+    "gpu.margin": "512M",
+    "gpu.spike_buffer": "10%",
+    "waiting.reserve_after": "5m",
+}
+
+# Each name is read by a library that people run; those that read another's (PyTorch, NumPy, SciPy,
+# scikit-learn and Arrow read OMP's, MKL's and OpenBLAS's) need none of their own.
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",  # OpenMP: GCC, Clang, Intel; PyTorch, Arrow
+    "OPENBLAS_NUM_THREADS",  # OpenBLAS built without OpenMP, as in NumPy's wheels
+    "MKL_NUM_THREADS",  # Intel MKL
+    "BLIS_NUM_THREADS",  # BLIS, AMD's AOCL
+    "VECLIB_MAXIMUM_THREADS",  # Apple Accelerate, for scripts shared with a Mac
+    "NUMEXPR_NUM_THREADS",  # numexpr, under pandas.eval
+    "NUMEXPR_MAX_THREADS",  # numexpr's pool, which it warns about when it is smaller than the above
+    "NUMBA_NUM_THREADS",  # Numba's parallel loops
+    "RAYON_NUM_THREADS",  # Rust: tokenizers, ripgrep-like tools
+    "POLARS_MAX_THREADS",  # Polars
+    "JULIA_NUM_THREADS",  # Julia
+    "GOMAXPROCS",  # Go, which before 1.25 does not see a CPU quota
+    "TF_NUM_INTRAOP_THREADS",  # TensorFlow, inside one operation
+)
+
+
+def thread_env(threads: int) -> dict[str, str]:
+    """The variables that cap the thread pools of common libraries at ``threads``."""
+    return dict.fromkeys(THREAD_VARIABLES, str(threads))
+
+
+def host() -> Host:
+    """This machine: the CPUs this process may use, and its memory in bytes.
+
+    Memory is the physical memory, since that is what percentages mean to systemd, or the limit of the
+    container around us (seen as that of the cgroup root, as systemd does); a limit on slicer's own cgroup
+    holds for the job by itself.
+    """
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            text = os.read(fd, 64).strip()
+        except OSError:
+            text = b""
+        finally:
+            os.close(fd)
+        if text.isdigit() and int(text) > 0:
+            memory = min(memory, int(text))
+        break
+    return Host(tuple(sorted(os.sched_getaffinity(0))), memory)
+
+
+def default_slots(machine: Host) -> int:
+    """How many heavy CPU jobs run at a time unless a file says otherwise: one for every three cores."""
+    return max(1, min(4, len(machine.cpus) // 3))
+
+
+def builtin_profiles(machine: Host, slots: int) -> dict[str, dict[str, Any]]:
+    """The built-in profiles as a configuration file would write them, scaled to the machine."""
+    return {
+        "light": {
+            "description": "interactive work and small jobs: no slot, gives way to others",
+            "slice": "cpu",
+            "cpu_weight": 50,
+            "io_weight": 50,
+            "memory_max": _share(machine, 50, 1),
+            "threads": "auto",
+        },
+        "heavy": {
+            "description": "a long CPU job: takes one CPU slot and its share of the machine",
+            "slice": "cpu",
+            "cpu_slots": 1,
+            "cpu_quota": f"{max(1, len(machine.cpus) * 100 // slots)}%",
+            "cpu_weight": 20,
+            "io_weight": 20,
+            "memory_high": _share(machine, 80, slots),
+            "memory_max": _share(machine, 90, slots),
+            "threads": "auto",
+        },
+        "gpu": {
+            "description": "a GPU job: takes one whole GPU",
+            "slice": "gpu",
+            "gpus": 1,
+            "memory_max": _share(machine, 90, 1),
+            "threads": "auto",
+        },
+    }
+
+
+def _share(machine: Host, percent: int, slots: int) -> str:
+    mebibytes = machine.memory_bytes * percent // (100 * slots) >> 20
+    return quantity.size_text(max(1, mebibytes) << 20)
+
+
+@record
+class Overrides:
+    """What the command line of ``slicer run`` says over the profile; None: nothing.
+
+    ``timeout`` and ``max_wait`` are durations, ``vram`` and ``margin`` sizes as the user wrote them, ``gpu``
+    is a list of GPUs, ``assignments`` the ``NAME=VALUE`` of each ``--set``.
+    """
+
+    gpus: int | str | None = None
+    timeout: str | None = None
+    linger: bool | None = None
+    assignments: tuple[str, ...] = ()
+    gpu: str | None = None
+    vram: str | None = None
+    margin: str | None = None
+    cpu_slots: int | str | None = None
+    priority: int | str | None = None
+    max_wait: str | None = None
+    then: str | None = None
+
+
+NO_OVERRIDES = Overrides()
+
+
+def without_limits(profile: Profile, overrides: Overrides) -> Profile:
+    """What ``slicer hold`` takes of a profile: its needs, and a time limit only from the command line."""
+    timeout_s = profile.timeout_s if overrides.timeout is not None else None
+    return replace(profile, timeout_s=timeout_s, env={}, properties={})
+
+
+@record
+class Config:
+    """All configuration, ready to make profiles. ``sources`` names the origin of the settings here.
+
+    ``warnings`` are lines for the user. ``compat_gpu_lock`` is "" when not set. ``margin_mib`` is the default
+    of profiles that want memory on GPUs.
+    """
+
+    host: Host
+    slots_cpu: int
+    default_profile: str
+    compat_gpu_lock: str
+    threads: int | None  # CPU_RUN_THREADS
+    sources: dict[str, str]
+    warnings: tuple[str, ...]
+    layers: tuple[Layer, ...]  # the built-in profiles first
+    margin_mib: int
+    policy: Policy
+
+    def names(self) -> tuple[str, ...]:
+        """The names of all profiles, in alphabetical order."""
+        return tuple(sorted({name for layer in self.layers for name in layer.data.get("profiles", {})}))
+
+    def profile(self, name: str | None = None, overrides: Overrides = NO_OVERRIDES) -> Profile:
+        """The profile of that name (the default one for None) for this machine.
+
+        Raises UnknownProfile or UsageError for what the command line says, ConfigError for what a file says.
+        """
+        chosen = name if name is not None else self.default_profile
+        entries = self._entries(chosen, explicit=name is not None)
+        _override(entries, overrides)
+        margin = self.margin_mib, self.sources["gpu.margin"]
+        return schema.build(chosen, entries, self.host, self.threads, margin)
+
+    def chain(self, name: str) -> tuple[str, ...]:
+        """The profile and those it inherits from, nearest first. Raises ConfigError for a circle."""
+        found = [name]
+        while True:
+            parent = self._table(found[-1]).get("inherits")
+            if parent is None:
+                return tuple(found)
+            value, source, error = parent
+            if not isinstance(value, str):
+                raise error(f"inherits: expected the name of a profile, not {value!r:.40}", where=source)
+            if value in found:
+                raise error(_circle(found, value), where=source)
+            if value not in self.names():
+                message = f'profile "{found[-1]}" inherits "{value}", which does not exist'
+                raise error(message, where=source, hint=self._known(value))
+            found.append(value)
+
+    def _entries(self, name: str, *, explicit: bool) -> dict[str, Entry]:
+        if name not in self.names():
+            message = f"unknown profile {name!r:.60}"
+            if explicit:
+                raise UnknownProfile(message, hint=self._known(name))
+            raise ConfigError(
+                f"default_profile: {message}", where=self.sources["default_profile"], hint=self._known(name)
+            )
+        entries: dict[str, Entry] = {}
+        for ancestor in reversed(self.chain(name)):
+            entries.pop("description", None)  # it says what its own profile is, and no other
+            schema.lay(entries, self._table(ancestor))
+        entries.pop("inherits", None)
+        return entries
+
+    def _table(self, name: str) -> dict[str, Entry]:
+        """What built-in and files say of one profile, without its parents."""
+        entries: dict[str, Entry] = {}
+        for layer in self.layers:
+            table = layer.data.get("profiles", {}).get(name)
+            if table:
+                schema.merge(entries, table, layer, name)
+        return entries
+
+    def _known(self, name: str) -> str:
+        from slicer.config.property_names import nearest
+
+        close = nearest(name, self.names())
+        meant = f'did you mean "{close}"? ' if close else ""
+        return f"{meant}known: {', '.join(self.names())}"
+
+
+def _circle(found: list[str], again: str) -> str:
+    if found[-1] == again:
+        return f'profile "{again}" inherits itself (a built-in of the same name is extended without it)'
+    return f"profiles inherit in a circle: {' -> '.join([*found[found.index(again) :], again])}"
+
+
+_OPTIONS = (
+    "gpus", "gpu", "vram", "margin", "cpu_slots", "priority", "max_wait", "then", "timeout", "linger",
+)  # fmt: skip
+
+
+def _override(entries: dict[str, Entry], overrides: Overrides) -> None:
+    for assignment in overrides.assignments:
+        name, text = split_assignment(assignment, "--set")
+        info = find(name)
+        if info is None:
+            raise schema.unknown_property(name, "--set")
+        key = "timeout" if name == "RuntimeMaxSec" else info.key
+        earlier = entries.get(key)
+        if earlier and earlier[1] == "--set" and takes_list(name):
+            text = f"{earlier[0]}\n{text}"
+        entries[key] = (text, "--set", UsageError)
+    if overrides.timeout is not None and "timeout" in entries and entries["timeout"][1] == "--set":
+        raise UsageError("--timeout and --set RuntimeMaxSec= are the same limit", hint="give one of them")
+    said: dict[str, Entry] = {}
+    for key in _OPTIONS:
+        value = getattr(overrides, key)
+        if value is not None:
+            said[key] = (value, "--" + key.replace("_", "-"), UsageError)
+    schema.lay(entries, said)
+
+
+def load(environ: Mapping[str, str], machine: Host, *, system_dir: str = SYSTEM_DIR) -> Config:
+    """The configuration of this machine and user.
+
+    Raises ConfigError for what is wrong in any file (an unused profile's mistakes too, when the file has
+    changed since it was last read), UsageError for bad values of CPU_RUN_SLOTS and CPU_RUN_THREADS.
+    """
+    files = read_files(environ, system_dir)
+    if files.fresh:
+        for layer in files.layers:
+            schema.check_keys(layer)
+    config = _config(environ, machine, files.layers, files.warnings)
+    if files.fresh:
+        _check_profiles(config)
+        store(environ, files)
+    return config
+
+
+def _config(
+    environ: Mapping[str, str], machine: Host, layers: tuple[Layer, ...], warnings: tuple[str, ...]
+) -> Config:
+    settings: dict[str, Entry] = {
+        "slots.cpu": (default_slots(machine), "built-in", ConfigError),
+        "default_profile": (DEFAULT_PROFILE, "built-in", ConfigError),
+        "compat_gpu_lock": ("", "built-in", ConfigError),
+    }
+    for name, value in POLICY_SETTINGS.items():
+        settings[name] = (value, "built-in", ConfigError)
+    for layer in layers:
+        schema.merge_settings(settings, layer)
+    for variable, name in (("CPU_RUN_SLOTS", "slots.cpu"), ("GPU_LOCK_PATH", "compat_gpu_lock")):
+        if environ.get(variable):
+            settings[name] = (environ[variable], variable, UsageError)
+    if environ.get("SLICER_SIM"):  # scripts lock real GPUs
+        settings["compat_gpu_lock"] = ("", "SLICER_SIM", ConfigError)
+    threads = environ.get("CPU_RUN_THREADS")
+    slots = values.count(settings["slots.cpu"], "slots.cpu", lowest=1)
+    builtin = tuple(
+        Layer(f"built-in {name}", {"profiles": {name: table}}, {})
+        for name, table in builtin_profiles(machine, slots).items()
+    )
+    return Config(
+        machine,
+        slots,
+        values.text(settings["default_profile"], "default_profile"),
+        values.lock_path(settings["compat_gpu_lock"]),
+        values.count((threads, "CPU_RUN_THREADS", UsageError), "threads", lowest=1) if threads else None,
+        {name: source for name, (_, source, _) in settings.items()},
+        warnings,
+        builtin + layers,
+        values.mib(settings["gpu.margin"], "gpu.margin"),
+        _policy(settings),
+    )
+
+
+def _policy(settings: dict[str, Entry]) -> Policy:
+    reserve_after = settings["waiting.reserve_after"]
+    after_s = values.seconds(reserve_after, "waiting.reserve_after")
+    if after_s is None:
+        message = "there must be an end to being passed over"
+        raise values.refuse(reserve_after, "waiting.reserve_after", message, 'the default is "5m"')
+    return Policy(
+        idle_threshold_mib=values.mib(settings["gpu.idle_threshold"], "gpu.idle_threshold"),
+        spike_buffer=values.fraction(settings["gpu.spike_buffer"], "gpu.spike_buffer"),
+        reserve_after_s=after_s,
+    )
+
+
+def _check_profiles(config: Config) -> None:
+    """Every profile must make sense, whether it is used or not.
+
+    One file may serve machines of several sizes: that a CPU is missing here matters only to a profile in use.
+    """
+    anywhere = replace(config, host=replace(config.host, cpus=tuple(range(quantity.MAX_CPU + 1))))
+    for name in anywhere.names():
+        try:
+            anywhere.profile(name)
+        except ConfigError:
+            raise
+        except SlicerError as error:
+            raise ConfigError(error.message, where=error.where, hint=error.hint) from None
+    anywhere.profile()

@@ -1,0 +1,396 @@
+"""The keys of a configuration file: which there are, what each takes, and how profiles are built of them.
+
+The values of a profile are gathered as *entries* (see :mod:`slicer.config.values`).
+"""
+
+from __future__ import annotations
+
+from slicer import quantity
+from slicer.config import values as values
+from slicer.config.properties import KEYS, find_key, parse_property
+from slicer.errors import ConfigError, SlicerError, UsageError
+from slicer.model import SLICES, Host, Profile, Property
+from slicer.quantity import INFINITY, QuantityError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from slicer.config.files import Layer
+    from slicer.config.properties import PropertyInfo
+    from slicer.config.values import Entry
+    from slicer.model import SliceName
+
+# The settings outside of profiles: those of the top level, and those of each table.
+TOP_SETTINGS = ("default_profile", "compat_gpu_lock")
+TABLES = {
+    "slots": ("cpu",),
+    "gpu": ("idle_threshold", "margin", "spike_buffer"),
+    "waiting": ("reserve_after",),
+}
+TOP_KEYS = (*TOP_SETTINGS, *TABLES, "profiles")
+OWN_KEYS = (
+    "description",
+    "inherits",
+    "slice",
+    "gpus",
+    "gpu",
+    "vram",
+    "margin",
+    "cpu_slots",
+    "priority",
+    "max_wait",
+    "then",
+    "threads",
+    "timeout",
+    "linger",
+    "env",
+)
+_LISTS = ("io-weights", "io-sizes", "io-times", "devices")
+
+
+def check_keys(layer: Layer) -> None:
+    """Raise ConfigError for a key that means nothing, or a table that is none."""
+    _known_keys(layer.data, TOP_KEYS, layer, ())
+    for name, known in TABLES.items():
+        _known_keys(_table(layer.data.get(name, {}), layer, name), known, layer, (name,))
+    profiles = _table(layer.data.get("profiles", {}), layer, "profiles")
+    for name, table in profiles.items():
+        where = layer.where("profiles", name)
+        if not _good_name(name):
+            hint = "letters, digits, . _ + and - are allowed, the first not a -"
+            raise ConfigError(f"{name!r:.60} cannot be a profile's name", where=where, hint=hint)
+        _known_keys(_table(table, layer, "profiles", name), (*OWN_KEYS, *KEYS), layer, ("profiles", name))
+        for variable, value in _table(table.get("env", {}), layer, "profiles", name, "env").items():
+            _check_variable(variable, value, layer.where("profiles", name, "env", variable))
+
+
+def _good_name(name: str) -> bool:
+    rest = name.translate({ord(letter): None for letter in "._+-"})
+    return bool(name) and name[0] != "-" and name.isascii() and (rest.isalnum() or not rest)
+
+
+def _table(value: object, layer: Layer, *path: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        shown = ".".join(path)
+        message = f"{shown} must be a table, [{shown}], not {value!r:.40}"
+        raise ConfigError(message, where=layer.where(*path))
+    return value
+
+
+def _known_keys(table: dict[str, Any], known: tuple[str, ...], layer: Layer, path: tuple[str, ...]) -> None:
+    for key in table:
+        if key not in known:
+            from slicer.config.properties import find
+            from slicer.config.property_names import nearest
+
+            info = find(key)
+            close = info.key if info and info.key in known else nearest(key, known)
+            hint = f"did you mean {close}?" if close else ""
+            place = f" in [{'.'.join(path)}]" if path else ""
+            message = f"unknown key {key!r:.60}{place}"
+            raise ConfigError(message, where=layer.where(*path, key), hint=hint)
+
+
+def _check_variable(name: str, value: object, where: str) -> None:
+    if not name or "=" in name or "\0" in name:
+        raise ConfigError(f"{name!r:.60} cannot be an environment variable", where=where)
+    if isinstance(value, bool):
+        if value:
+            hint = 'write "1" or "true"; false takes an inherited variable back'
+            raise ConfigError(f"env.{name}: expected a text, not true", where=where, hint=hint)
+    elif not isinstance(value, (str, int)):
+        raise ConfigError(f"env.{name}: expected a text, not {value!r:.40}", where=where)
+    elif "\0" in str(value):
+        raise ConfigError(f"env.{name}: a NUL character cannot be passed on", where=where)
+
+
+def merge_settings(settings: dict[str, Entry], layer: Layer) -> None:
+    """Lay the settings outside of profiles that a file has over those before it."""
+    for key in TOP_SETTINGS:
+        if key in layer.data:
+            settings[key] = (layer.data[key], layer.where(key), ConfigError)
+    for table in TABLES:
+        for key, value in layer.data.get(table, {}).items():
+            settings[f"{table}.{key}"] = (value, layer.where(table, key), ConfigError)
+
+
+def merge(entries: dict[str, Entry], table: dict[str, Any], layer: Layer, name: str) -> None:
+    """Lay one file's table of a profile over ``entries``; raises ConfigError if it gives one limit twice."""
+    if "timeout" in table and "runtime_max" in table:
+        raise ConfigError(
+            "timeout and runtime_max are the same limit",
+            where=layer.where("profiles", name, "runtime_max"),
+            hint="keep one of them",
+        )
+    said: dict[str, Entry] = {}
+    for key, value in table.items():
+        if key == "env":
+            for variable, text in value.items():
+                where = layer.where("profiles", name, "env", variable)
+                said[f"env.{variable}"] = (text, where, ConfigError)
+        else:
+            where = layer.where("profiles", name, key)
+            said["timeout" if key == "runtime_max" else key] = (value, where, ConfigError)
+    lay(entries, said)
+
+
+def lay(entries: dict[str, Entry], said: dict[str, Entry]) -> None:
+    """Lay what one place says of a profile over what weaker places said.
+
+    The GPU keys belong together: GPUs named without a number are all wanted, memory wanted where there was
+    no GPU wants one, and no GPUs means none of what was asked of them.
+    """
+    if "gpu" in said or ("vram" in said and _is_zero(entries.get("gpus"))):
+        entries.pop("gpus", None)
+    if _is_zero(said.get("gpus")):
+        entries.pop("gpu", None)
+        entries.pop("vram", None)
+    entries |= said
+
+
+def _is_zero(entry: Entry | None) -> bool:
+    return entry is not None and entry[0] in (0, "0") and entry[0] is not False
+
+
+def build(
+    name: str, entries: dict[str, Entry], host: Host, threads: int | None, margin: tuple[int, str]
+) -> Profile:
+    """A profile out of its entries; ``threads`` (CPU_RUN_THREADS) goes before the profile's own.
+
+    ``margin`` is the setting (in MiB, and its source) for memory wanted on GPUs without a margin of its own.
+    Raises the entry's own kind of error for a value that is not what it should be.
+    """
+    sources: dict[str, str] = {}
+    properties: dict[str, Property] = {}
+    for key in KEYS:
+        if key in entries:
+            made = _property(key, entries[key], host)
+            properties[made.name] = made
+            sources[made.name] = entries[key][1]
+    env = {}
+    for key, (value, source, _) in entries.items():
+        if key.startswith("env.") and value is not False:
+            env[key[4:]] = str(value)
+            sources[key] = source
+    vram_mib = _vram(entries, sources)
+    choice = _gpu_choice(entries, sources)
+    gpus = _gpus(entries, sources, choice, vram_mib)
+    then = entries.get("then")
+    sources["then"] = then[1] if then else "default"
+    return Profile(
+        name,
+        values.text(_take(entries, sources, "description", ""), "description"),
+        _slice(entries, sources, gpus),
+        gpus,
+        choice,
+        vram_mib,
+        _margin(entries, sources, margin, vram_mib),
+        values.count(_take(entries, sources, "cpu_slots", 0), "cpu_slots", lowest=0),
+        values.priority(_take(entries, sources, "priority", 0)),
+        _max_wait(entries, sources),
+        values.then(then) if then else None,
+        _threads(entries, sources, threads, host, properties),
+        _timeout(entries, sources, host),
+        values.flag(_take(entries, sources, "linger", False), "linger"),
+        env,
+        properties,
+        sources,
+    )
+
+
+def _take(entries: dict[str, Entry], sources: dict[str, str], key: str, default: object) -> Entry:
+    entry = entries.get(key) or (default, "default", ConfigError)
+    sources[key] = entry[1]
+    return entry
+
+
+def _vram(entries: dict[str, Entry], sources: dict[str, str]) -> int | None:
+    entry = entries.get("vram")
+    sources["vram_mib"] = entry[1] if entry else "default"
+    if not entry:
+        return None
+    found = values.mib(entry, "vram")
+    if not found:
+        hint = "leave it out for whole GPUs"
+        raise values.refuse(entry, "vram", "a job cannot share a GPU without any of its memory", hint)
+    return found
+
+
+def _gpu_choice(entries: dict[str, Entry], sources: dict[str, str]) -> tuple[str, ...]:
+    entry = entries.get("gpu")
+    sources["gpu_choice"] = entry[1] if entry else "default"
+    return values.gpu_list(entry) if entry else ()
+
+
+def _gpus(
+    entries: dict[str, Entry], sources: dict[str, str], choice: tuple[str, ...], vram_mib: int | None
+) -> int:
+    """How many GPUs: as said, else all that are named, else one if memory is wanted."""
+    if "gpus" not in entries:
+        sources["gpus"] = sources["gpu_choice" if choice else "vram_mib"]
+        return len(choice) or (1 if vram_mib else 0)
+    gpus = values.count(_take(entries, sources, "gpus", 0), "gpus", lowest=0)
+    for key in ("gpu", "vram"):
+        if not gpus and key in entries:
+            message = f"contradicts no GPUs, which {sources['gpus']} says"
+            raise values.refuse(entries[key], key, message, "leave one of them out")
+    if choice and gpus > len(choice):
+        message = f"{gpus} are more than the {len(choice)} that {sources['gpu_choice']} names"
+        raise values.refuse(entries["gpus"], "gpus", message, "name more GPUs, or ask for fewer")
+    return gpus
+
+
+def _margin(
+    entries: dict[str, Entry], sources: dict[str, str], setting: tuple[int, str], vram_mib: int | None
+) -> int:
+    """In MiB; 0 for whole GPUs, where there is nobody to keep room for."""
+    entry = entries.get("margin")
+    sources["margin_mib"] = entry[1] if entry else setting[1] if vram_mib else "default"
+    if not entry:
+        return setting[0] if vram_mib else 0
+    found = values.mib(entry, "margin")
+    # A profile may have one for whoever adds --vram.
+    if not vram_mib and entry[2] is UsageError:
+        message = "is room beside the GPU memory that a job wants, and this one wants none"
+        raise values.refuse(entry, "margin", message, "add --vram")
+    return found if vram_mib else 0
+
+
+def _max_wait(entries: dict[str, Entry], sources: dict[str, str]) -> float | None:
+    entry = entries.get("max_wait")
+    sources["max_wait_s"] = entry[1] if entry else "default"
+    found = values.seconds(entry, "max_wait") if entry else None
+    then = entries.get("then")
+    # A profile may have it for whoever adds --max-wait.
+    if found is None and then and then[2] is UsageError:
+        message = "is for a job that has waited too long, and this one waits for ever"
+        raise values.refuse(then, "then", message, "add --max-wait")
+    return found
+
+
+def _slice(entries: dict[str, Entry], sources: dict[str, str], gpus: int) -> SliceName:
+    value, source, error = _take(entries, sources, "slice", "cpu")
+    for name in SLICES:
+        if value == name and not source.startswith(("built-in", "default")):
+            return name
+    if value not in SLICES:
+        raise error(f'slice: expected "cpu" or "gpu", not {value!r:.40}', where=source)
+    # Unless a file says otherwise a job belongs where its GPUs are: "--profile heavy --gpus 1" to gpu.slice.
+    implied: SliceName = "gpu" if gpus else "cpu"
+    if implied != value:
+        sources["slice"] = f"gpus = {gpus} ({sources['gpus']})"
+    return implied
+
+
+def _threads(
+    entries: dict[str, Entry],
+    sources: dict[str, str],
+    forced: int | None,
+    host: Host,
+    properties: dict[str, Property],
+) -> int:
+    entry = _take(entries, sources, "threads", "auto")
+    if entry[0] != "auto":
+        chosen = values.count(entry, "threads", lowest=1, also=' or "auto"')
+    else:
+        chosen, reason = _auto_threads(host, properties)
+        sources["threads"] = f"{entry[1]}, auto: {reason}"
+    if forced is not None:
+        sources["threads"] = "CPU_RUN_THREADS"
+        return forced
+    return chosen
+
+
+def _auto_threads(host: Host, properties: dict[str, Property]) -> tuple[int, str]:
+    """As many threads as CPUs that the job can keep busy, and which limit decided it."""
+    chosen, reason = len(host.cpus), "the machine's CPUs"
+    quota = properties.get("CPUQuota")
+    if quota and isinstance(quota.value, int) and quota.value != INFINITY:
+        cores = max(1, -(-quota.value // 1_000_000))
+        if cores < chosen:
+            chosen, reason = cores, f"CPUQuota={quota.text}"
+    allowed = properties.get("AllowedCPUs")
+    if allowed and isinstance(allowed.value, bytes):
+        cores = len(quantity.mask_to_cpus(allowed.value))
+        if cores < chosen:
+            chosen, reason = cores, f"AllowedCPUs={allowed.text}"
+    return max(1, chosen), reason
+
+
+def _timeout(entries: dict[str, Entry], sources: dict[str, str], host: Host) -> float | None:
+    entry = entries.get("timeout")
+    sources["timeout_s"] = entry[1] if entry else "default"
+    if not entry:
+        return None
+    value, source, error = entry
+    label = "RuntimeMaxSec" if source == "--set" else "timeout"
+    if source == "--timeout":
+        label, source = source, ""
+    made = _property("runtime_max", (value, source, error), host, label).value
+    return None if made == INFINITY or not isinstance(made, int) else made / 1e6
+
+
+def _property(key: str, entry: Entry, host: Host, label: str = "") -> Property:
+    value, source, error = entry
+    info = find_key(key)
+    assert info is not None  # callers pass keys of the table
+    shown = label or (info.name if error is UsageError else key)
+    try:
+        written = value if isinstance(value, str) else _text_of(info, value)
+    except QuantityError as bad:
+        raise error(f"{shown}: {bad}", where=source) from None
+    return parse_property(info.name, written, host, source, error=error, label=shown)
+
+
+def unknown_property(name: str, where: str) -> SlicerError:
+    """The error for a name that ``--set`` does not take."""
+    from slicer.config.properties import NAMES
+    from slicer.config.property_names import refusal
+
+    message, hint = refusal(name, NAMES)
+    return UsageError(message, where=where, hint=hint)
+
+
+_NUMBERS = ("memory", "memory-any", "weight", "cpu-weight", "tasks", "time", "signal")
+
+
+def _text_of(info: PropertyInfo, value: object) -> str:
+    """A file's number, truth value or list as the text that ``--set`` takes.
+
+    Raises QuantityError where a bare number could mean two things, and for other types.
+    """
+    kind = info.kind
+    if isinstance(value, bool):
+        if kind == "bool":
+            return "yes" if value else "no"
+    elif isinstance(value, int):
+        if kind in _NUMBERS:
+            return str(value)
+    elif isinstance(value, float):
+        if kind == "time" and -1e15 < value < 1e15:  # neither NaN nor infinite
+            return f"{value:.6f}".rstrip("0").rstrip(".")
+    elif isinstance(value, list) and value:
+        if kind in ("cpus", "nodes") and all(type(item) is int for item in value):
+            return ",".join(str(item) for item in value)
+        if kind in _LISTS and all(isinstance(item, str) for item in value):
+            return "\n".join(value)
+    raise QuantityError(f"expected {_EXPECTED.get(kind, 'a text in quotes')}, not {value!r:.40}")
+
+
+_EXPECTED = {
+    "quota": 'a percentage of one CPU in quotes such as "300%"',
+    "pressure": 'a percentage in quotes such as "60%"',
+    "cpus": 'a CPU list such as "0-3,8" or [0, 1]',
+    "nodes": 'a list of memory nodes such as "0-1" or [0, 1]',
+    "bool": "true or false",
+    "weight": "a whole number from 1 to 10000",
+    "cpu-weight": 'a whole number from 1 to 10000, or "idle"',
+    "memory": 'a size such as "8G" or "50%"',
+    "memory-any": 'a size such as "8G" or "50%"',
+    "tasks": "a whole number",
+    "time": 'seconds, or a duration such as "2h" or "infinity"',
+    "period": 'a duration such as "10ms"',
+    "signal": 'a signal such as "SIGTERM"',
+    "devices": 'a list such as ["/dev/nvidia0 rw"]',
+}

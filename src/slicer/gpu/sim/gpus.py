@@ -1,0 +1,91 @@
+"""Simulated GPUs in place of the driver's, for machines without one; see :mod:`slicer.gpu.sim.simulation`."""
+
+from __future__ import annotations
+
+import os
+
+from slicer.errors import StateError
+from slicer.gpu import GpuError
+from slicer.gpu.sim import simulation
+from slicer.model import GpuMemory, GpuProcess
+from slicer.state import statedir
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from slicer.gpu.sim.simulation import Use
+    from slicer.model import Gpu
+
+    Uses = list[Use]  # inside the class, `list` is the method
+    Gpus = tuple[Gpu, ...]
+
+
+class Sim:
+    """The GPUs that ``SLICER_SIM`` describes; implements :class:`slicer.gpu.Gpus`."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        """Raises UsageError where the variable makes no sense, StateError for a bad state directory, GpuError
+        where it cannot be told what is used.
+        """
+        sizes = simulation.parse_spec(environ[simulation.VARIABLE])
+        self._gpus = simulation.gpus(sizes)
+        self._directory = statedir.existing(environ, os.geteuid())
+        self._usage = None
+        if self._directory is not None:
+            try:
+                self._usage = simulation.Usage(self._directory.base, self._gpus)
+            except StateError as error:
+                self.close()
+                raise GpuError(error.message, where=error.where, hint=error.hint) from error
+        self._note = f"the GPUs are simulated ({simulation.VARIABLE}={simulation.canonical(sizes)})"
+
+    def list(self) -> Gpus:
+        """The GPUs in the order in which they are described."""
+        return self._gpus
+
+    def memory(self, only: Collection[str] = ()) -> tuple[GpuMemory, ...]:
+        """How full they are, by what their processes say that they use. Raises GpuError."""
+        used = simulation.in_use(self._living())
+        return tuple(GpuMemory(gpu.uuid, gpu.memory_mib, used.get(gpu.uuid, 0)) for gpu in self._chosen(only))
+
+    def processes(self, only: Collection[str] = ()) -> tuple[GpuProcess, ...]:
+        """The living processes that say that they use them. Raises GpuError."""
+        wanted = {gpu.uuid for gpu in self._chosen(only)}
+        return tuple(
+            GpuProcess(uuid, use.pid, mib)
+            for use in self._living()
+            for uuid, mib in zip(use.gpus, use.mib, strict=True)
+            if uuid in wanted
+        )
+
+    def utilisation(self, only: Collection[str] = ()) -> dict[str, int | None]:
+        """Percent by UUID: of the busiest process on each, 0 without any. Raises GpuError."""
+        uses = self._living()
+        return {
+            gpu.uuid: max([use.utilisation for use in uses if gpu.uuid in use.gpus], default=0)
+            for gpu in self._chosen(only)
+        }
+
+    def notes(self) -> tuple[str, ...]:
+        """That they are simulated."""
+        return (self._note,)
+
+    def close(self) -> None:
+        """Give the descriptors up."""
+        if self._directory is not None:
+            self._directory.close()
+        if self._usage is not None:
+            self._usage.close()
+        self._directory = self._usage = None
+
+    def _chosen(self, only: Collection[str]) -> Gpus:
+        return tuple(gpu for gpu in self._gpus if not only or gpu.uuid in only)
+
+    def _living(self) -> Uses:
+        if self._usage is None:
+            return []  # nobody has simulated anything yet
+        try:
+            return self._usage.living()
+        except StateError as error:
+            raise GpuError(error.message, where=error.where, hint=error.hint) from error

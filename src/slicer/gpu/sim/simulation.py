@@ -1,0 +1,286 @@
+"""Simulated GPUs: which there are (``SLICER_SIM``), and what simulated jobs use of them.
+
+A simulated machine is a state directory of its own (:mod:`slicer.state.statedir`), so that its jobs queue
+with each other and never with real ones. In its folder "usage" each process that uses simulated GPUs has one
+file, named after its pid and start time. That of a process that has ended does not count, and the next look
+removes it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+
+from slicer.errors import StateError, UsageError
+from slicer.kernel import proc
+from slicer.model import Gpu
+from slicer.quantity import QuantityError, parse_mib, size_text
+from slicer.record import record
+from slicer.state import statefile
+from slicer.state.directory import Directory, check_file, check_own, write_all
+from slicer.state.statedir import USAGE_FOLDER
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+VARIABLE = "SLICER_SIM"
+DEFAULT_MIB = 24 << 10
+MOST_GPUS = 64
+_MOST_CHARS = 200  # of the canonical text, which is part of a file name
+_MAX_BYTES = 1 << 16
+_NEW = ".new"
+_EXAMPLE = "for example SLICER_SIM=4, SLICER_SIM=4x24G or SLICER_SIM=2x24G,1x80G"
+
+
+# -- which GPUs there are ---------------------------------------------------------------------------------
+
+
+def parse_spec(text: str) -> tuple[int, ...]:
+    """The size of each GPU in MiB from ``4``, ``4x24G`` or ``2x24G,1x80G``. Raises UsageError."""
+    sizes: list[int] = []
+    for part in text.split(","):
+        count, times, size = part.strip().partition("x")
+        mib = _size(size, VARIABLE, _EXAMPLE) if times else DEFAULT_MIB
+        sizes += [mib] * _count(count, VARIABLE, _EXAMPLE)
+    return _checked(tuple(sizes), VARIABLE)
+
+
+def spec_of(count: int, sizes: str | None) -> str:
+    """The canonical text for ``--sim COUNT --sim-vram SIZE[,SIZE...]``. Raises UsageError.
+
+    Where there are fewer sizes than GPUs, the last one is that of all further GPUs. A size without a unit is
+    in MiB.
+    """
+    _count(str(count), "--sim", "for example --sim 4")
+    words = (f"{DEFAULT_MIB}M" if sizes is None else sizes).split(",")
+    if len(words) > count:
+        raise UsageError(
+            f"{len(words)} sizes for {count} GPU{'' if count == 1 else 's'}",
+            where="--sim-vram",
+            hint="give at most one for each; the last counts for all that follow",
+        )
+    words += [words[-1]] * (count - len(words))
+    hint = "for example --sim-vram 24G,24G,80G"
+    return canonical(_checked(tuple(_size(in_mib(word), "--sim-vram", hint) for word in words), "--sim-vram"))
+
+
+def in_mib(text: str) -> str:
+    """A size without a unit, as gpusched has them, is in MiB."""
+    stripped = text.strip()
+    return f"{stripped}M" if stripped.isascii() and stripped.isdigit() else stripped
+
+
+def canonical(sizes: tuple[int, ...]) -> str:
+    """``2x24G,1x80G`` from sizes in MiB: one text for all that mean the same."""
+    runs: list[tuple[int, int]] = []
+    for mib in sizes:
+        count = runs.pop()[0] if runs and runs[-1][1] == mib else 0
+        runs.append((count + 1, mib))
+    return ",".join(f"{count}x{size_text(mib << 20)}" for count, mib in runs)
+
+
+def gpus(sizes: tuple[int, ...]) -> tuple[Gpu, ...]:
+    """The simulated GPUs of these sizes in MiB. They have no device files (minor -1)."""
+    return tuple(
+        Gpu(
+            index=index,
+            uuid=f"SIM-{index:08d}-0000-0000-0000-000000000000",
+            name=f"Simulated GPU ({_name_of(mib)})",
+            memory_mib=mib,
+            pci_bus_id=f"00000000:{index + 1:02X}:00.0",
+            minor=-1,
+        )
+        for index, mib in enumerate(sizes)
+    )
+
+
+def _name_of(mib: int) -> str:
+    return f"{mib} MiB" if mib % 1024 else f"{mib // 1024} GiB"
+
+
+def _count(text: str, where: str, hint: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 4 and 1 <= int(text) <= MOST_GPUS):
+        raise UsageError(
+            f"expected a number of GPUs from 1 to {MOST_GPUS}, not {text[:40]!r}", where=where, hint=hint
+        )
+    return int(text)
+
+
+def _size(text: str, where: str, hint: str) -> int:
+    try:
+        mib = parse_mib(text)
+    except QuantityError as error:
+        raise UsageError(str(error), where=where, hint=hint) from None
+    if not mib:
+        raise UsageError("a GPU without memory is of no use", where=where, hint=hint)
+    return mib
+
+
+def _checked(sizes: tuple[int, ...], where: str) -> tuple[int, ...]:
+    if len(sizes) > MOST_GPUS:
+        raise UsageError(f"{len(sizes)} GPUs, but at most {MOST_GPUS} can be simulated", where=where)
+    if len(canonical(sizes)) > _MOST_CHARS:
+        raise UsageError("too many GPUs of different sizes", where=where, hint="give them fewer sizes")
+    return sizes
+
+
+# -- what is used of them ---------------------------------------------------------------------------------
+
+
+@record
+class Use:
+    """What one process uses of simulated GPUs."""
+
+    pid: int
+    started: int  # clock ticks since boot (see proc.start_time)
+    utilisation: int  # percent
+    gpus: tuple[str, ...]  # UUIDs
+    mib: tuple[int, ...]  # on each of them
+
+
+@record
+class NoRoom:
+    """Why an allocation failed: on this GPU only so much is free for the process, with what it has."""
+
+    gpu: Gpu
+    free_mib: int
+
+
+def no_room(use: Use, others: Iterable[Use], gpus: Iterable[Gpu]) -> NoRoom | None:
+    """The first GPU on which ``use`` does not fit beside the others; None where it does. Pure."""
+    wanted = dict(zip(use.gpus, use.mib, strict=True))
+    taken = in_use(others)
+    for gpu in gpus:
+        free_mib = gpu.memory_mib - taken.get(gpu.uuid, 0)
+        if wanted.get(gpu.uuid, 0) > free_mib:
+            return NoRoom(gpu, free_mib)
+    return None
+
+
+def in_use(uses: Iterable[Use]) -> Mapping[str, int]:
+    """MiB in use by UUID. Pure."""
+    sums: dict[str, int] = {}
+    for use in uses:
+        for uuid, mib in zip(use.gpus, use.mib, strict=True):
+            sums[uuid] = sums.get(uuid, 0) + mib
+    return sums
+
+
+class Usage:
+    """The folder with what processes use. Every method may raise StateError."""
+
+    def __init__(self, base: Directory, gpus: tuple[Gpu, ...]) -> None:
+        """``base``: the simulated machine's state directory. Raises StateError."""
+        self._folder = base.folder(USAGE_FOLDER)
+        check_own(self._folder, closed=True)
+        self._path = self._folder.path
+        self._gpus = gpus
+
+    def close(self) -> None:
+        """Give the descriptor up."""
+        self._folder.close()
+
+    def living(self) -> list[Use]:
+        """What all living processes use; what dead ones left is removed."""
+        try:
+            names = sorted(self._folder.names())
+        except OSError as error:
+            raise self._failed("read", error) from error
+        found = []
+        for name in names:
+            owner = _owner(name)
+            if owner is None:
+                continue
+            if not proc.is_running(*owner):
+                self._remove(name)
+            elif not name.endswith(_NEW) and (use := self._read(name)) is not None:
+                found.append(use)
+        return found
+
+    def allocate(self, use: Use) -> NoRoom | None:
+        """Make it what the process uses from now on, if there is room; else nothing changes."""
+        lock = self._lock()
+        try:
+            mine = use.pid, use.started
+            others = [other for other in self.living() if (other.pid, other.started) != mine]
+            lacking = no_room(use, others, self._gpus)
+            if lacking is None:
+                self._write(use)
+            return lacking
+        finally:
+            os.close(lock)
+
+    def take_over(self, use: Use, before: Use) -> None:
+        """Let a process have what another has had until now."""
+        lock = self._lock()
+        try:
+            self._write(use)
+            self.free(before)
+        finally:
+            os.close(lock)
+
+    def free(self, use: Use) -> None:
+        """The process uses nothing any more. Safe to repeat."""
+        self._remove(_name(use))
+        self._remove(_name(use) + _NEW)
+
+    def _lock(self) -> int:
+        # The directory itself: there is no further file that a reader would have to tell apart.
+        try:
+            fd = os.open(self._folder.handle, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise self._failed("read", error) from error
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        return fd
+
+    def _read(self, name: str) -> Use | None:
+        """None for a file that has just gone, or is none of ours."""
+        try:
+            fd = self._folder.open(name, os.O_RDONLY)
+            try:
+                check_file(fd, f"{self._path}/{name}")
+                use = statefile.decode(Use, os.read(fd, _MAX_BYTES))
+            finally:
+                os.close(fd)
+        except (statefile.TornFile, StateError):
+            return None
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENXIO):  # gone, a link, a socket
+                return None
+            raise self._failed("read", error) from error
+        return use if len(use.gpus) == len(use.mib) and _name(use) == name else None
+
+    def _write(self, use: Use) -> None:
+        name = _name(use)
+        try:
+            fd = self._folder.open(name + _NEW, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            try:
+                write_all(fd, statefile.encode(use))
+            finally:
+                os.close(fd)
+            self._folder.rename(name + _NEW, self._folder, name)
+        except OSError as error:
+            raise self._failed("written", error) from error
+
+    def _remove(self, name: str) -> None:
+        try:
+            self._folder.remove(name)
+        except OSError as error:
+            raise self._failed("cleaned up", error) from error
+
+    def _failed(self, what: str, error: OSError) -> StateError:
+        return StateError(f"cannot be {what}: {error.strerror}", where=self._path)
+
+
+def _name(use: Use) -> str:
+    return f"{use.pid}-{use.started}"
+
+
+def _owner(name: str) -> tuple[int, int] | None:
+    """The pid and start time that a file is named after; None for a file that is none of ours."""
+    words = name.removesuffix(_NEW).split("-")
+    if len(words) != 2 or not all(word.isascii() and word.isdigit() and len(word) < 20 for word in words):
+        return None
+    return int(words[0]), int(words[1])

@@ -1,0 +1,443 @@
+"""The half of the supervisor that lives inside the scope: the parent of the command.
+
+The outer half (:mod:`slicer.job.outer_half`, what the user sees as ``slicer run``) forks the keeper, has
+systemd put it into the scope and lets it go. It starts the command, and because it sits in the scope until
+all others have left, the scope's figures can be read after the command's end and the lease stays held,
+whatever happens to the outer half. It takes every signal synchronously; no signal handler runs here.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import time
+
+from slicer import faults
+from slicer.job.report import Report, final_reason
+from slicer.kernel import cgroup, proc
+from slicer.kernel.proc import start_time
+from slicer.kernel.signals import INTERRUPTS, SI_KERNEL, STOP, signal, timed_wait
+from slicer.model import Usage
+from slicer.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import Protocol
+
+    from slicer.model import Reason
+
+    class Watchdog(Protocol):
+        """Enforces in user space what no kernel enforces here (the plain backend's memory limit)."""
+
+        interval_s: float
+        peak_bytes: int  # the most memory that was seen in use
+
+        def check(self) -> Reason | None:
+            """Look once; a reason means that the job must end now."""
+
+    class Output(Protocol):
+        """Takes the command's output on its way (``--journal``)."""
+
+        stdout: int
+        stderr: int
+        pid: int  # of the process that passes it on; 0 for none
+
+        def handed_over(self) -> None:
+            """The command has its ends now."""
+
+        def finish(self) -> None:
+            """Wait until everything is written."""
+
+
+_WAKING = frozenset({signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, STOP})
+
+_AGAIN_S = 0.1
+_CROWDED_MS = 500.0
+_LONGEST_POLL_MS = 86_400_000.0  # poll(2) counts milliseconds in an int
+
+# What came before the command was there is for the command, whoever it was sent to.
+_ASKING = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGTSTP})
+
+# A signal that reached the whole process group reached the command too: do not forward it once more.
+_SAME_SIGNAL_S = 1.0
+
+
+@record
+class Task:
+    """What the keeper needs to know, settled before the fork."""
+
+    program: str  # path to execute
+    command: tuple[str, ...]
+    env: dict[str, str]
+    scope: str  # the name of the scope ("slicer-x.scope"); "" without systemd
+    timeout_s: float | None  # for the reason, and without systemd for the deed
+    stop_timeout_s: float
+    linger: bool
+    supervisor: int  # pid of the outer half
+    inherited: tuple[int, ...]  # descriptors that the command inherits (the lease)
+    mask: frozenset[int]  # the signal mask that the command gets back
+    stop_signal: int = signal.SIGTERM  # by which systemd stops the scope (KillSignal=)
+
+
+# SIGSTOP and SIGKILL cannot be blocked; all others are taken one by one with sigtimedwait.
+_WATCHED = frozenset(signal.valid_signals())
+
+
+class Command:
+    """The parent of one command. Runs in its own process, from :meth:`start` to :meth:`last_report`."""
+
+    def __init__(
+        self, task: Task, notify: Callable[[Report, Usage], None],
+        watchdog: Watchdog | None, others: Callable[[], list[int]], output: Output | None,
+    ) -> None:  # fmt: skip
+        self._task = task
+        self._notify = notify
+        self._watchdog = watchdog
+        self._others = others
+        self._output = output
+        self._cpu = (0.0, 0.0, 0)  # user s, system s, peak KiB, from wait4(2)
+        self._directory = cgroup.path_of(cgroup.of("self")) if task.scope else ""
+        self._direct: dict[int, float] = {}  # when a signal last came from somebody else than the outer half
+        self._reason: Reason | None = None  # set once something else than the command decides its end
+        self._status: int | None = None
+        self._is_stopped = False  # the command, by Ctrl-Z
+        self._kill_at: float | None = None
+        self._is_helpless = False  # what is left belongs to others
+        self._look_at = time.monotonic() + (watchdog.interval_s if watchdog else 0.0)  # when it is due
+        self._began = time.monotonic()
+        self._ended = self._began
+        self._pid = 0
+
+    def run(self, began: float, early: Sequence[int] = ()) -> tuple[Report, Usage]:
+        """Start the command and stay until nobody is left; ``began`` is when the scope began (monotonic).
+
+        ``early`` are signals for the command that came before it.
+        """
+        self._scope_began = began
+        self._began = time.monotonic()
+        unmet = list(_pending())
+        exec_errno = self._spawn()
+        proc.survive_group_kill()
+        if exec_errno:
+            return Report(1, 0, exec_errno, "exited", 0.0, 0), self._usage()
+        for signo in early:
+            self._forward(signo)
+        for info in unmet:
+            self._handle(info)
+            if info.si_signo in _ASKING and info.si_pid != self._task.supervisor:
+                self._send(self._pid, info.si_signo)
+        self._tell_outer(signal.SIGCHLD)  # who is next in the queue may be woken now
+        faults.point("keeper-spawned")
+        while self._status is None:
+            self._take_signal(self._next_deadline())
+            self._meet_deadlines()
+        faults.point("keeper-reaped")
+        # systemd may have signalled the command a moment before us: what stopped it is still to be read.
+        for info in _pending():
+            self._handle(info)
+        leftovers = self._end_leftovers()
+        if self._task.linger:
+            self._ended = time.monotonic()
+        if self._output is not None:
+            self._output.finish()
+        usage = self._usage()
+        return Report(
+            1, self._status, 0, self._final_reason(usage), self._ended - self._began, leftovers
+        ), usage
+
+    def _spawn(self) -> int:
+        """Execute the command; 0, or the errno that says why it could not be."""
+        task = self._task
+        for fd in task.inherited:
+            os.set_inheritable(fd, True)
+        try:
+            self._pid = self._posix_spawn(task.program, task.command)
+        except OSError as error:
+            if error.errno != errno.ENOEXEC:
+                return error.errno or errno.ENOEXEC
+            try:  # a script without "#!", as execvp(3) and every shell treat it
+                self._pid = self._posix_spawn("/bin/sh", ("/bin/sh", task.program, *task.command[1:]))
+            except OSError as again:
+                return again.errno or errno.ENOEXEC
+        finally:
+            for fd in task.inherited:
+                os.set_inheritable(fd, False)
+            if self._output is not None:
+                self._output.handed_over()
+        return 0
+
+    def _posix_spawn(self, program: str, command: tuple[str, ...]) -> int:
+        # Python ignores these two; the command must get them as every other parent would give them.
+        defaults = (signal.SIGPIPE, signal.SIGXFSZ)
+        out = self._output
+        actions = [(os.POSIX_SPAWN_DUP2, out.stdout, 1), (os.POSIX_SPAWN_DUP2, out.stderr, 2)] if out else []
+        return os.posix_spawn(
+            program,
+            command,
+            self._task.env,
+            file_actions=actions,
+            setsigmask=self._task.mask,
+            setsigdef=defaults,
+        )
+
+    def _next_deadline(self) -> float | None:
+        """Seconds until something must be looked at without a signal; None: never."""
+        at = [self._kill_at] if self._kill_at is not None else []
+        if self._watchdog is not None and self._reason is None:
+            at.append(self._look_at)
+        limit_s = self._task.timeout_s
+        if not self._task.scope and limit_s is not None and self._reason is None and not self._is_done:
+            at.append(self._began + limit_s)
+        return max(0.0, min(at) - time.monotonic()) if at else None
+
+    def _take_signal(self, timeout_s: float | None) -> None:
+        info = signal.sigwaitinfo(_WATCHED) if timeout_s is None else timed_wait(_WATCHED, timeout_s)
+        if info is not None:
+            self._handle(info)
+
+    def _handle(self, info: signal.struct_siginfo) -> None:
+        if info.si_signo == signal.SIGCHLD:
+            self._reap()
+        elif info.si_signo == STOP:
+            self._stop("stopped")
+        elif info.si_pid == self._task.supervisor:
+            self._forward(info.si_signo)
+        else:
+            self._on_direct(info)
+
+    def _meet_deadlines(self) -> None:
+        """Do what has become due, however busy the signals keep us."""
+        now = time.monotonic()
+        if self._kill_at is not None and now >= self._kill_at:
+            self._kill()
+        if not self._task.scope and self._is_overdue(self._began) and self._reason is None:
+            self._stop("timeout")
+        if self._watchdog is not None and now >= self._look_at and self._reason is None:
+            self._look_at = now + self._watchdog.interval_s
+            found = self._watchdog.check()
+            if found is not None:
+                self._reason = found
+                self._kill()
+
+    def _forward(self, signo: int) -> None:
+        if signo == signal.SIGCONT:
+            self._continue()
+            return
+        if time.monotonic() - self._direct.get(signo, -_SAME_SIGNAL_S) < _SAME_SIGNAL_S:
+            return  # it went to the whole group, the command included
+        self._reap()  # a command that has just ended would swallow it
+        if self._status is None:
+            self._send(self._pid, signo)
+        else:
+            self._signal_all(signo)
+
+    def _continue(self) -> None:
+        """The outer half was continued, perhaps it alone; ``fg`` continues the command as well.
+
+        To continue a command that runs would undo a Ctrl-Z that is on its way; and where the outer half is
+        stopped again, its word is older than that.
+        """
+        self._reap()
+        if self._is_stopped and not proc.stops(self._task.supervisor):
+            self._send(self._pid, signal.SIGCONT)
+
+    def _on_direct(self, info: signal.struct_siginfo) -> None:
+        now = time.monotonic()
+        self._direct[info.si_signo] = now
+        if info.si_signo != self._task.stop_signal or info.si_code == SI_KERNEL:  # which is Ctrl-C
+            return
+        if not self._task.scope or not proc.is_systemd(info.si_pid):
+            return
+        # systemd stops the scope and has signalled the command too. Should it have to use SIGKILL in the
+        # end, this is the last chance to tell why.
+        self._reason = "timeout" if self._is_overdue(self._scope_began) else "stopped"
+        usage = self._usage()
+        self._notify(Report(0, 0, 0, self._final_reason(usage), now - self._began, 0), usage)
+
+    def _is_overdue(self, since: float) -> bool:
+        return self._task.timeout_s is not None and time.monotonic() - since >= self._task.timeout_s
+
+    @property
+    def _is_done(self) -> bool:
+        """Whether the command has ended, and what it left behind is not waited for."""
+        return self._status is not None and not self._task.linger
+
+    def _stop(self, reason: Reason) -> None:
+        """End the job, unless it has ended by itself a moment before."""
+        self._reap()
+        if self._is_done or (self._status is not None and not self._others()):
+            return
+        if self._reason is None:
+            self._reason = reason
+        self._signal_all(signal.SIGTERM)
+        self._kill_at = time.monotonic() + self._task.stop_timeout_s
+
+    def _kill(self) -> None:
+        """Kill all, and again soon: a fork bomb outruns one round, and some take their time in the kernel."""
+        if self._signal_all(signal.SIGKILL):
+            self._kill_at = time.monotonic() + _AGAIN_S
+            return
+        # Another user's (sudo): all that is left is to wait for them, and to say so.
+        self._kill_at = None
+        self._is_helpless = True
+        left = len(self._others())
+        self._notify(Report(0, 0, 0, self._reason or "exited", 0.0, left), self._usage())
+
+    def _signal_all(self, signo: int) -> bool:
+        """Signal the job's processes; False when there are some and we may signal none of them."""
+        pids = [self._pid] if self._status is None else []
+        pids += [pid for pid in self._others() if pid not in pids]
+        return any([self._send(pid, signo) for pid in pids]) or not pids
+
+    def _send(self, pid: int, signo: int) -> bool:
+        """Send a signal; False when the process has become another user's, whom we may not signal."""
+        try:
+            os.kill(pid, signo)
+            if signo == signal.SIGTERM:
+                if proc.is_interactive_shell(pid):
+                    os.kill(pid, signal.SIGHUP)  # it puts its terminal in order and leaves
+                os.kill(pid, signal.SIGCONT)  # a stopped process must be able to act on it, as systemd has it
+        except ProcessLookupError:
+            pass  # gone is what was wanted
+        except PermissionError:
+            return False
+        return True
+
+    def _reap(self) -> None:
+        """Take every change of a child: the command's end or stop, and orphans that became ours."""
+        while True:
+            try:
+                change = os.waitid(
+                    os.P_ALL, 0, os.WEXITED | os.WSTOPPED | os.WCONTINUED | os.WNOHANG | os.WNOWAIT
+                )
+            except ChildProcessError:
+                return
+            if change is None:
+                return
+            if change.si_code in (os.CLD_STOPPED, os.CLD_CONTINUED):
+                # What is taken may be another change than what was seen.
+                change = os.waitid(os.P_PID, change.si_pid, os.WSTOPPED | os.WCONTINUED | os.WNOHANG)
+                if change is not None and change.si_pid == self._pid:
+                    self._is_stopped = change.si_code == os.CLD_STOPPED
+                    self._follow_job_control()
+                continue
+            _, status, used = os.wait4(change.si_pid, 0)
+            if change.si_pid == self._pid:
+                self._status = status
+                self._cpu = (used.ru_utime, used.ru_stime, used.ru_maxrss)
+                self._ended = time.monotonic()
+
+    def _follow_job_control(self) -> None:
+        """The shell watches the outer half: it must stop and continue as the command does (vim, less)."""
+        if proc.has_terminal():
+            self._tell_outer(signal.SIGSTOP if self._is_stopped else signal.SIGCONT)
+
+    def _tell_outer(self, signo: int) -> None:
+        """Signal the outer half, if it is alive."""
+        if os.getppid() == self._task.supervisor:
+            self._send(self._task.supervisor, signo)
+
+    def _end_leftovers(self) -> int:
+        """Wait for (linger) or end what the command left behind; how many processes were ended."""
+        asked: set[tuple[int, int]] = set()
+        while True:
+            # One that is just ending has no start time any more: counted before, or not worth counting.
+            left = [(pid, at) for pid in self._others() if (at := start_time(pid)) is not None]
+            if not left:
+                return len(asked)
+            if not self._task.linger or self._reason is not None:
+                self._ask([pid for pid, started in left if (pid, started) not in asked])
+                asked.update(left)
+            due_s = self._next_deadline()
+            self._wait_for_any(left, None if due_s is None else min(_LONGEST_POLL_MS, due_s * 1000))
+            self._meet_deadlines()
+
+    def _ask(self, pids: list[int]) -> None:
+        """Ask processes to end; when they have had their time, they are killed."""
+        for pid in pids:
+            self._send(pid, signal.SIGTERM)
+        if self._kill_at is None and not self._is_helpless:
+            self._kill_at = time.monotonic() + self._task.stop_timeout_s
+
+    def _wait_for_any(self, processes: list[tuple[int, int]], wait_ms: float | None) -> None:
+        """Until one of the processes ends, a signal arrives, or the time is up (None: for ever)."""
+        poll = select.poll()
+        with _Wakeup(_WAKING | {self._task.stop_signal}) as wakeup:
+            poll.register(wakeup.fd, select.POLLIN)
+            pidfds = []
+            try:
+                for pid, _ in processes:
+                    pidfds.append(os.pidfd_open(pid))
+                    poll.register(pidfds[-1], select.POLLIN)
+            except ProcessLookupError:
+                wait_ms = 0  # one is gone already
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE):
+                    raise
+                # More processes than descriptors: watch those that there is room for.
+                wait_ms = _CROWDED_MS if wait_ms is None else min(_CROWDED_MS, wait_ms)
+            try:
+                poll.poll(wait_ms)
+            finally:
+                for fd in pidfds:
+                    os.close(fd)
+            arrived = wakeup.taken()
+        if signal.SIGCHLD in arrived:
+            self._reap()
+        if STOP in arrived:
+            self._stop("stopped")
+        for signo in arrived & INTERRUPTS:
+            self._signal_all(signo)  # the user (or systemd) is tired of lingering
+        if self._task.stop_signal in arrived and self._task.scope and self._is_overdue(self._scope_began):
+            self._reason = "timeout"
+
+    def _usage(self) -> Usage:
+        if self._directory:
+            return cgroup.usage(self._directory)
+        user_s, system_s, maxrss_kib = self._cpu
+        peak = proc.peak_bytes(maxrss_kib)
+        if self._watchdog is not None:
+            peak = max(peak, self._watchdog.peak_bytes)
+        return Usage(
+            cpu_s=user_s + system_s, cpu_user_s=user_s, cpu_system_s=system_s, memory_peak_bytes=peak or None
+        )
+
+    def _final_reason(self, usage: Usage) -> Reason:
+        return final_reason(self._reason, self._status, usage.oom_kills)
+
+
+def _pending() -> Iterator[signal.struct_siginfo]:
+    """The signals that have come already."""
+    while (info := signal.sigtimedwait(_WATCHED, 0)) is not None:
+        yield info
+
+
+class _Wakeup:
+    """Signals as a readable descriptor, for a poll that also waits for something else."""
+
+    def __init__(self, signals: frozenset[int]) -> None:
+        self._signals = signals
+
+    def __enter__(self) -> _Wakeup:
+        self.fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        for signo in self._signals:
+            signal.signal(signo, lambda signo, frame: None)
+        signal.set_wakeup_fd(self._write_fd)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, self._signals)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._signals)
+        signal.set_wakeup_fd(-1)
+        os.close(self.fd)
+        os.close(self._write_fd)
+
+    def taken(self) -> set[int]:
+        """The signals that came, and no more from here on."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._signals)
+        try:
+            return set(os.read(self.fd, 4096))
+        except BlockingIOError:
+            return set()

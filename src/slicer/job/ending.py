@@ -1,0 +1,167 @@
+"""The end of a job: its outcome, written down wherever it is wanted, and the lease given back.
+
+Called by the outer half of the supervisor, or by the keeper when the outer half is dead.
+"""
+
+from __future__ import annotations
+
+import os
+
+from slicer import faults
+from slicer.errors import EX_TIMEOUT, SlicerError
+from slicer.job.job import tell
+from slicer.job.report import Exit, exit_of
+from slicer.job.scope import label
+from slicer.model import Lease, Outcome
+from slicer.outcome import history
+from slicer.quantity import format_duration, format_size
+from slicer.state import statefile
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from slicer.job.gpu_watch import JobWatch
+    from slicer.job.job import Job, Started
+    from slicer.job.report import Report
+    from slicer.ledger.ledger import HeldLease, Ledger
+    from slicer.model import Usage
+
+
+def outcome_of(
+    job: Job, started: Started, report: Report, usage: Usage, held: HeldLease,
+    enforced: tuple[tuple[str, ...], tuple[str, ...]],
+) -> Outcome:  # fmt: skip
+    """The outcome of a job that ran. ``enforced``: the directives that act here, and those that do not."""
+    lease = held.lease
+    ended = exit_of(report.status)
+    if report.reason == "timeout":
+        ended = Exit(EX_TIMEOUT, ended.signal)
+    return Outcome(
+        job=job.id,
+        name=job.name,
+        command=job.command,
+        profile=job.profile.name,
+        backend=lease.backend,
+        manager=job.spec.manager,
+        unit=lease.unit,
+        slice=job.spec.slice,
+        gpus=lease.gpus,
+        vram_mib=lease.vram_mib,
+        vram_peak_mib=lease.vram_peak_mib,
+        cpu_slots=lease.cpu_slots,
+        forced=lease.forced,
+        uid=lease.uid,
+        reason=report.reason,
+        exit_code=ended.code,
+        signal=ended.signal,
+        started_at=started.started_at,
+        waited_s=started.waited_s,
+        wall_s=report.wall_s,
+        usage=usage,
+        leftovers=report.leftovers,
+        enforced=enforced[0],
+        not_enforced=enforced[1],
+    )
+
+
+def gpu_watch(job: Job, held: HeldLease, book: Ledger, warn: Callable[[str], None]) -> JobWatch | None:
+    """What looks at the GPUs of the job; None where it holds none of its own."""
+    if not held.lease.gpus or held.fd < 0:
+        return None
+    from slicer.job.gpu_watch import JobWatch
+
+    return JobWatch(job, held, book, warn)
+
+
+def settle(
+    job: Job, outcome: Outcome, held: HeldLease, warn: Callable[[str], None], watch: JobWatch | None
+) -> None:
+    """Tell the journal, let the next one in, and only then write: a slow disk keeps nobody waiting.
+
+    Before that, ``watch`` (None: the job had no GPUs) sees to it that the memory of its GPUs is really free.
+    What fails on the way is said (``warn``, and an event) and stops nothing.
+    """
+    used = outcome.usage
+    if outcome.leftovers:
+        tell(job, "stopped", leftovers=outcome.leftovers)
+    tell(
+        job, "finished", message=_in_short(job, outcome), reason=outcome.reason,
+        exit_code=outcome.exit_code, wall_s=round(outcome.wall_s, 3), cpu_s=used.cpu_s,
+        memory_peak_bytes=used.memory_peak_bytes,
+    )  # fmt: skip
+    faults.point("ending-finished")
+    if watch is not None and not held.is_outlived:
+        _attempt(job, warn, lambda: _check_gpus(job, outcome, watch))
+    _attempt(job, warn, lambda: release(job, held))
+    faults.point("ending-released")
+    _attempt(job, warn, lambda: _to_history(job, outcome))
+    faults.point("ending-written")
+    _attempt(job, warn, lambda: _to_file(job, outcome))
+    _attempt(job, warn, held.alert)
+
+
+def _in_short(job: Job, outcome: Outcome) -> str:
+    """As in "train: finished with exit 137 (oom-kill) after 12m, memory 23.8G"."""
+    from slicer.outcome import journal
+
+    why = "" if outcome.reason == "exited" else f" ({outcome.reason})"
+    peak = outcome.usage.memory_peak_bytes
+    memory = f", memory {format_size(peak)}" if peak else ""
+    name = journal.printable(label(job.name, job.command))
+    return (
+        f"{name}: finished with exit {outcome.exit_code}{why} after {format_duration(outcome.wall_s)}{memory}"
+    )
+
+
+def _attempt(job: Job, warn: Callable[[str], None], act: Callable[[], str | None]) -> None:
+    """Do one thing of the end, and say what it returns or raises: whatever it is, it costs no exit code."""
+    try:
+        warning = act()
+    except SlicerError as error:
+        warning = str(error)
+    except Exception as error:
+        warning = f"internal error: {type(error).__name__}: {error}"
+    if warning:
+        warn(warning)
+        tell(job, "error", message=warning)
+
+
+def _check_gpus(job: Job, outcome: Outcome, watch: JobWatch) -> None:
+    from slicer.job import gpu_leftovers
+
+    # Of a job that was stopped, everything was ended: nothing to name.
+    ended = outcome.leftovers if outcome.reason in ("exited", "signal") else 0
+    gpu_leftovers.check(watch, ended, job.idle_threshold_mib)
+
+
+def peaks_written(held: HeldLease) -> tuple[int, ...]:
+    """The peaks of GPU memory that the lease's file has: what the outer half noted before it was killed is
+    unknown to the keeper. Nothing else is taken from the file.
+    """
+    if held.fd < 0 or not held.lease.gpus:
+        return held.lease.vram_peak_mib
+    try:
+        found = statefile.decode(Lease, os.pread(held.fd, os.fstat(held.fd).st_size, 0)).vram_peak_mib
+    except statefile.TornFile:  # killed while it wrote
+        return held.lease.vram_peak_mib
+    return found if len(found) == len(held.lease.gpus) else held.lease.vram_peak_mib
+
+
+def release(job: Job, held: HeldLease) -> None:
+    """Give the lease back, and say so where there was something in it (as "acquired" does)."""
+    held.release()
+    if not held.is_outlived and (held.lease.gpus or held.lease.cpu_slots):
+        tell(job, "released")
+
+
+def _to_history(job: Job, outcome: Outcome) -> str | None:
+    return history.append(outcome, job.history_path)
+
+
+def _to_file(job: Job, outcome: Outcome) -> str | None:
+    if job.outcome_path:
+        from slicer.outcome.outcome_file import write
+
+        write(outcome, job.outcome_path)
+    return None

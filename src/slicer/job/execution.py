@@ -1,0 +1,82 @@
+"""``slicer run --exec``: no supervisor, slicer becomes the command."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from slicer.errors import EX_NOT_FOUND, CannotExecute, CommandNotFound
+from slicer.job.job import tell
+from slicer.kernel.signals import signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+    from slicer.backend import Backend
+    from slicer.errors import SlicerError
+    from slicer.job.job import Job
+    from slicer.ledger.ledger import HeldLease
+
+
+class Execution:
+    """``--exec``: become the command, inside the scope; the lease stays with it."""
+
+    def __init__(self, job: Job, backend: Backend, mask: frozenset[int]) -> None:
+        self._job = job
+        self._backend = backend
+        self._mask = mask
+        self._cgroup: str | None = None
+
+    def prepare(self, descriptors: tuple[int, ...], foreign: tuple[int, ...] = ()) -> dict[str, Any]:
+        """Enter the scope; returns what the lease should say of it. Raises BackendError."""
+        self._cgroup = self._backend.start(self._job.spec, os.getpid(), lambda: None)
+        self._backend.close()
+        return {"cgroup": self._cgroup}
+
+    def rest(self) -> None:
+        """The job has to wait, perhaps among hundreds: a bus has room for some 256 connections."""
+        self._backend.close()
+
+    def abandon(self) -> None:
+        """There will be no job: nothing to undo, the scope ends with this process."""
+
+    def watch(self) -> int:
+        """A descriptor that becomes readable when what was prepared is lost; -1: none is needed."""
+        return -1
+
+    def run(self, held: HeldLease, waited_s: float) -> NoReturn:
+        """Never returns. Raises SlicerError; then the lease is given back."""
+        job = self._job
+        try:
+            if self._cgroup is None:
+                held.update(**self.prepare(held.descriptors))
+            held.catch_up()
+            held.clean_up()
+            tell(job, "started", command=" ".join(job.command))
+            env = job.env(held.lease.gpus)
+            for fd in held.descriptors:
+                os.set_inheritable(fd, True)
+            for signo in (signal.SIGPIPE, signal.SIGXFSZ):
+                signal.signal(signo, signal.SIG_DFL)  # Python ignores these two
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+            try:
+                os.execve(job.program, job.command, env)
+            except OSError as error:
+                if error.errno != errno.ENOEXEC:
+                    raise
+                os.execve("/bin/sh", ("/bin/sh", job.program, *job.command[1:]), env)
+        except OSError as error:
+            held.release()
+            raise cannot_execute(job, error.errno or 0) from error
+        except BaseException:
+            held.release()
+            raise
+
+
+def cannot_execute(job: Job, exec_errno: int) -> SlicerError:
+    """The error for a command that the kernel would not execute (exit code 126 or 127)."""
+    from slicer.job.report import exec_exit
+
+    kind = CommandNotFound if exec_exit(exec_errno).code == EX_NOT_FOUND else CannotExecute
+    return kind(f"cannot execute: {os.strerror(exec_errno)}", where=job.program)

@@ -1,0 +1,59 @@
+"""A job on its way from the lease to the outcome."""
+
+from __future__ import annotations
+
+from slicer.job.scope import label
+from slicer.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from slicer.model import Profile, ScopeSpec
+    from slicer.outcome import journal
+
+
+@record
+class Batch:
+    """What sets a job of a queue apart: it has no terminal, and its keeper writes down how it ended."""
+
+    log: str  # the name, in the log directory, of the file that takes the command's output
+    directory: str  # to run in
+
+
+@record
+class Job:
+    """A command that is ready to be started: everything settled but the process."""
+
+    id: str
+    name: str
+    command: tuple[str, ...]
+    program: str  # path to execute
+    env: Callable[[tuple[str, ...]], dict[str, str]]  # by the GPUs of its lease
+    profile: Profile
+    spec: ScopeSpec
+    outcome_path: str  # where --outcome wants the JSON; "" for nowhere
+    history_path: str
+    with_journal: bool  # the command's output goes to the journal too
+    idle_threshold_mib: int  # a GPU with no more in use than this counts as empty
+    batch: Batch | None = None
+
+
+@record
+class Started:
+    """When and where a job's command began."""
+
+    cgroup: str  # as /proc/PID/cgroup names it; "" without systemd
+    started_at: float  # seconds since the epoch
+    began: float  # monotonic seconds, from before the scope's start (or the lease, if that came later)
+    waited_s: float  # for the lease
+
+
+def tell(job: Job, kind: journal.Kind, *, message: str = "", **more: str | float | None) -> None:
+    """Send one event of the job to the journal."""
+    from slicer.outcome import journal
+
+    journal.event(
+        kind, job=job.id, name=label(job.name, job.command), unit=job.spec.unit, manager=job.spec.manager,
+        message=message, fields=more,
+    )  # fmt: skip

@@ -1,0 +1,186 @@
+"""The keeper's side of the fork: from waiting for the lease to the end of the scope.
+
+What it does for the command is :mod:`slicer.job.command`'s; here is how it and the outer half
+(:mod:`slicer.job.outer_half`) speak with each other. Each sees the other's death as the end of a pipe.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+
+from slicer import faults
+from slicer.job.job import Started
+from slicer.kernel.signals import signal
+from slicer.ledger.ledger import HeldLease
+from slicer.model import Lease
+from slicer.record import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slicer.backend import Backend
+    from slicer.job.command import Output, Task
+    from slicer.job.job import Job
+    from slicer.job.report import Report
+    from slicer.ledger.ledger import Ledger
+    from slicer.model import Outcome, Usage
+
+_SCOPE_DEADLINE_S = 5.0
+
+# The outer half's words.
+STARTING = b"s"  # systemd is about to be asked for the scope
+QUIT = b"q"  # there will be no scope, or no job in it
+ORDER_END = b"\0"  # after "go": when the job began, and its lease
+RECORDED = b"r"  # the outcome is written down
+SETTLE = b"w"  # write it down: the GPUs have been looked at
+
+
+class Keeper:
+    """The keeper, as the outer half forked it. ``up_write`` and ``down_read`` are its ends of the pipes."""
+
+    def __init__(
+        self, job: Job, backend: Backend, book: Ledger, mask: frozenset[int], outer: int, up_write: int,
+        down_read: int,
+    ) -> None:  # fmt: skip
+        self._job = job
+        self._backend = backend
+        self._book = book
+        self._mask = mask
+        self._outer = outer
+        self._up_write = up_write
+        self._down_read = down_read
+        self._early: list[int] = []  # signals for the command that came before it
+        self._forwarder = outer  # whose signals are for the command
+
+    def run(self, descriptors: tuple[int, ...]) -> None:
+        """From the fork to the end of the scope; ``descriptors`` hold the ticket or the lease."""
+        from slicer.job.command import Task
+        from slicer.job.scope import stop_signal, stop_timeout_s
+        from slicer.state.statefile import END, decode
+
+        job, profile = self._job, self._job.profile
+        self._watchdog = self._backend.watchdog(job.spec)
+        with open("/proc/self/comm", "wb", buffering=0) as comm:
+            comm.write(b"slicer-keeper")  # what ps and systemd-cgls -l show beside the command
+        faults.point("keeper-forked")
+        order = self._wait_for_order()
+        if order is None:
+            self._book.bury(job.id, descriptors)
+        if not order:
+            return
+        faults.point("keeper-ordered")
+        head, _, tail = order.partition(END)
+        started, lease = decode(Started, head + END), decode(Lease, tail)
+        self._held = HeldLease(self._book, lease, descriptors[0] if descriptors else -1)
+        task = Task(
+            program=job.program,
+            command=job.command,
+            env=job.env(lease.gpus),
+            scope=job.spec.unit if self._backend.name == "systemd" else "",
+            timeout_s=profile.timeout_s,
+            stop_timeout_s=stop_timeout_s(profile),
+            linger=profile.linger,
+            supervisor=self._forwarder,
+            inherited=descriptors,
+            mask=self._mask,
+            stop_signal=stop_signal(profile) or signal.SIGTERM,
+        )
+        report, usage = self._run(task, started)
+        faults.point("keeper-ended")
+        self._end(started, report, usage)
+
+    def _run(self, task: Task, started: Started) -> tuple[Report, Usage]:
+        from slicer.job.command import Command
+
+        output = self._output()
+        members = self._backend.members(started.cgroup, output.pid if output else 0)
+        return Command(task, self._tell, self._watchdog, members, output).run(started.began, self._early)
+
+    def _output(self) -> Output | None:
+        """Where the command's output goes, if not where ours does."""
+        if not self._job.with_journal:
+            return None
+        from slicer.job.tee import Tee
+
+        return Tee(self._job.spec.unit, self._job.name)
+
+    def _end(self, started: Started, report: Report, usage: Usage) -> None:
+        self._tell(report, usage)
+        faults.point("keeper-told")
+        os.close(self._up_write)
+        if os.read(self._down_read, 1) != RECORDED:
+            self._finish_alone(started, report, usage)
+
+    def _wait_for_order(self) -> bytes | None:
+        """Stopped here until the scope stands and the lease is there; empty when there will be none, None
+        when the outer half is dead.
+        """
+        word = os.read(self._down_read, 1)
+        if word != STARTING:
+            return b"" if word else None
+        # A signal for news on the pipe, so that one call waits for both: somebody else's SIGTERM is systemd
+        # stopping the scope of a job that still waits.
+        fcntl.fcntl(self._down_read, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(self._down_read, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+        order = b""
+        while not order.endswith(ORDER_END) and order != QUIT:
+            try:
+                more = os.read(self._down_read, 65536)
+            except BlockingIOError:
+                info = signal.sigwaitinfo({signal.SIGIO, signal.SIGTERM})
+                if info.si_signo == signal.SIGTERM:
+                    if info.si_pid != self._outer:
+                        return b""
+                    self._early.append(info.si_signo)  # meant for the command: the order is there
+                continue
+            if not more:
+                self._await_scope()
+                return None
+            order += more
+        fcntl.fcntl(self._down_read, fcntl.F_SETFL, 0)
+        signal.sigtimedwait({signal.SIGIO}, 0)
+        return order.removesuffix(ORDER_END) if order != QUIT else b""
+
+    def _await_scope(self) -> None:
+        """Let systemd, which was asked already, put us into the scope before we leave.
+
+        A scope whose only process died on the way in is never seen to become empty, and stays for ever.
+        """
+        from slicer.kernel import cgroup
+
+        end = time.monotonic() + _SCOPE_DEADLINE_S
+        while self._backend.name == "systemd" and time.monotonic() < end:
+            if cgroup.of("self").endswith(f"/{self._job.spec.unit}"):
+                return
+            time.sleep(0.01)
+
+    def _finish_alone(self, started: Started, report: Report, usage: Usage) -> None:
+        """The outer half is dead. Should it have written the outcome already: history keeps one row a job."""
+        from slicer.job import ending
+
+        if report.exec_errno:
+            ending.release(self._job, self._held)
+            return
+        watch = ending.gpu_watch(self._job, self._held, self._book, lambda _: None)
+        ending.settle(self._job, self._outcome(started, report, usage), self._held, lambda _: None, watch)
+
+    def _outcome(self, started: Started, report: Report, usage: Usage) -> Outcome:
+        from slicer.job import ending
+
+        enforced = self._backend.enforced(self._job.spec, started.cgroup)
+        self._held.lease = replace(self._held.lease, vram_peak_mib=ending.peaks_written(self._held))
+        return ending.outcome_of(self._job, started, report, usage, self._held, enforced)
+
+    def _tell(self, report: Report, usage: Usage) -> None:
+        from slicer.job.report import pack
+
+        try:
+            is_alive = os.getppid() == self._outer
+            if is_alive and report.is_final:
+                os.kill(self._outer, signal.SIGCONT)  # stopped with Ctrl-Z, it would keep the lease
+            os.write(self._up_write, pack(report, usage))
+            if is_alive:
+                os.kill(self._outer, signal.SIGCHLD)
+        except (BrokenPipeError, ProcessLookupError):
+            pass  # the outer half is dead; the keeper finishes alone

@@ -1,0 +1,357 @@
+"""One job, from lease to outcome. Nothing else in slicer launches anything.
+
+The supervisor has two halves. The outer one, here, is what the user started: it holds the terminal's
+attention, forwards signals, and writes down the outcome. The keeper (:mod:`slicer.job.keeper`) sits in the
+scope as the command's parent. When the outer half is killed, the keeper writes the outcome down and gives
+the lease back in its place; so no exit code is lost and no resource is free while the job lives.
+
+Imports inside functions are not needed before the scope is asked for: they are made while systemd works on
+it, or in the keeper, on another CPU.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from slicer import faults
+from slicer.errors import BackendError
+from slicer.job.job import Started, tell
+from slicer.job.keeper import ORDER_END, QUIT, RECORDED, STARTING, Keeper
+from slicer.kernel import proc
+from slicer.kernel.signals import STOP, is_for_keeper, signal, timed_wait
+from slicer.ledger.ledger import HeldLease
+from slicer.record import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from slicer.backend import Backend
+    from slicer.job.gpu_watch import JobWatch
+    from slicer.job.job import Job
+    from slicer.job.launch import Observer
+    from slicer.job.report import Report
+    from slicer.ledger.ledger import Ledger
+    from slicer.model import Outcome, Usage
+
+    Said = tuple[Report, Usage]
+
+# What a user may send to slicer and means for the job. Ctrl-Z among it: a command may ignore it, so the outer
+# half stops only when the keeper sees the command stopped, and sends it SIGSTOP.
+_FORWARDED = frozenset(
+    {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2}
+    | {signal.SIGCONT, signal.SIGTSTP, signal.SIGALRM, signal.SIGWINCH, STOP}
+)  # fmt: skip
+_BLOCKED = _FORWARDED | {signal.SIGCHLD}
+
+# A job that outgrows one of these surprises somebody; a weight that does not act only makes things slower.
+_HARD_LIMITS = frozenset(
+    {"AllowedCPUs", "CPUQuota", "DeviceAllow", "DevicePolicy", "MemoryHigh", "MemoryMax", "MemorySwapMax"}
+    | {"TasksMax"}
+)  # fmt: skip
+
+_QUIET_S = 1.0  # a job that has run for this long is not in anybody's way
+
+
+def pipe() -> tuple[int, int]:
+    """Its ends, to read from and to write to. Raises BackendError."""
+    try:
+        return os.pipe2(os.O_CLOEXEC)
+    except OSError as error:
+        raise BackendError(f"no pipe can be made: {error.strerror}", hint="see ulimit -n") from error
+
+
+def cannot_fork(error: OSError) -> BackendError:
+    """What to raise where fork(2) fails."""
+    return BackendError(f"cannot fork: {error.strerror}", hint="see ulimit -u and TasksMax")
+
+
+class OuterHalf:
+    """The outer half, and what the keeper inherits of it by the fork.
+
+    ``mask`` is the signal mask that the command gets.
+    """
+
+    def __init__(
+        self, job: Job, backend: Backend, book: Ledger, observer: Observer, mask: frozenset[int]
+    ) -> None:
+        self._job = job
+        self._backend = backend
+        self._book = book
+        self._observer = observer
+        self._mask = mask
+        self._pid = os.getpid()
+        self._keeper = 0
+        self._cgroup = ""
+        self._began = 0.0
+        self._heard = b""
+        self._kills_before: int | None = None  # in the slice, where the kernel kills scopes as a whole
+        self._watch: JobWatch | None = None  # of the GPUs that are the job's own
+
+    def prepare(self, descriptors: tuple[int, ...], foreign: tuple[int, ...] = ()) -> dict[str, Any]:
+        """Fork the keeper and have systemd put it into its scope: all that does not need the lease.
+
+        ``descriptors`` are those of the lease, or of the ticket that will become it; ``foreign`` are not for
+        the keeper. Returns what the lease should say. Raises BackendError; then nothing is left of it.
+        """
+        # Reports go up; "go" and "recorded" go down. Each side sees the other's death as end of file.
+        self._up_read, self._up_write = pipe()
+        try:
+            self._down_read, self._down_write = pipe()
+        except BackendError:
+            os.close(self._up_read)
+            os.close(self._up_write)
+            raise
+        os.set_blocking(self._up_read, False)
+        try:
+            self._keeper = os.fork()
+        except OSError as error:
+            raise cannot_fork(error) from error
+        if self._keeper == 0:
+            proc.be_child(lambda: self._be_keeper(descriptors, foreign))
+        faults.point("outer-forked")
+        os.close(self._up_write)
+        os.close(self._down_read)
+        try:
+            self._start()
+        except BaseException:
+            self.abandon()
+            raise
+        return {"cgroup": self._cgroup, "keeper": self._keeper}
+
+    def rest(self) -> None:
+        """The job has to wait, perhaps among hundreds: a bus has room for some 256 connections."""
+        self._backend.close()
+
+    def abandon(self) -> None:
+        """There will be no job: let the keeper leave, if there is one."""
+        if self._keeper:
+            self._say(QUIT)
+            os.waitpid(self._keeper, 0)
+            os.close(self._down_write)
+            os.close(self._up_read)
+            self._keeper = 0
+
+    def watch(self) -> int:
+        """A descriptor, to be closed by the caller, that becomes readable when the keeper dies."""
+        return os.pidfd_open(self._keeper)
+
+    def run(self, held: HeldLease, waited_s: float) -> Outcome:
+        """Start the command, wait for its end and give the lease back.
+
+        Raises SlicerError when it never started.
+        What slicer forwards stays blocked afterwards: a signal that came too late for the job must not change
+        how slicer ends.
+        """
+        signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
+        self._held = held
+        try:
+            return self._run(waited_s)
+        finally:
+            held.release()
+
+    def _run(self, waited_s: float) -> Outcome:
+        self._began = time.monotonic()
+        try:
+            if not self._keeper:
+                self._held.update(**self.prepare(self._held.descriptors, self._held.private))
+            faults.point("outer-updated-lease")
+            started = Started(self._cgroup, time.time(), self._began, waited_s)
+            self._note_kills()
+            self._let_go(started)
+        except BaseException:
+            self.abandon()
+            raise
+        faults.point("outer-let-go")
+        self._tell_start(waited_s)
+        # Now, because afterwards the scope is gone.
+        enforced = self._backend.enforced(self._job.spec, started.cgroup)
+        self._own_up(enforced[1])
+        keeper = self._keeper
+        from slicer.job import ending
+
+        self._watch = ending.gpu_watch(self._job, self._held, self._book, self._observer.warning)
+        faults.point("outer-waiting")
+        said = self._wait(keeper)
+        if said is None or not said[0].is_final:
+            said = self._bereaved(started, said)
+        else:
+            self._held.is_handed_on = False  # nothing is left of the job
+        return self._finish(keeper, started, said, enforced)
+
+    def _start(self) -> None:
+        os.write(self._down_write, STARTING)
+        self._cgroup = self._backend.start(self._job.spec, self._keeper, self._meanwhile)
+        faults.point("outer-started-scope")
+        self._backend.close()
+
+    def _meanwhile(self) -> None:
+        """What can be done while systemd is busy: load what the job's end needs."""
+        from slicer.job import ending
+        from slicer.outcome import history
+
+        del ending
+        history.preload()
+
+    def _tell_start(self, waited_s: float) -> None:
+        lease = self._held.lease
+        if lease.gpus or lease.cpu_slots:
+            tell(self._job, "acquired", waited_s=round(waited_s, 3), cpu_slots=lease.cpu_slots)
+        tell(self._job, "started", command=" ".join(self._job.command))
+
+    def _let_go(self, started: Started) -> None:
+        from slicer.state.statefile import encode
+
+        self._held.is_handed_on = True
+        try:
+            os.write(self._down_write, encode(started) + encode(self._held.lease) + ORDER_END)
+        except BrokenPipeError as error:
+            raise BackendError(
+                "the keeper was ended before the command could start", hint="by systemctl stop, or for memory"
+            ) from error
+
+    def _note_kills(self) -> None:
+        """With OOMPolicy=kill the keeper dies with the command, and systemd may be faster than we are in
+        removing the scope's figures. What stays is the sum over the slice.
+        """
+        if self._cgroup and any(
+            p.name == "OOMPolicy" and p.value == "kill" for p in self._job.spec.properties
+        ):
+            self._kills_before = self._slice_kills()
+
+    def _slice_kills(self) -> int | None:
+        from slicer.kernel import cgroup
+
+        return cgroup.oom_kills(os.path.dirname(cgroup.path_of(self._cgroup)))
+
+    def _own_up(self, not_enforced: tuple[str, ...]) -> None:
+        """Say which limits that were asked for do not act: once a boot for each set of them, for the outcome
+        has them too. (Without systemd the backend's notice says it.)
+        """
+        missing = [name for name in not_enforced if name in _HARD_LIMITS]
+        if self._backend.name == "inner":
+            asked = [name for name in missing if self._job.profile.sources.get(name) == "--set"]
+            if asked:
+                self._observer.notice(
+                    f"{', '.join(asked)}: not set, for it runs inside {self._job.spec.unit}"
+                )
+        elif missing and self._backend.name == "systemd":
+            from slicer.state.statedir import first_time
+
+            if first_time(self._book.directory, f"not-enforced-{'-'.join(sorted(missing))}"):
+                why = "no cgroup controller for it; said once a boot"
+                self._observer.notice(f"not enforced here: {', '.join(missing)} ({why})")
+
+    def _wait(self, keeper: int) -> Said | None:
+        """Forward signals until the keeper has reported the end, or is dead itself (None, or partial)."""
+        warned = False
+        while True:
+            info = self._next_signal()
+            if info.si_signo != signal.SIGCHLD:
+                later = signal.sigpending()
+                if is_for_keeper(info.si_signo, info.si_code, info.si_pid, keeper, later):
+                    os.kill(keeper, info.si_signo)
+                continue
+            self._held.catch_up()
+            said = self._hear()
+            if said is not None and said[0].is_final:
+                return said
+            if said is not None and said[0].leftovers and not warned:
+                warned = True
+                self._observer.notice(
+                    f"{said[0].leftovers} processes of other users outlive the command: waiting for them"
+                )
+            if os.waitid(os.P_PID, keeper, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                return self._hear()
+
+    def _next_signal(self) -> Any:
+        """Sleep until a signal comes, but for looks at the GPUs of a job that has any."""
+        watch = self._watch
+        while watch is not None and (left_s := watch.left_s()) is not None:
+            info = timed_wait(_BLOCKED, left_s)
+            if info is not None:
+                return info
+            watch.sample()
+        if self._held.put_off_long:
+            info = timed_wait(_BLOCKED, _QUIET_S)
+            if info is not None:
+                return info
+            self._held.clean_up()
+        return signal.sigwaitinfo(_BLOCKED)
+
+    def _say(self, word: bytes) -> None:
+        try:
+            os.write(self._down_write, word)
+        except BrokenPipeError:
+            pass  # the keeper was killed
+
+    def _hear(self) -> Said | None:
+        """The last thing that the keeper said."""
+        from slicer.job.report import unpack
+
+        try:
+            while data := os.read(self._up_read, 65536):
+                self._heard += data
+        except BlockingIOError:
+            pass
+        return unpack(self._heard)
+
+    def _finish(
+        self, keeper: int, started: Started, said: Said, enforced: tuple[tuple[str, ...], tuple[str, ...]]
+    ) -> Outcome:
+        from slicer.job import ending
+
+        faults.point("outer-heard-end")
+        report, usage = said
+        outcome = ending.outcome_of(self._job, started, report, usage, self._held, enforced)
+        if report.exec_errno:
+            ending.release(self._job, self._held)
+        else:
+            ending.settle(self._job, outcome, self._held, self._observer.warning, self._watch)
+        faults.point("outer-settled")
+        self._say(RECORDED)
+        faults.point("outer-told-keeper")
+        os.waitpid(keeper, 0)
+        os.close(self._up_read)
+        os.close(self._down_write)
+        faults.point("outer-reaped-keeper")
+        if report.exec_errno:
+            from slicer.job.execution import cannot_execute
+
+            raise cannot_execute(self._job, report.exec_errno)
+        return outcome
+
+    def _bereaved(self, started: Started, last: Said | None) -> Said:
+        """The keeper was killed: say what is known, and see to it that nothing of the job stays behind."""
+        from slicer.job.report import Report
+        from slicer.job.scope import stop_timeout_s
+        from slicer.kernel import cgroup
+        from slicer.model import Usage
+
+        job, backend = self._job, self._backend
+        usage = (
+            last[1] if last else cgroup.usage(cgroup.path_of(started.cgroup)) if started.cgroup else Usage()
+        )
+        if usage.oom_kills is None and self._kills_before is not None:
+            kills = (self._slice_kills() or 0) - self._kills_before
+            usage = replace(usage, oom_kills=kills) if kills > 0 else usage
+        left = len(backend.living(job.id, started.cgroup))
+        if left and not job.profile.linger:
+            try:
+                backend.end(job.id, job.spec.unit, stop_timeout_s(job.profile))
+            except BackendError as error:
+                self._observer.warning(str(error))
+        # A process with a clean environment is not seen among the living, but holds the lease.
+        self._held.is_outlived = bool(backend.living(job.id, started.cgroup)) or self._held.find_out()
+        reason = last[0].reason if last else "oom-kill" if usage.oom_kills else "signal"
+        return Report(1, signal.SIGKILL, 0, reason, time.monotonic() - started.began, left), usage
+
+    def _be_keeper(self, descriptors: tuple[int, ...], foreign: tuple[int, ...]) -> None:
+        for fd in (self._up_read, self._down_write, *foreign):
+            os.close(fd)
+        self._backend.after_fork()
+        self._book.after_fork()
+        Keeper(
+            self._job, self._backend, self._book, self._mask, self._pid, self._up_write, self._down_read
+        ).run(descriptors)

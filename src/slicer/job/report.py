@@ -1,0 +1,74 @@
+"""What the keeper tells the outer half of the supervisor, and how exit statuses read."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from slicer.errors import EX_NOT_EXECUTABLE, EX_NOT_FOUND
+from slicer.model import Usage
+from slicer.record import record
+from slicer.state import statefile
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slicer.model import Reason
+
+
+@record
+class Report:
+    """What the keeper tells the outer half; ``is_final`` only once the scope is empty but for the keeper."""
+
+    is_final: int
+    status: int  # as waitpid(2) encodes it; meaningless unless final
+    exec_errno: int  # why the command could not be executed, 0 when it could
+    reason: Reason
+    wall_s: float
+    leftovers: int
+
+
+@record
+class Exit:
+    """An exit status in words."""
+
+    code: int  # what slicer exits with
+    signal: int | None
+
+
+def exit_of(status: int) -> Exit:
+    """A wait status as the shell would show it: the exit code, or 128 + the signal."""
+    if os.WIFSIGNALED(status):
+        return Exit(128 + os.WTERMSIG(status), os.WTERMSIG(status))
+    return Exit(os.WEXITSTATUS(status), None)
+
+
+def exec_exit(exec_errno: int) -> Exit:
+    """The exit code for a command that could not be executed, as shells have it."""
+    return Exit(EX_NOT_FOUND if exec_errno == errno.ENOENT else EX_NOT_EXECUTABLE, None)
+
+
+def final_reason(decided: Reason | None, status: int | None, oom_kills: int | None) -> Reason:
+    """Why a job ended. ``decided``: what else than the command ended it; ``status`` None: it runs. Pure.
+
+    A kill for memory makes systemd stop the scope; but a job that was over its time had survived it.
+    """
+    if decided != "timeout" and oom_kills and status != 0:
+        return "oom-kill"
+    if decided is not None:
+        return decided
+    return "signal" if status is not None and os.WIFSIGNALED(status) else "exited"
+
+
+def pack(report: Report, usage: Usage) -> bytes:
+    """One message, small enough (PIPE_BUF) that a pipe passes it whole."""
+    return statefile.encode(report) + b"\0" + statefile.encode(usage) + b"\0"
+
+
+def unpack(data: bytes) -> tuple[Report, Usage] | None:
+    """The last whole message in ``data``; None when there is none."""
+    parts = data.split(b"\0")[:-1]  # what follows the last mark is not whole
+    whole = len(parts) // 2 * 2
+    if not whole:
+        return None
+    report, usage = parts[whole - 2 : whole]
+    return statefile.decode(Report, report), statefile.decode(Usage, usage)

@@ -1,0 +1,1 @@
+"""Linux as slicer sees it: processes, cgroups, signals, inotify, the terminal."""

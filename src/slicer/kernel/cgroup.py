@@ -1,0 +1,170 @@
+"""Reading cgroups (v2). Nothing here writes: limits are systemd's business."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from slicer.kernel.proc import read_text
+from slicer.model import Usage
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# The unified hierarchy's place in "unified" and in "hybrid" set-ups.
+_ROOTS = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+_GONE = (errno.ENOENT, errno.ENODEV, errno.ENOTDIR, errno.ELOOP)  # the second: removed after the open
+_PATH_MAX = 4096
+_MAX_BYTES = 4096
+
+
+def root() -> str | None:
+    """Where the v2 hierarchy is mounted, or None where there is none."""
+    for path in _ROOTS:
+        if os.path.exists(f"{path}/cgroup.procs"):
+            return path
+    return None
+
+
+def of(pid: int | str) -> str:
+    """The v2 cgroup of a process as /proc tells it ("/gpu.slice/slicer-x.scope"); "" when unknown."""
+    try:
+        lines = read_text(f"/proc/{pid}/cgroup").splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    return next((line[3:] for line in lines if line.startswith("0::")), "")
+
+
+def path_of(cgroup: str) -> str:
+    """The directory of a cgroup named as in /proc/PID/cgroup."""
+    return (root() or _ROOTS[0]) + cgroup
+
+
+def is_canonical(cgroup: str) -> bool:
+    """Whether the text names a cgroup as /proc/PID/cgroup does: absolute, and within the hierarchy."""
+    parts = cgroup.split("/")
+    is_plain = cgroup.isprintable() and all(part not in ("", ".", "..") for part in parts[1:])
+    return is_plain and not parts[0] and len(parts) > 1 and len(cgroup) < _PATH_MAX
+
+
+def lives(cgroup: str) -> bool:
+    """:func:`populated` for a cgroup as somebody's file names it: nothing outside the hierarchy is opened."""
+    return is_canonical(cgroup) and populated(path_of(cgroup), os.stat(root() or _ROOTS[0]).st_dev)
+
+
+def populated(directory: str, device: int | None = None) -> bool:
+    """Whether any live process is in the cgroup or below it. A cgroup that is gone is empty.
+
+    ``device``: the file system that it has to be on. Raises OSError when it cannot be found out, for example
+    for want of descriptors.
+    """
+    try:
+        fd = os.open(f"{directory}/cgroup.events", _READ)
+        try:
+            if device is not None and os.fstat(fd).st_dev != device:
+                return False
+            return b"populated 1" in os.read(fd, _MAX_BYTES)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        if error.errno in _GONE:
+            return False
+        raise
+
+
+def _all_text(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def processes(directory: str) -> Iterator[int]:
+    """Process ids in the cgroup and below it. Raises OSError when they cannot be read though it is there."""
+    try:
+        text = _all_text(f"{directory}/cgroup.procs")
+        children = [entry.path for entry in os.scandir(directory) if entry.is_dir(follow_symlinks=False)]
+    except OSError as error:
+        if error.errno in _GONE:
+            return  # removed while we looked: nobody is in it
+        raise
+    # 0 stands for a process outside our pid namespace.
+    yield from (pid for pid in map(int, text.split()) if pid)
+    for child in children:
+        yield from processes(child)
+
+
+def controllers(directory: str) -> frozenset[str]:
+    """The controllers that act on this cgroup ("cpu", "memory", "io", …)."""
+    try:
+        return frozenset(read_text(f"{directory}/cgroup.controllers").split())
+    except OSError:
+        return frozenset()
+
+
+def _flat(directory: str, name: str) -> dict[str, int]:
+    """A flat-keyed file such as cpu.stat; empty when the controller is off or the cgroup is gone."""
+    try:
+        lines = read_text(f"{directory}/{name}").splitlines()
+    except OSError:
+        return {}
+    return {key: int(value) for key, _, value in (line.partition(" ") for line in lines) if value.isdigit()}
+
+
+def _number(directory: str, name: str) -> int | None:
+    try:
+        return int(read_text(f"{directory}/{name}"))
+    except (OSError, ValueError):
+        return None
+
+
+def _io_bytes(directory: str) -> tuple[int | None, int | None]:
+    try:
+        lines = read_text(f"{directory}/io.stat").splitlines()
+    except OSError:
+        return None, None
+    totals = {"rbytes": 0, "wbytes": 0}
+    for line in lines:
+        for item in line.split()[1:]:
+            key, _, value = item.partition("=")
+            if key in totals and value.isdigit():
+                totals[key] += int(value)
+    return totals["rbytes"], totals["wbytes"]
+
+
+def _stalled_s(directory: str, resource: str) -> float | None:
+    """Seconds in which some task of the cgroup waited for the resource (PSI "some" total)."""
+    try:
+        first = read_text(f"{directory}/{resource}.pressure").split("\n", 1)[0]
+    except OSError:
+        return None  # PSI is off in this kernel
+    _, _, total = first.partition("total=")
+    return int(total) / 1e6 if total.isdigit() else None
+
+
+def oom_kills(directory: str) -> int | None:
+    """How many processes the kernel has killed for want of memory in the cgroup and below it, so far."""
+    return _flat(directory, "memory.events").get("oom_kill")
+
+
+def usage(directory: str) -> Usage:
+    """What the cgroup has used so far. Each figure is None where its file is not there."""
+    cpu = _flat(directory, "cpu.stat")
+
+    def seconds(key: str) -> float | None:
+        return cpu[key] / 1e6 if key in cpu else None
+
+    read, written = _io_bytes(directory)
+    return Usage(
+        cpu_s=seconds("usage_usec"),
+        cpu_user_s=seconds("user_usec"),
+        cpu_system_s=seconds("system_usec"),
+        throttled_s=seconds("throttled_usec"),
+        memory_peak_bytes=_number(directory, "memory.peak"),
+        io_read_bytes=read,
+        io_write_bytes=written,
+        oom_kills=oom_kills(directory),
+        pressure_cpu_s=_stalled_s(directory, "cpu"),
+        pressure_memory_s=_stalled_s(directory, "memory"),
+        pressure_io_s=_stalled_s(directory, "io"),
+    )

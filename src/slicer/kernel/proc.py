@@ -1,0 +1,371 @@
+"""What /proc says about processes and this boot."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import time
+
+from slicer.kernel.signals import signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from typing import NoReturn
+
+
+# What /proc says of a process that is gone. One of another user may be hidden (hidepid, ProtectProc).
+_UNSEEN = (FileNotFoundError, ProcessLookupError, PermissionError)
+
+_TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
+
+_CAP_SYS_NICE = 23  # capability.h
+
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+_EXECUTES_S = 0.1  # for longer than that, what is executed lies on a disk that hangs
+_AGAIN_S = 0.0005
+
+
+def read_text(path: str, limit: int = 65536) -> str:
+    """The start of a small kernel file as text (surrogateescape); raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, limit).decode("utf-8", "surrogateescape")
+    finally:
+        os.close(fd)
+
+
+def boot_id() -> str:
+    """The id of this boot: with it, a pid and its start time name a process for ever."""
+    return read_text("/proc/sys/kernel/random/boot_id").strip()
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the third (state) on; empty when the process is gone or hidden."""
+    try:
+        stat = read_text(f"/proc/{pid}/stat")
+    except _UNSEEN:
+        return []
+    # The command name may hold spaces and parentheses: count from the last ")".
+    return stat[stat.rindex(")") + 2 :].split()
+
+
+def start_time(pid: int) -> int | None:
+    """Start time of a process in clock ticks since boot (field 22 of stat); None: it has ended; 0: hidden.
+
+    A zombie has ended: it holds nothing, though a parent that does not care may keep it for ever.
+    """
+    fields = _stat(pid)
+    if not fields:
+        return 0 if _is_hidden(pid) else None
+    return int(fields[19]) if fields[0] not in "ZX" else None
+
+
+def _is_hidden(pid: int) -> bool:
+    """Whether a process that /proc does not show is there all the same, and another user's."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except ProcessLookupError:
+        pass
+    return False
+
+
+def command_line(pid: int) -> tuple[str, ...]:
+    """The arguments of a process; empty when it is gone, hidden or a kernel thread."""
+    try:
+        text = read_text(f"/proc/{pid}/cmdline")
+    except _UNSEEN:
+        return ()
+    return tuple(text.split("\0")[:-1])
+
+
+def is_stopped(pid: int, started: int) -> bool:
+    """Whether the process of this pid and start time is stopped (Ctrl-Z), and so does nothing."""
+    fields = _stat(pid)
+    return bool(fields) and fields[0] in "Tt" and int(fields[19]) == started
+
+
+def is_halted(pid: int) -> bool:
+    """Whether the process is stopped (Ctrl-Z, a debugger)."""
+    return _stat(pid)[:1] in (["T"], ["t"])
+
+
+def stops(pid: int) -> bool:
+    """Whether the process is stopped, or has been sent SIGSTOP and is about to be."""
+    # In this order: what is not pending any more has acted by the second look.
+    return _has_bit(pid, "ShdPnd", signal.SIGSTOP - 1) or _stat(pid)[:1] == ["T"]
+
+
+def is_interactive_shell(pid: int) -> bool:
+    """Whether the process looks like a shell with a person at it: those ignore SIGTERM."""
+    try:
+        stdin = os.readlink(f"/proc/{pid}/fd/0")
+    except _UNSEEN:
+        return False
+    return stdin.startswith(_TERMINALS) and _has_bit(pid, "SigIgn", signal.SIGTERM - 1)
+
+
+def may_be_faster() -> bool:
+    """Whether we may lower a niceness: root in a container often may not."""
+    return _has_bit(os.getpid(), "CapEff", _CAP_SYS_NICE)
+
+
+def _has_bit(pid: int, which: str, number: int) -> bool:
+    """Whether that set in /proc/PID/status, of signals or of capabilities, has the bit."""
+    try:
+        status = read_text(f"/proc/{pid}/status")
+    except _UNSEEN:
+        return False
+    mask = int(status.partition(f"\n{which}:")[2].split(maxsplit=1)[0], 16)
+    return bool(mask >> number & 1)
+
+
+def parent(pid: int) -> int:
+    """The parent's pid, or 0 when the process is gone or hidden, or is the first of its namespace."""
+    fields = _stat(pid)
+    return int(fields[1]) if fields else 0
+
+
+def descendants(pid: int) -> list[int]:
+    """The living processes below this one, those in sessions of their own included.
+
+    One that loses its parent during the look may be missed: look again where it matters.
+    """
+    below = children if os.path.exists("/proc/thread-self/children") else _families().get
+    seen: set[int] = set()
+    heads = set(below(pid) or ())
+    while heads:
+        seen |= heads
+        heads = {child for head in heads for child in below(head) or ()} - seen
+    return [one for one in sorted(seen) if start_time(one) is not None]
+
+
+def children(pid: int) -> list[int]:
+    """The children of all threads of a process, zombies among them; none when it is gone or hidden."""
+    found: list[int] = []
+    for path in _threads(pid):
+        try:
+            with open(f"{path}/children", "rb", buffering=0) as file:
+                found += map(int, file.readall().split())
+        except _UNSEEN:
+            continue  # it has ended meanwhile
+    return found
+
+
+def _threads(pid: int) -> list[str]:
+    try:
+        return [f"/proc/{pid}/task/{thread}" for thread in os.listdir(f"/proc/{pid}/task")]
+    except _UNSEEN:
+        return []
+
+
+def _families() -> dict[int, list[int]]:
+    """The children of all processes that can be seen, for kernels without CONFIG_PROC_CHILDREN."""
+    found: dict[int, list[int]] = {}
+    for pid in pids():
+        found.setdefault(parent(pid), []).append(pid)
+    return found
+
+
+def pids() -> list[int]:
+    """All processes that can be seen."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def flock_holder(info: os.stat_result, *, exclusively: bool = False) -> int:
+    """The process that took a flock on the file, 0 for none that we can see. Raises OSError.
+
+    The kernel stops all flocks while it makes this list: not to be asked for again and again.
+    """
+    file = f"{os.major(info.st_dev):02x}:{os.minor(info.st_dev):02x}:{info.st_ino}"
+    with open("/proc/locks", encoding="ascii") as lines:
+        for line in lines:
+            words = line.split()  # 1: FLOCK ADVISORY WRITE 1234 00:2d:5678 0 EOF
+            if words[1] == "FLOCK" and words[5] == file and (words[3] == "WRITE" or not exclusively):
+                return max(0, int(words[4]))
+    return 0
+
+
+def in_lease(variable: str, job: str) -> list[int]:
+    """The processes that were started under the lease of ``job``, as far as we may inspect them.
+
+    ``variable`` holds comma-separated ids in the environment that a process was started with.
+    """
+    prefix, wanted = f"{variable}=".encode(), job.encode()
+    found = []
+    for pid in pids():
+        entries = environment(pid).split(b"\0")
+        ids = (entry[len(prefix) :].split(b",") for entry in entries if entry.startswith(prefix))
+        if any(wanted in found_ids for found_ids in ids):
+            found.append(pid)
+    return found
+
+
+def with_open(file: os.stat_result) -> list[int]:
+    """The processes that have a file open, of those that we may look at."""
+    return [pid for pid in pids() if has_open(pid, file)]
+
+
+def has_open(pid: int, file: os.stat_result) -> bool:
+    """Whether a process has a file open; False for one that is gone, or not ours to look at."""
+    try:
+        names = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return False
+    return any(_is_open_as(f"/proc/{pid}/fd/{name}", file) for name in names)
+
+
+def _is_open_as(path: str, file: os.stat_result) -> bool:
+    try:
+        info = os.stat(path)
+    except OSError:
+        return False  # closed meanwhile
+    return (info.st_dev, info.st_ino) == (file.st_dev, file.st_ino)
+
+
+def environment(pid: int, limit: int = -1) -> bytes:
+    """What a process was started with, up to ``limit`` bytes (-1: all), as /proc has it; empty for one that
+    is gone, or not ours to inspect. Raises OSError when we are short of something.
+    """
+    end = time.monotonic() + _EXECUTES_S
+    while True:
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                data = file.read(limit)
+        except OSError as error:
+            if error.errno in _SHORTAGES:
+                raise  # else who cannot look would see nobody
+            return b""
+        if data or time.monotonic() > end or not _has_environment(pid):
+            return data
+        time.sleep(_AGAIN_S)
+
+
+def _has_environment(pid: int) -> bool:
+    """Whether a process that shows no environment has one: within execve(2) none is seen for milliseconds."""
+    try:
+        os.readlink(f"/proc/{pid}/exe")
+    except OSError:
+        return False  # a kernel thread, or it ends: the usual case
+    fields = _stat(pid)
+    if not fields:
+        return False
+    code, begin, end = fields[23], *fields[47:49]  # where they are; the code's is settled last
+    return code == "0" or begin != end
+
+
+def wait_for_end(living: Callable[[], list[int]], deadline_s: float) -> bool:
+    """Wait until ``living`` names no process; False when it still does after ``deadline_s`` seconds."""
+    import select
+
+    end = time.monotonic() + deadline_s
+    while pids := living():
+        left_s = end - time.monotonic()
+        if left_s <= 0:
+            return False
+        try:
+            pidfd = os.pidfd_open(pids[0])
+        except ProcessLookupError:
+            continue
+        try:
+            poll = select.poll()
+            poll.register(pidfd, select.POLLIN)
+            poll.poll(left_s * 1000)
+        finally:
+            os.close(pidfd)
+    return True
+
+
+def is_running(pid: int, started: int) -> bool:
+    """Whether the process that had this pid and start time (see :func:`start_time`) is still there."""
+    return bool(pid) and start_time(pid) == started
+
+
+def has_ended(pidfd: int) -> bool:
+    """Whether the process of a pidfd has ended."""
+    from select import POLLIN, poll  # not select(2), which knows no descriptor above 1023
+
+    poller = poll()
+    poller.register(pidfd, POLLIN)
+    return bool(poller.poll(0))
+
+
+def be_child(duty: Callable[[], None]) -> NoReturn:
+    """Do that in a forked child, with all signals held back, and exit. Never returns and never raises."""
+    code = 1
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        duty()
+        code = 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())  # nobody above would show it
+    finally:
+        os._exit(code)
+
+
+def close_all_but(kept: Collection[int], beginning: str | None = None) -> None:
+    """Close all descriptors above 2 but these, and those of files whose paths have that ``beginning``."""
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        if fd <= 2 or fd in kept:
+            continue
+        try:
+            if beginning is None or not os.readlink(f"/proc/self/fd/{fd}").startswith(beginning):
+                os.close(fd)
+        except OSError:
+            continue  # the one by which they were listed
+
+
+def ancestors(pid: int) -> frozenset[int]:
+    """The pids of all processes above this one, as far as they can be seen."""
+    found = set()
+    while (pid := parent(pid)) and pid not in found:
+        found.add(pid)
+    return frozenset(found)
+
+
+def is_systemd(pid: int) -> bool:
+    """Whether a signal's sender is a systemd (0: it lives outside our pid namespace)."""
+    if pid in (0, 1):
+        return True
+    try:
+        return read_text(f"/proc/{pid}/comm").strip() == "systemd"
+    except OSError:
+        return False
+
+
+def peak_bytes(maxrss_kib: int) -> int:
+    """The command's peak, or 0 when it used less than we: its figure starts with ours (getrusage(2))."""
+    import resource
+
+    own_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return maxrss_kib * 1024 if maxrss_kib > own_kib else 0
+
+
+def survive_group_kill() -> None:
+    """Where we may (root), stay alive when the kernel kills the scope as a whole (OOMPolicy=kill), to tell of
+    it. After the command was started, which would inherit it.
+    """
+    try:
+        fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        os.write(fd, b"-1000")
+    except OSError:
+        pass  # a user may only raise it
+    finally:
+        os.close(fd)
+
+
+def has_terminal() -> bool:
+    """Whether this session has a controlling terminal, and so a shell that watches for stops."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Who holds GPUs and CPU slots, who waits, and who is next."""

@@ -1,0 +1,308 @@
+"""The files of a ledger: its leases and tickets as they lie on disk, and the bells beside them.
+
+All but the waking of others is to be called under the ledger's lock, for whether a file is locked can only be
+told there.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from slicer import faults
+from slicer.errors import StateError
+from slicer.kernel import cgroup, proc
+from slicer.ledger import entries, tickets
+from slicer.model import LEASE_VARIABLE, Lease, Ticket
+from slicer.state import statefile
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from slicer.model import Request
+    from slicer.state.directory import Directory
+    from slicer.state.statedir import StateDir
+
+# How long a waiting job may take to look at the ledger after it was rung. One that takes longer is frozen,
+# hangs in the GPU's driver, or waits for a disk: the next ones go ahead until it looks again.
+PATIENCE_S = 5.0
+
+
+class LedgerFiles:
+    """Reads what counts, removes what dead owners left, ignores (with one warning) what is none of ours."""
+
+    def __init__(self, directory: StateDir, warn: Callable[[str], None]) -> None:
+        self.directory = directory
+        self._say = warn
+        self._said: set[str] = set()
+        self._ignored: set[str] = set()  # what lies among the tickets, is none, and cannot be removed
+        self._parsed: dict[str, Request] = {}  # tickets by their file names, which tell all there is to know
+        self._decoded: dict[str, tuple[bytes, Lease]] = {}  # leases last seen, with what their files said
+        self._ringing: dict[str, tuple[int, float]] = {}  # bells seen ringing: which ringing, and since when
+        self._seen: tuple[tuple[Lease, bool], ...] = ()  # the leases last seen, and whether they are flocked
+
+    def _warn(self, text: str) -> None:
+        """Once for each thing, however often it is looked at."""
+        if text not in self._said:
+            self._said.add(text)
+            self._say(text)
+
+    def leases(self) -> tuple[Lease, ...]:
+        """The leases that count. Dead owners' files are removed on the way. Raises StateError."""
+        self._seen = tuple(self._living_leases())
+        return tuple(lease for lease, _ in self._seen)
+
+    def orphans(self) -> tuple[Lease, ...]:
+        """Of the leases last seen, those whose end no writer's close will tell: their owners are dead, and
+        the job alone holds them.
+        """
+        return tuple(lease for lease, is_locked in self._seen if not is_locked or _is_left_alone(lease))
+
+    def _living_leases(self) -> Iterator[tuple[Lease, bool]]:
+        folder = self.directory.leases
+        before, self._decoded = self._decoded, {}
+        for name in sorted(_listed(folder)):
+            entry = entries.read(folder, name, self._warn)
+            if entry is None:
+                continue
+            data, lease = before.get(name, (b"", None))
+            if lease is None or data != entry.data:
+                lease = self._lease(name, entry)
+            if lease is None:
+                continue
+            self._decoded[name] = entry.data, lease
+            if name != lease.job:
+                self._warn(f"{folder.path}/{name}: ignored: its name is not what it says")
+            elif entry.is_locked or lives_on(lease):
+                yield lease, entry.is_locked
+            else:
+                self.drop_lease(name)
+
+    def _lease(self, name: str, entry: entries.Entry) -> Lease | None:
+        """What a lease's file says, or what its writer was about to write when it was killed.
+
+        Half of the new text and half of the old one may well make a whole lease, which says what never was.
+        So the new text counts wherever it is whole; where it is not, no byte of the file was changed yet.
+        """
+        path = f"{self.directory.leases.path}/{name}"
+        data = self.spare(name).read() if statefile.is_job_id(name) else b""
+        try:
+            if data:
+                statefile.decode(Lease, data)
+        except statefile.TornFile:
+            data = b""
+        found: Lease | None = self._decode(Lease, path, data or entry.data)
+        return found
+
+    def spare(self, job: str) -> entries.Spare:
+        """Where the next text of a job's lease is laid."""
+        return entries.Spare(self.directory.base, job)
+
+    def drop_lease(self, job: str) -> None:
+        """Take a lease off the ledger."""
+        entries.remove(self.directory.leases, job)
+        if statefile.is_job_id(job):
+            self.spare(job).remove()
+
+    def requests(self) -> list[tuple[str, Request]]:
+        """The tickets' names and what they ask for, in their order. Next to nothing is opened."""
+        names = sorted(_listed(self.directory.tickets))
+        self._parsed = {name: request for name in names if (request := self._request(name)) is not None}
+        return list(self._parsed.items())
+
+    def names_by_job(self) -> dict[str, str]:
+        """The names of the tickets that :meth:`requests` last saw, less those discarded since."""
+        return {request.job: name for name, request in self._parsed.items()}
+
+    def _request(self, name: str) -> Request | None:
+        known = self._parsed.get(name)
+        if known is not None or name in self._ignored:
+            return known
+        request = tickets.parse_name(name)
+        if request is None:
+            self._warn(f"{self._ticket_path(name)}: ignored: not the name of a ticket")
+        elif tickets.has_choice(name):
+            ticket = self.ticket(name)
+            return tickets.request_of(ticket) if ticket is not None else None
+        return request
+
+    def ticket(self, name: str) -> Ticket | None:
+        """What a ticket's file says; None for a torn, foreign or vanished one."""
+        path = self._ticket_path(name)
+        entry = entries.read(self.directory.tickets, name, self._warn)
+        if entry is None:
+            return None
+        ticket: Ticket | None = self._decode(Ticket, path, entry.data)
+        if ticket is not None and tickets.name_of(ticket) != name:
+            self._warn(f"{path}: ignored: its name is not what it says")
+            return None
+        return ticket
+
+    def live_tickets(self) -> list[Ticket]:
+        """The tickets that count, in their order."""
+        found = []
+        for name, request in self.requests():
+            if not self.is_waiting(name):
+                self.discard(name, request.job)
+            elif (ticket := self.ticket(name)) is not None:
+                found.append(ticket)
+        return found
+
+    def is_waiting(self, name: str) -> bool:
+        """Whether the ticket of that name is there, and its owner alive."""
+        return entries.is_held(self.directory.tickets, name)
+
+    def _ticket_path(self, name: str) -> str:
+        return f"{self.directory.tickets.path}/{name}"
+
+    def _decode(self, kind: type[Any], path: str, data: bytes) -> Any:
+        """The record in the file, or None with a warning."""
+        try:
+            found = statefile.decode(kind, data)
+        except statefile.TornFile as error:
+            # Its owner died between creating and writing it, or somebody put it there.
+            self._warn(f"{path}: ignored: {error}")
+            return None
+        if found.uid != os.geteuid():
+            self._warn(f"{path}: ignored: it speaks for uid {found.uid}")
+            return None
+        return found
+
+    def discard(self, name: str, job: str) -> None:
+        """Take a ticket off the queue, and wake who comes next."""
+        entries.remove(self.directory.bells, job)
+        faults.point("ledger-bell-unlinked")
+        if statefile.is_job_id(job):
+            self.spare(job).remove()  # killed while it made its ticket a lease
+        if not entries.remove(self.directory.tickets, name):
+            self._warn(f"{self._ticket_path(name)}: ignored: neither a ticket nor to be removed")
+            self._ignored.add(name)
+        self._parsed.pop(name, None)
+        faults.point("ledger-ticket-unlinked")
+        self.wake_next(name)
+
+    def wake_next(self, name: str) -> None:
+        """Ring who comes after a ticket of that name, and (if it wanted GPUs) the next that does."""
+        everybody, with_gpus = ([other for other in line if other > name] for line in self._lines())
+        self._ring_first(everybody)
+        if tickets.wants_gpus(name):
+            self._ring_first(with_gpus)
+
+    def nudge(self) -> None:
+        """After a change: ring who leads, and the next ones where that one is stopped (Ctrl-Z) or dead.
+
+        (Who leads hears of most changes by itself. But an unanswered bell tells others that it does not.)
+        """
+        for line in self._lines():
+            self._ring_first(line)
+
+    def alert(self) -> None:
+        """Some time after :meth:`nudge`: where who leads has not looked yet, ring the next one."""
+        for line in self._lines():
+            if len(line) > 1 and self.unanswered_s(tickets.job_of(line[0])) is not None:
+                self._ring_first(line[1:])
+
+    def _lines(self) -> tuple[list[str], list[str]]:
+        """The names of all tickets in their order, and of those that want GPUs."""
+        names = [name for name in self._names() if tickets.parse_name(name) is not None]
+        return names, [name for name in names if tickets.wants_gpus(name)]
+
+    def _ring_first(self, names: list[str]) -> None:
+        """Ring the first of these that can act on it, and those before it: they will when they go on."""
+        for name in names:
+            self.ring(tickets.job_of(name))
+            if self._can_act(name):
+                return
+
+    def _can_act(self, name: str) -> bool:
+        """Whether the file is a ticket, and its owner alive and not stopped. Needs no lock.
+
+        A ticket is flocked before it is written, so looking for the flock of a whole one is in nobody's way.
+        """
+        ticket = self._peek(name)
+        if ticket is None or proc.is_stopped(ticket.pid, ticket.pid_start):
+            return False
+        return self.is_waiting(name)
+
+    def is_idle(self, name: str) -> bool:
+        """Whether the ticket's owner does nothing: it is stopped (Ctrl-Z), or was rung and does not look.
+
+        It keeps its place, and stands in nobody's way.
+        """
+        ticket = self._peek(name)
+        if ticket is None:
+            return False
+        if proc.is_stopped(ticket.pid, ticket.pid_start):
+            return True
+        since_s = self.unanswered_s(ticket.job)
+        return since_s is not None and since_s >= PATIENCE_S
+
+    def unanswered_s(self, job: str) -> float | None:
+        """For how many seconds we have seen a waiting job being rung without looking; None: it has looked."""
+        ringing = tickets.ringing(self.directory.bells, job)
+        if ringing is None:
+            self._ringing.pop(job, None)
+            return None
+        now_s = time.monotonic()
+        known, since_s = self._ringing.get(job, (0, now_s))
+        if known != ringing:
+            self._ringing[job] = ringing, now_s
+            return 0.0
+        return now_s - since_s
+
+    def _peek(self, name: str) -> Ticket | None:
+        """What a ticket's file says, if it is whole. Needs no lock: it may just be being made."""
+        try:
+            ticket: Ticket = statefile.decode(Ticket, entries.peek(self.directory.tickets, name))
+        except statefile.TornFile:
+            return None
+        return ticket
+
+    def ring(self, job: str) -> None:
+        """Make a waiting job look at the ledger."""
+        if not tickets.ring(self.directory.bells, job):
+            self._warn(f"{self.directory.bells.path}/{job}: ignored: it cannot be rung")
+
+    def _names(self) -> list[str]:
+        """What lies among the tickets, in their order; nothing where somebody has removed the directory."""
+        try:
+            return sorted(_listed(self.directory.tickets))
+        except StateError:
+            return []  # who leaves has nobody to wake there
+
+    def tidy(self) -> None:
+        """Remove what the last in the queue left if it was killed: all others have somebody after them."""
+        names = self._names()
+        while names and tickets.parse_name(names[-1]) and not self.is_waiting(names[-1]):
+            name = names.pop()
+            self.discard(name, tickets.job_of(name))
+
+
+def _listed(folder: Directory) -> list[str]:
+    try:
+        return folder.names()
+    except OSError as error:
+        raise StateError(f"cannot be read any more: {error.strerror}", where=folder.path) from error
+
+
+def _is_left_alone(lease: Lease) -> bool:
+    """Whether neither half of the supervisor of a flocked lease may live.
+
+    With --exec there is none: the command itself is what the lease calls its pid.
+    """
+    is_exec = bool(lease.cgroup) and not lease.keeper
+    return is_exec or not proc.is_running(lease.pid, lease.pid_start)
+
+
+def lives_on(lease: Lease) -> bool:
+    """Whether a lease that nobody flocks any more still counts, because its job lives on."""
+    if lease.boot_id != proc.boot_id():
+        return False
+    if lease.backend != "systemd":
+        return bool(proc.in_lease(LEASE_VARIABLE, lease.job))
+    try:
+        return bool(lease.cgroup) and cgroup.lives(lease.cgroup)
+    except OSError:
+        return True  # it cannot be told (no descriptor is to be had): then it counts

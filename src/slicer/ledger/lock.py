@@ -1,0 +1,85 @@
+"""The ledger's critical section: one lock, held for as long as a decision takes, and never asleep."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+
+from slicer.errors import LedgerBusy, LedgerGone
+from slicer.kernel import proc
+from slicer.kernel.signals import signal
+from slicer.ledger import entries
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+# How soon to try again while somebody is inside, in seconds: a decision takes about a millisecond. flock(2)
+# knows no time limit, and somebody who was stopped in there would make us wait for ever.
+_FIRST_PAUSE_S = 0.0002
+_LONGEST_PAUSE_S = 0.02
+_TELL_S = 3.0  # after so long the user is told
+
+
+class Locked:
+    """Holds the lock. Signals wait outside, so that Ctrl-Z cannot stop everybody else's decisions.
+
+    ``mask`` is the signal mask while asleep (None: as it is), ``patience_s`` how long to try (None: for
+    ever). ``tell`` is called once when it takes long. Entering raises LedgerBusy when the time is over, and
+    LedgerGone when the ledger was removed.
+    """
+
+    def __init__(
+        self, fd: int, path: str, mask: frozenset[int] | None, patience_s: float | None,
+        tell: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._fd = fd
+        self._path = path
+        self._sleeping_mask = mask
+        self._patience_s = patience_s
+        self._tell = tell
+
+    def __enter__(self) -> None:
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            if not entries.take(self._fd):
+                self._wait()
+            if not os.fstat(self._fd).st_nlink:
+                raise LedgerGone(self._path)
+        except BaseException:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+            raise
+
+    def _wait(self) -> None:
+        """Somebody is inside: normally for a moment, but a stopped one must not make us deaf to Ctrl-C."""
+        began_s, pause_s = time.monotonic(), _FIRST_PAUSE_S
+        sleeping = self._mask if self._sleeping_mask is None else self._sleeping_mask
+        is_told = False
+        while not entries.take(self._fd):
+            waited_s = time.monotonic() - began_s
+            if self._patience_s is not None and waited_s >= self._patience_s:
+                raise LedgerBusy(self._path, _holder(self._fd), waited_s)
+            if waited_s >= _TELL_S and not is_told:
+                is_told = True
+                self._tell(f"still waiting: {LedgerBusy(self._path, _holder(self._fd), waited_s)}")
+            signal.pthread_sigmask(signal.SIG_SETMASK, sleeping)
+            time.sleep(pause_s)
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            pause_s = min(1.5 * pause_s, _LONGEST_PAUSE_S)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+
+
+def _holder(fd: int) -> int:
+    """The process that holds the flock on a file, 0 when that cannot be seen."""
+    try:
+        return proc.flock_holder(os.fstat(fd))
+    except OSError:
+        return 0  # no descriptor is to be had, or no such list in this container

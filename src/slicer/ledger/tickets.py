@@ -1,0 +1,150 @@
+"""The queue on disk: a ticket's file name says its place and what it wants, and its bell wakes its owner.
+
+Whoever decides for thousands of tickets reads one directory and opens nothing. The name begins so that plain
+sorting gives the order: ``100-0000000012345678-3f2a9c01b7de-1of4-2x8192+512`` is a request of priority 0
+that arrived 12.345678 s after boot, of job 3f2a…, for 1 of 4 CPU slots and 8 GiB (and 512 MiB of margin) on
+each of 2 GPUs; ``0x`` no GPU, ``2xall`` whole ones, and a final ``s`` that the file names those that will do.
+
+A bell is a FIFO that the ticket's owner reads. It only says: look again.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+
+from slicer import faults
+from slicer.errors import StateError
+from slicer.model import Request, Ticket
+from slicer.state.statefile import COUNT_MAX, MIB_MAX, SECONDS_MAX, is_job_id, number
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slicer.state.directory import Directory
+
+PRIORITY_MAX = 100  # and -100 the least
+_PARTS = 5
+
+
+def request_of(ticket: Ticket) -> Request:
+    """What the ticket asks for."""
+    return Request(*(getattr(ticket, name) for name in Request.__annotations__))
+
+
+def name_of(request: Request | Ticket) -> str:
+    """The ticket's file name."""
+    rank = PRIORITY_MAX - request.priority
+    arrived_us = round(request.arrived_s * 1e6)
+    if not request.gpus:
+        gpus = "0x"
+    elif request.vram_mib is None:
+        gpus = f"{request.gpus}xall"
+    else:
+        gpus = f"{request.gpus}x{request.vram_mib}+{request.margin_mib}"
+    choice = "s" if request.gpu_choice else ""
+    slots = f"{request.cpu_slots}of{request.cpu_limit}"
+    return f"{rank:03d}-{arrived_us:016d}-{request.job}-{slots}-{gpus}{choice}"
+
+
+def has_choice(name: str) -> bool:
+    """Whether only the file's content says which GPUs will do."""
+    return name.endswith("s")
+
+
+def job_of(name: str) -> str:
+    """The job that a ticket's name tells; "" for any other name."""
+    parts = name.split("-")
+    return parts[2] if len(parts) == _PARTS else ""
+
+
+def wants_gpus(name: str) -> bool:
+    """Whether a ticket of that name wants GPUs."""
+    return not name.endswith("-0x")
+
+
+def parse_name(name: str) -> Request | None:
+    """The request that :func:`name_of` named, without its choice of GPUs; None for any other name."""
+    try:
+        rank, arrived_us, job, slots, gpus = name.removesuffix("s").split("-")
+        wanted, limit = slots.split("of")
+        count, size = gpus.split("x")
+        vram, _, margin = ("", "", "") if size in ("", "all") else size.partition("+")
+        request = Request(
+            job, PRIORITY_MAX - number(rank), number(arrived_us) / 1e6, number(count), (),
+            number(vram) if vram else None, number(margin) if margin else 0, number(wanted), number(limit),
+        )  # fmt: skip
+    except ValueError:
+        return None
+    # What is written otherwise than we would write it ("+5", "1_000") was not written by us.
+    is_ours = is_job_id(job) and name_of(request) == name.removesuffix("s")
+    return request if is_ours and _is_sane(request) else None
+
+
+def _is_sane(request: Request) -> bool:
+    """Whether a ticket's file could say the same. Told here again: thousands of names are read at a time."""
+    return (
+        abs(request.priority) <= PRIORITY_MAX
+        and request.arrived_s <= SECONDS_MAX
+        and max(request.gpus, request.cpu_slots, request.cpu_limit) <= COUNT_MAX
+        and max(request.vram_mib or 0, request.margin_mib) <= MIB_MAX
+    )
+
+
+def make_bell(bells: Directory, job: str) -> int:
+    """Make the FIFO and open it for reading; returns the descriptor. Raises StateError."""
+    try:
+        bells.make_fifo(job)
+        faults.point("ledger-bell-made")
+        # For reading and writing: else it would be at its end whenever nobody rings.
+        return bells.open(job, os.O_RDWR)
+    except OSError as error:
+        raise StateError(f"cannot be created: {error.strerror}", where=f"{bells.path}/{job}") from error
+
+
+def ring(bells: Directory, job: str) -> bool:
+    """Wake the bell's owner, if it is there; False for what is no bell. Never waits.
+
+    A bell that rings already is left alone: so others can tell for how long it has not been answered.
+    """
+    try:
+        fd = bells.open(job, os.O_RDWR)
+    except OSError as error:
+        return error.errno in (errno.ENOENT, errno.ENXIO)  # gone, or dead
+    try:
+        if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+            return False
+        if not _rings(fd):
+            os.write(fd, b"\0")
+    finally:
+        os.close(fd)
+    return True
+
+
+def ringing(bells: Directory, job: str) -> int | None:
+    """What tells this ringing of a bell from any later one; None when it does not ring."""
+    try:
+        fd = bells.open(job, os.O_RDONLY)
+    except OSError:
+        return None  # its owner has left
+    try:
+        info = os.fstat(fd)
+        return info.st_mtime_ns if stat.S_ISFIFO(info.st_mode) and _rings(fd) else None
+    finally:
+        os.close(fd)
+
+
+def _rings(bell: int) -> bool:
+    import termios
+
+    return bool(fcntl.ioctl(bell, termios.FIONREAD, b"\0" * 4).strip(b"\0"))
+
+
+def silence(bell: int) -> None:
+    """Take note of all that has rung."""
+    try:
+        while os.read(bell, 4096):
+            pass
+    except BlockingIOError:
+        pass

@@ -1,0 +1,328 @@
+"""Waiting for a lease: who is woken by what, so that a change wakes one process however many wait.
+
+Each ticket sleeps on a bell of its own and on the death of the ticket just ahead (a pidfd), which it buries.
+Two tickets lead: the first, and the first that wants GPUs. They watch the leases as well. The second also
+looks at the GPUs now and then while processes of no lease use them, because these send no event.
+
+Nobody needs to be told that it leads: a ticket comes to the front when the one just ahead of it leaves, and
+whoever leaves rings the next one's bell, or is dead. (A newcomer with a higher priority may slip in between.
+The ticket ahead then leaves first, and the ticket behind still looks again in time.)
+"""
+
+from __future__ import annotations
+
+import os
+import select
+
+from slicer import faults
+from slicer.errors import BackendError, LedgerGone
+from slicer.kernel import proc
+from slicer.kernel.signals import signal
+from slicer.ledger import tickets
+from slicer.ledger.files import PATIENCE_S
+from slicer.ledger.ledger import lease_of, now_s
+from slicer.placement import decision
+from slicer.record import record, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from types import TracebackType
+    from typing import Any
+
+    from slicer.gpu.view import View
+    from slicer.ledger.ledger import HeldLease, Judgement, Ledger
+    from slicer.ledger.watch import LedgerWatch
+    from slicer.model import Lease, Request, Ticket
+    from slicer.placement.decision import Busy
+
+_LOOK_AT_GPUS_S = 1.0
+_LONGEST_SLEEP_S = 86_400.0  # poll(2) counts milliseconds in an int
+
+# How soon to look again where the one ahead cannot be watched: just dead, its child about to let go of the
+# ticket, or (so ever more slowly) in another pid namespace.
+_UNSEEN_S = (0.01, 2.0)
+
+
+@record
+class _Place:
+    """Where a ticket stands, and so what it has to watch."""
+
+    is_first: bool
+    ahead: Ticket | None  # the living one just ahead
+    leads: bool
+    looks_at_gpus: bool
+    is_stale: bool  # dead tickets were found ahead: decide once more
+
+
+class Waiting:
+    """A queued request. Use it as a context manager: leaving it gives the ticket up."""
+
+    def __init__(
+        self, ledger: Ledger, ticket: Ticket, draft: Lease, view: View, held: tuple[int, int], bell: int,
+        busy: Busy,
+    ) -> None:  # fmt: skip
+        self._ledger = ledger
+        self.ticket = ticket
+        self.request = tickets.request_of(ticket)
+        self.busy = busy  # why it had to wait
+        self.at_the_front: Callable[[Waiting], int] | None = None  # see slicer.ledger.leasing.Hooks
+        self.still_waits: Callable[[Busy], float | None] | None = None  # the same
+        self._name = tickets.name_of(ticket)
+        self._draft = draft
+        self._view = view
+        self._fd, self._writer = held  # see slicer.ledger.entries.create
+        self._bell = bell
+        self._guard = -1  # what was returned by at_the_front
+        self._watch: LedgerWatch | None = None
+        self._unseen_s = _UNSEEN_S[0]
+        self._place: _Place | None = None  # where we stood when last looked at
+        self._found: Judgement | None = None  # what was seen then
+        self._patience_s: float | None = None  # how soon to see whether others that were rung have looked
+        self._pidfd = -1  # of who is just ahead, while asleep
+        self.is_unsettled = True  # the ledger may have changed since it was looked at: do not sleep
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """What holds the ticket, and will hold the lease: to be inherited by who is to hold it too."""
+        return (self._fd,)
+
+    @property
+    def private(self) -> tuple[int, ...]:
+        """What nobody else may inherit."""
+        return (self._bell, self._writer)
+
+    def tell_lease(self, known: dict[str, Any]) -> None:
+        """What the lease will say, as far as it is known already."""
+        self._draft = replace(self._draft, **known)
+
+    def __enter__(self) -> Waiting:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave()
+
+    def leave(self) -> None:
+        """Leave the queue. Safe to repeat."""
+        if self._fd < 0:
+            return
+        try:
+            with self._ledger.locked():
+                self._ledger.discard(self._name, self.request.job)
+                self._close()
+        except LedgerGone:
+            self._close()
+
+    def _close(self) -> None:
+        for fd in (self._bell, self._fd, self._writer, self._guard, self._pidfd):
+            if fd >= 0:
+                os.close(fd)
+        self._bell = self._fd = self._writer = self._guard = self._pidfd = -1
+        if self._watch is not None:
+            self._watch.close()
+
+    def _convert(self, gpus: tuple[str, ...], *, forced: bool = False) -> HeldLease:
+        lease = lease_of(self.request, self._draft, gpus, forced=forced)
+        held = self._ledger.convert(self._name, (self._fd, self._writer), lease)
+        self._fd = self._writer = -1
+        held.put_off_long.append(self._close)  # closing an inotify instance takes the kernel 15 ms
+        return held
+
+    def why(self) -> Busy:
+        """What stood in the way at the last look."""
+        return self.busy if self._found is None else self._found.why_not(self.request)
+
+    def interrupt(self) -> None:
+        """Make a :meth:`wait` in another thread look up."""
+        self._ledger.ring(self.ticket.job)
+
+    def wait(
+        self, until_s: float | None = None, is_cancelled: Callable[[], bool] = lambda: False
+    ) -> HeldLease | None:
+        """Sleep until the request is granted, or (None) until that time of the ledger's clock.
+
+        Raises BackendError when what was made ready at the front is lost.
+        """
+        while not is_cancelled():
+            held = self.attempt()
+            if held is not None:
+                return held
+            if until_s is not None and now_s() >= until_s:
+                return None
+            # Asked again: the look before may have taken the ring that came with a cancellation.
+            if not self.is_unsettled and not is_cancelled():
+                self._sleep(until_s)
+        return None
+
+    def attempt(self) -> HeldLease | None:
+        """Look once, for who waits for several things at a time: the lease, if it is granted now.
+
+        If not, and not :attr:`is_unsettled`, the next attempt is due when one of :meth:`watched` is readable
+        or that time is over; call :meth:`woken` before it. Raises as :meth:`wait`.
+        """
+        tickets.silence(self._bell)
+        self._view.look()
+        with self._ledger.locked():
+            found = self._ledger.attempt(self.request, self._view)
+            gpus = found.verdict.grants.get(self.request.job)
+            if gpus is not None:
+                return self._convert(gpus)
+            place = self._placed(found)
+            self._patience_s = self._patience(found)
+        self._place, self._found = place, found
+        self.is_unsettled = place.is_stale or self._has_to_look_again(place)
+        return None
+
+    def give_up(self, *, force: bool) -> HeldLease | Busy:
+        """Waited too long: leave, with a lease on what is not free (``force``) or with the reason."""
+        self._view.look()
+        with self._ledger.locked():
+            found = self._ledger.attempt(self.request, self._view)
+            gpus = found.verdict.grants.get(self.request.job)
+            if gpus is not None:
+                return self._convert(gpus)
+            if force:
+                gpus = decision.roomiest(self.request, found.devices, found.leases, found.policy)
+                return self._convert(gpus, forced=True)
+            busy = found.why_not(self.request)
+        self.leave()
+        return busy
+
+    def _placed(self, found: Judgement) -> _Place:
+        """Where we stand among the living; the dead just ahead are buried."""
+        names = self._ledger.names_by_job()
+        jobs = [request.job for request in found.queue]
+        ahead = list(found.queue[: jobs.index(self.request.job)])
+        is_stale = False
+        while ahead:
+            name = names[ahead[-1].job]
+            if not self._ledger.is_waiting(name):
+                self._ledger.discard(name, ahead.pop().job)
+                is_stale = True
+            elif self._ledger.is_idle(name):
+                ahead.pop()  # who does nothing leads nobody
+            else:
+                break
+        rivals = [names[request.job] for request in ahead if request.gpus] if self.request.gpus else []
+        is_first_gpu = bool(self.request.gpus) and all(self._ledger.is_idle(name) for name in rivals)
+        return _Place(
+            is_first=not ahead,
+            ahead=self._ledger.ticket(names[ahead[-1].job]) if ahead else None,
+            leads=not ahead or is_first_gpu,
+            looks_at_gpus=is_first_gpu and self._view.is_restless,
+            is_stale=is_stale or self._must_see_gpus(ahead),
+        )
+
+    def _patience(self, found: Judgement) -> float | None:
+        """After how many seconds a request that was rung counts as idle, if it has not looked by then."""
+        others = {*found.verdict.grants, *found.verdict.reserving} - {self.request.job}
+        rung = [since_s for job in others if (since_s := self._ledger.unanswered_s(job)) is not None]
+        return max(0.0, PATIENCE_S - max(rung)) if rung else None
+
+    def _must_see_gpus(self, ahead: list[Request]) -> bool:
+        """Whether the order depends on GPUs that we have not looked at so far."""
+        is_mixed = any(request.gpus and request.cpu_slots for request in ahead)
+        return bool(self.request.cpu_slots) and is_mixed and self._view.open()
+
+    def _has_to_look_again(self, place: _Place) -> bool:
+        """Begin to watch what has to be watched; whether something may have changed just before."""
+        if place.leads and self.at_the_front is not None:
+            prepare, self.at_the_front = self.at_the_front, None
+            self._guard = prepare(self)
+            return True
+        if not place.leads:
+            return False
+        if self._watch is None:
+            from slicer.ledger.watch import LedgerWatch
+
+            self._watch = LedgerWatch(self._ledger.directory)
+            return True
+        return self._watch.follow(self._ledger.orphans())
+
+    def _sleep(self, until_s: float | None) -> None:
+        """Until something happens that concerns us."""
+        descriptors, limit_s = self.watched()
+        told_s = None if self.still_waits is None else self.still_waits(self.why())
+        limits = [limit for limit in (limit_s, _left(until_s), told_s) if limit is not None]
+        try:
+            ready = asleep(descriptors, min(limits) if limits else None, self._ledger.mask)
+        finally:
+            self._let_pidfd_go()
+        self.woken(ready)
+
+    def watched(self) -> tuple[list[int], float | None]:
+        """What becomes readable when it is time to look again, and the seconds after which it is anyway."""
+        place = self._place
+        if place is None:
+            return [self._bell], 0.0
+        descriptors = [self._bell]
+        limits = [_LOOK_AT_GPUS_S] if place.looks_at_gpus else []
+        limits += [] if self._patience_s is None else [self._patience_s]
+        if place.leads and self._watch is not None:
+            descriptors += self._watch.descriptors()
+            due_s = self._watch.due_s()
+            limits += [] if due_s is None else [due_s]
+        if self._guard >= 0:
+            descriptors.append(self._guard)
+        self._let_pidfd_go()
+        self._pidfd = _open(place.ahead)
+        if self._pidfd >= 0:
+            descriptors.append(self._pidfd)
+            self._unseen_s = _UNSEEN_S[0]
+        elif not place.is_first:
+            limits.append(self._unseen_s)
+            self._unseen_s = min(2 * self._unseen_s, _UNSEEN_S[1])
+        return descriptors, min(limits) if limits else None
+
+    def woken(self, ready: Collection[int]) -> None:
+        """Take note of what is readable. Raises BackendError when what was made ready is lost."""
+        faults.point("waiting-woken")
+        self._let_pidfd_go()
+        if self._guard in ready:
+            raise BackendError("its scope was stopped while the job waited", where=self._draft.unit)
+        if self._place is not None and self._place.leads and self._watch is not None:
+            self._watch.take()
+
+    def _let_pidfd_go(self) -> None:
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
+
+
+def _left(until_s: float | None) -> float | None:
+    return None if until_s is None else max(0.0, until_s - now_s())
+
+
+def _open(ticket: Ticket | None) -> int:
+    """A pidfd of the ticket's owner; -1 when there is none to be had."""
+    if ticket is None:
+        return -1
+    try:
+        fd = os.pidfd_open(ticket.pid)
+    except OSError:
+        return -1
+    if proc.start_time(ticket.pid) == ticket.pid_start:
+        return fd
+    os.close(fd)
+    return -1
+
+
+def asleep(descriptors: list[int], timeout_s: float | None, mask: frozenset[int] | None) -> frozenset[int]:
+    """Sleep until one of the descriptors is readable, or for ``timeout_s`` seconds (None: for ever).
+
+    Returns those that are readable. Signals that ``mask`` lets through (None: as it is) are taken before and
+    during the sleep.
+    """
+    poll = select.poll()
+    for fd in descriptors:
+        poll.register(fd, select.POLLIN)
+    timeout_ms = None if timeout_s is None else min(timeout_s, _LONGEST_SLEEP_S) * 1000
+    if mask is None:
+        return frozenset(fd for fd, _ in poll.poll(timeout_ms))
+    before = signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    try:
+        return frozenset(fd for fd, _ in poll.poll(timeout_ms))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,136 @@
+"""Sleeping until the ledger changes: inotify on its directories, and on the scopes that leases live on in.
+
+Only who leads a queue uses it: all others sleep on their bell (:mod:`slicer.ledger.waiting`).
+"""
+
+from __future__ import annotations
+
+import os
+
+from slicer.errors import StateError
+from slicer.kernel import cgroup, inotify, proc
+from slicer.ledger.waiting import asleep
+from slicer.model import LEASE_VARIABLE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from slicer.model import Lease
+    from slicer.state.directory import Directory
+    from slicer.state.statedir import StateDir
+
+# Readers of the ledger open its files read-only, so their closes are IN_CLOSE_NOWRITE: not waited for, or
+# every look at the ledger would wake the leader, who would look again.
+_OWNER_LEFT = inotify.CLOSE_WRITE | inotify.DELETE | inotify.MOVED_FROM
+_OWNER_CAME = inotify.CREATE | inotify.MOVED_TO | inotify.MODIFY
+
+# The kernel announces a dead owner's close an instant before it drops the flock: look again this much
+# later (s), a bounded number of times.
+_SETTLING_S = (0.001, 0.005, 0.025, 0.125)
+
+# How often to look where a lease is held by processes that cannot be seen: another user's, without a scope.
+_UNSEEN_S = 1.0
+
+
+class LedgerWatch:
+    """Watches one state directory. A context manager; raises StateError when inotify is exhausted.
+
+    Once :attr:`fd` is readable, or :meth:`due_s` seconds have passed, :meth:`take` the news and look again.
+    What came or was written is news only with ``sees_newcomers``: nobody waits for that.
+    """
+
+    def __init__(
+        self, directory: StateDir, folders: tuple[Directory, ...] = (), *, sees_newcomers: bool = False
+    ) -> None:
+        self._directory = directory
+        self._settling: list[float] = []
+        self._followed: set[str] = set()  # jobs whose scope is watched
+        self._pidfds: list[int] = []
+        self._unseen_s: float | None = None  # how soon to look for a holder that no event tells of
+        self._inotify = inotify.Inotify(directory.path)
+        self.fd = self._inotify.fd
+        for folder in folders or (directory.leases,):
+            self._inotify.add(folder.handle, _OWNER_LEFT | (_OWNER_CAME if sees_newcomers else 0))
+            if not os.fstat(folder.fd).st_nlink:
+                self._inotify.close()
+                raise StateError("cannot be watched: it is gone", where=folder.path)
+
+    def __enter__(self) -> LedgerWatch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._drop_pidfds()
+        self._inotify.close()
+
+    def follow(self, orphans: tuple[Lease, ...]) -> bool:
+        """Watch what is left of jobs whose owners are dead; whether to look again at once.
+
+        (What became followed only now may have ended just before.)
+        """
+        self._drop_pidfds()
+        self._unseen_s = None
+        is_new = False
+        for lease in orphans:
+            if lease.cgroup:
+                is_new |= lease.job not in self._followed
+                self._followed.add(lease.job)
+                self._inotify.add(f"{cgroup.path_of(lease.cgroup)}/cgroup.events", inotify.MODIFY)
+                continue
+            found = _processes_of(lease, self._directory.leases)
+            self._pidfds += found
+            if not found:
+                self._unseen_s = _UNSEEN_S
+        return is_new
+
+    def descriptors(self) -> list[int]:
+        """What becomes readable when there is news."""
+        return [self.fd, *self._pidfds]
+
+    def due_s(self) -> float | None:
+        """After how many seconds to look again though there is no news; None: not at all."""
+        return self._settling[0] if self._settling else self._unseen_s
+
+    def take(self) -> None:
+        """Take all pending news."""
+        self._settling = self._settling[1:]
+        if self._drain():
+            self._settling = list(_SETTLING_S)
+
+    def wait(self, timeout_s: float | None) -> None:
+        """Sleep until there is news, or for ``timeout_s`` seconds."""
+        known = [limit for limit in (timeout_s, self.due_s()) if limit is not None]
+        asleep(self.descriptors(), min(known) if known else None, None)
+        self.take()
+
+    def _drain(self) -> bool:
+        """Take all pending events; whether one of them was a close without a delete."""
+        left = inotify.CLOSE_WRITE | inotify.MODIFY
+        return any([change.mask & left for change in self._inotify.take()])
+
+    def _drop_pidfds(self) -> None:
+        for fd in self._pidfds:
+            os.close(fd)
+        self._pidfds = []
+
+
+def _processes_of(lease: Lease, leases: Directory) -> list[int]:
+    """Without scopes: pidfds of the processes by which a lease lives on whose supervisor is dead."""
+    pids = proc.in_lease(LEASE_VARIABLE, lease.job)
+    try:
+        pids += proc.with_open(os.stat(lease.job, dir_fd=leases.fd, follow_symlinks=False))
+    except FileNotFoundError:
+        pass  # just given back
+    found = []
+    for pid in {*pids} - {os.getpid()}:
+        try:
+            found.append(os.pidfd_open(pid))
+        except ProcessLookupError:
+            continue
+    return found

@@ -1,0 +1,1 @@
+"""The decision who gets what. Pure."""

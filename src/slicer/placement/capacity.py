@@ -1,0 +1,340 @@
+"""What is left to give of one machine: the arithmetic below :mod:`slicer.placement.decision`. Pure.
+
+Jobs that declared their memory share a GPU. A job that declared none holds it whole.
+
+    headroom = total - max(used, reserved)
+    reserved = sum over its leases of (declared; peak x (1 + spike buffer) once that is more)
+               + foreign peaks x (1 + spike buffer)
+"""
+
+from __future__ import annotations
+
+from slicer.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Protocol
+
+    from slicer.model import Lease
+
+    class AnyRequest(Protocol):
+        """A request, or the ticket of one: see :class:`slicer.model.Request`."""
+
+        @property
+        def job(self) -> str: ...
+        @property
+        def priority(self) -> int: ...
+        @property
+        def arrived_s(self) -> float: ...
+        @property
+        def gpus(self) -> int: ...
+        @property
+        def gpu_choice(self) -> tuple[str, ...]: ...
+        @property
+        def vram_mib(self) -> int | None: ...
+        @property
+        def margin_mib(self) -> int: ...
+        @property
+        def cpu_slots(self) -> int: ...
+        @property
+        def cpu_limit(self) -> int: ...
+
+
+NEVER = float("inf")
+
+
+@record
+class Policy:
+    """The settings that decisions depend on."""
+
+    idle_threshold_mib: int = 200  # a GPU with no more foreign use counts as idle
+    spike_buffer: float = 0.10  # of a peak, kept free beyond it
+    reserve_after_s: float = 300.0  # how long a blocked request may be passed over
+
+
+@record
+class Device:
+    """One GPU as a decision sees it: what the driver and /proc said at one moment."""
+
+    uuid: str
+    total_mib: int  # 0: unknown, the memory is shared with the CPU
+    used_mib: int  # by everybody, as the driver says
+    used_by: dict[str, int]  # MiB now, by the job of a lease
+    foreign_mib: int  # by processes of no lease, each at the most it was seen to use
+    foreign_pids: tuple[int, ...]
+
+
+def reserved_mib(device: Device, leases: Iterable[Lease], policy: Policy) -> int:
+    """What is set aside on the GPU, for leases and foreign use. A lease without ``vram`` takes all of it."""
+    total = _buffered(device.foreign_mib, policy)
+    for lease in leases:
+        if device.uuid not in lease.gpus:
+            continue
+        if lease.vram_mib is None:
+            return max(device.total_mib, total)
+        total += _budget(lease, device, policy)
+    return total
+
+
+def _budget(lease: Lease, device: Device, policy: Policy) -> int:
+    """What a sharer counts for: its declaration, or more once it was seen to use more."""
+    seen = device.used_by.get(lease.job, 0)
+    place = lease.gpus.index(device.uuid)
+    if place < len(lease.vram_peak_mib):
+        seen = max(seen, lease.vram_peak_mib[place])
+    declared = lease.vram_mib or 0
+    return declared if seen <= declared else _buffered(seen, policy)
+
+
+def _buffered(mib: int, policy: Policy) -> int:
+    # In millionths, because 200 x 1.1 is more than 220 in floating point.
+    return -(-mib * round(1_000_000 * (1 + policy.spike_buffer)) // 1_000_000)
+
+
+def headroom(device: Device, leases: Iterable[Lease], policy: Policy) -> int | None:
+    """MiB that one more sharer could count on (may be negative); None: the whole GPU is held."""
+    here = [lease for lease in leases if device.uuid in lease.gpus]
+    if any(lease.vram_mib is None for lease in here):
+        return None
+    return device.total_mib - max(device.used_mib, reserved_mib(device, here, policy))
+
+
+def is_idle(device: Device, leases: Iterable[Lease], policy: Policy) -> bool:
+    """Whether the GPU is nobody's, and could be taken whole."""
+    return not any(device.uuid in lease.gpus for lease in leases) and not is_used_by_others(device, policy)
+
+
+def is_used_by_others(device: Device, policy: Policy) -> bool:
+    return max(device.foreign_mib, _unexplained_mib(device)) > policy.idle_threshold_mib
+
+
+def _unexplained_mib(device: Device) -> int:
+    return device.used_mib - sum(device.used_by.values())
+
+
+class _Spot:
+    """One GPU while the queue is gone through."""
+
+    def __init__(self, place: int, device: Device, leases: list[Lease], policy: Policy) -> None:
+        self.uuid = device.uuid
+        self.place = place  # in PCI order
+        self.total_mib = device.total_mib
+        self.foreign_mib = max(_buffered(device.foreign_mib, policy), _unexplained_mib(device))
+        self.is_foreign = is_used_by_others(device, policy)
+        self.is_idle = not leases and not self.is_foreign
+        self.room_mib = headroom(device, leases, policy) if device.total_mib else None  # None: not to share
+        self.newest_s = max((lease.since_s for lease in leases), default=-NEVER)
+        # When the last of its leases should end. The time left would be 0 for every overdue GPU, and their
+        # order would change by itself.
+        self.end_s = max(
+            (NEVER if lease.expect_s is None else lease.since_s + lease.expect_s for lease in leases),
+            default=-NEVER,
+        )
+
+    def lacks(self, need: int | None) -> bool:
+        """Whether something has to end before ``need`` MiB (None: the whole GPU) are free."""
+        if need is None:
+            return self.newest_s > -NEVER or self.is_foreign
+        return self.room_mib is None or self.room_mib < need
+
+    def is_lost(self, need: int | None) -> bool:
+        """Whether processes of no lease stand in the way of ``need`` MiB (None: of the whole GPU)."""
+        return self.is_foreign if need is None else self.total_mib - self.foreign_mib < need
+
+    def is_stuck(self, need: int | None) -> bool:
+        """Whether it is lost, and no lease is left whose end could free it."""
+        return self.is_lost(need) and self.newest_s == -NEVER
+
+
+class Capacity:
+    """What is left to give while a decision goes through the queue. It only ever shrinks.
+
+    Most requests of a long queue are blocked. Finding that out takes constant time, whatever they ask for.
+    """
+
+    def __init__(
+        self, devices: tuple[Device, ...] | None, leases: tuple[Lease, ...], policy: Policy, now_s: float,
+        most_slots: int,
+    ) -> None:  # fmt: skip
+        """``most_slots``: the largest number of CPU slots that any request believes this machine has."""
+        self.sees_gpus = devices is not None
+        self.kept_for: dict[str, str] = {}  # the job by what is kept for it: a GPU, or "" for CPU slots
+        self._policy = policy
+        self._now_s = now_s
+        self._slots = sum(lease.cpu_slots for lease in leases)  # held, granted or kept
+        self._slots_kept = 0
+        self._has_turn = {False: True, True: True}  # whether one that wants GPUs (or none) may still reserve
+        self._most_slots = most_slots
+        by_uuid: dict[str, list[Lease]] = {device.uuid: [] for device in devices or ()}
+        for lease in leases:
+            for uuid in lease.gpus:
+                if uuid in by_uuid:
+                    by_uuid[uuid].append(lease)
+        self._spots = {
+            device.uuid: _Spot(place, device, by_uuid[device.uuid], policy)
+            for place, device in enumerate(devices or ())
+        }
+        self._places = list(self._spots.values())
+        self._open = dict(self._spots)  # kept for nobody
+        self._idle = {uuid: spot for uuid, spot in self._spots.items() if spot.is_idle}
+        # The n-th last entry tells at once whether n GPUs have room.
+        self._shared = sorted((s.room_mib, s.place) for s in self._places if s.room_mib is not None)
+        self._note()
+
+    def _note(self) -> None:
+        self.is_spent = (  # nobody can be given anything
+            self._slots >= self._most_slots
+            and not self._idle
+            and (not self._shared or self._shared[-1][0] <= 0)
+        )
+
+    def fit(self, request: AnyRequest) -> tuple[str, ...] | None:
+        """The GPUs for the request (none for a CPU job), or None where it does not fit."""
+        if not self.has_slots(request):
+            return None
+        return self.fit_gpus(request) if request.gpus else ()
+
+    def has_slots(self, request: AnyRequest) -> bool:
+        """Whether there are CPU slots for the request."""
+        wanted = request.cpu_slots
+        return not wanted or self._slots + wanted <= min(request.cpu_limit, self._most_slots)
+
+    def fit_gpus(self, request: AnyRequest) -> tuple[str, ...] | None:
+        """As :meth:`fit`, without regard to CPU slots."""
+        wanted = request.gpus
+        if request.vram_mib is None:
+            if len(self._idle) < wanted:
+                return None
+            found = _chosen(request, self._idle)
+            return tuple(spot.uuid for spot in found[:wanted]) if len(found) >= wanted else None
+        need = request.vram_mib + request.margin_mib
+        if len(self._shared) < wanted or self._shared[-wanted][0] < need:
+            return None
+        if request.gpu_choice:
+            rooms = [(s.room_mib, s.place) for s in _chosen(request, self._spots) if s.room_mib is not None]
+            tightest = sorted(each for each in rooms if each[0] >= need)[:wanted]
+        else:
+            first = _first_at_least(self._shared, need)
+            tightest = self._shared[first : first + wanted]
+        if len(tightest) < wanted:
+            return None
+        return tuple(self._places[place].uuid for place in sorted(place for _, place in tightest))
+
+    def take(self, request: AnyRequest, gpus: tuple[str, ...]) -> None:
+        """Give the request what :meth:`fit` found."""
+        self._slots += request.cpu_slots
+        for uuid in gpus:
+            spot = self._spots[uuid]
+            self._shrink(spot, request.vram_mib)
+            spot.newest_s, spot.end_s = self._now_s, NEVER
+        self._note()
+
+    def set_aside(self, cpu_slots: int) -> None:
+        """Take CPU slots only."""
+        self._slots += cpu_slots
+        self._note()
+
+    def _shrink(self, spot: _Spot, by_mib: int | None) -> None:
+        """Take those MiB of the GPU out of what is left; None: all of it."""
+        room = spot.room_mib
+        if room is not None:
+            self._shared.remove((room, spot.place))
+        self._idle.pop(spot.uuid, None)
+        spot.room_mib = None
+        if room is not None and by_mib is not None:
+            spot.room_mib = room - by_mib
+            self._shared.append((spot.room_mib, spot.place))
+            self._shared.sort()
+
+    def reserve(self, request: AnyRequest) -> bool:
+        """Keep what the request needs from all that follow; whether anything could be kept.
+
+        One request with GPUs and one without have their turn at a time. A request that waits for processes of
+        no lease passes its turn on, because these may stay for days. So does one that waits behind such a
+        request.
+        """
+        is_gpu = request.gpus > 0
+        if not self._has_turn[is_gpu]:
+            return False
+        keeps_slots = bool(request.cpu_slots) and self._slots_kept < self._most_slots
+        wants_gpus = is_gpu and bool(self._open)
+        if not (keeps_slots or wants_gpus) or not self._is_feasible(request):
+            return False
+        kept = self._most_promising(request) if wants_gpus else []
+        if not keeps_slots and not kept:
+            return False
+        need = need_mib(request)
+        is_stuck = len(kept) < request.gpus or any(spot.is_stuck(need) for spot in kept)
+        self._has_turn[is_gpu] = is_gpu and is_stuck
+        if keeps_slots:
+            self._slots += request.cpu_slots
+            self._slots_kept += request.cpu_slots
+            # A request that believes in more slots than this one would hold it up for ever.
+            self._most_slots = min(self._most_slots, request.cpu_limit)
+            self.kept_for.setdefault("", request.job)
+        for spot in kept:
+            del self._open[spot.uuid]
+            self._shrink(spot, None if spot.lacks(need) else need)
+            self.kept_for[spot.uuid] = request.job
+        self._note()
+        return True
+
+    def _is_feasible(self, request: AnyRequest) -> bool:
+        """Whether waiting helps at all. A GPU may have gone since the request was made."""
+        if request.cpu_slots > request.cpu_limit:
+            return False
+        need = need_mib(request)
+        if not request.gpu_choice and need is None:
+            return request.gpus <= len(self._spots)
+        able = [spot for spot in _chosen(request, self._spots) if need is None or spot.total_mib >= need]
+        return request.gpus <= len(able)
+
+    def _most_promising(self, request: AnyRequest) -> list[_Spot]:
+        """The GPUs to keep for the request. Every decision chooses the same ones, so that they assemble.
+
+        First come GPUs on which it fits already. Then come those that granted no lease since the reservation
+        began, and then those whose last grant is oldest. So no stream of small jobs can draw the reservation
+        from GPU to GPU, whatever they said about how long they would take.
+        """
+        need = need_mib(request)
+        began_s = request.arrived_s + self._policy.reserve_after_s  # or later, when it had its turn
+
+        def rank(spot: _Spot) -> tuple[bool, bool, float, float, float, int]:
+            lacks = spot.lacks(need)
+            if not lacks:
+                return spot.is_lost(need), lacks, 0, 0, 0, spot.place
+            newest_s = spot.newest_s if spot.newest_s > began_s else -NEVER
+            emptiest = NEVER if need is None or spot.room_mib is None else -spot.room_mib
+            return spot.is_lost(need), lacks, newest_s, emptiest, spot.end_s, spot.place
+
+        able = [spot for spot in _chosen(request, self._open) if need is None or spot.total_mib >= need]
+        return sorted(able, key=rank)[: request.gpus]
+
+
+def need_mib(request: AnyRequest) -> int | None:
+    """MiB that must be free on each GPU of a request that shares; None for one that does not."""
+    return None if request.vram_mib is None else request.vram_mib + request.margin_mib
+
+
+def _chosen(request: AnyRequest, spots: dict[str, _Spot]) -> list[_Spot]:
+    """The GPUs that will do, in PCI order. A choice is mostly short, and the GPUs many."""
+    if not request.gpu_choice:
+        return list(spots.values())
+    found = {spots[uuid].place: spots[uuid] for uuid in request.gpu_choice if uuid in spots}
+    return [found[place] for place in sorted(found)]
+
+
+def will_do(request: AnyRequest, uuid: str) -> bool:
+    return not request.gpu_choice or uuid in request.gpu_choice
+
+
+def _first_at_least(shared: list[tuple[int, int]], need: int) -> int:
+    low, high = 0, len(shared)
+    while low < high:
+        middle = (low + high) // 2
+        if shared[middle][0] < need:
+            low = middle + 1
+        else:
+            high = middle
+    return low

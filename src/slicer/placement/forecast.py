@@ -1,0 +1,126 @@
+"""What will become of the queue: when each request should start, and which would wait for ever. Pure.
+
+This is not in :mod:`slicer.placement.decision`, because a job that starts at once needs none of it.
+"""
+
+from __future__ import annotations
+
+from slicer.model import Lease
+from slicer.placement.capacity import Capacity, Device
+from slicer.placement.decision import decide, gpu_holders
+from slicer.record import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from slicer.model import Ticket
+    from slicer.placement.capacity import AnyRequest, Policy
+
+_FORECAST_DEPTH = 100  # requests; further ahead nobody's estimates mean much
+
+
+def forecast(
+    queue: Sequence[AnyRequest], expected: Mapping[str, float | None], devices: tuple[Device, ...] | None,
+    leases: tuple[Lease, ...], policy: Policy, now_s: float,
+) -> dict[str, float | None]:  # fmt: skip
+    """In how many seconds each request of the queue is expected to start.
+
+    The answer rests on the leases' estimates and on those of the requests (``expected``, by job). A lease
+    that is overdue counts as ending now. None: it depends on a job that gave no estimate.
+    """
+    found: dict[str, float | None] = dict.fromkeys((request.job for request in queue), None)
+    waiting = list(queue[:_FORECAST_DEPTH])
+    running = list(leases)
+    at_s = now_s
+    while waiting:
+        grants = decide(waiting, devices, tuple(running), policy, at_s).grants
+        for request in [each for each in waiting if each.job in grants]:
+            found[request.job] = at_s - now_s
+            running.append(_as_lease(request, grants[request.job], at_s, expected.get(request.job)))
+        waiting = [request for request in waiting if request.job not in grants]
+        ends = [max(at_s, lease.since_s + lease.expect_s) for lease in running if lease.expect_s is not None]
+        if not ends:
+            break
+        at_s = min(ends)
+        ended = {
+            lease.job
+            for lease in running
+            if lease.expect_s is not None and lease.since_s + lease.expect_s <= at_s
+        }
+        running = [lease for lease in running if lease.job not in ended]
+        devices = None if devices is None else tuple(_without(device, ended) for device in devices)
+    return found
+
+
+def _without(device: Device, jobs: set[str]) -> Device:
+    """The GPU once those jobs have ended."""
+    gone = {job: mib for job, mib in device.used_by.items() if job in jobs}
+    if not gone:
+        return device
+    kept = {job: mib for job, mib in device.used_by.items() if job not in jobs}
+    return replace(device, used_mib=max(0, device.used_mib - sum(gone.values())), used_by=kept)
+
+
+def _as_lease(request: AnyRequest, gpus: tuple[str, ...], since_s: float, expect_s: float | None) -> Lease:
+    """The lease that a request would become, as far as a decision looks at it."""
+    return Lease(
+        job=request.job, name="", command="", pid=0, pid_start=0, keeper=0, boot_id="", uid=0,
+        backend="plain", manager="system", unit="", cgroup="", gpus=gpus, vram_mib=request.vram_mib,
+        vram_peak_mib=(), cpu_slots=request.cpu_slots, priority=0, forced=0, since_s=since_s,
+        expect_s=expect_s,
+    )  # fmt: skip
+
+
+def deadlocked(
+    request: AnyRequest, inside: tuple[str, ...], queue: Sequence[Ticket], devices: tuple[Device, ...] | None,
+    leases: tuple[Lease, ...], policy: Policy, now_s: float,
+) -> tuple[str, ...]:  # fmt: skip
+    """The jobs for which ``request``, made inside the jobs ``inside``, would wait for ever; () for none.
+
+    A job that waits inside another keeps the outer job's lease from ending. All other leases will end. Then
+    some inner jobs can be served, so their outer jobs end too, and so on (the banker's argument). A request
+    that has a reservation and still cannot be served keeps its share from those behind it.
+    """
+    waiting: list[tuple[AnyRequest, tuple[str, ...]]] = [
+        (ticket, ticket.inside) for ticket in queue if ticket.job != request.job
+    ]
+    waiting.append((request, inside))
+    waiting.sort(key=lambda each: (-each[0].priority, each[0].arrived_s, each[0].job))
+    empty = None if devices is None else tuple(_unused(device) for device in devices)
+    while True:
+        outer = {job for _, around in waiting for job in around}
+        held = tuple(lease for lease in leases if lease.job in outer)
+        left, reserving = _not_served([each for each, _ in waiting], empty, held, policy, now_s)
+        if request.job not in left:
+            return ()
+        if len(left) == len(waiting):
+            break
+        waiting = [(each, around) for each, around in waiting if each.job in left]
+    holders = gpu_holders(request, held) if request.gpus else ()
+    slots = tuple(lease for lease in held if lease.cpu_slots) if request.cpu_slots else ()
+    jobs = [lease.job for lease in (*holders, *slots) if lease.job not in inside]
+    order = [each.job for each, _ in waiting]
+    jobs += [job for job in reserving if order.index(job) < order.index(request.job)]
+    return tuple(dict.fromkeys(jobs)) or inside
+
+
+def _not_served(
+    waiting: Sequence[AnyRequest], devices: tuple[Device, ...] | None, held: tuple[Lease, ...],
+    policy: Policy, now_s: float,
+) -> tuple[set[str], list[str]]:  # fmt: skip
+    """The requests that cannot be served, each by itself, while ``held`` lasts, and who has a reservation."""
+    room = Capacity(devices, held, policy, now_s, max(each.cpu_limit for each in waiting))
+    left: set[str] = set()
+    reserving: list[str] = []
+    for each in waiting:
+        if room.fit(each) is not None:
+            continue  # it will end, and leave everything as it was
+        left.add(each.job)
+        if now_s - each.arrived_s >= policy.reserve_after_s and room.reserve(each):
+            reserving.append(each.job)
+    return left, reserving
+
+
+def _unused(device: Device) -> Device:
+    return Device(device.uuid, device.total_mib, 0, {}, 0, ())

@@ -1,0 +1,1 @@
+"""A queue that goes on without its terminal."""

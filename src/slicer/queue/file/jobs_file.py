@@ -1,0 +1,308 @@
+"""The jobs file, read: a shell command a line, with optional attributes in brackets before it.
+
+::
+
+    # comments and blank lines are skipped
+    python train.py                                  # nothing declared: alone on an idle GPU
+    [vram=18G gpus=2 timeout=2h retries=2] torchrun train.py
+    [name=eval after=train cancel] python eval.py    # not started, or ended if it runs
+    [ -f data.bin ] && python train.py               # a shell's own bracket: no attributes
+
+Brackets with nothing but attributes in them are attributes, whatever follows. A mistake in them is an error,
+never a command.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Collection, Iterable, Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from slicer.errors import UsageError
+from slicer.queue.file import attributes
+from slicer.queue.file.attributes import AttributeProblem
+from slicer.queue.model import Attributes, Entry
+
+try:
+    # hashlib's own, without OpenSSL, whose library takes 2.5 ms to load.
+    from _sha1 import sha1  # type: ignore[import-not-found]
+except ImportError:  # a Python that has only OpenSSL's
+    from hashlib import sha1
+
+_LINE = re.compile(r"([^\r\n]*)(?:\r\n|\r|\n|\Z)")  # as Python's text mode splits
+_BLOCK = re.compile(rf"\[({attributes.INSIDE})\]\s*", re.DOTALL)
+_SHELL_OPENS = re.compile(r"\[\[?(?=\s)")
+_SHELL_GOES_ON = re.compile(r"[&|;)<>]|\d+[<>]")  # what may follow a shell's closing bracket
+_PLAIN = re.compile(r"[A-Za-z]+")
+_COMPARED = 2000  # names that a misspelt one is compared with
+_NONE = Attributes()
+
+
+class JobsFileError(UsageError):
+    """The jobs file cannot be read, or does not make sense.
+
+    ``line`` and ``column`` count from 1, in characters; both are 0 when the file as a whole is meant.
+    """
+
+    kind = "jobs-file"
+
+    def __init__(
+        self, message: str, line: int = 0, column: int = 0, *, name: str = "jobs file", hint: str = ""
+    ) -> None:
+        super().__init__(message, where=f"{name}:{line}:{column}" if line else name, hint=hint)
+        self.line = line
+        self.column = column
+
+
+class Line(NamedTuple):
+    """One job as the file has it."""
+
+    number: int
+    column: int  # of the first character that is no blank
+    start: int  # the offset of that character in the text
+    inside: str | None  # what is between the brackets; None without any
+    command: str
+
+
+class Keys:
+    """Gives each command its identity; the same command again gets another one."""
+
+    def __init__(self, before: Iterable[Entry] = ()) -> None:
+        """``before``: those that have theirs."""
+        self._seen: dict[str, int] = {}
+        for entry in before:
+            self._seen[entry.command] = self._seen.get(entry.command, 0) + 1
+
+    def next(self, command: str) -> str:
+        """The key of the next line with that command."""
+        before = self._seen.get(command, 0)
+        self._seen[command] = before + 1
+        digest = sha1(command.encode(), usedforsecurity=False).hexdigest()
+        return f"{digest[:12]}#{before}"
+
+
+def load(path: str, known: Collection[str] = ()) -> tuple[Entry, ...]:
+    """The jobs of the file. Raises JobsFileError."""
+    return parse(read(path), known=known, name=path)
+
+
+def read(path: str, *, keep_newlines: bool = False, is_live: bool = False) -> str:
+    """The file's text, lines ending with "\\n" only (or, on request, as they do). Raises JobsFileError.
+
+    A pipe is read to its end, which can be done once; not where the queue must go on meanwhile (``is_live``).
+    """
+    try:
+        # The file may have become a FIFO, whose writer may never come.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        with open(fd, "rb") as file:
+            mode = os.fstat(fd).st_mode
+            if not stat.S_ISREG(mode) and (is_live or not stat.S_ISFIFO(mode)):
+                raise JobsFileError("is not a regular file", name=path)
+            os.set_blocking(fd, True)
+            data = file.read()
+    except OSError as error:
+        raise JobsFileError(f"cannot be read: {error.strerror}", name=path) from error
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        before = _newlines_only(data[: error.start].decode().removeprefix("\ufeff"))
+        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+        byte = f"0x{data[error.start]:02x}"
+        raise JobsFileError(
+            f"byte {byte} is not UTF-8", line, column, name=path, hint="save the file as UTF-8"
+        ) from error
+    return text if keep_newlines else _newlines_only(text)
+
+
+def parse(text: str, *, known: Collection[str] = (), name: str = "jobs file") -> tuple[Entry, ...]:
+    """The jobs of the text, in its order. Raises JobsFileError, which calls the file ``name``.
+
+    ``known`` are names of jobs that are in the file no more, but may still be waited for.
+    """
+    keys = Keys()
+    cache: dict[str, Attributes] = {}
+    entries = []
+    for line in lines(text, name):
+        said = read_attributes(line, cache, name)
+        entries.append(Entry(line.number, keys.next(line.command), line.command, said))
+    _check_after(entries, known, text, name)
+    return tuple(entries)
+
+
+def parse_more(text: str, line: int, keys: Keys, cache: dict[str, Attributes]) -> tuple[Entry, ...] | None:
+    """The jobs of what was appended to a text after its line number ``line``; None: parse all of it.
+
+    ``keys`` and ``cache`` are kept from one call to the next, and are of no use once it has returned None.
+    """
+    entries = []
+    try:
+        for found in lines(text):
+            said = read_attributes(found, cache)
+            if said.after:  # which only the whole file can answer
+                return None
+            entries.append(Entry(line + found.number, keys.next(found.command), found.command, said))
+    except JobsFileError:  # and only there is its place known
+        return None
+    return tuple(entries)
+
+
+def lines(text: str, name: str = "jobs file") -> Iterator[Line]:
+    """The jobs of the text, their attributes not yet looked at. Raises JobsFileError while it goes."""
+    first = len(text) - len(text.removeprefix("\ufeff"))
+    for number, match in enumerate(_LINE.finditer(text, first), 1):
+        line = match[1]
+        stripped = line.strip()
+        if not stripped or stripped[0] == "#":
+            continue
+        start = line.find(stripped[0])
+        if "\0" in stripped:
+            column = line.index("\0") + 1
+            raise JobsFileError("there is a NUL character", number, column, name=name, hint="remove it")
+        try:
+            inside, command = _split(stripped)
+        except AttributeProblem as problem:
+            raise _placed(problem, number, start, name) from None
+        yield Line(number, start + 1, match.start() + start, inside, command)
+
+
+def read_attributes(line: Line, cache: dict[str, Attributes], name: str = "jobs file") -> Attributes:
+    """The line's attributes. Raises JobsFileError.
+
+    Equal texts share one object, by way of ``cache``: a long file has few different ones.
+    """
+    if line.inside is None:
+        return _NONE
+    found = cache.get(line.inside)
+    if found is None:
+        try:
+            found = cache[line.inside] = attributes.parse(line.inside)
+        except AttributeProblem as problem:
+            raise _placed(problem, line.number, line.column - 1, name) from None
+    return found
+
+
+def _newlines_only(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+
+def _placed(problem: AttributeProblem, number: int, start: int, name: str) -> JobsFileError:
+    """The problem, and where in the file it is; ``start`` is how far the bracket is from the line's start."""
+    column = start + 2 + problem.offset
+    return JobsFileError(problem.message, number, column, name=name, hint=problem.hint)
+
+
+def _split(stripped: str) -> tuple[str | None, str]:
+    """What is between the brackets, and the command. Raises AttributeProblem."""
+    if stripped[0] != "[":
+        return None, stripped
+    match = _BLOCK.match(stripped)
+    if _SHELL_OPENS.match(stripped) and _is_shell(stripped, match):
+        return None, stripped
+    if match is None:
+        raise _unclosed(stripped)
+    command = stripped[match.end() :]
+    if not command:
+        raise AttributeProblem(
+            "there is no command after the brackets", match.end() - 1, "write both on one line"
+        )
+    return match[1], command
+
+
+def _is_shell(stripped: str, match: re.Match[str] | None) -> bool:
+    """Whether brackets with a blank after the first are a shell's test, as in ``[ -f x ] && make``.
+
+    No, where all in them looks like attributes. No, where a shell could do nothing with what follows and
+    something in them was meant as an attribute.
+    """
+    opening = 2 if stripped.startswith("[[") else 1
+    if match is None:  # a shell knows more kinds of quotes
+        found = attributes.words(stripped[opening:])
+        return "]" in stripped and not (found and attributes.is_attribute(found[0]))
+    found = attributes.words(match[1][opening - 1 :])
+    if all(map(attributes.is_attribute, found)):
+        return False
+    if _SHELL_GOES_ON.match(stripped, match.end()):
+        return True
+    is_plain = all(attributes.is_attribute(word) or _PLAIN.fullmatch(word.text) for word in found)
+    return not is_plain and not any(map(attributes.is_known, found))
+
+
+def _unclosed(stripped: str) -> AttributeProblem:
+    """Why there is no closing bracket."""
+    end = re.compile(attributes.INSIDE, re.DOTALL).match(stripped, 1)
+    stop = end.end() if end is not None else 1
+    if stripped[stop : stop + 1] in ("'", '"'):
+        return AttributeProblem(
+            f"the quote {stripped[stop]} is not closed", stop - 1, "close it on the same line"
+        )
+    return AttributeProblem(
+        "the bracket [ is not closed", -1, "as in [vram=8G] COMMAND; a shell's test is [ -f FILE ] && COMMAND"
+    )
+
+
+def _check_after(entries: list[Entry], known: Collection[str], text: str, name: str) -> None:
+    """Raise JobsFileError where a job waits for what there is not, or for itself."""
+    waiting = [entry for entry in entries if entry.attributes.after]
+    if not waiting:
+        return
+    names = {entry.attributes.name for entry in entries if entry.attributes.name}
+    for entry in waiting:
+        for wanted in entry.attributes.after:
+            if wanted not in names and wanted not in known:
+                from slicer.config.property_names import nearest
+
+                near = nearest(wanted, islice(names, _COMPARED))
+                hint = f"did you mean {near}?" if near else "another line needs name=, or an earlier run"
+                column = _column(text, entry, wanted)
+                raise JobsFileError(f"no job is named {wanted!r}", entry.number, column, name=name, hint=hint)
+    circle = _circle(waiting, names)
+    if circle:
+        entry = next(
+            each
+            for each in waiting
+            if each.attributes.name == circle[0] and circle[1] in each.attributes.after
+        )
+        way = " → ".join(circle if len(circle) <= 10 else (*circle[:8], "…", circle[-1]))
+        raise JobsFileError(
+            f"these jobs wait for each other in a circle: {way}",
+            entry.number,
+            _column(text, entry, circle[1]),
+            name=name,
+            hint="take one after= out",
+        )
+
+
+def _circle(waiting: list[Entry], names: set[str]) -> list[str]:
+    """Names of which each waits for the next, and the last is the first; empty if there are none."""
+    edges: dict[str, dict[str, None]] = {}
+    for entry in waiting:
+        if entry.attributes.name:
+            wanted = (each for each in entry.attributes.after if each in names)
+            edges.setdefault(entry.attributes.name, {}).update(dict.fromkeys(wanted))
+    done: set[str] = set()
+    for root in edges:
+        path = {root: iter(edges[root])}  # the way from the root, in its order
+        while path:
+            last = next(reversed(path))
+            ahead = next((each for each in path[last] if each in edges and each not in done), None)
+            if ahead is None:
+                done.add(last)
+                path.popitem()
+            elif ahead in path:
+                way = list(path)
+                return [*way[way.index(ahead) :], ahead]
+            else:
+                path[ahead] = iter(edges[ahead])
+    return []
+
+
+def _column(text: str, entry: Entry, wanted: str) -> int:
+    """Where the entry says that it waits for ``wanted``."""
+    line = next(each for each in lines(text) if each.number == entry.number)
+    for word in attributes.words(line.inside or ""):
+        if word.key == "after" and wanted in attributes.parse(word.text).after:
+            return line.column + 1 + word.offset
+    return line.column

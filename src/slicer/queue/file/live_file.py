@@ -1,0 +1,233 @@
+"""The jobs file as its user edits it: read again when it changes, and never trusted when it cannot be right.
+
+Editors save by renaming, by truncating and writing, or in pieces; somebody else appends with ``>>``. So the
+file's directory is watched, and what is read only counts once it parses. A file that is missing, unreadable,
+malformed or quite empty (all of which may be so for a moment) leaves the queue as it was.
+
+No event tells of what another machine does to a file (NFS, sshfs), or of a change below an overlay. So the
+file is looked at now and then as well, and once more before the queue leaves. A pipe is read once.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+
+from slicer.errors import StateError
+from slicer.kernel import inotify
+from slicer.kernel.inotify import Inotify
+from slicer.queue.file import jobs_file
+from slicer.queue.file.jobs_file import JobsFileError, Keys
+
+if TYPE_CHECKING:
+    from slicer.queue.model import Attributes, Entry
+
+# A writer that keeps the file open may be in the middle of a line; it is over when it pauses for this long.
+_PAUSE_S = 0.1
+_REPLACED = inotify.MOVED_TO | inotify.CREATE | inotify.DELETE | inotify.MOVED_FROM
+_WHOLE = inotify.CLOSE_WRITE | _REPLACED
+_GONE = inotify.DELETE_SELF | inotify.MOVE_SELF
+_SEARCH_S = 1.0  # how often to look for a directory that is gone
+
+
+class LiveFile:
+    """``entries`` are the last good ones; ``problem`` says why the file is not taken as it is now, or ""."""
+
+    def __init__(
+        self, path: str, text: str, known: Callable[[], Collection[str]],
+        check: Callable[[tuple[Entry, ...]], None], poll_s: float | None,
+    ) -> None:  # fmt: skip
+        """``text``: what a pipe said. ``known``: names of earlier jobs. ``check`` raises JobsFileError
+        for what only others know. ``poll_s``: how often to look without an event; None: never.
+
+        Raises JobsFileError, also where the file is not there; StateError where it cannot be watched.
+        """
+        self.path = path
+        self._poll_s = poll_s
+        self._look_at: float | None = None
+        self._seen: tuple[int, ...] = ()  # the file as it was when it was last read
+        self._is_cut = False  # a last line without its end was left out
+        self._is_unheard = False  # no event told of the last change
+        self._known = known
+        self._check = check
+        self._inotify = Inotify(path)
+        self._names: dict[int, set[str]] = {}  # which names to look for in which watched directory
+        self._due: float | None = None
+        self._search_at: float | None = None
+        self._text = ""
+        self._lines = 0  # of the text
+        self._keys: Keys | None = None
+        self._cache: dict[str, Attributes] = {}
+        self.entries: tuple[Entry, ...] = ()
+        self.appended: tuple[Entry, ...] | None = None  # if the last change only added these at the end
+        self.problem = ""
+        if is_pipe(path):
+            self._take(text)
+            return
+        self._watch()
+        self._seen = _signature(path)
+        self._take(jobs_file.read(path, is_live=True))
+        if poll_s is not None:
+            self._look_at = time.monotonic() + poll_s
+
+    @property
+    def fd(self) -> int:
+        """Readable when something happened to the file, perhaps."""
+        return self._inotify.fd
+
+    def left_s(self) -> float | None:
+        """After how many seconds to :meth:`look` though nothing happens; None: not at all."""
+        due = [at for at in (self._due, self._search_at, self._look_at) if at is not None]
+        return max(0.0, min(due) - time.monotonic()) if due else None
+
+    def look(self, *, is_last: bool = False) -> bool:
+        """Take what happened; whether ``entries`` or ``problem`` are other ones now.
+
+        With ``is_last`` nothing is put off.
+        """
+        now = time.monotonic()
+        is_whole = False
+        for change in self._inotify.take():
+            names = self._names.get(change.watch, set())
+            if change.mask & inotify.OVERFLOWED or (names and change.mask & (_GONE | inotify.IGNORED)):
+                self._search_at = now
+            elif change.name in names:
+                self._is_unheard = False
+                if change.mask & _REPLACED:
+                    self._search_at = now  # it may be a symbolic link, to somewhere else than before
+                is_whole |= bool(change.mask & _WHOLE)
+                self._due = now if is_whole else now + _PAUSE_S
+        if self._search_at is not None and now >= self._search_at:
+            self._due, is_whole = now, True
+            try:
+                self._watch()
+            except StateError as error:
+                self._search_at, self._due = now + _SEARCH_S, None
+                before, self.problem = self.problem, str(error)
+                return self.problem != before
+        if self._look_at is not None and (is_last or now >= self._look_at):
+            is_whole |= self._look_without_event(now)
+        if self._due is None or (now < self._due and not is_last):
+            return False
+        self._due = None
+        return self._read(is_whole=is_whole)
+
+    def _look_without_event(self, now: float) -> bool:
+        """See whether the file has changed unheard; whether its last line is whole, end or not."""
+        self._look_at = now + (self._poll_s or 0.0)
+        if self._due is not None:
+            return False
+        if _signature(self.path) != self._seen:
+            self._is_unheard = True
+            self._due = now
+            return False
+        if self._is_cut and self._is_unheard:  # nobody went on with that line
+            self._due = now
+            return True
+        return False
+
+    def close(self) -> None:
+        self._inotify.close()
+
+    def _watch(self) -> None:
+        """Watch the directories of the name, and of what it is a symbolic link to. Raises StateError.
+
+        Each write is told of the file alone: what jobs write into files beside it is not to wake us.
+        """
+        self._names, self._search_at = {}, None
+        for path in _names_of(self.path):
+            directory, name = os.path.split(path)
+            watch = self._inotify.add(directory, _WHOLE | _GONE)
+            if watch is None:
+                self._search_at = time.monotonic() + _SEARCH_S
+            else:
+                self._names.setdefault(watch, set()).add(name)
+        try:
+            watch = self._inotify.add(self.path, inotify.MODIFY)
+        except StateError:  # we may not read it, now
+            self._search_at = time.monotonic() + _SEARCH_S
+        else:
+            if watch is not None:
+                self._names[watch] = {""}
+
+    def _read(self, *, is_whole: bool) -> bool:
+        before = self.entries, self.problem
+        self._seen = _signature(self.path)
+        try:
+            text = jobs_file.read(self.path, is_live=True)
+            self._is_cut = not is_whole and not text.endswith("\n")
+            if self._is_cut:  # the last line may be half of one
+                text = text[: text.rfind("\n") + 1]
+            self._take(text)
+            self.problem = ""
+        except (JobsFileError, StateError) as error:
+            self.problem = str(error)
+        return before[0] is not self.entries or before[1] != self.problem
+
+    def _take(self, text: str) -> None:
+        """Raises JobsFileError; then nothing has changed."""
+        if text == self._text and self.entries:
+            return
+        more = self._parse_more(text)
+        if more is not None:
+            self._check(more)
+            self._lines += text.count("\n", len(self._text))
+            self._text, self.entries, self.appended = text, self.entries + more, more
+            return
+        entries = self._parsed(text)
+        if not entries and self.entries and not text.strip():
+            raise JobsFileError(
+                "is empty", 0, 0, name=self.path, hint="to take all lines out, leave a comment in it"
+            )
+        self._check(entries)
+        self._text, self.entries, self.appended = text, entries, None
+        self._lines = text.count("\n")
+        self._keys, self._cache = None, {}
+
+    def _parse_more(self, text: str) -> tuple[Entry, ...] | None:
+        """The new jobs, where something was only appended: in a long file that is much quicker."""
+        if not self.entries or not self._text.endswith("\n") or not text.startswith(self._text):
+            return None
+        if self._keys is None:
+            self._keys = Keys(self.entries)
+        tail = text[len(self._text) :]
+        more = jobs_file.parse_more(tail, self._lines, self._keys, self._cache)
+        if more is None:
+            self._keys = None
+        return more
+
+    def _parsed(self, text: str) -> tuple[Entry, ...]:
+        return jobs_file.parse(text, known=self._known(), name=self.path)
+
+
+def is_pipe(path: str) -> bool:
+    """Whether a file is one that can be read only once."""
+    try:
+        return stat.S_ISFIFO(os.stat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _signature(path: str) -> tuple[int, ...]:
+    """What changes when the file does; () where it cannot be seen."""
+    try:
+        info = os.stat(path)
+    except OSError:
+        return ()
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
+
+
+def _names_of(path: str) -> list[str]:
+    """The names of a file: its own, and where that is a symbolic link, those it leads to."""
+    found: list[str] = []
+    path = os.path.abspath(path)
+    while path not in found:
+        found.append(path)
+        try:
+            path = os.path.normpath(os.path.join(os.path.realpath(os.path.dirname(path)), os.readlink(path)))
+        except OSError:
+            break  # not a link
+    return found

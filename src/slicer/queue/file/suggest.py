@@ -1,0 +1,88 @@
+"""The jobs file with better declarations, taken from the jobs' peaks (E5). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from slicer.queue.file import attributes
+from slicer.queue.file.jobs_file import Keys, Line, lines, read_attributes
+from slicer.queue.judge.judging import ENOUGH_LOOKS
+from slicer.queue.model import Attributes, JobState
+
+_STEP_MIB = 256  # what is suggested is a multiple of this
+_ROOM_PERCENT = 105  # of the peak: no two runs use exactly the same
+
+
+def corrected(text: str, declared: Mapping[str, int]) -> str:
+    """The text of a jobs file with other declarations: ``declared`` has a job's key and its MiB on each GPU.
+
+    Every character but those of ``vram=`` stays as it is. Lines with ``gpus=0`` have nothing to declare, and
+    keys that are not in the text are passed over. Raises JobsFileError.
+    """
+    keys = Keys()
+    cache: dict[str, Attributes] = {}
+    parts = []
+    copied = 0
+    for line in lines(text):
+        mib = declared.get(keys.next(line.command))
+        if mib is None or read_attributes(line, cache).gpus == 0:
+            continue
+        start, end, new = _edit(line, f"vram={_size(mib)}")
+        parts += [text[copied : line.start + start], new]
+        copied = line.start + end
+    return "".join(parts) + text[copied:]
+
+
+def enough_mib(peak_mib: int) -> int:
+    """What a job should declare whose peak was ``peak_mib``."""
+    return -(-peak_mib * _ROOM_PERCENT // (100 * _STEP_MIB)) * _STEP_MIB
+
+
+def proposals(states: Iterable[JobState], tolerance: float) -> dict[str, int]:
+    """What jobs should declare, in MiB on each GPU, by key. Only jobs that should change it are named.
+
+    A declaration is too large if the peak is below it by more than the fraction ``tolerance``. A job that was
+    looked at too seldom is never told to declare less, nor to declare something for the first time.
+    """
+    found = {state.key: _proposal(state, tolerance) for state in states}
+    return {key: mib for key, mib in found.items() if mib is not None}
+
+
+def _proposal(state: JobState, tolerance: float) -> int | None:
+    if state.status == "oom":
+        return state.next_vram_mib
+    peak = max(state.vram_peak_mib, default=0)
+    if state.status != "ok" or peak <= 0:
+        return None
+    wanted = enough_mib(peak)
+    declared = state.vram_mib
+    is_well_known = state.looks >= ENOUGH_LOOKS
+    if declared is None:
+        return wanted if is_well_known else None
+    if state.verdict == "under-declared":
+        return wanted
+    if state.verdict == "over-declared" and is_well_known:
+        return wanted if wanted < declared and peak < declared * (1 - tolerance) else None
+    if not state.ooms:
+        return None
+    # It went well with more than its line declares, which was not enough.
+    return wanted if is_well_known else -(-declared // _STEP_MIB) * _STEP_MIB
+
+
+def _edit(line: Line, attribute: str) -> tuple[int, int, str]:
+    """What to replace, from the line's first character, and by what."""
+    if line.inside is None:
+        return 0, 0, f"[{attribute}] "
+    words = attributes.words(line.inside)
+    vram = [word for word in words if word.key == "vram"]
+    if vram:  # the last one counts
+        start = 1 + vram[-1].offset
+        return start, start + len(vram[-1].text), vram[-1].text[: len("vram=")] + attribute[len("vram=") :]
+    if not words:
+        return 1, 1, attribute
+    start = 1 + words[0].offset
+    return start, start, f"{attribute} "
+
+
+def _size(mib: int) -> str:
+    return f"{mib // 1024}G" if mib % 1024 == 0 else f"{mib}M"

@@ -1,0 +1,1 @@
+"""Jobs that are being started, run, or have just ended."""

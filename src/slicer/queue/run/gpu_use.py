@@ -1,0 +1,244 @@
+"""What the queue's jobs use on their GPUs. One look serves all of them.
+
+Peaks go into the outcome, and into the leases: who decides about a GPU must know of a job that outgrew its
+declaration (E3). After a job its GPUs are looked at until its memory is really free (B5).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Protocol
+
+from slicer.errors import SlicerError
+from slicer.gpu import vram
+from slicer.job import gpu_leftovers
+from slicer.job.gpu_watch import WORTH_WRITING, describe
+from slicer.quantity import format_size
+from slicer.queue.model import GpuRow
+from slicer.record import record
+
+if TYPE_CHECKING:
+    from slicer.gpu.vram import Sighting
+    from slicer.ledger.ledger import Ledger
+    from slicer.model import Lease
+    from slicer.queue.start.requests import SharedView
+
+FIRST_LOOKS_S = (0.25, 1.0)  # after a job's start, whatever --poll says
+_AFTERMATH_S = 0.05  # between two looks after a job's end: the driver sends no event
+
+
+class Watched(Protocol):
+    """What the monitor needs of a running job."""
+
+    @property
+    def lease(self) -> Lease:
+        """As it was last written."""
+
+    def note_peaks(self, peaks_mib: tuple[int, ...]) -> None:
+        """Write the peaks into the lease. Raises StateError."""
+
+
+class Use:
+    """What one job uses. The tuples are in the order of its GPUs; () before the first look."""
+
+    def __init__(self, job: Watched, peak_mib: tuple[int, ...], looks_due: list[float]) -> None:
+        self.job = job
+        self.now_mib: tuple[int, ...] = ()
+        self.peak_mib = peak_mib
+        self.utilisation: float | None = None  # percent, averaged over the looks that told it
+        self.looks = 0
+        self.busy_looks = 0
+        self.looks_due = looks_due
+        self.exceeded: set[str] = set()  # the GPUs where it was told that it uses too much
+        self.ended_at: float | None = None
+        self.is_over = False  # nothing is looked at any more
+
+
+@record
+class Exceeded:
+    """A job uses more of a GPU than it declared."""
+
+    job: str  # its id
+    gpu: str
+    used_mib: int
+    declared_mib: int
+
+
+class Monitor:
+    """Looks every ``poll_s`` seconds while a job of ours has GPUs. ``problem``: why it cannot look, or "".
+
+    A job is reported when it exceeds its declaration by more than the fraction ``tolerance``.
+    """
+
+    def __init__(
+        self, view: SharedView, book: Ledger, poll_s: float, idle_threshold_mib: int, tolerance: float
+    ) -> None:
+        self._view = view
+        self._book = book
+        self._poll_s = poll_s
+        self._idle_mib = idle_threshold_mib
+        self._tolerance = tolerance
+        self._uses: dict[str, Use] = {}
+        self._next = 0.0
+        self._utilisation: dict[str, int | None] = {}
+        self.look_count = 0  # looks at all GPUs until now
+        self.problem = ""
+
+    # -- which jobs --------------------------------------------------------------------------------------
+
+    def follow(self, job: Watched) -> None:
+        """The job has begun: look at its GPUs, if it has some. Raises NoGpu, GpuError."""
+        if job.lease.gpus:
+            if not self._view.gpus:
+                self._view.open_gpus()
+            now = time.monotonic()
+            known = job.lease.vram_peak_mib  # of a job that is adopted
+            self._uses[job.lease.job] = Use(job, known, [now + s for s in FIRST_LOOKS_S])
+
+    def use_of(self, job: str) -> Use | None:
+        return self._uses.get(job)
+
+    def has_ended(self, job: str) -> None:
+        """The job's processes have ended. Its GPU memory may be freed a moment later."""
+        use = self._uses.get(job)
+        if use is not None:
+            use.ended_at = time.monotonic()
+
+    def forget(self, job: str) -> Use | None:
+        """The job is over. Returns what was seen of it."""
+        return self._uses.pop(job, None)
+
+    # -- looking -----------------------------------------------------------------------------------------
+
+    def left_s(self) -> float | None:
+        """How many seconds until the next :meth:`look`; None: there is nothing to look at."""
+        if not self._uses:
+            return None
+        due = [self._next]
+        for use in self._uses.values():
+            due += use.looks_due[:1]
+            if use.ended_at is not None:
+                due.append(time.monotonic() + _AFTERMATH_S)
+        return max(0.0, min(due) - time.monotonic())
+
+    def look(self) -> list[Exceeded]:
+        """Look at all GPUs once. Returns which jobs have outgrown their declarations since the last look."""
+        now = time.monotonic()
+        self._next = now + self._poll_s
+        self.look_count += 1
+        for use in self._uses.values():
+            use.looks_due = [at for at in use.looks_due if at > now]
+        try:
+            sighting, leases = self._sighting()
+            self._utilisation = self._view.utilisation()
+        except SlicerError as error:
+            self.problem = str(error)
+            return []
+        self.problem = ""
+        used_by = {device.uuid: device.used_by for device in vram.devices(sighting, leases, {})}
+        found: list[Exceeded] = []
+        for use in self._uses.values():
+            if use.ended_at is None and not use.is_over:
+                found += self._note(use, used_by)
+        return found
+
+    def _sighting(self) -> tuple[Sighting, tuple[Lease, ...]]:
+        self._view.expire()
+        self._view.look()
+        with self._book.locked():
+            leases = self._book.leases()
+            self._view.devices(leases)  # this also tells others what foreign processes use
+        return self._view.sighting(), leases
+
+    def _note(self, use: Use, used_by: dict[str, dict[str, int]]) -> list[Exceeded]:
+        lease = use.job.lease
+        use.looks += 1
+        use.now_mib = tuple(used_by.get(uuid, {}).get(lease.job, 0) for uuid in lease.gpus)
+        before = use.peak_mib or (0,) * len(lease.gpus)
+        use.peak_mib = tuple(map(max, use.now_mib, before))
+        written = lease.vram_peak_mib or (0,) * len(lease.gpus)
+        if any(peak > mib * WORTH_WRITING for peak, mib in zip(use.peak_mib, written, strict=True)):
+            use.job.note_peaks(use.peak_mib)
+        busy = [percent for uuid in lease.gpus if (percent := self._utilisation.get(uuid)) is not None]
+        if busy:
+            average = sum(busy) / len(busy)
+            use.utilisation = ((use.utilisation or 0.0) * use.busy_looks + average) / (use.busy_looks + 1)
+            use.busy_looks += 1
+        return list(self._exceeded(use, lease))
+
+    def _exceeded(self, use: Use, lease: Lease) -> Iterable[Exceeded]:
+        if lease.vram_mib is None:
+            return
+        for uuid, mib in zip(lease.gpus, use.now_mib, strict=True):
+            allowed_mib = lease.vram_mib * (1 + self._tolerance)
+            if mib > allowed_mib and uuid not in use.exceeded:
+                use.exceeded.add(uuid)
+                yield Exceeded(lease.job, uuid, mib, lease.vram_mib)
+
+    # -- after a job -------------------------------------------------------------------------------------
+
+    def settled(self, say: Callable[[str], None]) -> set[str]:
+        """The ended jobs whose GPUs may be used again: the memory is free, or we waited for it long enough.
+
+        Each is named once.
+        """
+        ended = {job: use for job, use in self._uses.items() if use.ended_at is not None}
+        if not ended:
+            return set()
+        try:
+            sighting, _ = self._sighting()
+        except SlicerError as error:
+            self.problem = str(error)
+            sighting = None
+        found = set()
+        for job, use in ended.items():
+            if sighting is None or self._is_settled(use, sighting, say):
+                use.ended_at = None
+                use.is_over = True
+                found.add(job)
+        return found
+
+    def _is_settled(self, use: Use, sighting: Sighting, say: Callable[[str], None]) -> bool:
+        left = gpu_leftovers.remains(sighting, use.job.lease, self._idle_mib)
+        if not left.own and not left.unexplained:
+            return True
+        if use.ended_at is not None and time.monotonic() - use.ended_at < gpu_leftovers.SETTLE_S:
+            return False
+        what = [describe(seen) for seen in left.own]
+        what += [f"{format_size(mib << 20)} of no process" for mib in left.unexplained.values()]
+        say(f"after its job GPU memory is still in use: {', '.join(what)}")
+        return True
+
+    # -- for people --------------------------------------------------------------------------------------
+
+    def uses(self) -> list[tuple[str, Use]]:
+        """What each job in flight uses, by its id."""
+        return list(self._uses.items())
+
+    def indices(self) -> dict[str, int]:
+        """The numbers by which people know the GPUs, by UUID."""
+        return {gpu.uuid: gpu.index for gpu in self._view.gpus}
+
+    def index(self, uuid: str) -> int:
+        """The number of one GPU. One that is not listed has a number after all others."""
+        return self.indices().get(uuid, len(self._view.gpus))
+
+    def rows(self, numbers: dict[str, int]) -> tuple[GpuRow, ...]:
+        """The GPUs as last seen. ``numbers`` maps the ids of this queue's jobs to their numbers."""
+        memory = {each.gpu_uuid: each for each in self._view.sighting().memory}
+        on: dict[str, list[int]] = {}
+        for job, use in self._uses.items():
+            for uuid in use.job.lease.gpus:
+                on.setdefault(uuid, []).extend([numbers[job]] if job in numbers else [])
+        return tuple(
+            GpuRow(
+                gpu.index,
+                gpu.name,
+                memory[gpu.uuid].total_mib if gpu.uuid in memory else gpu.memory_mib,
+                memory[gpu.uuid].used_mib if gpu.uuid in memory else 0,
+                self._utilisation.get(gpu.uuid) if self._uses else None,
+                tuple(sorted(on.get(gpu.uuid, []))),
+            )
+            for gpu in self._view.gpus
+        )

@@ -1,0 +1,168 @@
+"""The keeper of a queue's job: without a terminal, its output in a file, and on its own to the end.
+
+The queue is only told. Whether it lives or is dead, the keeper notes in the attempt file that the command
+began and how it ended, writes the outcome to the history and gives the lease back. The file is flocked for as
+long as the keeper lives: so a queue that is started anew knows what still runs.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import select
+
+from slicer import faults
+from slicer.job import ending
+from slicer.job.keeper import SETTLE, Keeper
+from slicer.job.report import Report, pack
+from slicer.kernel.signals import signal
+from slicer.model import Usage
+from slicer.outcome import history
+from slicer.queue.state import attempt
+from slicer.record import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slicer.backend import Backend
+    from slicer.job.command import Task
+    from slicer.job.job import Batch, Job, Started
+    from slicer.ledger.ledger import Ledger
+
+_CANNOT_BEGIN = 126  # as of a shell that cannot execute something
+_SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # of what may be there again soon
+_ENDED_FROM_OUTSIDE = ("timeout", "stopped")
+_QUEUE_LOOKS_S = 15.0  # how long the queue has for its look at the GPUs, before we look ourselves
+
+
+def preload() -> None:
+    """Load what every keeper will need, once for all of them."""
+    from slicer.job import command
+    from slicer.kernel import cgroup
+    from slicer.outcome import journal
+
+    del cgroup, journal, command
+    history.preload()
+
+
+class LogFile:
+    """Takes the command's output as it is: whatever its size, nobody is in its way."""
+
+    pid = 0
+
+    def __init__(self, directory: int, name: str) -> None:
+        """``directory``: a descriptor of the log directory. Raises OSError."""
+        # An attempt that never began may have left one of this name: its text is not ours.
+        try:
+            os.unlink(name, dir_fd=directory)
+        except FileNotFoundError:
+            pass
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        self.stdout = self.stderr = os.open(name, flags, 0o666, dir_fd=directory)
+
+    def handed_over(self) -> None:
+        """Kept open: for what slicer has to say."""
+
+    def finish(self) -> None:
+        """Nothing is on its way."""
+
+    def say(self, text: str) -> None:
+        """Add a line of slicer's own; a full disk is no reason to stop."""
+        try:
+            os.write(self.stdout, f"slicer: {text}\n".encode())
+        except OSError:
+            return
+
+
+class QueueKeeper(Keeper):
+    """The keeper's side of the fork, for a job of a queue."""
+
+    _log: LogFile
+    _attempt: int  # the attempt file
+
+    def __init__(
+        self, job: Job, backend: Backend, book: Ledger, mask: frozenset[int], queue: int, up_write: int,
+        down_read: int, logs: int, attempts: int,
+    ) -> None:  # fmt: skip
+        """``logs`` and ``attempts``: descriptors of the log directory, and of the attempts' below it."""
+        super().__init__(job, backend, book, mask, queue, up_write, down_read)
+        self._logs = logs
+        self._attempts = attempts
+
+    def run(self, descriptors: tuple[int, ...]) -> None:
+        """From the fork to the end of the scope; ``descriptors`` hold the lease."""
+        gc.disable()  # a keeper makes no garbage worth collecting, and looking for it copies shared pages
+        os.setsid()  # Ctrl-C and Ctrl-Z at the queue's terminal are the queue's
+        self._forwarder = -1
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, 0)
+        os.dup2(null, 1)  # a reader of the queue's output is not to wait for us
+        os.close(null)
+        super().run(descriptors)
+
+    @property
+    def _batch(self) -> Batch:
+        assert self._job.batch is not None
+        return self._job.batch
+
+    def _output(self) -> LogFile:
+        return self._log
+
+    def _run(self, task: Task, started: Started) -> tuple[Report, Usage]:
+        batch = self._batch
+        self._started = started
+        try:
+            self._log = LogFile(self._logs, batch.log)
+            self._attempt = attempt.begin(self._attempts, self._job.id)
+        except OSError as error:
+            return Report(1, 0, error.errno or errno.EIO, "unknown", 0.0, 0), Usage()
+        os.dup2(self._log.stdout, 2)  # should we fail, it says so in the log
+        faults.point("batch-noted-start")
+        try:
+            os.chdir(batch.directory)
+        except OSError as error:
+            self._log.say(f"cannot run in {batch.directory}: {error.strerror}")
+            return Report(1, _CANNOT_BEGIN << 8, 0, "exited", 0.0, 0), Usage()
+        report, usage = super()._run(task, started)
+        if report.exec_errno:
+            self._log.say(f"cannot execute {task.program}: {os.strerror(report.exec_errno)}")
+            if report.exec_errno == errno.E2BIG:
+                self._log.say("a command, and each of its variables, has less than 128 KiB: put it in a file")
+            if report.exec_errno in _SHORTAGES:
+                attempt.take_back(self._attempt)
+                report = replace(report, reason="unknown")
+        return report, usage
+
+    def _end(self, started: Started, report: Report, usage: Usage) -> None:
+        if report.exec_errno:
+            self._held.release()
+            self._tell(report, usage)
+            return
+        outcome = self._outcome(started, report, usage)
+        problem = attempt.end(self._attempt, outcome)
+        if problem:
+            self._log.say(problem)
+        faults.point("batch-noted-end")
+        self._tell(report, usage)
+        os.close(self._up_write)
+        faults.point("keeper-told")
+        watch = None
+        if outcome.gpus and not self._is_looked_after():
+            watch = ending.gpu_watch(self._job, self._held, self._book, self._log.say)
+        ending.settle(self._job, outcome, self._held, self._log.say, watch)
+
+    def _is_looked_after(self) -> bool:
+        """Whether the queue has looked at the GPUs, and will not have to be waited for."""
+        poll = select.poll()
+        poll.register(self._down_read, select.POLLIN)
+        return bool(poll.poll(_QUEUE_LOOKS_S * 1000)) and os.read(self._down_read, 1) == SETTLE
+
+    def _tell(self, report: Report, usage: Usage) -> None:
+        if not report.is_final and report.reason in _ENDED_FROM_OUTSIDE:
+            # systemd may kill us with the job; if not, the outcome follows this.
+            foreseen = replace(report, status=signal.SIGKILL)
+            attempt.end(self._attempt, self._outcome(self._started, foreseen, usage), is_final=False)
+        try:
+            os.write(self._up_write, pack(report, usage))
+        except BrokenPipeError:
+            pass  # the queue is dead, and will be told by the attempt file

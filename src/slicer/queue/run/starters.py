@@ -1,0 +1,300 @@
+"""Getting many keepers forked and into their scopes at a time, without waiting for systemd.
+
+A call to systemd takes it some milliseconds, and seconds when memory is short; the D-Bus library that there
+is waits for the answer. So small processes do nothing else than to fork keepers, to call and to wait. They
+are forked before the queue opens anything but the ledger: what the queue gathers later (its jobs, the GPUs'
+driver, the files of others' leases) is never a keeper's, nor its memory.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import pickle
+import resource
+import select
+import socket
+from typing import TYPE_CHECKING
+
+from slicer import faults
+from slicer.errors import BackendError
+from slicer.job.outer_half import cannot_fork
+from slicer.kernel import proc
+from slicer.queue.run import keeper
+from slicer.record import record, replace
+
+if TYPE_CHECKING:
+    from slicer.backend import BatchBackend
+    from slicer.job.job import Job
+    from slicer.ledger.ledger import Ledger
+
+_STARTERS = 2  # enough to keep systemd busy: it does one thing at a time
+_LONGEST = 1 << 16  # bytes of an answer
+_MOST_FDS = 16  # that come with a message
+# The kernel counts the descriptors that are on their way, and has only so much room for them.
+_SHORTAGES = (errno.ETOOMANYREFS, errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM)
+
+
+@record
+class Standing:
+    """A keeper in its place, waiting for its order: its scope's cgroup, its pid, and a pidfd of it."""
+
+    cgroup: str
+    keeper: int
+    pidfd: int
+
+
+@record
+class _Environment:
+    """A job's, settled already: what :class:`Job` has is no thing to send to another process."""
+
+    settled: dict[str, str]
+
+    def __call__(self, gpus: tuple[str, ...]) -> dict[str, str]:
+        return self.settled
+
+
+class Starters:
+    """Has keepers forked, and put into their scopes. ``mask`` is the signal mask that commands get."""
+
+    def __init__(self, backend: BatchBackend, book: Ledger, mask: frozenset[int]) -> None:
+        """To be made before there are descriptors that nobody must inherit. Raises BackendError."""
+        keeper.preload()
+        # Without systemd there is nobody to wait for, and one is enough.
+        count = _STARTERS if backend.name == "systemd" else 1
+        # What commands get is ours as it was. The queue itself has four descriptors for each of its jobs.
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._starters = [_Starter(backend, book, mask, limits) for _ in range(count)]
+        self._found: dict[str, Standing | BackendError] = {}
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
+
+    def begin(self, job: Job, gpus: tuple[str, ...], descriptors: tuple[int, ...]) -> None:
+        """Have a keeper forked and its scope started. Raises BackendError.
+
+        ``descriptors``: the keeper's ends of the pipes (down, up), the log directory's and the attempts', and
+        those of the lease.
+        """
+        order = replace(job, env=_Environment(job.env(gpus)))
+        min(self._starters, key=lambda starter: len(starter.asked)).ask(order, descriptors)
+
+    def poll(self, job: str) -> Standing | None:
+        """The keeper, once it is in its place (said once); None until then. Raises BackendError."""
+        if job not in self._found:
+            for starter in self._starters:
+                self._found.update(starter.take())
+        found = self._found.pop(job, None)
+        if isinstance(found, BackendError):
+            raise found
+        return found
+
+    def forget(self, job: str) -> None:
+        """Nobody will ask for that one any more."""
+        _drop(self._found.pop(job, None))
+        for starter in self._starters:
+            starter.asked.discard(job)
+
+    def descriptors(self) -> list[int]:
+        """What becomes readable when :meth:`poll` may know more."""
+        return [starter.fd for starter in self._starters if starter.asked]
+
+    def close(self) -> None:
+        """Let the processes end; the keepers are on their own."""
+        for starter in self._starters:
+            starter.close()
+
+
+class _Starter:
+    """Our end of one of the processes; another one is forked where it was killed."""
+
+    def __init__(
+        self, backend: BatchBackend, book: Ledger, mask: frozenset[int], limits: tuple[int, int]
+    ) -> None:
+        self._backend = backend
+        self._book = book
+        self._mask = mask
+        self._limits = limits
+        self.asked: set[str] = set()  # jobs without an answer
+        self._begin()
+
+    @property
+    def fd(self) -> int:
+        return self._socket.fileno()
+
+    def _begin(self) -> None:
+        """Raises BackendError; then whoever asks next tries again."""
+        self._pid = 0
+        queue = os.getpid()
+        try:
+            self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError as error:
+            raise _no_descriptors(error) from error
+        try:
+            self._pid = os.fork()
+        except OSError as error:
+            theirs.close()
+            raise cannot_fork(error) from error
+        if self._pid == 0:
+            resource.setrlimit(resource.RLIMIT_NOFILE, self._limits)
+            proc.be_child(_StarterProcess(theirs, self._backend, self._book, self._mask, queue).live)
+        theirs.close()
+        self._socket.setblocking(False)
+
+    def ask(self, job: Job, descriptors: tuple[int, ...]) -> None:
+        """Raises BackendError."""
+        if not self._pid:
+            self._renew()
+        try:
+            payload = os.memfd_create("slicer-job", os.MFD_CLOEXEC)  # however long its command is
+        except OSError as error:
+            raise _no_descriptors(error) from error
+        try:
+            os.pwrite(payload, pickle.dumps(job, pickle.HIGHEST_PROTOCOL), 0)
+            socket.send_fds(self._socket, [job.id.encode()], [payload, *descriptors])
+        except OSError as error:
+            if error.errno in _SHORTAGES:
+                raise _no_descriptors(error) from error
+            self._renew()
+            raise _gone() from None
+        finally:
+            os.close(payload)
+        self.asked.add(job.id)
+
+    def take(self) -> dict[str, Standing | BackendError]:
+        """The answers that have come."""
+        found: dict[str, Standing | BackendError] = {}
+        try:
+            while True:
+                data, descriptors, _, _ = socket.recv_fds(self._socket, _LONGEST, 1, socket.MSG_CMSG_CLOEXEC)
+                if not data:
+                    break
+                job, answer = pickle.loads(data)
+                answer = replace(answer, pidfd=descriptors[0]) if descriptors else answer
+                if job in self.asked:
+                    self.asked.remove(job)
+                    found[job] = answer
+                else:
+                    _drop(answer)
+        except BlockingIOError:
+            return found
+        except ConnectionResetError:
+            pass
+        found.update(dict.fromkeys(self.asked, _gone()))
+        self._renew()
+        return found
+
+    def _renew(self) -> None:
+        self.close()
+        self.asked.clear()
+        self._begin()
+
+    def close(self) -> None:
+        """End the process, and wait for it."""
+        self._socket.close()
+        if self._pid:
+            os.waitpid(self._pid, 0)
+            self._pid = 0
+
+
+def _drop(found: Standing | BackendError | None) -> None:
+    if isinstance(found, Standing):
+        os.close(found.pidfd)
+
+
+def _no_descriptors(error: OSError) -> BackendError:
+    return BackendError(f"cannot be handed on: {error.strerror}", hint="see ulimit -n")
+
+
+def _gone() -> BackendError:
+    return BackendError("the process that starts keepers was killed")
+
+
+class _StarterProcess:
+    """The process itself: forks keepers and has them put into their scopes, until nobody asks any more."""
+
+    def __init__(
+        self, theirs: socket.socket, backend: BatchBackend, book: Ledger, mask: frozenset[int], queue: int
+    ) -> None:
+        self._socket = theirs
+        self._backend = backend
+        self._book = book
+        self._mask = mask
+        self._queue = queue
+        self._keepers: dict[int, int] = {}  # their pids, by their pidfds
+
+    def live(self) -> None:
+        """To the end of the queue."""
+        gc.freeze()  # looking for garbage would copy the pages that all keepers share
+        gc.disable()
+        os.setsid()
+        with open("/proc/self/comm", "wb", buffering=0) as comm:
+            comm.write(b"slicer-starter")
+        # One that replaces a killed one is forked in the middle of things.
+        proc.close_all_but((self._socket.fileno(), *self._book.descriptors()))
+        self._book.after_fork()
+        try:
+            while self._serve():
+                pass
+        except (BrokenPipeError, ConnectionResetError):
+            return  # the queue has ended
+
+    def _serve(self) -> bool:
+        """Wait for a job to be started or for a keeper's end; False when there will be no more."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        for pidfd in self._keepers:
+            poll.register(pidfd, select.POLLIN)
+        ready = {fd for fd, _ in poll.poll()}
+        for pidfd in ready & self._keepers.keys():
+            os.waitpid(self._keepers.pop(pidfd), 0)
+            os.close(pidfd)
+        if self._socket.fileno() not in ready:
+            return True
+        data, descriptors, _, _ = socket.recv_fds(self._socket, _LONGEST, _MOST_FDS, socket.MSG_CMSG_CLOEXEC)
+        if not data:
+            return False
+        faults.point("starter-asked")
+        payload, *own = descriptors
+        try:
+            job: Job = pickle.loads(os.pread(payload, os.fstat(payload).st_size, 0))
+        finally:
+            os.close(payload)
+        self._answer(job.id, *self._start(job, own))
+        return True
+
+    def _answer(self, job: str, answer: Standing | BackendError, descriptors: list[int]) -> None:
+        faults.point("starter-answering")
+        socket.send_fds(self._socket, [pickle.dumps((job, answer))], descriptors)
+
+    def _start(self, job: Job, own: list[int]) -> tuple[Standing | BackendError, list[int]]:
+        try:
+            pid = os.fork()
+            if pid == 0:
+                proc.be_child(lambda: self._be_keeper(job, own))
+        except OSError as error:
+            return cannot_fork(error), []
+        finally:
+            for fd in own:
+                os.close(fd)
+        pidfd = os.pidfd_open(pid)
+        self._keepers[pidfd] = pid
+        faults.point("starter-forked")
+        try:
+            return Standing(self._backend.start(job.spec, pid, lambda: None), pid, -1), [pidfd]
+        except BackendError as error:
+            self._backend.close()  # whatever state the connection is in, the next one is new
+            return type(error)(error.message, where=error.where, hint=error.hint), []
+        except OSError as error:  # the keeper has just been killed
+            return BackendError(f"{job.spec.unit} cannot be started: {error.strerror}"), []
+
+    def _be_keeper(self, job: Job, own: list[int]) -> None:
+        self._socket.close()
+        for pidfd in self._keepers:
+            os.close(pidfd)
+        self._backend.after_fork()
+        self._book.after_fork()
+        down_read, up_write, logs, attempts, *lease = own
+        half = keeper.QueueKeeper(
+            job, self._backend, self._book, self._mask, self._queue, up_write, down_read, logs, attempts
+        )
+        half.run(tuple(lease))

@@ -1,0 +1,300 @@
+"""The queue at one moment as lines of text, for ``status.txt`` and the live board.
+
+All functions are pure, except that they show times in the user's time zone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from slicer.quantity import format_cpus, format_duration, format_size
+from slicer.queue.model import Board, GpuRow, Row
+from slicer.queue.show import words
+from slicer.queue.show.columns import GAP, aligned, clip, fit
+from slicer.record import record
+
+_GPU_BAR = 10  # cells
+_QUEUE_BAR = 30
+_GPU_NAME = 16  # characters
+_PENDING_SHOWN = 20
+_DONE_SHOWN = 20
+_COMMAND_MOST = 2000  # characters of one that are looked at: it may have 128 KiB
+
+HEADING = "bold"
+FAINT = "dim"
+GOOD = "green"
+WARNING = "yellow"
+BAD = "red"
+
+
+@record
+class Glyphs:
+    """The characters that lines are drawn with."""
+
+    running: str = "▶"
+    pending: str = "·"
+    again: str = "↻"
+    ok: str = "✓"
+    bad: str = "✗"
+    cancelled: str = "⊘"
+    full: str = "█"
+    part: str = "▒"
+    empty: str = "░"
+    dot: str = " · "
+    ellipsis: str = "…"
+
+
+ASCII = Glyphs(">", ".", "r", "+", "x", "-", "#", "=", ".", " - ", "...")
+
+
+@record
+class Line:
+    """One line and its style in rich's words ("" for none)."""
+
+    text: str
+    style: str = ""
+
+
+@record
+class Part:
+    """A part of the board. ``rows`` may be only some of its rows; ``total`` counts all of them."""
+
+    head: tuple[Line, ...] = ()
+    rows: tuple[Line, ...] = ()
+    total: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.head or self.rows)
+
+
+def render(board: Board, width: int | None) -> str:
+    """The whole board as text, at most ``width`` columns wide (None: any width). Ends with a newline."""
+    glyphs = Glyphs()
+    parts = [
+        header(board, width, glyphs),
+        gpus(board.gpus, width, glyphs),
+        running(board.running, width, glyphs),
+        pending(board, _PENDING_SHOWN, width, glyphs),
+        _done(board.done[-_DONE_SHOWN:], width, glyphs),
+    ]
+    blocks = [
+        "\n".join(line.text for line in lines(part, width, glyphs)) for part in parts if not part.is_empty
+    ]
+    blocks[0] += "\n" + clip(written(board), width, glyphs)
+    return "\n\n".join(blocks) + "\n"
+
+
+def lines(part: Part, width: int | None, glyphs: Glyphs, most: int | None = None) -> list[Line]:
+    """The part in at most ``most`` lines (None: all). The last line says how many rows are missing."""
+    room = len(part.rows) if most is None else most - len(part.head)
+    if max(part.total, len(part.rows)) > room or part.total > len(part.rows):
+        room = min(len(part.rows), room if most is None else room - 1)
+        left = max(part.total, len(part.rows)) - room
+        if room < 0:
+            return []
+        more = clip(f"{glyphs.ellipsis} and {left} more", width, glyphs)
+        return [*part.head, *part.rows[:room], Line(more, FAINT)]
+    return [*part.head, *part.rows]
+
+
+# -- parts --------------------------------------------------------------------------------------------------
+
+
+def header(board: Board, width: int | None, glyphs: Glyphs) -> Part:
+    """The jobs file, the time, the counts, the progress, and what stops the queue."""
+    clock = time.strftime("%H:%M:%S", time.localtime(board.at))
+    since = f"for {format_duration(max(0, round(board.at - board.began_at)))}"
+    states = {"running": "", "drained": "all done", "ended": "ended"}
+    states["stalled"] = "stalled: nothing is started"
+    state = states.get(board.state, f"{board.state}: nothing new is started")
+    title = glyphs.dot.join(filter(None, (words.visible(board.title), clock, since, state)))
+    shown = [
+        Line(clip(title, width, glyphs), HEADING),
+        Line(clip(words.counts(board.counts) or "no jobs", width, glyphs)),
+        Line(clip(progress(board, width, glyphs), width, glyphs)),
+    ]
+    if board.warning:
+        shown.append(Line(clip(f"! {words.visible(board.warning)}", width, glyphs), WARNING))
+    return Part(tuple(shown))
+
+
+def written(board: Board) -> str:
+    """When this was written, by which process, and how a reader finds out whether that still lives."""
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(board.at))
+    told = f"written {at} by pid {board.pid}, "
+    if board.state == "ended":
+        return told + "which has ended"
+    every = format_duration(board.every_s)
+    return told + f"again every {every} while jobs run; killed, if ps {board.pid} shows no slicer"
+
+
+def progress(board: Board, width: int | None, glyphs: Glyphs) -> str:
+    """As in "[█████▒▒░░░░]  5 of 12 done (41%), about 1h20m left"."""
+    total = sum(board.counts.values())
+    runs = board.counts.get("running", 0)
+    done = total - runs - board.counts.get("pending", 0)
+    told = f"{done} of {total} done ({done * 100 // total}%)" if total else "nothing to do"
+    if board.eta_s is not None and done < total and board.state != "ended":
+        told += f", about {_roughly(board.eta_s)} left"
+    cells = _QUEUE_BAR if width is None else min(_QUEUE_BAR, width - len(told) - 4)
+    if cells < 5 or not total:
+        return told
+    full = done * cells // total
+    part = (done + runs) * cells // total - full
+    return f"{_bar(cells, full, part, glyphs)}{GAP}{told}"
+
+
+def gpus(rows: Sequence[GpuRow], width: int | None, glyphs: Glyphs) -> Part:
+    """The GPUs: how much of each is in use, and which of the queue's jobs are on it."""
+    cells = []
+    for gpu in rows:
+        full = min(_GPU_BAR, round(gpu.used_mib * _GPU_BAR / gpu.total_mib)) if gpu.total_mib else 0
+        busy = "" if gpu.utilisation is None else f"{gpu.utilisation}%"
+        jobs = f"job{'s' if len(gpu.jobs) > 1 else ''} {', '.join(map(str, gpu.jobs))}" if gpu.jobs else ""
+        name = words.visible(gpu.name).removeprefix("NVIDIA ")
+        cells.append(
+            (
+                f"GPU {gpu.index}",
+                clip(name, _GPU_NAME, glyphs),
+                _bar(_GPU_BAR, full, 0, glyphs),
+                f"{_size(gpu.used_mib)} of {words.size(gpu.total_mib)}",
+                busy,
+                jobs,
+            )
+        )
+    return Part((), tuple(map(Line, aligned(cells, "lllrrl", width, glyphs))))
+
+
+def running(rows: Sequence[Row], width: int | None, glyphs: Glyphs, total: int = 0) -> Part:
+    """The running jobs: where, for how long, and their memory on each GPU beside their declaration."""
+    if not rows:
+        return Part()
+    heading = ["", "JOB", "GPU", "FOR", "NOW", "PEAK", "OF", "BUSY", "RUNNING"]
+    cells = [
+        [
+            glyphs.running,
+            str(row.no),
+            format_cpus(row.gpu_indices) or "-",
+            format_duration(round(row.wall_s)),
+            _most(row, row.now_mib),
+            _most(row, row.peak_mib),
+            _declared(row),
+            _busy(row),
+            f"({words.visible(row.note)}) {_what(row)}" if row.note else _what(row),
+        ]
+        for row in rows
+    ]
+    fit([heading, *cells], width, glyphs)
+    head, *texts = aligned([heading, *cells], "lrlrrrrrl", width, glyphs)
+    styled = [Line(text, _running_style(row)) for text, row in zip(texts, rows, strict=True)]
+    return Part((Line(head, HEADING),), tuple(styled), total)
+
+
+def pending(board: Board, most: int, width: int | None, glyphs: Glyphs) -> Part:
+    """The next ``most`` pending jobs and why they wait, and how many more there are."""
+    rows = board.pending[:most]
+    if not rows:
+        return Part()
+    heading = ["", "JOB", "NEEDS", "PENDING"]
+    cells = [
+        [glyphs.again if row.attempt > 1 else glyphs.pending, str(row.no), _declared(row), _what(row)]
+        for row in rows
+    ]
+    align = "lrrl"
+    has_reasons = any(row.waits_for for row in rows)
+    room = fit([heading, *cells], width, glyphs, of=2 if has_reasons else 1)
+    if has_reasons:
+        align = "lrrll"
+        heading = [*heading[:3], heading[3].ljust(0 if width is None else room), "WAITS FOR"]
+        cells = [[*cell, words.visible(row.waits_for)] for cell, row in zip(cells, rows, strict=True)]
+    head, *texts = aligned([heading, *cells], align, width, glyphs)
+    total = max(board.counts.get("pending", 0), len(board.pending))
+    return Part((Line(head, HEADING),), tuple(map(Line, texts)), total)
+
+
+def _done(rows: Sequence[Row], width: int | None, glyphs: Glyphs) -> Part:
+    if not rows:
+        return Part()
+    heading = ["", "JOB", "RESULT", "AFTER", "PEAK", "OF", "", "BUSY", "DONE"]
+    cells = [
+        [
+            _mark(row, glyphs),
+            str(row.no),
+            _result(row),
+            format_duration(round(row.wall_s, 1)),
+            _most(row, row.peak_mib),
+            _declared(row),
+            _deviation(row),
+            _busy(row),
+            _what(row),
+        ]
+        for row in rows
+    ]
+    fit([heading, *cells], width, glyphs)
+    head, *texts = aligned([heading, *cells], "lrlrrrrrl", width, glyphs)
+    return Part((Line(head, HEADING),), tuple(map(Line, texts)))
+
+
+# -- cells --------------------------------------------------------------------------------------------------
+
+
+def _mark(row: Row, glyphs: Glyphs) -> str:
+    return {"ok": glyphs.ok, "cancelled": glyphs.cancelled}.get(row.status, glyphs.bad)
+
+
+def _result(row: Row) -> str:
+    if row.status != "failed":
+        return row.status
+    if row.reason == "oom-kill":
+        return "host OOM"
+    return words.signal_name(row.exit_code - 128) if row.reason == "signal" else f"exit {row.exit_code}"
+
+
+def _running_style(row: Row) -> str:
+    over = bool(row.declared_mib and row.peak_mib and row.verdict == "under-declared")
+    return WARNING if over or row.note in ("cancelling", "timing out") else ""
+
+
+def _what(row: Row) -> str:
+    command = words.shortened(row.command, _COMMAND_MOST)
+    return f"{words.visible(row.name, 40)}: {command}" if row.name else command
+
+
+def _declared(row: Row) -> str:
+    return words.size(row.declared_mib) if row.declared_mib else "-"
+
+
+def _deviation(row: Row) -> str:
+    percent = words.deviation(row)
+    wrong = row.verdict in ("under-declared", "over-declared")
+    return f"{percent:+d}%" if wrong and percent is not None else ""
+
+
+def _busy(row: Row) -> str:
+    return _unknown(row) if row.utilisation is None else f"{round(row.utilisation)}%"
+
+
+def _most(row: Row, mib: Sequence[int]) -> str:
+    """The largest figure: the declaration holds for each GPU."""
+    return _size(max(mib)) if mib else _unknown(row)
+
+
+def _unknown(row: Row) -> str:
+    """A figure that was not measured, or that cannot exist without a GPU."""
+    return "n/a" if row.gpu_indices else "-"
+
+
+def _size(mib: int) -> str:
+    """A size in a column: always with one decimal, so that sizes can be compared at a glance."""
+    return format_size(mib << 20) if mib else "0"
+
+
+def _roughly(seconds: float) -> str:
+    step = 1 if seconds < 90 else 60
+    return format_duration(float(round(seconds / step) * step))
+
+
+def _bar(cells: int, full: int, part: int, glyphs: Glyphs) -> str:
+    return f"[{glyphs.full * full}{glyphs.part * part}{glyphs.empty * (cells - full - part)}]"

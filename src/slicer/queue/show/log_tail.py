@@ -1,0 +1,43 @@
+"""The last line of a job's log, as text that can be shown: a job prints what it likes."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from slicer.errors import StateError
+from slicer.queue.show.words import visible
+
+if TYPE_CHECKING:
+    from slicer.queue.state.directory import OwnDirectory
+
+_TAIL_BYTES = 8 << 10
+_CHARACTERS = 200  # of the line
+_TERMINAL = re.compile(
+    r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\n\x90\x98\x9c-\x9f]*(?:\x07|\x9c|\x1b\\)"  # titles
+    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours, the cursor
+    r"|\x1b[ -/]+[0-~]|\x1b[0-OQ-WYZ\\`-~]"  # others
+)
+
+
+def last_line(directory: OwnDirectory, name: str) -> str:
+    """The last line of the log of that name that is not blank; "" where there is none, or no such log."""
+    try:
+        fd = directory.open_file(name, os.O_RDONLY)
+    except (OSError, StateError):
+        return ""  # somebody removed it, or put something else there: it is only shown
+    try:
+        size = os.fstat(fd).st_size
+        return line_of(os.pread(fd, _TAIL_BYTES, max(0, size - _TAIL_BYTES)))
+    except OSError:
+        return ""
+    finally:
+        os.close(fd)
+
+
+def line_of(data: bytes) -> str:
+    """The last line of ``data`` that is not blank, without what would be commands to a terminal."""
+    text = _TERMINAL.sub("", data.decode("utf-8", "surrogateescape"))
+    lines = (line.strip() for line in re.split("[\r\n]", text))
+    return visible(next((line for line in reversed(list(lines)) if line), ""), _CHARACTERS)

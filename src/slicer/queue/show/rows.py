@@ -1,0 +1,99 @@
+"""The queue as people see it: jobs as rows, and all of it as a board. Pure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from slicer.placement.decision import first_to_finish
+from slicer.queue.model import Row, Status
+
+if TYPE_CHECKING:
+    from slicer.placement.decision import Busy
+    from slicer.queue.model import JobState
+    from slicer.queue.run.gpu_use import Use
+
+PENDING_SHOWN = 50
+DONE_SHOWN = 50
+_ENOUGH_S = 10.0  # jobs that ended well must have run for so long before we guess from them
+
+
+def row(
+    state: JobState, use: Use | None = None, *, declared_mib: int | None = None, waits_for: str = "",
+    note: str = "",
+) -> Row:  # fmt: skip
+    """One job. ``use``: what it uses now; ``declared_mib``: what a pending one would declare."""
+    is_pending, is_running = state.status == "pending", state.status == "running"
+    # Somebody may set the clock back while a job runs.
+    wall_s = max(0.0, time.time() - state.started_at) if is_running else state.wall_s
+    return Row(
+        no=state.no,
+        name=state.name,
+        command=state.command,
+        status=state.status,
+        attempt=state.attempts + is_pending,
+        declared_mib=declared_mib if is_pending else state.vram_mib,
+        gpu_indices=() if is_pending else state.gpu_indices,
+        now_mib=use.now_mib if use is not None else (),
+        peak_mib=use.peak_mib if use is not None else () if is_pending else state.vram_peak_mib,
+        utilisation=use.utilisation if use is not None else state.utilisation,
+        looks=use.looks if use is not None else 0 if is_pending else state.looks,
+        wall_s=0.0 if is_pending else wall_s,
+        exit_code=state.exit_code,
+        reason=state.reason,
+        verdict=state.verdict,
+        waits_for=waits_for,
+        note=note or ("cancelling" if is_running and state.cancelling else ""),
+    )
+
+
+def counts(states: Iterable[JobState]) -> dict[Status, int]:
+    """How many jobs there are of each status."""
+    found: dict[Status, int] = {}
+    for state in states:
+        found[state.status] = found.get(state.status, 0) + 1
+    return found
+
+
+def with_pending(numbers: Mapping[Status, int], pending: int) -> dict[Status, int]:
+    """The counts, but with so many pending jobs: a job whose line was deleted is not pending."""
+    found: dict[Status, int] = {**numbers, "pending": pending}
+    return {status: number for status, number in found.items() if number}
+
+
+def why(busy: Busy | None, indices: Mapping[str, int], now_s: float) -> str:
+    """What a job waits for, as in "a GPU, held by train and 1 other"."""
+    if busy is None:
+        return ""
+    text = "a GPU" if busy.kind == "gpu" else "a CPU slot"
+    lease = first_to_finish(busy.holders, now_s)
+    if lease is not None:
+        text += f", held by {lease.name or lease.command}"
+        others = len(busy.holders) - 1
+        text += f" and {others} other{'s' if others > 1 else ''}" if others else ""
+    if busy.foreign:
+        gpus = ", ".join(str(indices.get(uuid, uuid)) for uuid in busy.foreign)
+        text += f"; processes outside slicer use GPU {gpus}"
+    if busy.reserved_for:
+        text += "; what is free is kept for one that waits longest"
+    elif busy.ahead:
+        text += f"; {busy.ahead} ahead"
+    return text
+
+
+def eta_s(walls_s: float, walls: int, running_s: Sequence[float], pending: int, width: int) -> float | None:
+    """How long until all is done, in seconds; None where there is too little to tell it from.
+
+    ``walls`` jobs have ended well, after ``walls_s`` in all. ``running_s`` has the ages of the running ones.
+    ``pending`` jobs are left to start, ``width`` at a time.
+    """
+    if walls_s < _ENOUGH_S:
+        return None
+    mean_s = walls_s / walls
+    # A running job that is older than the mean shows that the mean is too short.
+    longer_s = [wall_s for wall_s in running_s if wall_s > mean_s]
+    mean_s = (walls_s + sum(longer_s)) / (walls + len(longer_s))
+    left_s = sum(max(0.0, mean_s - wall_s) for wall_s in running_s) + pending * mean_s
+    # The last jobs outlived the mean: nobody knows when they end.
+    return left_s / max(1, width) if left_s >= 1 else None

@@ -1,0 +1,48 @@
+"""Signals made readable, so that the queue waits for them and for descriptors at the same time."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from slicer.kernel.signals import INTERRUPTS, hold_back
+
+_TAKEN = (*INTERRUPTS, signal.SIGWINCH, signal.SIGCONT)
+
+
+class SignalPipe:
+    """Takes the signals that a queue acts on, until :meth:`close`. There is one in a process."""
+
+    def __init__(self) -> None:
+        self.fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._signals: list[int] = []
+        self._before = {}
+        for signo in _TAKEN:
+            # A signal that is ignored from the start (nohup) stays ignored.
+            if signo == signal.SIGWINCH or signal.getsignal(signo) != signal.SIG_IGN:
+                self._before[signo] = signal.signal(signo, self._note)
+        self._fd_before = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
+
+    def _note(self, signo: int, frame: object) -> None:
+        self._signals.append(signo)
+
+    def take(self) -> list[int]:
+        """The signals that came since the last call."""
+        try:
+            while os.read(self.fd, 4096):
+                pass
+        except BlockingIOError:
+            pass
+        found, self._signals = self._signals, []
+        return found
+
+    def close(self) -> None:
+        """Give the signals back. Only those that ask the queue to leave stay blocked: it is leaving already.
+        A late one must neither delay it nor change its exit code.
+        """
+        hold_back()
+        signal.set_wakeup_fd(self._fd_before)
+        for signo, handler in self._before.items():
+            signal.signal(signo, handler)
+        os.close(self.fd)
+        os.close(self._write_fd)

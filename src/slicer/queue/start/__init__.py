@@ -1,0 +1,1 @@
+"""Which jobs are started next, and the leases for them."""

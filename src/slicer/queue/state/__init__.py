@@ -1,0 +1,1 @@
+"""What the queue knows of its jobs, and keeps."""

@@ -1,0 +1,296 @@
+"""From the journal's records to the state of each job. Records are made here and read here. Pure.
+
+A record is applied whole or not at all. A repeated one changes nothing, nor does one about an earlier
+attempt. So a queue that died between two records may write the second again.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypedDict, Unpack, get_args
+
+from slicer.queue.model import FINAL, STATE_DEFAULTS, STATE_FIELDS, JobState, Status, Verdict
+from slicer.queue.state.journal import Record
+
+_MOST = 2**53  # of a whole number: what every reader of JSON takes
+_FILE_NAME = re.compile(r"(?:\w[\w.-]{0,63})?", re.ASCII)
+
+
+class Ending(TypedDict):
+    """How an attempt ended: fields of :class:`JobState`, and ``at`` for people who read the journal."""
+
+    exit_code: int
+    signal: int | None
+    reason: str
+    wall_s: float
+    vram_peak_mib: tuple[int, ...]
+    utilisation: float | None
+    looks: int
+    verdict: Verdict
+    memory_peak_bytes: int | None
+    at: float
+
+
+def seen(key: str, no: int, command: str, name: str) -> Record:
+    """A job was seen for the first time, or its name has changed."""
+    return {"event": "seen", "key": key, "no": no, "command": command, "name": name}
+
+
+def begun(
+    key: str,
+    job: str,
+    *,
+    boot_id: str,
+    attempt: int,
+    log: str,
+    gpus: Sequence[str],
+    gpu_indices: Sequence[int],
+    vram_mib: int | None,
+    at: float,
+) -> Record:
+    """An attempt (counted from 1) is about to start. This must be on the disk before it starts."""
+    return {
+        "event": "begun", "key": key, "job": job, "boot_id": boot_id, "attempts": attempt, "log": log,
+        "gpus": list(gpus), "gpu_indices": list(gpu_indices), "vram_mib": vram_mib, "started_at": at,
+    }  # fmt: skip
+
+
+def ended(key: str, job: str, status: Status, **how: Unpack[Ending]) -> Record:
+    """The attempt is over, and the job with it: ``status`` is final."""
+    return {"event": "ended", "key": key, "job": job, "status": status, **_listed(how)}
+
+
+def oom(key: str, job: str, *, next_vram_mib: int | None, **how: Unpack[Ending]) -> Record:
+    """The attempt ended with CUDA's "out of memory"; the job is to run again, declaring ``next_vram_mib``."""
+    return {"event": "oom", "key": key, "job": job, "next_vram_mib": next_vram_mib, **_listed(how)}
+
+
+def unbegun(key: str, job: str) -> Record:
+    """The attempt never started, and does not count."""
+    return {"event": "unbegun", "key": key, "job": job}
+
+
+def interrupted(key: str, job: str, why: str) -> Record:
+    """The attempt was ended from outside (by a reboot); it counts, and the job is to run again."""
+    return {"event": "interrupted", "key": key, "job": job, "reason": why}
+
+
+def refused(key: str, status: Status, reason: str, exit_code: int) -> Record:
+    """The job will not be started: it is infeasible, or was cancelled before. ``status`` is final."""
+    return {"event": "refused", "key": key, "status": status, "reason": reason, "exit_code": exit_code}
+
+
+def reconsidered(key: str) -> Record:
+    """The job is to be started after all: it failed and somebody says so, or is not infeasible any more."""
+    return {"event": "reconsidered", "key": key}
+
+
+def cancelling(key: str, job: str) -> Record:
+    """The attempt was asked to end because its line says "cancel"."""
+    return {"event": "cancelling", "key": key, "job": job}
+
+
+def records(states: Mapping[str, JobState]) -> list[Record]:
+    """One record for each state. Together they fold to the same states."""
+    return [_snapshot(state) for state in states.values()]
+
+
+def fold(records: Iterable[Record]) -> dict[str, JobState]:
+    """The states of the jobs by their keys. Damaged records are left out."""
+    states: dict[str, JobState] = {}
+    for record in records:
+        apply(states, record)
+    return states
+
+
+def apply(states: dict[str, JobState], record: Record) -> bool:
+    """Apply ``record`` to ``states``. False if it is damaged: a field is missing or has the wrong type.
+
+    Unknown events and fields come from a newer slicer and are ignored. A job whose "seen" record was lost has
+    the number 0 until it is seen again.
+    """
+    event, key = record.get("event"), record.get("key")
+    if not isinstance(event, str):
+        return False
+    rule = _RULES.get(event)
+    if rule is None:
+        return True
+    if not isinstance(key, str):
+        return False
+    names, act = rule
+    try:
+        values = {name: _READERS[name](record[name]) for name in names}
+        may_lack = STATE_DEFAULTS if event == "state" else _ADDED
+        values |= {name: _READERS[name](record[name]) for name in may_lack if name in record}
+    except (_Damaged, KeyError, OverflowError):
+        return False
+    act(states, key, values)
+    return True
+
+
+def _listed(how: Ending) -> Record:
+    return {**how, "vram_peak_mib": list(how["vram_peak_mib"])}
+
+
+# The fields about one attempt, and their values before it begins.
+_ATTEMPT = (
+    "job", "boot_id", "started_at", "log", "gpus", "gpu_indices", "vram_mib", "cancelling",
+    "exit_code", "signal", "reason", "wall_s", "vram_peak_mib", "utilisation", "looks", "verdict",
+    "memory_peak_bytes",
+)  # fmt: skip
+_NOT_BEGUN = {name: STATE_DEFAULTS[name] for name in _ATTEMPT}
+
+_Values = dict[str, Any]
+
+
+def _running(states: dict[str, JobState], key: str, values: _Values) -> JobState | None:
+    """The job, if it runs the attempt that the record is about."""
+    state = states.get(key)
+    return state if state and state.status == "running" and state.job == values.pop("job") else None
+
+
+def _apply_seen(states: dict[str, JobState], key: str, values: _Values) -> None:
+    state = states.get(key)
+    if state is None:
+        states[key] = JobState(key, **values)
+    else:
+        state.update(values)
+
+
+def _apply_begun(states: dict[str, JobState], key: str, values: _Values) -> None:
+    state = states.setdefault(key, JobState(key, 0, ""))
+    state.update(_NOT_BEGUN | values | {"status": "running"})
+
+
+def _apply_ended(states: dict[str, JobState], key: str, values: _Values) -> None:
+    if (state := _running(states, key, values)) and values["status"] in FINAL:
+        state.update(values)
+
+
+def _apply_oom(states: dict[str, JobState], key: str, values: _Values) -> None:
+    if state := _running(states, key, values):
+        state.update(values | {"status": "pending", "ooms": state.ooms + 1})
+
+
+def _apply_unbegun(states: dict[str, JobState], key: str, values: _Values) -> None:
+    if state := _running(states, key, values):
+        state.update(_NOT_BEGUN | {"status": "pending", "attempts": max(0, state.attempts - 1)})
+
+
+def _apply_interrupted(states: dict[str, JobState], key: str, values: _Values) -> None:
+    if state := _running(states, key, values):
+        state.update(values | {"status": "pending", "cancelling": False})
+
+
+def _apply_refused(states: dict[str, JobState], key: str, values: _Values) -> None:
+    state = states.setdefault(key, JobState(key, 0, ""))
+    if state.status == "pending" and values["status"] in FINAL:
+        state.update(values)
+
+
+def _apply_reconsidered(states: dict[str, JobState], key: str, values: _Values) -> None:
+    if (state := states.get(key)) and state.is_final and state.status != "ok":
+        state.update({"status": "pending", "reason": "", "exit_code": 0, "ooms": 0, "cancelling": False})
+
+
+def _apply_cancelling(states: dict[str, JobState], key: str, values: _Values) -> None:
+    if state := _running(states, key, values):
+        state.cancelling = True
+
+
+def _apply_state(states: dict[str, JobState], key: str, values: _Values) -> None:
+    states[key] = JobState(key, **values)
+
+
+def _snapshot(state: JobState) -> Record:
+    record: Record = {"event": "state"}
+    for name in STATE_FIELDS:
+        value = getattr(state, name)
+        if name not in STATE_DEFAULTS or value != STATE_DEFAULTS[name]:
+            record[name] = list(value) if isinstance(value, tuple) else value
+    return record
+
+
+class _Damaged(ValueError):
+    """A value of a type that its field cannot have."""
+
+
+def _a(*kinds: type) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        # Not isinstance: to Python, true is an int.
+        if type(value) not in kinds or (type(value) is float and not math.isfinite(value)):
+            raise _Damaged(repr(value))
+        return float(value) if float in kinds and value is not None else value
+
+    return read
+
+
+def _count(value: Any) -> Any:
+    if type(value) is not int or not 0 <= value <= _MOST:
+        raise _Damaged("out of range")
+    return value
+
+
+def _file_name(value: Any) -> Any:
+    """What becomes the name of a file: nothing that leads elsewhere."""
+    if type(value) is not str or not _FILE_NAME.fullmatch(value):
+        raise _Damaged(repr(value))
+    return value
+
+
+def _or_none(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else read(value)
+
+
+def _tuple_of(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def read_all(value: Any) -> tuple[Any, ...]:
+        if type(value) is not list:
+            raise _Damaged(repr(value))
+        return tuple(map(read, value))
+
+    return read_all
+
+
+def _one_of(*words: str) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        if value not in words:
+            raise _Damaged(repr(value))
+        return value
+
+    return read
+
+
+# How a field is read, by its annotation.
+_BY_TYPE: dict[str, Callable[[Any], Any]] = {
+    "str": _a(str),
+    "bool": _a(bool),
+    "int": _count,
+    "int | None": _or_none(_count),
+    "float": _a(float, int),
+    "float | None": _or_none(_a(float, int)),
+    "tuple[str, ...]": _tuple_of(_a(str)),
+    "tuple[int, ...]": _tuple_of(_count),
+    "Status": _one_of(*get_args(Status)),
+    "Verdict": _one_of(*get_args(Verdict)),
+}
+_READERS = {name: _BY_TYPE[kind] for name, kind in STATE_FIELDS.items()}
+_READERS |= {"job": _file_name, "log": _file_name}
+
+_ADDED = ("looks",)  # fields that earlier versions did not write
+_HOW = tuple(name for name in Ending.__annotations__ if name not in ("at", *_ADDED))
+_BEGUN = ("job", "boot_id", "attempts", "log", "gpus", "gpu_indices", "vram_mib", "started_at")
+# The fields that an event's record must have, and what it does.
+_RULES: dict[str, tuple[tuple[str, ...], Callable[[dict[str, JobState], str, _Values], None]]] = {
+    "seen": (("no", "command", "name"), _apply_seen),
+    "begun": (_BEGUN, _apply_begun),
+    "ended": (("job", "status", *_HOW), _apply_ended),
+    "oom": (("job", "next_vram_mib", *_HOW), _apply_oom),
+    "unbegun": (("job",), _apply_unbegun),
+    "interrupted": (("job", "reason"), _apply_interrupted),
+    "refused": (("status", "reason", "exit_code"), _apply_refused),
+    "reconsidered": ((), _apply_reconsidered),
+    "cancelling": (("job",), _apply_cancelling),
+    "state": (("no", "command"), _apply_state),
+}

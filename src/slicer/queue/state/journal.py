@@ -1,0 +1,258 @@
+"""The queue's journal: what must outlast it, as JSON lines that are only ever appended to.
+
+What is committed is on the disk, whole and once; what a crash left half written is cut off before anything is
+appended. What the records mean is :mod:`slicer.queue.state.folding`'s business. The lock of the log directory
+(:mod:`slicer.queue.state.log_dir`) keeps a second writer out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+
+from slicer.errors import StateError
+from slicer.queue.state.directory import HINT, OwnDirectory, failed
+from slicer.state.directory import write_all
+
+Record = dict[str, object]
+
+VERSION = 1  # counts up when older readers would misunderstand; not for events and fields that are added
+_HEADER = b'{"event":"journal","v":%d}\n' % VERSION
+_NAME = "journal.jsonl"
+_LINES_NAMED = 10  # in the warning about damaged lines
+
+
+class Journal:
+    """An open journal. Not for two threads at once.
+
+    ``warnings``: what was found wrong, and repaired or skipped, when it was opened; sentences for people.
+    """
+
+    def __init__(self, directory: OwnDirectory, fd: int, size: int, warnings: tuple[str, ...] = ()) -> None:
+        """For :meth:`open`: ``fd`` is open for writing, and committed up to ``size`` bytes."""
+        self.path = _path(directory)
+        self.warnings = warnings
+        self._fd = fd
+        self._size = size  # committed
+        self._buffer: list[bytes] = []
+        self._is_urgent = False
+
+    @classmethod
+    def open(cls, directory: OwnDirectory, *, fresh: bool = False) -> tuple[Journal, tuple[Record, ...]]:
+        """The journal in ``directory``, made where there is none, and its records (without the first).
+
+        With ``fresh``, a journal that is there, of whatever version, is replaced by an empty one. Raises
+        StateError where it cannot be read or repaired, is a newer slicer's, or not a queue's at all.
+        """
+        try:
+            try:
+                fd = directory.open_file(_NAME, os.O_RDWR)
+            except FileNotFoundError:
+                return cls._create(directory), ()
+            try:
+                return cls._read(directory, fd, fresh)
+            except BaseException:
+                os.close(fd)
+                raise
+        except OSError as error:
+            raise failed("cannot be used", _path(directory), error) from error
+
+    @classmethod
+    def _create(cls, directory: OwnDirectory) -> Journal:
+        made = cls(directory, directory.replace(_NAME, _HEADER, sync=True), len(_HEADER))
+        directory.sync()
+        return made
+
+    @classmethod
+    def _read(cls, directory: OwnDirectory, fd: int, fresh: bool) -> tuple[Journal, tuple[Record, ...]]:
+        head = os.pread(fd, 4096, 0)
+        # Nothing but the beginning of the first line, or what a power cut made of it.
+        is_begin = head != _HEADER and _HEADER.startswith(head)
+        is_unborn = is_begin or (not head.strip(b"\0") and os.fstat(fd).st_size <= len(head))
+        if not is_unborn:
+            _check_head(_path(directory), head, fresh)
+        if is_unborn or fresh:
+            made = cls._create(directory)
+            os.close(fd)
+            return made, ()
+        found = _Found(fd)
+        records = tuple(found)
+        if found.good < found.size:
+            os.ftruncate(fd, found.good)
+            os.fsync(fd)
+        return cls(directory, fd, found.good, found.warnings(_path(directory))), records[1:]
+
+    @classmethod
+    def peek(cls, path: str) -> tuple[Record, ...] | None:
+        """The whole records of a journal, which a queue may be writing; None where there is none.
+
+        Nothing is repaired. Raises StateError where it cannot be read.
+        """
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise failed("cannot be read", path, error) from error
+        try:
+            _check_head(path, os.pread(fd, 4096, 0), fresh=False)
+            return tuple(_Found(fd))[1:]
+        except OSError as error:
+            raise failed("cannot be read", path, error) from error
+        finally:
+            os.close(fd)
+
+    @property
+    def pending(self) -> bool:
+        """Whether something was added that is not on the disk."""
+        return bool(self._buffer)
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether something is pending that must not wait."""
+        return self._is_urgent
+
+    def add(self, record: Record, *, durable: bool = True) -> None:
+        """Append ``record`` with the next :meth:`commit`; not ``durable``: that may take its time.
+
+        Raises ValueError or TypeError for what JSON has no word for.
+        """
+        self._buffer.append(_encode(record))
+        self._is_urgent = self._is_urgent or durable
+
+    def commit(self) -> None:
+        """Have all that was added on the disk.
+
+        Raises StateError when it cannot be: then none of it is in the journal, and the next call tries again.
+        """
+        if not self._buffer:
+            return
+        data = b"".join(self._buffer)
+        try:
+            try:
+                write_all(self._fd, data, self._size)
+                os.fdatasync(self._fd)
+            except OSError:
+                # Should this fail, too: the next call writes the same, and maybe more, over what is there.
+                os.ftruncate(self._fd, self._size)
+                raise
+        except OSError as error:
+            raise failed("cannot be written", self.path, error) from error
+        self._size += len(data)
+        self._empty()
+
+    def is_gone(self, directory: OwnDirectory) -> bool:
+        """Whether the file was deleted, replaced or cut short by somebody. Raises StateError."""
+        try:
+            ours = os.fstat(self._fd)
+            return ours.st_size < self._size or not os.path.samestat(ours, directory.lstat(_NAME))
+        except FileNotFoundError:
+            return True
+        except OSError as error:
+            raise failed("cannot be looked at", self.path, error) from error
+
+    def rewrite(self, directory: OwnDirectory, records: Iterable[Record]) -> None:
+        """Put a journal with just ``records`` in the place of whatever is in ``directory`` now.
+
+        They stand for all that was added so far, committed or not. Raises StateError; what
+        was pending still is then, and as long as :meth:`is_gone`, this is to be tried again.
+        """
+        data = _HEADER + b"".join(map(_encode, records))
+        fd = -1
+        try:
+            fd = directory.replace(_NAME, data, sync=True)
+            directory.sync()
+        except OSError as error:
+            if fd >= 0:
+                os.close(fd)
+            raise failed("cannot be written", self.path, error) from error
+        os.close(self._fd)
+        self._fd, self._size = fd, len(data)
+        self._empty()
+
+    def close(self) -> None:
+        """Give the file back; what is pending is not written. Safe to repeat, and in a forked child."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _empty(self) -> None:
+        self._buffer = []
+        self._is_urgent = False
+
+
+class _Found:
+    """The records of an open journal, in their order; when they were all given, what was wrong with it."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._damaged: list[int] = []  # numbers of lines
+        self.good = 0  # bytes up to the end of the last good record
+        self.size = 0
+
+    def __iter__(self) -> Iterator[Record]:
+        damaged: list[int] = []  # since the last good record
+        with open(self._fd, "rb", closefd=False) as file:
+            for number, line in enumerate(file, 1):
+                self.size += len(line)
+                record = _decode(line)
+                if record is None:
+                    damaged.append(number)
+                    continue
+                self._damaged += damaged
+                damaged.clear()
+                self.good = self.size
+                yield record
+
+    def warnings(self, path: str) -> tuple[str, ...]:
+        """What people should know of it."""
+        said = []
+        if self._damaged:
+            named = ", ".join(map(str, self._damaged[:_LINES_NAMED]))
+            more = len(self._damaged) - _LINES_NAMED
+            said.append(
+                f"{path}: skipped what is damaged: line {named}{f' and {more} more' if more > 0 else ''}"
+            )
+        if self.good < self.size:
+            said.append(f"{path}: cut off the last {self.size - self.good} bytes, which were half written")
+        return tuple(said)
+
+
+def _decode(line: bytes) -> Record | None:
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+# ASCII: commands may hold bytes that are no UTF-8, which Python has as lone surrogates.
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
+
+def _encode(record: Record) -> bytes:
+    return _ENCODER.encode(record).encode("ascii") + b"\n"
+
+
+def _check_head(path: str, head: bytes, fresh: bool) -> None:
+    """Refuse what is not a journal of a queue, or one of a version that we do not know."""
+    first = _decode(head[: head.find(b"\n") + 1]) or {}
+    version = first.get("v")
+    if first.get("event") != "journal" or type(version) is not int or version < 1:
+        whose = (
+            "gpusched's journal" if "key" in first and "event" in first else "not a journal of slicer queue"
+        )
+        raise StateError(f"is {whose}; it is left as it is", where=path, hint=f"move it away, or {HINT}")
+    if version > VERSION and not fresh:
+        raise StateError(
+            f"was written by a newer slicer (version {version} of the journal, this one knows {VERSION})",
+            where=path,
+            hint="upgrade slicer, or start anew with --fresh",
+        )
+
+
+def _path(directory: OwnDirectory) -> str:
+    return f"{directory.path}/{_NAME}"

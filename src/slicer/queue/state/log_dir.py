@@ -1,0 +1,202 @@
+"""The log directory of a queue: whose it is, and where things lie in it.
+
+    lock            flocked by the queue that uses the directory; its pid stands in it
+    journal.jsonl   what must last (slicer.queue.state.journal)
+    status.txt      the board, for people
+    job0007.log     what job 7 printed; job0007.2.log in its second attempt
+    earlier-…/      logs of queues before one with --fresh
+    attempts/ID     of one attempt, by the id of its lease: what its keeper leaves for the queue
+
+The directory must be the user's own, or root's, and nobody else's to write to. It is opened once
+(slicer.queue.state.directory); what lies in it is opened through its descriptor, and no symbolic link is
+followed.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import time
+
+from slicer.errors import EX_TEMPFAIL, SlicerError, StateError
+from slicer.job.scope import quote
+from slicer.queue.state.directory import HINT, OwnDirectory, failed
+
+_LOCK = "lock"
+_STATUS = "status.txt"
+_LOG = re.compile(r"job\d{4,}(?:\.\d+)?\.log")
+
+
+class QueueRunning(SlicerError):
+    """Another queue uses the log directory (exit code 75). ``pid`` is its process, if it is told."""
+
+    exit_code = EX_TEMPFAIL
+    kind = "queue-busy"
+
+    def __init__(self, path: str, pid: int | None, since: float) -> None:
+        """``since``: when it began, in seconds since the epoch."""
+        began, day = (time.strftime("%Y-%m-%d", time.localtime(at)) for at in (since, time.time()))
+        at = time.strftime("%H:%M" if began == day else "%Y-%m-%d %H:%M", time.localtime(since))
+        who = f"since {at}" if pid is None else f"pid {pid}, since {at}"
+        look = f"watch cat {quote(f'{path}/{_STATUS}')}"
+        super().__init__(f"already running ({who}): {look}", where=path, hint=f"or {HINT}")
+        self.pid = pid
+
+
+class LogDir:
+    """A log directory that is ours until :meth:`close`, or until all processes that have it open are dead.
+
+    A forked child that is to outlive the queue must call :meth:`close`, too, which takes nothing away from
+    the queue.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Make the directory where it is missing, and lock it. Raises QueueRunning, StateError."""
+        self._said = path
+        self._owner = os.getpid()
+        self.directory = OwnDirectory.at(path)
+        self.attempts = OwnDirectory(-1, "")
+        try:
+            self.attempts = self.directory.below("attempts")
+            self._fd = self._lock()
+        except BaseException:
+            self.attempts.close()
+            self.directory.close()
+            raise
+
+    @property
+    def path(self) -> str:
+        """For people."""
+        return self.directory.path
+
+    @staticmethod
+    def log_name(no: int, attempt: int) -> str:
+        """The file name of the log of a job's attempt (from 1), as :attr:`JobState.log` has it."""
+        return f"job{no:04d}.log" if attempt <= 1 else f"job{no:04d}.{attempt}.log"
+
+    def write_status(self, text: str) -> None:
+        """Replace status.txt. Raises OSError."""
+        os.close(self.directory.replace(_STATUS, text.encode("utf-8", "backslashreplace")))
+
+    def set_logs_aside(self) -> str:
+        """Move the jobs' logs into a directory of their own; its name, "" where there are none.
+
+        Raises StateError.
+        """
+        try:
+            logs = [name for name in self.directory.names() if _LOG.fullmatch(name)]
+            if not logs:
+                return ""
+            name = time.strftime("earlier-%Y%m%dT%H%M%S")
+            aside = self.directory.below(name)
+            for log in logs:
+                self.directory.rename(log, aside, log)
+            aside.close()
+        except OSError as error:
+            raise failed("earlier logs cannot be set aside", self.path, error) from error
+        return name
+
+    def restore(self) -> bool:
+        """Make again what somebody deleted of directory and lock; whether that was needed.
+
+        Raises QueueRunning where another queue was faster, StateError where it cannot be made; the lock that
+        we had stays ours then.
+        """
+        had_to = self._reopen()
+        if self._is_current(self._fd):
+            return had_to
+        fd = self._lock()
+        os.close(self._fd)
+        self._fd = fd
+        return True
+
+    def close(self) -> None:
+        """Let others have the directory. Safe to repeat; in a forked child, the lock stays the parent's."""
+        if self._fd < 0:
+            return
+        fd, self._fd = self._fd, -1
+        try:
+            if os.getpid() == self._owner:
+                os.ftruncate(fd, 0)  # nobody is to be told of a pid that is gone
+                fcntl.flock(fd, fcntl.LOCK_UN)  # even if a child still has it open
+        except OSError as error:
+            raise failed("cannot be used", self._lock_path, error) from error
+        finally:
+            os.close(fd)
+            self.attempts.close()
+            self.directory.close()
+
+    @property
+    def _lock_path(self) -> str:
+        return f"{self.path}/{_LOCK}"
+
+    def _reopen(self) -> bool:
+        """Open the directories anew where those that we have lost their names; whether any had."""
+        try:
+            found = OwnDirectory.at(self._said)
+        except StateError:
+            if self.directory.is_there():
+                return False  # something that is not ours is in its place: we stay where we are
+            raise
+        had_to = not _is_same(found, self.directory)
+        self.directory.close()
+        self.directory = found
+        attempts = found.below("attempts")
+        had_to |= not _is_same(attempts, self.attempts)
+        self.attempts.close()
+        self.attempts = attempts
+        return had_to
+
+    def _lock(self) -> int:
+        while True:
+            fd = self._open()
+            try:
+                self._take(fd)
+                if self._is_current(fd):
+                    _write_pid(fd)
+                    return fd
+            except OSError as error:
+                os.close(fd)
+                raise failed("cannot be used", self._lock_path, error) from error
+            except SlicerError:
+                os.close(fd)
+                raise
+            os.close(fd)  # it was deleted while we took it
+
+    def _open(self) -> int:
+        try:
+            fd = self.directory.open_file(_LOCK, os.O_RDWR | os.O_CREAT)
+            os.fchmod(fd, 0o600)  # who can open a file can flock it
+        except OSError as error:
+            raise failed("cannot be used", self._lock_path, error) from error
+        return fd
+
+    def _take(self, fd: int) -> None:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            text = os.pread(fd, 32, 0).strip()
+            pid = int(text) if text.isdigit() else None
+            raise QueueRunning(self._said, pid, os.fstat(fd).st_mtime) from None
+
+    def _is_current(self, fd: int) -> bool:
+        """Whether what we have open is what others would find."""
+        try:
+            return os.path.samestat(os.fstat(fd), self.directory.lstat(_LOCK))
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise failed("cannot be used", self._lock_path, error) from error
+
+
+def _is_same(one: OwnDirectory, other: OwnDirectory) -> bool:
+    return os.path.samestat(os.fstat(one.fd), os.fstat(other.fd))
+
+
+def _write_pid(fd: int) -> None:
+    text = b"%d\n" % os.getpid()
+    os.ftruncate(fd, 0)
+    if os.pwrite(fd, text, 0) < len(text):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

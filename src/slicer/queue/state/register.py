@@ -1,0 +1,185 @@
+"""What the queue knows of its jobs, and keeps: every change is a record of the journal first.
+
+A change counts at once, but what announces it to the world waits for :meth:`Register.save`. While the journal
+cannot be written (a full disk) nothing is lost: the records wait, and so does all that depends on them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from slicer import faults
+from slicer.errors import StateError
+from slicer.queue.model import JobState
+from slicer.queue.state import attempt, folding
+from slicer.queue.state.counts import Counts
+from slicer.queue.state.directory import OwnDirectory, failed
+from slicer.queue.state.journal import Journal
+from slicer.queue.state.log_dir import LogDir
+
+if TYPE_CHECKING:
+    from slicer.queue.model import Entry
+    from slicer.queue.state.journal import Record
+
+_PROBE = "probe"
+_AGAIN_S = 1.0  # how soon to try to write again
+
+
+class Register:
+    """``states`` by the jobs' keys; ``problem`` says why the journal cannot be written, "" if it can."""
+
+    def __init__(self, path: str, *, fresh: bool) -> None:
+        """Open the log directory. Raises QueueRunning, StateError."""
+        self.log_dir = LogDir(path)
+        self.set_aside = ""  # where earlier logs are now
+        try:
+            if fresh:
+                _forget_attempts(self.log_dir.attempts)
+            self._journal, records = Journal.open(self.log_dir.directory, fresh=fresh)
+            if fresh:
+                self.set_aside = self.log_dir.set_logs_aside()
+        except BaseException:
+            self.log_dir.close()
+            raise
+        self.warnings = self._journal.warnings
+        self.states: dict[str, JobState] = folding.fold(records)
+        self.tally = Counts(self.states)
+        # What could not be with another --gpus, or on another day, is asked for again.
+        self._refused = {key for key, state in self.states.items() if state.status == "infeasible"}
+        self.problem = ""
+        self._next_no = max([state.no for state in self.states.values()], default=0) + 1
+        self._again_at = 0.0
+        self._lacks_room = False
+        self.has_news = True  # something changed that the board does not show yet
+
+    def see(self, entries: Iterable[Entry]) -> None:
+        """Give those jobs a number that have none yet."""
+        for entry in entries:
+            state = self.states.get(entry.key)
+            if state is None or not state.no or state.name != entry.attributes.name:
+                no = state.no if state is not None and state.no else self._next_no
+                self._next_no = max(self._next_no, no + 1)
+                self.do(folding.seen(entry.key, no, entry.command, entry.attributes.name), durable=False)
+            if entry.key in self._refused:
+                self._refused.remove(entry.key)
+                self.do(folding.reconsidered(entry.key), durable=False)
+
+    def do(self, record: Record, *, durable: bool = True) -> None:
+        """Change a job's state, and have it written with the next :meth:`save`."""
+        self.tally.apply(record)
+        self._journal.add(record, durable=durable)
+        self.has_news = True
+
+    def save(self) -> bool:
+        """Write what has to last; whether all of it is on the disk now."""
+        if not self._journal.is_urgent and not self.problem:
+            return True
+        is_early = bool(self.problem) and time.monotonic() < self._again_at
+        if is_early and not (self._lacks_room and self._journal.is_urgent):
+            return self.is_saved
+        faults.point("queue-saving")
+        try:
+            self.restore()
+            self._journal.commit()
+        except StateError as error:
+            self._fail(str(error))
+            return False
+        if not is_early and self._has_room():
+            self.problem = ""
+        faults.point("queue-saved")
+        return True
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether all that has to last is on the disk."""
+        return not self._journal.is_urgent
+
+    def reserve(self, job_id: str) -> bool:
+        """Make sure that there is room for what is to be said of an attempt; else there is a ``problem``."""
+        try:
+            attempt.reserve(self.log_dir.attempts.fd, job_id)
+        except OSError as error:
+            self._fail(f"{self.log_dir.path}: {error.strerror}; nothing is started until there is room")
+            self._lacks_room = True
+            return False
+        return True
+
+    def sweep(self) -> None:
+        """Remove the files of attempts that no job has under way: made, but then the queue was killed."""
+        under_way = {state.job for state in self.tally.running.values()}
+        for name in set(self.log_dir.attempts.names()) - under_way:
+            self.forget(name)
+
+    def forget(self, job_id: str) -> None:
+        """How the attempt ended is on the disk, or it never began: its file is not needed any more."""
+        try:
+            self.log_dir.attempts.unlink(job_id)
+        except OSError:
+            return  # it is only a small file
+
+    def attempt(self, job_id: str) -> attempt.Attempt | None:
+        """What became of an attempt, as far as its keeper wrote it down; None: its command never began."""
+        return attempt.read(self.log_dir.attempts.fd, job_id)
+
+    def _has_room(self) -> bool:
+        """Whether what could not be reserved could be by now."""
+        if self._lacks_room and self.reserve(_PROBE):
+            self.forget(_PROBE)
+            self._lacks_room = False
+        return not self._lacks_room
+
+    def _fail(self, problem: str) -> None:
+        self.problem = problem
+        self._again_at = time.monotonic() + _AGAIN_S
+
+    def left_s(self) -> float | None:
+        """After how many seconds to :meth:`save` again; None: nothing waits."""
+        if self.problem:
+            return max(0.0, self._again_at - time.monotonic())
+        return None if self.is_saved else 0.0
+
+    def restore(self) -> bool:
+        """Make the log directory and the journal again where somebody removed them. Raises StateError."""
+        was_gone = self.log_dir.restore()
+        if self._journal.is_gone(self.log_dir.directory):
+            self._journal.rewrite(self.log_dir.directory, folding.records(self.states))
+            was_gone = True
+        return was_gone
+
+    def by_job(self, job_id: str) -> JobState | None:
+        """The job whose current or last attempt has this id."""
+        return self.tally.by_job(job_id)
+
+    def known_names(self) -> frozenset[str]:
+        """The names of all jobs that were ever seen."""
+        return frozenset(state.name for state in self.states.values() if state.name)
+
+    def close(self) -> None:
+        """Write the rest, and let the next queue have the directory."""
+        try:
+            self._journal.commit()
+        except StateError as error:
+            self.problem = str(error)
+        self._journal.close()
+        self.log_dir.close()
+
+
+def _forget_attempts(directory: OwnDirectory) -> None:
+    """Remove what an earlier queue left. Raises StateError where jobs of it still run."""
+    names = directory.names()
+    found = [attempt.read(directory.fd, name) for name in names]
+    alive = [each for each in found if each is not None and each.is_alive]
+    if alive:
+        jobs = f"{len(alive)} jobs" if len(alive) > 1 else "a job"
+        raise StateError(
+            f"{jobs} of an earlier queue still run{'s' if len(alive) == 1 else ''}",
+            where=directory.path,
+            hint="without --fresh they are taken over; or end them first, see slicer status",
+        )
+    for name in names:
+        try:
+            directory.remove(name)
+        except OSError as error:
+            raise failed("cannot be removed", f"{directory.path}/{name}", error) from error

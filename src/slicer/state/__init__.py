@@ -1,0 +1,1 @@
+"""Where slicer's own files lie, and how they are read back."""

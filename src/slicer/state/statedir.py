@@ -1,0 +1,263 @@
+"""Where the ledger of a user lives: a directory of that user alone, in memory, gone after a reboot.
+
+Root's is /run/slicer. Everybody else's is /run/lock/slicer-UID, or /dev/shm/slicer-UID where /run/lock is not
+for everybody: the same one with and without a login session, and still there when the session ends. No
+directory is written by two users, so nothing in it is anybody else's word.
+
+Simulated GPUs (``SLICER_SIM``) have a directory of their own in there, of the same form: who asks for them
+never meets who asks for real ones.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from slicer.errors import StateError
+from slicer.state.directory import HINT, Directory, check_file, check_own, failed, open_trusted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SYSTEM_DIR = "/run/slicer"
+PUBLIC_DIRS = ("/run/lock", "/dev/shm")  # in memory, and anybody may make directories there
+VERSION = 3  # of what is in the directory; a slicer touches none of another version
+_FOR_ALL = stat.S_ISVTX | stat.S_IWOTH
+FOLDERS = ("leases", "tickets", "bells")
+USAGE_FOLDER = "usage"  # of simulated GPUs, see slicer.gpu.sim.simulation
+
+
+class StateDir:
+    """An open state directory. ``notes`` is what its user should know about it."""
+
+    def __init__(self, base: Directory, folders: list[Directory], notes: tuple[str, ...]) -> None:
+        self.base = base
+        self.path = base.path
+        self.notes = notes
+        self.leases, self.tickets, self.bells = folders
+
+    def descriptors(self) -> tuple[int, ...]:
+        """What is kept open."""
+        return tuple(each.fd for each in (self.base, self.leases, self.tickets, self.bells))
+
+    def is_in_place(self) -> bool:
+        """Whether the path still leads here: for who looks on, not for who holds something here."""
+        try:
+            return os.path.samestat(os.lstat(self.path), os.fstat(self.base.fd))
+        except FileNotFoundError:
+            return False
+
+    def close(self) -> None:
+        """Give the descriptors up."""
+        for fd in self.descriptors():
+            os.close(fd)
+
+
+def locate(environ: Mapping[str, str], uid: int) -> StateDir:
+    """The state directory of this user, made when missing.
+
+    Raises StateError when none can be had, or when a slicer of another version uses it, and UsageError where
+    SLICER_SIM makes no sense.
+    """
+    sim = _simulated(environ)
+    base, notes = _base(environ, uid)
+    opened = [base]
+    try:
+        if base.path == SYSTEM_DIR and os.fstat(base.fd).st_mode & stat.S_IWGRP:
+            hint = "slicer install-units closes it; no group is needed any more"
+            raise StateError("an older slicer shares it with a group", where=SYSTEM_DIR, hint=hint)
+        check_own(base, closed=False)
+        if sim:
+            opened.append(base.folder(sim))
+            check_own(opened[-1], closed=True)
+            opened.pop(0).close()
+        for name in FOLDERS:
+            opened.append(opened[0].folder(name))
+            check_own(opened[-1], closed=True)
+        made = StateDir(opened[0], opened[1:], notes)
+        if read_version(made.base) != version_line():
+            from slicer.state import version
+
+            version.settle(made)
+        return made
+    except BaseException:
+        for each in opened:
+            each.close()
+        raise
+
+
+def existing(environ: Mapping[str, str], uid: int) -> StateDir | None:
+    """As :func:`locate`; None while there is none: looking must not make one."""
+    return locate(environ, uid) if os.path.lexists(where(environ, uid)) else None
+
+
+def where(environ: Mapping[str, str], uid: int) -> str:
+    """The path of this user's state directory, whether it is there or not.
+
+    Raises StateError, and UsageError where SLICER_SIM makes no sense.
+    """
+    sim = _simulated(environ)
+    path = _chosen(environ, uid)
+    if path is None:
+        public = _public()
+        found = _find(public, uid)
+        path = f"{public.path}/{_name(uid)}" if found is None else found.path
+        for directory in (public, found):
+            if directory is not None:
+                directory.close()
+    return f"{path}/{sim}" if sim else path
+
+
+def _simulated(environ: Mapping[str, str]) -> str:
+    """The name of the directory of simulated GPUs; "" where they are real. Raises UsageError."""
+    text = environ.get("SLICER_SIM")
+    if not text:
+        return ""
+    from slicer.gpu.sim.simulation import canonical, parse_spec
+
+    return f"sim-{canonical(parse_spec(text))}"
+
+
+def _chosen(environ: Mapping[str, str], uid: int) -> str | None:
+    """The path that the user or the system settles; None: among those of all users. Raises StateError."""
+    chosen = environ.get("SLICER_STATE_DIR")
+    if not chosen:
+        return SYSTEM_DIR if uid == 0 else None
+    if not os.path.isabs(chosen):
+        raise StateError("must be an absolute path", where=f"SLICER_STATE_DIR={chosen}", hint=HINT)
+    return os.path.normpath(chosen)
+
+
+def _base(environ: Mapping[str, str], uid: int) -> tuple[Directory, tuple[str, ...]]:
+    path = _chosen(environ, uid)
+    if path is None:
+        return _among_all(uid)
+    parent, name = os.path.split(path)
+    if not name:
+        raise StateError("is no directory for this", where=path, hint=HINT)
+    above = open_trusted(parent)
+    try:
+        return above.folder(name), ()
+    finally:
+        above.close()
+
+
+# -- in a directory of all users --------------------------------------------------------------------------
+
+
+def _name(uid: int) -> str:
+    return f"slicer-{uid}"
+
+
+def _public() -> Directory:
+    """The directory in which every user may make one. Raises StateError."""
+    for path in PUBLIC_DIRS:
+        try:
+            info = os.lstat(path)
+        except OSError:
+            continue
+        if stat.S_ISDIR(info.st_mode) and info.st_mode & (stat.S_ISVTX | stat.S_IWOTH) == _FOR_ALL:
+            return open_trusted(path)
+    raise StateError("no directory in memory is open to all users", where=" ".join(PUBLIC_DIRS), hint=HINT)
+
+
+def _among_all(uid: int) -> tuple[Directory, tuple[str, ...]]:
+    """This user's directory among those of all. Somebody else may have taken its name: then another one.
+
+    Nobody can make a directory that belongs to us, nor take ours away or rename it: the place is sticky. So
+    ours is found by its owner, and its usual name is only where to look first.
+    """
+    public = _public()
+    try:
+        name = _name(uid)
+        found = _find(public, uid)
+        if found is None and not public.has(name):
+            found = public.folder(name)
+        if found is not None and not _is_ours(found):  # taken this very moment
+            found.close()
+            found = None
+        if found is None:
+            found = public.folder(f"{name}.{os.urandom(6).hex()}")
+        is_usual = found.path == f"{public.path}/{name}"
+        note = f"somebody else has made {public.path}/{name}: your leases are in {found.path}"
+        return found, () if is_usual else (note,)
+    finally:
+        public.close()
+
+
+def _find(public: Directory, uid: int) -> Directory | None:
+    """The directory of ours that is there already. Raises StateError."""
+    name = _name(uid)
+    if public.has(name):
+        found = _open_ours(public, name)
+        if found is not None:
+            return found
+    others = sorted(each for each in public.names() if each.startswith(f"{name}."))
+    return next((found for each in others if (found := _open_ours(public, each)) is not None), None)
+
+
+def _open_ours(public: Directory, name: str) -> Directory | None:
+    """The directory of that name, if it is one, and ours."""
+    try:
+        found = public.open_folder(name)
+    except OSError:
+        return None  # gone, a file, a link
+    if _is_ours(found):
+        return found
+    found.close()
+    return None
+
+
+def _is_ours(directory: Directory) -> bool:
+    return os.fstat(directory.fd).st_uid == os.geteuid()
+
+
+# -- what is in it ----------------------------------------------------------------------------------------
+
+
+def version_line() -> bytes:
+    """What the file ``version`` in a state directory of this slicer says."""
+    return b"%d\n" % VERSION
+
+
+def read_version(base: Directory) -> bytes:
+    """The beginning of the file ``version``; empty where there is none. Raises StateError."""
+    path = f"{base.path}/version"
+    try:
+        fd = base.open("version", os.O_RDONLY)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise failed(path, error) from error
+    try:
+        check_file(fd, path)
+        return os.read(fd, 64)
+    finally:
+        os.close(fd)
+
+
+def first_time(directory: StateDir, what: str) -> bool:
+    """Whether this is the first call for ``what`` since the directory was made (a boot, mostly)."""
+    try:
+        os.close(directory.base.open(what, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+    except OSError:
+        return False
+    return True
+
+
+def open_lock(base: Directory) -> int:
+    """Open (create once) the file "lock", which exists only to be flocked. Raises StateError."""
+    path = f"{base.path}/lock"
+    try:
+        fd = base.open("lock", os.O_RDWR | os.O_CREAT)
+    except OSError as error:
+        raise failed(path, error) from error
+    try:
+        info = check_file(fd, path)
+        if info.st_mode & 0o077:
+            os.fchmod(fd, 0o600)  # who can open it can hold it
+    except StateError:
+        os.close(fd)
+        raise
+    return fd

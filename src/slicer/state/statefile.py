@@ -1,0 +1,185 @@
+"""The form of lease and ticket files: ``KEY=value`` lines, as in systemd's own files under /run.
+
+Readable with cat, source-able by no accident (values are escaped, not quoted), and parsed without ``json``
+(which costs the hot path 8 ms of imports).
+
+This is the one place that decodes them. It checks every field: what is read back may be torn, of another
+version, or written by somebody who means harm.
+"""
+
+from __future__ import annotations
+
+from slicer.kernel.cgroup import is_canonical
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, TypeVar
+
+    _T = TypeVar("_T")
+
+VERSION = 1
+END = b"\nEND=\n"  # the last line of every file
+
+
+class TornFile(ValueError):
+    """Not a whole file of ours: cut short, of another version, or something else altogether."""
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\0", "\\0")
+
+
+def _unescape(text: str) -> str:
+    return "\\".join(part.replace("\\n", "\n").replace("\\0", "\0") for part in text.split("\\\\"))
+
+
+def _encode_value(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return _escape(value) if isinstance(value, str) else repr(value)
+
+
+def number(text: str) -> int:
+    """A whole number of a sensible size. Raises ValueError."""
+    if len(text) > _MOST_DIGITS:
+        raise ValueError("a number of too many digits")
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if value - value != 0.0:  # infinite, or no number
+        raise ValueError(f"{text} is not finite")
+    return value
+
+
+def _decode_value(text: str, annotation: str) -> Any:
+    match annotation:
+        case "int":
+            return number(text)
+        case "float":
+            return _finite(text)
+        case "float | None":
+            return _finite(text) if text else None
+        case "int | None":
+            return number(text) if text else None
+        case "tuple[str, ...]":
+            return tuple(text.split(",")) if text else ()
+        case "tuple[int, ...]":
+            return tuple(map(number, text.split(","))) if text else ()
+        case _:
+            return _unescape(text)
+
+
+# -- what the fields may say ------------------------------------------------------------------------------
+
+_MOST_DIGITS = 19
+_HEX = frozenset("0123456789abcdef")
+_PID_MAX = 1 << 22  # of the kernel
+MIB_MAX = 1 << 40
+SECONDS_MAX = 1 << 40
+COUNT_MAX = 1 << 20
+_GPU_CHARS = 80
+
+
+def is_job_id(text: str) -> bool:
+    """Whether the text is the id of a job: 12 lower-case hex digits."""
+    return len(text) == 12 and _HEX.issuperset(text)
+
+
+def _is_boot_id(text: str) -> bool:
+    return len(text) == 36 and _HEX.issuperset(text.replace("-", ""))
+
+
+def _is_gpu(text: str) -> bool:
+    return 0 < len(text) <= _GPU_CHARS and text.isascii() and text.replace("-", "").isalnum()
+
+
+def _is_unit(text: str) -> bool:
+    job = text.removeprefix("slicer-").removesuffix(".scope")
+    return not text or (is_job_id(job) and text == f"slicer-{job}.scope")
+
+
+def _between(least: int, most: int) -> Callable[[Any], bool]:
+    return lambda value: value is None or least <= value <= most
+
+
+def _all(rule: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda values: all(map(rule, values))
+
+
+# By the names of the fields, which mean the same in every record. Texts for people may say anything.
+_RULES: dict[str, Callable[[Any], bool]] = {
+    "job": is_job_id,
+    "inside": _all(is_job_id),
+    "pid": _between(0, _PID_MAX),
+    "keeper": _between(0, _PID_MAX),
+    "pid_start": _between(0, 1 << 62),
+    "started": _between(0, 1 << 62),
+    "boot_id": _is_boot_id,
+    "uid": _between(0, (1 << 32) - 2),
+    "backend": ("systemd", "plain", "inner").__contains__,
+    "manager": ("system", "user").__contains__,
+    "unit": _is_unit,
+    "gpus": lambda value: _between(0, COUNT_MAX)(value) if isinstance(value, int) else _all(_is_gpu)(value),
+    "gpu_choice": _all(_is_gpu),
+    "vram_mib": _between(0, MIB_MAX),
+    "margin_mib": _between(0, MIB_MAX),
+    "vram_peak_mib": _all(_between(0, MIB_MAX)),
+    "mib": _all(_between(0, MIB_MAX)),
+    "utilisation": _between(0, 100),
+    "cpu_slots": _between(0, COUNT_MAX),
+    "cpu_limit": _between(0, COUNT_MAX),
+    "priority": _between(-100, 100),
+    "forced": (0, 1).__contains__,
+    "since_s": _between(0, SECONDS_MAX),
+    "arrived_s": _between(0, SECONDS_MAX),
+    "expect_s": _between(0, SECONDS_MAX),
+}
+
+
+def _check_scope(values: dict[str, Any]) -> None:
+    """A lease's scope is the job's own (or the outer job's), its cgroup the scope's. Raises ValueError."""
+    cgroup = values.get("cgroup", "")
+    if cgroup and not is_canonical(cgroup):
+        raise ValueError("its cgroup is none")
+    if "unit" not in values:
+        return
+    unit = values["unit"]
+    if unit and unit != f"slicer-{values['job']}.scope" and values["backend"] != "inner":
+        raise ValueError(f"{unit} is not its scope")
+    if cgroup and not (unit and cgroup.endswith(f"/{unit}")):
+        raise ValueError("its cgroup is not that of its scope")
+
+
+def encode(value: Any) -> bytes:
+    """A record as bytes. The last line marks the end, so that a torn file can be told."""
+    lines = [f"SLICER_{type(value).__name__.upper()}={VERSION}"]
+    lines += [f"{name.upper()}={_encode_value(getattr(value, name))}" for name in value.__fields__]
+    return "\n".join(lines).encode("utf-8", "surrogateescape") + END
+
+
+def decode(kind: type[_T], data: bytes) -> _T:
+    """The record that :func:`encode` wrote; raises TornFile for anything else, whatever the bytes."""
+    head, *lines = data.decode("utf-8", "surrogateescape").split("\n")
+    if head != f"SLICER_{kind.__name__.upper()}={VERSION}" or lines[-2:] != ["END=", ""]:
+        raise TornFile(f"not a whole {kind.__name__.lower()} file of version {VERSION}")
+    found = [line.partition("=") for line in lines[:-2]]
+    # Every field, once, in its order: a shorter text written over a longer one ends well, but says more.
+    if [key for key, _, _ in found] != [name.upper() for name in kind.__annotations__]:
+        raise TornFile(f"bad {kind.__name__.lower()} file: not its fields")
+    try:
+        values = {
+            name: _decode_value(text, annotation)
+            for (name, annotation), (_, _, text) in zip(kind.__annotations__.items(), found, strict=True)
+        }
+        for name, value in values.items():
+            if name in _RULES and not _RULES[name](value):
+                raise ValueError(f"{name.upper()} cannot be that")
+        _check_scope(values)
+    except ValueError as error:
+        raise TornFile(f"bad {kind.__name__.lower()} file: {error}") from error
+    return kind(**values)

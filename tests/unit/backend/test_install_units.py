@@ -1,0 +1,277 @@
+"""Installing units into a directory of our own; never over this machine's root."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from slicer.backend import install_units
+from slicer.backend.install_units import Outdated, Plan, Ran, Report, apply, outdated, plan, remove
+from slicer.errors import SlicerError
+from slicer.outcome import journal
+from slicer.record import replace
+from tests import older_units
+
+UNITS = Path(install_units.__file__).parents[1] / "_units"
+
+
+def statuses(report: Report) -> set[str]:
+    return {done.status for done in report.files}
+
+
+def files_below(root: Path) -> set[str]:
+    return {str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir()}
+
+
+def test_a_plan_touches_nothing_and_names_everything(tmp_path: Path) -> None:  # K5
+    made = plan(str(tmp_path), user_delegation=True)
+    assert list(tmp_path.iterdir()) == []
+    assert all(os.path.isfile(action.source) and action.what for action in made.actions)
+    sources = {os.path.relpath(action.source, UNITS) for action in made.actions}
+    assert sources == {str(p.relative_to(UNITS)) for p in UNITS.rglob("*") if p.is_file()}
+
+
+def test_installing_puts_files_where_systemd_looks(tmp_path: Path) -> None:  # K5
+    report = apply(plan(str(tmp_path)))
+    assert statuses(report) == {"created"}
+    assert files_below(tmp_path / "usr/local/lib") == {
+        "systemd/system/gpu.slice",
+        "systemd/system/cpu.slice",
+        "systemd/user/gpu.slice",
+        "systemd/user/cpu.slice",
+        "systemd/catalog/slicer.catalog",
+    }
+    installed = tmp_path / "usr/local/lib/systemd/system/gpu.slice"
+    assert installed.read_bytes().startswith((UNITS / "system/gpu.slice").read_bytes())
+    assert stat.S_IMODE(installed.stat().st_mode) == 0o644
+
+
+def test_a_staged_root_runs_nothing_and_says_what_to_run(tmp_path: Path) -> None:  # K5
+    def refuse(command: tuple[str, ...]) -> Ran:
+        raise AssertionError(command)
+
+    report = apply(plan(str(tmp_path)), run=refuse)
+    assert [(ran.command[0], ran.exit_code) for ran in report.commands] == [
+        ("journalctl", None),
+        ("systemctl", None),
+    ]
+
+
+def test_a_live_root_tells_systemd(tmp_path: Path) -> None:  # K5
+    ran: list[tuple[str, ...]] = []
+
+    def note(command: tuple[str, ...]) -> Ran:
+        ran.append(command)
+        return Ran(command, 0, "")
+
+    live = replace(plan(str(tmp_path)), live=True)
+    assert live.shared == (f"{tmp_path}/run/slicer", f"{tmp_path}/var/lib/slicer")
+    assert plan("/").live
+    assert not plan(str(tmp_path)).live
+    apply(live, run=note)
+    assert ran == [("journalctl", "--update-catalog"), ("systemctl", "daemon-reload")]
+    ran.clear()
+    remove(live, run=note)
+    assert ran == [("journalctl", "--update-catalog"), ("systemctl", "daemon-reload")]
+
+
+def test_a_second_time_changes_nothing(tmp_path: Path) -> None:  # K5
+    apply(plan(str(tmp_path)))
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    assert statuses(apply(plan(str(tmp_path)))) == {"unchanged"}
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_an_older_version_of_ours_is_updated(tmp_path: Path) -> None:  # K5
+    made = plan(str(tmp_path))
+    old = tmp_path / "old"
+    old.write_text("[Slice]\nCPUWeight=1\n")
+    apply(replace(made, actions=tuple(replace(action, source=str(old)) for action in made.actions)))
+    assert statuses(apply(made)) == {"updated"}
+    assert statuses(apply(made)) == {"unchanged"}
+
+
+@pytest.mark.parametrize("edit", [b"CPUWeight=99\n", None])
+def test_what_somebody_changed_is_left_alone_unless_forced(tmp_path: Path, edit: bytes | None) -> None:  # K5
+    made = plan(str(tmp_path))
+    apply(made)
+    gpu = Path(made.actions[0].destination)
+    if edit is None:  # masked
+        gpu.unlink()
+        gpu.symlink_to("/dev/null")
+    else:
+        gpu.write_bytes(gpu.read_bytes() + edit)
+    for report in (apply(made), remove(made)):
+        assert report.files[0].status == "edited"
+        assert os.path.lexists(gpu)
+    assert apply(made, force=True).files[0].status == "overwritten"
+    assert not gpu.is_symlink()
+    assert statuses(apply(made)) == {"unchanged"}
+
+
+def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:  # K5
+    made = plan(str(tmp_path))
+    gpu = Path(made.actions[0].destination)
+    gpu.parent.mkdir(parents=True)
+    gpu.write_text("[Slice]\n")
+    assert apply(made).files[0].status == "edited"
+    assert gpu.read_text() == "[Slice]\n"
+
+
+def test_removing_takes_away_all_that_was_installed(tmp_path: Path) -> None:  # K5
+    made = plan(str(tmp_path), user_delegation=True)
+    apply(made)
+    drop_in = tmp_path / "usr/local/lib/systemd/system/user@.service.d"
+    assert drop_in.is_dir()
+    assert statuses(remove(made)) == {"removed"}
+    assert files_below(tmp_path) == set()
+    assert not drop_in.exists()
+    assert statuses(remove(made)) == {"absent"}
+
+
+def test_a_drop_in_directory_with_others_files_stays(tmp_path: Path) -> None:  # K5
+    made = plan(str(tmp_path), user_delegation=True)
+    apply(made)
+    other = tmp_path / "usr/local/lib/systemd/system/user@.service.d/other.conf"
+    other.touch()
+    remove(made)
+    assert other.exists()
+
+
+def test_a_user_installs_for_themselves(tmp_path: Path) -> None:  # K5
+    home = {"HOME": "/home/alice"}
+    made = plan(str(tmp_path), user=True, environ=home)
+    assert statuses(apply(made)) == {"created"}
+    assert files_below(tmp_path) == {
+        "home/alice/.local/share/systemd/user/gpu.slice",
+        "home/alice/.local/share/systemd/user/cpu.slice",
+    }
+    moved = plan("/", user=True, environ={**home, "XDG_DATA_HOME": "/data"})
+    assert moved.actions[0].destination == "/data/systemd/user/gpu.slice"
+    assert moved.commands == (("systemctl", "--user", "daemon-reload"),)
+    with pytest.raises(SlicerError, match="setting of the system"):
+        plan(user=True, user_delegation=True)
+
+
+def test_a_package_may_choose_the_prefix(tmp_path: Path) -> None:  # K5
+    destination = plan(str(tmp_path), prefix="/usr").actions[0].destination
+    assert destination == f"{tmp_path}/usr/lib/systemd/system/gpu.slice"
+
+
+def test_a_place_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "usr").touch()
+    with pytest.raises(SlicerError, match=r"gpu\.slice: slice of GPU jobs cannot be installed"):
+        apply(plan(str(tmp_path)))
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_rubbish(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = plan(str(tmp_path))
+    apply(made)
+    before = files_below(tmp_path)
+    Path(made.actions[0].destination).write_text("edited")
+
+    def fail(source: str, destination: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(SlicerError, match="No space left"):
+        apply(made, force=True)
+    assert files_below(tmp_path) == before
+    assert Path(made.actions[0].destination).read_text() == "edited"
+
+
+@pytest.fixture
+def umask() -> Iterator[None]:
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
+
+def test_everybody_can_read_what_was_installed_whatever_the_umask(tmp_path: Path, umask: None) -> None:  # S12
+    apply(plan(str(tmp_path / "image"), user_delegation=True))
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
+    assert modes == {path: 0o755 if path.is_dir() else 0o644 for path in modes}
+
+
+def test_a_root_that_is_relative_and_not_there_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert statuses(apply(plan("image"))) == {"created"}
+    assert (tmp_path / "image/usr/local/lib/systemd/system/gpu.slice").is_file()
+
+
+# -- over an older version, which had a group ---------------------------------------------------------
+
+
+@pytest.fixture
+def retired(tmp_path: Path) -> tuple[Path, Path]:
+    return older_units.install(tmp_path / "usr/local/lib")
+
+
+@pytest.mark.parametrize("act", [apply, remove])
+def test_what_made_the_group_goes(
+    tmp_path: Path, retired: tuple[Path, Path], act: Callable[[Plan], Report]
+) -> None:  # S1
+    made = plan(str(tmp_path))
+    intended = outdated(made)
+    assert [Path(each.destination) for each in intended.files] == list(retired)
+    assert (intended.commands, intended.shared) == ((("groupdel", "slicer"),), ())
+    assert all(path.exists() for path in retired)
+    report = act(made)
+    assert [done.status for done in report.files[-2:]] == ["removed"] * 2
+    assert report.commands[-1] == Ran(("groupdel", "slicer"), None, "to be run on the target")
+    assert not [path for path in retired if path.exists()]
+    assert outdated(made) == Outdated((), (), ())
+    assert ("groupdel", "slicer") not in [ran.command for ran in act(made).commands]
+
+
+@pytest.mark.parametrize("act", [apply, remove])
+def test_the_group_stays_while_an_edited_file_may_name_it(
+    tmp_path: Path, retired: tuple[Path, Path], act: Callable[..., Report]
+) -> None:
+    made = plan(str(tmp_path))
+    sysusers, tmpfiles = retired
+    sysusers.write_text(sysusers.read_text() + "m alice slicer\n")
+    report = act(made)
+    assert [done.status for done in report.files[-2:]] == ["edited", "removed"]
+    assert (sysusers.exists(), tmpfiles.exists()) == (True, False)
+    assert "groupdel" not in [ran.command[0] for ran in report.commands]
+    forced = act(made, force=True)
+    assert forced.commands[-1].command == ("groupdel", "slicer")
+    assert not sysusers.exists()
+
+
+def test_a_user_has_nothing_of_the_systems_to_take_away(
+    tmp_path: Path, retired: tuple[Path, Path]
+) -> None:  # K5
+    made = plan(str(tmp_path), user=True, environ={"HOME": "/home/alice"})
+    assert outdated(made) == Outdated((), (), ())
+    apply(made)
+    assert all(path.exists() for path in retired)
+
+
+# -- what is in the files -----------------------------------------------------------------------------
+
+
+def test_the_catalog_explains_every_kind_of_event() -> None:  # K7
+    text = (UNITS / "catalog/slicer.catalog").read_text()
+    entries = re.findall(r"^-- ([0-9a-f]{32})\nSubject: .+\nDefined-By: slicer\n\n\S", text, re.MULTILINE)
+    assert entries == [kind.message_id for kind in journal.KINDS.values()]
+    assert text.count("\n-- ") == len(entries)
+
+
+@pytest.mark.parametrize("manager", ["system", "user"])
+def test_the_slices_give_way_to_interactive_work(manager: str) -> None:  # A7
+    weights = {}
+    for name in ("cpu", "gpu"):
+        text = (UNITS / manager / f"{name}.slice").read_text()
+        values = dict(re.findall(r"^(\w+)=(.+)$", text, re.MULTILINE))
+        assert values["Description"]
+        weights[name] = int(values["CPUWeight"]), int(values["IOWeight"])
+    assert weights["cpu"] < weights["gpu"] < (100, 100)  # 100 is everybody's default

@@ -1,0 +1,193 @@
+"""``--outcome FILE``: the whole outcome or nothing, wherever the user points it."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from slicer.errors import StateError
+from slicer.model import Outcome, Usage
+from slicer.outcome.outcome_file import outcome_json, write
+from slicer.record import replace
+from tests.unit.program import Cli
+
+pytest_plugins = ["tests.unit.program"]
+
+OUTCOME = Outcome(
+    job="3f2a9c01b7de",
+    name="train",
+    command=("python", "a b.py", "\udcff"),
+    profile="gpu",
+    backend="systemd",
+    manager="system",
+    unit="slicer-3f2a9c01b7de.scope",
+    slice="gpu.slice",
+    gpus=("GPU-1", "GPU-2"),
+    vram_mib=8192,
+    vram_peak_mib=(9318, 512),
+    forced=0,
+    cpu_slots=1,
+    uid=1000,
+    reason="oom-kill",
+    exit_code=137,
+    signal=9,
+    started_at=1795229137.5641468,
+    waited_s=4.1,
+    wall_s=123.4567891,
+    leftovers=2,
+    enforced=("MemoryMax",),
+    not_enforced=("IOWeight",),
+    usage=Usage(cpu_s=61.5, memory_peak_bytes=24 << 30, oom_kills=1),
+)
+
+# The contract of docs/json.md: a change here is a change of VERSION, except for a new field.
+FIELDS = {
+    "job": "3f2a9c01b7de",
+    "name": "train",
+    "command": ["python", "a b.py", "\udcff"],
+    "profile": "gpu",
+    "backend": "systemd",
+    "manager": "system",
+    "unit": "slicer-3f2a9c01b7de.scope",
+    "slice": "gpu.slice",
+    "gpus": ["GPU-1", "GPU-2"],
+    "vram_mib": 8192,
+    "vram_peak_mib": [9318, 512],
+    "forced": False,
+    "cpu_slots": 1,
+    "uid": 1000,
+    "reason": "oom-kill",
+    "exit_code": 137,
+    "signal": 9,
+    "started_at": 1795229137.564147,
+    "waited_s": 4.1,
+    "wall_s": 123.456789,
+    "usage": {
+        "cpu_s": 61.5,
+        "cpu_user_s": None,
+        "cpu_system_s": None,
+        "throttled_s": None,
+        "memory_peak_bytes": 24 << 30,
+        "io_read_bytes": None,
+        "io_write_bytes": None,
+        "oom_kills": 1,
+        "pressure_cpu_s": None,
+        "pressure_memory_s": None,
+        "pressure_io_s": None,
+    },
+    "leftovers": 2,
+    "enforced": ["MemoryMax"],
+    "not_enforced": ["IOWeight"],
+}
+
+
+def test_the_contract() -> None:  # X3
+    assert outcome_json(OUTCOME) == FIELDS
+    assert outcome_json(replace(OUTCOME, unit=""))["unit"] is None
+
+
+def test_every_field_is_documented() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "json.md").read_text()
+    usage = FIELDS["usage"]
+    assert isinstance(usage, dict)
+    for name in (*FIELDS, *usage):
+        assert f"`{name}`" in text or f"`{name}[]`" in text, name
+
+
+def test_the_file_is_ascii_with_a_version_and_nothing_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    path.write_text("old and longer" * 1000)
+    write(OUTCOME, str(path))
+    assert path.read_bytes().isascii()
+    assert json.loads(path.read_text()) == {"version": 1, **FIELDS}
+    assert os.listdir(tmp_path) == ["out.json"]
+
+
+def test_a_reader_never_sees_half_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "out.json"
+    path.write_text("old")
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: real(fd, data[:7]))  # short writes are no end
+    write(OUTCOME, str(path))
+    assert json.loads(path.read_text())["job"] == OUTCOME.job
+    path.write_text("old")
+
+    def full(fd: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(StateError, match="No space left on device") as caught:
+        write(OUTCOME, str(path))
+    assert caught.value.where == str(path)
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["out.json"]
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    link = tmp_path / "out.json"
+    link.symlink_to("there/real.json")
+    write(OUTCOME, str(link))
+    assert link.is_symlink()
+    assert json.loads((tmp_path / "there" / "real.json").read_text())["version"] == 1
+
+
+def test_what_is_no_file_is_written_into_and_stays(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write(OUTCOME, str(fifo))
+        assert json.loads(os.read(reader, 65536))["version"] == 1
+    finally:
+        os.close(reader)
+    assert stat.S_ISFIFO(fifo.stat().st_mode)
+    write(OUTCOME, "/dev/null")
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+def test_a_missing_directory_is_said(tmp_path: Path) -> None:
+    with pytest.raises(StateError, match="No such file or directory"):
+        write(OUTCOME, str(tmp_path / "no" / "out.json"))
+
+
+def test_run_writes_it_where_it_was_started(cli: Cli) -> None:  # X3
+    cli.run(
+        "run",
+        "--backend",
+        "plain",
+        "-q",
+        "--name",
+        "x",
+        "--outcome",
+        "o.json",
+        "--",
+        "sh",
+        "-c",
+        "cd /; exit 3",
+        code=3,
+    )
+    found = json.loads((cli.root / "o.json").read_text())
+    assert (found["version"], found["name"], found["exit_code"], found["unit"]) == (1, "x", 3, None)
+    (kept,) = cli.json("history")["outcomes"]
+    assert {"version": 1, **kept} == found
+
+
+def test_run_writes_it_to_stdout_even_when_that_is_a_file(cli: Cli) -> None:
+    line = ("run", "--backend", "plain", "-q", "--outcome", "/dev/stdout", "--", "echo", "hi")
+    said = cli.run(*line).stdout
+    assert said.startswith("hi\n{")
+    with (cli.root / "log").open("w") as log, cli.popen(*line, stdout=log) as process:
+        assert process.wait() == 0
+    assert (cli.root / "log").read_text().startswith("hi\n{")
+
+
+@pytest.mark.parametrize("path", ["no/out.json", "."])
+def test_run_refuses_a_place_that_cannot_be_before_anything_runs(cli: Cli, path: str) -> None:
+    done = cli.run("run", "--backend", "plain", "--outcome", path, "--", "touch", "ran", code=2)
+    assert done.stderr == f"slicer: --outcome {path}: cannot be written there (name a file of yours)\n"
+    assert not (cli.root / "ran").exists()

@@ -1,0 +1,225 @@
+"""``slicer stop``: which job is meant, that it ends, and that its lease is free afterwards."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pwd
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slicer.errors import SlicerError
+from slicer.job import stop
+from slicer.kernel import proc
+from slicer.ledger.ledger import Ledger, Snapshot
+from slicer.model import Lease
+from slicer.outcome import journal
+from slicer.record import replace
+from slicer.state import statefile
+from tests.process.harness import place
+from tests.unit.cli.test_status import BACKUP, EVAL, TRAIN
+from tests.unit.program import Cli, wait_until
+
+pytest_plugins = ["tests.unit.program"]
+
+TWIN = replace(TRAIN, job="3f2a00000000", name="backup")
+SEEN = Snapshot((TRAIN, BACKUP, TWIN, replace(TWIN, job="0123456789ab", name="backup")), (EVAL,))
+
+
+@pytest.mark.parametrize(
+    ("word", "job"),
+    [
+        ("train", TRAIN.job),
+        (TRAIN.job, TRAIN.job),
+        ("3f2a9", TRAIN.job),
+        ("slicer-3f2a9c01b7de.scope", TRAIN.job),
+        ("slicer-3f2a9c01b7de", TRAIN.job),
+        ("9b1c", BACKUP.job),
+        ("eval", EVAL.job),
+        ("77aa00bb11cc", EVAL.job),
+    ],
+)
+def test_a_job_is_meant_by_id_unit_name_or_beginning(word: str, job: str) -> None:
+    assert stop.find(word, SEEN).job == job
+
+
+def test_a_name_goes_before_the_beginning_of_an_id() -> None:
+    named = replace(BACKUP, name="3f2a")
+    assert stop.find("3f2a", Snapshot((TRAIN, named), ())).job == named.job
+
+
+@pytest.mark.parametrize("word", ["backup", "3f2a"])
+def test_several_that_could_be_meant_are_named(word: str) -> None:
+    with pytest.raises(stop.AmbiguousJob) as caught:
+        stop.find(word, SEEN)
+    assert caught.value.exit_code == 2
+    assert TWIN.job in caught.value.message
+    assert caught.value.hint == "give the id"
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("trian", "did you mean 'train'?"),
+        ("zzz", "see slicer status"),
+        ("3f2", "see slicer status"),
+        ("", ""),
+    ],
+)
+def test_an_unknown_job_is_refused_with_the_nearest(word: str, hint: str) -> None:
+    with pytest.raises(stop.UnknownJob) as caught:
+        stop.find(word, SEEN)
+    assert caught.value.hint == (hint or "see slicer status")
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Ledger:
+    for name in ("leases", "tickets"):
+        (tmp_path / "ledger" / name).mkdir(parents=True)
+    return Ledger(place(tmp_path / "ledger"), print)
+
+
+# S1, S7: a ledger is one user's own, so what stands in it is that user's to end, or it does not count
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"uid": 54321},
+        {"unit": "ssh.service", "cgroup": "/system.slice/ssh.service"},
+        {"unit": "", "cgroup": "/"},
+        {"unit": "slicer-0123456789ab.scope", "cgroup": "/gpu.slice/slicer-0123456789ab.scope"},
+    ],
+)
+def test_a_lease_cannot_talk_anybody_into_stopping_what_is_not_its_own(
+    book: Ledger, lie: dict[str, object]
+) -> None:
+    lying = replace(TRAIN, **{"uid": os.geteuid(), "boot_id": proc.boot_id(), **lie})
+    path = Path(book.directory.leases.path) / lying.job
+    path.write_bytes(statefile.encode(lying))
+    with path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert book.snapshot() == Snapshot((), ())
+
+
+def test_a_pid_that_is_another_process_by_now_is_not_signalled(book: Ledger) -> None:
+    with subprocess.Popen(["sleep", "1000"]) as bystander:
+        pid, start, uid = bystander.pid, proc.start_time(bystander.pid) or 0, os.geteuid()
+        stop.stop(replace(EVAL, pid=pid, pid_start=start + 1, uid=uid), book)
+        starting = replace(TRAIN, pid=pid, pid_start=start + 1, keeper=0, backend="plain", cgroup="", uid=uid)
+        stop.stop(starting, book)
+        stop.stop(replace(starting, keeper=pid), book)  # it does not hold the lease
+        bystander.send_signal(signal.SIGRTMIN)  # delivered after all that came before
+    assert bystander.returncode == -signal.SIGRTMIN
+
+
+def gone(pid: int) -> bool:
+    try:
+        return proc.read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def test_a_running_job_ends_with_all_that_it_started(cli: Cli) -> None:
+    pids = cli.root / "pids"
+    lease = cli.running(
+        "--name", "x", command=("sh", "-c", f"setsid sleep 1000 & echo $! > {pids}; exec sleep 1000")
+    )
+    left = int(wait_until("the other process's pid", lambda: pids.exists() and pids.read_text()))
+    done = cli.run("stop", "x")
+    assert done.stdout == f"stopped {lease.job}  x\n"
+    assert done.stderr == ""
+    assert not cli.entries("leases", Lease)  # it was waited for
+    assert gone(left)
+    (process,) = cli.started
+    assert process.wait() == 143
+    (outcome,) = cli.json("history")["outcomes"]
+    assert (outcome["reason"], outcome["exit_code"]) == ("stopped", 143)
+
+
+def test_the_next_in_line_gets_what_it_held(cli: Cli) -> None:
+    first = cli.running("-p", "heavy", "--name", "first")
+    ticket = cli.waiting("-p", "heavy", "--name", "second")
+    cli.run("stop", first.job[:6], "--quiet")
+
+    def second_runs() -> bool:
+        return [lease.job for lease in cli.entries("leases", Lease) if lease.keeper] == [ticket.job]
+
+    wait_until("the second runs", second_runs)
+
+
+def test_a_waiting_job_leaves_the_queue(cli: Cli) -> None:
+    cli.running("-p", "heavy", "--name", "first")
+    ticket = cli.waiting("-p", "heavy", "--name", "second")
+    assert cli.run("stop", "second").stdout == f"no longer waits: {ticket.job}  second\n"
+    assert cli.started[1].wait() == -signal.SIGTERM
+    assert [lease.name for lease in cli.entries("leases", Lease)] == ["first"]
+
+
+def test_what_cannot_be_stopped_keeps_nothing_else_running(cli: Cli) -> None:  # W17
+    first = cli.running("--name", "x")
+    cli.running("--name", "twin")
+    cli.running("--name", "twin")
+    second = cli.running("--name", "y")
+    done = cli.run("stop", "x", "ended", "twin", "y", first.job, code=2)
+    assert done.stdout == f"stopped {first.job}  x\nstopped {second.job}  y\n"  # each once
+    missing, ambiguous = done.stderr.splitlines()
+    assert missing == "slicer: no such job: 'ended' (see slicer status)"
+    assert ambiguous.startswith("slicer: 'twin' could be 2 jobs: ")
+    assert {lease.name for lease in cli.entries("leases", Lease)} == {"twin"}
+    again = cli.run("stop", "x", code=2)
+    assert again.stderr == "slicer: 'x' has ended (slicer history x)\n"
+
+
+def test_who_ends_a_job_is_told_to_the_journal_before_it_ends(
+    book: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:  # W17
+    said: list[tuple[str, Any]] = []
+    monkeypatch.setattr(journal, "event", lambda kind, **fields: said.append((kind, fields)))
+    monkeypatch.setattr(stop, "_stop_processes", lambda lease, book: said.append(("act", None)))
+    stop.stop(replace(TRAIN, uid=os.geteuid(), backend="plain"), book)
+    (kind, fields), act = said
+    by = pwd.getpwuid(os.getuid()).pw_name
+    assert (kind, act) == ("stopping", ("act", None))
+    assert (fields["job"], fields["fields"]) == (TRAIN.job, {"by_uid": os.getuid(), "by_user": by})
+    assert fields["message"] == f"train: told to end by {by} (slicer stop)"
+
+
+def test_a_supervisor_stopped_by_ctrl_z_gives_its_lease_back(cli: Cli) -> None:
+    lease = cli.running("-p", "heavy", "--name", "x")
+    os.kill(lease.pid, signal.SIGSTOP)
+    wait_until("it is stopped", lambda: ") T " in proc.read_text(f"/proc/{lease.pid}/stat"))
+    cli.run("stop", "x")
+    assert not cli.entries("leases", Lease)
+
+
+@pytest.mark.parametrize("trap", ["", "trap '' TERM;"])
+def test_what_lives_on_after_slicer_was_killed_is_ended(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, trap: str
+) -> None:  # K2
+    ready = cli.root / "ready"
+    script = f"{trap} : > {ready}; sleep 1000; sleep 1000"
+    lease = cli.running("-p", "heavy", "--name", "x", command=("sh", "-c", script))
+    wait_until("the command is up", ready.exists)
+    for pid in (lease.pid, lease.keeper):
+        os.kill(pid, signal.SIGKILL)
+    wait_until("the keeper is gone", lambda: gone(lease.keeper))
+    assert [job["job"] for job in cli.json("status")["jobs"]] == [lease.job]
+    left = cli.processes()
+    assert len(left) == 2
+    monkeypatch.setattr(stop, "DEFAULT_STOP_TIMEOUT_S", 0.2)
+    stop.stop(lease, Ledger(place(cli.state), print))
+    assert all(map(gone, left))
+    assert cli.json("status")["jobs"] == []
+
+
+def test_a_job_that_does_not_end_is_said_and_124(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = cli.running("--name", "x")
+    ledger = Ledger(place(cli.state), print)
+    monkeypatch.setattr(stop, "_stop_processes", lambda lease, book: None)
+    with pytest.raises(stop.StillThere) as caught:
+        stop.stop(lease, ledger, deadline_s=0.1)
+    assert caught.value.exit_code == 124
+    assert isinstance(caught.value, SlicerError)

@@ -1,0 +1,286 @@
+"""What a profile and the command line want of the ledger, and the settings for sharing GPUs. (E2, X4)"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slicer.config import profile_report, profiles
+from slicer.config.profiles import Overrides
+from slicer.errors import ConfigError, UsageError
+from slicer.model import Profile
+from slicer.placement.decision import Policy
+from tests.unit.made_up import Machine
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def wanted(profile: Profile) -> tuple[object, ...]:
+    return profile.gpus, profile.gpu_choice, profile.vram_mib, profile.margin_mib
+
+
+# ---- GPUs: how many, which, and how much of each ----
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "found"),
+    [
+        ("light", {}, (0, (), None, 0)),
+        ("gpu", {}, (1, (), None, 0)),
+        ("light", {"vram": "8G"}, (1, (), 8192, 512)),
+        ("light", {"vram": "8G", "gpus": "2"}, (2, (), 8192, 512)),
+        ("gpu", {"vram": "500M"}, (1, (), 500, 512)),
+        ("light", {"vram": "1.5GiB", "margin": "0"}, (1, (), 1536, 0)),
+        ("light", {"vram": "1K"}, (1, (), 1, 512)),  # whole MiB, never less than asked for
+        ("light", {"vram": "8G", "margin": "1G"}, (1, (), 8192, 1024)),
+        ("light", {"gpu": "0"}, (1, ("0",), None, 0)),
+        ("light", {"gpu": "2, 00,GPU-5a3c"}, (3, ("2", "0", "GPU-5a3c"), None, 0)),
+        ("gpu", {"gpu": "0,1"}, (2, ("0", "1"), None, 0)),  # both, though the profile says one
+        ("gpu", {"gpu": "0,1", "gpus": "1"}, (1, ("0", "1"), None, 0)),
+        ("light", {"gpu": "0,1", "vram": "4G"}, (2, ("0", "1"), 4096, 512)),
+        ("gpu", {"gpus": "0"}, (0, (), None, 0)),
+    ],
+)
+def test_what_the_command_line_wants_of_gpus(
+    machine: Machine, name: str, overrides: dict[str, object], found: tuple[object, ...]
+) -> None:  # E2
+    made = machine.profile(name, **overrides)
+    assert wanted(made) == found
+    assert made.slice == ("gpu" if made.gpus else "cpu") or name == "gpu"
+
+
+FILE = """\
+[profiles.pair]
+gpu = [0, "GPU-77"]
+vram = "10G"
+margin = "1G"
+priority = 5
+max_wait = "2h"
+then = "run"
+[profiles.one]
+inherits = "pair"
+gpus = 1
+[profiles.other]
+inherits = "pair"
+gpu = 3
+[profiles.none]
+inherits = "pair"
+gpus = 0
+[profiles.infer]
+inherits = "none"
+vram = "2G"
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("pair", (2, ("0", "GPU-77"), 10240, 1024)),
+        ("one", (1, ("0", "GPU-77"), 10240, 1024)),  # any one of the two
+        ("other", (1, ("3",), 10240, 1024)),
+        ("none", (0, (), None, 0)),  # no GPUs: nothing of what the parent wants of them
+        ("infer", (1, (), 2048, 1024)),  # memory on a GPU needs a GPU
+    ],
+)
+def test_a_profile_says_of_its_gpus_what_its_parent_does_not(
+    machine: Machine, name: str, found: tuple[object, ...]
+) -> None:  # K3, E2
+    machine.system(FILE)
+    made = machine.profile(name)
+    assert wanted(made) == found
+    assert (made.priority, made.max_wait_s, made.then) == (5, 7200.0, "run")
+
+
+def test_each_need_names_its_source(machine: Machine) -> None:  # K3
+    etc = machine.system(FILE)
+    made = machine.profile("pair", vram="8G", priority="-7", max_wait="0", then="fail", cpu_slots="2")
+    assert (made.priority, made.max_wait_s, made.then, made.cpu_slots) == (-7, 0.0, "fail", 2)
+    assert made.sources.items() >= {
+        "gpu_choice": f"{etc}:2", "gpus": f"{etc}:2", "vram_mib": "--vram", "margin_mib": f"{etc}:4",
+        "priority": "--priority", "max_wait_s": "--max-wait", "then": "--then", "cpu_slots": "--cpu-slots",
+    }.items()  # fmt: skip
+    made = machine.profile("light", vram="8G")
+    assert made.sources["gpus"] == "--vram"
+    assert made.sources["slice"] == "gpus = 1 (--vram)"
+    assert made.sources["margin_mib"] == "built-in"
+
+
+# ---- waiting ----
+
+
+@pytest.mark.parametrize(
+    ("written", "found"),
+    [("0", 0.0), ("90", 90.0), ("1h30m", 5400.0), ("infinity", None), ("500ms", 0.5)],
+)
+def test_max_wait_may_be_nothing_or_for_ever(machine: Machine, written: str, found: float | None) -> None:
+    assert machine.profile("heavy", max_wait=written).max_wait_s == found
+
+
+def test_who_waits_for_ever_says_nothing_of_what_follows(machine: Machine) -> None:  # A8
+    made = machine.profile("heavy")
+    assert (made.max_wait_s, made.then, made.priority) == (None, None, 0)
+
+
+def test_a_profile_may_prepare_what_the_command_line_turns_on(machine: Machine) -> None:
+    machine.system("[profiles.p]\nmargin = '1G'\nthen = 'run'\n")
+    assert wanted(machine.profile("p")) == (0, (), None, 0)
+    made = machine.profile("p", vram="2G", max_wait="1m")
+    assert (made.margin_mib, made.then) == (1024, "run")
+
+
+# ---- mistakes ----
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"vram": "0"}, "--vram: a job cannot share a GPU without any of its memory (leave it out"),
+        ({"vram": "0G"}, "--vram: a job cannot share a GPU"),
+        ({"vram": "-1G"}, '--vram: expected a size such as "8G" or "500M", not \'-1G\': it cannot be neg'),
+        ({"vram": "lots"}, '--vram: expected a size such as "8G" or "500M"'),
+        ({"vram": ""}, '--vram: expected a size such as "8G" or "500M"'),
+        ({"vram": "infinity"}, '--vram: expected a size such as "8G" or "500M"'),
+        ({"vram": "8GB"}, '"GB" is ambiguous'),
+        ({"vram": "50%"}, '--vram: expected a size such as "8G" or "500M"'),
+        ({"vram": "8000"}, 'the unit is missing, write "8000M"'),
+        ({"vram": "8"}, 'the unit is missing, write "8G"'),  # W14
+        ({"vram": "8G", "gpus": "0"}, "--vram: contradicts no GPUs, which --gpus says (leave one of them"),
+        ({"gpu": "0", "gpus": "0"}, "--gpu: contradicts no GPUs, which --gpus says (leave one of them"),
+        ({"gpu": "0,1,0"}, "--gpu: GPU 0 is there twice (name each GPU once)"),
+        ({"gpu": "0,00"}, "--gpu: GPU 0 is there twice"),
+        ({"gpu": ""}, "--gpu: expected GPUs by index or UUID"),
+        ({"gpu": "0,,1"}, "--gpu: expected GPUs by index or UUID"),
+        ({"gpu": "-1"}, "--gpu: expected GPUs by index or UUID"),
+        ({"gpu": "0;1"}, "--gpu: expected GPUs by index or UUID"),
+        ({"gpu": "0-3"}, "--gpu: expected GPUs by index or UUID"),
+        ({"gpus": "3", "gpu": "0,1"}, "--gpus: 3 are more than the 2 that --gpu names (name more GPUs"),
+        ({"priority": "101"}, "--priority: expected a whole number from -100 to 100, not '101'"),
+        ({"priority": "-101"}, "--priority: expected a whole number from -100 to 100"),
+        ({"priority": "high"}, "--priority: expected a whole number from -100 to 100"),
+        ({"priority": "1.5"}, "--priority: expected a whole number from -100 to 100"),
+        ({"priority": "9" * 5000}, "--priority: expected a whole number from -100 to 100"),
+        ({"then": "run"}, "--then: is for a job that has waited too long, and this one waits for ever (add"),
+        ({"then": "run", "max_wait": "infinity"}, "--then: is for a job that has waited too long"),
+        ({"then": "walk", "max_wait": "1m"}, '--then: expected "run" or "fail", not \'walk\''),
+        ({"max_wait": "soon"}, "--max-wait: expected a duration"),
+        ({"max_wait": "-1"}, "--max-wait: expected a duration"),
+        ({"margin": "1G"}, "--margin: is room beside the GPU memory that a job wants, and this one wants"),
+        ({"margin": "1G", "gpus": "1"}, "--margin: is room beside the GPU memory"),
+        ({"margin": "-1G", "vram": "8G"}, "--margin: expected a size such as"),
+        ({"cpu_slots": "-1"}, "--cpu-slots: expected a whole number such as 2, not '-1': it cannot be neg"),
+        ({"cpu_slots": "two"}, "--cpu-slots: expected a whole number"),
+    ],
+)
+def test_contradictions_on_the_command_line_are_2_with_place_and_remedy(
+    machine: Machine, overrides: dict[str, object], message: str
+) -> None:  # E2
+    with pytest.raises(UsageError) as caught:
+        machine.profile("light", **overrides)
+    assert message in str(caught.value)
+    assert caught.value.exit_code == 2
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[profiles.a]\nvram = 8", ':2: vram: expected a size such as "8G" or "500M", not 8'),
+        ("[profiles.a]\nvram = '0'", ":2: vram: a job cannot share a GPU without any of its memory"),
+        ("[profiles.a]\ngpus = 0\nvram = '8G'", ":3: vram: contradicts no GPUs, which "),
+        ("[profiles.a]\ngpus = 0\ngpu = 1", ":3: gpu: contradicts no GPUs, which "),
+        ("[profiles.a]\ngpus = 3\ngpu = [0, 1]", ":2: gpus: 3 are more than the 2 that "),
+        ("[profiles.a]\ngpu = [0, '0']", ":2: gpu: GPU 0 is there twice"),
+        ("[profiles.a]\ngpu = []", ":2: gpu: expected GPUs by index or UUID"),
+        ("[profiles.a]\ngpu = true", ":2: gpu: expected GPUs by index or UUID"),
+        ("[profiles.a]\ngpu = [1.5]", ":2: gpu: expected GPUs by index or UUID"),
+        ("[profiles.a]\ngpu = [[0]]", ":2: gpu: expected GPUs by index or UUID"),
+        ("[profiles.a]\npriority = 101", ":2: priority: expected a whole number from -100 to 100"),
+        ("[profiles.a]\npriority = '5'", ":2: priority: expected a whole number from -100 to 100"),
+        ("[profiles.a]\npriority = true", ":2: priority: expected a whole number from -100 to 100"),
+        ("[profiles.a]\nmax_wait = true", ":2: max_wait: expected seconds, or a duration"),
+        ("[profiles.a]\nmax_wait = nan", ":2: max_wait: expected seconds, or a duration"),
+        ("[profiles.a]\nmax_wait = -1.5", ":2: max_wait: expected a duration"),
+        ("[profiles.a]\nthen = true", ':2: then: expected "run" or "fail", not True'),
+        ("[profiles.a]\nmargin = '10%'", ":2: margin: expected a size such as"),
+        ("[gpu]\nidle_treshold = '1G'", ":2: unknown key 'idle_treshold' in [gpu] (did you mean idle_thr"),
+        ("gpu = 1", ":1: gpu must be a table, [gpu], not 1"),
+        ("waiting = '5m'", ":1: waiting must be a table, [waiting]"),
+        ("[gpu]\nidle_threshold = 200", ":2: gpu.idle_threshold: expected a size such as"),
+        ("[gpu]\nmargin = '-1G'", ":2: gpu.margin: expected a size such as"),
+        ("[gpu]\nspike_buffer = 0.1", ':2: gpu.spike_buffer: expected a percentage in quotes such as "10%"'),
+        ("[gpu]\nspike_buffer = '10'", ":2: gpu.spike_buffer: expected a percentage"),
+        ("[gpu]\nspike_buffer = '110%'", ":2: gpu.spike_buffer: expected a percentage"),
+        ("[waiting]\nreserve_after = 'infinity'", ":2: waiting.reserve_after: there must be an end to"),
+        ("[waiting]\nreserve_after = 'soon'", ":2: waiting.reserve_after: expected a duration"),
+    ],
+)
+def test_contradictions_in_a_file_name_its_line(machine: Machine, text: str, message: str) -> None:  # E2
+    path = machine.system(text)
+    with pytest.raises(ConfigError) as caught:
+        machine.load()
+    assert str(caught.value).startswith(f"{path}{message}")
+    assert "\n" not in str(caught.value)
+
+
+# ---- settings ----
+
+
+def test_settings_for_sharing_gpus(machine: Machine) -> None:  # E2, E3
+    assert machine.load().policy == Policy(idle_threshold_mib=200, spike_buffer=0.1, reserve_after_s=300.0)
+    assert machine.load().margin_mib == 512
+    etc = machine.system(
+        "[gpu]\nidle_threshold = '1G'\nmargin = '2G'\nspike_buffer = '12.5%'\n[waiting]\nreserve_after = 90\n"
+    )
+    config = machine.load()
+    assert config.policy == Policy(idle_threshold_mib=1024, spike_buffer=0.125, reserve_after_s=90.0)
+    made = config.profile("light", Overrides(vram="8G"))
+    assert (made.margin_mib, made.sources["margin_mib"]) == (2048, f"{etc}:3")
+    shown = {row.name: (row.value, row.source) for row in profile_report.general_settings(config)}
+    assert shown["gpu.idle_threshold"] == ("1G", f"{etc}:2")
+    assert shown["gpu.margin"] == ("2G", f"{etc}:3")
+    assert shown["gpu.spike_buffer"] == ("12.5%", f"{etc}:4")
+    assert shown["waiting.reserve_after"] == ("1m30s", f"{etc}:6")
+
+
+def test_the_plain_lock_by_file_and_by_variable(machine: Machine) -> None:  # A5
+    etc = machine.system("compat_gpu_lock = '/tmp/a.lock'\n")
+    machine.environ["GPU_LOCK_PATH"] = ""
+    assert machine.load().compat_gpu_lock == "/tmp/a.lock"
+    assert machine.load().sources["compat_gpu_lock"] == f"{etc}:1"
+    machine.environ["GPU_LOCK_PATH"] = "/tmp/b.lock"
+    assert machine.load().compat_gpu_lock == "/tmp/b.lock"
+    assert machine.load().sources["compat_gpu_lock"] == "GPU_LOCK_PATH"
+    machine.environ["GPU_LOCK_PATH"] = "b.lock"
+    with pytest.raises(UsageError) as caught:
+        machine.load()
+    assert str(caught.value) == "GPU_LOCK_PATH: expected an absolute path, not 'b.lock'"
+
+
+def test_only_what_is_said_is_shown(machine: Machine) -> None:  # K3
+    machine.system(FILE)
+
+    def shown(name: str, **overrides: object) -> dict[str, str]:
+        rows = profile_report.settings(machine.load(), name, Overrides(**overrides))  # type: ignore[arg-type]
+        return {row.name: row.value for row in rows if row.name in profile_report.NEEDS}
+
+    assert shown("light") == {"gpus": "0", "cpu_slots": "0"}
+    assert shown("light", vram="8G") == {"gpus": "1", "vram": "8G", "margin": "512M", "cpu_slots": "0"}
+    assert shown("pair") == {
+        "gpus": "2", "gpu": "0,GPU-77", "vram": "10G", "margin": "1G", "cpu_slots": "0", "priority": "5",
+        "max_wait": "2h", "then": "run",
+    }  # fmt: skip
+
+
+def test_hold_takes_a_profiles_needs_and_none_of_its_limits(machine: Machine) -> None:
+    machine.system("[profiles.p]\ninherits='gpu'\nvram='8G'\ntimeout='1h'\nenv={ X = '1' }\npriority=3\n")
+    full = machine.profile("p")
+    bare = profiles.without_limits(full, Overrides())
+    assert (bare.properties, bare.env, bare.timeout_s) == ({}, {}, None)
+    assert (wanted(bare), bare.priority) == (wanted(full), 3)
+    limited = Overrides(timeout="5m")
+    assert profiles.without_limits(machine.profile("p", timeout="5m"), limited).timeout_s == 300.0

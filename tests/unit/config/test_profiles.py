@@ -1,0 +1,530 @@
+"""Profiles: how values resolve, and what is said of bad ones. (K1, K3, K4, A6, A7)"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import slicer
+from slicer.config import profile_report
+from slicer.config.profiles import THREAD_VARIABLES, host, load, thread_env
+from slicer.errors import ConfigError, UnknownProfile, UsageError
+from slicer.model import Host
+from tests.unit.made_up import GIB, HOST, Machine, values
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+# ---- built-ins ----
+
+
+def test_builtins_scale_with_the_machine(machine: Machine) -> None:  # K3, A6
+    config = machine.load()
+    assert config.slots_cpu == 4
+    assert config.names() == ("gpu", "heavy", "light")
+    heavy = config.profile("heavy")
+    assert (heavy.slice, heavy.gpus, heavy.cpu_slots, heavy.threads) == ("cpu", 0, 1, 3)
+    assert values(heavy) == {
+        "CPUQuota": 3_000_000,
+        "CPUWeight": 20,
+        "MemoryHigh": 64 * GIB * 80 // 400 >> 20 << 20,
+        "MemoryMax": 64 * GIB * 90 // 400 >> 20 << 20,
+        "IOWeight": 20,
+    }
+    light = config.profile("light")
+    assert (light.slice, light.gpus, light.cpu_slots, light.threads) == ("cpu", 0, 0, 12)
+    assert values(light) == {"CPUWeight": 50, "MemoryMax": 32 * GIB, "IOWeight": 50}
+    gpu = config.profile("gpu")
+    assert (gpu.slice, gpu.gpus, gpu.cpu_slots, gpu.threads) == ("gpu", 1, 0, 12)
+    assert values(gpu) == {"MemoryMax": 64 * GIB * 90 // 100 >> 20 << 20}
+
+
+@given(
+    st.sets(st.integers(min_value=0, max_value=500), min_size=1),
+    st.integers(min_value=2**20, max_value=2**45),
+    st.none() | st.integers(min_value=1, max_value=8192),
+)
+def test_builtins_make_sense_on_any_machine(cpus: set[int], memory: int, slots: int | None) -> None:  # K3
+    environ = {"HOME": "/nonexistent"} | ({"CPU_RUN_SLOTS": str(slots)} if slots else {})
+    config = load(environ, Host(tuple(sorted(cpus)), memory), system_dir="/nonexistent")
+    for name in config.names():
+        profile = config.profile(name)
+        assert 1 <= profile.threads <= len(cpus)
+        assert profile.properties["MemoryMax"].value >= 2**20  # type: ignore[operator]
+    heavy = config.profile("heavy")
+    quota = heavy.properties["CPUQuota"].value
+    assert isinstance(quota, int)
+    # N jobs with all their threads busy stay within the machine, rounded up to whole threads. (A6)
+    assert config.slots_cpu * quota <= max(len(cpus) * 1_000_000, config.slots_cpu * 10_000)
+
+
+def test_default_profile_is_light_and_a_file_can_change_it(machine: Machine) -> None:  # K3
+    assert machine.profile().name == "light"
+    machine.system('default_profile = "heavy"\n')
+    assert machine.profile().name == "heavy"
+    assert machine.profile("light").name == "light"
+
+
+def test_this_machine_is_read() -> None:
+    here = host()
+    assert set(here.cpus) == os.sched_getaffinity(0)
+    assert 2**26 < here.memory_bytes <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+# ---- keys and values ----
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("defualt_profile = 'a'", ":1: unknown key 'defualt_profile' (did you mean default_profile?)"),
+        ("[slots]\ngpu = 1", ":2: unknown key 'gpu' in [slots]"),
+        (
+            "[profiles.a]\nmemory = '8G'",  # W14
+            ":2: unknown key 'memory' in [profiles.a] (did you mean memory_max?)",
+        ),
+        (
+            "[profiles.a]\n\nmemroy_max = '1G'",
+            ":3: unknown key 'memroy_max' in [profiles.a] (did you mean memory_max?",
+        ),
+        (
+            "[profiles.a]\nMemoryMax = '1G'",
+            ":2: unknown key 'MemoryMax' in [profiles.a] (did you mean memory_max?)",
+        ),
+        ('[profiles.a]\n"x\\ny" = 1', ":2: unknown key 'x\\ny' in [profiles.a]"),
+        ("slots = 3", ":1: slots must be a table, [slots], not 3"),
+        ("profiles = []", ":1: profiles must be a table"),
+        ("[profiles]\nheavy = 'x'", ":2: profiles.heavy must be a table, [profiles.heavy], not 'x'"),
+        ("[[profiles.heavy]]\ngpus = 1", ":1: profiles.heavy must be a table"),
+        ("[profiles.a]\nenv = 3", ":2: profiles.a.env must be a table"),
+        ("[profiles.'a b']", ":1: 'a b' cannot be a profile's name"),
+        ("[profiles.-a]", ":1: '-a' cannot be a profile's name"),
+        ("[profiles.'']", ":1: '' cannot be a profile's name"),
+        ("[slots]\ncpu = 0", ":2: slots.cpu: expected a whole number such as 2, not '0': it must be 1 to"),
+        ("[slots]\ncpu = -1", ":2: slots.cpu: expected a whole number such as 2, not '-1': it cannot be neg"),
+        ("[slots]\ncpu = '3'", ":2: slots.cpu: expected a whole number such as 2, not '3'"),
+        ("[slots]\ncpu = true", ":2: slots.cpu: expected a whole number such as 2, not True"),
+        ("[slots]\ncpu = 1e9", ":2: slots.cpu: expected a whole number"),
+        ("default_profile = 3", ":1: default_profile: expected a text in quotes, not 3"),
+        ("default_profile = 'hevy'", ":1: default_profile: unknown profile 'hevy' (did you mean \"heavy\"?"),
+        ("compat_gpu_lock = 'gpu.lock'", ":1: compat_gpu_lock: expected an absolute path"),
+        ("[profiles.a]\ndescription = 1", ":2: description: expected a text in quotes"),
+        ("[profiles.a]\nslice = 'disk'", ':2: slice: expected "cpu" or "gpu", not \'disk\''),
+        (
+            "[profiles.a]\ngpus = -1",
+            ":2: gpus: expected a whole number such as 2, not '-1': it cannot be negative",
+        ),
+        ("[profiles.a]\ngpus = 1000000", ":2: gpus: "),
+        ("[profiles.a]\ncpu_slots = 1.5", ":2: cpu_slots: expected a whole number"),
+        ("[profiles.a]\nthreads = 0", ':2: threads: expected a whole number such as 2 or "auto"'),
+        ("[profiles.a]\nthreads = 'many'", ':2: threads: expected a whole number such as 2 or "auto"'),
+        ("[profiles.a]\nlinger = 'yes'", ":2: linger: expected true or false, not 'yes'"),
+        ("[profiles.a]\ntimeout = 0", ":2: timeout: expected a duration"),
+        ("[profiles.a]\ntimeout = -5", ":2: timeout: expected a duration"),
+        ("[profiles.a]\ntimeout = nan", ":2: timeout: expected seconds, or a duration"),
+        (
+            "[profiles.a]\ntimeout = inf",
+            ':2: timeout: expected seconds, or a duration such as "2h" or "infinity"',
+        ),
+        ("[profiles.a]\ntimeout = '2 fortnights'", ":2: timeout: expected a duration"),
+        ("[profiles.a]\ntimeout = 2024-01-01", ":2: timeout: expected seconds, or a duration"),
+        ("[profiles.a]\ntimeout = 5\nruntime_max = 6", ":3: timeout and runtime_max are the same limit"),
+        (
+            "[profiles.a]\ncpu_quota = 300",
+            ':2: cpu_quota: expected a percentage of one CPU in quotes such as "300%"',
+        ),
+        ("[profiles.a]\ncpu_quota = '300'", ':2: cpu_quota: expected a percentage of one CPU such as "300%"'),
+        ("[profiles.a]\nmemory_max = '20X'", ":2: memory_max: expected a size"),
+        ("[profiles.a]\nmemory_max = 24", ":2: memory_max: expected a size"),
+        ("[profiles.a]\nmemory_max = 1.5", ":2: memory_max: expected a size"),
+        ("[profiles.a]\nmemory_max = true", ":2: memory_max: expected a size"),
+        ("[profiles.a]\nmemory_max = ['1G']", ":2: memory_max: expected a size"),
+        ("[profiles.a]\nmemory_max = 99999999999999999999", ":2: memory_max: expected a size"),
+        ("[profiles.a]\nio_weight = 0", ":2: io_weight: expected a weight"),
+        ("[profiles.a]\nallowed_cpus = 3", ":2: allowed_cpus: expected a CPU list"),
+        ("[profiles.a]\nallowed_cpus = [0, 'x']", ":2: allowed_cpus: expected a CPU list"),
+        ("[profiles.a]\nallowed_cpus = [-1]", ":2: allowed_cpus: expected a CPU list"),
+        ("[profiles.a]\nsend_sigkill = 1", ":2: send_sigkill: expected true or false"),
+        ("[profiles.a.env]\n\nX = true", ":3: env.X: expected a text, not true"),
+        ("[profiles.a.env]\nX = [1]", ":2: env.X: expected a text, not [1]"),
+        ("[profiles.a]\nenv = { 'A=B' = '1' }", ":2: 'A=B' cannot be an environment variable"),
+        ("[profiles.a]\nenv = { '' = '1' }", ":2: '' cannot be an environment variable"),
+        ('[profiles.a]\nenv = { A = "\\u0000" }', ":2: env.A: a NUL character"),
+        ("[profiles.a]\ninherits = 'b'", ':2: profile "a" inherits "b", which does not exist'),
+        ("[profiles.a]\ninherits = 'hevy'", '(did you mean "heavy"? known: a, gpu, heavy, light)'),
+        ("[profiles.a]\ninherits = ['b']", ":2: inherits: expected the name of a profile"),
+        ("[profiles.a]\ninherits = 'a'", ':2: profile "a" inherits itself'),
+        ("[profiles.heavy]\ninherits = 'heavy'", "a built-in of the same name is extended without it"),
+        (
+            "[profiles.a]\ninherits='b'\n[profiles.b]\ninherits='c'\n[profiles.c]\ninherits='a'",
+            ":6: profiles inherit in a circle: a -> b -> c -> a",
+        ),
+        (
+            "[profiles.light]\ninherits='b'\n[profiles.b]\ninherits='light'",
+            "profiles inherit in a circle: ",
+        ),
+    ],
+)
+def test_mistake_is_one_line_with_file_line_and_remedy(
+    machine: Machine, text: str, message: str
+) -> None:  # K3
+    path = machine.system(text + "\n")
+    with pytest.raises(ConfigError) as caught:
+        machine.load()
+    shown = str(caught.value)
+    assert (f"{path}{message}" if message.startswith(":") else message) in shown
+    assert shown.startswith(str(path))
+    assert shown.isprintable()
+    assert caught.value.exit_code == 125
+
+
+def test_values_are_taken_as_text_or_as_number_where_that_is_natural(machine: Machine) -> None:  # K3
+    machine.system(
+        "[profiles.a]\nio_weight = 20\ncpu_weight = 'idle'\nmemory_max = '24G'\nmemory_swap_max = 0\n"
+        "cpu_quota = '250%'\nallowed_cpus = [0, 2]\ntasks_max = 100\ntimeout = 1.5\nsend_sigkill = false\n"
+        "kill_signal = 2\ntimeout_stop = 5\ndevice_allow = ['/dev/null rw', '/dev/zero r']\n"
+        "env = { A = 'x', B = 7 }\nlinger = true\ndescription = 'd'\n"
+    )
+    profile = machine.profile("a")
+    assert values(profile) == {
+        "IOWeight": 20,
+        "CPUWeight": 0,
+        "MemoryMax": 24 * GIB,
+        "MemorySwapMax": 0,
+        "CPUQuota": 2_500_000,
+        "AllowedCPUs": b"\x05",
+        "TasksMax": 100,
+        "SendSIGKILL": False,
+        "KillSignal": 2,
+        "TimeoutStopSec": 5_000_000,
+        "DeviceAllow": (("/dev/null", "rw"), ("/dev/zero", "r")),
+    }
+    assert profile.timeout_s == 1.5
+    assert profile.env == {"A": "x", "B": "7"}
+    assert (profile.linger, profile.description, profile.threads) == (True, "d", 2)
+
+
+def test_timeout_is_no_property(machine: Machine) -> None:  # K3
+    machine.system(
+        "[profiles.a]\ntimeout = '2h'\n[profiles.b]\nruntime_max = '2h'\n[profiles.c]\ninherits='a'\n"
+    )
+    machine.write(machine.user, "[profiles.c]\nruntime_max = 'infinity'\n")
+    for name, timeout in (("a", 7200.0), ("b", 7200.0), ("c", None)):
+        profile = machine.profile(name)
+        assert profile.timeout_s == timeout
+        assert "RuntimeMaxSec" not in profile.properties
+    assert machine.profile("c").sources["timeout_s"] == f"{machine.user}:2"
+
+
+def test_inherits_takes_what_the_profile_does_not_say(machine: Machine) -> None:  # K3
+    machine.system(
+        "[profiles.train]\ninherits = 'heavy'\ngpus = 1\n[profiles.long]\ninherits = 'train'\nio_weight = 5\n"
+    )
+    machine.write(machine.user, "[profiles.heavy]\nmemory_max = '3G'\n")
+    config = machine.load()
+    assert config.chain("long") == ("long", "train", "heavy")
+    made = config.profile("long")
+    assert (made.gpus, made.cpu_slots, made.slice) == (1, 1, "gpu")
+    assert (values(made)["IOWeight"], values(made)["MemoryMax"]) == (5, 3 * GIB)
+    assert made.sources["MemoryMax"] == f"{machine.user}:2"
+    assert made.sources["gpus"] == f"{machine.etc}/config.toml:3"
+
+
+def test_a_description_is_not_inherited(machine: Machine) -> None:  # W13
+    machine.system("[profiles.a]\ninherits = 'heavy'\n[profiles.b]\ninherits = 'a'\ndescription = 'mine'")
+    assert machine.load().profile("a").description == ""
+    assert machine.load().profile("b").description == "mine"
+    assert machine.load().profile("heavy").description  # extended, not inherited
+
+
+def test_env_is_merged_by_variable_and_false_takes_one_back(machine: Machine) -> None:  # K4
+    machine.system(
+        "[profiles.a.env]\nX = '1'\nY = '1'\nZ = '1'\n"
+        "[profiles.b]\ninherits = 'a'\nenv = { Y = '2', Z = false }\n"
+    )
+    made = machine.profile("b")
+    assert made.env == {"X": "1", "Y": "2"}
+    assert made.sources["env.Y"] == f"{machine.etc}/config.toml:7"
+    assert "env.Z" not in made.sources
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "gpus", "expected"),
+    [
+        ("", "heavy", None, "cpu"),
+        ("", "heavy", 1, "gpu"),
+        ("", "gpu", None, "gpu"),
+        ("", "gpu", 0, "cpu"),
+        ("[profiles.a]\ngpus = 2\n", "a", None, "gpu"),
+        ("[profiles.a]\nslice = 'cpu'\ngpus = 2\n", "a", None, "cpu"),
+        ("[profiles.a]\nslice = 'gpu'\n", "a", None, "gpu"),
+        ("[profiles.heavy]\nslice = 'cpu'\n", "heavy", 1, "cpu"),
+    ],
+)
+def test_slice_follows_the_gpus_unless_a_file_says_otherwise(
+    machine: Machine, text: str, name: str, gpus: int | None, expected: str
+) -> None:  # K1
+    machine.system(text)
+    assert machine.profile(name, gpus=gpus).slice == expected
+
+
+# ---- threads ----
+
+
+@pytest.mark.parametrize(
+    ("text", "threads", "why"),
+    [
+        ("", 12, "the machine's CPUs"),
+        ("cpu_quota = '300%'", 3, "CPUQuota=300%"),
+        ("cpu_quota = '250%'", 3, "CPUQuota=250%"),
+        ("cpu_quota = '10%'", 1, "CPUQuota=10%"),
+        ("cpu_quota = '9900%'", 12, "the machine's CPUs"),
+        ("cpu_quota = 'infinity'", 12, "the machine's CPUs"),
+        ("allowed_cpus = '0-4'", 5, "AllowedCPUs=0-4"),
+        ("allowed_cpus = '10-99'", 2, "AllowedCPUs=10-99"),
+        ("cpu_quota = '300%'\nallowed_cpus = '0-1'", 2, "AllowedCPUs=0-1"),
+        ("cpu_quota = '300%'\nthreads = 40", 40, "config.toml:3"),
+        ("cpu_quota = '300%'\nthreads = 'auto'", 3, "config.toml:3, auto: CPUQuota=300%"),
+    ],
+)
+def test_threads_follow_quota_cpus_and_cores(
+    machine: Machine, text: str, threads: int, why: str
+) -> None:  # K4
+    machine.system(f"[profiles.a]\n{text}\n")
+    made = machine.profile("a")
+    assert made.threads == threads
+    assert made.sources["threads"].endswith(why)
+
+
+def test_threads_follow_what_the_command_line_sets(machine: Machine) -> None:  # K4
+    assert machine.profile("heavy", assignments=("CPUQuota=150%",)).threads == 2
+
+
+def test_cpu_run_variables_go_before_the_files(machine: Machine) -> None:  # A6, A7
+    machine.system("[slots]\ncpu = 2\n[profiles.heavy]\nthreads = 5\n")
+    assert (machine.load().slots_cpu, machine.profile("heavy").threads) == (2, 5)
+    machine.environ |= {"CPU_RUN_SLOTS": "6", "CPU_RUN_THREADS": "9"}
+    config = machine.load()
+    assert (config.slots_cpu, config.sources["slots.cpu"]) == (6, "CPU_RUN_SLOTS")
+    heavy = config.profile("heavy")
+    assert (heavy.threads, heavy.sources["threads"]) == (9, "CPU_RUN_THREADS")
+    assert values(heavy)["CPUQuota"] == 2_000_000
+
+
+@pytest.mark.parametrize("variable", ["CPU_RUN_SLOTS", "CPU_RUN_THREADS"])
+@pytest.mark.parametrize("value", ["0", "-1", "x", "1.5", "9" * 40, " "])
+def test_bad_cpu_run_variable_is_a_usage_error(machine: Machine, variable: str, value: str) -> None:  # A6, A7
+    machine.environ[variable] = value
+    with pytest.raises(UsageError, match=f"^{variable}: expected a whole number"):
+        machine.load()
+
+
+def test_thread_variables_cap_every_library() -> None:  # K4
+    assert thread_env(3) == dict.fromkeys(THREAD_VARIABLES, "3")
+    required = {f"{name}_NUM_THREADS" for name in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")}
+    assert required | {"VECLIB_MAXIMUM_THREADS"} <= set(THREAD_VARIABLES)
+
+
+# ---- the command line ----
+
+
+def test_command_line_goes_before_everything_with_its_name_as_the_source(machine: Machine) -> None:  # K3
+    machine.system("[profiles.heavy]\nmemory_max = '1G'\ntimeout = 5\nslice = 'gpu'\n")
+    made = machine.profile(
+        "heavy",
+        gpus="2",
+        timeout="90s",
+        linger=True,
+        assignments=("MemoryMax=8G", "MemoryMax=9G", "DeviceAllow=/dev/a r", "DeviceAllow=/dev/b"),
+    )
+    assert (made.gpus, made.timeout_s, made.linger) == (2, 90.0, True)
+    assert values(made)["MemoryMax"] == 9 * GIB
+    assert values(made)["DeviceAllow"] == (("/dev/a", "r"), ("/dev/b", "rwm"))
+    wanted = {"gpus": "--gpus", "timeout_s": "--timeout", "linger": "--linger", "MemoryMax": "--set"}
+    assert wanted.items() <= made.sources.items()
+
+
+def test_set_runtime_max_is_the_timeout(machine: Machine) -> None:  # K3
+    made = machine.profile("heavy", assignments=("RuntimeMaxSec=1h",))
+    assert (made.timeout_s, made.sources["timeout_s"]) == (3600.0, "--set")
+    assert "RuntimeMaxSec" not in made.properties
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"gpus": "x"}, "--gpus: expected a whole number"),
+        ({"gpus": -1}, "--gpus: expected a whole number"),
+        ({"timeout": "5 lightyears"}, "--timeout: expected a duration"),
+        ({"timeout": "0"}, "--timeout: expected a duration"),
+        ({"timeout": ""}, "--timeout: expected a duration"),
+        ({"timeout": "1h", "assignments": ("RuntimeMaxSec=1h",)}, "the same limit"),
+        ({"assignments": ("RuntimeMaxSec=x",)}, "--set: RuntimeMaxSec: expected a duration"),
+        ({"assignments": ("MemoryMax",)}, "--set: expected PROPERTY=VALUE"),
+        ({"assignments": ("MemoryMax=20X",)}, "--set: MemoryMax: expected a size"),
+        ({"assignments": ("MemryMax=2G",)}, "did you mean MemoryMax?"),
+        ({"assignments": ("Slice=x.slice",)}, "--set: Slice cannot be set"),
+    ],
+)
+def test_mistake_on_the_command_line_is_a_usage_error(
+    machine: Machine, overrides: dict[str, object], message: str
+) -> None:  # K3
+    with pytest.raises(UsageError) as caught:
+        machine.profile("heavy", **overrides)
+    assert message in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("hevy", 'did you mean "heavy"? '),
+        ("HEAVY", 'did you mean "heavy"? '),
+        ("zzz", ""),
+        ("", ""),
+        ("a\nb", ""),
+    ],
+)
+def test_unknown_profile_names_the_nearest_and_the_known(
+    machine: Machine, name: str, hint: str
+) -> None:  # K3
+    with pytest.raises(UnknownProfile) as caught:
+        machine.profile(name)
+    assert str(caught.value).endswith(f"({hint}known: gpu, heavy, light)")
+    assert str(caught.value).isprintable()
+    assert caught.value.exit_code == 2
+
+
+# ---- what `slicer profiles` shows and writes ----
+
+
+def _uncommented(text: str) -> str:
+    lines = (
+        line[1:] if line[:1] == "#" and line[1:2] not in ("", " ") else line for line in text.split("\n")
+    )
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    "here",
+    [HOST, Host((0,), 3 * 2**20), Host(tuple(range(96)), 377 * GIB + 12345), host()],
+    ids=lambda h: len(h.cpus),
+)
+def test_written_file_says_exactly_what_the_builtins_do(machine: Machine, here: Host) -> None:  # K3
+    machine.host = here
+    text = profile_report.default_config_text(here)
+    assert tomllib.loads(text) == {}
+    plain = machine.load()
+    machine.write(machine.user, _uncommented(text))
+    written = machine.load()
+    tables = {"default_profile", "slots", "gpu", "waiting", "profiles"}
+    assert set(tomllib.loads(_uncommented(text))) == tables
+    for field in ("slots_cpu", "default_profile", "margin_mib", "policy"):
+        assert getattr(written, field) == getattr(plain, field)
+    assert written.names() == plain.names()
+    for name in plain.names():
+        ours, theirs = plain.profile(name), written.profile(name)
+        for field in ("description", "slice", "gpus", "cpu_slots", "threads", "timeout_s", "linger", "env"):
+            assert getattr(ours, field) == getattr(theirs, field)
+        assert ours.properties == theirs.properties
+
+
+def test_examples_in_the_written_file_are_valid(machine: Machine) -> None:
+    tail = profile_report.default_config_text(HOST).partition("# A profile of your own")[2]
+    examples = [line[4:] for line in tail.split("\n") if line.startswith("#   ")]
+    machine.write(machine.user, "\n".join([examples[-1], *examples[:-1]]))
+    assert machine.profile("train").threads == 8
+    assert machine.profile("train").gpu_choice == ("0", "1")
+    assert machine.load().compat_gpu_lock == "/tmp/gpu.lock"
+
+
+def test_every_value_is_shown_with_its_source(machine: Machine) -> None:  # K3
+    machine.system(
+        "[profiles.a]\ninherits='heavy'\nenv = { X = '1' }\ndevice_allow = ['/dev/a r', '/dev/b']\n"
+    )
+    config = machine.load()
+    shown = {row.name: (row.value, row.source) for row in profile_report.settings(config, "a")}
+    profile = config.profile("a")
+    assert shown["CPUWeight"] == ("20", "built-in heavy")
+    assert shown["env.X"] == ("1", f"{machine.etc}/config.toml:3")
+    assert shown["DeviceAllow"] == ("/dev/a r, /dev/b", f"{machine.etc}/config.toml:4")
+    assert shown["timeout"] == ("infinity", "default")
+    assert len(shown) == 7 + len(profile.properties) + len(profile.env)
+    rows = profile_report.summaries(config)
+    assert [(row.name, row.inherits, row.is_default) for row in rows] == [
+        ("a", ("heavy",), False),
+        ("gpu", (), False),
+        ("heavy", (), False),
+        ("light", (), True),
+    ]
+    general = {row.name: (row.value, row.source) for row in profile_report.general_settings(config)}
+    assert general["slots.cpu"] == ("4", "built-in")
+
+
+# ---- the hot path ----
+
+_BANNED = {
+    "dataclasses",
+    "typing",
+    "re",
+    "enum",
+    "json",
+    "pathlib",
+    "shutil",
+    "difflib",
+    "tomllib",
+    "subprocess",
+}
+_BANNED |= {
+    "functools",
+    "inspect",
+    "signal",
+    "collections",
+    "click",
+    "pystemd",
+    "psutil",
+    "pynvml",
+    "contextlib",
+}
+
+
+def _imported(code: str, tmp_path: Path) -> set[str]:
+    """The modules a clean interpreter holds after running ``code``; without site, which imports its own."""
+    source = str(Path(slicer.__file__).parent.parent)
+    start = f"import sys; sys.path.insert(0, {source!r})"
+    home = f"environ = dict(HOME={str(tmp_path)!r})"
+    end = "print(*sys.modules)"
+    command = [sys.executable, "-S", "-E", "-c", "\n".join([start, home, code, end])]
+    return set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
+
+
+def test_making_a_profile_imports_nothing_heavy(tmp_path: Path) -> None:  # K3
+    code = """
+from slicer.config.profiles import Overrides, host, load, thread_env
+config = load(environ, host(), system_dir="/nonexistent")
+thread_env(config.profile("heavy", Overrides(1, "2h", True, ("MemoryMax=1G", "AllowedCPUs=0"))).threads)
+"""
+    assert not _imported(code, tmp_path) & _BANNED
+
+
+def test_configuration_from_the_cache_imports_nothing_heavy(tmp_path: Path) -> None:  # K3
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "config.toml").write_text("[profiles.heavy]\nmemory_max = '1G'\n")
+    code = f"""
+from slicer.config import cache
+cache._SETTLED_NS = -10**12
+from slicer.config.profiles import host, load
+load(environ, host(), system_dir={str(tmp_path / "etc")!r}).profile("heavy")
+"""
+    assert "tomllib" in _imported(code, tmp_path)
+    assert not _imported(code, tmp_path) & _BANNED

@@ -1,0 +1,347 @@
+"""What is broken in a ledger costs itself only, and what cannot be read is not taken for gone."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from slicer.errors import StateError
+from slicer.kernel import cgroup
+from slicer.ledger import entries
+from slicer.ledger.ledger import HeldLease, Snapshot
+from slicer.model import Lease
+from slicer.placement.decision import Busy
+from slicer.record import replace
+from slicer.state import statefile
+from slicer.state.directory import Directory
+from tests.process.harness import DEADLINE_S, SRC
+from tests.unit.book import Book
+from tests.unit.state.test_hostile_files import changed
+
+pytest_plugins = ["tests.unit.book"]
+BAD = "0123456789ab"
+SCOPE = f"slicer-{BAD}.scope"
+
+
+def told(field: str, said: str) -> Callable[[Path, Lease], None]:
+    """Makes a lease that would count, but for one field."""
+
+    def make(path: Path, lease: Lease) -> None:
+        path.write_bytes(changed(statefile.encode(lease), field, said))
+
+    return make
+
+
+def a_fifo(path: Path, lease: Lease) -> None:
+    os.mkfifo(path)
+
+
+def a_directory(path: Path, lease: Lease) -> None:
+    path.mkdir()
+
+
+def a_link(path: Path, lease: Lease) -> None:
+    (path.parents[2] / "elsewhere").write_bytes(statefile.encode(lease))
+    path.symlink_to(path.parents[2] / "elsewhere")
+
+
+def a_hard_link(path: Path, lease: Lease) -> None:
+    (path.parents[2] / "elsewhere").write_bytes(statefile.encode(lease))
+    os.link(path.parents[2] / "elsewhere", path)
+
+
+def zeros(path: Path, lease: Lease) -> None:
+    path.write_bytes(bytes(2 << 20))
+
+
+def nothing_yet(path: Path, lease: Lease) -> None:
+    path.touch()
+
+
+@pytest.fixture
+def locked() -> Iterator[Callable[[Path], None]]:
+    """Flocks a file, so that it counts as soon as it is one that can."""
+    held: list[int] = []
+
+    def lock(path: Path) -> None:
+        held.append(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+        fcntl.flock(held[-1], fcntl.LOCK_EX)
+
+    yield lock
+    for fd in held:
+        os.close(fd)
+
+
+# S7
+@pytest.mark.parametrize(
+    "make",
+    [
+        told("CGROUP", f"/a\0b/{SCOPE}"), told("CGROUP", f"/../../../dev/{SCOPE}"), told("CGROUP", "/../x"),
+        told("SINCE_S", "nan"), told("EXPECT_S", "inf"), told("PID", "9" * 4200), told("CPU_SLOTS", "-50"),
+        told("UNIT", "ssh.service"), told("GPUS", "../GPU"), told("JOB", "ba9876543210"),
+        told("UID", "54321"), a_fifo, a_directory, a_hard_link, zeros, nothing_yet,
+    ],
+)  # fmt: skip
+def test_one_bad_file_costs_itself_only(
+    book: Book, locked: Callable[[Path], None], make: Callable[[Path, Lease], None]
+) -> None:
+    held = [book.take("000000000000", limit=2), book.take("ffffffffffff", limit=2)]
+    path = book.path / "leases" / BAD
+    make(path, book.lease(BAD, unit=SCOPE, cgroup=f"/{SCOPE}", backend="systemd", cpu_slots=1))
+    locked(path)
+    for _ in range(3):
+        assert book.ledger.snapshot() == Snapshot((held[0].lease, held[1].lease), ())
+    (warning,) = book.warnings
+    assert str(path) in warning
+    assert "\n" not in warning
+    assert len(warning) < 500
+    for each in held:
+        each.release()
+    assert path.exists()
+
+
+# S7
+def test_a_link_among_the_leases_is_not_followed(book: Book, locked: Callable[[Path], None]) -> None:
+    held = book.take("ffffffffffff")
+    path = book.path / "leases" / BAD
+    a_link(path, book.lease(BAD, cpu_slots=1))
+    locked(path)
+    assert book.ledger.snapshot().leases == (held.lease,)
+    assert len(book.warnings) == 1
+    held.release()
+
+
+# S3, S7: outside the hierarchy nothing is opened, so nothing is waited for
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_a_cgroup_is_looked_for_in_the_hierarchy_only(
+    book: Book, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], None]
+) -> None:
+    (tmp_path / "cgroup" / SCOPE).mkdir(parents=True)
+    (tmp_path / SCOPE).mkdir()
+    monkeypatch.setattr(cgroup, "_ROOTS", (str(tmp_path / "cgroup"),))
+    make(tmp_path / SCOPE / "cgroup.events")
+    make(tmp_path / "cgroup" / SCOPE / "cgroup.events")
+    lease = book.lease(BAD, unit=SCOPE, cgroup=f"/{SCOPE}", backend="systemd", cpu_slots=1)
+    book.put(lease)
+    assert book.ledger.snapshot().leases == ()
+    (book.path / "leases" / BAD).write_bytes(changed(statefile.encode(lease), "CGROUP", f"/../{SCOPE}"))
+    assert book.ledger.snapshot().leases == ()
+
+
+# -- a writer that was killed ----------------------------------------------------------------------------
+
+
+# D14
+def test_a_lease_counts_with_its_gpus_wherever_its_writer_was_killed(book: Book) -> None:
+    held = book.take("aaaaaaaaaaaa", 1, 0, of=("GPU-a",))
+    path = book.path / "leases" / held.lease.job
+    before = path.read_bytes()
+    new = replace(held.lease, keeper=4_000_000, name="longer")
+    text = statefile.encode(new)
+    book.ledger.spare(new.job).lay(text)
+    for done in range(1, len(text)):
+        for half in (text[:done] + before[done:], text[:done]):  # over a longer text, over a shorter one
+            path.write_bytes(half)
+            assert book.ledger.snapshot().leases == (new,)  # never a mixture of both
+    assert isinstance(book.ask("bbbbbbbbbbbb", 1, 0, of=("GPU-a",)), Busy)
+    path.write_bytes(text + before[len(text) :])  # only to be cut to its length
+    assert book.ledger.snapshot().leases == (new,)
+    path.write_bytes(text)
+    book.ledger.spare(new.job).remove()
+    assert book.ledger.snapshot().leases == (new,)
+    assert book.warnings == []
+    held.release()
+    assert book.left() == []
+
+
+@pytest.fixture
+def events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What the kernel says of the scope of a lease, in a hierarchy of our own."""
+    (tmp_path / "cgroup" / SCOPE).mkdir(parents=True)
+    monkeypatch.setattr(cgroup, "_ROOTS", (str(tmp_path / "cgroup"),))
+    return tmp_path / "cgroup" / SCOPE / "cgroup.events"
+
+
+# D14
+def test_a_dead_owners_half_written_lease_counts_by_its_scope(book: Book, events: Path) -> None:
+    events.write_text("populated 1\n")
+    lease = book.lease(BAD, unit=SCOPE, cgroup=f"/{SCOPE}", backend="systemd", cpu_slots=1)
+    text = statefile.encode(lease)
+    book.ledger.spare(BAD).lay(text)
+    book.put(lease).write_bytes(text[:40])
+    assert book.ledger.snapshot().leases == (lease,)
+    events.write_text("populated 0\n")
+    assert book.ledger.snapshot().leases == ()
+    assert sorted(os.listdir(book.path)) == ["bells", "leases", "lock", "tickets", "version"]
+    assert book.left() == []
+
+
+# D14
+def test_who_was_killed_while_its_ticket_became_a_lease_leaves_nothing(book: Book) -> None:
+    held = book.take("aaaaaaaaaaaa")
+    waiting = book.wait("bbbbbbbbbbbb")
+    text = statefile.encode(book.lease("bbbbbbbbbbbb"))
+    book.ledger.spare("bbbbbbbbbbbb").lay(text)
+    (book.path / "tickets" / waiting._name).write_bytes(text)
+    waiting._close()  # as the kernel does
+    held.release()
+    book.take("cccccccccccc").release()
+    assert book.left() == []
+    assert sorted(os.listdir(book.path)) == ["bells", "leases", "lock", "tickets", "version"]
+
+
+# D14
+def test_a_writer_that_was_killed_while_it_laid_the_text_aside_has_changed_nothing(book: Book) -> None:
+    held = book.take("aaaaaaaaaaaa", 1, 0, of=("GPU-a",))
+    text = statefile.encode(replace(held.lease, keeper=7))
+    for done in range(len(text) + 1):
+        book.ledger.spare(held.lease.job).lay(text[:done])
+        assert book.ledger.snapshot().leases == (held.lease,)
+    held.update(keeper=8)
+    assert book.ledger.snapshot().leases == (held.lease,)
+    held.release()
+    assert sorted(os.listdir(book.path)) == ["bells", "leases", "lock", "tickets", "version"]
+
+
+# D14
+def test_a_write_that_takes_several_calls_is_a_whole_one(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+    pwrite = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: pwrite(fd, data[:7], offset))
+    first = book.take("aaaaaaaaaaaa")
+    waiting = book.wait("bbbbbbbbbbbb")
+    first.update(keeper=42)
+    assert book.ledger.snapshot() == Snapshot((first.lease,), (waiting.ticket,))
+    first.release()
+    second = book.try_again(waiting)
+    assert isinstance(second, HeldLease)
+    assert book.ledger.snapshot() == Snapshot((second.lease,), ())
+    second.release()
+    assert book.warnings == []
+
+
+# D14
+def test_a_disk_that_is_full_leaves_the_lease_as_it_was(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = book.take("aaaaaaaaaaaa", 1, 0, of=("GPU-a",))
+    before = held.lease
+
+    def full(fd: int, data: bytes, offset: int) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(StateError, match="No space left"):
+        held.update(keeper=42)
+    monkeypatch.undo()
+    assert book.ledger.snapshot().leases == (before,)
+    held.release()
+
+
+# -- what cannot be read for now -------------------------------------------------------------------------
+
+
+def out_of_descriptors(*args: object, **named: object) -> int:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+# D14
+def test_a_lease_that_cannot_be_opened_is_not_taken_for_gone(
+    book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = book.take("aaaaaaaaaaaa")
+    with book.wait("bbbbbbbbbbbb") as waiting:
+        left = book.left()
+        monkeypatch.setattr(Directory, "open", out_of_descriptors)
+        for look in (book.ledger.snapshot, lambda: book.ask("cccccccccccc"), waiting.attempt):
+            with pytest.raises(StateError, match="Too many open files"):
+                look()
+        monkeypatch.undo()
+        assert book.left() == left
+        assert book.ledger.snapshot() == Snapshot((held.lease,), (waiting.ticket,))
+    held.release()
+
+
+# D14
+def test_a_text_laid_aside_that_cannot_be_opened_is_not_taken_for_none(
+    book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = book.take("aaaaaaaaaaaa")
+    text = statefile.encode(replace(held.lease, keeper=7))
+    book.ledger.spare("aaaaaaaaaaaa").lay(text)
+    (book.path / "leases" / "aaaaaaaaaaaa").write_bytes(text[:40])
+    real = Directory.open
+
+    def starved(folder: Directory, name: str, flags: int, mode: int = 0o600) -> int:
+        return out_of_descriptors() if name.endswith(".new") else real(folder, name, flags, mode)
+
+    monkeypatch.setattr(Directory, "open", starved)
+    with pytest.raises(StateError, match="Too many open files"):
+        book.ledger.snapshot()
+    monkeypatch.undo()
+    assert [lease.keeper for lease in book.ledger.snapshot().leases] == [7]
+    held.release()
+
+
+_STARVED = """
+import os, resource, sys
+from slicer.errors import StateError
+from slicer.ledger.ledger import Ledger
+from slicer.state.statedir import locate
+book = Ledger(locate({"SLICER_STATE_DIR": sys.argv[1]}, os.geteuid()), print)
+resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))), 64))
+try:
+    book.snapshot()
+except StateError as error:
+    print(error.message)
+"""
+
+
+# D14
+def test_who_has_no_descriptor_left_deletes_nothing(book: Book) -> None:
+    held = book.take("aaaaaaaaaaaa")
+    book.put(book.lease("bbbbbbbbbbbb"))
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] > 64
+    command = [sys.executable, "-c", _STARVED, str(book.path)]
+    environ = {**os.environ, "PYTHONPATH": SRC}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert "Too many open files" in done.stdout
+    assert done.stderr == ""
+    assert sorted(book.left()) == ["leases/aaaaaaaaaaaa", "leases/bbbbbbbbbbbb"]
+    held.release()
+
+
+# D14
+def test_a_scope_that_cannot_be_looked_at_counts(
+    book: Book, events: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events.write_text("populated 0\n")
+    lease = book.lease(BAD, unit=SCOPE, cgroup=f"/{SCOPE}", backend="systemd", cpu_slots=1)
+    book.put(lease)
+    real = os.open
+
+    def starved(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if path.endswith("cgroup.events"):
+            out_of_descriptors()
+        return real(path, flags, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", starved)
+    assert book.ledger.snapshot().leases == (lease,)
+    monkeypatch.setattr(os, "open", real)
+    assert book.ledger.snapshot().leases == ()
+    assert book.left() == []
+
+
+# D14
+def test_a_file_that_is_written_anew_stays_the_one_that_is_flocked(book: Book) -> None:
+    held = book.take("aaaaaaaaaaaa")
+    before = os.fstat(held.fd).st_ino
+    held.update(keeper=42)
+    assert (book.path / "leases" / "aaaaaaaaaaaa").stat().st_ino == before
+    assert entries.is_held(book.place.leases, "aaaaaaaaaaaa")
+    held.release()

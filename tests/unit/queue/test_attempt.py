@@ -1,0 +1,183 @@
+"""The attempt file, read back: nothing in it is believed that cannot be right."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slicer.model import Outcome, Usage
+from slicer.outcome import history
+from slicer.outcome.outcome_file import outcome_json
+from slicer.queue.state import attempt
+from slicer.queue.state.attempt import Attempt
+
+JOB = "0123456789ab"
+OUTCOME = Outcome(
+    job=JOB, name="train", command=("/bin/sh", "-c", "true"), profile="gpu", backend="plain", manager="user",
+    unit="", slice="gpu.slice", gpus=("GPU-1",), vram_mib=1024, vram_peak_mib=(512,), cpu_slots=0, forced=0,
+    uid=1000, reason="exited", exit_code=3, signal=None, started_at=1.5e9, waited_s=0.25, wall_s=2.0,
+    usage=Usage(cpu_s=1.0, memory_peak_bytes=1 << 20), leftovers=0, enforced=("MemoryMax",), not_enforced=(),
+)  # fmt: skip
+LINE = json.dumps(outcome_json(OUTCOME)).encode() + b"\n"
+HEAD = b"4711 123456\n"
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[int]:
+    fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    yield fd
+    os.close(fd)
+
+
+def decoded(data: bytes) -> Attempt:
+    return attempt.decode(data, JOB, is_alive=False)
+
+
+def test_what_was_written_is_read_back(directory: int) -> None:
+    attempt.reserve(directory, JOB)
+    assert attempt.read(directory, JOB) is None
+    fd = attempt.begin(directory, JOB)
+    begun = attempt.read(directory, JOB)
+    assert begun is not None
+    assert (begun.is_alive, begun.keeper, begun.outcome) == (True, os.getpid(), None)
+    assert attempt.end(fd, OUTCOME, is_final=False) == ""
+    foreseen = attempt.read(directory, JOB)
+    assert foreseen is not None
+    assert (foreseen.outcome, foreseen.is_final) == (OUTCOME, False)
+    os.close(fd)
+    assert attempt.note(directory, JOB, OUTCOME) == ""
+    ended = attempt.read(directory, JOB)
+    assert ended is not None
+    assert (ended.is_alive, ended.outcome, ended.is_final) == (False, OUTCOME, True)
+
+
+# Q1: neither can be told from one that never began
+def test_a_begin_can_be_taken_back(directory: int) -> None:
+    attempt.reserve(directory, JOB)
+    fd = attempt.begin(directory, JOB)
+    attempt.take_back(fd)
+    os.close(fd)
+    assert attempt.read(directory, JOB) is None
+    os.close(attempt.begin(directory, JOB))
+    assert attempt.read(directory, JOB) is not None
+
+
+def test_an_end_can_be_noted_though_somebody_removed_the_file(directory: int) -> None:
+    assert attempt.note(directory, JOB, OUTCOME) == ""
+    assert attempt.read(directory, JOB) == Attempt(False, 0, 0, OUTCOME, True)
+
+
+# S6: links are not followed, and nothing is waited for; the command may have begun
+@pytest.mark.parametrize("what", ["link", "fifo", "directory", "socket"])
+def test_something_else_in_its_place_costs_that_attempt_only(
+    directory: int, tmp_path: Path, what: str
+) -> None:
+    path, other = tmp_path / JOB, tmp_path / "other"
+    other.write_bytes(HEAD + LINE)
+    match what:
+        case "link":
+            path.symlink_to(other)
+        case "fifo":
+            os.mkfifo(path)
+        case "directory":
+            path.mkdir()
+        case _:
+            os.mknod(path, 0o140600)
+    assert attempt.read(directory, JOB) == Attempt(False, 0, 0, None, False)
+    for write in (attempt.reserve, attempt.begin):
+        with pytest.raises(OSError):  # noqa: PT011
+            write(directory, JOB)
+    assert other.read_bytes() == HEAD + LINE
+
+
+# S7
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"job": "../../../etc"},
+        {"job": "ba9876543210"},  # another job's
+        {"exit_code": 256},
+        {"exit_code": -1},
+        {"exit_code": True},
+        {"signal": 0},
+        {"signal": 65},
+        {"wall_s": float("nan")},
+        {"wall_s": float("inf")},
+        {"waited_s": -1},
+        {"started_at": "now"},
+        {"reason": "magic"},
+        {"backend": "other"},
+        {"gpus": "GPU-1"},
+        {"gpus": [1]},
+        {"vram_peak_mib": [10**30]},
+        {"uid": 2**70},
+        {"usage": None},
+        {"usage": {"cpu_s": float("inf")}},
+        {"usage": [1]},
+        {"command": None},
+        {"forced": "yes"},
+    ],
+    ids=str,
+)
+def test_a_field_that_cannot_be_right_costs_the_line(changed: dict[str, Any]) -> None:
+    line = json.dumps({**outcome_json(OUTCOME), **changed}).encode() + b"\n"
+    assert decoded(HEAD + line) == Attempt(False, 4711, 123456, None, False)
+    assert decoded(HEAD + LINE + line).outcome == OUTCOME  # and no other
+
+
+@pytest.mark.parametrize("name", list(outcome_json(OUTCOME)))
+def test_a_field_that_is_missing_costs_the_line(name: str) -> None:
+    data = outcome_json(OUTCOME)
+    del data[name]
+    assert decoded(HEAD + json.dumps(data).encode() + b"\n").outcome is None
+
+
+@pytest.mark.parametrize("head", [b"", b"-5 1", b"1 1", b"%d 1" % 2**23, b"9" * 5000, b"\xb2\xb3 1", b"12"])
+def test_a_keeper_that_cannot_be_is_nobody(head: bytes) -> None:
+    assert decoded(head + b"\n" + LINE) == Attempt(False, 0, 0, OUTCOME, True)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+LINES = st.one_of(
+    st.binary(max_size=200),
+    st.just(b"[" * 100_000),
+    st.just(b"9" * 10_000),
+    st.dictionaries(st.sampled_from(list(outcome_json(OUTCOME))), VALUES, max_size=4).map(
+        lambda changed: json.dumps({**outcome_json(OUTCOME), **changed}).encode()
+    ),
+    st.dictionaries(st.sampled_from(list(Usage.__annotations__)), VALUES, max_size=3).map(
+        lambda usage: json.dumps({**outcome_json(OUTCOME), "usage": usage}).encode()
+    ),
+)
+
+
+# S7: whatever stands in it, it is read, and what is taken from it can be kept
+@settings(deadline=None)
+@given(st.binary(max_size=40), st.lists(LINES, max_size=3))
+def test_any_bytes_are_read(head: bytes, lines: list[bytes]) -> None:
+    found = decoded(b"\n".join([head, *lines]) + b"\n")
+    assert 0 <= found.keeper <= 2**22
+    if found.outcome is None:
+        return
+    assert found.outcome.job == JOB
+    assert decoded(HEAD + json.dumps(outcome_json(found.outcome)).encode() + b"\n").outcome is not None
+
+
+def test_what_is_read_back_can_be_kept_in_the_history(tmp_path: Path) -> None:
+    odd = {**outcome_json(OUTCOME), "name": "\udcff\0", "uid": 2**63 - 1, "wall_s": 1e15, "signal": 64}
+    found = decoded(HEAD + json.dumps(odd).encode() + b"\n").outcome
+    assert found is not None
+    path = str(tmp_path / "state" / "history.db")
+    history.append(found, path)
+    assert history.read(path)[0].uid == 2**63 - 1

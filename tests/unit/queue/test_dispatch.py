@@ -1,0 +1,138 @@
+"""When the queue tries again what it could not start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from slicer.backend import systemd
+from slicer.errors import BackendError, RefusedError, SlicerError
+from slicer.queue.file import jobs_file
+from slicer.queue.model import Entry, JobState
+from slicer.queue.start import dispatch
+from slicer.queue.start.dispatch import Dispatch
+from slicer.queue.state import folding
+from slicer.queue.state.journal import Record
+
+
+def test_a_pause_that_ends_between_two_looks_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:  # E13
+    now = [100.0]
+    monkeypatch.setattr(dispatch.time, "monotonic", lambda: now[0])
+    asked: list[int] = []
+    register: Any = SimpleNamespace(states={}, problem="")
+    view: Any = SimpleNamespace(expire=lambda: asked.append(1))
+    desk: Any = SimpleNamespace(keep=lambda kinds: None)
+    nobody: Any = None
+    queue = Dispatch(nobody, register, nobody, desk, nobody, view, nobody)
+    assert queue.left_s() is None
+    queue.pause()
+    now[0] += 0.999
+    queue.start()  # a timer may wake us a little early
+    assert not asked
+    now[0] += 0.002  # it is over before we sleep again
+    assert queue.left_s() == 0
+    queue.start()
+    assert asked
+    assert queue.left_s() is None
+
+
+class Refusing:
+    """Has nothing, starts nothing, and keeps what was asked for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, lines: str) -> None:
+        self.now = 100.0
+        self.begun: list[str] = []
+        self.error: dict[str, SlicerError] = {}
+        monkeypatch.setattr(dispatch.time, "monotonic", lambda: self.now)
+        any_: Any = SimpleNamespace
+        self.states: dict[str, JobState] = {}
+        self.told: list[str] = []
+        register = any_(states=self.states, problem="", see=self.see, do=self.do)
+        plans_ = any_(plan=lambda entry, *_: any_(need_gpus=0, need_cpu_slots=1, entry=entry))
+        desk = any_(keep=lambda kinds: None, ask=lambda kind, entry, *_: entry)
+        crew = any_(gpus=frozenset, may_begin=lambda *_, **__: True, start=self.start)
+        view = any_(expire=lambda: None)
+        news = any_(tell=lambda kind, *_, **__: self.told.append(kind), warning=self.told.append)
+        options = any_(at_a_time=None)
+        self.dispatch = Dispatch(options, register, plans_, desk, crew, view, news)
+        self.dispatch.load(jobs_file.parse(lines))
+
+    def do(self, record: Record) -> None:
+        folding.apply(self.states, record)
+
+    def see(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            self.states.setdefault(entry.key, JobState(entry.key, entry.number, entry.command))
+
+    def start(self, entry: Entry, state: JobState) -> bool:
+        self.begun.append(entry.command)
+        if entry.command in self.error:
+            raise self.error[entry.command]
+        return True
+
+    def let_pass(self) -> None:
+        """The time until it has something to do."""
+        left_s = self.dispatch.left_s()
+        assert left_s is not None
+        self.now += left_s
+        self.dispatch.start()
+
+
+# Q1
+def test_while_nothing_can_be_started_pauses_grow_and_nothing_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queue = Refusing(monkeypatch, "a\nb\nc\n")
+    queue.error = dict.fromkeys("abc", BackendError("cannot fork"))
+    queue.dispatch.start()
+    assert queue.begun == ["a"]
+    for _ in range(40):
+        queue.let_pass()
+    assert len(queue.begun) <= 41
+    assert queue.now > 100 + 30 * 20
+    assert {state.status for state in queue.states.values()} == {"pending"}
+    assert queue.told == [queue.dispatch.trouble] == ["cannot fork"]
+    queue.error.clear()
+    queue.begun.clear()
+    for _ in range(5):
+        if len(queue.dispatch.pending):
+            queue.let_pass()
+    assert sorted(queue.begun) == ["a", "b", "c"]
+
+
+# Q1: one that alone cannot be started keeps nobody else waiting, and has its turn again
+def test_a_job_that_cannot_be_started_lets_the_others_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = Refusing(monkeypatch, "a\nb\nc\n")
+    queue.error = {"a": BackendError("something odd")}
+    queue.dispatch.start()
+    while len(queue.dispatch.pending) > 1:
+        queue.let_pass()
+    assert queue.begun[:3] == ["a", "a", "a"]
+    assert queue.begun[3:5] == ["b", "c"]
+    queue.error.clear()
+    queue.let_pass()
+    assert queue.begun[-1] == "a"
+    assert queue.dispatch.left_s() is None
+
+
+# Q1: what systemd says of the job itself is final
+def test_a_job_that_systemd_refuses_is_infeasible(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = Refusing(monkeypatch, "a\nb\n")
+    queue.error = {"a": RefusedError("systemd refused x: Invalid argument")}
+    queue.dispatch.start()
+    assert queue.begun == ["a", "b"]
+    assert [state.status for state in queue.states.values()] == ["infeasible", "pending"]
+
+
+# Q1
+@pytest.mark.parametrize(
+    ("name", "is_final"),
+    [("DBusInvalidArgsError", True), ("DBusLimitsExceededError", False), ("DBusNoReplyError", False)],
+)
+def test_which_words_of_systemd_are_final(name: str, is_final: bool) -> None:
+    spec: Any = SimpleNamespace(unit="slicer-x.scope", properties=())
+    error = systemd._refused(spec, type(name, (Exception,), {})("no"))
+    assert isinstance(error, RefusedError) is is_final

@@ -1,0 +1,85 @@
+"""Starting and ending jobs while no process can be forked (Q1)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import subprocess
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from slicer.errors import BackendError
+from slicer.queue.run import starters
+from slicer.queue.run.outer_half import QueueOuterHalf
+from slicer.queue.run.starters import _Starter
+
+
+@pytest.fixture
+def no_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fork() -> int:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(os, "fork", fork)
+
+
+@pytest.fixture
+def starter() -> _Starter:
+    """One whose process was killed, as its own fork would have made it."""
+    made: Any = _Starter.__new__(_Starter)
+    made._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    made._socket.setblocking(False)
+    theirs.close()
+    child = subprocess.Popen(["true"])
+    made._pid, made.asked, made._limits = child.pid, {"a"}, (1024, 1024)
+    made._backend = made._book = made._mask = None
+    child.returncode = 0  # it is ours to wait for, not its
+    found: _Starter = made
+    return found
+
+
+@pytest.mark.usefixtures("no_forks")
+def test_a_starter_that_cannot_be_made_again_is_asked_in_vain(starter: _Starter) -> None:
+    job: Any = SimpleNamespace(id="b")
+    with pytest.raises(BackendError, match="cannot fork"):
+        starter.take()
+    for _ in range(3):
+        with pytest.raises(BackendError, match="cannot fork"):
+            starter.ask(job, ())
+    assert starter.asked == set()
+    starter.close()
+    starter.close()
+
+
+# Q13: what the kernel has no room for now is no reason to end a starter
+@pytest.mark.parametrize("code", [errno.ETOOMANYREFS, errno.EAGAIN])
+def test_descriptors_that_cannot_be_handed_on_now(
+    starter: _Starter, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def send(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    pid = starter._pid
+    monkeypatch.setattr(starters.socket, "send_fds", send)
+    job: Any = SimpleNamespace(id="b")
+    with pytest.raises(BackendError, match="cannot be handed on"):
+        starter.ask(job, ())
+    assert (starter._pid, starter.asked) == (pid, {"a"})
+    starter.close()
+
+
+@pytest.mark.usefixtures("no_forks")
+def test_a_killed_keepers_duties_wait_until_a_process_can_be_forked() -> None:
+    flight: Any = QueueOuterHalf.__new__(QueueOuterHalf)
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    flight._up_read, flight._heard, flight.pidfd = reading, b"", writing
+    flight.was_bereaved = False
+    before = len(os.listdir("/proc/self/fd"))
+    assert not flight.mourn()
+    assert not flight.was_bereaved
+    assert len(os.listdir("/proc/self/fd")) == before
+    os.close(reading)
+    os.close(writing)

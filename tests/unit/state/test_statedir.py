@@ -1,0 +1,456 @@
+"""The state directory: where it is, whose version, and that nothing of somebody else's in it is trusted."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from slicer.errors import EX_SLICER, StateError
+from slicer.kernel import cgroup
+from slicer.ledger.ledger import Ledger
+from slicer.state import statedir
+from slicer.state.directory import Directory
+from slicer.state.statedir import StateDir
+from tests.process.harness import DEADLINE_S, SRC, sleeps_in_flock, until
+
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+
+
+@pytest.fixture
+def umask() -> Iterator[None]:
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
+
+def locate(path: Path | str) -> StateDir:
+    return statedir.locate({"SLICER_STATE_DIR": str(path)}, os.geteuid())
+
+
+def refusal(path: Path | str) -> StateError:
+    with pytest.raises(StateError) as caught:
+        locate(path)
+    assert caught.value.exit_code == EX_SLICER
+    assert caught.value.hint
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+# A5
+def test_is_made_private_where_the_variable_says(tmp_path: Path) -> None:
+    assert locate(tmp_path / "state").path == str(tmp_path / "state")
+    for name in ("state", "state/leases", "state/tickets", "state/bells"):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) & 0o077 == 0
+    assert locate(tmp_path / "state").path == str(tmp_path / "state")
+
+
+@pytest.mark.parametrize("path", ["state", "./state", "../state", " /state"])
+def test_a_relative_path_is_refused(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "absolute" in str(refusal(path))
+    assert os.listdir(tmp_path) == []
+
+
+# D14: what is compared as text later on has one form
+def test_a_trailing_slash_changes_nothing(tmp_path: Path) -> None:
+    assert locate(f"{tmp_path}/state/").path == str(tmp_path / "state")
+    environ = {"SLICER_STATE_DIR": f"{tmp_path}//state/"}
+    assert statedir.where(environ, os.geteuid()) == str(tmp_path / "state")
+
+
+def test_an_empty_variable_is_no_setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(statedir, "SYSTEM_DIR", str(tmp_path / "system"))
+    environ = {"SLICER_STATE_DIR": "", "XDG_RUNTIME_DIR": str(tmp_path)}
+    assert statedir.locate(environ, 0).path == str(tmp_path / "system")
+
+
+# -- among the directories of all users --------------------------------------------------------------------
+
+
+@pytest.fixture
+def public(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory like /run/lock."""
+    path = tmp_path / "public"
+    path.mkdir()
+    path.chmod(0o1777)
+    monkeypatch.setattr(statedir, "PUBLIC_DIRS", (str(tmp_path / "missing"), str(path)))
+    return path
+
+
+# B7, D12
+def test_a_users_ledger_is_the_same_with_and_without_a_session(public: Path) -> None:
+    for environ in ({}, {"XDG_RUNTIME_DIR": "/run/user/1000"}, {"XDG_RUNTIME_DIR": "/nowhere"}):
+        found = statedir.locate(environ, 1000)
+        assert (found.path, found.notes) == (f"{public}/slicer-1000", ())
+        assert statedir.where(environ, 1000) == f"{public}/slicer-1000"
+    assert os.listdir(public) == ["slicer-1000"]
+    assert stat.S_IMODE((public / "slicer-1000").stat().st_mode) == 0o700
+
+
+# S12
+@ROOT_ONLY
+@pytest.mark.parametrize("squat", [Path.mkdir, Path.touch, lambda path: path.symlink_to("/"), os.mkfifo])
+def test_who_takes_a_users_name_locks_nobody_out(public: Path, squat: Callable[[Path], None]) -> None:
+    name = public / "slicer-1000"
+    squat(name)
+    os.chown(name, 65534, 65534, follow_symlinks=False)
+    found = statedir.locate({}, 1000)
+    assert found.path.startswith(f"{name}.")
+    assert found.notes == (f"somebody else has made {name}: your leases are in {found.path}",)
+    # It is found again, also when the name is free again.
+    assert statedir.locate({}, 1000).path == found.path
+    name.rmdir() if squat is Path.mkdir else name.unlink()
+    assert statedir.locate({}, 1000).path == found.path
+    assert statedir.where({}, 1000) == found.path
+    assert sorted(os.listdir(public)) == [os.path.basename(found.path)]
+
+
+# S12
+@ROOT_ONLY
+def test_a_directory_that_somebody_else_made_is_not_taken_for_ours(public: Path) -> None:
+    for name in ("slicer-1000", "slicer-1000.0", "slicer-1000.zz"):
+        (public / name).mkdir()
+        os.chown(public / name, 65534, 65534)
+    found = statedir.locate({}, 1000)
+    assert os.path.basename(found.path) not in ("slicer-1000", "slicer-1000.0", "slicer-1000.zz")
+    assert Path(found.path).stat().st_uid == os.geteuid()
+
+
+def test_a_place_where_anybody_could_exchange_things_is_not_used(public: Path) -> None:
+    public.chmod(0o777)
+    with pytest.raises(StateError, match="no directory in memory is open to all users"):
+        statedir.locate({}, 1000)
+    assert os.listdir(public) == []
+
+
+# -- hostile surroundings ----------------------------------------------------------------------------------
+
+
+# S2, S12
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o757])
+def test_above_it_nobody_else_may_write(tmp_path: Path, mode: int) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a").chmod(mode)
+    refused = refusal(tmp_path / "a" / "b" / "state")
+    assert refused.where == str(tmp_path / "a")
+    assert "is writable by" in refused.message
+    (tmp_path / "a").chmod(mode | stat.S_ISVTX)  # as /tmp: what is ours stays where it is
+    locate(tmp_path / "a" / "b" / "state")
+
+
+# S2
+@ROOT_ONLY
+def test_above_it_nobody_else_may_be_the_owner(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    os.chown(tmp_path / "a", 65534, 65534)
+    refused = refusal(tmp_path / "a" / "state")
+    assert refused.where == str(tmp_path / "a")
+    assert "belongs to uid 65534" in refused.message
+
+
+# S1, S2
+def test_what_was_opened_is_used_whatever_the_path_leads_to_now(tmp_path: Path) -> None:
+    found = locate(tmp_path / "state")
+    (tmp_path / "state").rename(tmp_path / "moved")
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "state").symlink_to(tmp_path / "precious")
+    Ledger(found, pytest.fail).snapshot()
+    assert statedir.first_time(found, "said")
+    assert os.listdir(tmp_path / "precious") == []
+    assert "said" in os.listdir(tmp_path / "moved")
+
+
+# S1
+@ROOT_ONLY
+def test_what_an_older_slicer_shared_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statedir, "SYSTEM_DIR", str(tmp_path / "system"))
+    (tmp_path / "system").mkdir()
+    (tmp_path / "system").chmod(0o2770)
+    with pytest.raises(StateError, match="an older slicer shares it with a group") as caught:
+        statedir.locate({}, 0)
+    assert "install-units" in caught.value.hint
+
+
+def test_a_refusal_leaves_nothing_open(tmp_path: Path) -> None:
+    locate(tmp_path / "state").close()
+    (tmp_path / "state" / "bells").chmod(0o777)
+    before = set(os.listdir("/proc/self/fd"))
+    refusal(tmp_path / "state")
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("part", ["", "leases", "tickets", "bells"])
+def test_a_symbolic_link_is_not_followed(tmp_path: Path, part: str) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    place = tmp_path / "state" / part
+    place.parent.mkdir(exist_ok=True, mode=0o700)
+    if part:
+        place.parent.chmod(0o700)
+    (tmp_path / "state" / part).symlink_to(elsewhere)
+    assert "symbolic link" in str(refusal(tmp_path / "state"))
+    assert os.listdir(elsewhere) == []
+
+
+@pytest.mark.parametrize("part", ["", "leases", "tickets", "bells"])
+def test_a_file_in_its_place_is_refused(tmp_path: Path, part: str) -> None:
+    place = tmp_path / "state" / part
+    place.parent.mkdir(exist_ok=True)
+    (tmp_path / "state" / part).write_text("")
+    assert "not a directory" in str(refusal(tmp_path / "state"))
+
+
+def test_a_missing_parent_is_said(tmp_path: Path) -> None:
+    refused = refusal(tmp_path / "no" / "state")
+    assert refused.where == str(tmp_path / "no")
+    assert "No such file or directory" in refused.message
+
+
+@pytest.mark.parametrize("part", ["", "leases", "tickets", "bells"])
+@pytest.mark.parametrize(("mode", "who"), [(0o777, "everybody"), (0o770, "its group (gid ")])
+def test_what_others_can_write_is_refused(tmp_path: Path, part: str, mode: int, who: str) -> None:
+    locate(tmp_path / "state")
+    (tmp_path / "state" / part).chmod(mode)
+    assert f"writable by {who}" in str(refusal(tmp_path / "state"))
+
+
+@pytest.mark.parametrize("part", ["leases", "tickets", "bells"])
+def test_what_others_can_only_read_is_closed(tmp_path: Path, part: str) -> None:
+    """Whoever can open a file can lock it."""
+    locate(tmp_path / "state")
+    (tmp_path / "state" / part).chmod(0o755)
+    locate(tmp_path / "state")
+    assert stat.S_IMODE((tmp_path / "state" / part).stat().st_mode) == 0o700
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize("part", ["", "leases", "tickets", "bells"])
+def test_what_somebody_else_owns_is_refused(tmp_path: Path, part: str) -> None:
+    locate(tmp_path / "state")
+    os.chown(tmp_path / "state" / part, 65534, -1)
+    assert "belongs to uid 65534" in str(refusal(tmp_path / "state"))
+
+
+# ---- the version ----
+
+TAKER = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from slicer.state import statedir
+statedir.locate({"SLICER_STATE_DIR": sys.argv[2]}, os.geteuid())
+print("ready", flush=True)
+"""
+
+
+def takers(path: Path, number: int = 1) -> list[subprocess.Popen[str]]:
+    """Processes that use the directory, all at once."""
+    command = [sys.executable, "-c", TAKER, SRC, str(path)]
+    pipe = subprocess.PIPE
+    return [subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) for _ in range(number)]
+
+
+def old_entry(path: Path, folder: str, text: str = "SLICER_LEASE=1\nJOB=0123456789ab\n") -> Path:
+    """A state directory without a version, as slicer made it before there were any, and a lease in it."""
+    for name in ("", "leases", "tickets"):
+        (path / name).mkdir(mode=0o700, exist_ok=True)
+    entry = path / folder / "0123456789ab"
+    entry.write_text(text)
+    return entry
+
+
+@pytest.mark.usefixtures("umask")
+def test_a_new_directory_says_its_version_whatever_the_umask(tmp_path: Path) -> None:
+    locate(tmp_path / "state")
+    version = tmp_path / "state" / "version"
+    assert version.read_text() == "3\n"
+    assert stat.S_IMODE(version.stat().st_mode) & 0o077 == 0
+    before = version.stat()
+    locate(tmp_path / "state")
+    assert version.stat().st_mtime_ns == before.st_mtime_ns
+    assert version.stat().st_ino == before.st_ino
+
+
+def test_many_may_make_it_at_once(tmp_path: Path) -> None:
+    for process in takers(tmp_path / "state", 8):
+        out, err = process.communicate(timeout=DEADLINE_S)
+        assert (process.returncode, out, err) == (0, "ready\n", "")
+    assert (tmp_path / "state" / "version").read_text() == "3\n"
+    assert sorted(os.listdir(tmp_path / "state")) == ["bells", "leases", "lock", "tickets", "version"]
+
+
+def test_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
+    locate(tmp_path / "state")
+    (tmp_path / "state" / "version").write_text("4\n")
+    lease = old_entry(tmp_path / "state", "leases")
+    refused = refusal(tmp_path / "state")
+    assert refused.message == "made by a newer slicer: version 4, this one knows 3"
+    assert refused.where == f"{tmp_path}/state/version"
+    assert "update this slicer" in refused.hint
+    assert lease.exists()
+    assert (tmp_path / "state" / "version").read_text() == "4\n"
+
+
+@pytest.mark.parametrize("text", ["two\n", "-1\n", "2.0\n", "\x00\xff", "9" * 100])
+def test_what_is_no_version_is_refused(tmp_path: Path, text: str) -> None:
+    locate(tmp_path / "state")
+    (tmp_path / "state" / "version").write_text(text, encoding="latin-1")
+    refused = refusal(tmp_path / "state")
+    assert refused.where == f"{tmp_path}/state/version"
+    assert len(str(refused)) < 400
+
+
+def test_a_version_that_was_cut_short_is_written_again(tmp_path: Path) -> None:  # A2
+    locate(tmp_path / "state")
+    (tmp_path / "state" / "version").write_text("")  # its maker was killed
+    locate(tmp_path / "state")
+    assert (tmp_path / "state" / "version").read_text() == "3\n"
+
+
+@pytest.mark.parametrize("version", ["", "1\n", "2\n"])
+@pytest.mark.parametrize("folder", ["leases", "tickets"])
+def test_an_older_slicers_leftovers_are_taken_over(tmp_path: Path, folder: str, version: str) -> None:
+    entry = old_entry(tmp_path / "state", folder)
+    if version:
+        (tmp_path / "state" / "version").write_text(version)
+    locate(tmp_path / "state")
+    assert not entry.exists()
+    assert (tmp_path / "state" / "version").read_text() == "3\n"
+
+
+@pytest.mark.parametrize("folder", ["leases", "tickets"])
+def test_an_older_slicer_whose_jobs_run_is_respected(tmp_path: Path, folder: str) -> None:  # K2
+    entry = old_entry(tmp_path / "state", folder)
+    with entry.open() as owner:
+        fcntl.flock(owner, fcntl.LOCK_EX)
+        refused = refusal(tmp_path / "state")
+        assert refused.message == "used by an older slicer whose jobs still run"
+        assert refused.where == str(entry)
+        assert entry.exists()
+        assert not (tmp_path / "state" / "version").exists()
+    locate(tmp_path / "state")
+    assert not entry.exists()
+
+
+def test_an_older_slicers_job_counts_without_its_lock_too(tmp_path: Path) -> None:  # K2
+    entry = old_entry(tmp_path / "state", "leases")
+    environ = {**os.environ, "SLICER_LEASE": "ba9876543210,0123456789ab"}
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env=environ):
+        assert refusal(tmp_path / "state").where == str(entry)
+    locate(tmp_path / "state")
+    assert not entry.exists()
+
+
+def test_an_older_slicers_scope_counts_while_it_is_populated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # K2
+    monkeypatch.setattr(cgroup, "_ROOTS", (str(tmp_path),))
+    (tmp_path / "x.scope").mkdir()
+    (tmp_path / "x.scope" / "cgroup.events").write_text("populated 1\nfrozen 0\n")
+    entry = old_entry(tmp_path / "state", "leases", "SLICER_LEASE=1\nCGROUP=/x.scope\nEND=\n")
+    assert refusal(tmp_path / "state").where == str(entry)
+    (tmp_path / "x.scope" / "cgroup.events").write_text("populated 0\nfrozen 0\n")
+    locate(tmp_path / "state")
+    assert not entry.exists()
+
+
+# D14
+def test_an_older_slicers_scope_that_cannot_be_looked_at_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def out_of_descriptors(name: str) -> bool:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    entry = old_entry(tmp_path / "state", "leases", "SLICER_LEASE=1\nCGROUP=/x.scope\nEND=\n")
+    monkeypatch.setattr(cgroup, "lives", out_of_descriptors)
+    assert refusal(tmp_path / "state").where == str(entry)
+    assert entry.exists()
+
+
+def test_the_take_over_waits_for_who_is_inside(tmp_path: Path) -> None:
+    """A slicer in its critical section may be about to write a lease."""
+    old_entry(tmp_path / "state", "leases").unlink()
+    with (tmp_path / "state" / "lock").open("w") as owner:
+        fcntl.flock(owner, fcntl.LOCK_EX)
+        (process,) = takers(tmp_path / "state")
+        until(lambda: sleeps_in_flock(process.pid), "it waits for the ledger's lock")
+        assert not (tmp_path / "state" / "version").exists()
+        entry = old_entry(tmp_path / "state", "leases")
+        with entry.open() as lease:
+            fcntl.flock(lease, fcntl.LOCK_EX)
+            fcntl.flock(owner, fcntl.LOCK_UN)
+            _, err = process.communicate(timeout=DEADLINE_S)
+    assert "used by an older slicer whose jobs still run" in err
+    assert entry.exists()
+
+
+def test_foreign_things_are_neither_followed_nor_in_the_way(tmp_path: Path) -> None:
+    old_entry(tmp_path / "state", "leases")
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "state" / "leases" / "link").symlink_to(tmp_path / "precious")
+    (tmp_path / "state" / "tickets" / "directory").mkdir()
+    os.mkfifo(tmp_path / "state" / "tickets" / "fifo")
+    locate(tmp_path / "state")
+    assert (tmp_path / "precious").read_text() == "precious"
+    assert os.listdir(tmp_path / "state" / "leases") == []
+    assert os.listdir(tmp_path / "state" / "tickets") == ["directory"]
+
+
+# ---- the lock file ----
+
+
+def opened(path: Path) -> Directory:
+    return Directory(os.open(path, os.O_RDONLY | os.O_DIRECTORY), str(path))
+
+
+def test_opening_a_lock_file_makes_it_once(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    for _ in range(2):
+        fd = statedir.open_lock(opened(tmp_path))
+        assert not os.get_inheritable(fd)
+        assert os.fstat(fd).st_ino == path.stat().st_ino
+        os.close(fd)
+    assert path.read_bytes() == b""
+
+
+# S9
+def test_nobody_else_can_open_the_lock_file(tmp_path: Path) -> None:
+    (tmp_path / "lock").touch(0o666)
+    os.close(statedir.open_lock(opened(tmp_path)))
+    assert stat.S_IMODE((tmp_path / "lock").stat().st_mode) == 0o600
+
+
+def make_link(path: Path) -> None:
+    (path.parent / "target").write_text("precious")
+    path.symlink_to(path.parent / "target")
+
+
+def make_dangling(path: Path) -> None:
+    path.symlink_to(path.parent / "target")
+
+
+def make_hard_link(path: Path) -> None:
+    (path.parent / "target").write_text("precious")
+    os.link(path.parent / "target", path)
+
+
+@pytest.mark.parametrize("make", [make_link, make_dangling, make_hard_link, os.mkfifo, Path.mkdir])
+def test_a_lock_file_that_is_no_plain_file_is_refused(tmp_path: Path, make: object) -> None:
+    path = tmp_path / "lock"
+    make(path)  # type: ignore[operator]
+    directory = opened(tmp_path)
+    before = set(os.listdir("/proc/self/fd"))
+    with pytest.raises(StateError) as caught:
+        statedir.open_lock(directory)
+    assert set(os.listdir("/proc/self/fd")) == before
+    assert str(path) in str(caught.value)
+    target = tmp_path / "target"
+    assert not target.exists() or target.read_text() == "precious"
+    assert make is not make_dangling or not target.exists()

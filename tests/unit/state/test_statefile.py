@@ -1,0 +1,133 @@
+"""Lease and ticket files: read back exactly as written, and never half."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slicer.model import Lease, Ticket, Usage
+from slicer.record import replace
+from slicer.state import statefile
+from slicer.state.statefile import TornFile
+from tests.unit import made_up
+
+BOOT_ID = "0b6f6b0c-1111-2222-3333-444455556666"
+LEASE = Lease(
+    job="0123456789ab", name="train", command="python3 train.py", pid=42, pid_start=4711, keeper=43,
+    boot_id=BOOT_ID, uid=1000, backend="systemd", manager="user", unit="slicer-0123456789ab.scope",
+    cgroup="/user.slice/slicer-0123456789ab.scope", gpus=("GPU-a", "GPU-b"), vram_mib=8192,
+    vram_peak_mib=(9000, 0), cpu_slots=2, priority=3, forced=0, since_s=12.5, expect_s=None,
+)  # fmt: skip
+TICKET = made_up.ticket(
+    "0123456789ab", boot_id=BOOT_ID, inside=("aaaaaaaaaaaa",), gpu_choice=("GPU-a",), gpus=1, vram_mib=1024
+)
+
+# What argv can hold: any bytes but NUL, as Python shows them.
+TEXTS = st.binary(max_size=40).filter(lambda data: b"\0" not in data).map(os.fsdecode)
+SECONDS = st.floats(0, 2**40)
+# What systemd calls slices and scopes: printable, without "/".
+CHARACTERS = st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="/")
+PARTS = st.text(CHARACTERS, min_size=1).filter(lambda part: part not in (".", ".."))
+
+
+@given(
+    name=TEXTS, command=TEXTS, above=st.lists(PARTS, max_size=4), since=SECONDS, expect=st.none() | SECONDS,
+    pid=st.integers(0, 2**22),
+)  # fmt: skip
+def test_a_lease_reads_back_as_written(**drawn: Any) -> None:
+    lease = replace(
+        LEASE, name=drawn["name"], command=drawn["command"],
+        cgroup="/".join(("", *drawn["above"], LEASE.unit)), since_s=drawn["since"], expect_s=drawn["expect"],
+        pid=drawn["pid"],
+    )  # fmt: skip
+    assert statefile.decode(Lease, statefile.encode(lease)) == lease
+
+
+@given(name=TEXTS, priority=st.integers(-100, 100), arrived=SECONDS)
+def test_a_ticket_reads_back_as_written(name: str, priority: int, arrived: float) -> None:
+    ticket = replace(TICKET, name=name, priority=priority, arrived_s=arrived)
+    assert statefile.decode(Ticket, statefile.encode(ticket)) == ticket
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", " ", "\n", "\\", "\\n", "\\\\n", "\\\n", "a\nEND=\n", "a\nPID=1", "=", "é", "\udcff", "\r",
+     "\x1b[31m", "\x85", "\u2028", "a\0b", "\\0", "\0"],
+)  # fmt: skip
+def test_hostile_names_stay_what_they_are(name: str) -> None:
+    lease = replace(LEASE, name=name, command=name)
+    data = statefile.encode(lease)
+    assert statefile.decode(Lease, data) == lease
+    # The keeper's pipe separates its messages by NUL.
+    assert b"\0" not in data
+
+
+@pytest.mark.parametrize("gpus", [(), ("GPU-a",), ("GPU-a", "GPU-b")])
+def test_lists_read_back_as_written(gpus: tuple[str, ...]) -> None:
+    lease = replace(LEASE, gpus=gpus)
+    assert statefile.decode(Lease, statefile.encode(lease)) == lease
+
+
+@pytest.mark.parametrize("value", [Usage(), Usage(1.5, oom_kills=0, memory_peak_bytes=2**62)])
+def test_missing_figures_stay_missing(value: Usage) -> None:
+    assert statefile.decode(Usage, statefile.encode(value)) == value
+
+
+@pytest.mark.parametrize("value", [LEASE, TICKET, replace(LEASE, name="é\n\\"), Usage(cpu_s=1.0)])
+def test_torn_at_any_byte_is_told(value: Any) -> None:
+    data = statefile.encode(value)
+    for length in range(len(data)):
+        with pytest.raises(TornFile):
+            statefile.decode(type(value), data[:length])
+    assert statefile.decode(type(value), data) == value
+
+
+WHOLE = statefile.encode(LEASE)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        WHOLE.replace(b"SLICER_LEASE=1\n", b"SLICER_LEASE=2\n"),
+        WHOLE.replace(b"SLICER_LEASE=1\n", b""),
+        statefile.encode(TICKET),
+        WHOLE.replace(b"PID=42\n", b"PID=forty-two\n"),
+        WHOLE.replace(b"PID=42\n", b"PID=\n"),
+        WHOLE.replace(b"PID=42\n", b""),
+        WHOLE.replace(b"SINCE_S=12.5\n", b"SINCE_S=soon\n"),
+        WHOLE.replace(b"PID=42\n", b"PID=" + b"9" * 5000 + b"\n"),
+        WHOLE + b"more",
+        WHOLE + WHOLE,
+        WHOLE[1:],
+        b"",
+        b"\n",
+        b"\0" * 100,
+        b"\xff" * 100,
+        b"END=\n",
+    ],
+    ids=lambda data: repr(data[:24]),
+)
+def test_anything_else_is_no_lease(data: bytes) -> None:
+    with pytest.raises(TornFile):
+        statefile.decode(Lease, data)
+
+
+@given(st.binary(max_size=200))
+def test_noise_is_no_lease_and_no_crash(data: bytes) -> None:
+    with pytest.raises(TornFile):
+        statefile.decode(Lease, data)
+
+
+@given(st.integers(0, len(WHOLE) - 1), st.integers(0, 255))
+def test_a_changed_byte_gives_a_lease_or_a_torn_file(position: int, byte: int) -> None:
+    data = WHOLE[:position] + bytes([byte]) + WHOLE[position + 1 :]
+    try:
+        found = statefile.decode(Lease, data)
+    except TornFile:
+        return
+    assert isinstance(found.pid, int)
+    assert isinstance(found.since_s, float)
