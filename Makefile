@@ -22,6 +22,7 @@ check: lint
 lint: $(VENV)/stamp
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports --no-logo --no-cache
 
 machine: $(VENV)/stamp
 	@$(PY) -m tests.machines prepare

@@ -43,9 +43,8 @@ if TYPE_CHECKING:
     from slicer.config.profiles import Config
     from slicer.ledger.leasing import PreparedRequest
     from slicer.ledger.nesting import OuterJobs
+    from slicer.model import Busy, Manager, Then
     from slicer.model import Lease as LeaseFile
-    from slicer.model import Manager, Then
-    from slicer.placement.decision import Busy
 
 inside: contextvars.ContextVar[tuple[LeaseFile, ...]] = contextvars.ContextVar("slicer_leases", default=())
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slicer.placement.decision import Busy
+    from typing import Literal
+
+    from slicer.model import Busy
+
+    NoGpuReason = Literal[
+        "no-pynvml", "no-library", "no-driver", "driver-mismatch", "no-devices", "permission"
+    ]
 
 EX_OK = 0
 EX_USAGE = 2
@@ -130,3 +136,19 @@ class CommandNotFound(SlicerError):
 
     exit_code = EX_NOT_FOUND
     kind = "command-not-found"
+
+
+class GpuError(SlicerError):
+    """The driver failed to answer about a GPU that is there."""
+
+    kind = "gpu"
+
+
+class NoGpu(GpuError):
+    """No GPU can be used here. ``reason`` is the stable word for why."""
+
+    kind = "no-gpu"
+
+    def __init__(self, reason: NoGpuReason, message: str, *, hint: str) -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     SliceName = Literal["cpu", "gpu"]
     Reason = Literal["exited", "signal", "oom-kill", "timeout", "stopped", "unknown"]
     Then = Literal["run", "fail"]
+    Kind = Literal["gpu", "cpu"]  # of what is scarce
     Value = bool | int | str | bytes | tuple[tuple[str, str], ...] | tuple[tuple[str, int], ...]
 
 LEASE_VARIABLE = "SLICER_LEASE"  # in a job's environment: the ids of the jobs it runs inside of
@@ -168,6 +169,18 @@ class Ticket:
     cpu_slots: int
     cpu_limit: int
     expect_s: float | None
+
+
+@record
+class Busy:
+    """Why a request was not granted."""
+
+    kind: Kind
+    holders: tuple[Lease, ...]  # have what is missing
+    ahead: int  # requests that go first
+    foreign: tuple[str, ...]  # the GPUs that processes of no lease keep from it
+    reserved_for: str  # the job for which what is free is kept; "" for none
+    outsider: int = 0  # the process that holds the plain lock of scripts; 0 for none
 
 
 @record

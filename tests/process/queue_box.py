@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from slicer.gpu.sim import simulation
 from slicer.ledger.ledger import Ledger, Snapshot
 from slicer.queue.model import JobState
 from slicer.queue.state import folding
 from slicer.queue.state.journal import Journal
+from slicer.state import simulated
 from tests.process.harness import (
     DEADLINE_S,
     SLICER,
@@ -245,7 +245,7 @@ class QueueBox:
 
     def snapshot(self) -> Snapshot:
         """The simulated machine's ledger as slicer sees it; cleans up after dead owners."""
-        machine = self.box.state / f"sim-{simulation.spec_of(self.gpus, self.sizes)}"
+        machine = self.box.state / f"sim-{simulated.spec_of(self.gpus, self.sizes)}"
         ledger = Ledger(place(machine), pytest.fail)
         try:
             return ledger.snapshot()

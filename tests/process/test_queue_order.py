@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from slicer.gpu.sim import simulation
+from slicer.state import simulated
 from tests.process.harness import SLICER, Box, until
 from tests.process.queue_box import QueueBox
 
@@ -208,7 +208,7 @@ def test_two_queues_share_without_over_commit(queues: QueueBox) -> None:
 # E13
 def test_a_queue_and_slicer_run_compete(queues: QueueBox) -> None:
     queues.gpus = 1
-    env = {"SLICER_SIM": simulation.spec_of(1, "24G")}
+    env = {"SLICER_SIM": simulated.spec_of(1, "24G")}
     single = queues.box.start("-p", "gpu", "--vram", "20G", "-n", "single", "--", "hold", "s", env=env)
     queues.started("s")
     queues.write("[vram=20G] hold a", "[vram=20G] job b")
@@ -233,7 +233,7 @@ def test_a_queue_and_slicer_run_compete(queues: QueueBox) -> None:
 # Q4: however often the queue is woken meanwhile, it sees that memory of others becomes free
 def test_memory_of_others_is_looked_at_however_often_jobs_are(queues: QueueBox) -> None:
     queues.gpus = 1
-    spec, box = simulation.spec_of(1, "24G"), queues.box
+    spec, box = simulated.spec_of(1, "24G"), queues.box
     foreign = subprocess.Popen(
         [*SLICER, "simjob", "--vram", "10G", "--ramp", "0", "--hold", "600", "--print-every", "0.05"],
         env={**box.env, "SLICER_SIM": spec}, cwd=box.root, stdout=subprocess.PIPE,

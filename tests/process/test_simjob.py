@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from slicer.gpu.sim import simulation
-from slicer.gpu.sim.simulation import Usage, Use
+from slicer.gpu.sim.gpus import simulated_gpus
+from slicer.gpu.sim.usage import Usage, Use
 from slicer.kernel import proc
 from slicer.model import Lease
-from slicer.state import statefile
+from slicer.state import simulated, statefile
 from slicer.state.directory import Directory
 from tests.process.harness import (
     DEADLINE_S,
@@ -34,7 +34,7 @@ from tests.process.harness import (
 from tests.process.hot_path import PLAIN, imported, surplus
 
 SPEC = "2x24G"
-UUIDS = tuple(gpu.uuid for gpu in simulation.gpus(simulation.parse_spec(SPEC)))
+UUIDS = tuple(gpu.uuid for gpu in simulated_gpus(simulated.parse_spec(SPEC)))
 SIMJOB = (*SLICER, "simjob")
 ENDLESS = ("--ramp", "0", "--hold", "infinity")
 
@@ -70,7 +70,7 @@ def uses(box: Box) -> list[Use]:
     except FileNotFoundError:
         return []  # nobody has simulated anything yet
     with contextlib.closing(base):
-        usage = Usage(base, simulation.gpus(simulation.parse_spec(SPEC)))
+        usage = Usage(base, simulated_gpus(simulated.parse_spec(SPEC)))
         with contextlib.closing(usage):
             return usage.living()
 

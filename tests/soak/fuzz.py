@@ -22,7 +22,7 @@ from random import Random
 from typing import Any
 
 from slicer.gpu import vram
-from slicer.gpu.sim.simulation import Use
+from slicer.gpu.sim.usage import Use
 from slicer.job.job import Started
 from slicer.job.report import Report
 from slicer.ledger import tickets

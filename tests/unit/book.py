@@ -18,8 +18,8 @@ from slicer.kernel import proc
 from slicer.ledger import ledger
 from slicer.ledger.ledger import HeldLease, Ledger
 from slicer.ledger.waiting import Waiting
-from slicer.model import Gpu, Lease
-from slicer.placement.decision import Busy, Device, Policy
+from slicer.model import Busy, Gpu, Lease
+from slicer.placement.decision import Device, Policy
 from slicer.state import statefile
 from slicer.state.statedir import StateDir, locate
 from tests.unit import made_up

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from slicer import model, record
-from slicer.placement.decision import Busy, Infeasible, Policy
+from slicer.model import Busy
+from slicer.placement.decision import Infeasible, Policy
 
 
 @record.record

@@ -11,8 +11,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Protocol
 
-    from slicer.job.command import Watchdog
-    from slicer.model import BackendName, Manager, ScopeSpec
+    from slicer.model import BackendName, Manager, Reason, ScopeSpec
+
+    class Watchdog(Protocol):
+        """Enforces in user space what no kernel enforces here (the plain backend's memory limit)."""
+
+        interval_s: float
+        peak_bytes: int  # the most memory that was seen in use
+
+        def check(self) -> Reason | None:
+            """Look once; a reason means that the job must end now."""
 
     class Backend(Protocol):
         """One way to put a process under limits."""

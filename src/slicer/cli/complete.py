@@ -81,7 +81,8 @@ def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
 
 def gpus(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """The indices of the GPUs, one more after each comma."""
-    from slicer.gpu import GpuError, open_gpus
+    from slicer.errors import GpuError
+    from slicer.gpu import open_gpus
 
     try:
         found = open_gpus()

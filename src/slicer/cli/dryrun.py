@@ -8,13 +8,12 @@ from slicer.cli import output, say
 from slicer.cli.output import Column, Line
 from slicer.config import profiles
 from slicer.config.profile_report import NEEDS, settings
-from slicer.errors import InfeasibleError
-from slicer.gpu import GpuError, NoGpu
+from slicer.errors import GpuError, InfeasibleError, NoGpu
 from slicer.gpu.view import View
 from slicer.job import launch, scope
 from slicer.ledger import leasing
 from slicer.ledger.status import existing_ledger
-from slicer.placement.decision import Busy
+from slicer.model import Busy
 from slicer.quantity import format_duration
 from slicer.record import record
 

@@ -11,9 +11,9 @@ import click
 
 from slicer.cli import complete
 from slicer.errors import UsageError
-from slicer.gpu.sim.simulation import spec_of
 from slicer.quantity import QuantityError, parse_duration, parse_mib
 from slicer.queue.options import DEFAULT_LOG_DIR, Options
+from slicer.state.simulated import spec_of
 
 _FRACTION_MOST = 10
 

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from slicer.errors import SlicerError
-    from slicer.model import Lease, Outcome
-    from slicer.placement.decision import Busy
+    from slicer.model import Busy, Lease, Outcome
 
 _PREFIX = "slicer: "
 _TOLD_AGAIN_S = 5.0  # each time the ledger is looked at

@@ -10,14 +10,14 @@ import click
 
 from slicer.cli import app
 from slicer.errors import SlicerError, UsageError
-from slicer.gpu.sim import simulation
+from slicer.gpu.sim.gpus import simulated_gpus
 from slicer.gpu.sim.job import LIBRARIES, Plan, Spike, demand_mib, next_step_s, oom_text, visible
-from slicer.gpu.sim.simulation import NoRoom, Usage, Use
+from slicer.gpu.sim.usage import NoRoom, Usage, Use
 from slicer.kernel import proc
 from slicer.kernel.signals import INTERRUPTS
 from slicer.quantity import INFINITY, QuantityError, format_size, parse_duration, parse_mib, parse_size
 from slicer.record import record
-from slicer.state import statedir
+from slicer.state import simulated, statedir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _BINARY_LINE = b"simjob: \xff\xfe\x80\x00\xc3\x28 not UTF-8\n"
 
 def _mib(ctx: click.Context, param: click.Parameter, text: str) -> int:
     try:
-        return parse_mib(simulation.in_mib(text))
+        return parse_mib(simulated.in_mib(text))
     except QuantityError as error:
         raise click.BadParameter(str(error), ctx, param) from None
 
@@ -147,16 +147,16 @@ def command(**options: object) -> int:
     in MiB (that of --log-bytes in bytes), a DURATION without one in seconds.
     """
     job = Job(**options)  # type: ignore[arg-type]
-    text = os.environ.get(simulation.VARIABLE)
+    text = os.environ.get(simulated.VARIABLE)
     if not text:
         raise UsageError(
             "there are no simulated GPUs here",
             where="simjob",
-            hint=f"set {simulation.VARIABLE}=2, or call it from a queue with --sim",
+            hint=f"set {simulated.VARIABLE}=2, or call it from a queue with --sim",
         )
     if job.spike is not None and job.spike.at_s >= job.plan.end_s:
         raise UsageError("the job has ended by then", where="--spike", hint="give it a longer --hold")
-    gpus = simulation.gpus(simulation.parse_spec(text))
+    gpus = simulated_gpus(simulated.parse_spec(text))
     shown = visible(os.environ.get("CUDA_VISIBLE_DEVICES"), gpus)
     if not shown and (job.vram or job.spike):
         raise SlicerError("no GPU is visible", where="CUDA_VISIBLE_DEVICES", hint="slicer run --vram SIZE")
@@ -218,7 +218,7 @@ def _perform(job: Job, meter: Meter) -> int:
     """The job from start to end; its exit code. Raises SlicerError."""
     _on_signals(job, meter)
     if job.oom or (job.oom_once and _is_first(job.oom_once)):
-        gpu = simulation.gpus((simulation.DEFAULT_MIB,))[0]
+        gpu = simulated_gpus((simulated.DEFAULT_MIB,))[0]
         _say_oom(job, NoRoom(gpu, min(_FORCED_OOM_MIB, gpu.memory_mib) // 2), _FORCED_OOM_MIB)
         return 1
     kept = b"\1" * (job.host_memory << 20)  # no zeros: the kernel would give those for nothing

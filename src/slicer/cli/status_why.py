@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from slicer.ledger.status import GpuState, Status
-    from slicer.model import Lease, Ticket
-    from slicer.placement.decision import Busy, Infeasible
+    from slicer.model import Busy, Lease, Ticket
+    from slicer.placement.decision import Infeasible
 
 
 def reason(ticket: Ticket, status: Status) -> str:

@@ -7,18 +7,12 @@ from __future__ import annotations
 
 import os
 
-from slicer.errors import SlicerError
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
-    from typing import Literal, Protocol
+    from typing import Protocol
 
     from slicer.model import Gpu, GpuMemory, GpuProcess
-
-    NoGpuReason = Literal[
-        "no-pynvml", "no-library", "no-driver", "driver-mismatch", "no-devices", "permission"
-    ]
 
     class Gpus(Protocol):
         """A view of this machine's GPUs. Each call asks anew; each may raise GpuError."""
@@ -40,22 +34,6 @@ if TYPE_CHECKING:
 
         def close(self) -> None:
             """Give the library back. Safe to repeat."""
-
-
-class GpuError(SlicerError):
-    """The driver failed to answer about a GPU that is there."""
-
-    kind = "gpu"
-
-
-class NoGpu(GpuError):
-    """No GPU can be used here. ``reason`` is the stable word for why."""
-
-    kind = "no-gpu"
-
-    def __init__(self, reason: NoGpuReason, message: str, *, hint: str) -> None:
-        super().__init__(message, hint=hint)
-        self.reason = reason
 
 
 def open_gpus() -> Gpus:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slicer.gpu import GpuError, NoGpu
+from slicer.errors import GpuError, NoGpu
 from slicer.model import Gpu, GpuMemory, GpuProcess
 
 TYPE_CHECKING = False
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     _T = TypeVar("_T")
 
-    from slicer.gpu import NoGpuReason
+    from slicer.errors import NoGpuReason
 
     Notes = list[str]  # inside the class, `list` is the method
     Found = list

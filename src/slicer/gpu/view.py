@@ -46,7 +46,7 @@ class View:
 
     def open(self) -> bool:
         """As :meth:`open_gpus`, for who wants none but has to know; whether it sees more than before."""
-        from slicer.gpu import GpuError
+        from slicer.errors import GpuError
 
         if self._watch is not None or self._is_blind:
             return False
@@ -62,7 +62,7 @@ class View:
         """Look at the GPUs. Raises GpuError where they are wanted; else goes on without."""
         if self._watch is None:
             return
-        from slicer.gpu import GpuError
+        from slicer.errors import GpuError
 
         try:
             self._sighting = self._watch.look()

@@ -26,16 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Protocol
 
+    from slicer.backend import Watchdog
     from slicer.model import Reason
-
-    class Watchdog(Protocol):
-        """Enforces in user space what no kernel enforces here (the plain backend's memory limit)."""
-
-        interval_s: float
-        peak_bytes: int  # the most memory that was seen in use
-
-        def check(self) -> Reason | None:
-            """Look once; a reason means that the job must end now."""
 
     class Output(Protocol):
         """Takes the command's output on its way (``--journal``)."""

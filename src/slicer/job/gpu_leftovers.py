@@ -79,7 +79,7 @@ def check(watch: JobWatch, leftovers: int, idle_threshold_mib: int) -> None:
 
     ``leftovers``: how many of its processes outlived the command and were ended.
     """
-    from slicer.gpu import NoGpu
+    from slicer.errors import NoGpu
 
     if watch.has_failed:
         return

@@ -8,9 +8,31 @@ from slicer.record import record
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Protocol
 
-    from slicer.model import Profile, ScopeSpec
+    from slicer.model import Busy, Lease, Profile, ScopeSpec
     from slicer.outcome import journal
+
+    class Observer(Protocol):
+        """Hears what happens to a job while it happens, for people."""
+
+        def notice(self, text: str) -> None:
+            """Something worth knowing."""
+
+        def warning(self, text: str) -> None:
+            """Something that went wrong, but stops nothing."""
+
+        def waiting(self, busy: Busy) -> None:
+            """The job has to wait."""
+
+        def acquired(self, lease: Lease, waited_s: float) -> None:
+            """The job has its lease."""
+
+    class Watcher(Observer, Protocol):
+        """One who is told again and again of the one job that waits."""
+
+        def still_waiting(self, busy: Busy) -> float | None:
+            """It still has to; after how many seconds to say so again, None: never."""
 
 
 @record

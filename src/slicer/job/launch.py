@@ -26,39 +26,16 @@ _AT_ONCE_S = 2.0  # what --no-wait and --max-wait 0 grant to those who decide ju
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Protocol
 
     from slicer.backend import Backend
     from slicer.config.profiles import Config, Overrides
     from slicer.job.execution import Execution
+    from slicer.job.job import Observer, Watcher
     from slicer.kernel.terminal import Settings
     from slicer.ledger.nesting import OuterJobs
     from slicer.ledger.waiting import Waiting
-    from slicer.model import Host, Lease, Outcome, Profile, ScopeSpec
-    from slicer.placement.decision import Busy
+    from slicer.model import Busy, Host, Outcome, Profile, ScopeSpec
     from slicer.state.statedir import StateDir
-
-    class Observer(Protocol):
-        """Hears what happens to a job while it happens, for people."""
-
-        def notice(self, text: str) -> None:
-            """Something worth knowing."""
-
-        def warning(self, text: str) -> None:
-            """Something that went wrong, but stops nothing."""
-
-        def waiting(self, busy: Busy) -> None:
-            """The job has to wait."""
-
-        def acquired(self, lease: Lease, waited_s: float) -> None:
-            """The job has its lease."""
-
-    class Watcher(Observer, Protocol):
-        """One who is told again and again of the one job that waits."""
-
-        def still_waiting(self, busy: Busy) -> float | None:
-            """It still has to; after how many seconds to say so again, None: never."""
-
 
 _DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/nvidia0")
 

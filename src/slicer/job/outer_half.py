@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
     from slicer.backend import Backend
     from slicer.job.gpu_watch import JobWatch
-    from slicer.job.job import Job
-    from slicer.job.launch import Observer
+    from slicer.job.job import Job, Observer
     from slicer.job.report import Report
     from slicer.ledger.ledger import Ledger
     from slicer.model import Outcome, Usage

@@ -89,6 +89,7 @@ def stop(entry: Lease | Ticket, book: Ledger, deadline_s: float = DEADLINE_S) ->
 
 def _record(entry: Lease | Ticket) -> None:
     """Tell the journal who ends the job. The job's own half only sees a signal, and that it was stopped."""
+    from slicer.kernel.proc import user_name
     from slicer.outcome import journal
 
     by = user_name(os.getuid())
@@ -98,16 +99,6 @@ def _record(entry: Lease | Ticket) -> None:
         manager="user" if entry.uid else "system", message=f"{name}: told to end by {by} (slicer stop)",
         fields={"by_uid": os.getuid(), "by_user": by},
     )  # fmt: skip
-
-
-def user_name(uid: int) -> str:
-    """The user's name, or the number where there is none."""
-    import pwd
-
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def _stop_unit(lease: Lease) -> None:

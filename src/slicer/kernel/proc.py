@@ -369,3 +369,13 @@ def has_terminal() -> bool:
     except OSError:
         return False
     return True
+
+
+def user_name(uid: int) -> str:
+    """The user's name, or the number where there is none."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

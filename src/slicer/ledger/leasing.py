@@ -10,8 +10,7 @@ from slicer.ledger import ledger
 from slicer.ledger.ledger import HeldLease
 from slicer.ledger.nesting import OuterJobs
 from slicer.ledger.tickets import PRIORITY_MAX, request_of
-from slicer.model import Lease, Ticket
-from slicer.placement.decision import Busy
+from slicer.model import Busy, Lease, Ticket
 from slicer.record import record, replace
 
 TYPE_CHECKING = False

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from slicer.gpu.view import View
     from slicer.ledger.plain_lock import PlainLock
     from slicer.ledger.waiting import Waiting
-    from slicer.model import Request
-    from slicer.placement.decision import Busy, Device, Policy, Verdict
+    from slicer.model import Busy, Request
+    from slicer.placement.decision import Device, Policy, Verdict
 
 
 def now_s() -> float:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from slicer.config.profiles import Config
     from slicer.gpu.vram import ForeignPeaks, GpuWatch, PeakKey, Sighting
-    from slicer.model import Gpu, Lease, Request, Ticket
-    from slicer.placement.decision import Busy, Device, Infeasible
+    from slicer.model import Busy, Gpu, Lease, Request, Ticket
+    from slicer.placement.decision import Device, Infeasible
     from slicer.state.statedir import StateDir
 
     Warn = Callable[[str], None]
@@ -217,7 +217,7 @@ class _Eyes:
 
     def look(self, warn: Warn) -> Sighting | None:
         """What is on the GPUs; None where they cannot be looked at."""
-        from slicer.gpu import GpuError
+        from slicer.errors import GpuError
 
         try:
             if self._watch is None:

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from slicer.gpu.view import View
     from slicer.ledger.ledger import HeldLease, Judgement, Ledger
     from slicer.ledger.watch import LedgerWatch
-    from slicer.model import Lease, Request, Ticket
-    from slicer.placement.decision import Busy
+    from slicer.model import Busy, Lease, Request, Ticket
 
 _LOOK_AT_GPUS_S = 1.0
 _LONGEST_SLEEP_S = 86_400.0  # poll(2) counts milliseconds in an int

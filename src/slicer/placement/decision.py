@@ -23,6 +23,7 @@ for them keeps its reservation, and the next one has its turn all the same.
 
 from __future__ import annotations
 
+from slicer.model import Busy
 from slicer.placement.capacity import NEVER, Capacity, is_used_by_others, need_mib, will_do
 from slicer.placement.capacity import Device as Device
 from slicer.placement.capacity import Policy as Policy
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from slicer.model import Lease, Ticket
     from slicer.placement.capacity import AnyRequest
 
-    Kind = Literal["gpu", "cpu"]
 
 
 @record
@@ -50,18 +50,6 @@ class Verdict:
 
     grants: dict[str, tuple[str, ...]]
     reserving: tuple[str, ...]
-
-
-@record
-class Busy:
-    """Why a request was not granted."""
-
-    kind: Kind
-    holders: tuple[Lease, ...]  # have what is missing
-    ahead: int  # requests that go first
-    foreign: tuple[str, ...]  # the GPUs that processes of no lease keep from it
-    reserved_for: str  # the job for which what is free is kept; "" for none
-    outsider: int = 0  # the process that holds the plain lock of scripts; 0 for none
 
 
 @record

@@ -38,8 +38,7 @@ from slicer.queue.state.register import Register
 
 if TYPE_CHECKING:
     from slicer.backend import BatchBackend
-    from slicer.model import Lease
-    from slicer.placement.decision import Busy
+    from slicer.model import Busy, Lease
     from slicer.queue.model import Board
     from slicer.queue.options import Options
     from slicer.queue.show.display import StateWord

@@ -25,7 +25,7 @@ PUBLIC_DIRS = ("/run/lock", "/dev/shm")  # in memory, and anybody may make direc
 VERSION = 3  # of what is in the directory; a slicer touches none of another version
 _FOR_ALL = stat.S_ISVTX | stat.S_IWOTH
 FOLDERS = ("leases", "tickets", "bells")
-USAGE_FOLDER = "usage"  # of simulated GPUs, see slicer.gpu.sim.simulation
+USAGE_FOLDER = "usage"  # of simulated GPUs, see slicer.gpu.sim.usage
 
 
 class StateDir:
@@ -114,7 +114,7 @@ def _simulated(environ: Mapping[str, str]) -> str:
     text = environ.get("SLICER_SIM")
     if not text:
         return ""
-    from slicer.gpu.sim.simulation import canonical, parse_spec
+    from slicer.state.simulated import canonical, parse_spec
 
     return f"sim-{canonical(parse_spec(text))}"
 

@@ -10,8 +10,8 @@ import pytest
 from slicer.cli import app, output, say, stop, watch
 from slicer.cli.output import Line
 from slicer.errors import SlicerError
+from slicer.model import Busy
 from slicer.outcome.history import append
-from slicer.placement.decision import Busy
 from slicer.record import replace
 from tests.unit.cli.test_outcome_file import OUTCOME
 from tests.unit.cli.test_status import TRAIN

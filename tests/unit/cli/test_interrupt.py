@@ -8,7 +8,7 @@ import pytest
 
 from slicer.cli import run, say
 from slicer.errors import BusyError, UsageError
-from slicer.placement.decision import Busy
+from slicer.model import Busy
 
 
 @pytest.mark.parametrize(

@@ -607,7 +607,7 @@ class _Gpus:
         return ()
 
     def memory(self, only: object = ()) -> tuple[GpuMemory, ...]:
-        from slicer.gpu import GpuError
+        from slicer.errors import GpuError
 
         if self._fake.state.read_text() != self._right:
             raise GpuError("the driver is away")

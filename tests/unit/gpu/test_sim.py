@@ -13,14 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from slicer.errors import EX_USAGE, StateError, UsageError
-from slicer.gpu import GpuError, open_gpus
-from slicer.gpu.sim import simulation
+from slicer.errors import EX_USAGE, GpuError, StateError, UsageError
+from slicer.gpu import open_gpus
+from slicer.gpu.sim.gpus import simulated_gpus
 from slicer.gpu.sim.job import LIBRARIES, Plan, Spike, demand_mib, next_step_s, oom_text, visible
-from slicer.gpu.sim.simulation import DEFAULT_MIB, NoRoom, Usage, Use, canonical, in_use, parse_spec, spec_of
+from slicer.gpu.sim.usage import NoRoom, Usage, Use, in_use
 from slicer.kernel import proc
 from slicer.model import GpuMemory, GpuProcess
 from slicer.state import statedir
+from slicer.state.simulated import DEFAULT_MIB, canonical, parse_spec, spec_of
 from slicer.state.statedir import StateDir
 from tests.fake_nvml import TWO_GPUS, FakeNvml
 from tests.process.harness import SRC, until
@@ -29,7 +30,7 @@ pytest_plugins = ["tests.fake_nvml"]
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 GPU_0, GPU_1 = (f"SIM-0000000{index}-0000-0000-0000-000000000000" for index in range(2))
-GPUS = simulation.gpus((DEFAULT_MIB, 2 * DEFAULT_MIB))
+GPUS = simulated_gpus((DEFAULT_MIB, 2 * DEFAULT_MIB))
 
 
 # -- which GPUs there are ---------------------------------------------------------------------------------
@@ -338,16 +339,17 @@ def test_usage_that_cannot_be_read_is_a_failure_of_the_gpus(directory: Path) -> 
 
 def test_without_the_variable_nothing_of_this_is_loaded(tmp_path: Path) -> None:
     code = (
-        "import sys; from slicer import gpu; from slicer.state import statedir\n"
+        "import sys; from slicer import gpu; from slicer.errors import GpuError\n"
+        "from slicer.state import statedir\n"
         "statedir.locate({'SLICER_STATE_DIR': sys.argv[1]}, 0)\n"
-        "try: gpu.open_gpus().close()\nexcept gpu.GpuError: pass\n"
+        "try: gpu.open_gpus().close()\nexcept GpuError: pass\n"
         "print(*sorted(sys.modules))"
     )
     environ = {"PATH": os.environ["PATH"], "PYTHONPATH": SRC}
     command = [sys.executable, "-c", code, str(tmp_path / "state")]
     out = subprocess.run(command, env=environ, check=True, capture_output=True, text=True).stdout.split()
     assert "slicer.gpu.nvml" in out
-    assert {"slicer.gpu.sim.simulation", "slicer.gpu.sim.job", "slicer.gpu.sim.gpus"}.isdisjoint(out)
+    assert {"slicer.gpu.sim.usage", "slicer.gpu.sim.job", "slicer.gpu.sim.gpus"}.isdisjoint(out)
 
 
 # E5

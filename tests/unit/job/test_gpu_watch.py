@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from slicer import gpu
-from slicer.gpu import GpuError
+from slicer.errors import GpuError, NoGpu
 from slicer.job import gpu_leftovers, gpu_watch
 from slicer.job.gpu_watch import JobWatch
 from slicer.ledger.ledger import HeldLease, Ledger
@@ -205,7 +205,7 @@ def test_a_driver_that_went_away_leaves_nothing_to_check(
     made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # B5
     def none() -> Driver:
-        raise gpu.NoGpu("no-driver", "not loaded", hint="load it")
+        raise NoGpu("no-driver", "not loaded", hint="load it")
 
     monkeypatch.setattr(gpu, "open_gpus", none)
     gpu_leftovers.check(made.watch, 0, 200)

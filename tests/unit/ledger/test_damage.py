@@ -17,8 +17,7 @@ from slicer.errors import StateError
 from slicer.kernel import cgroup
 from slicer.ledger import entries
 from slicer.ledger.ledger import HeldLease, Snapshot
-from slicer.model import Lease
-from slicer.placement.decision import Busy
+from slicer.model import Busy, Lease
 from slicer.record import replace
 from slicer.state import statefile
 from slicer.state.directory import Directory

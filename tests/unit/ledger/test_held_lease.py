@@ -15,8 +15,7 @@ from slicer.kernel import proc
 from slicer.ledger import entries, files
 from slicer.ledger.files import PATIENCE_S
 from slicer.ledger.ledger import HeldLease
-from slicer.model import LEASE_VARIABLE
-from slicer.placement.decision import Busy
+from slicer.model import LEASE_VARIABLE, Busy
 from slicer.state.directory import Directory
 from tests.unit.book import Book
 

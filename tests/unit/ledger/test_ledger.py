@@ -13,7 +13,7 @@ import pytest
 from slicer.errors import BusyError, InfeasibleError, StateError
 from slicer.ledger import ledger
 from slicer.ledger.ledger import HeldLease, Snapshot, raise_if_busy
-from slicer.placement.decision import Busy
+from slicer.model import Busy
 from slicer.record import replace
 from tests.unit import made_up
 from tests.unit.book import Book

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from slicer.model import Lease, Request
+from slicer.model import Busy, Lease, Request
 from slicer.placement.decision import (
-    Busy,
     Device,
     Infeasible,
     Policy,

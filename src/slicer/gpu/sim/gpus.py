@@ -1,21 +1,19 @@
-"""Simulated GPUs in place of the driver's, for machines without one; see :mod:`slicer.gpu.sim.simulation`."""
+"""Simulated GPUs in place of the driver's, for machines without one; see :mod:`slicer.gpu.sim.usage`."""
 
 from __future__ import annotations
 
 import os
 
-from slicer.errors import StateError
-from slicer.gpu import GpuError
-from slicer.gpu.sim import simulation
-from slicer.model import GpuMemory, GpuProcess
-from slicer.state import statedir
+from slicer.errors import GpuError, StateError
+from slicer.gpu.sim import usage
+from slicer.model import Gpu, GpuMemory, GpuProcess
+from slicer.state import simulated, statedir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from slicer.gpu.sim.simulation import Use
-    from slicer.model import Gpu
+    from slicer.gpu.sim.usage import Use
 
     Uses = list[Use]  # inside the class, `list` is the method
     Gpus = tuple[Gpu, ...]
@@ -28,17 +26,17 @@ class Sim:
         """Raises UsageError where the variable makes no sense, StateError for a bad state directory, GpuError
         where it cannot be told what is used.
         """
-        sizes = simulation.parse_spec(environ[simulation.VARIABLE])
-        self._gpus = simulation.gpus(sizes)
+        sizes = simulated.parse_spec(environ[simulated.VARIABLE])
+        self._gpus = simulated_gpus(sizes)
         self._directory = statedir.existing(environ, os.geteuid())
         self._usage = None
         if self._directory is not None:
             try:
-                self._usage = simulation.Usage(self._directory.base, self._gpus)
+                self._usage = usage.Usage(self._directory.base, self._gpus)
             except StateError as error:
                 self.close()
                 raise GpuError(error.message, where=error.where, hint=error.hint) from error
-        self._note = f"the GPUs are simulated ({simulation.VARIABLE}={simulation.canonical(sizes)})"
+        self._note = f"the GPUs are simulated ({simulated.VARIABLE}={simulated.canonical(sizes)})"
 
     def list(self) -> Gpus:
         """The GPUs in the order in which they are described."""
@@ -46,7 +44,7 @@ class Sim:
 
     def memory(self, only: Collection[str] = ()) -> tuple[GpuMemory, ...]:
         """How full they are, by what their processes say that they use. Raises GpuError."""
-        used = simulation.in_use(self._living())
+        used = usage.in_use(self._living())
         return tuple(GpuMemory(gpu.uuid, gpu.memory_mib, used.get(gpu.uuid, 0)) for gpu in self._chosen(only))
 
     def processes(self, only: Collection[str] = ()) -> tuple[GpuProcess, ...]:
@@ -89,3 +87,22 @@ class Sim:
             return self._usage.living()
         except StateError as error:
             raise GpuError(error.message, where=error.where, hint=error.hint) from error
+
+
+def simulated_gpus(sizes: tuple[int, ...]) -> tuple[Gpu, ...]:
+    """The simulated GPUs of these sizes in MiB. They have no device files (minor -1)."""
+    return tuple(
+        Gpu(
+            index=index,
+            uuid=f"SIM-{index:08d}-0000-0000-0000-000000000000",
+            name=f"Simulated GPU ({_name_of(mib)})",
+            memory_mib=mib,
+            pci_bus_id=f"00000000:{index + 1:02X}:00.0",
+            minor=-1,
+        )
+        for index, mib in enumerate(sizes)
+    )
+
+
+def _name_of(mib: int) -> str:
+    return f"{mib} MiB" if mib % 1024 else f"{mib // 1024} GiB"

@@ -9,7 +9,7 @@ from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slicer.gpu.sim.simulation import NoRoom
+    from slicer.gpu.sim.usage import NoRoom
     from slicer.model import Gpu
 
 _STEP_S = 0.02

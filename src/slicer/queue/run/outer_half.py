@@ -25,8 +25,7 @@ from slicer.queue.state import attempt
 
 if TYPE_CHECKING:
     from slicer.backend import BatchBackend
-    from slicer.job.job import Job
-    from slicer.job.launch import Observer
+    from slicer.job.job import Job, Observer
     from slicer.job.report import Report
     from slicer.ledger.ledger import HeldLease, Ledger
     from slicer.model import Lease, Usage

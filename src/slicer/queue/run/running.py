@@ -22,7 +22,7 @@ from slicer.record import record
 
 if TYPE_CHECKING:
     from slicer.backend import BatchBackend
-    from slicer.job.launch import Observer
+    from slicer.job.job import Observer
     from slicer.ledger.ledger import Ledger
     from slicer.model import Lease, Outcome
     from slicer.queue.model import JobState

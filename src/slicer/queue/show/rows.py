@@ -10,7 +10,7 @@ from slicer.placement.decision import first_to_finish
 from slicer.queue.model import Row, Status
 
 if TYPE_CHECKING:
-    from slicer.placement.decision import Busy
+    from slicer.model import Busy
     from slicer.queue.model import JobState
     from slicer.queue.run.gpu_use import Use
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from slicer.errors import (
     BackendError,
     ConfigError,
+    GpuError,
     InfeasibleError,
     RefusedError,
     SlicerError,
     StateError,
     UsageError,
 )
-from slicer.gpu import GpuError
 from slicer.queue.start import plans
 from slicer.queue.start.pending import Pending
 from slicer.queue.state import folding

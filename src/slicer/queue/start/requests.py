@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from slicer.ledger.leasing import PreparedRequest
     from slicer.ledger.ledger import Ledger
     from slicer.ledger.waiting import Waiting
-    from slicer.model import ScopeSpec
-    from slicer.placement.decision import Busy, Policy
+    from slicer.model import Busy, ScopeSpec
+    from slicer.placement.decision import Policy
     from slicer.queue.model import Entry
     from slicer.queue.start.pending import Place
     from slicer.state.statedir import StateDir

@@ -12,10 +12,9 @@ import errno
 import fcntl
 import os
 
-from slicer.errors import StateError, UsageError
+from slicer.errors import StateError
 from slicer.kernel import proc
 from slicer.model import Gpu
-from slicer.quantity import QuantityError, parse_mib, size_text
 from slicer.record import record
 from slicer.state import statefile
 from slicer.state.directory import Directory, check_file, check_own, write_all
@@ -25,105 +24,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-VARIABLE = "SLICER_SIM"
-DEFAULT_MIB = 24 << 10
-MOST_GPUS = 64
-_MOST_CHARS = 200  # of the canonical text, which is part of a file name
 _MAX_BYTES = 1 << 16
 _NEW = ".new"
-_EXAMPLE = "for example SLICER_SIM=4, SLICER_SIM=4x24G or SLICER_SIM=2x24G,1x80G"
-
-
-# -- which GPUs there are ---------------------------------------------------------------------------------
-
-
-def parse_spec(text: str) -> tuple[int, ...]:
-    """The size of each GPU in MiB from ``4``, ``4x24G`` or ``2x24G,1x80G``. Raises UsageError."""
-    sizes: list[int] = []
-    for part in text.split(","):
-        count, times, size = part.strip().partition("x")
-        mib = _size(size, VARIABLE, _EXAMPLE) if times else DEFAULT_MIB
-        sizes += [mib] * _count(count, VARIABLE, _EXAMPLE)
-    return _checked(tuple(sizes), VARIABLE)
-
-
-def spec_of(count: int, sizes: str | None) -> str:
-    """The canonical text for ``--sim COUNT --sim-vram SIZE[,SIZE...]``. Raises UsageError.
-
-    Where there are fewer sizes than GPUs, the last one is that of all further GPUs. A size without a unit is
-    in MiB.
-    """
-    _count(str(count), "--sim", "for example --sim 4")
-    words = (f"{DEFAULT_MIB}M" if sizes is None else sizes).split(",")
-    if len(words) > count:
-        raise UsageError(
-            f"{len(words)} sizes for {count} GPU{'' if count == 1 else 's'}",
-            where="--sim-vram",
-            hint="give at most one for each; the last counts for all that follow",
-        )
-    words += [words[-1]] * (count - len(words))
-    hint = "for example --sim-vram 24G,24G,80G"
-    return canonical(_checked(tuple(_size(in_mib(word), "--sim-vram", hint) for word in words), "--sim-vram"))
-
-
-def in_mib(text: str) -> str:
-    """A size without a unit, as gpusched has them, is in MiB."""
-    stripped = text.strip()
-    return f"{stripped}M" if stripped.isascii() and stripped.isdigit() else stripped
-
-
-def canonical(sizes: tuple[int, ...]) -> str:
-    """``2x24G,1x80G`` from sizes in MiB: one text for all that mean the same."""
-    runs: list[tuple[int, int]] = []
-    for mib in sizes:
-        count = runs.pop()[0] if runs and runs[-1][1] == mib else 0
-        runs.append((count + 1, mib))
-    return ",".join(f"{count}x{size_text(mib << 20)}" for count, mib in runs)
-
-
-def gpus(sizes: tuple[int, ...]) -> tuple[Gpu, ...]:
-    """The simulated GPUs of these sizes in MiB. They have no device files (minor -1)."""
-    return tuple(
-        Gpu(
-            index=index,
-            uuid=f"SIM-{index:08d}-0000-0000-0000-000000000000",
-            name=f"Simulated GPU ({_name_of(mib)})",
-            memory_mib=mib,
-            pci_bus_id=f"00000000:{index + 1:02X}:00.0",
-            minor=-1,
-        )
-        for index, mib in enumerate(sizes)
-    )
-
-
-def _name_of(mib: int) -> str:
-    return f"{mib} MiB" if mib % 1024 else f"{mib // 1024} GiB"
-
-
-def _count(text: str, where: str, hint: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 4 and 1 <= int(text) <= MOST_GPUS):
-        raise UsageError(
-            f"expected a number of GPUs from 1 to {MOST_GPUS}, not {text[:40]!r}", where=where, hint=hint
-        )
-    return int(text)
-
-
-def _size(text: str, where: str, hint: str) -> int:
-    try:
-        mib = parse_mib(text)
-    except QuantityError as error:
-        raise UsageError(str(error), where=where, hint=hint) from None
-    if not mib:
-        raise UsageError("a GPU without memory is of no use", where=where, hint=hint)
-    return mib
-
-
-def _checked(sizes: tuple[int, ...], where: str) -> tuple[int, ...]:
-    if len(sizes) > MOST_GPUS:
-        raise UsageError(f"{len(sizes)} GPUs, but at most {MOST_GPUS} can be simulated", where=where)
-    if len(canonical(sizes)) > _MOST_CHARS:
-        raise UsageError("too many GPUs of different sizes", where=where, hint="give them fewer sizes")
-    return sizes
 
 
 # -- what is used of them ---------------------------------------------------------------------------------
