@@ -16,7 +16,7 @@ from slicer.config import files
 from slicer.config.profiles import load
 from slicer.config.toml_lines import key_lines
 from slicer.errors import ConfigError, SlicerError
-from tests.unit.made_up import GIB, HOST, Machine, values
+from tests.unit.config.machine import GIB, HOST, Machine, values
 
 
 @pytest.fixture
