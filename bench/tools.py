@@ -131,7 +131,7 @@ class Gpusched:
     def begin(self, directory: Path) -> None:
         self._file = directory / "jobs"
         self._file.touch()
-        words = "--sim 1 --poll 0.1 --watch --log-dir".split()
+        words = ["--sim", "1", "--poll", "0.1", "--watch", "--log-dir"]
         words += [str(directory / "logs"), str(self._file)]
         self._process = subprocess.Popen(
             [sys.executable, str(PEERS / "bin/gpusched"), *words],
