@@ -15,11 +15,11 @@ from slicer.backend.systemd import SystemdBackend
 from slicer.cli import say
 from slicer.cli.queue_show import choose
 from slicer.errors import EX_OK, BackendError, StateError, UsageError
-from slicer.job.scope import quote
 from slicer.queue.detach import handover, service
 from slicer.queue.file.live_file import is_pipe
 from slicer.queue.loop import Queue
 from slicer.queue.options import Options
+from slicer.text import quote
 
 _LINGER = "/var/lib/systemd/linger"
 _OTHERWISE = "or run it in tmux, or with nohup"

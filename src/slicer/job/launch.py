@@ -20,6 +20,7 @@ from slicer.ledger.ledger import HeldLease, Ledger
 from slicer.model import LEASE_VARIABLE
 from slicer.record import record, replace
 from slicer.state import statedir
+from slicer.text import command_text, quote
 
 TYPE_CHECKING = False
 _AT_ONCE_S = 2.0  # what --no-wait and --max-wait 0 grant to those who decide just now
@@ -221,7 +222,7 @@ def spec_of(job_id: str, settled: Plan, backend: Backend) -> ScopeSpec:
 def who(job_id: str, settled: Plan, backend: Backend, spec: ScopeSpec) -> Requester:
     """Who asks the ledger, for this plan."""
     unit = "" if backend.name == "plain" else spec.unit
-    command = scope.describe(settled.ask.command)
+    command = command_text(settled.ask.command)
     around = settled.held.leases
     return Requester(job_id, settled.ask.name, command, backend.name, backend.manager, unit, around)
 
@@ -388,8 +389,6 @@ def find_program(command: tuple[str, ...], environ: Mapping[str, str]) -> str:
             denied = candidate
     if denied:
         reason = "is a directory" if os.path.isdir(denied) else "is not executable"
-        raise CannotExecute(
-            f"cannot execute: {reason}", where=denied, hint=f"chmod +x {scope.quote(denied)}?"
-        )
+        raise CannotExecute(f"cannot execute: {reason}", where=denied, hint=f"chmod +x {quote(denied)}?")
     hint = "no such file" if "/" in name else "it is in no directory of PATH"
-    raise CommandNotFound("command not found", where=scope.quote(name), hint=hint)
+    raise CommandNotFound("command not found", where=quote(name), hint=hint)
