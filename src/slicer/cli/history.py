@@ -193,7 +193,7 @@ def details(outcome: Outcome) -> list[Line]:
 
 
 def _user(uid: int) -> str:
-    from slicer.kernel.proc import user_name
+    from slicer.kernel.users import user_name
 
     return f"{user_name(uid)} ({uid})"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from slicer.cli import output
 from slicer.cli.output import FAINT, HEADING, Column, Line
 from slicer.cli.status_why import indices, reason, roughly, size
-from slicer.kernel.proc import user_name
+from slicer.kernel.users import user_name
 from slicer.placement.decision import expected_remaining
 from slicer.quantity import format_duration, format_size
 from slicer.record import record

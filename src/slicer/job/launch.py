@@ -13,7 +13,7 @@ from slicer.job import scope
 from slicer.job.job import Job
 from slicer.job.outer_half import OuterHalf
 from slicer.kernel import cgroup, proc
-from slicer.kernel.signals import hold_back, let_go
+from slicer.kernel.signals import block_interrupts, unblock_interrupts
 from slicer.ledger import leasing, ledger, nesting
 from slicer.ledger.leasing import Cancel, Hooks, Needs, PreparedRequest, Requester
 from slicer.ledger.ledger import HeldLease, Ledger
@@ -123,15 +123,15 @@ def run(ask: Invocation, environ: Mapping[str, str], observer: Watcher) -> Outco
     """
     environ = dict(environ)  # connecting to the user's bus may add to our own, which is not the job's
     job_id = os.urandom(6).hex()
-    mask = hold_back()
+    mask = block_interrupts()
     try:
         return _run(job_id, ask, environ, observer, mask)
     except SlicerError as failure:
         _journal_error(job_id, ask, failure)
-        let_go()
+        unblock_interrupts()
         raise
     except BaseException:
-        let_go()
+        unblock_interrupts()
         raise
 
 
