@@ -26,7 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.backend import Backend
     from slicer.job.command import Task
-    from slicer.job.job import Batch, Job, Started
+    from slicer.job.job import Job, Started
     from slicer.ledger.ledger import Ledger
 
 _CANNOT_BEGIN = 126  # as of a shell that cannot execute something
@@ -100,28 +100,22 @@ class QueueKeeper(Keeper):
         os.close(null)
         super().run(descriptors)
 
-    @property
-    def _batch(self) -> Batch:
-        assert self._job.batch is not None
-        return self._job.batch
-
     def _output(self) -> LogFile:
         return self._log
 
     def _run(self, task: Task, started: Started) -> tuple[Report, Usage]:
-        batch = self._batch
         self._started = started
         try:
-            self._log = LogFile(self._logs, batch.log)
+            self._log = LogFile(self._logs, self._job.log)
             self._attempt = attempt.begin(self._attempts, self._job.id)
         except OSError as error:
             return Report(1, 0, error.errno or errno.EIO, "unknown", 0.0, 0), Usage()
         os.dup2(self._log.stdout, 2)  # should we fail, it says so in the log
         faults.point("batch-noted-start")
         try:
-            os.chdir(batch.directory)
+            os.chdir(self._job.directory)
         except OSError as error:
-            self._log.say(f"cannot run in {batch.directory}: {error.strerror}")
+            self._log.say(f"cannot run in {self._job.directory}: {error.strerror}")
             return Report(1, _CANNOT_BEGIN << 8, 0, "exited", 0.0, 0), Usage()
         report, usage = super()._run(task, started)
         if report.exec_errno:

@@ -25,7 +25,7 @@ from slicer.kernel.signals import STOP
 from slicer.queue.state import attempt
 
 if TYPE_CHECKING:
-    from slicer.backend import BatchBackend
+    from slicer.backend import QueueBackend
     from slicer.job.job import Job, Observer
     from slicer.job.report import Report
     from slicer.ledger.ledger import HeldLease, Ledger
@@ -48,7 +48,7 @@ class QueueOuterHalf(OuterHalf):
     """From the lease to the keeper's end. ``key`` is the job's in the queue."""
 
     def __init__(
-        self, key: str, job: Job, backend: BatchBackend, starters: Starters, log_dir: LogDir, book: Ledger,
+        self, key: str, job: Job, backend: QueueBackend, starters: Starters, log_dir: LogDir, book: Ledger,
         observer: Observer,
     ) -> None:  # fmt: skip
         super().__init__(job, backend, book, observer, frozenset())
