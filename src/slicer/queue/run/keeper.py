@@ -14,7 +14,7 @@ import select
 
 from slicer import faults
 from slicer.job import ending
-from slicer.job.keeper import SETTLE, Keeper
+from slicer.job.keeper import GPUS_CHECKED, Keeper
 from slicer.job.report import Report, pack
 from slicer.kernel.signals import signal
 from slicer.model import Usage
@@ -143,13 +143,13 @@ class QueueKeeper(Keeper):
         watch = None
         if outcome.gpus and not self._is_looked_after():
             watch = ending.gpu_watch(self._job, self._held, self._book, self._log.say)
-        ending.settle(self._job, outcome, self._held, self._log.say, watch)
+        ending.finish(self._job, outcome, self._held, self._log.say, watch)
 
     def _is_looked_after(self) -> bool:
         """Whether the queue has looked at the GPUs, and will not have to be waited for."""
         poll = select.poll()
         poll.register(self._down_read, select.POLLIN)
-        return bool(poll.poll(_QUEUE_LOOKS_S * 1000)) and os.read(self._down_read, 1) == SETTLE
+        return bool(poll.poll(_QUEUE_LOOKS_S * 1000)) and os.read(self._down_read, 1) == GPUS_CHECKED
 
     def _tell(self, report: Report, usage: Usage) -> None:
         if not report.is_final and report.reason in _ENDED_FROM_OUTSIDE:
