@@ -81,7 +81,7 @@ class Keeper:
             timeout_s=profile.timeout_s,
             stop_timeout_s=stop_timeout_s(profile),
             linger=profile.linger,
-            supervisor=self._forwarder,
+            outer=self._forwarder,
             inherited=descriptors,
             mask=self._mask,
             stop_signal=stop_signal(profile) or signal.SIGTERM,

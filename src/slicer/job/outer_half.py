@@ -19,7 +19,7 @@ from slicer.errors import BackendError
 from slicer.job.job import Started, tell
 from slicer.job.keeper import ORDER_END, QUIT, RECORDED, STARTING, Keeper
 from slicer.kernel import proc
-from slicer.kernel.signals import STOP, is_for_keeper, signal, timed_wait
+from slicer.kernel.signals import STOP, signal, timed_wait
 from slicer.ledger.ledger import HeldLease
 from slicer.record import replace
 
@@ -244,6 +244,8 @@ class OuterHalf:
 
     def _wait(self, keeper: int) -> Said | None:
         """Forward signals until the keeper has reported the end, or is dead itself (None, or partial)."""
+        from slicer.job.job_control import is_for_keeper
+
         warned = False
         while True:
             info = self._next_signal()
