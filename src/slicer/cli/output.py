@@ -6,8 +6,8 @@ import json
 import locale
 import sys
 
-from slicer.cli.say import visible
 from slicer.record import record
+from slicer.text import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

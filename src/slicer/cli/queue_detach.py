@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import sys
 import time
 from collections.abc import Mapping
@@ -15,11 +14,13 @@ from slicer.backend.systemd import SystemdBackend
 from slicer.cli import say
 from slicer.cli.queue_show import choose
 from slicer.errors import EX_OK, BackendError, StateError, UsageError
-from slicer.job.scope import quote
+from slicer.kernel.users import user_name
+from slicer.model import manager_of
 from slicer.queue.detach import handover, service
 from slicer.queue.file.live_file import is_pipe
 from slicer.queue.loop import Queue
 from slicer.queue.options import Options
+from slicer.text import quote
 
 _LINGER = "/var/lib/systemd/linger"
 _OTHERWISE = "or run it in tmux, or with nohup"
@@ -44,7 +45,7 @@ def detach(options: Options, environ: Mapping[str, str], *, as_json: bool, quiet
 
     All that would keep the queue from starting is found out before, and raised as a queue would.
     """
-    is_users = os.geteuid() != 0
+    is_users = manager_of(os.geteuid()) == "user"
     backend = _manager(is_users)
     _check(options, environ)
     log_dir = os.path.realpath(options.log_dir)
@@ -70,9 +71,9 @@ def _manager(is_users: bool) -> SystemdBackend:
         raise BackendError(
             "needs systemd, which does not run here", where="--detach", hint=_OTHERWISE.removeprefix("or ")
         )
-    backend = SystemdBackend("user" if is_users else "system")
+    backend = SystemdBackend(manager_of(os.geteuid()))
     try:
-        backend.prepare()
+        backend.connect()
     except BackendError as error:
         hint = f"as root: loginctl enable-linger {_user()}; {_OTHERWISE}" if is_users else _OTHERWISE[3:]
         raise BackendError(error.message, where="--detach", hint=hint) from error
@@ -136,18 +137,14 @@ def _umask() -> int:
 
 
 def _user() -> str:
-    """The name of the user, or the number of one who has none."""
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return str(os.geteuid())
+    return user_name(os.geteuid())
 
 
 def _tell(service: _Service, *, as_json: bool, quiet: bool) -> None:
     if as_json:
         told = {
             "v": 1, "event": "detached", "at": round(time.time(), 3), "job": None, "unit": service.unit,
-            "manager": "user" if service.is_users else "system", "log": os.path.abspath(service.log),
+            "manager": manager_of(os.geteuid()), "log": os.path.abspath(service.log),
         }  # fmt: skip
         print(json.dumps(told, separators=(",", ":")))
     elif not quiet:

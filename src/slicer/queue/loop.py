@@ -37,8 +37,7 @@ from slicer.queue.start.requests import LeaseRequests, SharedView
 from slicer.queue.state.register import Register
 
 if TYPE_CHECKING:
-    from slicer.backend import BatchBackend
-    from slicer.model import Busy, Lease
+    from slicer.backend import QueueBackend
     from slicer.queue.model import Board
     from slicer.queue.options import Options
     from slicer.queue.show.display import StateWord
@@ -72,7 +71,7 @@ class Queue:
         self._shower = shower
         self._news = Events(shower)
         text = jobs_file.read(options.jobs_file)  # before anything is made in its directory
-        self._backend: BatchBackend = backends.choose(options.backend, os.geteuid())
+        self._backend: QueueBackend = backends.choose(options.backend, os.geteuid())
         self._backend.preload()
         self._book = launch.open_ledger(environ, self)
         mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
@@ -109,19 +108,13 @@ class Queue:
         self._settled: list[str] = []  # attempts whose ends are not yet on the disk
         self._looked_mib: dict[str, int] = {}  # the peak last told of, by job id
 
-    # -- what others tell us (slicer.job.launch.Observer) --------------------------------------------------
+    # -- what others tell us (slicer.job.job.Observer) -----------------------------------------------------
 
     def notice(self, text: str) -> None:
         self._news.notice(text)
 
     def warning(self, text: str) -> None:
         self._news.warning(text)
-
-    def waiting(self, busy: Busy) -> None:
-        """Not told: a queue waits most of the time."""
-
-    def acquired(self, lease: Lease, waited_s: float) -> None:
-        """Told as "started"."""
 
     # -- from beginning to end -----------------------------------------------------------------------------
 

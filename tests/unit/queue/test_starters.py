@@ -75,7 +75,7 @@ def test_a_killed_keepers_duties_wait_until_a_process_can_be_forked() -> None:
     flight: Any = QueueOuterHalf.__new__(QueueOuterHalf)
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
-    flight._up_read, flight._heard, flight.pidfd = reading, b"", writing
+    flight._up_read, flight._received, flight.pidfd = reading, b"", writing
     flight.was_bereaved = False
     before = len(os.listdir("/proc/self/fd"))
     assert not flight.mourn()

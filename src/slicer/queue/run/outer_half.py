@@ -17,14 +17,15 @@ from slicer import faults
 from slicer.errors import BackendError
 from slicer.job import ending
 from slicer.job.job import Started
-from slicer.job.keeper import QUIT, SETTLE, STARTING
+from slicer.job.keeper import GPUS_CHECKED, QUIT, STARTING
 from slicer.job.outer_half import OuterHalf, pipe
 from slicer.kernel import proc
+from slicer.kernel.open_files import close_all_but
 from slicer.kernel.signals import STOP
 from slicer.queue.state import attempt
 
 if TYPE_CHECKING:
-    from slicer.backend import BatchBackend
+    from slicer.backend import QueueBackend
     from slicer.job.job import Job, Observer
     from slicer.job.report import Report
     from slicer.ledger.ledger import HeldLease, Ledger
@@ -47,7 +48,7 @@ class QueueOuterHalf(OuterHalf):
     """From the lease to the keeper's end. ``key`` is the job's in the queue."""
 
     def __init__(
-        self, key: str, job: Job, backend: BatchBackend, starters: Starters, log_dir: LogDir, book: Ledger,
+        self, key: str, job: Job, backend: QueueBackend, starters: Starters, log_dir: LogDir, book: Ledger,
         observer: Observer,
     ) -> None:  # fmt: skip
         super().__init__(job, backend, book, observer, frozenset())
@@ -111,12 +112,12 @@ class QueueOuterHalf(OuterHalf):
         assert self._started is not None
         self._started = Started(self._cgroup, time.time(), self._began, waited_s)
         try:
-            self._let_go(self._started)
+            self._send_order(self._started)
         except BackendError:
             self.call_off()
             raise
         self._held.catch_up()
-        self._tell_start(waited_s)
+        self._journal_start(waited_s)
 
     def call_off(self) -> None:
         """The command will not be started: let the keeper leave, and give the lease back.
@@ -125,7 +126,7 @@ class QueueOuterHalf(OuterHalf):
         """
         self._starters.forget(self._job.id)
         if self.pidfd >= 0:
-            self._say(QUIT)
+            self._send(QUIT)
         self.close()
         self._held.release()
 
@@ -138,7 +139,7 @@ class QueueOuterHalf(OuterHalf):
 
     def listen(self) -> None:
         """Take what the keeper says."""
-        said = self._hear()
+        said = self._read_report()
         if said is not None and said[0].is_final:
             self.said = said
 
@@ -158,7 +159,7 @@ class QueueOuterHalf(OuterHalf):
 
     def gpus_are_free(self) -> None:
         """The GPUs have been looked at after the job: the keeper may give them back."""
-        self._say(SETTLE)
+        self._send(GPUS_CHECKED)
 
     def is_gone(self) -> bool:
         """Whether the keeper has ended."""
@@ -169,7 +170,7 @@ class QueueOuterHalf(OuterHalf):
 
         False where no process can be forked for that now.
         """
-        last = self._hear()
+        last = self._read_report()
         wait_fd, held_fd = pipe()
         try:
             child = os.fork()
@@ -208,11 +209,11 @@ class QueueOuterHalf(OuterHalf):
         # Others' leases live for as long as their descriptors do. NVML goes on using those that it has open.
         attempts = self._log_dir.attempts.fd
         kept = {*self._held.descriptors, *self._held.private, *self._book.descriptors(), attempts}
-        proc.close_all_but(kept, _GPU_DEVICES)
+        close_all_but(kept, _GPU_DEVICES)
         self._backend.after_fork()
         self._book.after_fork()
         assert self._started is not None
-        report, usage = self._bereaved(self._started, last)
+        report, usage = self._without_keeper(self._started, last)
         known = attempt.read(attempts, self._job.id)
         if known is not None and known.outcome is not None and known.is_final:
             outcome = known.outcome  # the keeper had come so far
@@ -221,4 +222,4 @@ class QueueOuterHalf(OuterHalf):
             outcome = ending.outcome_of(self._job, self._started, report, usage, self._held, enforced)
             attempt.note(attempts, self._job.id, outcome)
         watch = ending.gpu_watch(self._job, self._held, self._book, lambda _: None)
-        ending.settle(self._job, outcome, self._held, lambda _: None, watch)
+        ending.finish(self._job, outcome, self._held, lambda _: None, watch)

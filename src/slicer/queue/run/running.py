@@ -21,7 +21,7 @@ from slicer.queue.state import folding
 from slicer.record import record
 
 if TYPE_CHECKING:
-    from slicer.backend import BatchBackend
+    from slicer.backend import QueueBackend
     from slicer.job.job import Observer
     from slicer.ledger.ledger import Ledger
     from slicer.model import Lease, Outcome
@@ -57,7 +57,7 @@ class RunningJobs:
     """All jobs in flight, by their ids."""
 
     def __init__(
-        self, book: Ledger, backend: BatchBackend, starters: Starters, plans: Plans, register: Register,
+        self, book: Ledger, backend: QueueBackend, starters: Starters, plans: Plans, register: Register,
         monitor: Monitor, observer: Observer,
     ) -> None:  # fmt: skip
         self._book = book

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, TypeVar
 from slicer.config import profiles
 from slicer.config.profiles import Overrides
 from slicer.errors import SlicerError, UsageError
-from slicer.job import launch
-from slicer.job.job import Batch
-from slicer.job.launch import Invocation, Plan
+from slicer.job import plan as plans
+from slicer.job.plan import Invocation, Plan
 from slicer.ledger.nesting import OuterJobs
 from slicer.queue.file.jobs_file import JobsFileError
 from slicer.queue.start.pending import Kind
@@ -41,7 +40,7 @@ class Plans:
         self._environ = dict(environ)
         self._host = profiles.host()
         self.config: Config = profiles.load(environ, self._host)
-        around = launch.held_around(environ, book, in_scopes=launch.has_scopes())
+        around = plans.outer_jobs(environ, book, in_scopes=plans.has_scopes())
         if around.gpus or around.cpu_slots or around.foreign_gpu:
             raise UsageError(
                 "a queue cannot run inside a job that holds GPUs or CPU slots",
@@ -85,22 +84,22 @@ class Plans:
         if said.env:
             profile = replace(profile, env={**profile.env, **dict(said.env)})
         command = (_SHELL, "-c", entry.command)
-        ask = Invocation(
+        invocation = Invocation(
             command=command, profile=profile.name, overrides=Overrides(), expect_s=None,
             name=said.name or f"{self._file_name}#{no}",
             wait=True, backend=self._options.backend, exec=False, journal=False, outcome_path="",
         )  # fmt: skip
         return Plan(
-            ask=ask, config=self.config, profile=profile, host=self._host, program=_SHELL, held=_NOTHING,
-            need_gpus=profile.gpus, need_cpu_slots=profile.cpu_slots, nested=False, skip_gpu_lock=False,
-            environ=self._environ,
+            invocation=invocation, config=self.config, profile=profile, host=self._host, program=_SHELL,
+            outer=_NOTHING, need_gpus=profile.gpus, need_cpu_slots=profile.cpu_slots, nested=False,
+            skip_gpu_lock=False, environ=self._environ,
         )  # fmt: skip
 
     def job(self, granted: Granted, log: str) -> Job:
         """The job, ready to be started; ``log`` is its log's file name."""
-        made = launch.job_of(granted.job_id, granted.plan, granted.spec)
+        made = plans.job_of(granted.job_id, granted.plan, granted.spec)
         directory = os.path.join(self._directory, granted.entry.attributes.cwd)
-        return replace(made, batch=Batch(log, directory))
+        return replace(made, log=log, directory=directory)
 
     def _profile(self, kind: Kind, timeout_s: float | None) -> Profile:
         known = self._known.get((kind, timeout_s))

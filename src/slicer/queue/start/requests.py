@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 
 from slicer.errors import InfeasibleError, UsageError
 from slicer.gpu.view import View
-from slicer.job.launch import needs_of, spec_of, who
+from slicer.job.plan import needs_of, requester_of, spec_of
 from slicer.ledger import leasing, ledger
 from slicer.ledger.ledger import HeldLease
-from slicer.queue.show.words import visible
 from slicer.queue.start.pending import Kind
 from slicer.record import record, replace
+from slicer.text import one_line
 
 if TYPE_CHECKING:
-    from slicer.backend import BatchBackend
-    from slicer.job.launch import Plan
+    from slicer.backend import QueueBackend
+    from slicer.job.plan import Plan
     from slicer.ledger.leasing import PreparedRequest
     from slicer.ledger.ledger import Ledger
     from slicer.ledger.waiting import Waiting
@@ -94,7 +94,7 @@ class LeaseRequests:
     """Our requests. Raises of the ledger (StateError, GpuError) go to the caller."""
 
     def __init__(
-        self, book: Ledger, backend: BatchBackend, view: SharedView, gpu_words: tuple[str, ...],
+        self, book: Ledger, backend: QueueBackend, view: SharedView, gpu_words: tuple[str, ...],
         *, exclusive: bool,
     ) -> None:  # fmt: skip
         self._book = book
@@ -139,7 +139,7 @@ class LeaseRequests:
         spec = spec_of(job_id, plan, self._backend)
         needs = replace(needs_of(plan), gpu_words=choice if plan.need_gpus else ())
         asker = replace(
-            who(job_id, plan, self._backend, spec), command=visible(entry.command, _COMMAND_CHARS)
+            requester_of(job_id, plan, self._backend, spec), command=one_line(entry.command, _COMMAND_CHARS)
         )
         wanted = leasing.want(asker, needs, self._view)
         ticket = replace(wanted.ticket, arrived_s=self._arrival(entry, places))
@@ -166,7 +166,7 @@ class LeaseRequests:
     def _check_feasible(self, form: _Form) -> None:
         """Raises InfeasibleError when not even all GPUs that are ours to use would do."""
         needs = replace(form.wanted.needs, gpu_words=self._words)
-        asker = who(form.job_id, form.plan, self._backend, form.spec)
+        asker = requester_of(form.job_id, form.plan, self._backend, form.spec)
         leasing.foresee(leasing.want(asker, needs, self._view), self._book)
 
     def _arrival(self, entry: Entry, places: Mapping[str, Place]) -> float:
