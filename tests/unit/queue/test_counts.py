@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slicer.queue.model import JobState
+from slicer.queue.model import DONE_SHOWN, JobState
 from slicer.queue.show import rows
 from slicer.queue.state import folding
 from slicer.queue.state.counts import Counts
@@ -109,11 +109,11 @@ def test_how_long_it_will_take_is_told_from_jobs_that_did_their_work(
 
 def test_no_more_of_the_last_are_kept_than_people_are_shown() -> None:
     tally = Counts({})
-    for number in range(rows.DONE_SHOWN + 10):
+    for number in range(DONE_SHOWN + 10):
         tally.apply(folding.seen(f"{number}", number, "true", ""))
         tally.apply(folding.refused(f"{number}", "cancelled", "its line says cancel", 0))
-        assert len(tally.last()) == min(number + 1, rows.DONE_SHOWN)
-    assert tally.counts == {"cancelled": rows.DONE_SHOWN + 10}
+        assert len(tally.last()) == min(number + 1, DONE_SHOWN)
+    assert tally.counts == {"cancelled": DONE_SHOWN + 10}
 
 
 def test_a_job_is_not_found_by_an_attempt_that_never_began() -> None:

@@ -21,8 +21,8 @@ import pytest
 
 from slicer.cli import queue_live, queue_show
 from slicer.cli.queue_live import Live
-from slicer.cli.queue_show import Shower
 from slicer.cli.queue_sink import Sink
+from slicer.queue.events import Shower
 from slicer.queue.model import Board
 from slicer.queue.show.board_text import ASCII, Glyphs
 from slicer.queue.show.columns import cell_count

@@ -6,7 +6,7 @@ import heapq
 from bisect import insort
 from typing import TYPE_CHECKING
 
-from slicer.queue.show.rows import DONE_SHOWN
+from slicer.queue.model import DONE_SHOWN
 from slicer.queue.state import folding
 
 if TYPE_CHECKING:
