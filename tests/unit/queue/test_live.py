@@ -23,9 +23,8 @@ from slicer.cli import queue_live, queue_show
 from slicer.cli.queue_live import Live
 from slicer.cli.queue_show import Shower
 from slicer.cli.queue_sink import Sink
+from slicer.columns import ASCII, Glyphs, cell_count
 from slicer.queue.model import Board
-from slicer.queue.show.board_text import ASCII, Glyphs
-from slicer.queue.show.columns import cell_count
 from tests.unit.queue.test_board import board, empty
 from tests.unit.queue.test_words import event, row, summed_up
 
