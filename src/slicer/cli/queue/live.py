@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from slicer.cli import output
-from slicer.cli.queue_sink import Sink
+from slicer.cli.queue.sink import Sink
 from slicer.columns import BAD, GOOD, WARNING, Glyphs, Line, cell_count, clip
 from slicer.queue.show import board_text, words
 
