@@ -321,7 +321,7 @@ class Queue:
             return
         before = self._monitor.problem
         for exceeded in self._monitor.look():
-            state = self.register.by_job(exceeded.job)
+            state = self.register.states.by_job(exceeded.job)
             if state is not None:
                 self._news.tell(
                     "exceeds", state, gpu=self._monitor.index(exceeded.gpu), used_mib=exceeded.used_mib,
@@ -336,7 +336,7 @@ class Queue:
     def _tell_usage(self) -> None:
         for job, use in self._monitor.uses():
             peak = max(use.peak_mib, default=0)
-            state = self.register.by_job(job)
+            state = self.register.states.by_job(job)
             if state is not None and peak >= self._looked_mib.get(job, 0) + _USAGE_STEP_MIB:
                 self._looked_mib[job] = peak
                 self._news.tell("usage", state)
