@@ -6,9 +6,9 @@ import json
 import locale
 import sys
 
-from slicer.cli.say import visible
 from slicer.columns import ASCII, HEADING, UNICODE, Glyphs, Line, aligned, clip
 from slicer.record import record
+from slicer.text import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ import click
 
 from slicer.cli.queue import parameters
 from slicer.errors import StateError, UsageError
-from slicer.job.scope import quote
 from slicer.queue.file import jobs_file
 from slicer.queue.judge import judging
 from slicer.queue.model import JobState
 from slicer.queue.state import folding
 from slicer.queue.state.journal import Journal
 from slicer.queue.state.register import Register
+from slicer.text import quote
 
 
 @click.command("retry", short_help="Have failed jobs run again.")
