@@ -12,13 +12,15 @@ import os
 import signal
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from slicer import backend as backends
 from slicer import faults
 from slicer.job import launch
 from slicer.kernel.signals import INTERRUPTS
 from slicer.ledger.waiting import asleep
+from slicer.queue.display import Display
+from slicer.queue.events import Events
 from slicer.queue.file import jobs_file
 from slicer.queue.file.jobs_file import JobsFileError
 from slicer.queue.file.live_file import LiveFile
@@ -28,37 +30,19 @@ from slicer.queue.model import Event
 from slicer.queue.run.gpu_use import Monitor
 from slicer.queue.run.running import RunningJobs
 from slicer.queue.run.starters import Starters
-from slicer.queue.show.display import Display
-from slicer.queue.show.events import Events
+from slicer.queue.shared_view import SharedView
 from slicer.queue.signal_pipe import SignalPipe
 from slicer.queue.start.dispatch import Dispatch
 from slicer.queue.start.plans import Plans
-from slicer.queue.start.requests import LeaseRequests, SharedView
+from slicer.queue.start.requests import LeaseRequests
 from slicer.queue.state.register import Register
 
 if TYPE_CHECKING:
     from slicer.backend import BatchBackend
     from slicer.model import Busy, Lease
-    from slicer.queue.model import Board
+    from slicer.queue.display import StateWord
+    from slicer.queue.events import Shower
     from slicer.queue.options import Options
-    from slicer.queue.show.display import StateWord
-
-    class Shower(Protocol):
-        """Shows the queue to whoever looks."""
-
-        @property
-        def wants_board(self) -> bool:
-            """Whether :meth:`draw` does anything."""
-
-        def begin(self) -> None:
-            """Before the first event; and again after SIGCONT."""
-
-        def event(self, event: Event) -> None:
-            """Say that something happened."""
-
-        def draw(self, board: Board) -> None:
-            """Show how things stand."""
-
 
 _USAGE_STEP_MIB = 256  # how much a peak has to grow to be told of
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slicer.queue.model import DONE_SHOWN
 from slicer.queue.show import rows
 from slicer.queue.state import folding
 from slicer.queue.state.job_states import JobStates
@@ -107,11 +108,11 @@ def test_how_long_it_will_take_is_told_from_jobs_that_did_their_work(
 
 def test_no_more_of_the_last_are_kept_than_people_are_shown() -> None:
     states = JobStates({})
-    for number in range(rows.DONE_SHOWN + 10):
+    for number in range(DONE_SHOWN + 10):
         states.apply(folding.seen(f"{number}", number, "true", ""))
         states.apply(folding.refused(f"{number}", "cancelled", "its line says cancel", 0))
-        assert len(states.last()) == min(number + 1, rows.DONE_SHOWN)
-    assert states.counts == {"cancelled": rows.DONE_SHOWN + 10}
+        assert len(states.last()) == min(number + 1, DONE_SHOWN)
+    assert states.counts == {"cancelled": DONE_SHOWN + 10}
 
 
 def test_a_job_is_not_found_by_an_attempt_that_never_began() -> None:

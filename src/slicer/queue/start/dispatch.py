@@ -22,13 +22,14 @@ from slicer.queue.state import folding
 
 if TYPE_CHECKING:
     from slicer.job.launch import Plan
+    from slicer.queue.events import Events
     from slicer.queue.model import Attributes, Entry
     from slicer.queue.options import Options
     from slicer.queue.run.running import RunningJobs
-    from slicer.queue.show.events import Events
+    from slicer.queue.shared_view import SharedView
     from slicer.queue.start.pending import Kind
     from slicer.queue.start.plans import Plans
-    from slicer.queue.start.requests import Granted, LeaseRequests, SharedView
+    from slicer.queue.start.requests import Granted, LeaseRequests
     from slicer.queue.state.register import Register
 
 

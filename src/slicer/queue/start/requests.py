@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from slicer.errors import InfeasibleError, UsageError
-from slicer.gpu.view import View
 from slicer.job.launch import needs_of, spec_of, who
 from slicer.ledger import leasing, ledger
 from slicer.ledger.ledger import HeldLease
@@ -28,31 +27,13 @@ if TYPE_CHECKING:
     from slicer.ledger.ledger import Ledger
     from slicer.ledger.waiting import Waiting
     from slicer.model import Busy, ScopeSpec
-    from slicer.placement.decision import Policy
     from slicer.queue.model import Entry
+    from slicer.queue.shared_view import SharedView
     from slicer.queue.start.pending import Place
-    from slicer.state.statedir import StateDir
 
 _INSTANT_S = 1e-6  # what the ledger's clock tells apart
 _COMMAND_CHARS = 160  # of one that is shown
 _SCRIPTS_S = 1.0  # how soon to try again for the lock of scripts, which send no event
-
-
-class SharedView(View):
-    """One look at the GPUs for all requests of a round."""
-
-    def __init__(self, directory: StateDir | None, policy: Policy) -> None:
-        super().__init__(directory, policy)
-        self._is_fresh = False
-
-    def expire(self) -> None:
-        """What was seen is old by now."""
-        self._is_fresh = False
-
-    def look(self) -> None:
-        if not self._is_fresh:
-            super().look()
-            self._is_fresh = True
 
 
 @record

@@ -9,8 +9,7 @@ import heapq
 from bisect import insort
 from typing import TYPE_CHECKING
 
-from slicer.queue.model import JobState
-from slicer.queue.show.rows import DONE_SHOWN
+from slicer.queue.model import DONE_SHOWN, JobState
 from slicer.queue.state import folding
 
 if TYPE_CHECKING:

@@ -21,9 +21,10 @@ import pytest
 
 from slicer.cli.queue import live as live_module
 from slicer.cli.queue.live import Live, page
-from slicer.cli.queue.show import Shower, choose
+from slicer.cli.queue.show import choose
 from slicer.cli.queue.sink import Sink
 from slicer.columns import ASCII, Glyphs, cell_count
+from slicer.queue.events import Shower
 from slicer.queue.model import Board
 from tests.unit.queue.test_board import board, empty
 from tests.unit.queue.test_words import event, row, summed_up

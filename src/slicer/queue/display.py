@@ -14,7 +14,7 @@ from slicer.queue.show.log_tail import last_line
 from slicer.queue.start.pending import kind_of
 
 if TYPE_CHECKING:
-    from slicer.queue.loop import Shower
+    from slicer.queue.events import Shower
     from slicer.queue.model import JobState, Row
     from slicer.queue.options import Options
     from slicer.queue.run.gpu_use import Monitor
