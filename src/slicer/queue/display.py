@@ -63,7 +63,7 @@ class Display:
         """After how many seconds to :meth:`update` without an event; None: not at all."""
         now = time.monotonic()
         due = [self._write_at] if self._is_unwritten else []
-        if self._register.tally.running:
+        if self._register.states.running:
             due.append(self._again_at())
         if self._is_drawing:
             due.append(self._draw_at if self.is_stale else self._draw_at + _TICK_S)
@@ -100,7 +100,7 @@ class Display:
     def write_board(self, *, force: bool = False) -> None:
         """Write status.txt if it is due. If that fails, it is tried again: nothing depends on the file."""
         now = time.monotonic()
-        is_old = bool(self._register.tally.running) and now >= self._again_at()
+        is_old = bool(self._register.states.running) and now >= self._again_at()
         if not force and not is_old and (not self._is_unwritten or now < self._write_at):
             return
         text = board_text.render(self.board(), None)
@@ -115,8 +115,8 @@ class Display:
         """The whole queue at this moment."""
         began = time.monotonic()
         pending = self._dispatch.pending
-        counts = self._register.tally
-        running = sorted(counts.running.values(), key=_NUMBER)
+        states = self._register.states
+        running = sorted(states.running.values(), key=_NUMBER)
         numbers = {state.job: state.no for state in running}
         now = time.time()
         made = Board(
@@ -126,10 +126,10 @@ class Display:
             gpus=self._monitor.rows(numbers),
             running=tuple(rows.row(state, self._monitor.use_of(state.job)) for state in running),
             pending=tuple(self._pending_rows(pending)),
-            done=tuple(map(rows.row, counts.last())),
-            counts=rows.with_pending(counts.counts, len(pending)),
+            done=tuple(map(rows.row, states.last())),
+            counts=rows.with_pending(states.counts, len(pending)),
             eta_s=rows.eta_s(
-                counts.walls_s, counts.walls, [now - state.started_at for state in running], len(pending),
+                states.walls_s, states.walls, [now - state.started_at for state in running], len(pending),
                 self._width,
             ),
             state=self._state,

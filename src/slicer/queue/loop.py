@@ -296,7 +296,7 @@ class Queue:
             return
         before = self._monitor.problem
         for exceeded in self._monitor.look():
-            state = self.register.by_job(exceeded.job)
+            state = self.register.states.by_job(exceeded.job)
             if state is not None:
                 self._events.add(
                     "exceeds", state, gpu=self._monitor.index(exceeded.gpu), used_mib=exceeded.used_mib,
@@ -311,7 +311,7 @@ class Queue:
     def _tell_usage(self) -> None:
         for job_id, use in self._monitor.uses():
             peak_mib = max(use.peak_mib, default=0)
-            state = self.register.by_job(job_id)
+            state = self.register.states.by_job(job_id)
             if state is not None and peak_mib >= self._told_mib.get(job_id, 0) + _USAGE_STEP_MIB:
                 self._told_mib[job_id] = peak_mib
                 self._events.add("usage", state)

@@ -16,9 +16,9 @@ from slicer.errors import InfeasibleError, UsageError
 from slicer.job import launch
 from slicer.ledger import leasing, ledger
 from slicer.ledger.ledger import HeldLease
-from slicer.queue.show.words import visible
 from slicer.queue.start.pending import Kind
 from slicer.record import record, replace
+from slicer.text import one_line
 
 if TYPE_CHECKING:
     from slicer.backend import BatchBackend
@@ -50,7 +50,7 @@ class _Request:
         job_id = os.urandom(6).hex()
         self.job = launch.job_of(job_id, plan, launch.spec_of(job_id, plan, backend))
         asker = launch.who(job_id, plan, backend, self.job.spec)
-        self._requester = replace(asker, command=visible(entry.command, _COMMAND_CHARS))
+        self._requester = replace(asker, command=one_line(entry.command, _COMMAND_CHARS))
         self.is_due = True  # something happened that may concern it
         self.watched: list[int] = []
         self.due_at: float | None = None  # by the ledger's clock: when to ask again though nothing happens

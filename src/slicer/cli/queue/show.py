@@ -6,12 +6,12 @@ import os
 import time
 from typing import TYPE_CHECKING, TextIO
 
-from slicer.cli.queue_sink import Sink
+from slicer.cli.queue.sink import Sink
 from slicer.queue.show import words
 from slicer.queue.show.summary import summary_lines
 
 if TYPE_CHECKING:
-    from slicer.cli.queue_live import Live
+    from slicer.cli.queue.live import Live
     from slicer.queue.events import Shower
     from slicer.queue.model import Board, Event
 
@@ -28,7 +28,7 @@ def choose(*, as_json: bool, verbose: bool, stdout: TextIO, stderr: TextIO, quie
         return _Json(Sink(stdout), verbose)
     if quiet or not _is_drawable(stdout):
         return _Lines(Sink(stdout), verbose, quiet)
-    from slicer.cli.queue_live import Live
+    from slicer.cli.queue.live import Live
 
     return _OnTerminal(Live(stdout, verbose=verbose))
 
