@@ -22,13 +22,13 @@ import sys
 from slicer.config import profiles
 from slicer.errors import BusyError
 from slicer.gpu.view import View
-from slicer.job import launch, scope
+from slicer.job import plan, scope
 from slicer.kernel.signals import Postponed
 from slicer.ledger import leasing, ledger, nesting
 from slicer.ledger.leasing import Cancel, Hooks, Needs, Requester
 from slicer.ledger.ledger import HeldLease, Ledger
 from slicer.ledger.tickets import PRIORITY_MAX
-from slicer.model import LEASE_VARIABLE
+from slicer.model import LEASE_VARIABLE, manager_of
 from slicer.outcome import journal
 from slicer.placement.decision import expected_remaining, first_to_finish
 from slicer.quantity import QuantityError, parse_mib
@@ -215,16 +215,16 @@ def obtain(
     book.mask = mask
     try:
         config = profiles.load(environ, profiles.host())
-        held = launch.held_around(environ, book, in_scopes=launch.has_scopes())
+        held = plan.outer_jobs(environ, book, in_scopes=plan.has_scopes())
         own = tuple(one for one in around if one.job not in {other.job for other in held.leases})
         held = nesting.OuterJobs((*held.leases, *own), held.foreign_gpu)
         needs = _needs(asked, config, held, environ)
         job = os.urandom(6).hex()
         command = command_text(tuple(sys.orig_argv))
-        manager: Manager = "system" if os.geteuid() == 0 else "user"
+        manager: Manager = manager_of(os.geteuid())
         who = Requester(job, asked.name, command, "plain", manager, "", held.leases)
         wanted = leasing.want(who, needs, View(book.directory, config.policy))
-        book.patience_s = launch.patience(needs)
+        book.patience_s = leasing.patience_s(needs)
         try:
             return _take(wanted, held, book, cancel)
         finally:
@@ -236,7 +236,7 @@ def obtain(
 
 def _take(wanted: PreparedRequest, held: OuterJobs, book: Ledger, cancel: Cancel) -> Lease:
     if leasing.nothing_needed(wanted.needs):
-        return Lease(HeldLease(book, leasing.inner_lease(wanted.draft, held)), held.leases, book, 0.0)
+        return Lease(HeldLease(book, leasing.nested_lease(wanted.draft, held)), held.leases, book, 0.0)
     began_s = ledger.now_s()
     try:
         lease = leasing.obtain(wanted, book, Hooks(lambda _: _tell("waiting", wanted.draft), None, cancel))

@@ -33,7 +33,7 @@ STARTING = b"s"  # systemd is about to be asked for the scope
 QUIT = b"q"  # there will be no scope, or no job in it
 ORDER_END = b"\0"  # after "go": when the job began, and its lease
 RECORDED = b"r"  # the outcome is written down
-SETTLE = b"w"  # write it down: the GPUs have been looked at
+GPUS_CHECKED = b"w"  # of a queue: the GPUs have been looked at, and the outcome can be written down
 
 
 class Keeper:
@@ -163,7 +163,7 @@ class Keeper:
             ending.release(self._job, self._held)
             return
         watch = ending.gpu_watch(self._job, self._held, self._book, lambda _: None)
-        ending.settle(self._job, self._outcome(started, report, usage), self._held, lambda _: None, watch)
+        ending.finish(self._job, self._outcome(started, report, usage), self._held, lambda _: None, watch)
 
     def _outcome(self, started: Started, report: Report, usage: Usage) -> Outcome:
         from slicer.job import ending

@@ -126,7 +126,7 @@ class OuterHalf:
     def abandon(self) -> None:
         """There will be no job: let the keeper leave, if there is one."""
         if self._keeper:
-            self._say(QUIT)
+            self._send(QUIT)
             os.waitpid(self._keeper, 0)
             os.close(self._down_write)
             os.close(self._up_read)
@@ -158,15 +158,15 @@ class OuterHalf:
             faults.point("outer-updated-lease")
             started = Started(self._cgroup, time.time(), self._began, waited_s)
             self._note_kills()
-            self._let_go(started)
+            self._send_order(started)
         except BaseException:
             self.abandon()
             raise
         faults.point("outer-let-go")
-        self._tell_start(waited_s)
+        self._journal_start(waited_s)
         # Now, because afterwards the scope is gone.
         enforced = self._backend.enforced(self._job.spec, started.cgroup)
-        self._own_up(enforced[1])
+        self._tell_what_does_not_act(enforced[1])
         keeper = self._keeper
         from slicer.job import ending
 
@@ -174,7 +174,7 @@ class OuterHalf:
         faults.point("outer-waiting")
         said = self._wait(keeper)
         if said is None or not said[0].is_final:
-            said = self._bereaved(started, said)
+            said = self._without_keeper(started, said)
         else:
             self._held.is_handed_on = False  # nothing is left of the job
         return self._finish(keeper, started, said, enforced)
@@ -193,13 +193,13 @@ class OuterHalf:
         del ending
         history.preload()
 
-    def _tell_start(self, waited_s: float) -> None:
+    def _journal_start(self, waited_s: float) -> None:
         lease = self._held.lease
         if lease.gpus or lease.cpu_slots:
             tell(self._job, "acquired", waited_s=round(waited_s, 3), cpu_slots=lease.cpu_slots)
         tell(self._job, "started", command=" ".join(self._job.command))
 
-    def _let_go(self, started: Started) -> None:
+    def _send_order(self, started: Started) -> None:
         from slicer.state.statefile import encode
 
         self._held.is_handed_on = True
@@ -224,7 +224,7 @@ class OuterHalf:
 
         return cgroup.oom_kills(os.path.dirname(cgroup.path_of(self._cgroup)))
 
-    def _own_up(self, not_enforced: tuple[str, ...]) -> None:
+    def _tell_what_does_not_act(self, not_enforced: tuple[str, ...]) -> None:
         """Say which limits that were asked for do not act: once a boot for each set of them, for the outcome
         has them too. (Without systemd the backend's notice says it.)
         """
@@ -253,7 +253,7 @@ class OuterHalf:
                     os.kill(keeper, info.si_signo)
                 continue
             self._held.catch_up()
-            said = self._hear()
+            said = self._read_report()
             if said is not None and said[0].is_final:
                 return said
             if said is not None and said[0].leftovers and not warned:
@@ -262,7 +262,7 @@ class OuterHalf:
                     f"{said[0].leftovers} processes of other users outlive the command: waiting for them"
                 )
             if os.waitid(os.P_PID, keeper, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-                return self._hear()
+                return self._read_report()
 
     def _next_signal(self) -> Any:
         """Sleep until a signal comes, but for looks at the GPUs of a job that has any."""
@@ -279,13 +279,13 @@ class OuterHalf:
             self._held.clean_up()
         return signal.sigwaitinfo(_BLOCKED)
 
-    def _say(self, word: bytes) -> None:
+    def _send(self, word: bytes) -> None:
         try:
             os.write(self._down_write, word)
         except BrokenPipeError:
             pass  # the keeper was killed
 
-    def _hear(self) -> Said | None:
+    def _read_report(self) -> Said | None:
         """The last thing that the keeper said."""
         from slicer.job.report import unpack
 
@@ -307,9 +307,9 @@ class OuterHalf:
         if report.exec_errno:
             ending.release(self._job, self._held)
         else:
-            ending.settle(self._job, outcome, self._held, self._observer.warning, self._watch)
+            ending.finish(self._job, outcome, self._held, self._observer.warning, self._watch)
         faults.point("outer-settled")
-        self._say(RECORDED)
+        self._send(RECORDED)
         faults.point("outer-told-keeper")
         os.waitpid(keeper, 0)
         os.close(self._up_read)
@@ -321,7 +321,7 @@ class OuterHalf:
             raise cannot_execute(self._job, report.exec_errno)
         return outcome
 
-    def _bereaved(self, started: Started, last: Said | None) -> Said:
+    def _without_keeper(self, started: Started, last: Said | None) -> Said:
         """The keeper was killed: say what is known, and see to it that nothing of the job stays behind."""
         from slicer.job.report import Report
         from slicer.job.scope import stop_timeout_s

@@ -9,7 +9,6 @@ from slicer.queue.model import Event
 from slicer.queue.show import rows
 
 if TYPE_CHECKING:
-    from slicer.model import Busy, Lease
     from slicer.queue.model import Board, EventKind, JobState
     from slicer.queue.run.gpu_use import Monitor
 
@@ -67,12 +66,6 @@ class Events:
 
     def warning(self, text: str) -> None:
         self.add("warning", text=text)
-
-    def waiting(self, busy: Busy) -> None:
-        """Not told: a queue waits most of the time."""
-
-    def acquired(self, lease: Lease, waited_s: float) -> None:
-        """Told as "started"."""
 
     def flush(self) -> None:
         """Tell all that is kept."""

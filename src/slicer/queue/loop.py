@@ -40,7 +40,7 @@ from slicer.queue.start.starting import StartingJobs
 from slicer.queue.state.register import Register
 
 if TYPE_CHECKING:
-    from slicer.backend import BatchBackend
+    from slicer.backend import QueueBackend
     from slicer.queue.display import StateWord
     from slicer.queue.events import Shower
     from slicer.queue.options import Options
@@ -58,7 +58,7 @@ class Queue:
         self._shower = shower
         self._events = Events(shower)
         text = jobs_file.read(options.jobs_file)  # before anything is made in its directory
-        self._backend: BatchBackend = backends.choose(options.backend, os.geteuid())
+        self._backend: QueueBackend = backends.choose(options.backend, os.geteuid())
         self._backend.preload()
         self._book = launch.open_ledger(environ, self._events)
         mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ()))

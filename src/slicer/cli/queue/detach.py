@@ -15,6 +15,7 @@ from slicer.cli import say
 from slicer.cli.queue.show import choose
 from slicer.errors import EX_OK, BackendError, StateError, UsageError
 from slicer.kernel.users import user_name
+from slicer.model import manager_of
 from slicer.queue.detach import handover, service
 from slicer.queue.file.live_file import is_pipe
 from slicer.queue.loop import Queue
@@ -44,7 +45,7 @@ def detach(options: Options, environ: Mapping[str, str], *, as_json: bool, quiet
 
     All that would keep the queue from starting is found out before, and raised as a queue would.
     """
-    is_users = os.geteuid() != 0
+    is_users = manager_of(os.geteuid()) == "user"
     backend = _manager(is_users)
     _check(options, environ)
     log_dir = os.path.realpath(options.log_dir)
@@ -70,9 +71,9 @@ def _manager(is_users: bool) -> SystemdBackend:
         raise BackendError(
             "needs systemd, which does not run here", where="--detach", hint=_OTHERWISE.removeprefix("or ")
         )
-    backend = SystemdBackend("user" if is_users else "system")
+    backend = SystemdBackend(manager_of(os.geteuid()))
     try:
-        backend.prepare()
+        backend.connect()
     except BackendError as error:
         hint = f"as root: loginctl enable-linger {_user()}; {_OTHERWISE}" if is_users else _OTHERWISE[3:]
         raise BackendError(error.message, where="--detach", hint=hint) from error
@@ -143,7 +144,7 @@ def _tell(service: _Service, *, as_json: bool, quiet: bool) -> None:
     if as_json:
         told = {
             "v": 1, "event": "detached", "at": round(time.time(), 3), "job": None, "unit": service.unit,
-            "manager": "user" if service.is_users else "system", "log": os.path.abspath(service.log),
+            "manager": manager_of(os.geteuid()), "log": os.path.abspath(service.log),
         }  # fmt: skip
         print(json.dumps(told, separators=(",", ":")))
     elif not quiet:

@@ -14,7 +14,7 @@ import select
 
 from slicer import faults
 from slicer.job import ending
-from slicer.job.keeper import SETTLE, Keeper
+from slicer.job.keeper import GPUS_CHECKED, Keeper
 from slicer.job.report import Report, pack
 from slicer.kernel.signals import signal
 from slicer.model import Usage
@@ -26,7 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.backend import Backend
     from slicer.job.command import Task
-    from slicer.job.job import Batch, Job, Started
+    from slicer.job.job import Job, Started
     from slicer.ledger.ledger import Ledger
 
 _CANNOT_BEGIN = 126  # as of a shell that cannot execute something
@@ -100,28 +100,22 @@ class QueueKeeper(Keeper):
         os.close(null)
         super().run(descriptors)
 
-    @property
-    def _batch(self) -> Batch:
-        assert self._job.batch is not None
-        return self._job.batch
-
     def _output(self) -> LogFile:
         return self._log
 
     def _run(self, task: Task, started: Started) -> tuple[Report, Usage]:
-        batch = self._batch
         self._started = started
         try:
-            self._log = LogFile(self._logs, batch.log)
+            self._log = LogFile(self._logs, self._job.log)
             self._attempt = attempt.begin(self._attempts, self._job.id)
         except OSError as error:
             return Report(1, 0, error.errno or errno.EIO, "unknown", 0.0, 0), Usage()
         os.dup2(self._log.stdout, 2)  # should we fail, it says so in the log
         faults.point("batch-noted-start")
         try:
-            os.chdir(batch.directory)
+            os.chdir(self._job.directory)
         except OSError as error:
-            self._log.say(f"cannot run in {batch.directory}: {error.strerror}")
+            self._log.say(f"cannot run in {self._job.directory}: {error.strerror}")
             return Report(1, _CANNOT_BEGIN << 8, 0, "exited", 0.0, 0), Usage()
         report, usage = super()._run(task, started)
         if report.exec_errno:
@@ -149,13 +143,13 @@ class QueueKeeper(Keeper):
         watch = None
         if outcome.gpus and not self._is_looked_after():
             watch = ending.gpu_watch(self._job, self._held, self._book, self._log.say)
-        ending.settle(self._job, outcome, self._held, self._log.say, watch)
+        ending.finish(self._job, outcome, self._held, self._log.say, watch)
 
     def _is_looked_after(self) -> bool:
         """Whether the queue has looked at the GPUs, and will not have to be waited for."""
         poll = select.poll()
         poll.register(self._down_read, select.POLLIN)
-        return bool(poll.poll(_QUEUE_LOOKS_S * 1000)) and os.read(self._down_read, 1) == SETTLE
+        return bool(poll.poll(_QUEUE_LOOKS_S * 1000)) and os.read(self._down_read, 1) == GPUS_CHECKED
 
     def _tell(self, report: Report, usage: Usage) -> None:
         if not report.is_final and report.reason in _ENDED_FROM_OUTSIDE:

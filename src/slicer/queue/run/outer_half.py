@@ -17,7 +17,7 @@ from slicer import faults
 from slicer.errors import BackendError
 from slicer.job import ending
 from slicer.job.job import Started
-from slicer.job.keeper import QUIT, SETTLE, STARTING
+from slicer.job.keeper import GPUS_CHECKED, QUIT, STARTING
 from slicer.job.outer_half import OuterHalf, pipe
 from slicer.kernel import proc
 from slicer.kernel.open_files import close_all_but
@@ -25,7 +25,7 @@ from slicer.kernel.signals import STOP
 from slicer.queue.state import attempt
 
 if TYPE_CHECKING:
-    from slicer.backend import BatchBackend
+    from slicer.backend import QueueBackend
     from slicer.job.job import Job, Observer
     from slicer.job.report import Report
     from slicer.ledger.ledger import HeldLease, Ledger
@@ -52,7 +52,7 @@ class QueueOuterHalf(OuterHalf):
     """
 
     def __init__(
-        self, key: str, job: Job, backend: BatchBackend, starters: Starters, log_dir: LogDir, book: Ledger,
+        self, key: str, job: Job, backend: QueueBackend, starters: Starters, log_dir: LogDir, book: Ledger,
         observer: Observer,
     ) -> None:  # fmt: skip
         super().__init__(job, backend, book, observer, frozenset())
@@ -130,12 +130,12 @@ class QueueOuterHalf(OuterHalf):
         """Have the keeper start the command. The journal must say so already. Raises BackendError."""
         self._started = Started(self._cgroup, time.time(), self._began, self._waited_s)
         try:
-            self._let_go(self._started)
+            self._send_order(self._started)
         except BackendError:
             self.abandon()
             raise
         self._held.catch_up()
-        self._tell_start(self._waited_s)
+        self._journal_start(self._waited_s)
 
     def abandon(self) -> None:
         """The command will not be started: let the keeper leave, and give the lease back.
@@ -144,7 +144,7 @@ class QueueOuterHalf(OuterHalf):
         """
         self._starters.forget(self.job_id)
         if self.pidfd >= 0:
-            self._say(QUIT)
+            self._send(QUIT)
         self._close()
         self._held.release()
 
@@ -157,7 +157,7 @@ class QueueOuterHalf(OuterHalf):
 
     def listen(self) -> None:
         """Take what the keeper says."""
-        said = self._hear()
+        said = self._read_report()
         if said is not None and said[0].is_final:
             self.said = said
 
@@ -169,7 +169,7 @@ class QueueOuterHalf(OuterHalf):
 
     def gpus_are_free(self) -> None:
         """The GPUs have been looked at after the job: the keeper may give them back."""
-        self._say(SETTLE)
+        self._send(GPUS_CHECKED)
 
     def is_gone(self) -> bool:
         """Whether the keeper has ended."""
@@ -180,7 +180,7 @@ class QueueOuterHalf(OuterHalf):
 
         False if no process can be forked now.
         """
-        last = self._hear()
+        last = self._read_report()
         wait_fd, held_fd = pipe()
         try:
             child = os.fork()
@@ -222,7 +222,7 @@ class QueueOuterHalf(OuterHalf):
         self._backend.after_fork()
         self._book.after_fork()
         assert self._started is not None
-        report, usage = self._bereaved(self._started, last)
+        report, usage = self._without_keeper(self._started, last)
         known = attempt.read(attempts, self.job_id)
         if known is not None and known.outcome is not None and known.is_final:
             outcome = known.outcome  # the keeper had come so far
@@ -231,4 +231,4 @@ class QueueOuterHalf(OuterHalf):
             outcome = ending.outcome_of(self._job, self._started, report, usage, self._held, enforced)
             attempt.note(attempts, self.job_id, outcome)
         watch = ending.gpu_watch(self._job, self._held, self._book, lambda _: None)
-        ending.settle(self._job, outcome, self._held, lambda _: None, watch)
+        ending.finish(self._job, outcome, self._held, lambda _: None, watch)

@@ -12,7 +12,7 @@ from slicer.queue.run.adopted import Adopted
 from slicer.queue.run.recovery import recovered
 
 if TYPE_CHECKING:
-    from slicer.backend import BatchBackend
+    from slicer.backend import QueueBackend
     from slicer.job.job import Observer
     from slicer.ledger.ledger import Ledger
     from slicer.model import Lease
@@ -30,7 +30,7 @@ class RunningJobs:
     """All running jobs, by their ids: those of this queue, and those adopted from one that died."""
 
     def __init__(
-        self, book: Ledger, backend: BatchBackend, register: Register, monitor: Monitor, observer: Observer
+        self, book: Ledger, backend: QueueBackend, register: Register, monitor: Monitor, observer: Observer
     ) -> None:
         self._book = book
         self._backend = backend

@@ -26,7 +26,7 @@ from slicer.queue.run import keeper
 from slicer.record import record, replace
 
 if TYPE_CHECKING:
-    from slicer.backend import BatchBackend
+    from slicer.backend import QueueBackend
     from slicer.job.job import Job
     from slicer.ledger.ledger import Ledger
 
@@ -59,7 +59,7 @@ class _Environment:
 class Starters:
     """Has keepers forked, and put into their scopes. ``mask`` is the signal mask that commands get."""
 
-    def __init__(self, backend: BatchBackend, book: Ledger, mask: frozenset[int]) -> None:
+    def __init__(self, backend: QueueBackend, book: Ledger, mask: frozenset[int]) -> None:
         """To be made before there are descriptors that nobody must inherit. Raises BackendError."""
         keeper.preload()
         # Without systemd there is nobody to wait for, and one is enough.
@@ -109,7 +109,7 @@ class _Starter:
     """Our end of one of the processes; another one is forked where it was killed."""
 
     def __init__(
-        self, backend: BatchBackend, book: Ledger, mask: frozenset[int], limits: tuple[int, int]
+        self, backend: QueueBackend, book: Ledger, mask: frozenset[int], limits: tuple[int, int]
     ) -> None:
         self._backend = backend
         self._book = book
@@ -214,7 +214,7 @@ class _StarterProcess:
     """The process itself: forks keepers and has them put into their scopes, until nobody asks any more."""
 
     def __init__(
-        self, theirs: socket.socket, backend: BatchBackend, book: Ledger, mask: frozenset[int], queue: int
+        self, theirs: socket.socket, backend: QueueBackend, book: Ledger, mask: frozenset[int], queue: int
     ) -> None:
         self._socket = theirs
         self._backend = backend

@@ -21,7 +21,7 @@ from slicer.queue.start.pending import Pending
 from slicer.queue.state import folding
 
 if TYPE_CHECKING:
-    from slicer.job.launch import Plan
+    from slicer.job.plan import Plan
     from slicer.queue.events import Events
     from slicer.queue.model import Attributes, Entry
     from slicer.queue.run.running import RunningJobs

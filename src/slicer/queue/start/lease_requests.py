@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from slicer.errors import InfeasibleError, UsageError
-from slicer.job import launch
+from slicer.job.plan import job_of, needs_of, requester_of, spec_of
 from slicer.ledger import leasing, ledger
 from slicer.ledger.ledger import HeldLease
 from slicer.queue.start.pending import Kind
@@ -21,9 +21,9 @@ from slicer.record import record, replace
 from slicer.text import one_line
 
 if TYPE_CHECKING:
-    from slicer.backend import BatchBackend
+    from slicer.backend import QueueBackend
     from slicer.job.job import Job
-    from slicer.job.launch import Plan
+    from slicer.job.plan import Plan
     from slicer.ledger.leasing import PreparedRequest
     from slicer.ledger.ledger import Ledger
     from slicer.ledger.waiting import Waiting
@@ -42,22 +42,22 @@ class _Request:
 
     waiting: Waiting  # once the job has a ticket
 
-    def __init__(self, entry: Entry, plan: Plan, choice: tuple[str, ...], backend: BatchBackend) -> None:
+    def __init__(self, entry: Entry, plan: Plan, choice: tuple[str, ...], backend: QueueBackend) -> None:
         """``choice``: the UUIDs of the GPUs that will do; () any."""
         self.entry = entry
         self.plan = plan
         self.choice = choice
         job_id = os.urandom(6).hex()
-        self.job = launch.job_of(job_id, plan, launch.spec_of(job_id, plan, backend))
-        asker = launch.who(job_id, plan, backend, self.job.spec)
-        self._requester = replace(asker, command=one_line(entry.command, _COMMAND_CHARS))
+        self.job = job_of(job_id, plan, spec_of(job_id, plan, backend))
+        requester = requester_of(job_id, plan, backend, self.job.spec)
+        self._requester = replace(requester, command=one_line(entry.command, _COMMAND_CHARS))
         self.is_due = True  # something happened that may concern it
         self.watched: list[int] = []
         self.due_at: float | None = None  # by the ledger's clock: when to ask again though nothing happens
 
     def prepared(self, gpu_words: tuple[str, ...], view: SharedView) -> PreparedRequest:
         """The request for the GPUs of these words. Raises UsageError, NoGpu, GpuError."""
-        needs = replace(launch.needs_of(self.plan), gpu_words=gpu_words if self.plan.need_gpus else ())
+        needs = replace(needs_of(self.plan), gpu_words=gpu_words if self.plan.need_gpus else ())
         return leasing.want(self._requester, needs, view)
 
 
@@ -75,7 +75,7 @@ class LeaseRequests:
     """The requests of one queue. Errors of the ledger (StateError, GpuError) go to the caller."""
 
     def __init__(
-        self, book: Ledger, backend: BatchBackend, view: SharedView, gpu_words: tuple[str, ...],
+        self, book: Ledger, backend: QueueBackend, view: SharedView, gpu_words: tuple[str, ...],
         *, exclusive: bool,
     ) -> None:  # fmt: skip
         self._book = book

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from slicer.config import profiles
 from slicer.config.profiles import Overrides
 from slicer.errors import SlicerError, UsageError
-from slicer.job import launch
-from slicer.job.launch import Invocation, Plan
+from slicer.job.plan import Invocation, Plan, has_scopes, outer_jobs
 from slicer.ledger.nesting import OuterJobs
 from slicer.queue.file.jobs_file import JobsFileError
 from slicer.record import replace
@@ -37,7 +36,7 @@ class Plans:
         self._environ = dict(environ)
         self._host = profiles.host()
         self.config: Config = profiles.load(environ, self._host)
-        around = launch.held_around(environ, book, in_scopes=launch.has_scopes())
+        around = outer_jobs(environ, book, in_scopes=has_scopes())
         if around.gpus or around.cpu_slots or around.foreign_gpu:
             raise UsageError(
                 "a queue cannot run inside a job that holds GPUs or CPU slots",
@@ -77,8 +76,8 @@ class Plans:
             backend=self._options.backend, exec=False, journal=False, outcome_path="",
         )  # fmt: skip
         return Plan(
-            ask=invocation, config=self.config, profile=profile, host=self._host, program=_SHELL,
-            held=OuterJobs((), False), need_gpus=profile.gpus, need_cpu_slots=profile.cpu_slots,
+            invocation=invocation, config=self.config, profile=profile, host=self._host, program=_SHELL,
+            outer=OuterJobs((), False), need_gpus=profile.gpus, need_cpu_slots=profile.cpu_slots,
             nested=False, skip_gpu_lock=False, environ=self._environ,
         )  # fmt: skip
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from slicer import faults
 from slicer.errors import SlicerError
-from slicer.job.job import Batch
 from slicer.kernel import proc
 from slicer.queue.run import ended_attempt
 from slicer.queue.run.outer_half import QueueOuterHalf
@@ -18,9 +17,9 @@ from slicer.queue.state import folding
 from slicer.record import replace
 
 if TYPE_CHECKING:
-    from slicer.backend import BatchBackend
+    from slicer.backend import QueueBackend
     from slicer.job.job import Observer
-    from slicer.job.launch import Plan
+    from slicer.job.plan import Plan
     from slicer.ledger.ledger import Ledger
     from slicer.queue.model import JobState
     from slicer.queue.run.ended_attempt import EndedAttempt
@@ -43,7 +42,7 @@ class StartingJobs:
     """
 
     def __init__(
-        self, book: Ledger, backend: BatchBackend, starters: Starters, register: Register, monitor: Monitor,
+        self, book: Ledger, backend: QueueBackend, starters: Starters, register: Register, monitor: Monitor,
         running: RunningJobs, observer: Observer, *, at_a_time: int | None, most_unbound: int | None,
     ) -> None:  # fmt: skip
         self._book = book
@@ -130,7 +129,7 @@ class StartingJobs:
             )
         )  # fmt: skip
         job = QueueOuterHalf(
-            state.key, replace(granted.job, batch=Batch(log, directory)), self._backend, self._starters,
+            state.key, replace(granted.job, log=log, directory=directory), self._backend, self._starters,
             self._register.log_dir, self._book, self._observer,
         )  # fmt: skip
         self._jobs[job_id] = job
