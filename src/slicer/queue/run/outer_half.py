@@ -118,9 +118,9 @@ class QueueOuterHalf(OuterHalf):
         self.pidfd = found.pidfd
         self._cgroup = found.cgroup
         self._started = Started(found.cgroup, time.time(), self._began, 0.0)
-        start_time = proc.start_time(found.keeper) or 0
+        start_time = proc.start_time(found.pid) or 0
         self._held.update(
-            cgroup=found.cgroup, keeper=found.keeper, pid=found.keeper, pid_start=start_time
+            cgroup=found.cgroup, keeper=found.pid, pid=found.pid, pid_start=start_time
         )  # fmt: skip
         self._note_kills()
         faults.point("queue-scope-stands")
