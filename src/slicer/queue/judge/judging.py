@@ -38,9 +38,9 @@ def judge(
 ) -> Judged:
     """Judge an attempt.
 
-    ``peak_mib`` has one figure a GPU, () unknown, from ``looks`` looks. ``tolerance`` is relative (0.1 is 10 %).
-    ``ooms`` counts the earlier attempts that ended with CUDA's "out of memory". With fewer than ``retries``
-    the job runs again.
+    ``peak_mib`` has one figure a GPU, () unknown, from ``looks`` looks. ``tolerance`` is a fraction. ``ooms``
+    counts the earlier attempts that ended with CUDA's "out of memory". With fewer than ``retries`` the job
+    runs again.
     """
     status, exit_code = _status(ended, has_oom_text, cancelling)
     verdict = _verdict(declared_mib, peak_mib, tolerance)

@@ -1,8 +1,8 @@
 """The keeper of a queue's job. It has no terminal, its command writes to a file, and it needs no queue.
 
 The keeper notes in the attempt file that the command began and how it ended. It writes the outcome to the
-history and gives the lease back. The queue is told of it, if it lives. The keeper holds a flock on the attempt
-file until it ends, so a new queue knows what still runs.
+history and gives the lease back. The queue is told of it, if it lives. The keeper holds a flock on the
+attempt file until it ends, so a new queue knows what still runs.
 """
 
 from __future__ import annotations
