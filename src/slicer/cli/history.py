@@ -7,7 +7,8 @@ import time
 import click
 
 from slicer.cli import output, say
-from slicer.cli.output import Column, Line
+from slicer.cli.output import Column
+from slicer.columns import Line
 from slicer.errors import UsageError
 from slicer.outcome.history import default_path, read
 from slicer.outcome.outcome_file import outcome_json

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from slicer.cli import output
-from slicer.cli.output import FAINT, HEADING, Column, Line
+from slicer.cli.output import Column
 from slicer.cli.status_why import indices, reason, roughly, size
+from slicer.columns import FAINT, HEADING, Line, clip
 from slicer.kernel.users import user_name
 from slicer.placement.decision import expected_remaining
 from slicer.quantity import format_duration, format_size
@@ -224,7 +225,7 @@ def _gpus(status: Status) -> tuple[Line, tuple[tuple[Line, ...], ...]]:
     """The heading of the GPUs, and of each its line and those of who is on it."""
     names = [visible(state.gpu.name).removeprefix("NVIDIA ") for state in status.gpus]
     if output.is_terminal():
-        names = [output.cut(name, _GPU_NAME) for name in names]
+        names = [clip(name, _GPU_NAME, output.glyphs()) for name in names]
     memories = [_column(state.gpu.memory_mib or None) for state in status.gpus]
     widths = [max(map(len, texts), default=0) for texts in (names, memories)]
     rows: list[tuple[str, ...]] = []

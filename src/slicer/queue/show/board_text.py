@@ -8,10 +8,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from slicer.columns import FAINT, GAP, HEADING, UNICODE, WARNING, Glyphs, Line, aligned, clip, fit
 from slicer.quantity import format_cpus, format_duration, format_size
 from slicer.queue.model import Board, GpuRow, Row
 from slicer.queue.show import words
-from slicer.queue.show.columns import GAP, aligned, clip, fit
 from slicer.record import record
 from slicer.text import one_line, without_middle
 
@@ -21,40 +21,6 @@ _GPU_NAME = 16  # characters
 _PENDING_SHOWN = 20
 _DONE_SHOWN = 20
 _COMMAND_MOST = 2000  # characters of one that are looked at: it may have 128 KiB
-
-HEADING = "bold"
-FAINT = "dim"
-GOOD = "green"
-WARNING = "yellow"
-BAD = "red"
-
-
-@record
-class Glyphs:
-    """The characters that lines are drawn with."""
-
-    running: str = "▶"
-    pending: str = "·"
-    again: str = "↻"
-    ok: str = "✓"
-    bad: str = "✗"
-    cancelled: str = "⊘"
-    full: str = "█"
-    part: str = "▒"
-    empty: str = "░"
-    dot: str = " · "
-    ellipsis: str = "…"
-
-
-ASCII = Glyphs(">", ".", "r", "+", "x", "-", "#", "=", ".", " - ", "...")
-
-
-@record
-class Line:
-    """One line and its style in rich's words ("" for none)."""
-
-    text: str
-    style: str = ""
 
 
 @record
@@ -72,7 +38,7 @@ class Part:
 
 def render(board: Board, width: int | None) -> str:
     """The whole board as text, at most ``width`` columns wide (None: any width). Ends with a newline."""
-    glyphs = Glyphs()
+    glyphs = UNICODE
     parts = [
         header(board, width, glyphs),
         gpus(board.gpus, width, glyphs),

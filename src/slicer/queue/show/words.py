@@ -11,8 +11,7 @@ from typing import Literal
 
 from slicer.quantity import format_duration, format_size, size_text
 from slicer.queue.file.suggest import enough_mib
-from slicer.queue.judge.judging import ENOUGH_LOOKS
-from slicer.queue.model import Event, EventKind, Row, Status
+from slicer.queue.model import ENOUGH_LOOKS, Event, EventKind, Row, Status
 from slicer.text import one_line, quote, without_middle
 
 # "bad": a job did not end well. "warning": something may go wrong, or somebody has to act.

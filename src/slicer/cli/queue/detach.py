@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from slicer import backend as backends
 from slicer.backend.systemd import SystemdBackend
 from slicer.cli import say
-from slicer.cli.queue_show import choose
+from slicer.cli.queue.show import choose
 from slicer.errors import EX_OK, BackendError, StateError, UsageError
 from slicer.kernel.users import user_name
 from slicer.model import manager_of
