@@ -34,6 +34,11 @@ def without_middle(text: str, most: int) -> str:
     return f"{shown[:front]}…{shown[len(shown) - (most - 1 - front) :]}"
 
 
+def counted(number: int, what: str) -> str:
+    """As in "1 job" and "3 jobs"."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def quote(argument: str) -> str:
     """One argument as it would be typed in a shell, and visible."""
     shown = visible(argument)

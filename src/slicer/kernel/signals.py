@@ -103,6 +103,12 @@ def is_for_keeper(signo: int, code: int, sender: int, keeper: int, pending: Coll
     return _UNDONE_BY.get(signo) not in pending
 
 
+def signal_name(number: int) -> str:
+    """``SIGKILL``, or ``signal 40`` where it has no name."""
+    names = (name for name in dir(signal) if name.startswith("SIG") and name[3].isalpha())
+    return next((name for name in sorted(names) if getattr(signal, name) == number), f"signal {number}")
+
+
 __all__ = [
     "INTERRUPTS",
     "SI_KERNEL",
@@ -111,6 +117,7 @@ __all__ = [
     "block_interrupts",
     "is_for_keeper",
     "signal",
+    "signal_name",
     "timed_wait",
     "unblock_interrupts",
 ]

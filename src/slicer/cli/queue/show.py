@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, TextIO
 
 from slicer.cli.queue.sink import Sink
-from slicer.queue.show import words
+from slicer.queue.show import event_text
 from slicer.queue.show.summary import summary_lines
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class _Lines:
         pass
 
     def event(self, event: Event) -> None:
-        text = None if self._is_hushed(event) else words.line(event, verbose=self._verbose)
+        text = None if self._is_hushed(event) else event_text.line(event, verbose=self._verbose)
         if text is not None:
             self._sink.write(f"{_clock(event)} {text}\n")
 
@@ -88,7 +88,7 @@ class _Lines:
         self._sink.close()
 
     def _is_hushed(self, event: Event) -> bool:
-        return self._quiet and words.level(event) in ("info", "good")
+        return self._quiet and event_text.level(event) in ("info", "good")
 
 
 class _OnTerminal:
@@ -108,7 +108,7 @@ class _OnTerminal:
 
     def end(self, summary: Event | None) -> None:
         if summary is not None:
-            self._live.say(summary_lines(summary), words.level(summary))
+            self._live.say(summary_lines(summary), event_text.level(summary))
         self._live.end()
 
 
