@@ -85,7 +85,7 @@ def _check(options: Options, environ: Mapping[str, str]) -> None:
         raise UsageError(
             "the service cannot read this pipe", where=options.jobs_file, hint="save its lines in a file"
         )
-    shower = choose(as_json=False, verbose=False, quiet=True, stdout=sys.stdout, stderr=sys.stderr)
+    shower = choose(as_json=False, verbose=False, quiet=True, stdout=sys.stdout)
     queue = Queue(options, environ, shower)
     path = f"{queue.register.log_dir.path}/queue.log"
     try:

@@ -15,7 +15,7 @@ from slicer.quantity import format_cpus, format_duration, format_estimate, forma
 from slicer.queue.model import Board, GpuRow, Row
 from slicer.queue.show import words
 from slicer.record import record
-from slicer.text import one_line, without_middle
+from slicer.text import clock, one_line, without_middle
 
 _GPU_BAR = 10  # cells
 _QUEUE_BAR = 30
@@ -73,12 +73,11 @@ def lines(part: Part, width: int | None, glyphs: Glyphs, most: int | None = None
 
 def header(board: Board, width: int | None, glyphs: Glyphs) -> Part:
     """The jobs file, the time, the counts, the progress, and what stops the queue."""
-    clock = time.strftime("%H:%M:%S", time.localtime(board.at))
     since = f"for {format_duration(max(0, round(board.at - board.began_at)))}"
     states = {"running": "", "drained": "all done", "ended": "ended"}
     states["stalled"] = "stalled: nothing is started"
     state = states.get(board.state, f"{board.state}: nothing new is started")
-    title = glyphs.dot.join(filter(None, (one_line(board.title), clock, since, state)))
+    title = glyphs.dot.join(filter(None, (one_line(board.title), clock(board.at), since, state)))
     shown = [
         Line(clip(title, width, glyphs), HEADING),
         Line(clip(words.counts(board.counts) or "no jobs", width, glyphs)),
