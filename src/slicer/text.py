@@ -1,4 +1,7 @@
-"""Other people's words, made fit to be shown: names, commands, paths and errors may hold anything. Pure, but for the time zone."""
+"""Other people's words, made fit to be shown: names, commands, paths and errors may hold anything.
+
+Pure, but for the user's time zone.
+"""
 
 from __future__ import annotations
 
