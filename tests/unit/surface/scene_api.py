@@ -78,7 +78,7 @@ def described(thing: object) -> str:
     if not inspect.isclass(thing):
         return f"{type(thing).__name__}{_signature(thing)}"
     lines = [f"class({', '.join(base.__name__ for base in thing.__mro__[1:])})"]
-    lines += [f"{name}: {kind}" for name, kind in vars(thing).get("__annotations__", {}).items()]
+    lines += [f"{name}: {kind}" for name, kind in inspect.get_annotations(thing).items()]
     for name, value in sorted(vars(thing).items()):
         is_for_others = not name.startswith("_") or name in _OPERATORS
         if inspect.isfunction(value) and is_for_others and (thing, name) not in _NOT_FOR_OTHERS:

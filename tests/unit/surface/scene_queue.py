@@ -1,2 +1,155 @@
-def queue(box):
-    return {}
+"""Queues: their events, their journal, what lies in the log directory, and what is said to people."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+from tests.unit.surface.box import Box, Running, until
+from tests.unit.surface.shape import Shape
+from tests.unit.surface.words import settled, tree
+
+_QUEUE = ("queue", "--backend", "plain", "--sim", "2", "--poll", "0.1", "--verbose", "--log-dir", "logs")
+_OOM = "CUDA out of memory. Tried to allocate 20.00 MiB"
+_MANY = f"""\
+[vram=2G] true
+[name=bad vram=2G] echo out; exit 3
+[after=bad] echo after
+[vram=99G] echo large
+[cancel] echo never
+[vram=2G retries=1] echo "{_OOM}" >&2; exit 1
+[vram=2G timeout=0.1s] sleep 98
+[vram=1G] simjob --vram 4G --ramp 0 --hold 0.3
+[name=held vram=1G] sleep 99
+"""
+
+
+def queue(box: Box) -> dict[str, str | Shape]:
+    """Everything about queues."""
+    simjob = box.root / "bin" / "simjob"
+    simjob.write_text(f"#!/bin/sh\nexec '{sys.executable}' -m slicer simjob \"$@\"\n")
+    simjob.chmod(0o755)
+    found: dict[str, str | Shape] = {}
+    events = [*_changed(box), *_stopped(box), *_crashed(box, found), *_rebooted(box)]
+    _write(box, "text.txt", "[name=first] true\n[after=first] echo out; exit 3\n")
+    for name, words in _WORDS.items():
+        done = box.run(*words)
+        found[name] = settled(f"{done.out}{done.err}") + f"exit code {done.code}"
+    records = [json.loads(line) for path in box.work.glob("*/journal.jsonl") for line in path.open()]
+    found["the log directory"] = tree(box.work / "logs")
+    return found | _by_kind("event", events) | _by_kind("record of the journal", records)
+
+
+_WORDS = {
+    "slicer queue": (*_QUEUE, "text.txt", "--log-dir", "text"),
+    "slicer queue suggest": ("queue", "suggest", "many.txt", "--log-dir", "logs"),
+    "slicer queue retry": ("queue", "retry", "many.txt", "--log-dir", "logs"),
+}
+
+
+def _by_kind(what: str, samples: list[Any]) -> dict[str, str | Shape]:
+    kinds = sorted({each["event"] for each in samples} - {"warning"})  # which tells of a slow machine, too
+    found: dict[str, str | Shape] = {}
+    for kind in kinds:
+        some = [each for each in samples if each["event"] == kind]
+        # How many jobs of which status there are, and what is known of each, depends on the moment.
+        found[f"{what}: {kind}"] = Shape(some, is_loose=kind in ("summary", "state"))
+    return found
+
+
+def _write(box: Box, name: str, text: str) -> None:
+    new = box.work / "new"
+    new.write_text(text)
+    new.rename(box.work / name)
+
+
+def _events(running: Running) -> list[Any]:
+    return [json.loads(line) for line in running.out.read_text().rpartition("\n")[0].splitlines()]
+
+
+def _await(running: Running, *kinds: str) -> None:
+    def look() -> bool:
+        seen = {event["event"] for event in _events(running)}
+        assert "summary" not in seen and not running.err.read_text(), "it has ended"
+        return set(kinds) <= seen
+
+    try:
+        until(look, f"the events {kinds}")
+    except AssertionError as error:
+        error.add_note(f"{running.out.read_text()}\n{running.err.read_text()}")
+        raise
+
+
+def _changed(box: Box) -> list[Any]:
+    """A queue whose file is changed, and broken for a while, as it runs."""
+    _write(box, "many.txt", _MANY)
+    queue = box.start(*_QUEUE, "many.txt", "--json")
+    _await(queue, "exceeds", "retry", "infeasible", "unrunnable", "cancelled")
+    _write(box, "many.txt", f"{_MANY}[vram=x] true\n")
+    _await(queue, "file-kept")
+    _write(box, "many.txt", _MANY.replace("[name=held", "[cancel name=held") + "echo more\n")
+    _await(queue, "file-good", "file-changed", "cancelling")
+    box.wait(queue)
+    return _events(queue)
+
+
+def _stopped(box: Box) -> list[Any]:
+    """A queue that has nothing to do, gets something, and is stopped twice; its journal is gone meanwhile."""
+    queue = box.start(*_QUEUE, "many.txt", "--json", "--watch")
+    _await(queue, "skipped", "drained")
+    _write(box, "many.txt", f"{_MANY}[vram=1G] sleep 97\n[gpus=2] true\n")
+    _await(queue, "started", "waiting")
+    (box.work / "logs" / "journal.jsonl").unlink()
+    os.kill(queue.pid, signal.SIGINT)
+    _await(queue, "stopping")
+    os.kill(queue.pid, signal.SIGINT)
+    box.wait(queue)
+    return _events(queue)
+
+
+def _crashed(box: Box, found: dict[str, str | Shape]) -> list[Any]:
+    """A queue that is killed: one of its jobs goes on, the other one's keeper is killed, too."""
+    _write(box, "plain.txt", "[vram=1G name=kept] echo it runs; sleep 0.3\n[vram=1G name=lost] sleep 96\n")
+    line = (*_QUEUE, "plain.txt", "--json", "--log-dir", "killed")
+    first = box.start(*line)
+    _await(first, "started")
+    until(lambda: len(_keepers(box)) == 2 and all(_attempts(box)), "both jobs run")
+    os.kill(first.pid, signal.SIGKILL)
+    box.wait(first)
+    os.kill(_keepers(box)["lost"], signal.SIGKILL)
+    found["an attempt file of a job that runs"] = settled(min(_attempts(box), key=len))
+    ended = until(lambda: [text for text in _attempts(box) if text.count("\n") > 1], "a job has ended")
+    found["an attempt file of a job that has ended"] = Shape([json.loads(ended[0].splitlines()[-1])])
+    second = box.start(*line)
+    box.wait(second)
+    return [*_events(first), *_events(second)]
+
+
+def _attempts(box: Box) -> list[str]:
+    files = (box.work / "killed" / "attempts").iterdir()
+    return [path.read_bytes().strip(b"\0").decode() for path in files]
+
+
+def _keepers(box: Box) -> dict[str, int]:
+    """The keeper of each job whose command has begun, by the job's name."""
+    leases = [dict(line.split("=", 1) for line in p.read_text().splitlines()) for p in box.files("leases")]
+    return {lease["NAME"]: int(lease["KEEPER"]) for lease in leases if lease["KEEPER"] != "0"}
+
+
+def _rebooted(box: Box) -> list[Any]:
+    """A queue whose journal says that a job was running when the machine was booted."""
+    _write(box, "short.txt", "[vram=1G] echo short\n")
+    line = (*_QUEUE, "short.txt", "--json", "--log-dir", "rebooted")
+    box.run(*line)
+    journal = box.work / "rebooted" / "journal.jsonl"
+    kept = [json.loads(text) for text in journal.open() if '"event":"ended"' not in text]
+    for record in kept:
+        if "boot_id" in record:
+            record["boot_id"] = record["boot_id"][::-1]
+    journal.write_text("".join(f"{json.dumps(record)}\n" for record in kept))
+    again = box.start(*line)
+    box.wait(again)
+    return _events(again)

@@ -13,10 +13,11 @@ class Shape:
     """The shape of all samples together.
 
     ``jobs[].unit: null | str`` is the value of ``unit`` in the objects of the list ``jobs``; "absent" means that
-    some of these objects lack it.
+    some of these objects lack it. ``is_loose``: perhaps all lack it, by chance.
     """
 
-    def __init__(self, samples: Iterable[Any]) -> None:
+    def __init__(self, samples: Iterable[Any], *, is_loose: bool = False) -> None:
+        self._is_loose = is_loose
         self._types: dict[str, set[str]] = {}
         self._objects: Counter[str] = Counter()
         self._keys: dict[str, Counter[str]] = {}
@@ -55,7 +56,7 @@ class Shape:
             if seen is not None:
                 if seen < types:
                     found[path] = types
-            elif self._is_unseen(path):
+            elif self._is_unseen(path) or (self._is_loose and "absent" in types):
                 found[path] = types
         return _lines(found)
 
