@@ -8,7 +8,7 @@ import signal
 import sys
 from typing import Any
 
-from tests.unit.surface.box import Box, Running, until
+from tests.unit.surface.box import SIMULATED, Box, Running, until
 from tests.unit.surface.shape import Shape
 from tests.unit.surface.words import settled, tree
 
@@ -33,7 +33,7 @@ def queue(box: Box) -> dict[str, str | Shape]:
     simjob.write_text(f"#!/bin/sh\nexec '{sys.executable}' -m slicer simjob \"$@\"\n")
     simjob.chmod(0o755)
     found: dict[str, str | Shape] = {}
-    events = [*_changed(box), *_stopped(box), *_crashed(box, found), *_rebooted(box)]
+    events = [*_changed(box), *_stopped(box), *_crashed(box, found), *_rebooted(box), *_held_up(box)]
     _write(box, "text.txt", "[name=first] true\n[after=first] echo out; exit 3\n")
     for name, words in _WORDS.items():
         done = box.run(*words)
@@ -101,7 +101,7 @@ def _stopped(box: Box) -> list[Any]:
     queue = box.start(*_QUEUE, "many.txt", "--json", "--watch")
     _await(queue, "skipped", "drained")
     _write(box, "many.txt", f"{_MANY}[vram=1G] sleep 97\n[gpus=2] true\n")
-    _await(queue, "started", "waiting")
+    _await(queue, "started")
     (box.work / "logs" / "journal.jsonl").unlink()
     os.kill(queue.pid, signal.SIGINT)
     _await(queue, "stopping")
@@ -153,3 +153,16 @@ def _rebooted(box: Box) -> list[Any]:
     again = box.start(*line)
     box.wait(again)
     return _events(again)
+
+
+def _held_up(box: Box) -> list[Any]:
+    """A queue that finds all GPUs held."""
+    holder = box.start("hold", "-q", "--gpus", "2", "--", "sleep", "95", env=SIMULATED)
+    until(lambda: _keepers(box), "the GPUs are held")
+    _write(box, "short.txt", "true\n")
+    queue = box.start(*_QUEUE, "short.txt", "--json", "--log-dir", "waited")
+    _await(queue, "waiting")
+    os.kill(holder.pid, signal.SIGTERM)
+    box.wait(holder)
+    box.wait(queue)
+    return _events(queue)
