@@ -7,6 +7,7 @@ import json
 import os
 import pwd
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -107,6 +108,8 @@ class Box:
         assert self._server.stdout is not None
         self._server.stdin.write(f"{json.dumps(ask)}\n")
         self._server.stdin.flush()
+        ready, _, _ = select.select([self._server.stdout], [], [], DEADLINE_S)
+        assert ready, f"no answer to {ask}"
         return int(self._server.stdout.readline())
 
     # -- looking ----------------------------------------------------------------------------------------

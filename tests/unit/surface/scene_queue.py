@@ -112,11 +112,11 @@ def _stopped(box: Box) -> list[Any]:
 
 def _crashed(box: Box, found: dict[str, str | Shape]) -> list[Any]:
     """A queue that is killed: one of its jobs goes on, the other one's keeper is killed, too."""
-    _write(box, "plain.txt", "[vram=1G name=kept] echo it runs; sleep 0.3\n[vram=1G name=lost] sleep 96\n")
+    _write(box, "plain.txt", "[vram=1G name=kept] echo it runs; sleep 0.3\n[vram=1G name=lost] echo $$ >pid; exec sleep 96\n")
     line = (*_QUEUE, "plain.txt", "--json", "--log-dir", "killed")
     first = box.start(*line)
     _await(first, "started")
-    until(lambda: len(_keepers(box)) == 2 and all(_attempts(box)), "both jobs run")
+    until(lambda: len(_keepers(box)) == 2 and all(_attempts(box)) and (box.work / "pid").exists(), "both jobs run")
     os.kill(first.pid, signal.SIGKILL)
     box.wait(first)
     os.kill(_keepers(box)["lost"], signal.SIGKILL)
@@ -124,6 +124,8 @@ def _crashed(box: Box, found: dict[str, str | Shape]) -> list[Any]:
     ended = until(lambda: [text for text in _attempts(box) if text.count("\n") > 1], "a job has ended")
     found["an attempt file of a job that has ended"] = Shape([json.loads(ended[0].splitlines()[-1])])
     second = box.start(*line)
+    _await(second, "adopted")
+    os.kill(int((box.work / "pid").read_text()), signal.SIGKILL)
     box.wait(second)
     return [*_events(first), *_events(second)]
 
