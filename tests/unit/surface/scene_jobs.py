@@ -13,7 +13,6 @@ from tests.unit.surface.shape import Shape
 from tests.unit.surface.words import journal, keys, settled, tree
 
 _RUN = ("run", "--backend", "plain")
-_EAT = "(head -c 100000000 /dev/zero; sleep 99) | tail"
 # Each ends in another way, and is told of in another way.
 _ENDED: tuple[tuple[str, ...], ...] = (
     ("-n", "ok", "--", "true"),
@@ -22,8 +21,8 @@ _ENDED: tuple[tuple[str, ...], ...] = (
     ("--timeout", "50ms", "--", "sleep", "9"),
     ("--", "sh", "-c", "sleep 99 & exit 0"),
     ("-p", "heavy", "-v", "--expect", "1h", "--", "true"),
-    ("--vram", "2G", "-n", "shares", "--", "sleep", "0.6"),
-    ("--set", "MemoryMax=50M", "-n", "eats", "--", "sh", "-c", _EAT),
+    ("--vram", "2G", "-n", "shares", "--", "sleep", "0.4"),
+    ("--set", "MemoryMax=50M", "-n", "eats", "--", "tail", "-c", "100M", "/dev/zero"),
     ("--", "/"),
     ("--", "no-such-command"),
     ("--gpus", "3", "--", "true"),

@@ -38,7 +38,8 @@ def queue(box: Box) -> dict[str, str | Shape]:
     for name, words in _WORDS.items():
         done = box.run(*words)
         found[name] = settled(f"{done.out}{done.err}") + f"exit code {done.code}"
-    records = [json.loads(line) for path in box.work.glob("*/journal.jsonl") for line in path.open()]
+    journals = [path.read_text() for path in box.work.glob("*/journal.jsonl")]
+    records = [json.loads(line) for text in journals for line in text.splitlines()]
     found["the log directory"] = tree(box.work / "logs")
     return found | _by_kind("event", events) | _by_kind("record of the journal", records)
 
@@ -147,7 +148,7 @@ def _rebooted(box: Box) -> list[Any]:
     line = (*_QUEUE, "short.txt", "--json", "--log-dir", "rebooted")
     box.run(*line)
     journal = box.work / "rebooted" / "journal.jsonl"
-    kept = [json.loads(text) for text in journal.open() if '"event":"ended"' not in text]
+    kept = [json.loads(text) for text in journal.read_text().splitlines() if '"event":"ended"' not in text]
     for record in kept:
         if "boot_id" in record:
             record["boot_id"] = record["boot_id"][::-1]
