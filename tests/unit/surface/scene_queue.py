@@ -41,6 +41,7 @@ def queue(box: Box) -> dict[str, str | Shape]:
     journals = [path.read_text() for path in box.work.glob("*/journal.jsonl")]
     records = [json.loads(line) for text in journals for line in text.splitlines()]
     found["the log directory"] = tree(box.work / "logs")
+    found["a job of an event"] = Shape([job for event in events for job in _take_jobs(event)], is_loose=True)
     return found | _by_kind("event", events) | _by_kind("record of the journal", records)
 
 
@@ -51,13 +52,25 @@ _WORDS = {
 }
 
 
+def _take_jobs(event: Any) -> list[Any]:
+    """The jobs that an event tells of, which are all alike; their numbers take their places."""
+    jobs = []
+    if event["job"] is not None:
+        jobs.append(event["job"])
+        event["job"] = event["job"]["no"]
+    for name in ("failed", "earlier", "under", "over"):
+        if isinstance(event.get(name), list):
+            jobs += event[name]
+            event[name] = [job["no"] for job in event[name]]
+    return jobs
+
+
 def _by_kind(what: str, samples: list[Any]) -> dict[str, str | Shape]:
     kinds = sorted({each["event"] for each in samples} - {"warning"})  # which tells of a slow machine, too
     found: dict[str, str | Shape] = {}
     for kind in kinds:
         some = [each for each in samples if each["event"] == kind]
-        # How many jobs of which status there are, and what is known of each, depends on the moment.
-        found[f"{what}: {kind}"] = Shape(some, is_loose=kind in ("summary", "state"))
+        found[f"{what}: {kind}"] = Shape(some, is_loose=True)
     return found
 
 
@@ -74,7 +87,8 @@ def _events(running: Running) -> list[Any]:
 def _await(running: Running, *kinds: str) -> None:
     def look() -> bool:
         seen = {event["event"] for event in _events(running)}
-        assert "summary" not in seen and not running.err.read_text(), "it has ended"
+        assert "summary" not in seen, "it has ended"
+        assert not running.err.read_text(), "it has failed"
         return set(kinds) <= seen
 
     try:
@@ -113,22 +127,28 @@ def _stopped(box: Box) -> list[Any]:
 
 def _crashed(box: Box, found: dict[str, str | Shape]) -> list[Any]:
     """A queue that is killed: one of its jobs goes on, the other one's keeper is killed, too."""
-    _write(box, "plain.txt", "[vram=1G name=kept] echo it runs; sleep 0.3\n[vram=1G name=lost] echo $$ >pid; exec sleep 96\n")
+    kept, lost = "echo it runs; sleep 0.3", "echo $$ >pid; exec sleep 96"
+    _write(box, "plain.txt", f"[vram=1G name=kept] {kept}\n[vram=1G name=lost] {lost}\n")
     line = (*_QUEUE, "plain.txt", "--json", "--log-dir", "killed")
     first = box.start(*line)
     _await(first, "started")
-    until(lambda: len(_keepers(box)) == 2 and all(_attempts(box)) and (box.work / "pid").exists(), "both jobs run")
+    pid = box.work / "pid"
+    until(lambda: len(_keepers(box)) == 2 and all(_attempts(box)) and pid.exists(), "both jobs run")
     os.kill(first.pid, signal.SIGKILL)
     box.wait(first)
     os.kill(_keepers(box)["lost"], signal.SIGKILL)
     found["an attempt file of a job that runs"] = settled(min(_attempts(box), key=len))
     ended = until(lambda: [text for text in _attempts(box) if text.count("\n") > 1], "a job has ended")
-    found["an attempt file of a job that has ended"] = Shape([json.loads(ended[0].splitlines()[-1])])
+    found["an attempt file of a job that has ended"] = Shape(_outcomes(ended), is_loose=True)
     second = box.start(*line)
     _await(second, "adopted")
-    os.kill(int((box.work / "pid").read_text()), signal.SIGKILL)
+    os.kill(int(pid.read_text()), signal.SIGKILL)
     box.wait(second)
     return [*_events(first), *_events(second)]
+
+
+def _outcomes(attempts: list[str]) -> list[Any]:
+    return [json.loads(text.splitlines()[-1]) for text in attempts]
 
 
 def _attempts(box: Box) -> list[str]:

@@ -84,6 +84,11 @@ def start(ask: dict[str, Any]) -> int:
         os._exit(99)
 
 
+def wait(pid: int) -> int:
+    """The exit code of what was started, -N after signal N."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
 def serve() -> None:
     """Answer requests until stdin ends: with a pid, or with the exit code of the pid to wait for."""
     _socket.socket = Socket
@@ -91,10 +96,7 @@ def serve() -> None:
     hide("listdir")
     for line in sys.stdin:
         ask = json.loads(line)
-        if "wait" in ask:
-            answer = os.waitstatus_to_exitcode(os.waitpid(ask["wait"], 0)[1])
-        else:
-            answer = start(ask)
+        answer = wait(ask["wait"]) if "wait" in ask else start(ask)
         os.write(1, f"{answer}\n".encode())
 
 

@@ -6,14 +6,15 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-_WORDS = {type(None): "null", bool: "bool", int: "int", float: "float", str: "str", list: "list", dict: "object"}
+_WORDS = {type(None): "null", list: "list", dict: "object"}  # all others by their own names
+_CHANCE = {"null", "absent"}
 
 
 class Shape:
     """The shape of all samples together.
 
-    ``jobs[].unit: null | str`` is the value of ``unit`` in the objects of the list ``jobs``; "absent" means that
-    some of these objects lack it. ``is_loose``: perhaps all lack it, by chance.
+    ``jobs[].unit: null | str`` is the value of ``unit`` in the objects of the list ``jobs``; "absent" means
+    that some of these objects lack it. ``is_loose``: how many lack it or have null there is chance.
     """
 
     def __init__(self, samples: Iterable[Any], *, is_loose: bool = False) -> None:
@@ -29,7 +30,7 @@ class Shape:
                     self._types[_below(path, key)].add("absent")
 
     def _add(self, path: str, value: Any) -> None:
-        self._types.setdefault(path, set()).add(_WORDS[type(value)])
+        self._types.setdefault(path, set()).add(_WORDS.get(type(value), type(value).__name__))
         if isinstance(value, list):
             for one in value:
                 self._add(f"{path}[]", one)
@@ -45,16 +46,16 @@ class Shape:
         return _lines(self._types)
 
     def beside(self, golden: list[str]) -> list[str]:
-        """The lines, where golden ones are no contradiction those: what was null, absent or empty by chance
-        (what is measured at some time) may have more types, or more below it, there.
+        """The lines, with the golden types where these are no contradiction: what is measured at some moment
+        may have been null, absent or empty by chance.
         """
-        wanted = {path: set(types.split(" | ")) for path, _, types in (line.partition(": ") for line in golden)}
-        wanted = {"" if path == "(all)" else path: types for path, types in wanted.items()}
         found = dict(self._types)
-        for path, types in wanted.items():
+        for line in golden:
+            path, _, words = line.partition(": ")
+            path, types = path.removeprefix("(all)"), set(words.split(" | "))
             seen = found.get(path)
             if seen is not None:
-                if seen < types:
+                if seen < types or (self._is_loose and seen - _CHANCE <= types):
                     found[path] = types
             elif self._is_unseen(path) or (self._is_loose and "absent" in types):
                 found[path] = types
