@@ -8,13 +8,14 @@ SURFACE_HOST=1 there are 8 CPUs and 32 GiB of memory.
 from __future__ import annotations
 
 import _socket
+import importlib
 import json
 import os
+import pkgutil
 import sys
 from typing import Any
 
-import click  # noqa: F401  imported once for all
-
+import slicer
 from slicer.__main__ import main
 
 JOURNALD = "/run/systemd/journal/socket"
@@ -84,6 +85,15 @@ def start(ask: dict[str, Any]) -> int:
         os._exit(99)
 
 
+def load_all() -> None:
+    """Import all of slicer that can be here: once, and not in every fork."""
+    for module in pkgutil.walk_packages(slicer.__path__, "slicer."):
+        try:
+            importlib.import_module(module.name)
+        except ImportError:
+            pass  # a library is missing that no test here needs
+
+
 def wait(pid: int) -> int:
     """The exit code of what was started, -N after signal N."""
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -92,6 +102,7 @@ def wait(pid: int) -> int:
 def serve() -> None:
     """Answer requests until stdin ends: with a pid, or with the exit code of the pid to wait for."""
     _socket.socket = Socket
+    load_all()
     hide("open")
     hide("listdir")
     for line in sys.stdin:
