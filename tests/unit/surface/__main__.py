@@ -13,6 +13,5 @@ for name in sys.argv[1:] or SCENES:
         found = SCENES[name](box)
     path = golden.path_of(name)
     path.parent.mkdir(exist_ok=True)
-    old = golden.read(name) if path.exists() else {}
-    path.write_text("".join(f"{line}\n" for line in golden.rendered(found, old)))
+    path.write_text("".join(f"{line}\n" for line in golden.rendered(found, {})))
     print(f"wrote {path}")

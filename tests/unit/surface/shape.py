@@ -66,9 +66,8 @@ class Shape:
         above = path[:-2] if path.endswith("[]") else path.rpartition(".")[0]
         if above not in self._types:
             return self._is_unseen(above) if above else False
-        if path.endswith("[]"):
-            return "list" in self._types[above] or self._types[above] == {"null"}
-        return above not in self._objects
+        types = self._types[above]
+        return types <= _CHANCE or (path.endswith("[]") and "list" in types)
 
 
 def _below(path: str, key: str) -> str:
