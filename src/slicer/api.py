@@ -21,7 +21,7 @@ import sys
 
 from slicer.config import profiles
 from slicer.errors import BusyError
-from slicer.gpu.view import View
+from slicer.gpu.observer import GpuObserver
 from slicer.job import launch, scope
 from slicer.kernel.signals import Postponed
 from slicer.ledger import leasing, ledger, nesting
@@ -222,7 +222,7 @@ def obtain(
         command = scope.describe(tuple(sys.orig_argv))
         manager: Manager = "system" if os.geteuid() == 0 else "user"
         who = Requester(job, asked.name, command, "plain", manager, "", held.leases)
-        wanted = leasing.want(who, needs, View(book.directory, config.policy))
+        wanted = leasing.want(who, needs, GpuObserver(book.directory, config.policy))
         book.patience_s = launch.patience(needs)
         try:
             return _take(wanted, held, book, cancel)

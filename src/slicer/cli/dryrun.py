@@ -9,7 +9,7 @@ from slicer.cli.output import Column, Line
 from slicer.config import profiles
 from slicer.config.profile_report import NEEDS, settings
 from slicer.errors import GpuError, InfeasibleError, NoGpu
-from slicer.gpu.view import View
+from slicer.gpu.observer import GpuObserver
 from slicer.job import launch, scope
 from slicer.ledger import leasing
 from slicer.ledger.status import existing_ledger
@@ -89,7 +89,7 @@ def _foresee(
     spec = scope.spec(settled.profile, backend.manager, _ID, settled.ask.name, settled.ask.command)
     asker = launch.who(_ID, settled, backend, spec)
     directory = book.directory if book is not None else None
-    wanted = leasing.want(asker, launch.needs_of(settled), View(directory, settled.config.policy))
+    wanted = leasing.want(asker, launch.needs_of(settled), GpuObserver(directory, settled.config.policy))
     try:
         return leasing.foresee(wanted, book), wanted.view.gpus
     finally:

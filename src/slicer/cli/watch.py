@@ -20,7 +20,7 @@ from slicer.cli.output import FAINT, Line
 from slicer.cli.status_json import status_json, without_clocks
 from slicer.cli.status_text import Section, sections
 from slicer.errors import EX_OK, SlicerError, StateError, UsageError
-from slicer.ledger.status import Lookout
+from slicer.ledger.status import StatusReader
 from slicer.ledger.watch import LedgerWatch
 from slicer.quantity import format_duration
 from slicer.record import replace
@@ -46,16 +46,16 @@ def run(*, as_json: bool, interval_s: float) -> int:
     """
     if not as_json:
         _check_terminal()
-    lookout = Lookout(os.environ)
-    news = Events(lookout, interval_s)
+    reader = StatusReader(os.environ)
+    news = Events(reader, interval_s)
     try:
         if as_json:
-            _write_changes(lookout, news)
+            _write_changes(reader, news)
             return EX_OK
-        return _View(lookout, news, interval_s).run()
+        return _View(reader, news, interval_s).run()
     finally:
         news.close()
-        lookout.close()
+        reader.close()
 
 
 def _check_terminal() -> None:
@@ -71,8 +71,8 @@ def _check_terminal() -> None:
 class Events:
     """Sleeps until there may be something new: a change of the ledger, or time to look at the GPUs again."""
 
-    def __init__(self, lookout: Lookout, interval_s: float) -> None:
-        self._lookout = lookout
+    def __init__(self, reader: StatusReader, interval_s: float) -> None:
+        self._reader = reader
         self._interval_s = interval_s
         self._watch: LedgerWatch | None = None
         self._directory: StateDir | None = None
@@ -102,7 +102,7 @@ class Events:
 
     def _follow(self) -> bool:
         """Watch what was just looked at; whether it may have changed before that began."""
-        directory = self._lookout.directory
+        directory = self._reader.directory
         if directory is not self._directory:
             self.close()
             self._directory = directory
@@ -114,7 +114,7 @@ class Events:
                 self._watch = LedgerWatch(directory, folders, sees_newcomers=True)
                 is_new = True
             if self._watch is not None:
-                is_new |= self._watch.follow(self._lookout.orphans)
+                is_new |= self._watch.follow(self._reader.orphans)
         except StateError as error:
             self.problem = str(error)
         return is_new
@@ -136,7 +136,7 @@ def _ready(descriptors: Sequence[int], timeout_s: float) -> frozenset[int]:
 # -- for scripts --------------------------------------------------------------------------------------------
 
 
-def _write_changes(lookout: Lookout, news: Events) -> None:
+def _write_changes(reader: StatusReader, news: Events) -> None:
     """One document a line: at once, and whenever it says something else (the clocks apart)."""
     said: set[str] = set()
 
@@ -145,16 +145,16 @@ def _write_changes(lookout: Lookout, news: Events) -> None:
             said.add(text)
             say.line(text)
 
-    reader = [1] if stat.S_ISFIFO(os.fstat(1).st_mode) else []
+    pipe = [1] if stat.S_ISFIFO(os.fstat(1).st_mode) else []
     last = None
     while True:
         news.begin()
-        document = status_json(lookout.look(warn))
+        document = status_json(reader.read(warn))
         if last != (last := without_clocks(document)):
             output.show_json(document, compact=True)
         if news.problem:
             warn(news.problem)
-        if news.wait(reader):
+        if news.wait(pipe):
             raise BrokenPipeError  # a pipe is ready in this way when nobody reads it any more
 
 
@@ -214,8 +214,8 @@ class _Screen:
 class _View:
     """The live view: what is drawn, and what the keys and signals do."""
 
-    def __init__(self, lookout: Lookout, news: Events, interval_s: float) -> None:
-        self._lookout = lookout
+    def __init__(self, reader: StatusReader, news: Events, interval_s: float) -> None:
+        self._reader = reader
         self._news = news
         self._interval_s = interval_s
         self._status: Status | None = None
@@ -267,7 +267,7 @@ class _View:
         notes: list[str] = []
         self._news.begin()
         try:
-            self._status = self._lookout.look(notes.append)
+            self._status = self._reader.read(notes.append)
         except SlicerError as error:
             if self._status is None:
                 raise

@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from slicer.job.gpu_watch import JobWatch
+    from slicer.job.gpu_watch import GpuWatch
     from slicer.job.job import Job, Started
     from slicer.job.report import Report
     from slicer.ledger.ledger import HeldLease, Ledger
@@ -65,17 +65,17 @@ def outcome_of(
     )
 
 
-def gpu_watch(job: Job, held: HeldLease, book: Ledger, warn: Callable[[str], None]) -> JobWatch | None:
+def gpu_watch(job: Job, held: HeldLease, book: Ledger, warn: Callable[[str], None]) -> GpuWatch | None:
     """What looks at the GPUs of the job; None where it holds none of its own."""
     if not held.lease.gpus or held.fd < 0:
         return None
-    from slicer.job.gpu_watch import JobWatch
+    from slicer.job.gpu_watch import GpuWatch
 
-    return JobWatch(job, held, book, warn)
+    return GpuWatch(job, held, book, warn)
 
 
 def settle(
-    job: Job, outcome: Outcome, held: HeldLease, warn: Callable[[str], None], watch: JobWatch | None
+    job: Job, outcome: Outcome, held: HeldLease, warn: Callable[[str], None], watch: GpuWatch | None
 ) -> None:
     """Tell the journal, let the next one in, and only then write: a slow disk keeps nobody waiting.
 
@@ -127,7 +127,7 @@ def _attempt(job: Job, warn: Callable[[str], None], act: Callable[[], str | None
         tell(job, "error", message=warning)
 
 
-def _check_gpus(job: Job, outcome: Outcome, watch: JobWatch) -> None:
+def _check_gpus(job: Job, outcome: Outcome, watch: GpuWatch) -> None:
     from slicer.job import gpu_leftovers
 
     # Of a job that was stopped, everything was ended: nothing to name.

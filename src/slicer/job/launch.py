@@ -8,7 +8,7 @@ from slicer import backend as backends
 from slicer import faults
 from slicer.config import profiles
 from slicer.errors import CannotExecute, CommandNotFound, SlicerError, UsageError
-from slicer.gpu.view import View
+from slicer.gpu.observer import GpuObserver
 from slicer.job import scope
 from slicer.job.job import Job
 from slicer.job.outer_half import OuterHalf
@@ -171,7 +171,7 @@ def _run(
     if backend.notice:
         observer.notice(backend.notice)
     spec = spec_of(job_id, settled, backend)
-    view = View(book.directory, settled.config.policy)
+    view = GpuObserver(book.directory, settled.config.policy)
     wanted = leasing.want(who(job_id, settled, backend, spec), needs_of(settled), view)
     wanted.view.warn = observer.warning
     for note in wanted.view.notes:

@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from slicer.gpu.view import View
+    from slicer.gpu.observer import GpuObserver
     from slicer.ledger.ledger import Ledger
     from slicer.ledger.waiting import Waiting
     from slicer.model import BackendName, Gpu, Manager, Then
@@ -61,7 +61,7 @@ class PreparedRequest:
     needs: Needs
     ticket: Ticket
     draft: Lease
-    view: View
+    view: GpuObserver
 
 
 class Cancel:
@@ -97,14 +97,13 @@ class Hooks:
     still_waits: Callable[[Busy], float | None] | None = None
 
 
-def want(who: Requester, needs: Needs, view: View) -> PreparedRequest:
+def want(who: Requester, needs: Needs, view: GpuObserver) -> PreparedRequest:
     """Prepare the request. Raises UsageError for GPUs that are not there, NoGpu, GpuError."""
     # Only those that serve: of a GPU on which the jobs around have too little, more can be had.
     held = OuterJobs(who.inside, False).gpus_for(needs.vram_mib)
     chosen: tuple[str, ...] = ()
     if needs.gpus or (needs.gpu_words and held):
-        if not view.gpus:
-            view.open_gpus()
+        view.open()
         chosen = choice(needs.gpu_words, view.gpus)
         if not needs.gpus and chosen and not set(chosen) & set(held):
             raise UsageError(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from slicer import backend as backends
 from slicer import faults
+from slicer.gpu.observer import GpuObserver
 from slicer.job import launch
 from slicer.kernel.signals import INTERRUPTS
 from slicer.ledger.waiting import asleep
@@ -33,7 +34,7 @@ from slicer.queue.show.events import Events
 from slicer.queue.signal_pipe import SignalPipe
 from slicer.queue.start.dispatch import Dispatch
 from slicer.queue.start.plans import Plans
-from slicer.queue.start.requests import LeaseRequests, SharedView
+from slicer.queue.start.requests import LeaseRequests
 from slicer.queue.state.register import Register
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Queue:
         mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
         self._starters = Starters(self._backend, self._book, mask)
         self._plans = Plans(options, environ, self._book)
-        self._view = SharedView(self._book.directory, self._plans.policy)
+        self._view = GpuObserver(self._book.directory, self._plans.policy, reuses=True)
         self._view.warn = self.warning
         self.register = Register(options.log_dir, fresh=options.fresh)
         self._file = LiveFile(
@@ -344,7 +345,7 @@ class Queue:
     def _largest_mib(self) -> int:
         """The memory of the largest GPU that this queue may use."""
         allowed = self._desk.allowed()
-        sizes = [each.total_mib for each in self._view.sighting().memory if each.gpu_uuid in allowed]
+        sizes = [each.total_mib for each in self._view.memory if each.gpu_uuid in allowed]
         return max(sizes, default=0)
 
     # -- telling -------------------------------------------------------------------------------------------

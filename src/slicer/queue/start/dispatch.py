@@ -21,6 +21,7 @@ from slicer.queue.start.pending import Pending
 from slicer.queue.state import folding
 
 if TYPE_CHECKING:
+    from slicer.gpu.observer import GpuObserver
     from slicer.job.launch import Plan
     from slicer.queue.model import Attributes, Entry
     from slicer.queue.options import Options
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from slicer.queue.show.events import Events
     from slicer.queue.start.pending import Kind
     from slicer.queue.start.plans import Plans
-    from slicer.queue.start.requests import Granted, LeaseRequests, SharedView
+    from slicer.queue.start.requests import Granted, LeaseRequests
     from slicer.queue.state.register import Register
 
 
@@ -47,7 +48,7 @@ class Dispatch:
 
     def __init__(
         self, options: Options, register: Register, plans: Plans, desk: LeaseRequests, crew: RunningJobs,
-        view: SharedView, news: Events,
+        view: GpuObserver, news: Events,
     ) -> None:  # fmt: skip
         self._options = options
         self._register = register
@@ -125,7 +126,7 @@ class Dispatch:
         """See that there are GPUs, where jobs want some. Raises NoGpu, GpuError, and what a plan may."""
         for kind, entry in self.pending.heads(_MOST_KINDS):
             if not self._view.gpus and self._plan(kind, entry).need_gpus:
-                self._view.open_gpus()
+                self._view.open()
 
     def start(self) -> None:
         """Make ready what can be; see to it that the rest is waited for."""

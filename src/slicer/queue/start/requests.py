@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from slicer.errors import InfeasibleError, UsageError
-from slicer.gpu.view import View
 from slicer.job.launch import needs_of, spec_of, who
 from slicer.ledger import leasing, ledger
 from slicer.ledger.ledger import HeldLease
@@ -23,36 +22,18 @@ from slicer.record import record, replace
 
 if TYPE_CHECKING:
     from slicer.backend import BatchBackend
+    from slicer.gpu.observer import GpuObserver
     from slicer.job.launch import Plan
     from slicer.ledger.leasing import PreparedRequest
     from slicer.ledger.ledger import Ledger
     from slicer.ledger.waiting import Waiting
     from slicer.model import Busy, ScopeSpec
-    from slicer.placement.decision import Policy
     from slicer.queue.model import Entry
     from slicer.queue.start.pending import Place
-    from slicer.state.statedir import StateDir
 
 _INSTANT_S = 1e-6  # what the ledger's clock tells apart
 _COMMAND_CHARS = 160  # of one that is shown
 _SCRIPTS_S = 1.0  # how soon to try again for the lock of scripts, which send no event
-
-
-class SharedView(View):
-    """One look at the GPUs for all requests of a round."""
-
-    def __init__(self, directory: StateDir | None, policy: Policy) -> None:
-        super().__init__(directory, policy)
-        self._is_fresh = False
-
-    def expire(self) -> None:
-        """What was seen is old by now."""
-        self._is_fresh = False
-
-    def look(self) -> None:
-        if not self._is_fresh:
-            super().look()
-            self._is_fresh = True
 
 
 @record
@@ -94,7 +75,7 @@ class LeaseRequests:
     """Our requests. Raises of the ledger (StateError, GpuError) go to the caller."""
 
     def __init__(
-        self, book: Ledger, backend: BatchBackend, view: SharedView, gpu_words: tuple[str, ...],
+        self, book: Ledger, backend: BatchBackend, view: GpuObserver, gpu_words: tuple[str, ...],
         *, exclusive: bool,
     ) -> None:  # fmt: skip
         self._book = book
@@ -188,8 +169,7 @@ class LeaseRequests:
         """The GPUs that will do, in words; () any. With --exclusive, none that a job of ours is on."""
         if not self._exclusive or not plan.need_gpus:
             return self._words if plan.need_gpus else ()
-        if not self._view.gpus:
-            self._view.open_gpus()
+        self._view.open()
         allowed = self.allowed()
         return tuple(uuid for uuid in allowed if uuid not in in_use)
 
@@ -204,7 +184,7 @@ class LeaseRequests:
     def check(self) -> None:
         """See that the GPUs are there that this queue is told to use. Raises UsageError, GpuError."""
         if self._words:
-            self._view.open_gpus()
+            self._view.open()
             self.allowed()
 
     def _granted(self, kind: Kind, form: _Form, held: HeldLease) -> Granted | None:
