@@ -25,7 +25,7 @@ from slicer.state.statedir import StateDir, locate
 from tests.unit import made_up
 
 
-class Shown(GpuObserver):
+class UnusedGpus(GpuObserver):
     """GPUs of 80 GiB each that nobody uses, without a driver."""
 
     def __init__(self, gpus: tuple[str, ...]) -> None:
@@ -57,7 +57,7 @@ class Book:
         return made_up.lease(job, **{**mine, **changes})
 
     def view(self, *gpus: str) -> GpuObserver:
-        return Shown(gpus)
+        return UnusedGpus(gpus)
 
     def ask(
         self,

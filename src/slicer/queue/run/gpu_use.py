@@ -1,7 +1,7 @@
 """What the queue's jobs use on their GPUs. One look serves all of them.
 
-Peaks go into the outcome, and into the leases: who decides about a GPU must know of a job that outgrew its
-declaration (E3). After a job its GPUs are looked at until its memory is really free (B5).
+Peaks go into the outcome. They go into the leases too, because others who decide about the GPU must know of a
+job that outgrew its declaration (E3). After a job, its GPUs are looked at until its memory is free (B5).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from slicer.placement.decision import Device
 
 FIRST_LOOKS_S = (0.25, 1.0)  # after a job's start, whatever --poll says
-_AFTERMATH_S = 0.05  # between two looks after a job's end: the driver sends no event
+_AFTER_END_S = 0.05  # between two looks after a job's end: the driver sends no event
 
 
 class Watched(Protocol):
@@ -50,9 +50,9 @@ class Use:
         self.looks = 0
         self.busy_looks = 0
         self.looks_due = looks_due
-        self.exceeded: set[str] = set()  # the GPUs where it was told that it uses too much
+        self.exceeded: set[str] = set()  # the GPUs for which it was reported
         self.ended_at: float | None = None
-        self.is_over = False  # nothing is looked at any more
+        self.is_over = False  # then it is looked at no more
 
 
 @record
@@ -66,7 +66,7 @@ class Exceeded:
 
 
 class Monitor:
-    """Looks every ``poll_s`` seconds while a job of ours has GPUs. ``problem``: why it cannot look, or "".
+    """Looks every ``poll_s`` seconds while a job of the queue has GPUs. ``problem``: why it cannot, or "".
 
     A job is reported when it exceeds its declaration by more than the fraction ``tolerance``.
     """
@@ -82,7 +82,7 @@ class Monitor:
         self._uses: dict[str, Use] = {}
         self._next = 0.0
         self._utilisation: dict[str, int | None] = {}
-        self.look_count = 0  # looks at all GPUs until now
+        self.look_count = 0
         self.problem = ""
 
     # -- which jobs --------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ class Monitor:
         for use in self._uses.values():
             due += use.looks_due[:1]
             if use.ended_at is not None:
-                due.append(time.monotonic() + _AFTERMATH_S)
+                due.append(time.monotonic() + _AFTER_END_S)
         return max(0.0, min(due) - time.monotonic())
 
     def look(self) -> list[Exceeded]:
@@ -176,10 +176,7 @@ class Monitor:
     # -- after a job -------------------------------------------------------------------------------------
 
     def settled(self, say: Callable[[str], None]) -> set[str]:
-        """The ended jobs whose GPUs may be used again: the memory is free, or we waited for it long enough.
-
-        Each is named once.
-        """
+        """The ended jobs whose GPUs may be used again, each once: their memory is free, or took too long."""
         ended = {job: use for job, use in self._uses.items() if use.ended_at is not None}
         if not ended:
             return set()
@@ -210,7 +207,7 @@ class Monitor:
     # -- for people --------------------------------------------------------------------------------------
 
     def uses(self) -> list[tuple[str, Use]]:
-        """What each job in flight uses, by its id."""
+        """What each running job uses, by its id."""
         return list(self._uses.items())
 
     def indices(self) -> dict[str, int]:
@@ -218,7 +215,7 @@ class Monitor:
         return {gpu.uuid: gpu.index for gpu in self._observer.gpus}
 
     def index(self, uuid: str) -> int:
-        """The number of one GPU. One that is not listed has a number after all others."""
+        """The number of one GPU; for a GPU that is not listed, the number after all others."""
         return self.indices().get(uuid, len(self._observer.gpus))
 
     def rows(self, numbers: dict[str, int]) -> tuple[GpuRow, ...]:
