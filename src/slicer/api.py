@@ -24,9 +24,10 @@ from slicer.errors import BusyError
 from slicer.gpu.view import View
 from slicer.job import launch, scope
 from slicer.kernel.signals import Postponed
-from slicer.ledger import leasing, ledger, nesting
+from slicer.ledger import clock, leasing, nesting
+from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.leasing import Cancel, Hooks, Needs, Requester
-from slicer.ledger.ledger import HeldLease, Ledger
+from slicer.ledger.ledger import Ledger
 from slicer.ledger.tickets import PRIORITY_MAX
 from slicer.model import LEASE_VARIABLE
 from slicer.outcome import journal
@@ -68,7 +69,7 @@ class ResourceBusy(Exception):
     """
 
     def __init__(self, busy: Busy) -> None:
-        now_s = ledger.now_s()
+        now_s = clock.now_s()
         lease = first_to_finish(busy.holders, now_s)
         self.holder: Holder | None = None
         text = f"{busy.kind} is busy"
@@ -236,16 +237,16 @@ def obtain(
 def _take(wanted: PreparedRequest, held: OuterJobs, book: Ledger, cancel: Cancel) -> Lease:
     if leasing.nothing_needed(wanted.needs):
         return Lease(HeldLease(book, leasing.inner_lease(wanted.draft, held)), held.leases, book, 0.0)
-    began_s = ledger.now_s()
+    began_s = clock.now_s()
     try:
         lease = leasing.obtain(wanted, book, Hooks(lambda _: _tell("waiting", wanted.draft), None, cancel))
     except BusyError as error:
         raise (GpuBusy if error.busy.kind == "gpu" else CpuBusy)(error.busy) from None
     book.patience_s = None  # to give back has to be done, whoever is in the way
-    lease.catch_up()
-    lease.clean_up()
+    lease.do_postponed()
+    lease.do_postponed_slow()
     _tell("acquired", lease.lease)
-    return Lease(lease, held.leases, book, ledger.now_s() - began_s)
+    return Lease(lease, held.leases, book, clock.now_s() - began_s)
 
 
 def entered(lease: Lease) -> Lease:

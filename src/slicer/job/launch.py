@@ -14,9 +14,10 @@ from slicer.job.job import Job
 from slicer.job.outer_half import OuterHalf
 from slicer.kernel import cgroup, proc
 from slicer.kernel.signals import hold_back, let_go
-from slicer.ledger import leasing, ledger, nesting
+from slicer.ledger import clock, leasing, nesting
+from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.leasing import Cancel, Hooks, Needs, PreparedRequest, Requester
-from slicer.ledger.ledger import HeldLease, Ledger
+from slicer.ledger.ledger import Ledger
 from slicer.model import LEASE_VARIABLE
 from slicer.record import record, replace
 from slicer.state import statedir
@@ -190,7 +191,7 @@ def _run(
     except BaseException:
         runner.abandon()
         raise
-    held.put_off_long.append(wanted.view.close)
+    held.postponed_slow.append(wanted.view.close)
     book.mask = None  # from here on signals are the job's, also while the ledger's lock is waited for
     faults.point("launch-acquired")
     settings = _terminal_settings()
@@ -287,7 +288,7 @@ def _acquire(
     """The lease and how long it took to get it, in seconds. Raises BusyError."""
     if settled.nested:
         return HeldLease(book, leasing.inner_lease(wanted.draft, settled.held)), 0.0
-    began = ledger.now_s()
+    began = clock.now_s()
     nothing = leasing.nothing_needed(wanted.needs)
     if not nothing and not settled.environ.get("SLICER_STATE_DIR"):
         _say_whose(book.directory, observer)
@@ -307,7 +308,7 @@ def _acquire(
         return runner.watch()
 
     held = leasing.obtain(wanted, book, Hooks(waits, comes_first, Cancel(), observer.still_waiting))
-    waited_s = ledger.now_s() - began
+    waited_s = clock.now_s() - began
     if not nothing:
         observer.acquired(held.lease, waited_s)
     return held, waited_s

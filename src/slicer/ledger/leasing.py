@@ -6,8 +6,8 @@ import os
 
 from slicer.errors import BusyError, UsageError
 from slicer.kernel import proc
-from slicer.ledger import ledger
-from slicer.ledger.ledger import HeldLease
+from slicer.ledger import clock, ledger
+from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.nesting import OuterJobs
 from slicer.ledger.tickets import PRIORITY_MAX, request_of
 from slicer.model import Busy, Lease, Ticket
@@ -121,7 +121,7 @@ def want(who: Requester, needs: Needs, view: View) -> PreparedRequest:
         job=who.job, name=who.name, command=who.command, pid=pid, pid_start=proc.start_time(pid) or 0,
         keeper=0, boot_id=proc.boot_id(), uid=os.geteuid(), backend=who.backend, manager=who.manager,
         unit=who.unit, cgroup="", gpus=(), vram_mib=None, vram_peak_mib=(), cpu_slots=0,
-        priority=needs.priority, forced=0, since_s=ledger.now_s(), expect_s=needs.expect_s,
+        priority=needs.priority, forced=0, since_s=clock.now_s(), expect_s=needs.expect_s,
     )  # fmt: skip
     ticket = Ticket(
         job=who.job, name=who.name, command=who.command, pid=pid, pid_start=draft.pid_start,
@@ -162,7 +162,7 @@ def obtain(wanted: PreparedRequest, book: Ledger, hooks: Hooks) -> HeldLease:
     if not needs.wait:
         held = ledger.raise_if_busy(book.acquire(request_of(wanted.ticket), wanted.draft, wanted.view))
     else:
-        found = book.acquire_or_queue(wanted.ticket, wanted.draft, wanted.view)
+        found = queue_up(wanted, book)
         held = found if isinstance(found, HeldLease) else _wait(found, needs, until_s, hooks)
     if held.lease.gpus and needs.plain_lock:
         try:
@@ -171,6 +171,16 @@ def obtain(wanted: PreparedRequest, book: Ledger, hooks: Hooks) -> HeldLease:
             held.release()
             raise
     return held
+
+
+def queue_up(wanted: PreparedRequest, book: Ledger) -> HeldLease | Waiting:
+    """The lease, if it can be had at once, else a place in the queue. Raises as :func:`obtain`."""
+    found = book.acquire_or_queue(wanted.ticket, wanted.draft, wanted.view)
+    if isinstance(found, HeldLease):
+        return found
+    from slicer.ledger.waiting import Waiting  # not for those who need not wait
+
+    return Waiting(book, wanted.ticket, wanted.draft, wanted.view, found)
 
 
 def _wait(waiting: Waiting, needs: Needs, until_s: float | None, hooks: Hooks) -> HeldLease:
@@ -184,7 +194,7 @@ def _wait(waiting: Waiting, needs: Needs, until_s: float | None, hooks: Hooks) -
         found = waiting.give_up(force=_runs_anyway(needs) and not hooks.cancel.is_asked)
         if isinstance(found, HeldLease):
             return found
-        raise BusyError(found, waited_s=ledger.now_s() - waiting.ticket.arrived_s)
+        raise BusyError(found, waited_s=clock.now_s() - waiting.ticket.arrived_s)
 
 
 def _runs_anyway(needs: Needs) -> bool:
@@ -201,7 +211,7 @@ def _take_plain_lock(
     lock = PlainLock(needs.plain_lock)
     if not lock.take(0.0, book.mask):
         busy = Busy("gpu", (), 0, (), "", lock.holder())
-        began_s = ledger.now_s()
+        began_s = clock.now_s()
         if needs.wait:
             hooks.waits(busy)
         left_s = None if until_s is None else max(0.0, until_s - began_s)
@@ -210,8 +220,8 @@ def _take_plain_lock(
             if needs.wait and _runs_anyway(needs):
                 held.update(forced=1)
                 return
-            raise BusyError(busy, waited_s=ledger.now_s() - began_s if needs.wait else None)
-    held.beside = lock
+            raise BusyError(busy, waited_s=clock.now_s() - began_s if needs.wait else None)
+    held.plain_lock = lock
 
 
 def foresee(wanted: PreparedRequest, book: Ledger | None) -> tuple[str, ...] | Busy:

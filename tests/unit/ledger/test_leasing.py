@@ -8,7 +8,7 @@ from slicer.gpu.view import View
 from slicer.ledger import leasing
 from slicer.ledger.leasing import Needs, Requester
 from slicer.ledger.tickets import PRIORITY_MAX
-from slicer.placement.decision import Policy
+from slicer.placement.capacity import Policy
 from tests.unit import made_up
 
 NEEDS = Needs(

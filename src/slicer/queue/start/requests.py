@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from slicer.errors import InfeasibleError, UsageError
 from slicer.gpu.view import View
 from slicer.job.launch import needs_of, spec_of, who
-from slicer.ledger import leasing, ledger
-from slicer.ledger.ledger import HeldLease
+from slicer.ledger import clock, leasing
+from slicer.ledger.held_lease import HeldLease
 from slicer.queue.show.words import visible
 from slicer.queue.start.pending import Kind
 from slicer.record import record, replace
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from slicer.ledger.ledger import Ledger
     from slicer.ledger.waiting import Waiting
     from slicer.model import Busy, ScopeSpec
-    from slicer.placement.decision import Policy
+    from slicer.placement.capacity import Policy
     from slicer.queue.model import Entry
     from slicer.queue.start.pending import Place
     from slicer.state.statedir import StateDir
@@ -121,7 +121,7 @@ class LeaseRequests:
         if current is not None and (current.form.entry.key, current.form.choice) != (entry.key, choice):
             self._withdraw(kind)
             current = None
-        if self._not_before.get(kind, 0.0) > ledger.now_s():
+        if self._not_before.get(kind, 0.0) > clock.now_s():
             return None
         if current is None:
             return self._ask_anew(kind, self._form(entry, plan, choice, places))
@@ -153,7 +153,7 @@ class LeaseRequests:
             if len(form.choice) < form.plan.need_gpus:
                 return None
         try:
-            found = self._book.acquire_or_queue(wanted.ticket, wanted.draft, wanted.view)
+            found = leasing.queue_up(wanted, self._book)
         except InfeasibleError:
             if not is_narrowed:
                 raise
@@ -180,7 +180,7 @@ class LeaseRequests:
             for ask in self._asks.values()
             if places.get(ask.form.entry.key, place) > place and places[ask.form.entry.key][0] == place[0]
         ]
-        stamp = round(min(later) - _INSTANT_S if later else ledger.now_s(), 6)
+        stamp = round(min(later) - _INSTANT_S if later else clock.now_s(), 6)
         self._arrived[entry.key] = stamp
         return stamp
 
@@ -209,10 +209,10 @@ class LeaseRequests:
 
     def _granted(self, kind: Kind, form: _Form, held: HeldLease) -> Granted | None:
         if held.lease.gpus and form.wanted.needs.plain_lock and not self._has_plain_lock(form, held):
-            self._not_before[kind] = ledger.now_s() + _SCRIPTS_S
+            self._not_before[kind] = clock.now_s() + _SCRIPTS_S
             held.release()
             return None
-        waited_s = max(0.0, ledger.now_s() - self._arrived.pop(form.entry.key))
+        waited_s = max(0.0, clock.now_s() - self._arrived.pop(form.entry.key))
         return Granted(form.entry, form.plan, form.job_id, form.spec, held, waited_s)
 
     def _has_plain_lock(self, form: _Form, held: HeldLease) -> bool:
@@ -220,7 +220,7 @@ class LeaseRequests:
 
         lock = PlainLock(form.wanted.needs.plain_lock)
         if lock.take(0.0, None):
-            held.beside = lock
+            held.plain_lock = lock
             return True
         lock.release()
         return False
@@ -243,7 +243,7 @@ class LeaseRequests:
     def watched(self) -> tuple[list[int], float | None]:
         """What becomes readable when it is time to ask again, and the seconds after which it is anyway."""
         descriptors: list[int] = []
-        now_s = ledger.now_s()
+        now_s = clock.now_s()
         limits = [max(0.0, at - now_s) for at in self._not_before.values()]
         for ask in self._asks.values():
             if ask.is_due or ask.waiting.is_unsettled:
@@ -259,7 +259,7 @@ class LeaseRequests:
 
     def woken(self, ready: Collection[int]) -> None:
         """Note which requests to ask again for: ``ready`` are readable."""
-        now_s = ledger.now_s()
+        now_s = clock.now_s()
         self._not_before = {kind: at for kind, at in self._not_before.items() if at > now_s}
         for ask in self._asks.values():
             if ask.is_due or ask.waiting.is_unsettled:
