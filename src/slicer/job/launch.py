@@ -16,7 +16,7 @@ from slicer.kernel import cgroup, proc
 from slicer.kernel.signals import hold_back, let_go
 from slicer.ledger import clock, leasing, nesting
 from slicer.ledger.held_lease import HeldLease
-from slicer.ledger.leasing import Cancel, Hooks, Needs, PreparedRequest, Requester
+from slicer.ledger.leasing import CancelToken, Hooks, Needs, PreparedRequest, Requester
 from slicer.ledger.ledger import Ledger
 from slicer.model import LEASE_VARIABLE
 from slicer.record import record, replace
@@ -110,9 +110,9 @@ def held_around(environ: Mapping[str, str], book: Ledger | None, *, in_scopes: b
     """What the jobs around this process hold. ``in_scopes``: whether a job can be found by its cgroup."""
     own = cgroup.of("self")
     if book is None or (in_scopes and not nesting.may_be_nested(environ, own)):
-        return nesting.around(environ, own, frozenset(), ())
+        return nesting.outer_jobs(environ, own, frozenset(), ())
     ancestors = frozenset() if in_scopes else proc.ancestors(os.getpid())
-    return nesting.around(environ, own, ancestors, book.snapshot().leases)
+    return nesting.outer_jobs(environ, own, ancestors, book.snapshot().leases)
 
 
 def run(ask: Invocation, environ: Mapping[str, str], observer: Watcher) -> Outcome:
@@ -173,7 +173,7 @@ def _run(
         observer.notice(backend.notice)
     spec = spec_of(job_id, settled, backend)
     view = View(book.directory, settled.config.policy)
-    wanted = leasing.want(who(job_id, settled, backend, spec), needs_of(settled), view)
+    wanted = leasing.prepare(who(job_id, settled, backend, spec), needs_of(settled), view)
     wanted.view.warn = observer.warning
     for note in wanted.view.notes:
         observer.notice(note)
@@ -287,9 +287,9 @@ def _acquire(
 ) -> tuple[HeldLease, float]:  # fmt: skip
     """The lease and how long it took to get it, in seconds. Raises BusyError."""
     if settled.nested:
-        return HeldLease(book, leasing.inner_lease(wanted.draft, settled.held)), 0.0
+        return HeldLease(book, leasing.lease_of_outer_jobs(wanted.draft, settled.held)), 0.0
     began = clock.now_s()
-    nothing = leasing.nothing_needed(wanted.needs)
+    nothing = wanted.needs.is_nothing
     if not nothing and not settled.environ.get("SLICER_STATE_DIR"):
         _say_whose(book.directory, observer)
     # The time limit counts from the scope's start; and the keeper must inherit the plain lock.
@@ -307,7 +307,7 @@ def _acquire(
         waiting.tell_lease(runner.prepare(waiting.descriptors, waiting.private))
         return runner.watch()
 
-    held = leasing.obtain(wanted, book, Hooks(waits, comes_first, Cancel(), observer.still_waiting))
+    held = leasing.obtain(wanted, book, Hooks(waits, comes_first, CancelToken(), observer.still_waiting))
     waited_s = clock.now_s() - began
     if not nothing:
         observer.acquired(held.lease, waited_s)

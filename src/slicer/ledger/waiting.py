@@ -62,14 +62,14 @@ class Waiting:
         self.ticket = ticket
         self.request = tickets.request_of(ticket)
         self.busy = queued.busy  # why it had to wait
-        self.at_the_front: Callable[[Waiting], int] | None = None  # see slicer.ledger.leasing.Hooks
+        self.reaches_front: Callable[[Waiting], int] | None = None  # see slicer.ledger.leasing.Hooks
         self.still_waits: Callable[[Busy], float | None] | None = None  # the same
         self._name = tickets.name_of(ticket)
         self._draft = draft
         self._view = view
         self._fd, self._writer = queued.files
         self._bell = queued.bell
-        self._guard = -1  # what was returned by at_the_front
+        self._guard = -1  # what was returned by reaches_front
         self._watch: LedgerWatch | None = None
         self._unseen_s = _UNSEEN_S[0]
         self._place: _Place | None = None  # where we stood when last looked at
@@ -224,8 +224,8 @@ class Waiting:
 
     def _has_to_look_again(self, place: _Place) -> bool:
         """Begin to watch what has to be watched; whether something may have changed just before."""
-        if place.leads and self.at_the_front is not None:
-            prepare, self.at_the_front = self.at_the_front, None
+        if place.leads and self.reaches_front is not None:
+            prepare, self.reaches_front = self.reaches_front, None
             self._guard = prepare(self)
             return True
         if not place.leads:

@@ -141,7 +141,7 @@ class LeaseRequests:
         asker = replace(
             who(job_id, plan, self._backend, spec), command=visible(entry.command, _COMMAND_CHARS)
         )
-        wanted = leasing.want(asker, needs, self._view)
+        wanted = leasing.prepare(asker, needs, self._view)
         ticket = replace(wanted.ticket, arrived_s=self._arrival(entry, places))
         return _Form(entry, plan, job_id, spec, replace(wanted, ticket=ticket), choice)
 
@@ -167,7 +167,7 @@ class LeaseRequests:
         """Raises InfeasibleError when not even all GPUs that are ours to use would do."""
         needs = replace(form.wanted.needs, gpu_words=self._words)
         asker = who(form.job_id, form.plan, self._backend, form.spec)
-        leasing.foresee(leasing.want(asker, needs, self._view), self._book)
+        leasing.foresee(leasing.prepare(asker, needs, self._view), self._book)
 
     def _arrival(self, entry: Entry, places: Mapping[str, Place]) -> float:
         """When the job counts as having arrived: first asked for, or just before who comes after it."""
@@ -196,7 +196,7 @@ class LeaseRequests:
     def allowed(self) -> tuple[str, ...]:
         """The UUIDs of the GPUs that this queue may use. Raises UsageError for one that is not there."""
         try:
-            chosen = leasing.choice(self._words, self._view.gpus)
+            chosen = leasing.gpus_named(self._words, self._view.gpus)
         except UsageError as error:
             raise UsageError(error.message, where="--gpus", hint=error.hint) from error
         return chosen or tuple(gpu.uuid for gpu in self._view.gpus)
