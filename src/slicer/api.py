@@ -24,9 +24,10 @@ from slicer.errors import BusyError
 from slicer.gpu.observer import GpuObserver
 from slicer.job import launch, scope
 from slicer.kernel.signals import Postponed
-from slicer.ledger import leasing, ledger, nesting
-from slicer.ledger.leasing import Cancel, Hooks, Needs, Requester
-from slicer.ledger.ledger import HeldLease, Ledger
+from slicer.ledger import clock, leasing, nesting
+from slicer.ledger.held_lease import HeldLease
+from slicer.ledger.leasing import CancelToken, Hooks, Needs, Requester
+from slicer.ledger.ledger import Ledger
 from slicer.ledger.tickets import PRIORITY_MAX
 from slicer.model import LEASE_VARIABLE
 from slicer.outcome import journal
@@ -68,7 +69,7 @@ class ResourceBusy(Exception):
     """
 
     def __init__(self, busy: Busy) -> None:
-        now_s = ledger.now_s()
+        now_s = clock.now_s()
         lease = first_to_finish(busy.holders, now_s)
         self.holder: Holder | None = None
         text = f"{busy.kind} is busy"
@@ -176,7 +177,7 @@ def acquire(
     made: list[Lease] = []
     try:
         with Postponed() as postponed:  # Ctrl-C acts while it waits, and once there is a lease to give back
-            made.append(entered(obtain(asked, inside.get(), Cancel(), postponed.mask)))
+            made.append(entered(obtain(asked, inside.get(), CancelToken(), postponed.mask)))
     except BaseException:
         for lease in made:
             lease.release()
@@ -202,7 +203,7 @@ class Arguments:
 
 
 def obtain(
-    asked: Arguments, around: tuple[LeaseFile, ...], cancel: Cancel, mask: frozenset[int] | None = None
+    asked: Arguments, around: tuple[LeaseFile, ...], cancel: CancelToken, mask: frozenset[int] | None = None
 ) -> Lease:
     """The lease, in whatever thread; ``around`` is what the caller holds by itself. See :func:`acquire`.
 
@@ -222,7 +223,7 @@ def obtain(
         command = scope.describe(tuple(sys.orig_argv))
         manager: Manager = "system" if os.geteuid() == 0 else "user"
         who = Requester(job, asked.name, command, "plain", manager, "", held.leases)
-        wanted = leasing.want(who, needs, GpuObserver(book.directory, config.policy))
+        wanted = leasing.prepare(who, needs, GpuObserver(book.directory, config.policy))
         book.patience_s = launch.patience(needs)
         try:
             return _take(wanted, held, book, cancel)
@@ -233,19 +234,19 @@ def obtain(
         raise
 
 
-def _take(wanted: PreparedRequest, held: OuterJobs, book: Ledger, cancel: Cancel) -> Lease:
-    if leasing.nothing_needed(wanted.needs):
-        return Lease(HeldLease(book, leasing.inner_lease(wanted.draft, held)), held.leases, book, 0.0)
-    began_s = ledger.now_s()
+def _take(wanted: PreparedRequest, held: OuterJobs, book: Ledger, cancel: CancelToken) -> Lease:
+    if wanted.needs.is_nothing:
+        return Lease(HeldLease(book, leasing.lease_of_outer_jobs(wanted.draft, held)), held.leases, book, 0.0)
+    began_s = clock.now_s()
     try:
         lease = leasing.obtain(wanted, book, Hooks(lambda _: _tell("waiting", wanted.draft), None, cancel))
     except BusyError as error:
         raise (GpuBusy if error.busy.kind == "gpu" else CpuBusy)(error.busy) from None
     book.patience_s = None  # to give back has to be done, whoever is in the way
-    lease.catch_up()
-    lease.clean_up()
+    lease.do_postponed()
+    lease.do_postponed_slow()
     _tell("acquired", lease.lease)
-    return Lease(lease, held.leases, book, ledger.now_s() - began_s)
+    return Lease(lease, held.leases, book, clock.now_s() - began_s)
 
 
 def entered(lease: Lease) -> Lease:

@@ -89,7 +89,7 @@ def _foresee(
     spec = scope.spec(settled.profile, backend.manager, _ID, settled.ask.name, settled.ask.command)
     asker = launch.who(_ID, settled, backend, spec)
     directory = book.directory if book is not None else None
-    wanted = leasing.want(asker, launch.needs_of(settled), GpuObserver(directory, settled.config.policy))
+    wanted = leasing.prepare(asker, launch.needs_of(settled), GpuObserver(directory, settled.config.policy))
     try:
         return leasing.foresee(wanted, book), wanted.view.gpus
     finally:

@@ -7,7 +7,7 @@ import os
 from slicer.job.scope import describe
 from slicer.kernel import proc
 from slicer.kernel.signals import signal
-from slicer.ledger.ledger import now_s
+from slicer.ledger.clock import now_s
 from slicer.placement.decision import expected_remaining, first_to_finish
 from slicer.quantity import format_duration, format_size
 

@@ -16,7 +16,7 @@ from slicer.config.files import SYSTEM_DIR, Layer, read_files, store
 from slicer.config.properties import find, split_assignment, takes_list
 from slicer.errors import ConfigError, SlicerError, UnknownProfile, UsageError
 from slicer.model import Host, Profile
-from slicer.placement.decision import Policy
+from slicer.placement.capacity import Policy
 from slicer.record import record, replace
 
 TYPE_CHECKING = False

@@ -22,7 +22,7 @@ all of it counts as foreign.
 
 from __future__ import annotations
 
-from slicer.placement.decision import Device
+from slicer.placement.capacity import Device
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ the ledger's lock. This module is on the hot path: it loads nothing more until s
 from __future__ import annotations
 
 from slicer.errors import GpuError
-from slicer.placement.decision import Policy
+from slicer.placement.capacity import Policy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from slicer.gpu.foreign_peaks import ForeignPeaks
     from slicer.gpu.snapshot import GpuSnapshot
     from slicer.model import Gpu, GpuMemory, Lease
-    from slicer.placement.decision import Device
+    from slicer.placement.capacity import Device
     from slicer.state.statedir import StateDir
 
 

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from slicer.gpu.snapshot import GpuSnapshot, ProcessKey, ProcessOnGpu
     from slicer.job.job import Job
-    from slicer.ledger.ledger import HeldLease, Ledger
+    from slicer.ledger.held_lease import HeldLease
+    from slicer.ledger.ledger import Ledger
     from slicer.model import Lease
 
 FIRST_SAMPLE_S = 0.25  # after the start: loading the driver's library is not to slow that down

@@ -13,7 +13,7 @@ import time
 from slicer import faults
 from slicer.job.job import Started
 from slicer.kernel.signals import signal
-from slicer.ledger.ledger import HeldLease
+from slicer.ledger.held_lease import HeldLease
 from slicer.model import Lease
 from slicer.record import replace
 
@@ -66,7 +66,7 @@ class Keeper:
         faults.point("keeper-forked")
         order = self._wait_for_order()
         if order is None:
-            self._book.bury(job.id, descriptors)
+            self._book.give_back(job.id, lambda: _close(descriptors))
         if not order:
             return
         faults.point("keeper-ordered")
@@ -184,3 +184,8 @@ class Keeper:
                 os.kill(self._outer, signal.SIGCHLD)
         except (BrokenPipeError, ProcessLookupError):
             pass  # the outer half is dead; the keeper finishes alone
+
+
+def _close(descriptors: tuple[int, ...]) -> None:
+    for fd in descriptors:
+        os.close(fd)

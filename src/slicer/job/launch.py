@@ -14,9 +14,10 @@ from slicer.job.job import Job
 from slicer.job.outer_half import OuterHalf
 from slicer.kernel import cgroup, proc
 from slicer.kernel.signals import hold_back, let_go
-from slicer.ledger import leasing, ledger, nesting
-from slicer.ledger.leasing import Cancel, Hooks, Needs, PreparedRequest, Requester
-from slicer.ledger.ledger import HeldLease, Ledger
+from slicer.ledger import clock, leasing, nesting
+from slicer.ledger.held_lease import HeldLease
+from slicer.ledger.leasing import CancelToken, Hooks, Needs, PreparedRequest, Requester
+from slicer.ledger.ledger import Ledger
 from slicer.model import LEASE_VARIABLE
 from slicer.record import record, replace
 from slicer.state import statedir
@@ -109,9 +110,9 @@ def held_around(environ: Mapping[str, str], book: Ledger | None, *, in_scopes: b
     """What the jobs around this process hold. ``in_scopes``: whether a job can be found by its cgroup."""
     own = cgroup.of("self")
     if book is None or (in_scopes and not nesting.may_be_nested(environ, own)):
-        return nesting.around(environ, own, frozenset(), ())
+        return nesting.outer_jobs(environ, own, frozenset(), ())
     ancestors = frozenset() if in_scopes else proc.ancestors(os.getpid())
-    return nesting.around(environ, own, ancestors, book.snapshot().leases)
+    return nesting.outer_jobs(environ, own, ancestors, book.snapshot().leases)
 
 
 def run(ask: Invocation, environ: Mapping[str, str], observer: Watcher) -> Outcome:
@@ -172,7 +173,7 @@ def _run(
         observer.notice(backend.notice)
     spec = spec_of(job_id, settled, backend)
     view = GpuObserver(book.directory, settled.config.policy)
-    wanted = leasing.want(who(job_id, settled, backend, spec), needs_of(settled), view)
+    wanted = leasing.prepare(who(job_id, settled, backend, spec), needs_of(settled), view)
     wanted.view.warn = observer.warning
     for note in wanted.view.notes:
         observer.notice(note)
@@ -190,7 +191,7 @@ def _run(
     except BaseException:
         runner.abandon()
         raise
-    held.put_off_long.append(wanted.view.close)
+    held.postponed_slow.append(wanted.view.close)
     book.mask = None  # from here on signals are the job's, also while the ledger's lock is waited for
     faults.point("launch-acquired")
     settings = _terminal_settings()
@@ -286,9 +287,9 @@ def _acquire(
 ) -> tuple[HeldLease, float]:  # fmt: skip
     """The lease and how long it took to get it, in seconds. Raises BusyError."""
     if settled.nested:
-        return HeldLease(book, leasing.inner_lease(wanted.draft, settled.held)), 0.0
-    began = ledger.now_s()
-    nothing = leasing.nothing_needed(wanted.needs)
+        return HeldLease(book, leasing.lease_of_outer_jobs(wanted.draft, settled.held)), 0.0
+    began = clock.now_s()
+    nothing = wanted.needs.is_nothing
     if not nothing and not settled.environ.get("SLICER_STATE_DIR"):
         _say_whose(book.directory, observer)
     # The time limit counts from the scope's start; and the keeper must inherit the plain lock.
@@ -306,8 +307,8 @@ def _acquire(
         waiting.tell_lease(runner.prepare(waiting.descriptors, waiting.private))
         return runner.watch()
 
-    held = leasing.obtain(wanted, book, Hooks(waits, comes_first, Cancel(), observer.still_waiting))
-    waited_s = ledger.now_s() - began
+    held = leasing.obtain(wanted, book, Hooks(waits, comes_first, CancelToken(), observer.still_waiting))
+    waited_s = clock.now_s() - began
     if not nothing:
         observer.acquired(held.lease, waited_s)
     return held, waited_s

@@ -24,22 +24,16 @@ for them keeps its reservation, and the next one has its turn all the same.
 from __future__ import annotations
 
 from slicer.model import Busy
-from slicer.placement.capacity import NEVER, Capacity, is_used_by_others, need_mib, will_do
-from slicer.placement.capacity import Device as Device
-from slicer.placement.capacity import Policy as Policy
-from slicer.placement.capacity import headroom as headroom
-from slicer.placement.capacity import is_idle as is_idle
-from slicer.placement.capacity import reserved_mib as reserved_mib
+from slicer.placement.capacity import NEVER, Capacity, headroom, is_used_by_others, need_mib, will_do
 from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
     from typing import Literal
 
-    from slicer.model import Lease, Ticket
-    from slicer.placement.capacity import AnyRequest
-
+    from slicer.model import Lease
+    from slicer.placement.capacity import AnyRequest, Device, Policy
 
 
 @record
@@ -172,26 +166,6 @@ def roomiest(
     ranked = sorted(rooms, key=lambda uuid: NEVER if (room := rooms[uuid]) is None else -room)
     chosen = ranked[: request.gpus]
     return tuple(uuid for uuid in rooms if uuid in chosen)
-
-
-def forecast(
-    queue: Sequence[AnyRequest], expected: Mapping[str, float | None], devices: tuple[Device, ...] | None,
-    leases: tuple[Lease, ...], policy: Policy, now_s: float,
-) -> dict[str, float | None]:  # fmt: skip
-    """In how many seconds each request of the queue is expected to start."""
-    from slicer.placement import forecast  # only status and nested requests look ahead
-
-    return forecast.forecast(queue, expected, devices, leases, policy, now_s)
-
-
-def deadlocked(
-    request: AnyRequest, inside: tuple[str, ...], queue: Sequence[Ticket], devices: tuple[Device, ...] | None,
-    leases: tuple[Lease, ...], policy: Policy, now_s: float,
-) -> tuple[str, ...]:  # fmt: skip
-    """The jobs for which ``request`` would wait for ever; () for none."""
-    from slicer.placement import forecast
-
-    return forecast.deadlocked(request, inside, queue, devices, leases, policy, now_s)
 
 
 def expected_remaining(lease: Lease, now_s: float) -> float | None:

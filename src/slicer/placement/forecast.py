@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _FORECAST_DEPTH = 100  # requests; further ahead nobody's estimates mean much
 
 
-def forecast(
+def start_times(
     queue: Sequence[AnyRequest], expected: Mapping[str, float | None], devices: tuple[Device, ...] | None,
     leases: tuple[Lease, ...], policy: Policy, now_s: float,
 ) -> dict[str, float | None]:  # fmt: skip

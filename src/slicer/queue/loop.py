@@ -19,7 +19,7 @@ from slicer import faults
 from slicer.gpu.observer import GpuObserver
 from slicer.job import launch
 from slicer.kernel.signals import INTERRUPTS
-from slicer.ledger.waiting import asleep
+from slicer.kernel.sleep import until_readable
 from slicer.queue.file import jobs_file
 from slicer.queue.file.jobs_file import JobsFileError
 from slicer.queue.file.live_file import LiveFile
@@ -217,7 +217,7 @@ class Queue:
             self._scene.left_s(), None if self._is_stopping else self._dispatch.left_s(),
         ]  # fmt: skip
         due = [limit for limit in limits if limit is not None]
-        self._ready = asleep(descriptors, min(due) if due else None, None)
+        self._ready = until_readable(descriptors, min(due) if due else None, None)
         self._desk.woken(self._ready)
 
     _ready: frozenset[int] = frozenset()

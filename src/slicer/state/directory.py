@@ -8,6 +8,7 @@ directories above it.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
 
@@ -34,6 +35,36 @@ class Directory:
     def open(self, name: str, flags: int, mode: int = 0o600) -> int:
         """Open a file in it. Links are not followed, and nothing is waited for. Raises OSError."""
         return os.open(name, flags | _FILE, mode, dir_fd=self.fd)
+
+    def read(self, name: str, most_bytes: int) -> bytes:
+        """The beginning of a plain file of ours; empty where there is none. Raises StateError."""
+        path = f"{self.path}/{name}"
+        try:
+            fd = self.open(name, os.O_RDONLY)
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise failed(path, error) from error
+        try:
+            check_file(fd, path)
+            return os.read(fd, most_bytes)
+        finally:
+            os.close(fd)
+
+    def open_lock(self) -> int:
+        """Open (create once) the file "lock", which exists only to be flocked. Raises StateError."""
+        path = f"{self.path}/lock"
+        try:
+            fd = self.open("lock", os.O_RDWR | os.O_CREAT)
+        except OSError as error:
+            raise failed(path, error) from error
+        try:
+            if check_file(fd, path).st_mode & 0o077:
+                os.fchmod(fd, 0o600)  # who can open it can hold it
+        except StateError:
+            os.close(fd)
+            raise
+        return fd
 
     def names(self) -> list[str]:
         """What lies in it. Raises OSError, also where the directory itself was removed."""
@@ -168,6 +199,18 @@ def check_file(fd: int, path: str) -> os.stat_result:
     if info.st_uid != os.geteuid():
         raise StateError(f"belongs to uid {info.st_uid}, not to you", where=path, hint="remove it")
     return info
+
+
+def try_lock(fd: int, *, shared: bool = False) -> bool:
+    """Flock an open file until it is closed; False where another open file description is in the way.
+
+    Raises OSError.
+    """
+    try:
+        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def write_all(fd: int, data: bytes, offset: int = 0) -> None:

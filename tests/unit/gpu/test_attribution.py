@@ -8,7 +8,7 @@ import pytest
 
 from slicer.gpu.attribution import devices
 from slicer.model import Lease
-from slicer.placement.decision import Policy, headroom, is_idle
+from slicer.placement.capacity import Policy, headroom, is_idle
 from tests.unit.gpu.made_up import G0, G1, IN_A, PLAIN, TOTAL, A, B, loose, owner, scope, seen, snapshot
 from tests.unit.made_up import lease
 

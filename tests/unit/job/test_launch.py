@@ -14,7 +14,7 @@ from slicer.job.launch import Invocation, Plan, find_program
 from slicer.ledger.leasing import Needs
 from slicer.ledger.nesting import OuterJobs
 from slicer.model import Host, Profile
-from slicer.placement.decision import Policy
+from slicer.placement.capacity import Policy
 from slicer.record import replace
 from tests.unit import made_up
 

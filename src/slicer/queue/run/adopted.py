@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from slicer.errors import StateError
 from slicer.kernel import proc
-from slicer.ledger.ledger import HeldLease
+from slicer.ledger.held_lease import HeldLease
 from slicer.queue.run.outer_half import signal_keeper
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Adopted:
         """Let go of all descriptors. Safe to repeat."""
         self._drop_pidfd()
         if self._held is not None:
-            self._held.forget()
+            self._held.close()
 
     def _drop_pidfd(self) -> None:
         if self.pidfd >= 0:

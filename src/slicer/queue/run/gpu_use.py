@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from slicer.gpu.snapshot import GpuSnapshot
     from slicer.ledger.ledger import Ledger
     from slicer.model import Lease
-    from slicer.placement.decision import Device
+    from slicer.placement.capacity import Device
 
 FIRST_LOOKS_S = (0.25, 1.0)  # after a job's start, whatever --poll says
 _AFTER_END_S = 0.05  # between two looks after a job's end: the driver sends no event

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from slicer.backend import BatchBackend
     from slicer.job.job import Job, Observer
     from slicer.job.report import Report
-    from slicer.ledger.ledger import HeldLease, Ledger
+    from slicer.ledger.held_lease import HeldLease
+    from slicer.ledger.ledger import Ledger
     from slicer.model import Lease, Usage
     from slicer.queue.run.starters import Starters
     from slicer.queue.state.log_dir import LogDir
@@ -115,7 +116,7 @@ class QueueOuterHalf(OuterHalf):
         except BackendError:
             self.call_off()
             raise
-        self._held.catch_up()
+        self._held.do_postponed()
         self._tell_start(waited_s)
 
     def call_off(self) -> None:
@@ -183,7 +184,7 @@ class QueueOuterHalf(OuterHalf):
         self.was_bereaved = True
         os.close(self.pidfd)
         self.pidfd = os.pidfd_open(child)
-        self._held.forget()  # it has to see whether anybody else holds the lease
+        self._held.close()  # it has to see whether anybody else holds the lease
         os.close(wait_fd)
         os.close(held_fd)
         return True
@@ -193,7 +194,7 @@ class QueueOuterHalf(OuterHalf):
         if self.was_bereaved:
             os.waitpid(self._keeper, 0)
         self.close()
-        self._held.forget()
+        self._held.close()
 
     def close(self) -> None:
         """Close what was opened for the keeper. Safe to repeat."""

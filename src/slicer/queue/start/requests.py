@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from slicer.errors import InfeasibleError, UsageError
 from slicer.job.launch import needs_of, spec_of, who
-from slicer.ledger import leasing, ledger
-from slicer.ledger.ledger import HeldLease
+from slicer.ledger import clock, leasing
+from slicer.ledger.held_lease import HeldLease
 from slicer.queue.show.words import visible
 from slicer.queue.start.pending import Kind
 from slicer.record import record, replace
@@ -102,7 +102,7 @@ class LeaseRequests:
         if current is not None and (current.form.entry.key, current.form.choice) != (entry.key, choice):
             self._withdraw(kind)
             current = None
-        if self._not_before.get(kind, 0.0) > ledger.now_s():
+        if self._not_before.get(kind, 0.0) > clock.now_s():
             return None
         if current is None:
             return self._ask_anew(kind, self._form(entry, plan, choice, places))
@@ -122,7 +122,7 @@ class LeaseRequests:
         asker = replace(
             who(job_id, plan, self._backend, spec), command=visible(entry.command, _COMMAND_CHARS)
         )
-        wanted = leasing.want(asker, needs, self._view)
+        wanted = leasing.prepare(asker, needs, self._view)
         ticket = replace(wanted.ticket, arrived_s=self._arrival(entry, places))
         return _Form(entry, plan, job_id, spec, replace(wanted, ticket=ticket), choice)
 
@@ -134,7 +134,7 @@ class LeaseRequests:
             if len(form.choice) < form.plan.need_gpus:
                 return None
         try:
-            found = self._book.acquire_or_queue(wanted.ticket, wanted.draft, wanted.view)
+            found = leasing.queue_up(wanted, self._book)
         except InfeasibleError:
             if not is_narrowed:
                 raise
@@ -148,7 +148,7 @@ class LeaseRequests:
         """Raises InfeasibleError when not even all GPUs that are ours to use would do."""
         needs = replace(form.wanted.needs, gpu_words=self._words)
         asker = who(form.job_id, form.plan, self._backend, form.spec)
-        leasing.foresee(leasing.want(asker, needs, self._view), self._book)
+        leasing.foresee(leasing.prepare(asker, needs, self._view), self._book)
 
     def _arrival(self, entry: Entry, places: Mapping[str, Place]) -> float:
         """When the job counts as having arrived: first asked for, or just before who comes after it."""
@@ -161,7 +161,7 @@ class LeaseRequests:
             for ask in self._asks.values()
             if places.get(ask.form.entry.key, place) > place and places[ask.form.entry.key][0] == place[0]
         ]
-        stamp = round(min(later) - _INSTANT_S if later else ledger.now_s(), 6)
+        stamp = round(min(later) - _INSTANT_S if later else clock.now_s(), 6)
         self._arrived[entry.key] = stamp
         return stamp
 
@@ -176,7 +176,7 @@ class LeaseRequests:
     def allowed(self) -> tuple[str, ...]:
         """The UUIDs of the GPUs that this queue may use. Raises UsageError for one that is not there."""
         try:
-            chosen = leasing.choice(self._words, self._view.gpus)
+            chosen = leasing.gpus_named(self._words, self._view.gpus)
         except UsageError as error:
             raise UsageError(error.message, where="--gpus", hint=error.hint) from error
         return chosen or tuple(gpu.uuid for gpu in self._view.gpus)
@@ -189,10 +189,10 @@ class LeaseRequests:
 
     def _granted(self, kind: Kind, form: _Form, held: HeldLease) -> Granted | None:
         if held.lease.gpus and form.wanted.needs.plain_lock and not self._has_plain_lock(form, held):
-            self._not_before[kind] = ledger.now_s() + _SCRIPTS_S
+            self._not_before[kind] = clock.now_s() + _SCRIPTS_S
             held.release()
             return None
-        waited_s = max(0.0, ledger.now_s() - self._arrived.pop(form.entry.key))
+        waited_s = max(0.0, clock.now_s() - self._arrived.pop(form.entry.key))
         return Granted(form.entry, form.plan, form.job_id, form.spec, held, waited_s)
 
     def _has_plain_lock(self, form: _Form, held: HeldLease) -> bool:
@@ -200,7 +200,7 @@ class LeaseRequests:
 
         lock = PlainLock(form.wanted.needs.plain_lock)
         if lock.take(0.0, None):
-            held.beside = lock
+            held.plain_lock = lock
             return True
         lock.release()
         return False
@@ -223,7 +223,7 @@ class LeaseRequests:
     def watched(self) -> tuple[list[int], float | None]:
         """What becomes readable when it is time to ask again, and the seconds after which it is anyway."""
         descriptors: list[int] = []
-        now_s = ledger.now_s()
+        now_s = clock.now_s()
         limits = [max(0.0, at - now_s) for at in self._not_before.values()]
         for ask in self._asks.values():
             if ask.is_due or ask.waiting.is_unsettled:
@@ -239,7 +239,7 @@ class LeaseRequests:
 
     def woken(self, ready: Collection[int]) -> None:
         """Note which requests to ask again for: ``ready`` are readable."""
-        now_s = ledger.now_s()
+        now_s = clock.now_s()
         self._not_before = {kind: at for kind, at in self._not_before.items() if at > now_s}
         for ask in self._asks.values():
             if ask.is_due or ask.waiting.is_unsettled:
