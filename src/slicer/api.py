@@ -35,6 +35,7 @@ from slicer.placement.decision import expected_remaining, first_to_finish
 from slicer.quantity import QuantityError, parse_mib
 from slicer.record import record
 from slicer.state import statedir
+from slicer.text import command_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -220,7 +221,7 @@ def obtain(
         held = nesting.OuterJobs((*held.leases, *own), held.foreign_gpu)
         needs = _needs(asked, config, held, environ)
         job = os.urandom(6).hex()
-        command = scope.describe(tuple(sys.orig_argv))
+        command = command_text(tuple(sys.orig_argv))
         manager: Manager = "system" if os.geteuid() == 0 else "user"
         who = Requester(job, asked.name, command, "plain", manager, "", held.leases)
         wanted = leasing.prepare(who, needs, GpuObserver(book.directory, config.policy))

@@ -338,7 +338,7 @@ def _message(error: BaseException) -> str:
 def _no_bus(manager: Manager, error: BaseException) -> BackendError:
     reason = os.strerror(abs(int(getattr(error, "errno", 0) or 0)))
     if manager == "user":
-        from slicer.kernel.proc import user_name
+        from slicer.kernel.users import user_name
 
         user = user_name(os.getuid())
         if not os.path.isdir(f"/run/user/{os.getuid()}"):

@@ -11,6 +11,7 @@ import click
 
 from slicer.cli import say
 from slicer.errors import EX_OK, EX_SLICER, SlicerError, UsageError
+from slicer.text import visible
 from slicer.version import VERSION
 
 TYPE_CHECKING = False
@@ -28,7 +29,7 @@ _BROKEN_PIPE = 141  # 128 + SIGPIPE
 _COMMANDS = {
     "run": "run_help",
     "hold": "hold_help",
-    "queue": "queue",
+    "queue": "queue.run",
     "status": "status",
     "stop": "stop",
     "history": "history",
@@ -158,7 +159,7 @@ def _trace(failure: Exception) -> None:
     import traceback
 
     for line in "".join(traceback.format_exception(failure)).splitlines():
-        print(say.visible(line), file=sys.stderr)
+        print(visible(line), file=sys.stderr)
 
 
 def _translated(failure: Exception) -> SlicerError:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 from slicer.cli import output, say
-from slicer.cli.output import Column, Line
+from slicer.cli.output import Column
+from slicer.columns import Line
 from slicer.config import profiles
 from slicer.config.profile_report import NEEDS, settings
 from slicer.errors import GpuError, InfeasibleError, NoGpu
@@ -16,6 +17,7 @@ from slicer.ledger.status import existing_ledger
 from slicer.model import Busy
 from slicer.quantity import format_duration
 from slicer.record import record
+from slicer.text import command_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -110,7 +112,7 @@ def _overview(
         "--profile" if ask.profile is not None else f"default: {settled.config.sources['default_profile']}"
     )
     rows = [
-        ("command", scope.describe(ask.command, limit=100_000)),
+        ("command", command_text(ask.command, limit=100_000)),
         ("program", settled.program),
         ("name", ask.name or "none"),
         ("profile", f"{profile.name} ({chosen})"),

@@ -8,7 +8,7 @@ from slicer.cli import runoptions, say
 from slicer.config.profiles import Overrides
 from slicer.errors import EX_SLICER, BusyError, SlicerError, UsageError
 from slicer.job.launch import Invocation, run
-from slicer.kernel.signals import INTERRUPTS, let_go, signal
+from slicer.kernel.signals import INTERRUPTS, signal, unblock_interrupts
 from slicer.quantity import QuantityError, parse_duration
 
 TYPE_CHECKING = False
@@ -49,7 +49,7 @@ def guarded(program: str, options: dict[str, Any], act: Callable[[], int]) -> in
     """Help, or what ``act`` does; what it raises is said, and the exit code returned."""
     try:
         if options["help"]:
-            let_go()
+            unblock_interrupts()
             return _help(program)
         return _told(options, act)
     except _Interrupted as interrupted:  # perhaps while a failure was told: signals act again by then
@@ -118,7 +118,7 @@ def _run(options: dict[str, Any], command: tuple[str, ...]) -> int:
         from slicer.cli.app import guarded
         from slicer.cli.dryrun import show
 
-        let_go()
+        unblock_interrupts()
         return guarded(lambda: show(ask))
     return supervise(ask, say.Messages(options["verbosity"]))
 

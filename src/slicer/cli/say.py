@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 
-from slicer.job.scope import describe
 from slicer.kernel import proc
 from slicer.kernel.signals import signal
 from slicer.ledger.clock import now_s
 from slicer.placement.decision import expected_remaining, first_to_finish
 from slicer.quantity import format_duration, format_size
+from slicer.text import command_text, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,16 +26,6 @@ _REASONS = {
     "stopped": "stopped",
     "unknown": "nobody saw how",
 }
-
-
-def visible(text: str) -> str:
-    """Text that neither breaks out of its line nor talks to the terminal: what is not printable is escaped.
-
-    The one filter of the command line. Names, commands, paths and errors are other people's words.
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def line(text: str) -> None:
@@ -245,7 +235,7 @@ def _outsider_dict(pid: int) -> dict[str, Any]:
         "unit": None,
         "held_for": None,
         "expected_remaining": None,
-        "command": describe(command),
+        "command": command_text(command),
     }
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from slicer.cli import output, say
-from slicer.cli.output import FAINT, HEADING, Column, Line
+from slicer.cli import output
+from slicer.cli.output import Column
 from slicer.cli.status_why import indices, reason, roughly, size
-from slicer.kernel.proc import user_name
+from slicer.columns import FAINT, HEADING, Line, clip
+from slicer.kernel.users import user_name
 from slicer.placement.decision import expected_remaining
 from slicer.quantity import format_duration, format_size
 from slicer.record import record
 from slicer.state.statedir import SYSTEM_DIR
+from slicer.text import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -106,7 +108,7 @@ def _peak(lease: Lease, state: GpuState) -> int | None:
 
 def _below(text: str) -> Line:
     """What is too long for a column."""
-    return Line(f"  {say.visible(text)}", FAINT)
+    return Line(f"  {visible(text)}", FAINT)
 
 
 def _unit(lease: Lease) -> str:
@@ -198,7 +200,7 @@ def _machine(status: Status) -> Section:
         lock = status.plain_lock
         head.append(Line(f"GPU lock of scripts: {lock.path} is held by pid {lock.pid}", _ALARM))
     if status.no_gpus:
-        return Section((*head, Line(f"No GPUs: {say.visible(status.no_gpus)}")), (), "")
+        return Section((*head, Line(f"No GPUs: {visible(status.no_gpus)}")), (), "")
     heading, entries = _gpus(status)
     return Section((*head, heading), entries, "GPUs")
 
@@ -216,14 +218,14 @@ def _cpu_slots(status: Status) -> str:
 def _slot_holder(lease: Lease) -> str:
     marks = [f"{lease.cpu_slots} slots"] if lease.cpu_slots > 1 else []
     marks += ["forced"] if lease.forced else []
-    return say.visible(lease.name or lease.job) + (f" ({', '.join(marks)})" if marks else "")
+    return visible(lease.name or lease.job) + (f" ({', '.join(marks)})" if marks else "")
 
 
 def _gpus(status: Status) -> tuple[Line, tuple[tuple[Line, ...], ...]]:
     """The heading of the GPUs, and of each its line and those of who is on it."""
-    names = [say.visible(state.gpu.name).removeprefix("NVIDIA ") for state in status.gpus]
+    names = [visible(state.gpu.name).removeprefix("NVIDIA ") for state in status.gpus]
     if output.is_terminal():
-        names = [output.cut(name, _GPU_NAME) for name in names]
+        names = [clip(name, _GPU_NAME, output.glyphs()) for name in names]
     memories = [_column(state.gpu.memory_mib or None) for state in status.gpus]
     widths = [max(map(len, texts), default=0) for texts in (names, memories)]
     rows: list[tuple[str, ...]] = []

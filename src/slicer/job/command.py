@@ -323,7 +323,9 @@ class Command:
 
     def _follow_job_control(self) -> None:
         """The shell watches the outer half: it must stop and continue as the command does (vim, less)."""
-        if proc.has_terminal():
+        from slicer.kernel.terminal import has_terminal
+
+        if has_terminal():
             self._tell_outer(signal.SIGSTOP if self._is_stopped else signal.SIGCONT)
 
     def _tell_outer(self, signo: int) -> None:

@@ -16,6 +16,7 @@ from slicer.model import Lease, Outcome
 from slicer.outcome import history
 from slicer.quantity import format_duration, format_size
 from slicer.state import statefile
+from slicer.text import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -104,12 +105,10 @@ def settle(
 
 def _in_short(job: Job, outcome: Outcome) -> str:
     """As in "train: finished with exit 137 (oom-kill) after 12m, memory 23.8G"."""
-    from slicer.outcome import journal
-
     why = "" if outcome.reason == "exited" else f" ({outcome.reason})"
     peak = outcome.usage.memory_peak_bytes
     memory = f", memory {format_size(peak)}" if peak else ""
-    name = journal.printable(label(job.name, job.command))
+    name = visible(label(job.name, job.command))
     return (
         f"{name}: finished with exit {outcome.exit_code}{why} after {format_duration(outcome.wall_s)}{memory}"
     )

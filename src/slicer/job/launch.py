@@ -13,7 +13,7 @@ from slicer.job import scope
 from slicer.job.job import Job
 from slicer.job.outer_half import OuterHalf
 from slicer.kernel import cgroup, proc
-from slicer.kernel.signals import hold_back, let_go
+from slicer.kernel.signals import block_interrupts, unblock_interrupts
 from slicer.ledger import clock, leasing, nesting
 from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.leasing import CancelToken, Hooks, Needs, PreparedRequest, Requester
@@ -21,6 +21,7 @@ from slicer.ledger.ledger import Ledger
 from slicer.model import LEASE_VARIABLE
 from slicer.record import record, replace
 from slicer.state import statedir
+from slicer.text import command_text, quote
 
 TYPE_CHECKING = False
 _AT_ONCE_S = 2.0  # what --no-wait and --max-wait 0 grant to those who decide just now
@@ -123,15 +124,15 @@ def run(ask: Invocation, environ: Mapping[str, str], observer: Watcher) -> Outco
     """
     environ = dict(environ)  # connecting to the user's bus may add to our own, which is not the job's
     job_id = os.urandom(6).hex()
-    mask = hold_back()
+    mask = block_interrupts()
     try:
         return _run(job_id, ask, environ, observer, mask)
     except SlicerError as failure:
         _journal_error(job_id, ask, failure)
-        let_go()
+        unblock_interrupts()
         raise
     except BaseException:
-        let_go()
+        unblock_interrupts()
         raise
 
 
@@ -222,7 +223,7 @@ def spec_of(job_id: str, settled: Plan, backend: Backend) -> ScopeSpec:
 def who(job_id: str, settled: Plan, backend: Backend, spec: ScopeSpec) -> Requester:
     """Who asks the ledger, for this plan."""
     unit = "" if backend.name == "plain" else spec.unit
-    command = scope.describe(settled.ask.command)
+    command = command_text(settled.ask.command)
     around = settled.held.leases
     return Requester(job_id, settled.ask.name, command, backend.name, backend.manager, unit, around)
 
@@ -389,8 +390,6 @@ def find_program(command: tuple[str, ...], environ: Mapping[str, str]) -> str:
             denied = candidate
     if denied:
         reason = "is a directory" if os.path.isdir(denied) else "is not executable"
-        raise CannotExecute(
-            f"cannot execute: {reason}", where=denied, hint=f"chmod +x {scope.quote(denied)}?"
-        )
+        raise CannotExecute(f"cannot execute: {reason}", where=denied, hint=f"chmod +x {quote(denied)}?")
     hint = "no such file" if "/" in name else "it is in no directory of PATH"
-    raise CommandNotFound("command not found", where=scope.quote(name), hint=hint)
+    raise CommandNotFound("command not found", where=quote(name), hint=hint)

@@ -26,10 +26,10 @@ SI_KERNEL = 0x80  # si_code of what no process sent
 # Each undoes the other: of the two, a process that has both blocked has only the later one pending.
 _UNDONE_BY: dict[int, int] = {signal.SIGCONT: signal.SIGTSTP, signal.SIGTSTP: signal.SIGCONT}
 
-_before: frozenset[int] | None = None  # the mask from before the first hold_back()
+_before: frozenset[int] | None = None  # the mask from before the first block_interrupts()
 
 
-def hold_back() -> frozenset[int]:
+def block_interrupts() -> frozenset[int]:
     """Block the interrupts, and return the signal mask as it was before this was first done.
 
     An exception out of a signal handler can get lost in an import or an extension, and the signal with it;
@@ -42,8 +42,8 @@ def hold_back() -> frozenset[int]:
     return _before
 
 
-def let_go() -> None:
-    """Undo :func:`hold_back`: an interrupt that came meanwhile acts now."""
+def unblock_interrupts() -> None:
+    """Undo :func:`block_interrupts`: an interrupt that came meanwhile acts now."""
     if _before is not None:
         signal.pthread_sigmask(signal.SIG_SETMASK, _before)
 
@@ -108,9 +108,9 @@ __all__ = [
     "SI_KERNEL",
     "STOP",
     "Postponed",
-    "hold_back",
+    "block_interrupts",
     "is_for_keeper",
-    "let_go",
     "signal",
     "timed_wait",
+    "unblock_interrupts",
 ]

@@ -17,6 +17,7 @@ import os
 import sys
 
 from slicer.record import record
+from slicer.text import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def event(
             entry[f"SLICER_{key.upper()}"] = value if isinstance(value, str | bytes | int) else repr(value)
     if priority is None and kind == "finished" and more.get("exit_code"):
         priority = NOTICE
-    text = message or KINDS[kind].message.format(name=printable(name))
+    text = message or KINDS[kind].message.format(name=visible(name))
     return send(kind, text, entry, priority=priority, path=path)
 
 
@@ -119,7 +120,7 @@ def send(
     """
     kind = KINDS[event]
     entry = {
-        "MESSAGE": printable(message, keep="\n\t"),
+        "MESSAGE": visible(message, keep="\n\t"),
         "MESSAGE_ID": kind.message_id,
         "PRIORITY": kind.priority if priority is None else priority,
         "SYSLOG_IDENTIFIER": IDENTIFIER,
@@ -154,16 +155,6 @@ def _bytes(value: Field) -> bytes:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:  # a surrogate that stands for no byte
         return text.encode("utf-8", "backslashreplace")
-
-
-def printable(text: str, keep: str = "") -> str:
-    """``text`` with control characters and undecodable bytes escaped.
-
-    journalctl shows a MESSAGE with any of these only as "[13B blob data]".
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
 
 
 def _deliver(data: bytes, path: str) -> bool:

@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from slicer import backend as backends
 from slicer import faults
@@ -20,6 +20,8 @@ from slicer.gpu.observer import GpuObserver
 from slicer.job import launch
 from slicer.kernel.signals import INTERRUPTS
 from slicer.kernel.sleep import until_readable
+from slicer.queue.display import Display
+from slicer.queue.events import Events
 from slicer.queue.file import jobs_file
 from slicer.queue.file.jobs_file import JobsFileError
 from slicer.queue.file.live_file import LiveFile
@@ -29,8 +31,6 @@ from slicer.queue.model import Event
 from slicer.queue.run.gpu_use import Monitor
 from slicer.queue.run.running import RunningJobs
 from slicer.queue.run.starters import Starters
-from slicer.queue.show.display import Display
-from slicer.queue.show.events import Events
 from slicer.queue.signal_pipe import SignalPipe
 from slicer.queue.start.dispatch import Dispatch
 from slicer.queue.start.plans import Plans
@@ -40,26 +40,9 @@ from slicer.queue.state.register import Register
 if TYPE_CHECKING:
     from slicer.backend import BatchBackend
     from slicer.model import Busy, Lease
-    from slicer.queue.model import Board
+    from slicer.queue.display import StateWord
+    from slicer.queue.events import Shower
     from slicer.queue.options import Options
-    from slicer.queue.show.display import StateWord
-
-    class Shower(Protocol):
-        """Shows the queue to whoever looks."""
-
-        @property
-        def wants_board(self) -> bool:
-            """Whether :meth:`draw` does anything."""
-
-        def begin(self) -> None:
-            """Before the first event; and again after SIGCONT."""
-
-        def event(self, event: Event) -> None:
-            """Say that something happened."""
-
-        def draw(self, board: Board) -> None:
-            """Show how things stand."""
-
 
 _USAGE_STEP_MIB = 256  # how much a peak has to grow to be told of
 
@@ -322,7 +305,7 @@ class Queue:
             return
         before = self._monitor.problem
         for exceeded in self._monitor.look():
-            state = self.register.by_job(exceeded.job)
+            state = self.register.states.by_job(exceeded.job)
             if state is not None:
                 self._news.tell(
                     "exceeds", state, gpu=self._monitor.index(exceeded.gpu), used_mib=exceeded.used_mib,
@@ -337,7 +320,7 @@ class Queue:
     def _tell_usage(self) -> None:
         for job, use in self._monitor.uses():
             peak = max(use.peak_mib, default=0)
-            state = self.register.by_job(job)
+            state = self.register.states.by_job(job)
             if state is not None and peak >= self._looked_mib.get(job, 0) + _USAGE_STEP_MIB:
                 self._looked_mib[job] = peak
                 self._news.tell("usage", state)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from slicer.kernel.signals import INTERRUPTS, hold_back
+from slicer.kernel.signals import INTERRUPTS, block_interrupts
 
 _TAKEN = (*INTERRUPTS, signal.SIGWINCH, signal.SIGCONT)
 
@@ -40,7 +40,7 @@ class SignalPipe:
         """Give the signals back. Only those that ask the queue to leave stay blocked: it is leaving already.
         A late one must neither delay it nor change its exit code.
         """
-        hold_back()
+        block_interrupts()
         signal.set_wakeup_fd(self._fd_before)
         for signo, handler in self._before.items():
             signal.signal(signo, handler)

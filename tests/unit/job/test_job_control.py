@@ -11,7 +11,7 @@ import pytest
 
 from slicer.job import command as keepers
 from slicer.job.command import Command, Task
-from slicer.kernel import proc, signals
+from slicer.kernel import proc, signals, terminal
 from slicer.kernel.signals import is_for_keeper, timed_wait
 
 OUTER, COMMAND, KEEPER, SHELL, KERNEL = 10, 20, 30, 40, 0
@@ -62,7 +62,7 @@ class Made:
         monkeypatch.setattr(keepers.os, "kill", lambda pid, signo: self.sent.append((pid, signo)))
         monkeypatch.setattr(keepers.os, "getppid", lambda: OUTER)
         monkeypatch.setattr(keepers.os, "waitid", self._waitid)
-        monkeypatch.setattr(proc, "has_terminal", lambda: True)
+        monkeypatch.setattr(terminal, "has_terminal", lambda: True)
         monkeypatch.setattr(proc, "stops", lambda pid: self.outer_stops)
 
     def _waitid(self, kind: int, pid: int, options: int) -> Any:

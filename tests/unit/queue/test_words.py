@@ -228,9 +228,6 @@ def test_long_commands_and_errors_are_cut() -> None:
 
 def test_the_middle_of_a_long_command_is_cut() -> None:  # Q14
     command = f"python train.py {'x' * 10**6} --seed 3"
-    assert words.shortened(command, 30) == "python train.py…xxxxx --seed 3"
-    assert words.shortened("\x1b" * 100, 30).isprintable()
-    assert words.shortened("short", 5) == "short"
     assert said("started", row(command=command)).endswith("x --seed 3")
 
 

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from slicer.queue.file import attributes
 from slicer.queue.file.jobs_file import Keys, Line, lines, read_attributes
-from slicer.queue.judge.judging import ENOUGH_LOOKS
-from slicer.queue.model import Attributes, JobState
+from slicer.queue.model import ENOUGH_LOOKS, Attributes, JobState
 
 _STEP_MIB = 256  # what is suggested is a multiple of this
 _ROOM_PERCENT = 105  # of the peak: no two runs use exactly the same

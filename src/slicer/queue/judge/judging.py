@@ -6,21 +6,12 @@ import signal
 from collections.abc import Iterable
 
 from slicer.errors import EX_TIMEOUT
-from slicer.queue.model import JobState, Status, Verdict
+from slicer.queue.model import ENOUGH_LOOKS, JobState, Status, Verdict
+from slicer.queue.run.ended_attempt import Ended
 from slicer.record import record
 
 EXIT_CODE_MAX = 255
-ENOUGH_LOOKS = 10  # fewer looks at a job's GPUs do not show its peak: the driver reports none in between
 _FAILED: frozenset[Status] = frozenset({"failed", "timeout", "oom", "infeasible", "lost"})
-
-
-@record
-class Ended:
-    """How an attempt ended, as its outcome says."""
-
-    reason: str  # Outcome.reason
-    exit_code: int
-    signal: int | None
 
 
 @record

@@ -20,6 +20,7 @@ from slicer.job.job import Started
 from slicer.job.keeper import QUIT, SETTLE, STARTING
 from slicer.job.outer_half import OuterHalf, pipe
 from slicer.kernel import proc
+from slicer.kernel.open_files import close_all_but
 from slicer.kernel.signals import STOP
 from slicer.queue.state import attempt
 
@@ -209,7 +210,7 @@ class QueueOuterHalf(OuterHalf):
         # Others' leases live for as long as their descriptors do. NVML goes on using those that it has open.
         attempts = self._log_dir.attempts.fd
         kept = {*self._held.descriptors, *self._held.private, *self._book.descriptors(), attempts}
-        proc.close_all_but(kept, _GPU_DEVICES)
+        close_all_but(kept, _GPU_DEVICES)
         self._backend.after_fork()
         self._book.after_fork()
         assert self._started is not None

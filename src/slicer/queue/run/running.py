@@ -7,18 +7,17 @@ import os
 import resource
 import time
 from collections.abc import Callable, Collection, Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from slicer import faults
-from slicer.errors import EX_TIMEOUT, BackendError, SlicerError
-from slicer.job.report import exec_exit, exit_of
+from slicer.errors import BackendError, SlicerError
 from slicer.kernel import proc
 from slicer.outcome import history
-from slicer.queue.judge.judging import Ended
+from slicer.queue.run import ended_attempt
 from slicer.queue.run.adopted import Adopted
+from slicer.queue.run.ended_attempt import EndedAttempt
 from slicer.queue.run.outer_half import QueueOuterHalf
 from slicer.queue.state import folding
-from slicer.record import record
 
 if TYPE_CHECKING:
     from slicer.backend import BatchBackend
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from slicer.ledger.ledger import Ledger
     from slicer.model import Lease, Outcome
     from slicer.queue.model import JobState
-    from slicer.queue.run.gpu_use import Monitor, Use
+    from slicer.queue.run.gpu_use import Monitor
     from slicer.queue.run.starters import Starters
     from slicer.queue.start.plans import Plans
     from slicer.queue.start.requests import Granted
@@ -36,21 +35,6 @@ _MOST_STARTING = 64  # at a time: what is handed on to the processes that start 
 _SPARE_FDS = 40  # for what is open for a moment, and for waiting
 _MOURN_AGAIN_S = 1.0
 _ORPHANS_S = 0.25  # how often to look for jobs without a keeper, whose end sends us no event
-
-
-@record
-class EndedAttempt:
-    """What became of an attempt. ``ended`` only where its command ran to an end that is known."""
-
-    key: str
-    job_id: str
-    how: Literal["ended", "unbegun", "interrupted", "lost"]
-    ended: Ended | None = None
-    wall_s: float = 0.0
-    memory_peak_bytes: int | None = None
-    vram_peak_mib: tuple[int, ...] = ()
-    use: Use | None = None  # what was seen of it on its GPUs
-    why: str = ""
 
 
 class RunningJobs:
@@ -274,25 +258,7 @@ class RunningJobs:
         del self._flying[job_id]
         self._landing[job_id] = flight
         self._monitor.has_ended(job_id)
-        report, usage = flight.said
-        if report.exec_errno and report.reason == "unknown":
-            return EndedAttempt(flight.key, job_id, "unbegun", why=os.strerror(report.exec_errno))
-        if report.exec_errno:
-            exit_code, signo = exec_exit(report.exec_errno).code, None
-        else:
-            exit_code, signo = exit_of(report.status).code, exit_of(report.status).signal
-        if report.reason == "timeout":
-            exit_code = EX_TIMEOUT
-        ended = Ended(report.reason, exit_code, signo)
-        return EndedAttempt(
-            flight.key,
-            job_id,
-            "ended",
-            ended,
-            report.wall_s,
-            usage.memory_peak_bytes,
-            use=self._monitor.use_of(job_id),
-        )
+        return ended_attempt.reported(flight.key, job_id, *flight.said, self._monitor.use_of(job_id))
 
     def _mourn(self, job_id: str, flight: QueueOuterHalf) -> None:
         """Have the duties of its killed keeper seen to; later, where no process can be forked now."""
@@ -368,7 +334,7 @@ class RunningJobs:
         else:
             outcome = self._from_history(job_id)
         if outcome is not None:
-            return _landing(key, job_id, outcome, use)
+            return ended_attempt.recorded(key, job_id, outcome, use)
         if boot_id and boot_id != proc.boot_id():
             return EndedAttempt(key, job_id, "interrupted", why="the machine was restarted")
         if found is None:
@@ -417,11 +383,3 @@ class _Followed:
 
     def note_peaks(self, peaks_mib: tuple[int, ...]) -> None:
         self._adopted.note_peaks(peaks_mib)
-
-
-def _landing(key: str, job_id: str, outcome: Outcome, use: Use | None) -> EndedAttempt:
-    ended = Ended(outcome.reason, outcome.exit_code, outcome.signal)
-    return EndedAttempt(
-        key, job_id, "ended", ended, outcome.wall_s, outcome.usage.memory_peak_bytes, outcome.vram_peak_mib,
-        use,
-    )  # fmt: skip

@@ -21,6 +21,7 @@ from slicer import faults
 from slicer.errors import BackendError
 from slicer.job.outer_half import cannot_fork
 from slicer.kernel import proc
+from slicer.kernel.open_files import close_all_but
 from slicer.queue.run import keeper
 from slicer.record import record, replace
 
@@ -230,7 +231,7 @@ class _StarterProcess:
         with open("/proc/self/comm", "wb", buffering=0) as comm:
             comm.write(b"slicer-starter")
         # One that replaces a killed one is forked in the middle of things.
-        proc.close_all_but((self._socket.fileno(), *self._book.descriptors()))
+        close_all_but((self._socket.fileno(), *self._book.descriptors()))
         self._book.after_fork()
         try:
             while self._serve():

@@ -8,11 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from slicer.columns import FAINT, GAP, HEADING, UNICODE, WARNING, Glyphs, Line, aligned, clip, fit
 from slicer.quantity import format_cpus, format_duration, format_size
 from slicer.queue.model import Board, GpuRow, Row
 from slicer.queue.show import words
-from slicer.queue.show.columns import GAP, aligned, clip, fit
 from slicer.record import record
+from slicer.text import one_line, without_middle
 
 _GPU_BAR = 10  # cells
 _QUEUE_BAR = 30
@@ -20,40 +21,6 @@ _GPU_NAME = 16  # characters
 _PENDING_SHOWN = 20
 _DONE_SHOWN = 20
 _COMMAND_MOST = 2000  # characters of one that are looked at: it may have 128 KiB
-
-HEADING = "bold"
-FAINT = "dim"
-GOOD = "green"
-WARNING = "yellow"
-BAD = "red"
-
-
-@record
-class Glyphs:
-    """The characters that lines are drawn with."""
-
-    running: str = "▶"
-    pending: str = "·"
-    again: str = "↻"
-    ok: str = "✓"
-    bad: str = "✗"
-    cancelled: str = "⊘"
-    full: str = "█"
-    part: str = "▒"
-    empty: str = "░"
-    dot: str = " · "
-    ellipsis: str = "…"
-
-
-ASCII = Glyphs(">", ".", "r", "+", "x", "-", "#", "=", ".", " - ", "...")
-
-
-@record
-class Line:
-    """One line and its style in rich's words ("" for none)."""
-
-    text: str
-    style: str = ""
 
 
 @record
@@ -71,7 +38,7 @@ class Part:
 
 def render(board: Board, width: int | None) -> str:
     """The whole board as text, at most ``width`` columns wide (None: any width). Ends with a newline."""
-    glyphs = Glyphs()
+    glyphs = UNICODE
     parts = [
         header(board, width, glyphs),
         gpus(board.gpus, width, glyphs),
@@ -109,14 +76,14 @@ def header(board: Board, width: int | None, glyphs: Glyphs) -> Part:
     states = {"running": "", "drained": "all done", "ended": "ended"}
     states["stalled"] = "stalled: nothing is started"
     state = states.get(board.state, f"{board.state}: nothing new is started")
-    title = glyphs.dot.join(filter(None, (words.visible(board.title), clock, since, state)))
+    title = glyphs.dot.join(filter(None, (one_line(board.title), clock, since, state)))
     shown = [
         Line(clip(title, width, glyphs), HEADING),
         Line(clip(words.counts(board.counts) or "no jobs", width, glyphs)),
         Line(clip(progress(board, width, glyphs), width, glyphs)),
     ]
     if board.warning:
-        shown.append(Line(clip(f"! {words.visible(board.warning)}", width, glyphs), WARNING))
+        shown.append(Line(clip(f"! {one_line(board.warning)}", width, glyphs), WARNING))
     return Part(tuple(shown))
 
 
@@ -153,7 +120,7 @@ def gpus(rows: Sequence[GpuRow], width: int | None, glyphs: Glyphs) -> Part:
         full = min(_GPU_BAR, round(gpu.used_mib * _GPU_BAR / gpu.total_mib)) if gpu.total_mib else 0
         busy = "" if gpu.utilisation is None else f"{gpu.utilisation}%"
         jobs = f"job{'s' if len(gpu.jobs) > 1 else ''} {', '.join(map(str, gpu.jobs))}" if gpu.jobs else ""
-        name = words.visible(gpu.name).removeprefix("NVIDIA ")
+        name = one_line(gpu.name).removeprefix("NVIDIA ")
         cells.append(
             (
                 f"GPU {gpu.index}",
@@ -182,7 +149,7 @@ def running(rows: Sequence[Row], width: int | None, glyphs: Glyphs, total: int =
             _most(row, row.peak_mib),
             _declared(row),
             _busy(row),
-            f"({words.visible(row.note)}) {_what(row)}" if row.note else _what(row),
+            f"({one_line(row.note)}) {_what(row)}" if row.note else _what(row),
         ]
         for row in rows
     ]
@@ -208,7 +175,7 @@ def pending(board: Board, most: int, width: int | None, glyphs: Glyphs) -> Part:
     if has_reasons:
         align = "lrrll"
         heading = [*heading[:3], heading[3].ljust(0 if width is None else room), "WAITS FOR"]
-        cells = [[*cell, words.visible(row.waits_for)] for cell, row in zip(cells, rows, strict=True)]
+        cells = [[*cell, one_line(row.waits_for)] for cell, row in zip(cells, rows, strict=True)]
     head, *texts = aligned([heading, *cells], align, width, glyphs)
     total = max(board.counts.get("pending", 0), len(board.pending))
     return Part((Line(head, HEADING),), tuple(map(Line, texts)), total)
@@ -258,8 +225,8 @@ def _running_style(row: Row) -> str:
 
 
 def _what(row: Row) -> str:
-    command = words.shortened(row.command, _COMMAND_MOST)
-    return f"{words.visible(row.name, 40)}: {command}" if row.name else command
+    command = without_middle(row.command, _COMMAND_MOST)
+    return f"{one_line(row.name, 40)}: {command}" if row.name else command
 
 
 def _declared(row: Row) -> str:

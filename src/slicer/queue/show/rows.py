@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from slicer.queue.run.gpu_use import Use
 
 PENDING_SHOWN = 50
-DONE_SHOWN = 50
 _ENOUGH_S = 10.0  # jobs that ended well must have run for so long before we guess from them
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from slicer.job.scope import quote
 from slicer.quantity import format_duration, size_text
 from slicer.queue.file.suggest import enough_mib
 from slicer.queue.model import Event, Row, Status
-from slicer.queue.show.words import command_of, count, counts, deviation, ended, figure, used, visible, who
+from slicer.queue.show.words import command_of, count, counts, deviation, ended, figure, used, who
+from slicer.text import one_line, quote
 
 _EARLIER = 10  # jobs that failed in an earlier run, and are named
 
@@ -42,7 +42,7 @@ def summary_lines(event: Event) -> list[str]:
             f"  {who(row)} {ended(row)}: {command_of(row)}" + (f" (log: {quote(path)})" if log else "")
         )
         if last:
-            said.append(f"    {visible(last)}")
+            said.append(f"    {one_line(last)}")
     under, over = _rows(event, "under"), _rows(event, "over")
     said += _declared(under, "used more than declared", lambda row: f"{deviation(row)}% more")
     said += _declared(over, "used less than declared", lambda row: f"{-(deviation(row) or 0)}% less")

@@ -9,18 +9,15 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from slicer.job.scope import quote
 from slicer.quantity import format_duration, format_size, size_text
 from slicer.queue.file.suggest import enough_mib
-from slicer.queue.judge.judging import ENOUGH_LOOKS
-from slicer.queue.model import Event, EventKind, Row, Status
+from slicer.queue.model import ENOUGH_LOOKS, Event, EventKind, Row, Status
+from slicer.text import one_line, quote, without_middle
 
 # "bad": a job did not end well. "warning": something may go wrong, or somebody has to act.
 Level = Literal["info", "good", "warning", "bad"]
 
 _COMMAND = 120  # characters of a command in a line
-_TEXT = 500  # of an error or a reason
-_LONGEST_ESCAPE = 10  # as of "\\U0010ffff"
 
 _LEVELS: dict[EventKind, Level] = {
     "file-kept": "warning",
@@ -51,27 +48,6 @@ COUNTED: dict[Status, str] = {
 # -- parts of a line ----------------------------------------------------------------------------------------
 
 
-def visible(text: str, most: int = _TEXT) -> str:
-    """The text in one line of at most ``most`` characters. Unprintable characters are escaped."""
-    cut = text[: most + 1]
-    if not cut.isprintable():
-        cut = "".join(
-            c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in cut
-        )
-    return cut if len(cut) <= most else cut[: most - 1] + "…"
-
-
-def shortened(text: str, most: int) -> str:
-    """As :func:`visible`, but with the middle cut: the lines of a sweep differ at their ends."""
-    if len(text) > 2 * most:
-        text = text[:most] + text[-most:]  # the rest would be cut anyway
-    shown = visible(text, _LONGEST_ESCAPE * len(text))
-    if len(shown) <= most:
-        return shown
-    front = most // 2
-    return f"{shown[:front]}…{shown[len(shown) - (most - 1 - front) :]}"
-
-
 def size(mib: int) -> str:
     """As in "8G" and "1.5G"."""
     return format_size(mib << 20).replace(".0", "") if mib else "0"
@@ -84,7 +60,7 @@ def gpus(indices: Sequence[int]) -> str:
 
 def who(row: Row) -> str:
     """As in "job 3" and "job 3 (train-a)"."""
-    return f"job {row.no}" + (f" ({visible(row.name, 40)})" if row.name else "")
+    return f"job {row.no}" + (f" ({one_line(row.name, 40)})" if row.name else "")
 
 
 def level(event: Event) -> Level:
@@ -168,7 +144,7 @@ def signal_name(number: int) -> str:
 
 
 def command_of(row: Row) -> str:
-    return shortened(row.command, _COMMAND)
+    return without_middle(row.command, _COMMAND)
 
 
 def _log(event: Event) -> str:
@@ -180,7 +156,7 @@ def _log(event: Event) -> str:
 
 def _text(event: Event, key: str) -> str:
     found = event.data.get(key)
-    return "" if found is None else visible(str(found))
+    return "" if found is None else one_line(str(found))
 
 
 def _because(said: str, event: Event, key: str = "why") -> str:
@@ -304,7 +280,7 @@ def _exceeds(event: Event, row: Row) -> str:
 def _finished(event: Event, row: Row) -> str:
     attempts = f" (attempt {row.attempt})" if row.attempt > 1 or row.status == "oom" else ""
     reason = row.reason if row.status in ("infeasible", "lost") else ""
-    facts = [fact for fact in (visible(reason), used(row), advice(row)) if fact]
+    facts = [fact for fact in (one_line(reason), used(row), advice(row)) if fact]
     if row.status != "ok":
         facts.append(command_of(row) + _log(event))
     told = f": {'; '.join(facts)}" if facts else ""
@@ -320,17 +296,17 @@ def _retry(event: Event, row: Row) -> str:
 
 
 def _infeasible(event: Event, row: Row) -> str:
-    reason = _text(event, "reason") or visible(row.reason)
+    reason = _text(event, "reason") or one_line(row.reason)
     return f"{who(row)} can never run here: {reason}; {command_of(row)}"
 
 
 def _lost(event: Event, row: Row) -> str:
-    how = visible(row.reason) or "it ended together with its keeper, how is not known"
+    how = one_line(row.reason) or "it ended together with its keeper, how is not known"
     return f"{who(row)} lost: {how}; {command_of(row)}{_log(event)}"
 
 
 def _unrunnable(event: Event, row: Row) -> str:
-    why = _text(event, "why") or visible(row.waits_for)
+    why = _text(event, "why") or one_line(row.waits_for)
     return f"{who(row)} skipped: {why}; {command_of(row)}"
 
 

@@ -23,10 +23,10 @@ from slicer.queue.state import folding
 if TYPE_CHECKING:
     from slicer.gpu.observer import GpuObserver
     from slicer.job.launch import Plan
+    from slicer.queue.events import Events
     from slicer.queue.model import Attributes, Entry
     from slicer.queue.options import Options
     from slicer.queue.run.running import RunningJobs
-    from slicer.queue.show.events import Events
     from slicer.queue.start.pending import Kind
     from slicer.queue.start.plans import Plans
     from slicer.queue.start.requests import Granted, LeaseRequests

@@ -16,9 +16,9 @@ from slicer.errors import InfeasibleError, UsageError
 from slicer.job.launch import needs_of, spec_of, who
 from slicer.ledger import clock, leasing
 from slicer.ledger.held_lease import HeldLease
-from slicer.queue.show.words import visible
 from slicer.queue.start.pending import Kind
 from slicer.record import record, replace
+from slicer.text import one_line
 
 if TYPE_CHECKING:
     from slicer.backend import BatchBackend
@@ -120,7 +120,7 @@ class LeaseRequests:
         spec = spec_of(job_id, plan, self._backend)
         needs = replace(needs_of(plan), gpu_words=choice if plan.need_gpus else ())
         asker = replace(
-            who(job_id, plan, self._backend, spec), command=visible(entry.command, _COMMAND_CHARS)
+            who(job_id, plan, self._backend, spec), command=one_line(entry.command, _COMMAND_CHARS)
         )
         wanted = leasing.prepare(asker, needs, self._view)
         ticket = replace(wanted.ticket, arrived_s=self._arrival(entry, places))

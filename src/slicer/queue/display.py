@@ -14,7 +14,7 @@ from slicer.queue.show.log_tail import last_line
 from slicer.queue.start.pending import kind_of
 
 if TYPE_CHECKING:
-    from slicer.queue.loop import Shower
+    from slicer.queue.events import Shower
     from slicer.queue.model import JobState, Row
     from slicer.queue.options import Options
     from slicer.queue.run.gpu_use import Monitor
@@ -68,7 +68,7 @@ class Display:
         """How many seconds until :meth:`show` is due, if nothing happens before; None: never."""
         now = time.monotonic()
         due = [self._write_at] if self._is_unwritten else []
-        if self._register.tally.running:
+        if self._register.states.running:
             due.append(self._again_at())
         if self._is_drawing:
             due.append(self._draw_at if self.is_stale else self._draw_at + _TICK_S)
@@ -105,7 +105,7 @@ class Display:
     def write_board(self, *, force: bool = False) -> None:
         """Write status.txt if it is due. If that fails, it is tried again: nothing depends on the file."""
         now = time.monotonic()
-        is_old = bool(self._register.tally.running) and now >= self._again_at()
+        is_old = bool(self._register.states.running) and now >= self._again_at()
         if not force and not is_old and (not self._is_unwritten or now < self._write_at):
             return
         text = board_text.render(self.board(), None)
@@ -120,8 +120,8 @@ class Display:
         """The whole queue at this moment."""
         began = time.monotonic()
         pending = self._dispatch.pending
-        tally = self._register.tally
-        running = sorted(tally.running.values(), key=lambda state: state.no)
+        states = self._register.states
+        running = sorted(states.running.values(), key=lambda state: state.no)
         numbers = {state.job: state.no for state in running}
         now = time.time()
         made = Board(
@@ -131,10 +131,10 @@ class Display:
             gpus=self._monitor.rows(numbers),
             running=tuple(rows.row(state, self._monitor.use_of(state.job)) for state in running),
             pending=tuple(self._pending_rows(pending)),
-            done=tuple(map(rows.row, tally.last())),
-            counts=rows.with_pending(tally.counts, len(pending)),
+            done=tuple(map(rows.row, states.last())),
+            counts=rows.with_pending(states.counts, len(pending)),
             eta_s=rows.eta_s(
-                tally.walls_s, tally.walls, [now - state.started_at for state in running], len(pending),
+                states.walls_s, states.walls, [now - state.started_at for state in running], len(pending),
                 self._width,
             ),
             state=self._state,

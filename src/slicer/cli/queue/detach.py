@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import sys
 import time
 from collections.abc import Mapping
@@ -13,13 +12,14 @@ from dataclasses import dataclass
 from slicer import backend as backends
 from slicer.backend.systemd import SystemdBackend
 from slicer.cli import say
-from slicer.cli.queue_show import choose
+from slicer.cli.queue.show import choose
 from slicer.errors import EX_OK, BackendError, StateError, UsageError
-from slicer.job.scope import quote
+from slicer.kernel.users import user_name
 from slicer.queue.detach import handover, service
 from slicer.queue.file.live_file import is_pipe
 from slicer.queue.loop import Queue
 from slicer.queue.options import Options
+from slicer.text import quote
 
 _LINGER = "/var/lib/systemd/linger"
 _OTHERWISE = "or run it in tmux, or with nohup"
@@ -136,11 +136,7 @@ def _umask() -> int:
 
 
 def _user() -> str:
-    """The name of the user, or the number of one who has none."""
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return str(os.geteuid())
+    return user_name(os.geteuid())
 
 
 def _tell(service: _Service, *, as_json: bool, quiet: bool) -> None:

@@ -4,15 +4,34 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from slicer.queue.model import Event
 from slicer.queue.show import rows
 
 if TYPE_CHECKING:
-    from slicer.queue.loop import Shower
-    from slicer.queue.model import EventKind, JobState
+    from slicer.queue.model import Board, EventKind, JobState
     from slicer.queue.run.gpu_use import Monitor
+
+
+class Shower(Protocol):
+    """Shows the queue to whoever looks. None of it fails because nobody does any more."""
+
+    @property
+    def wants_board(self) -> bool:
+        """Whether :meth:`draw` does anything."""
+
+    def begin(self) -> None:
+        """Before the first event; and again after SIGCONT, when the terminal was somebody else's."""
+
+    def event(self, event: Event) -> None:
+        """Say that something happened (all but the "summary")."""
+
+    def draw(self, board: Board) -> None:
+        """Show how things stand."""
+
+    def end(self, summary: Event | None) -> None:
+        """The queue has ended; None: not in order, there is nothing to sum up. Safe to repeat with None."""
 
 
 class Events:

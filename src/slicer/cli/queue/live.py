@@ -8,7 +8,6 @@ terminal becomes narrower.
 
 from __future__ import annotations
 
-import locale
 import os
 import time
 from collections import deque
@@ -17,9 +16,10 @@ from typing import TYPE_CHECKING, TextIO
 from rich.console import Console
 from rich.text import Text
 
-from slicer.cli.queue_sink import Sink
-from slicer.queue.show import board_text, columns, words
-from slicer.queue.show.board_text import BAD, GOOD, WARNING, Glyphs, Line
+from slicer.cli import output
+from slicer.cli.queue.sink import Sink
+from slicer.columns import BAD, GOOD, WARNING, Glyphs, Line, cell_count, clip
+from slicer.queue.show import board_text, words
 
 if TYPE_CHECKING:
     from slicer.queue.model import Board, Event
@@ -39,7 +39,7 @@ class Live:
         self._fd = stream.fileno()
         self._sink = Sink(stream)
         self._console = Console(file=stream, highlight=False, markup=False, emoji=False)
-        self._glyphs = Glyphs() if _is_utf8(stream) else board_text.ASCII
+        self._glyphs = output.glyphs(stream)
         self._verbose = verbose
         self._above: deque[Line] = deque(maxlen=_HELD_BACK)
         self._board: Board | None = None
@@ -90,7 +90,7 @@ class Live:
         start = self._back() if shown and not self._above else self._erased() + self._said()
         # Each line is cleared just before it is written, or the board would flicker.
         drawn = "".join(f"\x1b[2K{line}\n" for line in self._styled(shown))
-        self._drawn = [columns.cell_count(line.text) for line in shown]
+        self._drawn = [cell_count(line.text) for line in shown]
         self._sink.write(f"{start}{drawn}\x1b[J" if shown else start)
 
     def _said(self) -> str:
@@ -133,7 +133,7 @@ def page(board: Board, width: int, height: int, glyphs: Glyphs) -> list[Line]:
     """The board in at most ``height`` lines of ``width`` columns; what is left out is counted."""
     head = list(board_text.header(board, width, glyphs).head)
     if height <= len(head):
-        progress = columns.clip(board_text.progress(board, width, glyphs), width, glyphs)
+        progress = clip(board_text.progress(board, width, glyphs), width, glyphs)
         return [Line(progress)][: max(0, height)]
     parts = [
         board_text.gpus(board.gpus, width, glyphs),
@@ -167,8 +167,3 @@ def _is_ours(fd: int) -> bool:
         return os.tcgetpgrp(fd) in (os.getpgrp(), 0)
     except OSError:
         return True
-
-
-def _is_utf8(stream: TextIO) -> bool:
-    encodings = ((stream.encoding or "").lower(), locale.getencoding().lower())
-    return all(encoding.replace("-", "") == "utf8" for encoding in encodings)

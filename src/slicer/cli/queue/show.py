@@ -4,35 +4,18 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from slicer.cli.queue_sink import Sink
+from slicer.cli.queue.sink import Sink
 from slicer.queue.show import words
 from slicer.queue.show.summary import summary_lines
 
 if TYPE_CHECKING:
-    from slicer.cli.queue_live import Live
+    from slicer.cli.queue.live import Live
+    from slicer.queue.events import Shower
     from slicer.queue.model import Board, Event
 
 _DUMB = ("", "dumb", "unknown")
-
-
-class Shower(Protocol):
-    """Shows a queue to whoever looks. None of it fails because nobody does any more."""
-
-    wants_board: bool  # whether draw() does anything
-
-    def begin(self) -> None:
-        """Before the first event; and again after SIGCONT, when the terminal was somebody else's."""
-
-    def event(self, event: Event) -> None:
-        """Say that something happened (all but the "summary")."""
-
-    def draw(self, board: Board) -> None:
-        """Show how things stand."""
-
-    def end(self, summary: Event | None) -> None:
-        """The queue has ended; None: not in order, there is nothing to sum up. Safe to repeat with None."""
 
 
 def choose(*, as_json: bool, verbose: bool, stdout: TextIO, stderr: TextIO, quiet: bool = False) -> Shower:
@@ -45,7 +28,7 @@ def choose(*, as_json: bool, verbose: bool, stdout: TextIO, stderr: TextIO, quie
         return _Json(Sink(stdout), verbose)
     if quiet or not _is_drawable(stdout):
         return _Lines(Sink(stdout), verbose, quiet)
-    from slicer.cli.queue_live import Live
+    from slicer.cli.queue.live import Live
 
     return _OnTerminal(Live(stdout, verbose=verbose))
 
