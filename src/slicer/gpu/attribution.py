@@ -97,9 +97,7 @@ def devices(
     owned: dict[str, list[tuple[ProcessOnGpu, Lease | None]]] = {}
     for process in snapshot.processes:
         owned.setdefault(process.gpu_uuid, []).append((process, owners.of(process)))
-    return tuple(
-        _device(memory, owned.get(memory.gpu_uuid, []), foreign_peaks) for memory in snapshot.memory
-    )
+    return tuple(_device(memory, owned.get(memory.gpu_uuid, []), foreign_peaks) for memory in snapshot.memory)
 
 
 def _device(
