@@ -44,9 +44,9 @@ def open_gpus() -> Gpus:
     GpuError when NVML fails in any other way; UsageError where SLICER_SIM makes no sense.
     """
     if os.environ.get("SLICER_SIM"):
-        from slicer.gpu.sim.gpus import Sim
+        from slicer.gpu.sim.gpus import SimulatedGpus
 
-        return Sim(os.environ)
+        return SimulatedGpus(os.environ)
     from slicer.gpu.nvml import Nvml
 
     return Nvml()

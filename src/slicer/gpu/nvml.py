@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from slicer.errors import GpuError, NoGpu
 from slicer.model import Gpu, GpuMemory, GpuProcess
+from slicer.record import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class Nvml:
         notes: Notes = []
         gpus = self._each(lambda index, handle: self._gpu(index, handle, notes), notes)
         self._notes = tuple(notes)
-        return tuple(_renumbered(gpu, index) for index, gpu in enumerate(gpus))
+        return tuple(replace(gpu, index=index) for index, gpu in enumerate(gpus))
 
     def memory(self, only: Collection[str] = ()) -> tuple[GpuMemory, ...]:
         """How full the GPUs of :meth:`list` are, in the same order. Raises GpuError.
@@ -249,10 +250,6 @@ class Nvml:
             nvml.NVML_ERROR_RESET_REQUIRED,
             nvml.NVML_ERROR_NO_PERMISSION,
         )
-
-
-def _renumbered(gpu: Gpu, index: int) -> Gpu:
-    return Gpu(index, gpu.uuid, gpu.name, gpu.memory_mib, gpu.pci_bus_id, gpu.minor)
 
 
 def _text(value: str | bytes) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Gpus = tuple[Gpu, ...]
 
 
-class Sim:
+class SimulatedGpus:
     """The GPUs that ``SLICER_SIM`` describes; implements :class:`slicer.gpu.Gpus`."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -32,7 +32,7 @@ class Sim:
         self._usage = None
         if self._directory is not None:
             try:
-                self._usage = usage.Usage(self._directory.base, self._gpus)
+                self._usage = usage.UsageFolder(self._directory.base, self._gpus)
             except StateError as error:
                 self.close()
                 raise GpuError(error.message, where=error.where, hint=error.hint) from error

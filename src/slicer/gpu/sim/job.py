@@ -26,7 +26,7 @@ class Spike:
 
 
 @record
-class Plan:
+class MemoryPlan:
     """How much memory is used when; all times count from the start."""
 
     vram_mib: int  # on each GPU, reached at the end of the ramp
@@ -39,7 +39,7 @@ class Plan:
         return self.ramp_s + self.hold_s
 
 
-def demand_mib(plan: Plan, at_s: float) -> int:
+def demand_mib(plan: MemoryPlan, at_s: float) -> int:
     """What the job wants to use at a moment."""
     share = min(1.0, at_s / plan.ramp_s) if plan.ramp_s else 1.0
     mib = round(plan.vram_mib * share)
@@ -49,7 +49,7 @@ def demand_mib(plan: Plan, at_s: float) -> int:
     return mib
 
 
-def next_step_s(plan: Plan, at_s: float, now_s: float) -> float:
+def next_step_s(plan: MemoryPlan, at_s: float, now_s: float) -> float:
     """When the demand changes next after ``at_s``. Steps of the ramp that ``now_s`` is past are left out."""
     moments = [plan.end_s, plan.ramp_s]
     if plan.spike is not None:
@@ -59,7 +59,7 @@ def next_step_s(plan: Plan, at_s: float, now_s: float) -> float:
     return min((moment for moment in moments if at_s < moment <= plan.end_s), default=plan.end_s)
 
 
-def visible(text: str | None, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+def visible_gpus(text: str | None, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     """The GPUs that CUDA_VISIBLE_DEVICES shows, by index or by the beginning of their UUID; unset: the first.
 
     Raises UsageError for one that is not there.

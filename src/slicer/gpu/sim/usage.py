@@ -33,7 +33,7 @@ _NEW = ".new"
 
 @record
 class Use:
-    """What one process uses of simulated GPUs."""
+    """What one process uses of simulated GPUs. This name and those of the fields stand in its file."""
 
     pid: int
     started: int  # clock ticks since boot (see proc.start_time)
@@ -70,7 +70,7 @@ def in_use(uses: Iterable[Use]) -> Mapping[str, int]:
     return sums
 
 
-class Usage:
+class UsageFolder:
     """The folder with what processes use. Every method may raise StateError."""
 
     def __init__(self, base: Directory, gpus: tuple[Gpu, ...]) -> None:
