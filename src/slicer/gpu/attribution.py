@@ -113,14 +113,14 @@ def _device(
         if is_foreign(process, lease):
             foreign_mib += max(now_mib, foreign_peaks.get(process.key, 0))
             foreign_pids.append(process.pid)
-    mute = [(process, lease) for process, lease in owned if process.used_mib is None]
-    rest_mib = max(0, memory.used_mib - sum(process.used_mib or 0 for process, _ in owned)) if mute else 0
+    silent = [(process, lease) for process, lease in owned if process.used_mib is None]
+    rest_mib = max(0, memory.used_mib - sum(process.used_mib or 0 for process, _ in owned)) if silent else 0
     if rest_mib:
-        users = {lease.job: lease for _, lease in mute if lease is not None}
-        if len(users) == 1 and all(lease is not None for _, lease in mute):
+        users = {lease.job: lease for _, lease in silent if lease is not None}
+        if len(users) == 1 and all(lease is not None for _, lease in silent):
             (job,) = users
             used_by[job] += rest_mib
-        if any(is_foreign(process, lease) for process, lease in mute):
+        if any(is_foreign(process, lease) for process, lease in silent):
             foreign_mib += rest_mib
         elif len(users) > 1:
             foreign_mib += max(0, rest_mib - sum(lease.vram_mib or 0 for lease in users.values()))

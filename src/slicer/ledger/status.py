@@ -1,4 +1,4 @@
-"""Who holds what on this machine, who waits and why, and what is free: the data behind ``slicer status``."""
+"""The data behind ``slicer status``: which jobs hold what, which wait and why, and what is free."""
 
 from __future__ import annotations
 
@@ -35,36 +35,36 @@ PATIENCE_S = 10.0  # of commands that only look, while another process decides
 
 @record
 class Foreign:
-    """A process on a GPU where nothing is set aside for it. ``used_mib`` None: the driver does not say."""
+    """A process on a GPU where nothing is set aside for it."""
 
     pid: int
     name: str  # "" where /proc does not show it
-    used_mib: int | None
+    used_mib: int | None  # None: the driver does not say
     peak_mib: int | None  # the most it was seen to use
-    job: str  # that it belongs to and that does not hold this GPU; "" for none
+    job: str  # the job it belongs to, which does not hold this GPU; "" for none
 
 
 @record
 class GpuState:
-    """One GPU. All that follows ``device`` is worked out from it, and is 0, empty or None without it."""
+    """One GPU. Without ``device`` all that follows is 0, empty or None."""
 
     gpu: Gpu
     device: Device | None  # None: the driver did not answer
     reserved_mib: int  # set aside: for the leases on it, and for foreign processes
-    free_mib: int | None  # that one more sharer could count on; None: unknown
-    is_idle: bool  # could be taken whole
-    unexplained_mib: int  # used, but by no process that is seen
+    free_mib: int | None  # what one more sharer could count on; None: unknown
+    is_idle: bool  # it could be leased whole
+    unexplained_mib: int  # in use by no process that is seen
     foreign: tuple[Foreign, ...]
 
 
 @record
 class Wait:
-    """Why a ticket waits. ``busy`` None: it does not have to (it is about to go, or can never)."""
+    """Why a ticket waits. Without ``busy`` and ``never`` it is about to be served."""
 
     busy: Busy | None
     never: Infeasible | None
     is_reserving: bool  # what it needs is kept for it as it becomes free
-    starts_in_s: float | None  # expected; None: it depends on somebody who gave no estimate
+    starts_in_s: float | None  # expected; None: it depends on a job that gave no estimate
 
 
 @record
@@ -103,9 +103,9 @@ class Status:
 
 
 def read(environ: Mapping[str, str], warn: Warn) -> Status:
-    """The state of things now. What cannot be found out is said through ``warn`` and left out.
+    """The status now. What cannot be found out is said through ``warn`` and left out.
 
-    Raises StateError where there is a ledger that cannot be used.
+    Asks the driver, and waits for the ledger's lock. Raises StateError for a ledger that cannot be used.
     """
     reader = StatusReader(environ)
     try:
@@ -115,7 +115,7 @@ def read(environ: Mapping[str, str], warn: Warn) -> Status:
 
 
 def existing_ledger(environ: Mapping[str, str], warn: Warn) -> Ledger | None:
-    """The caller's ledger, None while there is none: looking must not make one. Raises StateError."""
+    """The caller's ledger; None while there is none, because looking must not make one. Raises StateError."""
     directory = statedir.existing(environ, os.geteuid())
     if directory is None:
         return None
@@ -127,7 +127,7 @@ def existing_ledger(environ: Mapping[str, str], warn: Warn) -> Ledger | None:
 
 
 class StatusReader:
-    """Reads again and again, and keeps open what is slow to open. What broke is opened anew."""
+    """Reads the status again and again. Keeps the driver and the ledger open, and opens anew what broke."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
@@ -136,7 +136,7 @@ class StatusReader:
         self._warn: Warn = lambda _: None
 
     def read(self, warn: Warn) -> Status:
-        """As :func:`read`; each call says anew what it has to say."""
+        """As :func:`read`. Each call repeats what it has to say."""
         self._warn = self._observer.warn = warn
         config = _config(self._environ, warn)
         policy = config.policy if config else Policy()
@@ -236,14 +236,14 @@ def _plain_lock(config: Config | None) -> PlainLock | None:
     return PlainLock(config.compat_gpu_lock, plain_lock.PlainLock(config.compat_gpu_lock).holder())
 
 
-# -- worked out, with nothing more to look at ---------------------------------------------------------------
+# -- pure ---------------------------------------------------------------------------------------------------
 
 
 def states(
     gpus: tuple[Gpu, ...], devices: tuple[Device, ...] | None, snapshot: GpuSnapshot | None,
     leases: tuple[Lease, ...], policy: Policy, peaks: Mapping[ProcessKey, int],
 ) -> tuple[GpuState, ...]:  # fmt: skip
-    """Each GPU with what is on it. ``devices`` None: nobody could look at them."""
+    """Each GPU with what is on it. ``devices`` None: they could not be looked at."""
     found = {device.uuid: device for device in devices or ()}
     foreign = _foreign(snapshot, leases, peaks)
     return tuple(
@@ -258,14 +258,14 @@ def _state(
         return GpuState(gpu, None, 0, None, False, 0, ())
     room = capacity.headroom(device, leases, policy)
     known = sum(device.used_by.values()) + sum(one.used_mib or 0 for one in foreign if not one.job)
-    is_mute = any(one.used_mib is None for one in foreign)  # then what is left is theirs
+    is_silent = any(one.used_mib is None for one in foreign)  # then the rest is theirs
     return GpuState(
         gpu=gpu,
         device=device,
         reserved_mib=capacity.reserved_mib(device, leases, policy),
         free_mib=max(0, room or 0) if device.total_mib else None,
         is_idle=capacity.is_idle(device, leases, policy),
-        unexplained_mib=0 if is_mute else max(0, device.used_mib - known),
+        unexplained_mib=0 if is_silent else max(0, device.used_mib - known),
         foreign=foreign,
     )
 
@@ -302,7 +302,7 @@ def waits(
     starts = forecast.start_times(queue, expected, devices, leases, policy, at_s)
     found: dict[str, Wait] = {}
     reserving = set(verdict.reserving)
-    reserved = 0  # so many lie between the front and the last that holds a reservation, itself included
+    reserved = 0  # the place of the last one so far with a reservation, counted from 1
     reasons: dict[tuple[object, ...], Busy] = {}  # thousands that wait ask for a handful of things
     for ahead, request in enumerate(queue):
         never = decision.infeasible(request, devices)

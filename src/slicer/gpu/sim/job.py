@@ -1,4 +1,4 @@
-"""What a simulated job does when, and what it says when a GPU is full. Pure."""
+"""How a simulated job uses memory over time, and what it prints when a GPU is full. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Spike:
 
 @record
 class MemoryPlan:
-    """How much memory is used when; all times count from the start."""
+    """How much memory is used when; times count from the start."""
 
     vram_mib: int  # on each GPU, reached at the end of the ramp
     ramp_s: float
@@ -40,7 +40,7 @@ class MemoryPlan:
 
 
 def demand_mib(plan: MemoryPlan, at_s: float) -> int:
-    """What the job wants to use at a moment."""
+    """What the job wants to use on each GPU at a moment."""
     share = min(1.0, at_s / plan.ramp_s) if plan.ramp_s else 1.0
     mib = round(plan.vram_mib * share)
     spike = plan.spike
@@ -50,7 +50,7 @@ def demand_mib(plan: MemoryPlan, at_s: float) -> int:
 
 
 def next_step_s(plan: MemoryPlan, at_s: float, now_s: float) -> float:
-    """When the demand changes next after ``at_s``. Steps of the ramp that ``now_s`` is past are left out."""
+    """When the demand changes next after ``at_s``. Steps of the ramp before ``now_s`` are left out."""
     moments = [plan.end_s, plan.ramp_s]
     if plan.spike is not None:
         moments += [plan.spike.at_s, plan.spike.at_s + plan.spike.length_s]
