@@ -40,8 +40,6 @@ def test_a_process_belongs_to(case: str) -> None:  # X2
     assert owner(seen(**{"cgroup": where, **fields}), A, B, PLAIN) == job
 
 
-
-
 @pytest.mark.parametrize(
     ("fields", "leases", "job"),
     [
@@ -113,7 +111,6 @@ def test_a_jobs_process_on_a_gpu_that_it_does_not_hold_is_in_everybodys_way() ->
     assert (found.foreign_mib, found.foreign_pids) == (9000, (7,))
     assert not is_idle(found, (A,), Policy())
     assert headroom(found, (A,), Policy()) == TOTAL - 9900
-
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from slicer import gpu
+from slicer.errors import GpuError, NoGpu
 from slicer.gpu import snapshot
 from slicer.gpu.observer import GpuObserver
 from slicer.kernel import cgroup
@@ -143,8 +145,84 @@ def test_a_name_with_parentheses_and_spaces_is_read() -> None:
         process.communicate()
 
 
-def test_closing_gives_the_driver_back() -> None:
-    gpus = MadeUpGpus()
-    watch = observer(gpus)
+class Driver(MadeUpGpus):
+    """One that counts how often it is opened and looked at, and fails when told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened = self.looks = 0
+        self.fails = False
+
+    def open(self) -> Driver:
+        if self.fails:
+            raise NoGpu("no-driver", "there is none", hint="")
+        self.opened += 1
+        self.is_open = True
+        return self
+
+    def memory(self, only: Collection[str] = ()) -> tuple[GpuMemory, ...]:
+        if self.fails:
+            raise GpuError("it is away")
+        self.looks += 1
+        return super().memory(only)
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    made = Driver()
+    monkeypatch.setattr(gpu, "open_gpus", made.open)
+    return made
+
+
+def test_the_driver_is_opened_once_and_given_back(driver: Driver) -> None:
+    watch = GpuObserver(None)
+    watch.look()
+    assert (driver.opened, driver.looks, watch.memory, watch.devices(())) == (0, 0, (), None)
+    watch.open()
+    watch.open()
+    watch.look()
+    assert (driver.opened, driver.looks, len(watch.memory)) == (1, 1, 2)
     watch.close()
-    assert not gpus.is_open
+    watch.close()
+    assert (driver.is_open, watch.memory) == (False, ())
+    watch.observe()
+    assert driver.opened == 2
+
+
+def test_one_look_serves_a_round_of_requests(driver: Driver) -> None:
+    watch = GpuObserver(None, reuses=True)
+    watch.look()  # not open yet: no look that could be used again
+    watch.open()
+    for _ in range(3):
+        watch.look()
+    assert driver.looks == 1
+    watch.expire()
+    watch.look()
+    watch.observe()
+    assert driver.looks == 3
+
+
+@pytest.mark.parametrize("is_wanted", [False, True])
+def test_a_driver_that_fails_concerns_those_who_want_gpus(driver: Driver, is_wanted: bool) -> None:
+    watch = GpuObserver(None)
+    assert watch.try_open()
+    assert not watch.try_open()
+    if is_wanted:
+        watch.open()
+    watch.look()
+    driver.fails = True
+    if is_wanted:
+        with pytest.raises(GpuError):
+            watch.look()
+    else:
+        watch.look()
+        assert watch.devices(()) is None
+
+
+def test_who_can_do_without_gpus_tries_to_open_them_once(driver: Driver) -> None:
+    driver.fails = True
+    watch = GpuObserver(None)
+    assert not watch.try_open()
+    driver.fails = False
+    assert not watch.try_open()
+    assert driver.opened == 0
