@@ -84,6 +84,12 @@ def _first(climb: tuple[int, ...], pids: tuple[int, ...]) -> int:
     return min((index for index, pid in enumerate(climb) if pid in pids), default=len(climb))
 
 
+def attribute(snapshot: GpuSnapshot, leases: Iterable[Lease]) -> list[tuple[ProcessOnGpu, Lease | None]]:
+    """Each process with the lease it belongs to; None where it belongs to none."""
+    owners = Owners(leases)
+    return [(process, owners.of(process)) for process in snapshot.processes]
+
+
 def is_foreign(process: ProcessOnGpu, lease: Lease | None) -> bool:
     """Whether nothing was set aside for the process on its GPU; ``lease`` is the one it belongs to."""
     return lease is None or process.gpu_uuid not in lease.gpus
@@ -93,10 +99,9 @@ def devices(
     snapshot: GpuSnapshot, leases: Iterable[Lease], foreign_peaks: Mapping[ProcessKey, int]
 ) -> tuple[Device, ...]:
     """The GPUs with their processes attributed to the leases (see the module)."""
-    owners = Owners(leases)
     owned: dict[str, list[tuple[ProcessOnGpu, Lease | None]]] = {}
-    for process in snapshot.processes:
-        owned.setdefault(process.gpu_uuid, []).append((process, owners.of(process)))
+    for process, lease in attribute(snapshot, leases):
+        owned.setdefault(process.gpu_uuid, []).append((process, lease))
     return tuple(_device(memory, owned.get(memory.gpu_uuid, []), foreign_peaks) for memory in snapshot.memory)
 
 

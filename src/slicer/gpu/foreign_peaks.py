@@ -6,7 +6,7 @@ import os
 
 from slicer import faults
 from slicer.errors import StateError
-from slicer.gpu.attribution import Owners, is_foreign
+from slicer.gpu.attribution import attribute, is_foreign
 from slicer.state.directory import Directory, check_file, write_all
 
 TYPE_CHECKING = False
@@ -62,10 +62,9 @@ class ForeignPeaks:
         earlier: Mapping[ProcessKey, int],
     ) -> dict[ProcessKey, int]:  # fmt: skip
         """The peaks after a look; those of GPUs that were not looked at stay as they are written."""
-        owners = Owners(leases)
         peaks = {key: mib for key, mib in written.items() if self._only and key[2] not in self._only}
-        for process in snapshot.processes:
-            if process.used_mib is not None and is_foreign(process, owners.of(process)):
+        for process, lease in attribute(snapshot, leases):
+            if process.used_mib is not None and is_foreign(process, lease):
                 key = process.key
                 peaks[key] = max(process.used_mib, written.get(key, 0), earlier.get(key, 0))
         return peaks

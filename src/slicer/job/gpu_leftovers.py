@@ -11,7 +11,7 @@ import os
 import time
 
 from slicer.errors import SlicerError
-from slicer.gpu.attribution import Owners
+from slicer.gpu.attribution import attribute
 from slicer.job.gpu_watch import describe
 from slicer.kernel.signals import INTERRUPTS, timed_wait
 from slicer.quantity import format_size
@@ -38,11 +38,13 @@ class Remains:
 
 def remains(snapshot: GpuSnapshot, lease: Lease, idle_threshold_mib: int) -> Remains:
     """What of the job's, or of nobody's, is still there. Pure."""
-    owners = Owners((lease,))
-    here = [process for process in snapshot.processes if process.gpu_uuid in lease.gpus]
-    listed = {process.gpu_uuid for process in here}
+    listed = {process.gpu_uuid for process in snapshot.processes}
     return Remains(
-        tuple(process for process in here if owners.of(process) is not None),
+        tuple(
+            process
+            for process, owner in attribute(snapshot, (lease,))
+            if owner is not None and process.gpu_uuid in lease.gpus
+        ),
         {
             memory.gpu_uuid: memory.used_mib
             for memory in snapshot.memory
@@ -62,13 +64,12 @@ def foreign_arrivals(
     A process that /proc does not show could have come at any time. But a GPU that was given out whole was
     empty before.
     """
-    owners = Owners(leases)
     was_empty = lease.vram_mib is None and not lease.forced
     return tuple(
         process
-        for process in snapshot.processes
+        for process, owner in attribute(snapshot, leases)
         if process.gpu_uuid in lease.gpus
-        and owners.of(process) is None
+        and owner is None
         # Start times are cut to whole ticks: one of the same tick may have come after.
         and ((process.started + 1) / ticks_per_s > lease.since_s if process.started else was_empty)
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 
 from slicer.errors import SlicerError
-from slicer.gpu.attribution import Owners, devices
+from slicer.gpu.attribution import attribute, devices
 from slicer.gpu.observer import GpuObserver
 from slicer.job.job import tell
 from slicer.quantity import format_size
@@ -95,10 +95,10 @@ class GpuWatch:
     def _used(self, snapshot: GpuSnapshot) -> dict[str, int] | None:
         """What the job uses now, in MiB by GPU; None where the driver does not say how much of it is its."""
         lease = self.held.lease
-        owners = Owners(self._leases)
+        attributed = attribute(snapshot, self._leases)
         for uuid in lease.gpus:
-            silent = [each for each in snapshot.processes if each.gpu_uuid == uuid and each.used_mib is None]
-            owned = [owner is not None and owner.job == lease.job for owner in map(owners.of, silent)]
+            silent = [owner for each, owner in attributed if each.gpu_uuid == uuid and each.used_mib is None]
+            owned = [owner is not None and owner.job == lease.job for owner in silent]
             if any(owned) and not all(owned):
                 return None
         found = devices(snapshot, self._leases, {})

@@ -276,12 +276,10 @@ def _foreign(
     """The foreign processes of each GPU, the largest first."""
     if snapshot is None:
         return {}
-    from slicer.gpu.attribution import Owners, is_foreign
+    from slicer.gpu.attribution import attribute, is_foreign
 
-    owners = Owners(leases)
     found: dict[str, list[Foreign]] = {}
-    for process in snapshot.processes:
-        lease = owners.of(process)
+    for process, lease in attribute(snapshot, leases):
         if is_foreign(process, lease):
             peak_mib = peaks.get(process.key, process.used_mib)
             one = Foreign(process.pid, process.name, process.used_mib, peak_mib, lease.job if lease else "")
