@@ -15,13 +15,14 @@ from slicer.errors import StateError
 from slicer.queue.model import JobState
 from slicer.queue.state import attempt, folding
 from slicer.queue.state.counts import Counts
-from slicer.queue.state.directory import OwnDirectory, failed
 from slicer.queue.state.journal import Journal
-from slicer.queue.state.log_dir import LogDir
+from slicer.queue.state.log_dir import RULES, LogDir
+from slicer.state.directory import failed
 
 if TYPE_CHECKING:
     from slicer.queue.model import Entry
     from slicer.queue.state.journal import Record
+    from slicer.state.directory import Directory
 
 _PROBE = "probe"
 _AGAIN_S = 1.0  # how soon to try to write again
@@ -166,7 +167,7 @@ class Register:
         self.log_dir.close()
 
 
-def _forget_attempts(directory: OwnDirectory) -> None:
+def _forget_attempts(directory: Directory) -> None:
     """Remove what an earlier queue left. Raises StateError where jobs of it still run."""
     names = directory.names()
     found = [attempt.read(directory.fd, name) for name in names]
@@ -182,4 +183,4 @@ def _forget_attempts(directory: OwnDirectory) -> None:
         try:
             directory.remove(name)
         except OSError as error:
-            raise failed("cannot be removed", f"{directory.path}/{name}", error) from error
+            raise failed(f"{directory.path}/{name}", error, RULES, "cannot be removed") from error
