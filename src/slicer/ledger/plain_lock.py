@@ -18,6 +18,7 @@ import time
 
 from slicer.errors import StateError
 from slicer.kernel import proc
+from slicer.kernel.open_files import flock_holder
 from slicer.kernel.signals import signal
 from slicer.kernel.sleep import until_readable
 from slicer.state.directory import try_lock
@@ -73,7 +74,7 @@ class PlainLock:
         """The process that holds the lock exclusively, 0 when that cannot be known."""
         try:
             info = os.stat(self.path)
-            pid = proc.flock_holder(info, exclusively=True)
+            pid = flock_holder(info, exclusively=True)
         except OSError:
             return 0
         if not pid or not os.path.exists(f"/proc/{pid}"):

@@ -21,8 +21,8 @@ import re
 import time
 
 from slicer.errors import EX_TEMPFAIL, SlicerError, StateError
-from slicer.job.scope import quote
 from slicer.state.directory import Directory, Rules, failed, open_or_make, try_lock
+from slicer.text import quote
 
 HINT = "choose another one with --log-dir"
 RULES = Rules(
