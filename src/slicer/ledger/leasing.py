@@ -14,6 +14,8 @@ from slicer.model import Busy, Lease, Ticket
 from slicer.record import record, replace
 
 TYPE_CHECKING = False
+AT_ONCE_S = 2.0  # how long --no-wait and --max-wait 0 wait for somebody who is deciding just now
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -238,7 +240,14 @@ def foresee(prepared: PreparedRequest, book: Ledger | None) -> tuple[str, ...] |
     return ledger.judge_alone(request, prepared.view).answer(request)
 
 
-def lease_of_outer_jobs(draft: Lease, outer: OuterJobs) -> Lease:
+def patience_s(needs: Needs) -> float | None:
+    """How long to wait for somebody who is deciding, in seconds: it is no waiting for what was asked for."""
+    if not needs.wait:
+        return AT_ONCE_S
+    return None if needs.max_wait_s is None else max(AT_ONCE_S, needs.max_wait_s)
+
+
+def nested_lease(draft: Lease, outer: OuterJobs) -> Lease:
     """The lease of a job whose outer jobs hold all that it needs."""
     last = next((lease for lease in reversed(outer.leases) if lease.gpus), None)
     vram_mib = last.vram_mib if last else None

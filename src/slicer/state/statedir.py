@@ -14,7 +14,8 @@ import os
 import stat
 
 from slicer.errors import StateError
-from slicer.state.directory import HINT, Directory, check_own, open_trusted
+from slicer.record import replace
+from slicer.state.directory import HINT, LEDGER, Directory, open_trusted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ SYSTEM_DIR = "/run/slicer"
 PUBLIC_DIRS = ("/run/lock", "/dev/shm")  # in memory, and anybody may make directories there
 VERSION = 3  # of what is in the directory; a slicer touches none of another version
 _VERSION_LINE = b"%d\n" % VERSION  # what the file "version" in it says
+_BASE = replace(LEDGER, is_closed=False)  # only what is in it is closed to others
 _FOR_ALL = stat.S_ISVTX | stat.S_IWOTH
 FOLDERS = ("leases", "tickets", "bells")
 USAGE_FOLDER = "usage"  # of simulated GPUs, see slicer.gpu.sim.usage
@@ -68,14 +70,12 @@ def locate(environ: Mapping[str, str], uid: int) -> StateDir:
         if base.path == SYSTEM_DIR and os.fstat(base.fd).st_mode & stat.S_IWGRP:
             hint = "slicer install-units closes it; no group is needed any more"
             raise StateError("an older slicer shares it with a group", where=SYSTEM_DIR, hint=hint)
-        check_own(base, closed=False)
+        base.check(_BASE)
         if sim:
-            opened.append(base.folder(sim))
-            check_own(opened[-1], closed=True)
+            opened.append(base.own_folder(sim))
             opened.pop(0).close()
         for name in FOLDERS:
-            opened.append(opened[0].folder(name))
-            check_own(opened[-1], closed=True)
+            opened.append(opened[0].own_folder(name))
         made = StateDir(opened[0], opened[1:], notes)
         if made.base.read("version", len(_VERSION_LINE) + 1) != _VERSION_LINE:
             from slicer.state import version  # this happens once a boot
