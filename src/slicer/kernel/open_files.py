@@ -48,7 +48,7 @@ def _is_open_as(path: str, file: os.stat_result) -> bool:
 
 
 def close_all_but(kept: Collection[int], beginning: str | None = None) -> None:
-    """Close the descriptors above 2, except ``kept`` and those of files whose paths have that ``beginning``."""
+    """Close the descriptors above 2, but not ``kept`` and those of paths that start with ``beginning``."""
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
         if fd <= 2 or fd in kept:
