@@ -29,7 +29,7 @@ _BROKEN_PIPE = 141  # 128 + SIGPIPE
 _COMMANDS = {
     "run": "run_help",
     "hold": "hold_help",
-    "queue": "queue",
+    "queue": "queue.run",
     "status": "status",
     "stop": "stop",
     "history": "history",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 from slicer.cli import output, say
-from slicer.cli.output import Column, Line
+from slicer.cli.output import Column
+from slicer.columns import Line
 from slicer.config import profiles
 from slicer.config.profile_report import NEEDS, settings
 from slicer.errors import GpuError, InfeasibleError, NoGpu

@@ -8,7 +8,8 @@ import click
 
 from slicer.backend.install_units import Outdated, Plan, Ran, Report, apply, outdated, plan, remove
 from slicer.cli import output, say
-from slicer.cli.output import Column, Line
+from slicer.cli.output import Column
+from slicer.columns import Line
 from slicer.config import files
 from slicer.errors import EX_OK, EX_SLICER
 from slicer.outcome import history

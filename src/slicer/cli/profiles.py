@@ -8,7 +8,8 @@ import os
 import click
 
 from slicer.cli import complete, output, say
-from slicer.cli.output import Column, Line
+from slicer.cli.output import Column
+from slicer.columns import Line
 from slicer.config import files, profile_report, profiles
 from slicer.errors import SlicerError
 from slicer.record import as_dict

@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.text import Text
 
 from slicer.cli import output, say
-from slicer.cli.output import FAINT, Line
 from slicer.cli.status_json import status_json, without_clocks
 from slicer.cli.status_text import Section, sections
+from slicer.columns import FAINT, Line, clip
 from slicer.errors import EX_OK, SlicerError, StateError, UsageError
 from slicer.ledger.status import Lookout
 from slicer.ledger.watch import LedgerWatch
@@ -206,7 +206,7 @@ class _Screen:
         sys.stdout.flush()
 
     def _styled(self, line: Line, width: int) -> str:
-        text = output.clip(output.encodable(visible(line.text)), width)
+        text = clip(output.encodable(visible(line.text)), width, output.glyphs())
         with self.console.capture() as drawn:
             self.console.print(Text(text, style=line.style), end="", no_wrap=True, overflow="crop")
         return drawn.get()
@@ -352,7 +352,9 @@ def _cut(part: Section, most: int) -> list[Line]:
     while entries and len(shown) + len(entries[0]) < most:
         shown += entries.pop(0)
     return (
-        [*shown, Line(f"{output.ellipsis()} {len(entries)} more {part.what}", FAINT)] if part.what else shown
+        [*shown, Line(f"{output.glyphs().ellipsis} {len(entries)} more {part.what}", FAINT)]
+        if part.what
+        else shown
     )
 
 

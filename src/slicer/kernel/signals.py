@@ -90,6 +90,12 @@ def timed_wait(signals: frozenset[int], timeout_s: float) -> Any:
     return info if info is not None and info.si_signo in signals else None
 
 
+def signal_name(number: int) -> str:
+    """``SIGKILL``, or ``signal 40`` where it has no name."""
+    names = (name for name in dir(signal) if name.startswith("SIG") and name[3].isalpha())
+    return next((name for name in sorted(names) if getattr(signal, name) == number), f"signal {number}")
+
+
 __all__ = [
     "INTERRUPTS",
     "SI_KERNEL",
@@ -97,6 +103,7 @@ __all__ = [
     "Postponed",
     "block_interrupts",
     "signal",
+    "signal_name",
     "timed_wait",
     "unblock_interrupts",
 ]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from slicer.cli import app, output, say, stop, watch
-from slicer.cli.output import Line
+from slicer.columns import Line
 from slicer.errors import SlicerError
 from slicer.model import Busy
 from slicer.outcome.history import append

@@ -1,0 +1,146 @@
+"""``slicer queue --detach``: the queue as a service of the user's manager (root: of the system's)."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+
+from slicer import backend as backends
+from slicer.backend.systemd import SystemdBackend
+from slicer.cli import say
+from slicer.cli.queue.show import choose
+from slicer.errors import EX_OK, BackendError, StateError, UsageError
+from slicer.kernel.users import user_name
+from slicer.model import manager_of
+from slicer.queue.detach import handover, service
+from slicer.queue.file.live_file import is_pipe
+from slicer.queue.loop import Queue
+from slicer.queue.options import Options
+from slicer.text import quote
+
+_LINGER = "/var/lib/systemd/linger"
+_OTHERWISE = "or run it in tmux, or with nohup"
+
+
+def detach(options: Options, environ: Mapping[str, str], *, as_json: bool, quiet: bool) -> int:
+    """Start this command line again as a service, and return.
+
+    All that would keep the queue from starting is found out before, and raised as a queue would.
+    """
+    is_users = manager_of(os.geteuid()) == "user"
+    backend = _manager(is_users)
+    _check(options, environ)
+    log_dir = os.path.realpath(options.log_dir)
+    unit = service.unit_name(log_dir)
+    path = _hand_over(unit, log_dir, environ, is_users)
+    argv = (sys.executable, "-I", "-S", os.path.abspath(handover.__file__), path)
+    try:
+        backend.start_service(
+            unit, service.description(options.jobs_file), argv, service.properties(unit)
+        )
+    except BackendError:
+        _take_back(path)
+        raise
+    finally:
+        backend.close()
+    if as_json:
+        _print_json(unit, is_users, f"{options.log_dir}/queue.log")
+    elif not quiet:
+        _print(unit, is_users, options.log_dir)
+    if is_users and not os.path.exists(f"{_LINGER}/{_user()}"):
+        say.line(f"your last logout would end it: loginctl enable-linger {_user()} keeps it running")
+    return EX_OK
+
+
+def _manager(is_users: bool) -> SystemdBackend:
+    """The manager that is to run the service. Raises BackendError."""
+    if not os.path.isdir(backends.BOOTED):
+        raise BackendError(
+            "needs systemd, which does not run here", where="--detach", hint=_OTHERWISE.removeprefix("or ")
+        )
+    backend = SystemdBackend(manager_of(os.geteuid()))
+    try:
+        backend.connect()
+    except BackendError as error:
+        hint = f"as root: loginctl enable-linger {_user()}; {_OTHERWISE}" if is_users else _OTHERWISE[3:]
+        raise BackendError(error.message, where="--detach", hint=hint) from error
+    return backend
+
+
+def _check(options: Options, environ: Mapping[str, str]) -> None:
+    """Open the queue, and leave it to the service. What --fresh forgets is forgotten here."""
+    if is_pipe(options.jobs_file):
+        raise UsageError(
+            "the service cannot read this pipe", where=options.jobs_file, hint="save its lines in a file"
+        )
+    shower = choose(as_json=False, verbose=False, quiet=True, stdout=sys.stdout)
+    queue = Queue(options, environ, shower)
+    path = f"{queue.register.log_dir.path}/queue.log"
+    try:
+        os.close(handover.open_log(path))
+    except OSError as error:
+        raise StateError(f"cannot be written: {error.strerror}", where=path) from error
+    finally:
+        # Not the whole queue: the board of the last one stays until the service has a new one.
+        queue.register.close()
+
+
+def _hand_over(unit: str, log_dir: str, environ: Mapping[str, str], is_users: bool) -> str:
+    """Leave what the service is to have of us, for :mod:`handover`; the file with it. Raises StateError."""
+    handed = service.handed(
+        (*_program(), *service.arguments(sys.argv[1:])), environ, directory=os.getcwd(),
+        log_path=f"{log_dir}/queue.log", umask=_umask(), soft_limits=handover.soft_limits(),
+    )  # fmt: skip
+    runtime = f"/run/user/{os.geteuid()}" if is_users else "/run"
+    # Under a name of its own: a service that runs may have another one.
+    path = f"{runtime}/{unit.removesuffix('.service')}/{os.urandom(4).hex()}"
+    try:
+        handover.write(path, handed)
+    except OSError as error:
+        raise StateError(f"cannot be written: {error.strerror}", where=path) from error
+    return path
+
+
+def _take_back(path: str) -> None:
+    os.unlink(path)
+    try:
+        os.rmdir(os.path.dirname(path))
+    except OSError:
+        return  # that of a service that runs
+
+
+def _program() -> tuple[str, ...]:
+    """How this slicer was started."""
+    script = os.path.abspath(sys.argv[0])
+    if os.path.basename(script) != "__main__.py" and os.access(script, os.X_OK):
+        return (script,)
+    return sys.executable, "-m", "slicer"
+
+
+def _umask() -> int:
+    """Ours; os.umask could only tell by changing it."""
+    with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+        return next(int(line.split()[1], 8) for line in status if line.startswith("Umask:"))
+
+
+def _user() -> str:
+    return user_name(os.geteuid())
+
+
+def _print_json(unit: str, is_users: bool, log: str) -> None:
+    told = {
+        "v": 1, "event": "detached", "at": round(time.time(), 3), "job": None, "unit": unit,
+        "manager": manager_of(os.geteuid()), "log": os.path.abspath(log),
+    }  # fmt: skip
+    print(json.dumps(told, separators=(",", ":")))
+
+
+def _print(unit: str, is_users: bool, log_dir: str) -> None:
+    """Where to look, and how to stop it."""
+    looks = f"tail -f {quote(f'{log_dir}/queue.log')}, watch cat {quote(f'{log_dir}/status.txt')}"
+    systemctl = "systemctl --user" if is_users else "systemctl"
+    print(f"detached as {unit}: {looks}")
+    print(f"{systemctl} stop {unit}: starts nothing new and waits for what runs")

@@ -1,0 +1,171 @@
+"""The queue's board on a terminal: the events scroll by above it, and stay in the scrollback.
+
+The board is written over the one before; no other page, no hidden cursor and no changed terminal
+settings are left behind however the queue ends, ``kill -9`` included. rich makes the colours, but does not
+place the board: its own live display would draw it anew for each event, and lose its place when the
+terminal becomes narrower.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from typing import TYPE_CHECKING, TextIO
+
+from rich.console import Console
+from rich.text import Text
+
+from slicer.cli import output
+from slicer.cli.queue.sink import Sink
+from slicer.columns import BAD, GOOD, WARNING, Glyphs, Line, cell_count, clip
+from slicer.queue.show import board_text, event_text
+from slicer.queue.show.summary import summary_lines
+from slicer.text import clock
+
+if TYPE_CHECKING:
+    from slicer.queue.model import Board, Event
+
+_SOONEST_S = 0.1  # between two writes, however much happens
+_HELD_BACK = 20_000  # lines, while the terminal takes none
+_SPACIOUS = 16  # lines, from which on there are empty ones between the parts
+_PENDING_SHOWN = 10
+_CLEARED = "\x1b[2K\n"
+_STYLES: dict[event_text.Level, str] = {"info": "", "good": GOOD, "warning": WARNING, "bad": BAD}
+
+
+class Live:
+    """Draws on ``stream``, which must be a terminal. What was held back comes with the next call."""
+
+    wants_board = True
+
+    def __init__(self, stream: TextIO, *, verbose: bool = False) -> None:
+        self._fd = stream.fileno()
+        self._sink = Sink(stream)
+        self._console = Console(file=stream, highlight=False, markup=False, emoji=False)
+        self._glyphs = output.glyphs(stream)
+        self._verbose = verbose
+        self._above: deque[Line] = deque(maxlen=_HELD_BACK)
+        self._board: Board | None = None
+        self._drawn: list[int] = []  # columns of each line of the board that is on the screen
+        self._written_at = -_SOONEST_S
+
+    def begin(self) -> None:
+        """The terminal is ours from here on: at first, and again when we were stopped (SIGCONT)."""
+        self._drawn = []
+
+    def event(self, event: Event) -> None:
+        """Say it above the board, at once or, where much happens at once, with what follows."""
+        text = event_text.line(event, verbose=self._verbose)
+        if text is not None:
+            self._above.append(Line(f"{clock(event.at)} {text}", _STYLES[event_text.level(event)]))
+            if time.monotonic() - self._written_at >= _SOONEST_S:
+                self._write()
+
+    def draw(self, board: Board) -> None:
+        """Show this board in place of the one before, in the size that the terminal has now."""
+        self._board = board
+        self._write()
+
+    def end(self, summary: Event | None = None) -> None:
+        """Take the board away; what was said stays, and the summary below it. Safe to repeat."""
+        if summary is not None:
+            first, *others = summary_lines(summary)
+            self._above += [Line(first, _STYLES[event_text.level(summary)]), *map(Line, others)]
+        self._board = None
+        self._sink.write(self._erased() + self._said())
+        self._sink.close()
+
+    # -- the terminal ---------------------------------------------------------------------------------------
+
+    def _write(self) -> None:
+        if not self._sink.is_ready():
+            return
+        if not _is_ours(self._fd):
+            # The shell has it and goes on below; a board would be in its way.
+            self._drawn = []
+            self._sink.write(self._said())
+            return
+        self._written_at = time.monotonic()
+        width, height = _size(self._fd)
+        shown = [] if self._board is None else page(self._board, width - 1, height - 1, self._glyphs)
+        start = self._back() if shown and not self._above else self._erased() + self._said()
+        # Each line is cleared just before it is written, or the board would flicker.
+        drawn = "".join(f"\x1b[2K{line}\n" for line in self._styled(shown))
+        self._drawn = [cell_count(line.text) for line in shown]
+        self._sink.write(f"{start}{drawn}\x1b[J" if shown else start)
+
+    def _said(self) -> str:
+        """The lines held back until now."""
+        lines = self._styled(list(self._above))
+        self._above.clear()
+        return "".join(f"{line}\n" for line in lines)
+
+    def _rows(self) -> int:
+        """How many the board takes on the screen. A terminal that became narrower has broken its lines."""
+        width, _ = _size(self._fd)
+        return sum(max(1, -(-cells // width)) for cells in self._drawn)
+
+    def _back(self) -> str:
+        """To the board's first line."""
+        rows = self._rows()
+        self._drawn = []
+        return f"\r\x1b[{rows}A" if rows else ""
+
+    def _erased(self) -> str:
+        """To the board's first line, and nothing is left of the board."""
+        rows = min(self._rows(), _size(self._fd)[1] - 1)
+        back = self._back()
+        # Line by line: what is cleared from the first to the last line at once, tmux keeps in its scrollback.
+        return f"{back}{_CLEARED * rows}\x1b[2K\x1b[{rows}A" if back else ""
+
+    def _styled(self, lines: list[Line]) -> list[str]:
+        if not lines:
+            return []
+        text = Text("\n").join([Text(line.text, style=line.style) for line in lines])
+        with self._console.capture() as drawn:
+            self._console.print(text, end="", soft_wrap=True)
+        return drawn.get().split("\n")
+
+
+# -- what fits ----------------------------------------------------------------------------------------------
+
+
+def page(board: Board, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+    """The board in at most ``height`` lines of ``width`` columns; what is left out is counted."""
+    head = list(board_text.header(board, width, glyphs).head)
+    if height <= len(head):
+        progress = clip(board_text.progress(board, width, glyphs), width, glyphs)
+        return [Line(progress)][: max(0, height)]
+    parts = [
+        board_text.gpus(board.gpus, width, glyphs),
+        board_text.running(board.running[:height], width, glyphs, total=len(board.running)),
+        board_text.pending(board, min(height, _PENDING_SHOWN), width, glyphs),
+    ]
+    gap = [Line("")] if height >= _SPACIOUS else []
+    room = height - len(head)
+    sizes = [len(board_text.lines(part, width, glyphs)) for part in parts]
+    while sum(size + len(gap) for size in sizes if size) > room:
+        sizes[sizes.index(max(sizes))] -= 1
+    shown = head
+    for part, size in zip(parts, sizes, strict=True):
+        found = board_text.lines(part, width, glyphs, size)
+        shown += [*gap, *found] if found else []
+    return shown
+
+
+def _size(fd: int) -> tuple[int, int]:
+    """Columns and lines; a terminal that does not know is taken for a usual one."""
+    try:
+        columns, rows = os.get_terminal_size(fd)
+    except OSError:  # it hung up
+        columns, rows = 0, 0
+    return columns or 80, rows or 24
+
+
+def _is_ours(fd: int) -> bool:
+    """Whether we are in the terminal's foreground (or it is not the one that controls us)."""
+    try:
+        return os.tcgetpgrp(fd) in (os.getpgrp(), 0)
+    except OSError:
+        return True

@@ -1,0 +1,159 @@
+"""``slicer queue``: run the jobs of a file."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import sys
+from typing import Any
+
+import click
+
+from slicer.cli import complete
+from slicer.cli.queue import parameters
+from slicer.errors import UsageError
+from slicer.queue.options import Options
+from slicer.state.simulated import spec_of
+
+_SUBCOMMANDS = ("suggest", "retry")  # modules of this package with a ``command``
+
+
+class _Queue(click.Command):
+    """``slicer queue FILE``; where a subcommand stands in place of FILE, that."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if args and args[0] in _SUBCOMMANDS:
+            found: click.Command = importlib.import_module(f"slicer.cli.queue.{args[0]}").command
+            return found.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+@click.command(
+    "queue",
+    cls=_Queue,
+    short_help="Run the jobs of a file as GPUs become free.",
+    epilog="""\
+\b
+The jobs file, a shell command a line (edit it while the queue runs):
+  python prepare.py                          nothing declared: alone on an idle GPU
+  [vram=18G] python train.py --seed 1        shares a GPU where 18 GiB are free
+  [vram=30G gpus=2 timeout=2h] torchrun x.py on each of two GPUs, for 2 hours at most
+  [vram=8G retries=2] python sweep.py        again, declaring more, after CUDA OOM
+  [profile=heavy] make -j8                   a CPU job, with another profile's limits
+  [name=a] ./a.sh                            has a name, for
+  [after=a cwd=out env.X=1] ./b.sh           another that starts once it ended well
+  [cancel] python train.py                   not to be started, or ended if it runs
+
+\b
+See also:
+  slicer queue suggest FILE   the file, with declarations that fit what was seen
+  slicer queue retry FILE     has failed jobs run again
+  slicer status               who else holds and waits for GPUs
+  LOG_DIR/status.txt          the board, for `watch cat`
+
+\b
+Detached, it is a service, UNIT (root's is without --user):
+  systemctl --user kill --kill-who=main UNIT   as Ctrl-C, once or twice
+  systemctl --user stop UNIT                   as Ctrl-C once, and waits for the end
+  journalctl --user -u UNIT                    its exit code
+
+\b
+Exit codes:
+    0  all jobs ended well        2  the command line or the file cannot be right
+   75  another queue uses LOG_DIR      125  slicer itself failed
+  130  interrupted before all had started (143 by SIGTERM)
+  else the largest exit code of the jobs that failed (124 timeout, 128+N signal N)""",
+)
+@parameters.jobs_file
+@click.option(
+    "--gpus", metavar="LIST", callback=parameters.gpus, help="Use only these, as in 0,1,3 (or UUIDs)."
+)
+@click.option(
+    "--idle-threshold", metavar="MIB", callback=parameters.mib,
+    help="A GPU counts as idle up to this use, for jobs that declare nothing.  [default: 200]",
+)  # fmt: skip
+@click.option(
+    "--margin", metavar="MIB", callback=parameters.mib,
+    help="Kept free on a GPU beyond what a job declares.  [default: 512]",
+)  # fmt: skip
+@parameters.tolerance("Report jobs whose memory differs from vram= by more than this.")
+@click.option(
+    "--spike-buffer", metavar="FRAC", type=float, callback=parameters.fraction,
+    help="Spare room beside GPU users that declare nothing or too little.  [default: 0.1]",
+)  # fmt: skip
+@click.option(
+    "--poll", metavar="SEC", default="5", show_default=True, callback=parameters.seconds,
+    help="How often to look at GPU memory, and for changes to FILE that no event tells of (NFS).",
+)  # fmt: skip
+@click.option("--exclusive", is_flag=True, help="Never two of these jobs on one GPU, though they would fit.")
+@click.option("--watch", is_flag=True, help="Stay when all is done, for lines that are added.")
+@click.option(
+    "--oom-retries", metavar="N", type=click.IntRange(0), default=0, show_default=True,
+    help="How often to run a job again after CUDA OOM; [retries=N] overrides.",
+)  # fmt: skip
+@click.option("--fresh", is_flag=True, help="Forget what was done, and run all again; its logs are kept.")
+@parameters.log_dir("For the jobs' output, the journal and status.txt.")
+@click.option(
+    "-p", "--profile", metavar="NAME", default="gpu", show_default=True, shell_complete=complete.profiles,
+    help="Of jobs that name none.",
+)  # fmt: skip
+@click.option(
+    "-j", "--jobs", "at_a_time", metavar="N", type=click.IntRange(1),
+    help="At most N jobs at a time, whatever is free.",
+)  # fmt: skip
+@click.option("--sim", metavar="N", type=int, help="Use N simulated GPUs; see `slicer simjob`.")
+@click.option("--sim-vram", metavar="SIZES", help="Their memory, as in 24G or 24G,24G,80G.  [default: 24G]")
+@click.option("--backend", type=click.Choice(["auto", "systemd", "plain"]), default="auto", hidden=True)
+@click.option("--json", "as_json", is_flag=True, help="Print events as JSON, one a line.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only what is wrong.")
+@click.option("-v", "--verbose", is_flag=True, help="Tell how the jobs' GPU memory grows.")
+@click.option("--detach", is_flag=True, help="Go on in the background, also after logout.")
+def command(**said: Any) -> int:
+    """Run each line of FILE as a job, as soon as the GPUs have room for it.
+
+    Jobs compete for the same GPUs as every `slicer run`. FILE may be changed at any time: lines that are not
+    started yet can be added, removed, edited and moved. What was done is remembered in LOG_DIR: started
+    again, the queue goes on where it was, also after a crash, and finds the jobs that still run.
+
+    Ctrl-C once: nothing new is started, and what runs is waited for. Twice: it is ended.
+    """
+    environ = _environment(said.pop("sim"), said.pop("sim_vram"))
+    flags = {name: said.pop(name) for name in ("as_json", "quiet", "detach")}
+    options = Options(
+        jobs_file=said.pop("file"), idle_threshold_mib=said.pop("idle_threshold"),
+        margin_mib=said.pop("margin"), poll_s=said.pop("poll"), **said,
+    )  # fmt: skip
+    if flags["detach"]:
+        from slicer.cli.queue.detach import detach
+
+        return detach(options, environ, as_json=flags["as_json"], quiet=flags["quiet"])
+    return _run(options, environ, as_json=flags["as_json"], quiet=flags["quiet"])
+
+
+def _environment(sim: int | None, sizes: str | None) -> dict[str, str]:
+    """Ours, and with --sim what says so to everything in this process and to the jobs."""
+    if sim is None and sizes is not None:
+        raise UsageError("there are no simulated GPUs", where="--sim-vram", hint="add --sim N")
+    if sim is not None:
+        os.environ["SLICER_SIM"] = spec_of(sim, sizes)
+    return dict(os.environ)
+
+
+def _run(options: Options, environ: dict[str, str], *, as_json: bool, quiet: bool) -> int:
+    gc.disable()  # until Queue.run() has opened it: what is made until then is no garbage
+    from slicer.cli.queue.show import choose
+    from slicer.queue.loop import Queue
+
+    shower = choose(as_json=as_json, verbose=options.verbose, quiet=quiet, stdout=sys.stdout)
+    queue = Queue(options, environ, shower)
+    summary = None
+    try:
+        code = queue.run()
+        summary = queue.summary()
+    finally:
+        queue.close()
+        shower.end(summary)
+    return code

@@ -1,0 +1,82 @@
+"""``slicer queue suggest``: the jobs file with declarations that fit what was seen."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+
+import click
+
+from slicer.cli import say
+from slicer.cli.queue import parameters
+from slicer.errors import StateError, UsageError
+from slicer.queue.file import jobs_file, suggest
+from slicer.queue.state import folding
+from slicer.queue.state.journal import Journal
+
+
+@click.command("suggest", short_help="Print the jobs file with declarations that fit.")
+@parameters.jobs_file
+@parameters.log_dir()
+@parameters.tolerance("Correct declarations that differ from what was seen by more than this.")
+@click.option("-i", "--in-place", is_flag=True, help="Change FILE itself, and print nothing.")
+def command(file: str, log_dir: str, tolerance: float, in_place: bool) -> None:
+    """Print FILE with a `vram=` for each job that says what it was seen to use, and a little more.
+
+    All else stays as it is, comments too. How many lines were changed is said on stderr.
+    """
+    if not in_place:
+        _check_output(file)
+    text = jobs_file.read(file, keep_newlines=True)
+    jobs_file.parse(text, known=(), name=file)
+    records = Journal.peek(log_dir)
+    if records is None:
+        raise parameters.no_journal(log_dir)
+    declared = suggest.proposals(folding.fold(records).values(), tolerance)
+    keys = {entry.key for entry in jobs_file.parse(text, name=file)}
+    declared = {key: mib for key, mib in declared.items() if key in keys}
+    corrected = suggest.corrected(text, declared)
+    if not in_place:
+        sys.stdout.write(corrected)
+        sys.stdout.flush()
+    elif corrected != text:
+        _replace(file, corrected.encode())
+    say.line(f"{len(declared)} of {len(keys)} declarations changed")
+
+
+def _check_output(file: str) -> None:
+    """Raise UsageError where stdout is the file itself: with ">", the shell has emptied it by now."""
+    try:
+        read, written = os.stat(file), os.fstat(sys.stdout.fileno())
+    except (OSError, ValueError):
+        return  # no such file, as reading it will tell; or no stdout
+    if os.path.samestat(read, written) and stat.S_ISREG(read.st_mode):
+        gone = "" if read.st_size else ", and your shell has just emptied it"
+        hint = "" if read.st_size else "restore it from a copy, then: "
+        raise UsageError(
+            f"is where the output goes{gone}", where=file, hint=f"{hint}slicer queue suggest --in-place FILE"
+        )
+
+
+def _replace(file: str, data: bytes) -> None:
+    """Put ``data`` in the file's place, whole or not at all. Raises StateError."""
+    path = os.path.realpath(file)
+    temporary = f"{path}.{os.urandom(4).hex()}.tmp"
+    try:
+        before = os.stat(path)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(temporary, flags, 0o600), "wb") as out:
+            try:
+                out.write(data)
+                out.flush()
+                if before.st_uid != os.geteuid() or before.st_gid != os.getegid():
+                    os.fchown(out.fileno(), before.st_uid, before.st_gid)
+                os.fchmod(out.fileno(), stat.S_IMODE(before.st_mode))
+                os.fsync(out.fileno())
+                os.rename(temporary, path)
+            except BaseException:
+                os.unlink(temporary)
+                raise
+    except OSError as error:
+        raise StateError(f"cannot be changed: {error.strerror}", where=file) from error

@@ -1,0 +1,185 @@
+"""What people see of the queue: the board on the terminal, status.txt, and the summary at the end."""
+
+from __future__ import annotations
+
+import os
+import time
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Literal
+
+from slicer.ledger import ledger
+from slicer.queue.judge import judging
+from slicer.queue.model import Board, Event
+from slicer.queue.show import board_text, rows
+from slicer.queue.show.log_tail import last_line
+from slicer.queue.start.pending import kind_of
+
+if TYPE_CHECKING:
+    from slicer.queue.events import Shower
+    from slicer.queue.model import Row
+    from slicer.queue.options import Options
+    from slicer.queue.run.gpu_use import Monitor
+    from slicer.queue.start.dispatch import Dispatch
+    from slicer.queue.start.lease_requests import LeaseRequests
+    from slicer.queue.start.pending import Kind, Pending
+    from slicer.queue.state.register import Register
+
+    StateWord = Literal["running", "stopping", "ending", "drained", "stalled", "ended"]
+
+_DRAW_S = 0.25  # the shortest pause between two boards on the terminal
+_TICK_S = 1.0  # the longest: times are shown in seconds
+_WRITE_S = 1.0  # the shortest pause between two status.txt
+_NUMBER = attrgetter("no")
+_SHARE = 0.05  # of the time, for drawing, however long the queue is
+
+
+class Display:
+    """Draws the board when something has changed, but not more often than people can follow."""
+
+    def __init__(
+        self, register: Register, monitor: Monitor, requests: LeaseRequests, dispatch: Dispatch,
+        options: Options,
+    ) -> None:  # fmt: skip
+        self._register = register
+        self._monitor = monitor
+        self._requests = requests
+        self._dispatch = dispatch
+        self._options = options
+        self._began_at = time.time()
+        self._began = time.monotonic()
+        self.is_stale = True
+        self._width = 1  # the largest number of jobs that ran at the same time
+        self._draw_at = 0.0
+        self._write_at = 0.0
+        self._is_unwritten = True
+        self._every_s = max(_WRITE_S, options.poll_s)  # how often status.txt is written while jobs run
+        self._look = 0  # how many of the monitor's looks status.txt has seen
+        self._state: StateWord = "running"
+        self._problem = ""
+        self._is_drawing = False
+        self._cost_s = 0.0
+
+    def left_s(self) -> float | None:
+        """After how many seconds to :meth:`update` without an event; None: not at all."""
+        now = time.monotonic()
+        due = [self._write_at] if self._is_unwritten else []
+        if self._register.states.running:
+            due.append(self._again_at())
+        if self._is_drawing:
+            due.append(self._draw_at if self.is_stale else self._draw_at + _TICK_S)
+        return max(0.0, min(due) - now) if due else None
+
+    def update(self, shower: Shower, state: StateWord, problem: str, running: int) -> None:
+        """Draw and write what is due. ``running``: how many jobs run or are being started."""
+        if self._register.has_news or state != self._state or problem != self._problem:
+            self.is_stale = self._is_unwritten = True
+            self._register.has_news = False
+        if self._look != self._monitor.look_count:
+            self._is_unwritten = True
+            self._look = self._monitor.look_count
+        self._state, self._problem = state, problem
+        self._width = max(self._width, running)
+        self._is_drawing = shower.wants_board
+        now = time.monotonic()
+        ticks = now >= self._draw_at + _TICK_S
+        if self._is_drawing and now >= self._draw_at and (self.is_stale or ticks):
+            shower.draw(self.board())
+            self.is_stale = False
+            self._draw_at = time.monotonic() + max(_DRAW_S, self._cost_s / _SHARE)
+        self.write_board()
+
+    def end(self) -> None:
+        """Write the last status.txt, which says that the queue has ended."""
+        self._state = "ended"
+        self.write_board(force=True)
+
+    def _again_at(self) -> float:
+        """When to write status.txt even if only the time has changed."""
+        return self._write_at - _WRITE_S + self._every_s
+
+    def write_board(self, *, force: bool = False) -> None:
+        """Write status.txt if it is due. If that fails, it is tried again: nothing depends on the file."""
+        now = time.monotonic()
+        is_old = bool(self._register.states.running) and now >= self._again_at()
+        if not force and not is_old and (not self._is_unwritten or now < self._write_at):
+            return
+        text = board_text.render(self.board(), None)
+        self._is_unwritten = False
+        self._write_at = time.monotonic() + max(_WRITE_S, self._cost_s / _SHARE)
+        try:
+            self._register.log_dir.write_status(text)
+        except OSError:
+            self._is_unwritten = True
+
+    def board(self) -> Board:
+        """The whole queue at this moment."""
+        began = time.monotonic()
+        pending = self._dispatch.pending
+        states = self._register.states
+        running = sorted(states.running.values(), key=_NUMBER)
+        numbers = {state.job: state.no for state in running}
+        now = time.time()
+        made = Board(
+            title=self._options.jobs_file,
+            at=now,
+            began_at=self._began_at,
+            gpus=self._monitor.rows(numbers),
+            running=tuple(rows.row(state, self._monitor.use_of(state.job)) for state in running),
+            pending=tuple(self._pending_rows(pending)),
+            done=tuple(map(rows.row, states.last())),
+            counts=rows.with_pending(states.counts, len(pending)),
+            eta_s=rows.eta_s(
+                states.walls_s, states.walls, [now - state.started_at for state in running], len(pending),
+                self._width,
+            ),
+            state=self._state,
+            warning=self._problem,
+            pid=os.getpid(),
+            every_s=self._every_s,
+        )  # fmt: skip
+        self._cost_s = time.monotonic() - began
+        return made
+
+    def _pending_rows(self, pending: Pending) -> list[Row]:
+        indices = self._monitor.indices()
+        found: list[Row] = []
+        first: dict[Kind, int] = {}
+        for entry in pending.first(rows.PENDING_SHOWN):
+            state = self._register.states[entry.key]
+            kind = kind_of(entry, state)
+            waits_for = pending.never.get(entry.key) or pending.waits_for(entry.key)
+            if not waits_for and kind in first:
+                waits_for = f"job {first[kind]}"
+            elif not waits_for:
+                first[kind] = state.no
+                waits_for = rows.why(self._requests.why(kind), indices, ledger.now_s())
+            found.append(rows.row(state, declared_mib=kind.vram_mib, waits_for=waits_for))
+        return found
+
+    def why_waiting(self) -> str:
+        """What the first job that could start waits for."""
+        for kind, _ in self._dispatch.pending.heads(1):
+            return rows.why(self._requests.why(kind), self._monitor.indices(), ledger.now_s())
+        return ""
+
+    def summary(self, exit_code: int) -> Event:
+        """What became of the jobs of this run."""
+        known, touched = self._register.states, self._dispatch.touched
+        ended = sorted((s for s in known.values() if s.key in touched and s.is_final), key=_NUMBER)
+        others = [known[key] for key in self._dispatch.pending.entries if key not in touched]
+        failed = [s for s in ended if s.status not in ("ok", "cancelled")]
+        logs = self._register.log_dir.directory
+        data: dict[str, Any] = {
+            "counts": rows.counts([*ended, *(known[key] for key in self._dispatch.pending)]),
+            "failed": [rows.row(s) for s in failed],
+            "earlier": [rows.row(s) for s in sorted(filter(judging.has_failed, others), key=_NUMBER)],
+            "under": [rows.row(s) for s in ended if s.verdict == "under-declared"],
+            "over": [rows.row(s) for s in ended if s.verdict == "over-declared"],
+            "logs": {state.no: state.log for state in ended if state.log},
+            "last_lines": {s.no: last_line(logs, s.log) for s in failed if s.log},
+            "exit_code": exit_code,
+            "wall_s": round(time.monotonic() - self._began, 3),
+            "jobs_file": self._options.jobs_file,
+            "log_dir": self._options.log_dir,
+        }
+        return Event("summary", time.time(), data=data)

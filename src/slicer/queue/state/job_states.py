@@ -1,0 +1,89 @@
+"""The states of all jobs, and their counts. Pure.
+
+The counts are kept up to date, because counting 100,000 jobs for each board would be slow.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import insort
+from typing import TYPE_CHECKING
+
+from slicer.queue.model import DONE_SHOWN, JobState
+from slicer.queue.state import folding
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from slicer.queue.model import Status
+    from slicer.queue.state.journal import Record
+
+
+class JobStates(dict[str, JobState]):
+    """The states by the jobs' keys. Only :meth:`apply` may change them.
+
+    ``running`` has those of the running jobs. ``walls`` jobs have ended well since this was made, after
+    ``walls_s`` seconds in all.
+    """
+
+    def __init__(self, states: Mapping[str, JobState]) -> None:
+        super().__init__(states)
+        self._counts: dict[Status, int] = {}
+        self.running: dict[str, JobState] = {}
+        self._by_job: dict[str, JobState] = {}
+        self._last: list[JobState] | None = None  # in the order of their ends; None: not known yet
+        self.walls = 0
+        self.walls_s = 0.0
+        for state in self.values():
+            self._enter(state)
+
+    @property
+    def counts(self) -> dict[Status, int]:
+        """How many jobs there are of each status."""
+        return {status: count for status, count in self._counts.items() if count}
+
+    def by_job(self, job_id: str) -> JobState | None:
+        """The job whose current or last attempt has this id."""
+        return self._by_job.get(job_id)
+
+    def last(self) -> list[JobState]:
+        """The jobs that ended last, in the order of their ends; as many as the board shows."""
+        if self._last is None:
+            ended = (state for state in self.values() if state.is_final)
+            self._last = heapq.nlargest(DONE_SHOWN, ended, key=_end_of)[::-1]
+        return list(self._last)
+
+    def apply(self, record: Record) -> None:
+        """Do what the record says (:func:`folding.apply`)."""
+        key = str(record.get("key"))
+        was_running = key in self.running
+        if key in self:
+            self._leave(self[key])
+        folding.apply(self, record)
+        after = self.get(key)
+        if after is not None:
+            self._enter(after)
+            if was_running and after.status == "ok":
+                self.walls += 1
+                self.walls_s += after.wall_s
+
+    def _leave(self, state: JobState) -> None:
+        self._counts[state.status] -= 1
+        self.running.pop(state.key, None)
+        self._by_job.pop(state.job, None)
+        if state.is_final:
+            self._last = None  # seldom: a new name, or the job runs again
+
+    def _enter(self, state: JobState) -> None:
+        self._counts[state.status] = self._counts.get(state.status, 0) + 1
+        if state.job:
+            self._by_job[state.job] = state
+        if state.status == "running":
+            self.running[state.key] = state
+        elif state.is_final and self._last is not None:
+            insort(self._last, state, key=_end_of)
+            del self._last[:-DONE_SHOWN]
+
+
+def _end_of(state: JobState) -> tuple[float, str]:
+    return state.started_at + state.wall_s, state.key

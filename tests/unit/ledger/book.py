@@ -1,0 +1,117 @@
+"""A ledger for tests, in a directory of its own, with jobs of this process.
+
+As a pytest plugin (``pytest_plugins = ["tests.unit.ledger.book"]``) it offers the fixture ``book``.
+
+PYTEST_DONT_REWRITE: tests import names from here before pytest loads it as a plugin.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slicer.gpu.view import View
+from slicer.kernel import proc
+from slicer.ledger import ledger
+from slicer.ledger.ledger import HeldLease, Ledger
+from slicer.ledger.waiting import Waiting
+from slicer.model import Busy, Gpu, Lease
+from slicer.placement.decision import Device, Policy
+from slicer.state import statefile
+from slicer.state.statedir import StateDir, locate
+from tests.unit import made_up
+
+
+class Shown(View):
+    """GPUs of 80 GiB each that nobody uses, without a driver."""
+
+    def __init__(self, gpus: tuple[str, ...]) -> None:
+        super().__init__(None, Policy())
+        self._uuids = gpus
+        self.gpus = tuple(Gpu(i, uuid, "Test GPU", 81920, "", i) for i, uuid in enumerate(gpus))
+
+    def devices(self, leases: tuple[Lease, ...]) -> tuple[Device, ...] | None:
+        return tuple(Device(uuid, 81920, 0, {}, 0, ()) for uuid in self._uuids) or None
+
+
+class Book:
+    """A ledger in a directory of its own, and the warnings that it gave."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.warnings: list[str] = []
+        self.place: StateDir = locate({"SLICER_STATE_DIR": str(path)}, os.geteuid())
+        self.ledger = Ledger(self.place, self.warnings.append)
+
+    def lease(self, job: str = "0123456789ab", **changes: object) -> Lease:
+        mine = {
+            "pid": os.getpid(), "pid_start": proc.start_time(os.getpid()) or 0, "keeper": 0, "unit": "",
+            "boot_id": proc.boot_id(), "uid": os.geteuid(), "backend": "plain", "cgroup": "", "name": "",
+        }  # fmt: skip
+        return made_up.lease(job, **{**mine, **changes})
+
+    def view(self, *gpus: str) -> View:
+        return Shown(gpus)
+
+    def ask(
+        self,
+        job: str = "0123456789ab",
+        gpus: int = 0,
+        slots: int = 1,
+        limit: int = 1,
+        of: tuple[str, ...] = (),
+    ) -> HeldLease | Busy:
+        request = made_up.request(job, gpus=gpus, cpu_slots=slots, cpu_limit=limit, arrived_s=ledger.now_s())
+        return self.ledger.acquire(request, self.lease(job), self.view(*of))
+
+    def take(
+        self,
+        job: str = "0123456789ab",
+        gpus: int = 0,
+        slots: int = 1,
+        limit: int = 1,
+        of: tuple[str, ...] = (),
+    ) -> HeldLease:
+        held = self.ask(job, gpus, slots, limit, of)
+        assert isinstance(held, HeldLease)
+        return held
+
+    def queue(self, job: str, priority: int = 0, slots: int = 1, **fields: object) -> HeldLease | Waiting:
+        draft = self.lease(job)
+        ticket = made_up.ticket(
+            job, priority=priority, cpu_slots=slots, cpu_limit=1, arrived_s=round(ledger.now_s(), 6),
+            pid=draft.pid, pid_start=draft.pid_start, boot_id=draft.boot_id, uid=draft.uid, **fields,
+        )  # fmt: skip
+        return self.ledger.acquire_or_queue(ticket, draft, self.view())
+
+    def wait(self, job: str, priority: int = 0, **fields: object) -> Waiting:
+        waiting = self.queue(job, priority, **fields)
+        assert isinstance(waiting, Waiting)
+        return waiting
+
+    def try_again(self, waiting: Waiting) -> HeldLease | None:
+        """What a waiter does when it is woken."""
+        return waiting.wait(until_s=0.0)
+
+    def left(self) -> list[str]:
+        """The leases, tickets and bells in the directory."""
+        folders = ("leases", "tickets", "bells")
+        return [f"{folder}/{name}" for folder in folders for name in os.listdir(self.path / folder)]
+
+    def put(self, lease: Lease, folder: str = "leases", name: str = "") -> Path:
+        """A lease file without an owner, as kill -9 leaves it."""
+        path = self.path / folder / (name or lease.job)
+        path.write_bytes(statefile.encode(lease))
+        return path
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Iterator[Book]:
+    before = set(os.listdir("/proc/self/fd"))
+    made = Book(tmp_path / "state")
+    yield made
+    made.ledger.close()
+    assert set(os.listdir("/proc/self/fd")) <= before
