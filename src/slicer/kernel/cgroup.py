@@ -156,15 +156,9 @@ def usage(directory: str) -> Usage:
 
     read, written = _io_bytes(directory)
     return Usage(
-        cpu_s=seconds("usage_usec"),
-        cpu_user_s=seconds("user_usec"),
-        cpu_system_s=seconds("system_usec"),
-        throttled_s=seconds("throttled_usec"),
-        memory_peak_bytes=_number(directory, "memory.peak"),
-        io_read_bytes=read,
-        io_write_bytes=written,
-        oom_kills=oom_kills(directory),
-        pressure_cpu_s=_stalled_s(directory, "cpu"),
-        pressure_memory_s=_stalled_s(directory, "memory"),
+        cpu_s=seconds("usage_usec"), cpu_user_s=seconds("user_usec"), cpu_system_s=seconds("system_usec"),
+        throttled_s=seconds("throttled_usec"), memory_peak_bytes=_number(directory, "memory.peak"),
+        io_read_bytes=read, io_write_bytes=written, oom_kills=oom_kills(directory),
+        pressure_cpu_s=_stalled_s(directory, "cpu"), pressure_memory_s=_stalled_s(directory, "memory"),
         pressure_io_s=_stalled_s(directory, "io"),
-    )
+    )  # fmt: skip
