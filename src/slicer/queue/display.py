@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from slicer.ledger import ledger
 from slicer.queue.judge import judging
@@ -16,15 +16,13 @@ from slicer.queue.start.pending import kind_of
 
 if TYPE_CHECKING:
     from slicer.queue.events import Shower
-    from slicer.queue.model import Row
+    from slicer.queue.model import BoardState, Row
     from slicer.queue.options import Options
     from slicer.queue.run.gpu_use import Monitor
     from slicer.queue.start.dispatch import Dispatch
     from slicer.queue.start.lease_requests import LeaseRequests
     from slicer.queue.start.pending import Kind, Pending
     from slicer.queue.state.register import Register
-
-    StateWord = Literal["running", "stopping", "ending", "drained", "stalled", "ended"]
 
 _DRAW_S = 0.25  # the shortest pause between two boards on the terminal
 _TICK_S = 1.0  # the longest: times are shown in seconds
@@ -54,7 +52,7 @@ class Display:
         self._is_unwritten = True
         self._every_s = max(_WRITE_S, options.poll_s)  # how often status.txt is written while jobs run
         self._look = 0  # how many of the monitor's looks status.txt has seen
-        self._state: StateWord = "running"
+        self._state: BoardState = "running"
         self._problem = ""
         self._is_drawing = False
         self._cost_s = 0.0
@@ -69,7 +67,7 @@ class Display:
             due.append(self._draw_at if self.is_stale else self._draw_at + _TICK_S)
         return max(0.0, min(due) - now) if due else None
 
-    def update(self, shower: Shower, state: StateWord, problem: str, running: int) -> None:
+    def update(self, shower: Shower, state: BoardState, problem: str, running: int) -> None:
         """Draw and write what is due. ``running``: how many jobs run or are being started."""
         if self._register.has_news or state != self._state or problem != self._problem:
             self.is_stale = self._is_unwritten = True
