@@ -32,23 +32,10 @@ _SI = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18
 _US = {"us": 1, "ms": 10**3, "s": 10**6, "m": 60 * 10**6, "h": 3600 * 10**6, "d": 86400 * 10**6}
 _US["w"] = 7 * _US["d"]
 _DURATION_WORDS = {
-    "usec": "us",
-    "µs": "us",
-    "msec": "ms",
-    "sec": "s",
-    "second": "s",
-    "seconds": "s",
-    "min": "m",
-    "minute": "m",
-    "minutes": "m",
-    "hr": "h",
-    "hour": "h",
-    "hours": "h",
-    "day": "d",
-    "days": "d",
-    "week": "w",
+    "usec": "us", "µs": "us", "msec": "ms", "sec": "s", "second": "s", "seconds": "s", "min": "m",
+    "minute": "m", "minutes": "m", "hr": "h", "hour": "h", "hours": "h", "day": "d", "days": "d", "week": "w",
     "weeks": "w",
-}
+}  # fmt: skip
 
 
 class QuantityError(ValueError):
@@ -63,24 +50,18 @@ def _refuse(text: str, expected: str, why: str = "") -> QuantityError:
 
 def _number(text: str, start: int, full: str, expected: str) -> tuple[int, int, int]:
     """Read ``12`` or ``12.5`` at ``start``; gives (125, 10, position after): exact, where a float is not."""
-    end = start
-    while end < len(text) and text[end] in _DIGITS:
-        end += 1
-    whole, fraction = text[start:end], ""
-    if text[end : end + 1] == "." and whole:
-        dot = end
-        end += 1
-        while end < len(text) and text[end] in _DIGITS:
-            end += 1
-        fraction = text[dot + 1 : end]
+    rest = text[start:].lstrip(_DIGITS)
+    whole, fraction = text[start : len(text) - len(rest)], ""
+    if not whole:
+        raise _refuse(full, expected, "it cannot be negative" if rest.startswith("-") else "")
+    if rest.startswith("."):
+        after = rest[1:].lstrip(_DIGITS)
+        fraction, rest = rest[1 : len(rest) - len(after)], after
         if not fraction:
             raise _refuse(full, expected)
-    if not whole:
-        why = "it cannot be negative" if text[start : start + 1] == "-" else ""
-        raise _refuse(full, expected, why)
     if len(whole) + len(fraction) > _LONGEST:
         raise _refuse(full, expected, "the number is absurdly long")
-    return int(whole + fraction), 10 ** len(fraction), end
+    return int(whole + fraction), 10 ** len(fraction), len(text) - len(rest)
 
 
 def parse_size(text: str, *, base: int = 1024, what: str = _SIZE) -> int:
@@ -153,6 +134,16 @@ def format_size(value: int | None) -> str:
             break
         amount, letter = amount / 1024, following
     return f"{value}B" if letter == "B" else f"{amount:.1f}{letter}"
+
+
+def format_mib(mib: int | None) -> str:
+    """MiB for people: ``8.0G``, ``0``, and ``-`` for what is not known. In a column all have one decimal."""
+    return "-" if mib is None else format_size(mib << 20) if mib else "0"
+
+
+def short_mib(mib: int) -> str:
+    """MiB for people, in a sentence: ``8G``, ``1.5G``, ``0``."""
+    return format_mib(mib).replace(".0", "")
 
 
 def parse_percent(text: str, *, most: int = 100) -> int:
@@ -294,6 +285,12 @@ def format_duration(seconds: float | None) -> str:
     if round(seconds / 60) < 24 * 60:
         return _two_units(round(seconds / 60), 60, "h", "m")
     return _two_units(round(seconds / 3600), 24, "d", "h")
+
+
+def format_estimate(seconds: float) -> str:
+    """As :func:`format_duration`, in whole minutes once it is more than a few seconds."""
+    step = 1 if seconds < 90 else 60
+    return format_duration(float(round(seconds / step) * step))
 
 
 def _two_units(count: int, per_large: int, large: str, small: str) -> str:

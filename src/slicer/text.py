@@ -1,6 +1,11 @@
-"""Other people's words, made fit to be shown: names, commands, paths and errors may hold anything. Pure."""
+"""Other people's words, made fit to be shown: names, commands, paths and errors may hold anything.
+
+Pure, but for the user's time zone.
+"""
 
 from __future__ import annotations
+
+import time
 
 _LINE_CHARS = 500
 _COMMAND_CHARS = 160
@@ -32,6 +37,16 @@ def without_middle(text: str, most: int) -> str:
         return shown
     front = most // 2
     return f"{shown[:front]}…{shown[len(shown) - (most - 1 - front) :]}"
+
+
+def clock(at: float) -> str:
+    """A time in seconds since the epoch as the user's clock shows it: ``17:03:25``."""
+    return time.strftime("%H:%M:%S", time.localtime(at))
+
+
+def counted(number: int, what: str) -> str:
+    """As in "1 job" and "3 jobs"."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def quote(argument: str) -> str:

@@ -10,6 +10,7 @@ from slicer.cli import output, say
 from slicer.cli.output import Column
 from slicer.columns import Line
 from slicer.errors import UsageError
+from slicer.kernel.signals import signal_name
 from slicer.outcome.history import default_path, read
 from slicer.outcome.outcome_file import outcome_json
 from slicer.quantity import QuantityError, format_duration, format_size, parse_duration
@@ -140,7 +141,7 @@ def ended(outcome: Outcome) -> str:
     if outcome.reason in ("oom-kill", "timeout", "stopped"):
         return outcome.reason
     if outcome.signal is not None:
-        return say.signal_name(outcome.signal)
+        return signal_name(outcome.signal)
     return "ok" if outcome.exit_code == 0 else f"exit {outcome.exit_code}"
 
 
@@ -159,8 +160,8 @@ def details(outcome: Outcome) -> list[Line]:
     held = [f"GPU {uuid}" for uuid in outcome.gpus]
     held += [say.describe_resources(0, outcome.cpu_slots)] if outcome.cpu_slots else []
     code = f"{ended(outcome)}, exit code {outcome.exit_code}"
-    if outcome.signal is not None and say.signal_name(outcome.signal) != ended(outcome):
-        code += f", {say.signal_name(outcome.signal)}"
+    if outcome.signal is not None and signal_name(outcome.signal) != ended(outcome):
+        code += f", {signal_name(outcome.signal)}"
     return output.pairs(
         [
             ("job", outcome.job),

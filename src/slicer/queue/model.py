@@ -213,4 +213,4 @@ class Event:
     kind: EventKind
     at: float
     job: Row | None = None
-    data: Mapping[str, object] = MappingProxyType({})
+    data: Mapping[str, Any] = MappingProxyType({})

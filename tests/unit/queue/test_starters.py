@@ -75,7 +75,7 @@ def test_a_killed_keepers_duties_wait_until_a_process_can_be_forked() -> None:
     outer_half: Any = QueueOuterHalf.__new__(QueueOuterHalf)
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
-    outer_half._up_read, outer_half._heard, outer_half.pidfd = reading, b"", writing
+    outer_half._up_read, outer_half._received, outer_half.pidfd = reading, b"", writing
     outer_half.keeper_was_killed = False
     before = len(os.listdir("/proc/self/fd"))
     assert not outer_half.clean_up()

@@ -147,9 +147,7 @@ def _run(options: Options, environ: dict[str, str], *, as_json: bool, quiet: boo
     from slicer.cli.queue.show import choose
     from slicer.queue.loop import Queue
 
-    shower = choose(
-        as_json=as_json, verbose=options.verbose, quiet=quiet, stdout=sys.stdout, stderr=sys.stderr
-    )
+    shower = choose(as_json=as_json, verbose=options.verbose, quiet=quiet, stdout=sys.stdout)
     queue = Queue(options, environ, shower)
     summary = None
     try:

@@ -326,7 +326,7 @@ def written_to(path: Path) -> Iterator[TextIO]:
 
 
 def shower(stream: TextIO, **wants: Any) -> Shower:
-    usual: dict[str, Any] = {"as_json": False, "verbose": False, "stdout": stream, "stderr": stream}
+    usual: dict[str, Any] = {"as_json": False, "verbose": False, "stdout": stream}
     return choose(**{**usual, **wants})
 
 
