@@ -62,16 +62,16 @@ class Display:
         now = time.monotonic()
         due = [self._write_at] if self._is_unwritten else []
         if self._register.states.running:
-            due.append(self._again_at())
+            due.append(self._rewrite_at())
         if self._is_drawing:
             due.append(self._draw_at if self.is_stale else self._draw_at + _TICK_S)
         return max(0.0, min(due) - now) if due else None
 
     def update(self, shower: Shower, state: BoardState, problem: str, running: int) -> None:
         """Draw and write what is due. ``running``: how many jobs run or are being started."""
-        if self._register.has_news or state != self._state or problem != self._problem:
+        if self._register.has_changed or state != self._state or problem != self._problem:
             self.is_stale = self._is_unwritten = True
-            self._register.has_news = False
+            self._register.has_changed = False
         if self._look != self._monitor.look_count:
             self._is_unwritten = True
             self._look = self._monitor.look_count
@@ -91,14 +91,14 @@ class Display:
         self._state = "ended"
         self.write_board(force=True)
 
-    def _again_at(self) -> float:
+    def _rewrite_at(self) -> float:
         """When to write status.txt even if only the time has changed."""
         return self._write_at - _WRITE_S + self._every_s
 
     def write_board(self, *, force: bool = False) -> None:
         """Write status.txt if it is due. If that fails, it is tried again: nothing depends on the file."""
         now = time.monotonic()
-        is_old = bool(self._register.states.running) and now >= self._again_at()
+        is_old = bool(self._register.states.running) and now >= self._rewrite_at()
         if not force and not is_old and (not self._is_unwritten or now < self._write_at):
             return
         text = board_text.render(self.board(), None)

@@ -50,7 +50,7 @@ class Register:
         self._next_no = max([state.no for state in self.states.values()], default=0) + 1
         self._again_at = 0.0
         self._lacks_room = False
-        self.has_news = True  # something changed that the board does not show yet
+        self.has_changed = True  # something changed that the board does not show yet
 
     def see(self, entries: Iterable[Entry]) -> None:
         """Give those jobs a number that have none yet."""
@@ -68,7 +68,7 @@ class Register:
         """Change a job's state, and have it written with the next :meth:`save`."""
         self.states.apply(record)
         self._journal.add(record, durable=durable)
-        self.has_news = True
+        self.has_changed = True
 
     def save(self) -> bool:
         """Write what has to last; whether all of it is on the disk now."""
