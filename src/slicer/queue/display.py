@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 _DRAW_S = 0.25  # the shortest pause between two boards on the terminal
 _TICK_S = 1.0  # the longest: times are shown in seconds
 _WRITE_S = 1.0  # the shortest pause between two status.txt
-_NUMBER = attrgetter("no")
 _SHARE = 0.05  # of the time, for drawing, however long the queue is
+_NUMBER = attrgetter("no")
 
 
 class Display:
