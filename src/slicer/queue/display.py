@@ -84,18 +84,18 @@ class Display:
             shower.draw(self.board())
             self.is_stale = False
             self._draw_at = time.monotonic() + max(_DRAW_S, self._cost_s / _SHARE)
-        self.write_board()
+        self._write_status()
 
     def end(self) -> None:
         """Write the last status.txt, which says that the queue has ended."""
         self._state = "ended"
-        self.write_board(force=True)
+        self._write_status(force=True)
 
     def _rewrite_at(self) -> float:
         """When to write status.txt even if only the time has changed."""
         return self._write_at - _WRITE_S + self._every_s
 
-    def write_board(self, *, force: bool = False) -> None:
+    def _write_status(self, *, force: bool = False) -> None:
         """Write status.txt if it is due. If that fails, it is tried again: nothing depends on the file."""
         now = time.monotonic()
         is_old = bool(self._register.states.running) and now >= self._rewrite_at()
