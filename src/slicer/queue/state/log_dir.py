@@ -46,7 +46,7 @@ class QueueRunning(SlicerError):
 
 
 class LogDir:
-    """A log directory that is ours until :meth:`close`, or until all processes that have it open are dead.
+    """A log directory, ours until :meth:`close` or until all processes that have it open are dead.
 
     A forked child that is to outlive the queue must call :meth:`close`, too, which takes nothing away from
     the queue.
@@ -99,7 +99,7 @@ class LogDir:
         return name
 
     def restore(self) -> bool:
-        """Make again what somebody deleted of directory and lock; whether that was needed.
+        """Make directory and lock again if somebody deleted them; whether that was needed.
 
         Raises QueueRunning where another queue was faster, StateError where it cannot be made; the lock that
         we had stays ours then.
@@ -119,7 +119,7 @@ class LogDir:
         fd, self._fd = self._fd, -1
         try:
             if os.getpid() == self._owner:
-                os.ftruncate(fd, 0)  # nobody is to be told of a pid that is gone
+                os.ftruncate(fd, 0)  # the pid will be gone
                 fcntl.flock(fd, fcntl.LOCK_UN)  # even if a child still has it open
         except OSError as error:
             raise failed("cannot be used", self._lock_path, error) from error
@@ -133,12 +133,12 @@ class LogDir:
         return f"{self.path}/{_LOCK}"
 
     def _reopen(self) -> bool:
-        """Open the directories anew where those that we have lost their names; whether any had."""
+        """Open the directories anew if ours have lost their names; whether any had."""
         try:
             found = OwnDirectory.at(self._said)
         except StateError:
             if self.directory.is_there():
-                return False  # something that is not ours is in its place: we stay where we are
+                return False  # something foreign is in its place: we stay in ours
             raise
         had_to = not _is_same(found, self.directory)
         self.directory.close()
@@ -168,7 +168,7 @@ class LogDir:
     def _open(self) -> int:
         try:
             fd = self.directory.open_file(_LOCK, os.O_RDWR | os.O_CREAT)
-            os.fchmod(fd, 0o600)  # who can open a file can flock it
+            os.fchmod(fd, 0o600)  # everybody who can open a file can flock it
         except OSError as error:
             raise failed("cannot be used", self._lock_path, error) from error
         return fd
@@ -182,7 +182,7 @@ class LogDir:
             raise QueueRunning(self._said, pid, os.fstat(fd).st_mtime) from None
 
     def _is_current(self, fd: int) -> bool:
-        """Whether what we have open is what others would find."""
+        """Whether others would find the file that we have open."""
         try:
             return os.path.samestat(os.fstat(fd), self.directory.lstat(_LOCK))
         except FileNotFoundError:
