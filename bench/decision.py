@@ -12,6 +12,7 @@ from random import Random
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
 
+from bench.markdown import bar, figures, table
 from slicer.model import Lease, Request
 from slicer.placement.decision import Device, Policy, decide, explain, forecast
 from slicer.record import replace
@@ -177,28 +178,26 @@ def beside() -> dict[str, float]:
     return {"explain": explained - begin, "forecast": time.perf_counter() - explained}
 
 
-def table(figures: dict[str, Any]) -> str:
+def tables(found: dict[str, Any]) -> str:
     """The figures as Markdown."""
-    rows = [
+
+    def row(name: str, at: dict[str, Any]) -> list[object]:
+        ms = figures(at[figure] * 1e3 for figure in ("median", "p99", "cpu_p99"))
+        return [name, *ms, at["granted"], at["reserving"]]
+
+    worst = max(at["median"] for at in found.values())
+    why = f"the slowest mix takes {worst * 1e3:.1f} ms, median"
+    return table(
         f"### One decision: {GPUS} GPUs, {LEASES} leases, {TICKETS:,} tickets",
-        "",
-        "| | median ms | p99 ms | p99 CPU ms | granted | reserving |",
-        "|---|--:|--:|--:|--:|--:|",
-    ]
-    for name, found in figures.items():
-        ms = " | ".join(f"{found[figure] * 1e3:.1f}" for figure in ("median", "p99", "cpu_p99"))
-        rows.append(f"| {name} | {ms} | {found['granted']} | {found['reserving']} |")
-    worst = max(found["median"] for found in figures.values())
-    met = "met" if worst < BAR_S else "NOT met"
-    rows.append(
-        f"\nBar: under {BAR_S * 1e3:.0f} ms: {met} (the slowest mix takes {worst * 1e3:.1f} ms, median)."
+        ["", "median ms", "p99 ms", "p99 CPU ms", "granted", "reserving"],
+        [row(name, at) for name, at in found.items()],
+        [bar(f"under {BAR_S * 1e3:.0f} ms", worst < BAR_S, why)],
     )
-    return "\n".join(rows)
 
 
 def main() -> None:
     """Measure, and print the table."""
-    print(table(measure()))
+    print(tables(measure()))
     print("\n" + "\n".join(f"{what}, once: {took * 1e3:.0f} ms" for what, took in beside().items()))
 
 

@@ -16,30 +16,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bench import handoff, queue
-from bench.tools import LIMITS
+from bench.tools import SCOPE, SLICER
 
 LAUNCHES = {
-    "flock L systemd-run --scope": [
-        "flock",
-        "/tmp/bench.lock",
-        "systemd-run",
-        "--scope",
-        "-q",
-        *LIMITS,
-        "true",
-    ],
-    "systemd-run --scope": ["systemd-run", "--scope", "-q", *LIMITS, "true"],
-    "slicer run --profile heavy": ["slicer", "run", "-q", "--profile", "heavy", "--", "true"],
-    "slicer run --profile heavy --exec": [
-        "slicer",
-        "run",
-        "-q",
-        "--profile",
-        "heavy",
-        "--exec",
-        "--",
-        "true",
-    ],
+    "flock L systemd-run --scope": ["flock", "/tmp/bench.lock", *SCOPE, "true"],
+    "systemd-run --scope": [*SCOPE, "true"],
+    "slicer run --profile heavy": [*SLICER, "--", "true"],
+    "slicer run --profile heavy --exec": [*SLICER, "--exec", "--", "true"],
     "slicer run": ["slicer", "run", "-q", "--", "true"],
     "python -c pass (no more than that)": [sys.executable, "-c", "pass"],
 }

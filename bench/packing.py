@@ -1,7 +1,7 @@
 """How well days of jobs are packed: 1,000 jobs arrive over 24 h on 8 GPUs, in virtual time, no processes.
 
 Both tools decide with their own code: slicer as its queue asks the ledger (a ticket for the first job of
-each kind, see ``slicer.queue.start.requests``), at every event and at once; gpusched by its
+each kind, see ``slicer.queue.start.lease_requests``), at every event and at once; gpusched by its
 ``find_allocation`` over all that waits, every 5 s. A poll at which nothing has changed decides what the one
 before did, and is left out. Jobs use what they declare, and what decisions cost is not counted.
 Deterministic. Standard library, slicer and gpusched only.
@@ -18,6 +18,7 @@ from random import Random
 from statistics import mean, quantiles
 from typing import Any, Protocol
 
+from bench.markdown import figures, table
 from slicer.model import Lease, Request
 from slicer.placement import decision
 from slicer.placement.decision import Device, Policy
@@ -119,7 +120,7 @@ _LEASE = Lease(
 
 
 class Slicer:
-    """As ``slicer.queue.loop`` and ``desk`` do it: the first job of each kind has a ticket."""
+    """As ``slicer.queue.start`` does it: the first job of each kind has a ticket."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -305,31 +306,25 @@ def measure() -> dict[str, Any]:
     return found
 
 
-def table(figures: dict[str, Any]) -> str:
+def tables(found: dict[str, Any]) -> str:
     """The figures as Markdown."""
     title = f"### {JOBS:,} jobs that arrive over a day on {GPUS} GPUs of {TOTAL_MIB >> 10} GiB"
-    if "missing" in figures:
-        return f"{title}\n\nNot measured: {figures['missing']}."
-    return "\n\n".join([title, *(_of_load(name, found) for name, found in figures.items())])
+    if "missing" in found:
+        return f"{title}\n\nNot measured: {found['missing']}."
+    return "\n\n".join([title, *(_of_load(name, at) for name, at in found.items())])
 
 
 def _of_load(name: str, found: dict[str, Any]) -> str:
-    days = len(found["bound_h"])
-    rows = [
-        f"{name.capitalize()}: declared memory x time is {found['load']:.0%} of what the GPUs have in 24 h. "
-        f"Means of {days} days; waiting in minutes.",
-        "",
-        "| | makespan h | to the bound | mean wait | p95 | longest | 4 GPUs: mean | longest |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|",
-    ]
     bound = mean(found["bound_h"])
-    means = {}
-    for tool, figures in found["tools"].items():
-        at = means[tool] = {what: mean(each[what] for each in figures) for what in figures[0]}
+    means = {
+        tool: {what: mean(day[what] for day in days) for what in days[0]}
+        for tool, days in found["tools"].items()
+    }
+
+    def row(tool: str, at: dict[str, float]) -> list[str]:
         waits = [at[f"{what}_min"] for what in ("mean", "p95", "longest", "mean_wide", "longest_wide")]
-        cells = " | ".join(f"{wait:.0f}" for wait in waits)
-        rows.append(f"| {tool} | {at['makespan_h']:.1f} | {at['makespan_h'] / bound:.2f} | {cells} |")
-    rows.append(f"| lower bound | {bound:.1f} | 1.00 | 0 | 0 | 0 | 0 | 0 |")
+        return [tool, f"{at['makespan_h']:.1f}", f"{at['makespan_h'] / bound:.2f}", *figures(waits, 0)]
+
     ours, peer = means[OURS], means[PEER]
     ratios = ", ".join(
         f"{words} {ours[what] / peer[what]:.2f}"
@@ -338,9 +333,14 @@ def _of_load(name: str, found: dict[str, Any]) -> str:
             "longest wait with 4 GPUs": "longest_wide_min",
         }.items()
     )  # fmt: skip
-    rows.append(f"\nslicer to gpusched: {ratios}.")
-    return "\n".join(rows)
+    return table(
+        f"{name.capitalize()}: declared memory x time is {found['load']:.0%} of what the GPUs have in 24 h. "
+        f"Means of {len(found['bound_h'])} days; waiting in minutes.",
+        ["", "makespan h", "to the bound", "mean wait", "p95", "longest", "4 GPUs: mean", "longest"],
+        [*(row(*each) for each in means.items()), ["lower bound", f"{bound:.1f}", "1.00", *"00000"]],
+        [f"slicer to gpusched: {ratios}."],
+    )
 
 
 if __name__ == "__main__":
-    print(table(measure()))
+    print(tables(measure()))

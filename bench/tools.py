@@ -16,7 +16,7 @@ from pathlib import Path
 
 PEERS = Path("/src/build/bench-peers")
 QUIET = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-LIMITS = ["-p", "CPUQuota=100%", "-p", "MemoryMax=1G"]
+SCOPE = ["systemd-run", "--scope", "-q", "-p", "CPUQuota=100%", "-p", "MemoryMax=1G"]
 
 
 class ProcessEach:
@@ -131,16 +131,8 @@ class Gpusched:
     def begin(self, directory: Path) -> None:
         self._file = directory / "jobs"
         self._file.touch()
-        words = [
-            "--sim",
-            "1",
-            "--poll",
-            "0.1",
-            "--watch",
-            "--log-dir",
-            str(directory / "logs"),
-            str(self._file),
-        ]
+        words = ["--sim", "1", "--poll", "0.1", "--watch", "--log-dir"]
+        words += [str(directory / "logs"), str(self._file)]
         self._process = subprocess.Popen(
             [sys.executable, str(PEERS / "bin/gpusched"), *words],
             env={**os.environ, "PYTHONPATH": str(PEERS)}, cwd=directory, start_new_session=True, **QUIET,  # type: ignore[call-overload]
@@ -178,7 +170,7 @@ def _fake_gpu(place: int) -> str:
 
 # A ledger of its own for each chain, as each has its own lock file.
 ONE_SLOT = {"CPU_RUN_SLOTS": "1", "SLICER_STATE_DIR": "DIRECTORY/state"}
-FLOCK = ["flock", "DIRECTORY/lock", "systemd-run", "--scope", "-q", *LIMITS]
+FLOCK = ["flock", "DIRECTORY/lock", *SCOPE]
 SLICER = ["slicer", "run", "-q", "--profile", "heavy"]
 SEM = ["sem", "--will-cite", "--fg", "-j1", "--id", "DIRECTORY", "--"]
 

@@ -32,23 +32,10 @@ _SI = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18
 _US = {"us": 1, "ms": 10**3, "s": 10**6, "m": 60 * 10**6, "h": 3600 * 10**6, "d": 86400 * 10**6}
 _US["w"] = 7 * _US["d"]
 _DURATION_WORDS = {
-    "usec": "us",
-    "µs": "us",
-    "msec": "ms",
-    "sec": "s",
-    "second": "s",
-    "seconds": "s",
-    "min": "m",
-    "minute": "m",
-    "minutes": "m",
-    "hr": "h",
-    "hour": "h",
-    "hours": "h",
-    "day": "d",
-    "days": "d",
-    "week": "w",
+    "usec": "us", "µs": "us", "msec": "ms", "sec": "s", "second": "s", "seconds": "s", "min": "m",
+    "minute": "m", "minutes": "m", "hr": "h", "hour": "h", "hours": "h", "day": "d", "days": "d", "week": "w",
     "weeks": "w",
-}
+}  # fmt: skip
 
 
 class QuantityError(ValueError):
@@ -63,24 +50,18 @@ def _refuse(text: str, expected: str, why: str = "") -> QuantityError:
 
 def _number(text: str, start: int, full: str, expected: str) -> tuple[int, int, int]:
     """Read ``12`` or ``12.5`` at ``start``; gives (125, 10, position after): exact, where a float is not."""
-    end = start
-    while end < len(text) and text[end] in _DIGITS:
-        end += 1
-    whole, fraction = text[start:end], ""
-    if text[end : end + 1] == "." and whole:
-        dot = end
-        end += 1
-        while end < len(text) and text[end] in _DIGITS:
-            end += 1
-        fraction = text[dot + 1 : end]
+    rest = text[start:].lstrip(_DIGITS)
+    whole, fraction = text[start : len(text) - len(rest)], ""
+    if not whole:
+        raise _refuse(full, expected, "it cannot be negative" if rest.startswith("-") else "")
+    if rest.startswith("."):
+        after = rest[1:].lstrip(_DIGITS)
+        fraction, rest = rest[1 : len(rest) - len(after)], after
         if not fraction:
             raise _refuse(full, expected)
-    if not whole:
-        why = "it cannot be negative" if text[start : start + 1] == "-" else ""
-        raise _refuse(full, expected, why)
     if len(whole) + len(fraction) > _LONGEST:
         raise _refuse(full, expected, "the number is absurdly long")
-    return int(whole + fraction), 10 ** len(fraction), end
+    return int(whole + fraction), 10 ** len(fraction), len(text) - len(rest)
 
 
 def parse_size(text: str, *, base: int = 1024, what: str = _SIZE) -> int:

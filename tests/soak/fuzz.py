@@ -1,7 +1,7 @@
 """Feeds broken files to everything that reads back what others may have written.
 
 ``python -m tests.soak.fuzz`` (a part of ``make soak``) does so for a while, with a seed that makes it the
-same again; tests/unit/test_hostile_files.py asks the same of the same readers. To add a reader: write a
+same again; tests/unit/state/test_hostile_files.py asks the same of the same readers. To add a reader: write a
 check, and name it in TARGETS with good files of its kind.
 """
 

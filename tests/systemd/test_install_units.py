@@ -13,7 +13,9 @@ import pytest
 
 from slicer.backend.install_units import Report, apply, plan, remove
 from slicer.outcome import journal
+from tests.systemd.helpers.jobs import Slicer
 
+pytest_plugins = ["tests.systemd.helpers.fixtures"]
 pytestmark = [pytest.mark.systemd, pytest.mark.core]
 
 
@@ -82,3 +84,12 @@ def test_journalctl_explains_every_event(installed: Report) -> None:  # K7
 
 def test_installing_again_changes_nothing(installed: Report) -> None:  # K5
     assert {done.status for done in apply(plan(user_delegation=True)).files} == {"unchanged"}
+
+
+# It removes what the others look at: the last of this module.
+def test_install_units_says_the_next_step_and_remove_what_stays(slicer: Slicer) -> None:  # W12
+    try:
+        assert "\nnext: whoever is logged in runs `systemctl" in slicer.command("install-units").stdout
+    finally:
+        out = slicer.command("install-units", "--remove").stdout
+    assert "\nstays  /var/lib/slicer  history of jobs; " in out

@@ -11,7 +11,7 @@ import tomllib
 from pathlib import Path
 
 from slicer.cli import app, runoptions
-from tests.unit.made_up import Machine
+from tests.unit.config.machine import Machine
 from tests.unit.program import DEADLINE_S, Cli, wait_until
 
 pytest_plugins = ["tests.unit.program"]

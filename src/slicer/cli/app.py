@@ -12,7 +12,7 @@ import click
 from slicer.cli import say
 from slicer.errors import EX_OK, EX_SLICER, SlicerError, UsageError
 from slicer.text import visible
-from slicer.version import VERSION
+from slicer.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class _Lazy(click.Group):
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(VERSION, message="slicer %(version)s")
+@click.version_option(__version__, message="slicer %(version)s")
 @click.pass_context
 def app(ctx: click.Context) -> None:
     """Run commands in systemd scopes, with GPUs and CPU slots leased for as long as they live.

@@ -16,29 +16,35 @@ import sys
 import time
 import zlib
 
-from slicer.version import VERSION
+from slicer.state.directory import Directory
+from slicer.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from slicer.config.files import FileId
-
+    # Path, device, inode, size, and the times of the last change of content and of anything (ns).
+    FileId = tuple[str, int, int, int, int, int]
     Content = tuple[str, dict[str, Any], dict[tuple[str, ...], int]]
 
 _NAME = "config"
-_HEADER = f"slicer configuration cache 1, {VERSION}, Python {sys.hexversion:x}\n".encode()
+_HEADER = f"slicer configuration cache 1, {__version__}, Python {sys.hexversion:x}\n".encode()
 _MAX_BYTES = 8 * 2**20
 # A file that changes twice within one tick of the clock shows the same time twice: what was changed just
 # now is not remembered yet. Two seconds cover the coarsest file systems.
 _SETTLED_NS = 2 * 10**9
 
 
-def load(directory: str, ids: tuple[FileId, ...]) -> list[Content] | None:
-    """What was stored for exactly these files, or None."""
-    payload = _payload(directory) if directory else None
-    if payload is None:
+def load(path: str, ids: tuple[FileId, ...]) -> list[Content] | None:
+    """What was stored in this directory for exactly these files, or None."""
+    try:
+        blob = _read(path)
+    except OSError:
+        return None
+    start = len(_HEADER) + 4
+    payload = blob[start:]
+    if blob[:start] != _HEADER + _checksum(payload):
         return None
     try:
         stored_ids, content = marshal.loads(payload)
@@ -47,95 +53,66 @@ def load(directory: str, ids: tuple[FileId, ...]) -> list[Content] | None:
     return list(content) if stored_ids == ids else None
 
 
-def store(directory: str, ids: tuple[FileId, ...], content: Sequence[Content]) -> None:
-    """Remember the content of these files. Silent when it cannot."""
+def store(path: str, ids: tuple[FileId, ...], content: Sequence[Content]) -> None:
+    """Remember the content of these files in this directory. Silent when it cannot."""
     newest = max(max(mtime, ctime) for _, _, _, _, mtime, ctime in ids)
-    if not directory or newest > time.time_ns() - _SETTLED_NS:
+    if not path or newest > time.time_ns() - _SETTLED_NS:
         return
     try:
         payload = marshal.dumps((ids, list(content)))
     except ValueError:  # a TOML date, which no key of slicer takes
         return
     try:
-        os.makedirs(os.path.dirname(directory), mode=0o700, exist_ok=True)
-        if not os.path.isdir(directory):
-            os.mkdir(directory, 0o700)
-        folder = _open_folder(directory)
-    except OSError:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        if not os.path.isdir(path):
+            os.mkdir(path, 0o700)
+        _write(path, _HEADER + _checksum(payload) + payload)
+    except OSError:  # a full disk, most likely
         return
-    if folder >= 0:
-        try:
-            _write(folder, _HEADER + zlib.crc32(payload).to_bytes(4, "little") + payload)
-        finally:
-            os.close(folder)
 
 
-def _payload(directory: str) -> bytes | None:
+def _checksum(payload: bytes) -> bytes:
+    return zlib.crc32(payload).to_bytes(4, "little")
+
+
+def _read(path: str) -> bytes:
+    """The cache file; nothing where somebody else may have a hand in it. Raises OSError."""
+    folder = _open_folder(path)
     try:
-        folder = _open_folder(directory)
-        if folder < 0:
-            return None
-        try:
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-            fd = os.open(_NAME, flags, dir_fd=folder)
-        finally:
-            os.close(folder)
-        try:
-            if not _private_file(os.fstat(fd)):
-                return None
-            blob = os.read(fd, _MAX_BYTES)
-        finally:
-            os.close(fd)
-    except OSError:
-        return None
-    start = len(_HEADER) + 4
-    payload = blob[start:]
-    checksum = zlib.crc32(payload).to_bytes(4, "little")
-    return payload if blob[:start] == _HEADER + checksum else None
+        fd = folder.open(_NAME, os.O_RDONLY)
+    finally:
+        folder.close()
+    try:
+        st = os.fstat(fd)
+        own = stat.S_ISREG(st.st_mode) and st.st_uid == os.geteuid() and not st.st_mode & 0o077
+        return os.read(fd, _MAX_BYTES) if own and st.st_nlink == 1 and st.st_size < _MAX_BYTES else b""
+    finally:
+        os.close(fd)
 
 
-def _open_folder(directory: str) -> int:
-    """A descriptor of the directory; -1 if somebody else may have put something into it."""
-    folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    st = os.fstat(folder)
+def _open_folder(path: str) -> Directory:
+    """The directory of the cache. Raises OSError, also if somebody else may have put something into it."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    st = os.fstat(fd)
     if st.st_uid == os.geteuid() and not st.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return folder
-    os.close(folder)
-    return -1
+        return Directory(fd, path)
+    os.close(fd)
+    raise PermissionError
 
 
-def _private_file(st: os.stat_result) -> bool:
-    return (
-        stat.S_ISREG(st.st_mode)
-        and st.st_uid == os.geteuid()
-        and not st.st_mode & 0o077
-        and st.st_nlink == 1
-        and st.st_size < _MAX_BYTES
-    )
-
-
-def _write(folder: int, blob: bytes) -> None:
-    temporary = f"{_NAME}.{os.getpid()}"
+def _write(path: str, blob: bytes) -> None:
+    """The cache file as a whole, in place of an older one. Raises OSError."""
+    folder, temporary = _open_folder(path), f"{_NAME}.{os.getpid()}"
     try:
-        fd = os.open(
-            temporary,
-            os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
-            0o600,
-            dir_fd=folder,
-        )
-    except OSError:
-        return
-    try:
+        fd = folder.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
             whole = os.write(fd, blob) == len(blob)
         finally:
             os.close(fd)
         if whole:
-            os.replace(temporary, _NAME, src_dir_fd=folder, dst_dir_fd=folder)
-            return
-    except OSError:
-        pass  # a full disk, most likely
-    try:
-        os.unlink(temporary, dir_fd=folder)
-    except OSError:
-        return
+            folder.rename(temporary, folder, _NAME)
+    finally:
+        try:
+            folder.remove(temporary)
+        finally:
+            folder.close()

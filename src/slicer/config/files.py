@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    FileId = tuple[str, int, int, int, int, int]
+    from slicer.config.cache import FileId
 
 SYSTEM_DIR = "/etc/slicer"
 MAX_BYTES = 2**20
@@ -93,9 +93,9 @@ def _read_opened(
     cached = cache.load(cache_dir(environ), ids)
     if cached is not None:
         return Files(tuple(Layer(*each) for each in cached), warnings, False, ids)
-    from slicer.config.parse import parse
+    from slicer.config.toml import parse
 
-    layers = tuple(Layer(path, *parse(path, _read(path, fd))) for path, fd, _ in opened)
+    layers = tuple(Layer(path, *parse(_read(path, fd), printable(path))) for path, fd, _ in opened)
     return Files(layers, warnings, True, ids)
 
 

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from slicer.config.profiles import (
-    NO_OVERRIDES,
-    POLICY_SETTINGS,
-    Config,
-    Overrides,
-    builtin_profiles,
-    default_slots,
-)
+from slicer.config import profiles
+from slicer.config.profiles import NO_OVERRIDES, Config, Overrides
 from slicer.quantity import duration_text, format_cpus, format_size, percent_text, size_text
 from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slicer.model import Host, Profile
+    from slicer.model import Host
 
 # What a profile wants of the ledger, spelled as in a file.
 NEEDS = ("gpus", "gpu", "vram", "margin", "cpu_slots", "priority", "max_wait", "then")
@@ -45,22 +39,13 @@ class Summary:
 
 def summaries(config: Config) -> tuple[Summary, ...]:
     """All profiles, in alphabetical order. Raises ConfigError where one does not make sense."""
-    made = []
-    for name in config.names():
-        profile = config.profile(name)
+
+    def summary(name: str) -> Summary:
+        made, parents = config.profile(name), config.chain(name)[1:]
         is_default = name == config.default_profile
-        made.append(
-            Summary(
-                name,
-                profile.description,
-                profile.slice,
-                profile.gpus,
-                profile.cpu_slots,
-                config.chain(name)[1:],
-                is_default,
-            )
-        )
-    return tuple(made)
+        return Summary(name, made.description, made.slice, made.gpus, made.cpu_slots, parents, is_default)
+
+    return tuple(summary(name) for name in config.names())
 
 
 def general_settings(config: Config) -> tuple[Setting, ...]:
@@ -84,36 +69,28 @@ def settings(
 
     Raises what :meth:`Config.profile` raises.
     """
-    profile = config.profile(name, overrides)
+    made = config.profile(name, overrides)
+    source = made.sources
+    shares = made.vram_mib is not None
+    # Name, value, the field that the source is of, and whether there is something to say.
     rows = [
-        ("description", profile.description, "description"),
-        ("slice", profile.slice, "slice"),
-        *_needs(profile),
-        ("threads", str(profile.threads), "threads"),
-        ("timeout", _duration(profile.timeout_s), "timeout_s"),
-        ("linger", "true" if profile.linger else "false", "linger"),
+        ("description", made.description, "description", True),
+        ("slice", made.slice, "slice", True),
+        ("gpus", str(made.gpus), "gpus", True),
+        ("gpu", ",".join(made.gpu_choice), "gpu_choice", made.gpu_choice),
+        ("vram", size_text((made.vram_mib or 0) << 20), "vram_mib", shares),
+        ("margin", size_text(made.margin_mib << 20), "margin_mib", shares),
+        ("cpu_slots", str(made.cpu_slots), "cpu_slots", True),
+        ("priority", str(made.priority), "priority", source["priority"] != "default"),
+        ("max_wait", _duration(made.max_wait_s), "max_wait_s", source["max_wait_s"] != "default"),
+        ("then", made.then or "", "then", made.then),
+        ("threads", str(made.threads), "threads", True),
+        ("timeout", _duration(made.timeout_s), "timeout_s", True),
+        ("linger", "true" if made.linger else "false", "linger", True),
     ]
-    rows += [(each.name, ", ".join(each.text.split("\n")), each.name) for each in profile.properties.values()]
-    rows += [(f"env.{variable}", value, f"env.{variable}") for variable, value in profile.env.items()]
-    return tuple(Setting(shown, value, profile.sources[key]) for shown, value, key in rows)
-
-
-def _needs(profile: Profile) -> list[tuple[str, str, str]]:
-    """Names, values and the keys of their sources; GPUs and CPU slots always, the rest where it is said."""
-    rows = [("gpus", str(profile.gpus), "gpus")]
-    if profile.gpu_choice:
-        rows.append(("gpu", ",".join(profile.gpu_choice), "gpu_choice"))
-    if profile.vram_mib is not None:
-        rows.append(("vram", size_text(profile.vram_mib << 20), "vram_mib"))
-        rows.append(("margin", size_text(profile.margin_mib << 20), "margin_mib"))
-    rows.append(("cpu_slots", str(profile.cpu_slots), "cpu_slots"))
-    if profile.sources["priority"] != "default":
-        rows.append(("priority", str(profile.priority), "priority"))
-    if profile.sources["max_wait_s"] != "default":
-        rows.append(("max_wait", _duration(profile.max_wait_s), "max_wait_s"))
-    if profile.then is not None:
-        rows.append(("then", profile.then, "then"))
-    return rows
+    rows += [(each.name, each.text.replace("\n", ", "), each.name, True) for each in made.properties.values()]
+    rows += [(f"env.{variable}", value, f"env.{variable}", True) for variable, value in made.env.items()]
+    return tuple(Setting(shown, value, source[field]) for shown, value, field, is_said in rows if is_said)
 
 
 def _duration(seconds: float | None) -> str:
@@ -142,7 +119,7 @@ _TAIL = """\
 #   max_wait = "2h"                         # then = "fail" or "run" says what follows
 #   timeout = "12h"
 #   threads = 8                             # "auto": as many as CPUs that the limits leave
-#   env = {{ WANDB_MODE = "offline", TERM = false }}   # false: not what the parent sets
+#   env = { WANDB_MODE = "offline", TERM = false }   # false: not what the parent sets
 #
 # Other keys: margin, linger, cpu_quota_period, allowed_cpus, memory_swap_max, tasks_max, device_allow, and
 # every other resource property of systemd in this spelling (MemorySwapMax is memory_swap_max).
@@ -169,7 +146,7 @@ _COMMENTS = {
 
 def default_config_text(host: Host) -> str:
     """A commented configuration file that says what the built-ins do on this machine."""
-    slots = default_slots(host)
+    slots = profiles.default_slots(host)
     machine = f"CPUs {format_cpus(host.cpus)}, {format_size(host.memory_bytes)} of memory"
     lines = [
         _HEAD.format(machine=machine),
@@ -179,16 +156,16 @@ def default_config_text(host: Host) -> str:
         _line("cpu", slots, "heavy CPU jobs at a time"),
     ]
     table_of = ""
-    for name, value in POLICY_SETTINGS.items():
+    for name, value in profiles.POLICY_SETTINGS.items():
         table_name, _, key = name.partition(".")
         if table_name != table_of:
             lines += ["", f"#[{table_name}]"]
             table_of = table_name
         lines.append(_line(key, value, _COMMENTS[name]))
-    for name, table in builtin_profiles(host, slots).items():
+    for name, table in profiles.builtin_profiles(host, slots).items():
         lines += ["", f"#[profiles.{name}]"]
         lines += [_line(key, value, _COMMENTS.get(key, "")) for key, value in table.items()]
-    return "\n".join(lines) + "\n" + _TAIL.format()
+    return "\n".join(lines) + "\n" + _TAIL
 
 
 def _line(key: str, value: str | int, comment: str) -> str:

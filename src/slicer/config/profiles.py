@@ -10,14 +10,13 @@ from __future__ import annotations
 import os
 
 from slicer import quantity
-from slicer.config import schema as schema
-from slicer.config import values as values
+from slicer.config import schema, values
 from slicer.config.files import SYSTEM_DIR, Layer, read_files, store
-from slicer.config.properties import find, split_assignment, takes_list
+from slicer.config.properties import LISTS, find, split_assignment, unknown
 from slicer.errors import ConfigError, SlicerError, UnknownProfile, UsageError
 from slicer.model import Host, Profile
 from slicer.placement.decision import Policy
-from slicer.record import record, replace
+from slicer.record import as_dict, record, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -246,28 +245,22 @@ def _circle(found: list[str], again: str) -> str:
     return f"profiles inherit in a circle: {' -> '.join([*found[found.index(again) :], again])}"
 
 
-_OPTIONS = (
-    "gpus", "gpu", "vram", "margin", "cpu_slots", "priority", "max_wait", "then", "timeout", "linger",
-)  # fmt: skip
-
-
 def _override(entries: dict[str, Entry], overrides: Overrides) -> None:
     for assignment in overrides.assignments:
         name, text = split_assignment(assignment, "--set")
         info = find(name)
         if info is None:
-            raise schema.unknown_property(name, "--set")
+            raise unknown(name, "--set")
         key = "timeout" if name == "RuntimeMaxSec" else info.key
         earlier = entries.get(key)
-        if earlier and earlier[1] == "--set" and takes_list(name):
+        if earlier and earlier[1] == "--set" and info.kind in LISTS:
             text = f"{earlier[0]}\n{text}"
         entries[key] = (text, "--set", UsageError)
     if overrides.timeout is not None and "timeout" in entries and entries["timeout"][1] == "--set":
         raise UsageError("--timeout and --set RuntimeMaxSec= are the same limit", hint="give one of them")
     said: dict[str, Entry] = {}
-    for key in _OPTIONS:
-        value = getattr(overrides, key)
-        if value is not None:
+    for key, value in as_dict(overrides).items():
+        if value is not None and key != "assignments":
             said[key] = (value, "--" + key.replace("_", "-"), UsageError)
     schema.lay(entries, said)
 

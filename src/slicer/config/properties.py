@@ -1,8 +1,8 @@
 """systemd's resource properties of a scope: the one table behind ``--set`` and the keys of a profile.
 
-A row says how a directive (``CPUQuota``) is written in a profile (``cpu_quota``), how StartTransientUnit
-takes it (``CPUQuotaPerSecUSec``, ``t``), which cgroup controller enforces it and since which systemd a
-scope has it. Names and signatures are those of systemd's dbus-cgroup.c, dbus-scope.c and dbus-kill.c.
+A row says how a directive (``CPUQuota``) is written in a profile (``cpu_quota``), what kind of value it
+takes, and which cgroup controller enforces it. Names and signatures are those of systemd's dbus-cgroup.c,
+dbus-scope.c and dbus-kill.c.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from slicer.model import Value
 
-    Parsed = tuple[str, str, Value]  # D-Bus name, signature, value
-
 
 @record
 class PropertyInfo:
@@ -28,85 +26,45 @@ class PropertyInfo:
 
     name: str
     key: str
-    dbus_name: str
-    signature: str
     kind: str
     controller: str
-    since: int  # the first systemd whose scopes have it
 
-
-# What user@.service is given by default (``Delegate=pids memory cpu``). The device policy is an eBPF
-# program, which the user manager may not load: it fails open there.
-USER_CONTROLLERS = ("cpu", "memory", "pids", "")
 
 # Plain tuples: the compiler folds the whole table into one constant, so that importing it costs nothing.
 _TABLE = (
-    ("CPUQuota", "cpu_quota", "CPUQuotaPerSecUSec", "t", "quota", "cpu", 213),
-    ("CPUQuotaPeriodSec", "cpu_quota_period", "CPUQuotaPeriodUSec", "t", "period", "cpu", 242),
-    ("CPUWeight", "cpu_weight", "CPUWeight", "t", "cpu-weight", "cpu", 232),
-    ("AllowedCPUs", "allowed_cpus", "AllowedCPUs", "ay", "cpus", "cpuset", 244),
-    ("AllowedMemoryNodes", "allowed_memory_nodes", "AllowedMemoryNodes", "ay", "nodes", "cpuset", 244),
-    ("MemoryMin", "memory_min", "MemoryMin", "t", "memory-any", "memory", 240),
-    ("MemoryLow", "memory_low", "MemoryLow", "t", "memory-any", "memory", 231),
-    ("MemoryHigh", "memory_high", "MemoryHigh", "t", "memory", "memory", 231),
-    ("MemoryMax", "memory_max", "MemoryMax", "t", "memory", "memory", 231),
-    ("MemorySwapMax", "memory_swap_max", "MemorySwapMax", "t", "memory-any", "memory", 232),
-    ("MemoryZSwapMax", "memory_zswap_max", "MemoryZSwapMax", "t", "memory-any", "memory", 253),
-    ("MemoryZSwapWriteback", "memory_zswap_writeback", "MemoryZSwapWriteback", "b", "bool", "memory", 256),
-    ("TasksMax", "tasks_max", "TasksMax", "t", "tasks", "pids", 227),
-    ("IOWeight", "io_weight", "IOWeight", "t", "weight", "io", 230),
-    ("IODeviceWeight", "io_device_weight", "IODeviceWeight", "a(st)", "io-weights", "io", 230),
-    ("IOReadBandwidthMax", "io_read_bandwidth_max", "IOReadBandwidthMax", "a(st)", "io-sizes", "io", 230),
-    ("IOWriteBandwidthMax", "io_write_bandwidth_max", "IOWriteBandwidthMax", "a(st)", "io-sizes", "io", 230),
-    ("IOReadIOPSMax", "io_read_iops_max", "IOReadIOPSMax", "a(st)", "io-sizes", "io", 230),
-    ("IOWriteIOPSMax", "io_write_iops_max", "IOWriteIOPSMax", "a(st)", "io-sizes", "io", 230),
-    (
-        "IODeviceLatencyTargetSec",
-        "io_device_latency_target",
-        "IODeviceLatencyTargetUSec",
-        "a(st)",
-        "io-times",
-        "io",
-        240,
-    ),
-    ("DevicePolicy", "device_policy", "DevicePolicy", "s", "device-policy", "devices", 208),
-    ("DeviceAllow", "device_allow", "DeviceAllow", "a(ss)", "devices", "devices", 208),
-    # Debian's 252.39 has OOMPolicy on scopes too.
-    ("OOMPolicy", "oom_policy", "OOMPolicy", "s", "oom-policy", "memory", 253),
-    ("ManagedOOMSwap", "managed_oom_swap", "ManagedOOMSwap", "s", "oomd", "memory", 247),
-    (
-        "ManagedOOMMemoryPressure",
-        "managed_oom_memory_pressure",
-        "ManagedOOMMemoryPressure",
-        "s",
-        "oomd",
-        "memory",
-        247,
-    ),
-    (
-        "ManagedOOMMemoryPressureLimit",
-        "managed_oom_memory_pressure_limit",
-        "ManagedOOMMemoryPressureLimit",
-        "u",
-        "pressure",
-        "memory",
-        247,
-    ),
-    (
-        "ManagedOOMPreference",
-        "managed_oom_preference",
-        "ManagedOOMPreference",
-        "s",
-        "oomd-preference",
-        "memory",
-        248,
-    ),
-    ("RuntimeMaxSec", "runtime_max", "RuntimeMaxUSec", "t", "time", "", 244),
-    ("TimeoutStopSec", "timeout_stop", "TimeoutStopUSec", "t", "time", "", 205),
-    ("KillSignal", "kill_signal", "KillSignal", "i", "signal", "", 205),
-    ("KillMode", "kill_mode", "KillMode", "s", "kill-mode", "", 205),
-    ("SendSIGHUP", "send_sighup", "SendSIGHUP", "b", "bool", "", 207),
-    ("SendSIGKILL", "send_sigkill", "SendSIGKILL", "b", "bool", "", 205),
+    ("CPUQuota", "cpu_quota", "quota", "cpu"),
+    ("CPUQuotaPeriodSec", "cpu_quota_period", "period", "cpu"),
+    ("CPUWeight", "cpu_weight", "cpu-weight", "cpu"),
+    ("AllowedCPUs", "allowed_cpus", "cpus", "cpuset"),
+    ("AllowedMemoryNodes", "allowed_memory_nodes", "nodes", "cpuset"),
+    ("MemoryMin", "memory_min", "memory-any", "memory"),
+    ("MemoryLow", "memory_low", "memory-any", "memory"),
+    ("MemoryHigh", "memory_high", "memory", "memory"),
+    ("MemoryMax", "memory_max", "memory", "memory"),
+    ("MemorySwapMax", "memory_swap_max", "memory-any", "memory"),
+    ("MemoryZSwapMax", "memory_zswap_max", "memory-any", "memory"),
+    ("MemoryZSwapWriteback", "memory_zswap_writeback", "bool", "memory"),
+    ("TasksMax", "tasks_max", "tasks", "pids"),
+    ("IOWeight", "io_weight", "weight", "io"),
+    ("IODeviceWeight", "io_device_weight", "io-weights", "io"),
+    ("IOReadBandwidthMax", "io_read_bandwidth_max", "io-sizes", "io"),
+    ("IOWriteBandwidthMax", "io_write_bandwidth_max", "io-sizes", "io"),
+    ("IOReadIOPSMax", "io_read_iops_max", "io-sizes", "io"),
+    ("IOWriteIOPSMax", "io_write_iops_max", "io-sizes", "io"),
+    ("IODeviceLatencyTargetSec", "io_device_latency_target", "io-times", "io"),
+    ("DevicePolicy", "device_policy", "device-policy", "devices"),
+    ("DeviceAllow", "device_allow", "devices", "devices"),
+    ("OOMPolicy", "oom_policy", "oom-policy", "memory"),
+    ("ManagedOOMSwap", "managed_oom_swap", "oomd", "memory"),
+    ("ManagedOOMMemoryPressure", "managed_oom_memory_pressure", "oomd", "memory"),
+    ("ManagedOOMMemoryPressureLimit", "managed_oom_memory_pressure_limit", "pressure", "memory"),
+    ("ManagedOOMPreference", "managed_oom_preference", "oomd-preference", "memory"),
+    ("RuntimeMaxSec", "runtime_max", "time", ""),
+    ("TimeoutStopSec", "timeout_stop", "time", ""),
+    ("KillSignal", "kill_signal", "signal", ""),
+    ("KillMode", "kill_mode", "kill-mode", ""),
+    ("SendSIGHUP", "send_sighup", "bool", ""),
+    ("SendSIGKILL", "send_sigkill", "bool", ""),
 )
 _ROW_BY_NAME = {row[0]: row for row in _TABLE}
 _NAME_BY_KEY = {row[1]: row[0] for row in _TABLE}
@@ -121,7 +79,13 @@ _CHOICES = {
     # "process" and "none" signal the main process only, and a scope has none: stopping would stop nothing.
     "kill-mode": ("control-group", "mixed"),
 }
-_LISTS = ("io-weights", "io-sizes", "io-times", "devices")
+# What systemd takes on D-Bus; most kinds are a number ("t").
+_SIGNATURES = {
+    "cpus": "ay", "nodes": "ay", "bool": "b", "pressure": "u", "signal": "i", "io-weights": "a(st)",
+    "io-sizes": "a(st)", "io-times": "a(st)", "devices": "a(ss)",
+}  # fmt: skip
+# Directives of these kinds may be given several times, each adding an entry.
+LISTS = ("io-weights", "io-sizes", "io-times", "devices")
 _SMALLEST_MEMORY = 2**20  # "MemoryMax=24" is a forgotten "G", and would kill the job at once
 
 
@@ -139,24 +103,12 @@ def find_key(key: str) -> PropertyInfo | None:
 
 def controller(name: str) -> str:
     """The cgroup controller that enforces a directive: "cpu", "cpuset", "io", ..., or "" for none."""
-    row = _ROW_BY_NAME.get(name)
-    return row[5] if row else ""
-
-
-def takes_list(name: str) -> bool:
-    """Whether a directive may be given several times, each adding an entry (``DeviceAllow``)."""
-    row = _ROW_BY_NAME.get(name)
-    return row is not None and row[4] in _LISTS
+    info = find(name)
+    return info.controller if info else ""
 
 
 def parse_property(
-    name: str,
-    text: str,
-    host: Host,
-    where: str,
-    *,
-    error: type[SlicerError] = UsageError,
-    label: str = "",
+    name: str, text: str, host: Host, where: str, *, error: type[SlicerError] = UsageError, label: str = ""
 ) -> Property:
     """A directive and its text, as systemd is to get it.
 
@@ -165,18 +117,15 @@ def parse_property(
     """
     info = find(name)
     if info is None:
-        raise _unknown(name, where, error)
+        raise unknown(name, where, error)
     try:
-        dbus_name, signature, value = _parse(info, text, host)
+        value = _parse(info.kind, text, host)
     except QuantityError as bad:
         raise error(f"{label or name}: {bad}", where=where) from None
-    return Property(name, dbus_name, signature, value, text.strip())
-
-
-def parse_assignment(assignment: str, host: Host, where: str) -> Property:
-    """``MemoryMax=8G`` as a Property; raises UsageError."""
-    name, text = split_assignment(assignment, where)
-    return parse_property(name, text, host, where)
+    written = text.strip()
+    if info.kind == "tasks" and written.endswith("%"):
+        return Property(name, "TasksMaxScale", "u", value, written)
+    return Property(name, _dbus_name(name), _signature(info.kind), value, written)
 
 
 def split_assignment(assignment: str, where: str) -> tuple[str, str]:
@@ -189,18 +138,35 @@ def split_assignment(assignment: str, where: str) -> tuple[str, str]:
     return name.strip(), text
 
 
-def _parse(info: PropertyInfo, text: str, host: Host) -> Parsed:
-    if info.kind in _CHOICES:
-        return info.dbus_name, info.signature, _choice(text, _CHOICES[info.kind])
-    if info.kind == "memory":
-        return info.dbus_name, info.signature, _memory(text, host, _SMALLEST_MEMORY)
-    if info.kind == "memory-any":
-        return info.dbus_name, info.signature, _memory(text, host, 0)
-    if info.kind == "cpus":
-        return info.dbus_name, info.signature, _cpus(text, host)
-    if info.kind == "tasks":
-        return _tasks(text)
-    return info.dbus_name, info.signature, _PARSERS[info.kind](text)
+def unknown(name: str, where: str, error: type[SlicerError] = UsageError) -> SlicerError:
+    """The error for a name that is not in the table."""
+    from slicer.config.property_names import refusal
+
+    message, hint = refusal(name, NAMES)
+    return error(message, where=where, hint=hint)
+
+
+def _dbus_name(name: str) -> str:
+    """A unit file's name as StartTransientUnit knows it: times are in microseconds there."""
+    if name == "CPUQuota":
+        return "CPUQuotaPerSecUSec"
+    return f"{name.removesuffix('Sec')}USec" if name.endswith("Sec") else name
+
+
+def _signature(kind: str) -> str:
+    return "s" if kind in _CHOICES else _SIGNATURES.get(kind, "t")
+
+
+def _parse(kind: str, text: str, host: Host) -> Value:
+    if kind in _CHOICES:
+        return _choice(text, _CHOICES[kind])
+    if kind == "memory":
+        return _memory(text, host, _SMALLEST_MEMORY)
+    if kind == "memory-any":
+        return _memory(text, host, 0)
+    if kind == "cpus":
+        return _cpus(text, host)
+    return _PARSERS[kind](text)
 
 
 def _choice(text: str, choices: tuple[str, ...]) -> str:
@@ -257,22 +223,23 @@ def _cpus(text: str, host: Host) -> bytes:
     return quantity.cpus_to_mask(usable)
 
 
-def _nodes(text: str) -> bytes:
-    return quantity.cpus_to_mask(quantity.parse_cpus(text))
-
-
-def _tasks(text: str) -> Parsed:
+def _tasks(text: str) -> int:
     stripped = text.strip()
     if stripped == "infinity":
-        return "TasksMax", "t", INFINITY
+        return INFINITY
     if stripped.endswith("%"):
         share = quantity.parse_percent(text)
         # systemd takes a share of 2**32 - 1, and neither of the two ends.
         if not 0 < share < 10000:
             raise QuantityError(f"expected more than 0% and less than 100%, not {stripped!r}")
-        return "TasksMaxScale", "u", (share * (2**32 - 1) + 5000) // 10000
+        return _scaled(share)
     what = 'a number of tasks such as "500", "10%" or "infinity"'
-    return "TasksMax", "t", quantity.parse_count(text, lowest=1, highest=2**22, what=what)
+    return quantity.parse_count(text, lowest=1, highest=2**22, what=what)
+
+
+def _scaled(share: int) -> int:
+    """Hundredths of a percent as systemd scales them: 100% is 2**32 - 1."""
+    return (share * (2**32 - 1) + 5000) // 10000
 
 
 def _time(text: str) -> int:
@@ -282,10 +249,6 @@ def _time(text: str) -> int:
             'expected a duration such as "90s" or "2h", not 0: "infinity" is how to say no limit'
         )
     return value
-
-
-def _pressure(text: str) -> int:
-    return (quantity.parse_percent(text) * (2**32 - 1) + 5000) // 10000
 
 
 def _signal(text: str) -> int:
@@ -322,23 +285,11 @@ def _by_device(text: str, read: Callable[[str], int], example: str) -> tuple[tup
     return tuple(made)
 
 
-def _io_weights(text: str) -> Value:
-    return _by_device(text, quantity.parse_weight, "/dev/sda 200")
-
-
-def _io_sizes(text: str) -> Value:
-    return _by_device(text, _io_size, "/dev/sda 10M")
-
-
 def _io_size(text: str) -> int:
     value = quantity.parse_size(text, base=1000)
     if not value:
         raise QuantityError('expected a rate such as "10M", not 0: the job could never read or write')
     return value
-
-
-def _io_times(text: str) -> Value:
-    return _by_device(text, _time, "/dev/sda 25ms")
 
 
 def _devices(text: str) -> Value:
@@ -357,21 +308,15 @@ _PARSERS: dict[str, Callable[[str], Value]] = {
     "quota": _quota,
     "period": _period,
     "cpu-weight": _cpu_weight,
-    "nodes": _nodes,
+    "nodes": lambda text: quantity.cpus_to_mask(quantity.parse_cpus(text)),
+    "tasks": _tasks,
     "weight": quantity.parse_weight,
     "bool": quantity.parse_bool,
     "time": _time,
-    "pressure": _pressure,
+    "pressure": lambda text: _scaled(quantity.parse_percent(text)),
     "signal": _signal,
-    "io-weights": _io_weights,
-    "io-sizes": _io_sizes,
-    "io-times": _io_times,
+    "io-weights": lambda text: _by_device(text, quantity.parse_weight, "/dev/sda 200"),
+    "io-sizes": lambda text: _by_device(text, _io_size, "/dev/sda 10M"),
+    "io-times": lambda text: _by_device(text, _time, "/dev/sda 25ms"),
     "devices": _devices,
 }
-
-
-def _unknown(name: str, where: str, error: type[SlicerError]) -> SlicerError:
-    from slicer.config.property_names import refusal
-
-    message, hint = refusal(name, NAMES)
-    return error(message, where=where, hint=hint)

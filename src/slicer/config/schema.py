@@ -6,9 +6,9 @@ The values of a profile are gathered as *entries* (see :mod:`slicer.config.value
 from __future__ import annotations
 
 from slicer import quantity
-from slicer.config import values as values
-from slicer.config.properties import KEYS, find_key, parse_property
-from slicer.errors import ConfigError, SlicerError, UsageError
+from slicer.config import values
+from slicer.config.properties import KEYS, LISTS, find, find_key, parse_property
+from slicer.errors import ConfigError, UsageError
 from slicer.model import SLICES, Host, Profile, Property
 from slicer.quantity import INFINITY, QuantityError
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from slicer.config.files import Layer
-    from slicer.config.properties import PropertyInfo
     from slicer.config.values import Entry
     from slicer.model import SliceName
 
@@ -30,23 +29,9 @@ TABLES = {
 }
 TOP_KEYS = (*TOP_SETTINGS, *TABLES, "profiles")
 OWN_KEYS = (
-    "description",
-    "inherits",
-    "slice",
-    "gpus",
-    "gpu",
-    "vram",
-    "margin",
-    "cpu_slots",
-    "priority",
-    "max_wait",
-    "then",
-    "threads",
-    "timeout",
-    "linger",
-    "env",
-)
-_LISTS = ("io-weights", "io-sizes", "io-times", "devices")
+    "description", "inherits", "slice", "gpus", "gpu", "vram", "margin", "cpu_slots", "priority", "max_wait",
+    "then", "threads", "timeout", "linger", "env",
+)  # fmt: skip
 
 
 def check_keys(layer: Layer) -> None:
@@ -81,7 +66,6 @@ def _table(value: object, layer: Layer, *path: str) -> dict[str, Any]:
 def _known_keys(table: dict[str, Any], known: tuple[str, ...], layer: Layer, path: tuple[str, ...]) -> None:
     for key in table:
         if key not in known:
-            from slicer.config.properties import find
             from slicer.config.property_names import nearest
 
             info = find(key)
@@ -153,6 +137,24 @@ def _is_zero(entry: Entry | None) -> bool:
     return entry is not None and entry[0] in (0, "0") and entry[0] is not False
 
 
+class _Taken:
+    """The entries of a profile, and for each field of it the source of what was taken."""
+
+    def __init__(self, entries: dict[str, Entry]) -> None:
+        self.entries = entries
+        self.sources: dict[str, str] = {}
+
+    def said(self, key: str, field: str = "") -> Entry | None:
+        """What was said of a key, None where nothing was."""
+        entry = self.entries.get(key)
+        self.sources[field or key] = entry[1] if entry else "default"
+        return entry
+
+    def get(self, key: str, default: object) -> Entry:
+        """The same, with a default."""
+        return self.said(key) or (default, "default", ConfigError)
+
+
 def build(
     name: str, entries: dict[str, Entry], host: Host, threads: int | None, margin: tuple[int, str]
 ) -> Profile:
@@ -161,53 +163,46 @@ def build(
     ``margin`` is the setting (in MiB, and its source) for memory wanted on GPUs without a margin of its own.
     Raises the entry's own kind of error for a value that is not what it should be.
     """
-    sources: dict[str, str] = {}
+    taken = _Taken(entries)
     properties: dict[str, Property] = {}
     for key in KEYS:
         if key in entries:
             made = _property(key, entries[key], host)
             properties[made.name] = made
-            sources[made.name] = entries[key][1]
+            taken.sources[made.name] = entries[key][1]
     env = {}
     for key, (value, source, _) in entries.items():
         if key.startswith("env.") and value is not False:
             env[key[4:]] = str(value)
-            sources[key] = source
-    vram_mib = _vram(entries, sources)
-    choice = _gpu_choice(entries, sources)
-    gpus = _gpus(entries, sources, choice, vram_mib)
-    then = entries.get("then")
-    sources["then"] = then[1] if then else "default"
+            taken.sources[key] = source
+    vram_mib = _vram(taken)
+    choice = taken.said("gpu", "gpu_choice")
+    gpu_choice = values.gpu_list(choice) if choice else ()
+    gpus = _gpus(taken, gpu_choice, vram_mib)
+    then = taken.said("then")
     return Profile(
         name,
-        values.text(_take(entries, sources, "description", ""), "description"),
-        _slice(entries, sources, gpus),
+        values.text(taken.get("description", ""), "description"),
+        _slice(taken, gpus),
         gpus,
-        choice,
+        gpu_choice,
         vram_mib,
-        _margin(entries, sources, margin, vram_mib),
-        values.count(_take(entries, sources, "cpu_slots", 0), "cpu_slots", lowest=0),
-        values.priority(_take(entries, sources, "priority", 0)),
-        _max_wait(entries, sources),
+        _margin(taken, margin, vram_mib),
+        values.count(taken.get("cpu_slots", 0), "cpu_slots", lowest=0),
+        values.priority(taken.get("priority", 0)),
+        _max_wait(taken, then),
         values.then(then) if then else None,
-        _threads(entries, sources, threads, host, properties),
-        _timeout(entries, sources, host),
-        values.flag(_take(entries, sources, "linger", False), "linger"),
+        _threads(taken, threads, host, properties),
+        _timeout(taken, host),
+        values.flag(taken.get("linger", False), "linger"),
         env,
         properties,
-        sources,
+        taken.sources,
     )
 
 
-def _take(entries: dict[str, Entry], sources: dict[str, str], key: str, default: object) -> Entry:
-    entry = entries.get(key) or (default, "default", ConfigError)
-    sources[key] = entry[1]
-    return entry
-
-
-def _vram(entries: dict[str, Entry], sources: dict[str, str]) -> int | None:
-    entry = entries.get("vram")
-    sources["vram_mib"] = entry[1] if entry else "default"
+def _vram(taken: _Taken) -> int | None:
+    entry = taken.said("vram", "vram_mib")
     if not entry:
         return None
     found = values.mib(entry, "vram")
@@ -217,38 +212,31 @@ def _vram(entries: dict[str, Entry], sources: dict[str, str]) -> int | None:
     return found
 
 
-def _gpu_choice(entries: dict[str, Entry], sources: dict[str, str]) -> tuple[str, ...]:
-    entry = entries.get("gpu")
-    sources["gpu_choice"] = entry[1] if entry else "default"
-    return values.gpu_list(entry) if entry else ()
-
-
-def _gpus(
-    entries: dict[str, Entry], sources: dict[str, str], choice: tuple[str, ...], vram_mib: int | None
-) -> int:
+def _gpus(taken: _Taken, choice: tuple[str, ...], vram_mib: int | None) -> int:
     """How many GPUs: as said, else all that are named, else one if memory is wanted."""
-    if "gpus" not in entries:
+    entry, sources = taken.said("gpus"), taken.sources
+    if not entry:
         sources["gpus"] = sources["gpu_choice" if choice else "vram_mib"]
         return len(choice) or (1 if vram_mib else 0)
-    gpus = values.count(_take(entries, sources, "gpus", 0), "gpus", lowest=0)
+    gpus = values.count(entry, "gpus", lowest=0)
     for key in ("gpu", "vram"):
-        if not gpus and key in entries:
+        if not gpus and key in taken.entries:
             message = f"contradicts no GPUs, which {sources['gpus']} says"
-            raise values.refuse(entries[key], key, message, "leave one of them out")
+            raise values.refuse(taken.entries[key], key, message, "leave one of them out")
     if choice and gpus > len(choice):
         message = f"{gpus} are more than the {len(choice)} that {sources['gpu_choice']} names"
-        raise values.refuse(entries["gpus"], "gpus", message, "name more GPUs, or ask for fewer")
+        raise values.refuse(entry, "gpus", message, "name more GPUs, or ask for fewer")
     return gpus
 
 
-def _margin(
-    entries: dict[str, Entry], sources: dict[str, str], setting: tuple[int, str], vram_mib: int | None
-) -> int:
+def _margin(taken: _Taken, setting: tuple[int, str], vram_mib: int | None) -> int:
     """In MiB; 0 for whole GPUs, where there is nobody to keep room for."""
-    entry = entries.get("margin")
-    sources["margin_mib"] = entry[1] if entry else setting[1] if vram_mib else "default"
+    entry = taken.said("margin", "margin_mib")
     if not entry:
-        return setting[0] if vram_mib else 0
+        if not vram_mib:
+            return 0
+        found, taken.sources["margin_mib"] = setting
+        return found
     found = values.mib(entry, "margin")
     # A profile may have one for whoever adds --vram.
     if not vram_mib and entry[2] is UsageError:
@@ -257,11 +245,9 @@ def _margin(
     return found if vram_mib else 0
 
 
-def _max_wait(entries: dict[str, Entry], sources: dict[str, str]) -> float | None:
-    entry = entries.get("max_wait")
-    sources["max_wait_s"] = entry[1] if entry else "default"
+def _max_wait(taken: _Taken, then: Entry | None) -> float | None:
+    entry = taken.said("max_wait", "max_wait_s")
     found = values.seconds(entry, "max_wait") if entry else None
-    then = entries.get("then")
     # A profile may have it for whoever adds --max-wait.
     if found is None and then and then[2] is UsageError:
         message = "is for a job that has waited too long, and this one waits for ever"
@@ -269,8 +255,8 @@ def _max_wait(entries: dict[str, Entry], sources: dict[str, str]) -> float | Non
     return found
 
 
-def _slice(entries: dict[str, Entry], sources: dict[str, str], gpus: int) -> SliceName:
-    value, source, error = _take(entries, sources, "slice", "cpu")
+def _slice(taken: _Taken, gpus: int) -> SliceName:
+    value, source, error = taken.get("slice", "cpu")
     for name in SLICES:
         if value == name and not source.startswith(("built-in", "default")):
             return name
@@ -279,25 +265,19 @@ def _slice(entries: dict[str, Entry], sources: dict[str, str], gpus: int) -> Sli
     # Unless a file says otherwise a job belongs where its GPUs are: "--profile heavy --gpus 1" to gpu.slice.
     implied: SliceName = "gpu" if gpus else "cpu"
     if implied != value:
-        sources["slice"] = f"gpus = {gpus} ({sources['gpus']})"
+        taken.sources["slice"] = f"gpus = {gpus} ({taken.sources['gpus']})"
     return implied
 
 
-def _threads(
-    entries: dict[str, Entry],
-    sources: dict[str, str],
-    forced: int | None,
-    host: Host,
-    properties: dict[str, Property],
-) -> int:
-    entry = _take(entries, sources, "threads", "auto")
+def _threads(taken: _Taken, forced: int | None, host: Host, properties: dict[str, Property]) -> int:
+    entry = taken.get("threads", "auto")
     if entry[0] != "auto":
         chosen = values.count(entry, "threads", lowest=1, also=' or "auto"')
     else:
         chosen, reason = _auto_threads(host, properties)
-        sources["threads"] = f"{entry[1]}, auto: {reason}"
+        taken.sources["threads"] = f"{entry[1]}, auto: {reason}"
     if forced is not None:
-        sources["threads"] = "CPU_RUN_THREADS"
+        taken.sources["threads"] = "CPU_RUN_THREADS"
         return forced
     return chosen
 
@@ -318,9 +298,8 @@ def _auto_threads(host: Host, properties: dict[str, Property]) -> tuple[int, str
     return max(1, chosen), reason
 
 
-def _timeout(entries: dict[str, Entry], sources: dict[str, str], host: Host) -> float | None:
-    entry = entries.get("timeout")
-    sources["timeout_s"] = entry[1] if entry else "default"
+def _timeout(taken: _Taken, host: Host) -> float | None:
+    entry = taken.said("timeout", "timeout_s")
     if not entry:
         return None
     value, source, error = entry
@@ -337,30 +316,20 @@ def _property(key: str, entry: Entry, host: Host, label: str = "") -> Property:
     assert info is not None  # callers pass keys of the table
     shown = label or (info.name if error is UsageError else key)
     try:
-        written = value if isinstance(value, str) else _text_of(info, value)
+        written = value if isinstance(value, str) else _text_of(info.kind, value)
     except QuantityError as bad:
         raise error(f"{shown}: {bad}", where=source) from None
     return parse_property(info.name, written, host, source, error=error, label=shown)
 
 
-def unknown_property(name: str, where: str) -> SlicerError:
-    """The error for a name that ``--set`` does not take."""
-    from slicer.config.properties import NAMES
-    from slicer.config.property_names import refusal
-
-    message, hint = refusal(name, NAMES)
-    return UsageError(message, where=where, hint=hint)
-
-
 _NUMBERS = ("memory", "memory-any", "weight", "cpu-weight", "tasks", "time", "signal")
 
 
-def _text_of(info: PropertyInfo, value: object) -> str:
+def _text_of(kind: str, value: object) -> str:
     """A file's number, truth value or list as the text that ``--set`` takes.
 
     Raises QuantityError where a bare number could mean two things, and for other types.
     """
-    kind = info.kind
     if isinstance(value, bool):
         if kind == "bool":
             return "yes" if value else "no"
@@ -373,7 +342,7 @@ def _text_of(info: PropertyInfo, value: object) -> str:
     elif isinstance(value, list) and value:
         if kind in ("cpus", "nodes") and all(type(item) is int for item in value):
             return ",".join(str(item) for item in value)
-        if kind in _LISTS and all(isinstance(item, str) for item in value):
+        if kind in LISTS and all(isinstance(item, str) for item in value):
             return "\n".join(value)
     raise QuantityError(f"expected {_EXPECTED.get(kind, 'a text in quotes')}, not {value!r:.40}")
 

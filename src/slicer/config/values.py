@@ -12,6 +12,7 @@ from slicer.quantity import INFINITY, QuantityError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from slicer.model import Then
@@ -31,15 +32,26 @@ def refuse(entry: Entry, label: str, message: str, hint: str = "") -> SlicerErro
 
 
 def text(entry: Entry, label: str) -> str:
-    """A text; raises the entry's error for anything else."""
+    """A text; raises the entry's error for anything else, as all here."""
+    return _text(entry, label, "a text in quotes")
+
+
+def _text(entry: Entry, label: str, expected: str) -> str:
     value = entry[0]
     if not isinstance(value, str):
-        raise refuse(entry, label, f"expected a text in quotes, not {value!r:.40}")
+        raise refuse(entry, label, f"expected {expected}, not {value!r:.40}")
     return value
 
 
+def _parsed(entry: Entry, label: str, parse: Callable[..., int], written: str, **limits: Any) -> int:
+    try:
+        return parse(written, **limits)
+    except QuantityError as bad:
+        raise refuse(entry, label, str(bad)) from None
+
+
 def flag(entry: Entry, label: str) -> bool:
-    """True or false; raises the entry's error for anything else."""
+    """True or false."""
     value = entry[0]
     if not isinstance(value, bool):
         raise refuse(entry, label, f"expected true or false, not {value!r:.40}")
@@ -58,20 +70,14 @@ def count(entry: Entry, label: str, *, lowest: int, also: str = "") -> int:
     """A whole number from ``lowest`` to MAX_COUNT, out of a file or as text from elsewhere."""
     what = f"a whole number such as {max(lowest, 2)}{also}"
     written = _digits(entry, label, what)
-    try:
-        return quantity.parse_count(written, lowest=lowest, highest=MAX_COUNT, what=what)
-    except QuantityError as bad:
-        raise refuse(entry, label, str(bad)) from None
+    return _parsed(entry, label, quantity.parse_count, written, lowest=lowest, highest=MAX_COUNT, what=what)
 
 
 def priority(entry: Entry, label: str = "priority") -> int:
     """A whole number from -100 to 100."""
     what = f"a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}"
-    written = _digits(entry, label, what)
-    try:
-        return quantity.parse_integer(written, lowest=-MAX_PRIORITY, highest=MAX_PRIORITY, what=what)
-    except QuantityError as bad:
-        raise refuse(entry, label, str(bad)) from None
+    written, limits = _digits(entry, label, what), {"lowest": -MAX_PRIORITY, "highest": MAX_PRIORITY}
+    return _parsed(entry, label, quantity.parse_integer, written, **limits, what=what)
 
 
 def _digits(entry: Entry, label: str, what: str) -> str:
@@ -84,13 +90,7 @@ def _digits(entry: Entry, label: str, what: str) -> str:
 
 def mib(entry: Entry, label: str) -> int:
     """A size such as "8G" in MiB, rounded up."""
-    value = entry[0]
-    if not isinstance(value, str):
-        raise refuse(entry, label, f"expected {quantity.MIB_TEXT}, not {value!r:.40}")
-    try:
-        return quantity.parse_mib(value)
-    except QuantityError as bad:
-        raise refuse(entry, label, str(bad)) from None
+    return _parsed(entry, label, quantity.parse_mib, _text(entry, label, quantity.MIB_TEXT))
 
 
 def seconds(entry: Entry, label: str) -> float | None:
@@ -100,25 +100,15 @@ def seconds(entry: Entry, label: str) -> float | None:
         value = f"{value:.6f}"
     elif isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
-    if not isinstance(value, str):
-        expected = 'seconds, or a duration such as "15m" or "infinity"'
-        raise refuse(entry, label, f"expected {expected}, not {value!r:.40}")
-    try:
-        found = quantity.parse_duration(value)
-    except QuantityError as bad:
-        raise refuse(entry, label, str(bad)) from None
+    written = _text((value, *entry[1:]), label, 'seconds, or a duration such as "15m" or "infinity"')
+    found = _parsed(entry, label, quantity.parse_duration, written)
     return None if found == INFINITY else found / 1e6
 
 
 def fraction(entry: Entry, label: str) -> float:
     """A percentage such as "10%", as 0.1."""
-    value = entry[0]
-    if not isinstance(value, str):
-        raise refuse(entry, label, f'expected a percentage in quotes such as "10%", not {value!r:.40}')
-    try:
-        return quantity.parse_percent(value) / 10_000
-    except QuantityError as bad:
-        raise refuse(entry, label, str(bad)) from None
+    written = _text(entry, label, 'a percentage in quotes such as "10%"')
+    return _parsed(entry, label, quantity.parse_percent, written) / 10_000
 
 
 def then(entry: Entry, label: str = "then") -> Then:

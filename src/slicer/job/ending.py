@@ -75,7 +75,7 @@ def gpu_watch(job: Job, held: HeldLease, book: Ledger, warn: Callable[[str], Non
     return JobWatch(job, held, book, warn)
 
 
-def settle(
+def finish(
     job: Job, outcome: Outcome, held: HeldLease, warn: Callable[[str], None], watch: JobWatch | None
 ) -> None:
     """Tell the journal, let the next one in, and only then write: a slow disk keeps nobody waiting.
@@ -93,13 +93,13 @@ def settle(
     )  # fmt: skip
     faults.point("ending-finished")
     if watch is not None and not held.is_outlived:
-        _attempt(job, warn, lambda: _check_gpus(job, outcome, watch))
-    _attempt(job, warn, lambda: release(job, held))
+        _try(job, warn, lambda: _check_gpus(job, outcome, watch))
+    _try(job, warn, lambda: release(job, held))
     faults.point("ending-released")
-    _attempt(job, warn, lambda: _to_history(job, outcome))
+    _try(job, warn, lambda: _to_history(job, outcome))
     faults.point("ending-written")
-    _attempt(job, warn, lambda: _to_file(job, outcome))
-    _attempt(job, warn, held.alert)
+    _try(job, warn, lambda: _to_file(job, outcome))
+    _try(job, warn, held.alert)
 
 
 def _in_short(job: Job, outcome: Outcome) -> str:
@@ -113,7 +113,7 @@ def _in_short(job: Job, outcome: Outcome) -> str:
     )
 
 
-def _attempt(job: Job, warn: Callable[[str], None], act: Callable[[], str | None]) -> None:
+def _try(job: Job, warn: Callable[[str], None], act: Callable[[], str | None]) -> None:
     """Do one thing of the end, and say what it returns or raises: whatever it is, it costs no exit code."""
     try:
         warning = act()

@@ -12,7 +12,7 @@ from slicer.kernel import cgroup, proc
 from slicer.kernel.open_files import has_open
 from slicer.kernel.signals import STOP
 from slicer.ledger.watch import LedgerWatch
-from slicer.model import Lease
+from slicer.model import Lease, manager_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _record(entry: Lease | Ticket) -> None:
     name = entry.name or entry.job  # more than its owner may read the journal: not the command
     journal.event(
         "stopping", job=entry.job, name=name, unit=unit_name(entry.job),
-        manager="user" if entry.uid else "system", message=f"{name}: told to end by {by} (slicer stop)",
+        manager=manager_of(entry.uid), message=f"{name}: told to end by {by} (slicer stop)",
         fields={"by_uid": os.getuid(), "by_user": by},
     )  # fmt: skip
 

@@ -7,7 +7,7 @@ from _thread import get_ident
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
     from types import FrameType
     from typing import Any
 else:
@@ -19,12 +19,7 @@ STOP = signal.SIGRTMIN + 3
 # What ends a program that has nothing to say about it; held back where half a step must not be left.
 INTERRUPTS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
 
-# What the terminal sends, and to all of its foreground process group: to the command as well.
-_FROM_TERMINAL = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGWINCH})
 SI_KERNEL = 0x80  # si_code of what no process sent
-
-# Each undoes the other: of the two, a process that has both blocked has only the later one pending.
-_UNDONE_BY: dict[int, int] = {signal.SIGCONT: signal.SIGTSTP, signal.SIGTSTP: signal.SIGCONT}
 
 _before: frozenset[int] | None = None  # the mask from before the first block_interrupts()
 
@@ -92,17 +87,6 @@ def timed_wait(signals: frozenset[int], timeout_s: float) -> Any:
     return info if info is not None and info.si_signo in signals else None
 
 
-def is_for_keeper(signo: int, code: int, sender: int, keeper: int, pending: Collection[int]) -> bool:
-    """Whether the outer half has to pass a signal on to the keeper.
-
-    ``code`` and ``sender`` are the signal's si_code and si_pid, ``pending`` what came after it. Passed on
-    late, Ctrl-Z would stop a command that ``fg`` has continued, or ``fg`` continue one that is stopped again.
-    """
-    if sender == keeper or (code == SI_KERNEL and signo in _FROM_TERMINAL):
-        return False
-    return _UNDONE_BY.get(signo) not in pending
-
-
 def signal_name(number: int) -> str:
     """``SIGKILL``, or ``signal 40`` where it has no name."""
     names = (name for name in dir(signal) if name.startswith("SIG") and name[3].isalpha())
@@ -115,7 +99,6 @@ __all__ = [
     "STOP",
     "Postponed",
     "block_interrupts",
-    "is_for_keeper",
     "signal",
     "signal_name",
     "timed_wait",

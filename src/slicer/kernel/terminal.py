@@ -60,12 +60,3 @@ def _is_ours(group: int) -> bool:
     except PermissionError:
         pass
     return False
-
-
-def has_terminal() -> bool:
-    """Whether this session has a controlling terminal, and so a shell that watches for stops."""
-    try:
-        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
-    except OSError:
-        return False
-    return True

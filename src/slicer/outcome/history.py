@@ -32,10 +32,12 @@ from slicer.outcome import history_schema as schema
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from _sqlite3 import Connection
     from collections.abc import Callable, Mapping
     from types import ModuleType
-    from typing import Any
+    from typing import Any, TypeVar
 
+    T = TypeVar("T")
     Sql = str | int | float | None
 
 SYSTEM_DIRECTORY = "/var/lib/slicer"
@@ -231,10 +233,7 @@ def _await_turn(path: str) -> int:
 
 
 def _insert(path: str, row: list[Sql], busy_timeout_s: float) -> None:
-    sqlite = _sqlite()
-    connection = None
-    try:
-        connection = sqlite.connect(path, timeout=busy_timeout_s, isolation_level=None)
+    def insert(connection: Connection) -> None:
         connection.execute("PRAGMA synchronous=OFF")
         version = schema.version_of(connection) or schema.create(connection)
         if version < schema.SCHEMA_VERSION:
@@ -246,39 +245,38 @@ def _insert(path: str, row: list[Sql], busy_timeout_s: float) -> None:
                 hint="a newer slicer made it: upgrade this one",
             )
         connection.execute(schema.INSERT, row)
-    except sqlite.Error as error:
-        raise _translated(error, path) from error
-    finally:
-        if connection is not None:
-            connection.close()
+
+    _connected(path, path, insert, timeout=busy_timeout_s)
 
 
 def _select(path: str, values: tuple[Sql, ...]) -> list[tuple[Any, ...]]:
     from urllib.parse import quote
 
-    sqlite = _sqlite()
-    connection = None
-    # Writable where it may be, since a reader has to roll back what a killed writer left.
-    mode = "rw" if os.access(path, os.W_OK) and os.access(os.path.dirname(path) or ".", os.W_OK) else "ro"
-    try:
-        connection = sqlite.connect(
-            f"file:{quote(os.fsencode(os.path.abspath(path)))}?mode={mode}",
-            timeout=BUSY_TIMEOUT_S,
-            isolation_level=None,
-            uri=True,
-        )
+    def select(connection: Connection) -> list[tuple[Any, ...]]:
         version = schema.version_of(connection)
         if version == 0:
             return []
-        select = schema.SELECT.format(columns=schema.columns(version))
-        rows: list[tuple[Any, ...]] = connection.execute(select, values).fetchall()
-        return rows
+        return connection.execute(schema.SELECT.format(columns=schema.columns(version)), values).fetchall()
+
+    # Writable where it may be, since a reader has to roll back what a killed writer left.
+    mode = "rw" if os.access(path, os.W_OK) and os.access(os.path.dirname(path) or ".", os.W_OK) else "ro"
+    uri = f"file:{quote(os.fsencode(os.path.abspath(path)))}?mode={mode}"
+    try:
+        return _connected(path, uri, select, timeout=BUSY_TIMEOUT_S, uri=True)
+    except _Damaged as damage:
+        hint = "the next job sets it aside and begins a new one"
+        raise StateError(f"the history is damaged: {damage}", where=path, hint=hint) from damage
+
+
+def _connected(path: str, database: str, act: Callable[[Connection], T], **options: Any) -> T:
+    """What ``act`` returns of a connection to the database at ``path``. Raises StateError and _Damaged."""
+    sqlite = _sqlite()
+    connection = None
+    try:
+        connection = sqlite.connect(database, isolation_level=None, **options)
+        return act(connection)
     except sqlite.Error as error:
-        try:
-            raise _translated(error, path) from error
-        except _Damaged as damage:
-            hint = "the next job sets it aside and begins a new one"
-            raise StateError(f"the history is damaged: {damage}", where=path, hint=hint) from error
+        raise _translated(error, path) from error
     finally:
         if connection is not None:
             connection.close()
@@ -348,8 +346,6 @@ def _check_directory(directory: str) -> None:
 
 def _set_aside(path: str, seen: int, why: str) -> str | None:
     """Rename a damaged database (inode ``seen``) with its journal, unless another job has done so."""
-    import fcntl
-
     directory = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(directory, fcntl.LOCK_EX)

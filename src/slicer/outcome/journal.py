@@ -2,7 +2,7 @@
 
 Speaks journald's native protocol over its datagram socket: no library, no process, some 40 µs an event.
 The journal is a witness, not a part of the job: nothing here waits for it, and a journald that is absent,
-dead or swamped makes :func:`send` return False and no more.
+dead or swamped makes :func:`event` return False and no more.
 
 Every kind of event has its own MESSAGE_ID, explained in ``units/slicer.catalog`` (``journalctl -x``).
 
@@ -82,10 +82,23 @@ def event(
     ``unit`` is the job's scope and ``manager`` the one that runs it, so that ``journalctl -u UNIT`` (or
     ``--user-unit UNIT``) finds the entry; "" where there is none. ``fields`` are those of this kind of event:
     ``{"exit_code": 1}`` is ``SLICER_EXIT_CODE=1``, ``{"reason": "oom-kill"}`` is ``SLICER_REASON=oom-kill``;
-    None leaves the field out. ``message`` replaces the kind's standing text. Never blocks, and never raises
-    for anything about the journal; ValueError for a field name that journald would drop.
+    None leaves the field out. Strings may hold undecodable bytes as Python's argv does; they arrive as the
+    bytes they were. ``message`` and ``priority`` (syslog's, 3 error … 6 info) replace the kind's own. Never
+    blocks, and never raises for anything about the journal; ValueError for a field name that journald would
+    drop (more than 64 characters, or others than letters, digits and underscores).
     """
-    entry: dict[str, Field] = {"SLICER_JOB": job, "SLICER_NAME": name}
+    what, more = KINDS[kind], fields or {}
+    if priority is None:
+        priority = NOTICE if kind == "finished" and more.get("exit_code") else what.priority
+    entry: dict[str, Field] = {
+        "MESSAGE": visible(message or what.message.format(name=visible(name)), keep="\n\t"),
+        "MESSAGE_ID": what.message_id,
+        "PRIORITY": priority,
+        "SYSLOG_IDENTIFIER": IDENTIFIER,
+        "SLICER_EVENT": kind,
+        "SLICER_JOB": job,
+        "SLICER_NAME": name,
+    }
     if unit:
         entry["SLICER_UNIT"] = unit
         # What journalctl believes in an entry of another process: OBJECT_SYSTEMD_UNIT when _UID=0,
@@ -93,52 +106,15 @@ def event(
         entry["USER_UNIT" if manager == "user" else "OBJECT_SYSTEMD_UNIT"] = unit
     if gpus:
         entry["SLICER_GPUS"] = " ".join(gpus)
-    more = fields or {}
     for key, value in more.items():
         if value is not None:
             entry[f"SLICER_{key.upper()}"] = value if isinstance(value, str | bytes | int) else repr(value)
-    if priority is None and kind == "finished" and more.get("exit_code"):
-        priority = NOTICE
-    text = message or KINDS[kind].message.format(name=visible(name))
-    return send(kind, text, entry, priority=priority, path=path)
-
-
-def send(
-    event: Kind,
-    message: str,
-    fields: Mapping[str, Field],
-    *,
-    priority: int | None = None,
-    path: str = SOCKET,
-) -> bool:
-    """Send one entry of the kind ``event`` with the given fields; True when journald has it.
-
-    ``priority`` is syslog's (3 error … 6 info), by default the kind's own. Strings may hold undecodable
-    bytes as Python's argv does; they arrive as the bytes they were. Never blocks: a full or missing
-    socket is False. Raises ValueError for a field name that journald would drop (lower case, a leading
-    underscore or digit, more than 64 characters).
-    """
-    kind = KINDS[event]
-    entry = {
-        "MESSAGE": visible(message, keep="\n\t"),
-        "MESSAGE_ID": kind.message_id,
-        "PRIORITY": kind.priority if priority is None else priority,
-        "SYSLOG_IDENTIFIER": IDENTIFIER,
-        "SLICER_EVENT": event,
-        **fields,
-    }
     return _deliver(b"".join(_encode(key, value) for key, value in entry.items()), path)
 
 
 def _encode(name: str, value: Field) -> bytes:
     letters = name.replace("_", "A")
-    if not (
-        letters.isascii()
-        and letters.isalnum()
-        and letters.isupper()
-        and name[0].isalpha()
-        and len(name) <= _FIELD_NAME_MAX
-    ):
+    if not (letters.isascii() and letters.isalnum() and letters.isupper() and len(name) <= _FIELD_NAME_MAX):
         raise ValueError(f"not a journal field name: {name!r}")
     data = _bytes(value)
     key = name.encode()

@@ -64,27 +64,18 @@ def is_stream(path: str) -> bool:
 def _write_into(path: str, data: bytes) -> None:
     # Not waiting for a FIFO's reader, who may never come; once it is there, writing may take its time.
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
-    try:
-        os.set_blocking(fd, True)
-        _write_all(fd, data)
-    finally:
-        os.close(fd)
+    os.set_blocking(fd, True)
+    with open(fd, "wb") as file:
+        file.write(data)
 
 
 def _replace(path: str, data: bytes) -> None:
     temporary = f"{path}.{os.urandom(4).hex()}.tmp"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
-        try:
-            _write_all(fd, data)
-        finally:
-            os.close(fd)
+        with open(fd, "wb") as file:
+            file.write(data)
         os.replace(temporary, path)
     except OSError:
         os.unlink(temporary)
         raise
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(fd, data) :]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from slicer.queue.model import Event
@@ -35,54 +34,51 @@ class Shower(Protocol):
 
 
 class Events:
-    """Keeps events until :meth:`flush`. By then the journal has what they announce."""
+    """Keeps events until :meth:`flush`: by then the journal has what they announce.
+
+    It is the observer (:class:`slicer.job.job.Observer`) of all that the queue starts.
+    """
 
     def __init__(self, shower: Shower) -> None:
         self._shower = shower
         self._kept: list[Event] = []
         self._has_stalled = False
         self._was_waiting = False
-        self._has_drained = False
+        self.has_drained = False
         self.monitor: Monitor | None = None  # set later: some events come before there is one
 
     def __bool__(self) -> bool:
         """Whether something is kept."""
         return bool(self._kept)
 
-    def say(self, kind: EventKind, **data: object) -> None:
-        """Something happened to the queue."""
-        self._kept.append(Event(kind, time.time(), data=data))
-
-    def tell(self, kind: EventKind, state: JobState, **data: object) -> None:
-        """Something happened to a job."""
-        use = None  # the state of a job that has ended holds its final figures
-        if self.monitor is not None and state.status == "running":
-            use = self.monitor.use_of(state.job)
-        self._kept.append(Event(kind, time.time(), rows.row(state, use), data))
-
-    def skipped(self, states: Sequence[JobState]) -> None:
-        """These jobs ended in an earlier run."""
-        if states:
-            self.say("skipped", count=len(states), counts=rows.counts(states))
+    def add(self, kind: EventKind, state: JobState | None = None, /, **data: object) -> None:
+        """Something happened to the queue, or to a job of this state."""
+        row = None
+        if state is not None:
+            use = None  # the state of a job that has ended has its final figures
+            if self.monitor is not None and state.status == "running":
+                use = self.monitor.use_of(state.job)
+            row = rows.row(state, use)
+        self._kept.append(Event(kind, time.time(), row, data))
 
     def notice(self, text: str) -> None:
-        self.say("notice", text=text)
+        self.add("notice", text=text)
 
     def warning(self, text: str) -> None:
-        self.say("warning", text=text)
+        self.add("warning", text=text)
 
     def flush(self) -> None:
         """Tell all that is kept."""
-        kept, self._kept[:] = list(self._kept), []
+        kept, self._kept = self._kept, []
         for event in kept:
             self._shower.event(event)
 
-    # -- said once ---------------------------------------------------------------------------------------
+    # -- told once ---------------------------------------------------------------------------------------
 
-    def stalling(self, problem: str) -> None:
+    def stalled(self, problem: str) -> None:
         """Nothing can be written to the log directory because of ``problem``; "": it can be again.
 
-        The first is told at once: it cannot wait for the journal.
+        The problem is told at once: it cannot wait for the journal.
         """
         if bool(problem) == self._has_stalled:
             return
@@ -90,20 +86,16 @@ class Events:
         if problem:
             self._shower.event(Event("stalled", time.time(), data={"why": problem}))
         else:
-            self.say("resumed")
+            self.add("resumed")
 
-    def waiting(self, why: str | None) -> None:
+    def nothing_can_start(self, why: str | None) -> None:
         """Nothing runs and nothing can start, because of ``why``. None: that is not so (any more)."""
         if why is not None and not self._was_waiting:
-            self.say("waiting", why=why)
+            self.add("waiting", why=why)
         self._was_waiting = why is not None
 
     def drained(self, is_drained: bool, *, watch: bool) -> None:
         """Nothing is left to do, or something is (again)."""
-        if is_drained and not self._has_drained:
-            self.say("drained", watch=watch)
-        self._has_drained = is_drained
-
-    @property
-    def has_drained(self) -> bool:
-        return self._has_drained
+        if is_drained and not self.has_drained:
+            self.add("drained", watch=watch)
+        self.has_drained = is_drained

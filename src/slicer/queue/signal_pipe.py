@@ -1,4 +1,4 @@
-"""Signals made readable, so that the queue waits for them and for descriptors at the same time."""
+"""Signals as a readable descriptor, so that the queue can wait for signals and descriptors at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TAKEN = (*INTERRUPTS, signal.SIGWINCH, signal.SIGCONT)
 
 
 class SignalPipe:
-    """Takes the signals that a queue acts on, until :meth:`close`. There is one in a process."""
+    """Takes the signals that the queue acts on, until :meth:`close`. A process can have only one."""
 
     def __init__(self) -> None:
         self.fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -37,8 +37,8 @@ class SignalPipe:
         return found
 
     def close(self) -> None:
-        """Give the signals back. Only those that ask the queue to leave stay blocked: it is leaving already.
-        A late one must neither delay it nor change its exit code.
+        """Restore the handlers. Signals that ask the queue to leave stay blocked, as it is leaving already:
+        a late one must neither delay it nor change its exit code.
         """
         block_interrupts()
         signal.set_wakeup_fd(self._fd_before)

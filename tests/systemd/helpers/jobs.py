@@ -226,6 +226,19 @@ class Slicer:
         """``slicer run ARGUMENTS`` from start to end."""
         return self.start(*arguments, env=env, stdin=stdin, via=via).end(deadline_s)
 
+    def command(self, *line: str, code: int = 0, via: tuple[str, ...] = (), **env: str) -> Done:
+        """Any command of slicer's, with the exit code that it must have."""
+        done = subprocess.run(
+            [*via, "slicer", *line],
+            env=self.environ(**env),
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+        assert done.returncode == code, done
+        return Done(0, code, done.stdout, done.stderr)
+
     def hold(self, gate: Gate, *options: str, code: int = 0, env: Mapping[str, str] | None = None) -> Job:
         """A job that says "up" and stays until the gate opens; returns when it is up."""
         script = f"echo up; : < {gate}; echo over; exit {code}"

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from slicer.config import files
 from slicer.config.profiles import load
-from slicer.config.toml_lines import key_lines
+from slicer.config.toml import key_lines
 from slicer.errors import ConfigError, SlicerError
-from tests.unit.made_up import GIB, HOST, Machine, values
+from tests.unit.config.machine import GIB, HOST, Machine, values
 
 
 @pytest.fixture
@@ -234,17 +234,16 @@ def settle(*paths: Path) -> None:
 @pytest.fixture
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files that were really parsed, with the change time not looked at (a test cannot age it)."""
-    from slicer.config import cache
-    from slicer.config import parse as parser
+    from slicer.config import cache, toml
 
     seen: list[str] = []
-    parse = parser.parse
+    parse = toml.parse
 
-    def spy(path: str, content: bytes) -> object:
-        seen.append(path)
-        return parse(path, content)
+    def spy(content: bytes, where: str) -> object:
+        seen.append(where)
+        return parse(content, where)
 
-    monkeypatch.setattr(parser, "parse", spy)
+    monkeypatch.setattr(toml, "parse", spy)
     monkeypatch.setattr(cache, "_SETTLED_NS", -(10**12))
     return seen
 

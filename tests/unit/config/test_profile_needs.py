@@ -11,7 +11,7 @@ from slicer.config.profiles import Overrides
 from slicer.errors import ConfigError, UsageError
 from slicer.model import Profile
 from slicer.placement.decision import Policy
-from tests.unit.made_up import Machine
+from tests.unit.config.machine import Machine
 
 
 @pytest.fixture

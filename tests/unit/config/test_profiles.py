@@ -17,7 +17,7 @@ from slicer.config import profile_report
 from slicer.config.profiles import THREAD_VARIABLES, host, load, thread_env
 from slicer.errors import ConfigError, UnknownProfile, UsageError
 from slicer.model import Host
-from tests.unit.made_up import GIB, HOST, Machine, values
+from tests.unit.config.machine import GIB, HOST, Machine, values
 
 
 @pytest.fixture

@@ -22,10 +22,10 @@ from slicer.record import replace
 from slicer.state import statefile
 from slicer.state.directory import Directory
 from tests.process.harness import DEADLINE_S, SRC
-from tests.unit.book import Book
+from tests.unit.ledger.book import Book
 from tests.unit.state.test_hostile_files import changed
 
-pytest_plugins = ["tests.unit.book"]
+pytest_plugins = ["tests.unit.ledger.book"]
 BAD = "0123456789ab"
 SCOPE = f"slicer-{BAD}.scope"
 

@@ -17,9 +17,9 @@ from slicer.ledger.files import PATIENCE_S
 from slicer.ledger.ledger import HeldLease
 from slicer.model import LEASE_VARIABLE, Busy
 from slicer.state.directory import Directory
-from tests.unit.book import Book
+from tests.unit.ledger.book import Book
 
-pytest_plugins = ["tests.unit.book"]
+pytest_plugins = ["tests.unit.ledger.book"]
 JOB = "aaaaaaaaaaaa"
 
 

@@ -16,13 +16,13 @@ from slicer.ledger.ledger import HeldLease, Snapshot, raise_if_busy
 from slicer.model import Busy
 from slicer.record import replace
 from tests.unit import made_up
-from tests.unit.book import Book
+from tests.unit.ledger.book import Book
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 TWO_GPUS = ("GPU-a", "GPU-b")
 ANOTHER_BOOT = "00000000-0000-0000-0000-000000000000"
 SCOPE = "slicer-0123456789ab.scope"
-pytest_plugins = ["tests.unit.book"]
+pytest_plugins = ["tests.unit.ledger.book"]
 
 
 # A1

@@ -16,9 +16,9 @@ import pytest
 from slicer.errors import EX_TEMPFAIL, LedgerBusy, StateError
 from slicer.ledger import lock as ledger_lock
 from slicer.ledger.lock import Locked
-from tests.unit.book import Book
+from tests.unit.ledger.book import Book
 
-pytest_plugins = ["tests.unit.book"]
+pytest_plugins = ["tests.unit.ledger.book"]
 
 _HOLDER = """
 import fcntl, sys

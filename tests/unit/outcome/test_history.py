@@ -22,10 +22,10 @@ from slicer.model import Usage
 from slicer.outcome import history, history_schema
 from slicer.record import replace
 from tests.process.harness import unprivileged
-from tests.unit.outcomes import OTHER, OUTCOME
+from tests.unit.outcome.outcomes import OTHER, OUTCOME
 
 SRC = str(Path(history.__file__).parents[2])
-HERE = str(Path(__file__).parents[1])  # where outcomes.py lies
+HERE = str(Path(__file__).parent)  # where outcomes.py lies
 
 
 @pytest.fixture

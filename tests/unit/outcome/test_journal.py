@@ -120,7 +120,9 @@ def test_every_kind_has_an_id_of_its_own() -> None:  # K7
 
 @pytest.mark.parametrize("value", ["two\nlines", "trailing\n", "\n", "A=B\nMESSAGE=forged\n", "", "é ∑"])
 def test_values_arrive_as_they_are(journald: Journald, value: str) -> None:  # K7
-    assert journal.send("error", "m", {"SLICER_REASON": value}, path=journald.path)
+    assert journal.event(
+        "error", job="j", name="n", message="m", fields={"reason": value}, path=journald.path
+    )
     fields = journald.receive()
     assert fields["SLICER_REASON"] == value.encode()
     assert fields["MESSAGE"] == b"m"
@@ -143,22 +145,22 @@ def test_undecodable_arguments_arrive_as_their_bytes(journald: Journald) -> None
 
 
 def test_a_surrogate_that_is_no_byte_is_escaped(journald: Journald) -> None:  # K7
-    assert journal.send("error", "m", {"SLICER_NAME": "\ud800"}, path=journald.path)
+    assert journal.event("error", job="j", name="\ud800", path=journald.path)
     assert journald.receive()["SLICER_NAME"] == rb"\ud800"
 
 
 def test_what_is_too_large_for_a_datagram_goes_through_a_sealed_file(journald: Journald) -> None:  # K7
     open_before = os.listdir("/proc/self/fd")
     value = "line\n" * (1 << 20)
-    assert journal.send("error", "m", {"SLICER_COMMAND": value}, path=journald.path)
+    assert journal.event("error", job="j", name="n", fields={"command": value}, path=journald.path)
     assert journald.receive()["SLICER_COMMAND"] == value.encode()
     assert len(os.listdir("/proc/self/fd")) == len(open_before)
 
 
-@pytest.mark.parametrize("name", ["lower", "_PID", "1ST", "A-B", "A=B", "", "É", "A" * 65, "A\n", "___"])
+@pytest.mark.parametrize("name", ["a-b", "a=b", "é", "a" * 60, "a\n", "a b"])
 def test_field_names_that_journald_would_drop_are_refused(journald: Journald, name: str) -> None:  # K7
     with pytest.raises(ValueError, match="field name"):
-        journal.send("error", "m", {name: "x"}, path=journald.path)
+        journal.event("error", job="j", name="n", fields={name: "x"}, path=journald.path)
 
 
 def test_no_journald_is_no_harm(tmp_path: Path) -> None:  # K7
@@ -181,7 +183,8 @@ def test_a_journald_that_does_not_read_holds_nobody_up(journald: Journald) -> No
         sent += 1
         assert sent < 100_000
     assert sent > 0
-    assert not journal.send("error", "m", {"SLICER_COMMAND": "x" * (1 << 22)}, path=journald.path)
+    large = {"command": "x" * (1 << 22)}
+    assert not journal.event("error", job="j", name="n", fields=large, path=journald.path)
     journald.receive()
     assert journal.event("started", job="j", name="n", path=journald.path)
 

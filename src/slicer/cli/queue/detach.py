@@ -14,6 +14,7 @@ from slicer.cli import say
 from slicer.cli.queue.show import choose
 from slicer.errors import EX_OK, BackendError, StateError, UsageError
 from slicer.kernel.users import user_name
+from slicer.model import manager_of
 from slicer.queue.detach import handover, service
 from slicer.queue.file.live_file import is_pipe
 from slicer.queue.loop import Queue
@@ -29,7 +30,7 @@ def detach(options: Options, environ: Mapping[str, str], *, as_json: bool, quiet
 
     Whatever would keep the queue from starting is found before that, and raised as by a queue.
     """
-    is_users = os.geteuid() != 0
+    is_users = manager_of(os.geteuid()) == "user"
     backend = _manager(is_users)
     _check(options, environ)
     log_dir = os.path.realpath(options.log_dir)
@@ -60,9 +61,9 @@ def _manager(is_users: bool) -> SystemdBackend:
         raise BackendError(
             "needs systemd, which does not run here", where="--detach", hint=_OTHERWISE.removeprefix("or ")
         )
-    backend = SystemdBackend("user" if is_users else "system")
+    backend = SystemdBackend(manager_of(os.geteuid()))
     try:
-        backend.prepare()
+        backend.connect()
     except BackendError as error:
         hint = f"as root: loginctl enable-linger {_user()}; {_OTHERWISE}" if is_users else _OTHERWISE[3:]
         raise BackendError(error.message, where="--detach", hint=hint) from error
@@ -132,7 +133,7 @@ def _user() -> str:
 def _print_json(unit: str, is_users: bool, log: str) -> None:
     told = {
         "v": 1, "event": "detached", "at": round(time.time(), 3), "job": None, "unit": unit,
-        "manager": "user" if is_users else "system", "log": os.path.abspath(log),
+        "manager": manager_of(os.geteuid()), "log": os.path.abspath(log),
     }  # fmt: skip
     print(json.dumps(told, separators=(",", ":")))
 

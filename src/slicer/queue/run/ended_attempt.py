@@ -56,3 +56,8 @@ def recorded(key: str, job_id: str, outcome: Outcome, use: Use | None) -> EndedA
         key, job_id, "ended", ended, outcome.wall_s, outcome.usage.memory_peak_bytes, outcome.vram_peak_mib,
         use,
     )  # fmt: skip
+
+
+def unbegun(key: str, job_id: str) -> EndedAttempt:
+    """An attempt whose keeper was killed before the command started."""
+    return EndedAttempt(key, job_id, "unbegun", why="its keeper was ended before it could begin")

@@ -431,7 +431,7 @@ def test_nothing_is_armed_by_accident(box: Box) -> None:
 
 def test_every_point_is_one_of_these() -> None:
     others = {"outer-told-keeper", "outer-reaped-keeper", "ledger-rung"}
-    others |= {"foreign-created", "foreign-written"}  # test_vram.py
+    others |= {"foreign-created", "foreign-written"}  # test_run_vram.py
     others |= {*test_queue_crash.QUEUE, *test_queue_crash.STARTER, *test_queue_crash.KEEPER}
     tested = {
         *ALONE,

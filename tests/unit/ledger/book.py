@@ -1,6 +1,6 @@
 """A ledger for tests, in a directory of its own, with jobs of this process.
 
-As a pytest plugin (``pytest_plugins = ["tests.unit.book"]``) it offers the fixture ``book``.
+As a pytest plugin (``pytest_plugins = ["tests.unit.ledger.book"]``) it offers the fixture ``book``.
 
 PYTEST_DONT_REWRITE: tests import names from here before pytest loads it as a plugin.
 """

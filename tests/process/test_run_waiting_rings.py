@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.process.harness import Box, Gate, kill, kill_9, sleeps_in_flock, state_of, until
-from tests.process.test_waiting import settled
+from tests.process.test_run_waiting import settled
 
 
 # X4, A2: nobody tells the stopped that the one ahead has died, so it cannot pass that on

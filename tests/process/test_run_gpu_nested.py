@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.process.harness import Box
-from tests.process.test_gpus import GPU_A, GPU_B, SHOW
+from tests.process.test_run_gpus import GPU_A, GPU_B, SHOW
 
 pytest_plugins = ["tests.fake_nvml"]
 
