@@ -24,9 +24,10 @@ from slicer.errors import BusyError
 from slicer.gpu.view import View
 from slicer.job import plan, scope
 from slicer.kernel.signals import Postponed
-from slicer.ledger import leasing, ledger, nesting
-from slicer.ledger.leasing import Cancel, Hooks, Needs, Requester
-from slicer.ledger.ledger import HeldLease, Ledger
+from slicer.ledger import clock, leasing, nesting
+from slicer.ledger.held_lease import HeldLease
+from slicer.ledger.leasing import CancelToken, Hooks, Needs, Requester
+from slicer.ledger.ledger import Ledger
 from slicer.ledger.tickets import PRIORITY_MAX
 from slicer.model import LEASE_VARIABLE, manager_of
 from slicer.outcome import journal
@@ -69,7 +70,7 @@ class ResourceBusy(Exception):
     """
 
     def __init__(self, busy: Busy) -> None:
-        now_s = ledger.now_s()
+        now_s = clock.now_s()
         lease = first_to_finish(busy.holders, now_s)
         self.holder: Holder | None = None
         text = f"{busy.kind} is busy"
@@ -179,7 +180,7 @@ def acquire(
     made: list[Lease] = []
     try:
         with Postponed() as postponed:  # Ctrl-C acts while it waits, and once there is a lease to give back
-            made.append(entered(obtain(arguments, inside.get(), Cancel(), postponed.mask)))
+            made.append(entered(obtain(arguments, inside.get(), CancelToken(), postponed.mask)))
     except BaseException:
         for lease in made:
             lease.release()
@@ -205,8 +206,9 @@ class Arguments:
 
 
 def obtain(
-    arguments: Arguments, around: tuple[model.Lease, ...], cancel: Cancel, mask: frozenset[int] | None = None
-) -> Lease:
+    arguments: Arguments, around: tuple[model.Lease, ...], cancel: CancelToken,
+    mask: frozenset[int] | None = None,
+) -> Lease:  # fmt: skip
     """:func:`acquire`, in whatever thread. ``around`` are the leases that the caller holds by itself.
 
     ``mask`` is the signal mask to sleep with; None: as it is.
@@ -225,7 +227,7 @@ def obtain(
         command = command_text(tuple(sys.orig_argv))
         manager = manager_of(os.geteuid())
         who = Requester(job, arguments.name, command, "plain", manager, "", outer.leases)
-        wanted = leasing.want(who, needs, View(book.directory, config.policy))
+        wanted = leasing.prepare(who, needs, View(book.directory, config.policy))
         book.patience_s = leasing.patience_s(needs)
         try:
             return _take(wanted, outer, book, cancel)
@@ -236,19 +238,19 @@ def obtain(
         raise
 
 
-def _take(wanted: PreparedRequest, outer: OuterJobs, book: Ledger, cancel: Cancel) -> Lease:
-    if leasing.nothing_needed(wanted.needs):
+def _take(wanted: PreparedRequest, outer: OuterJobs, book: Ledger, cancel: CancelToken) -> Lease:
+    if wanted.needs.is_nothing:
         return Lease(HeldLease(book, leasing.nested_lease(wanted.draft, outer)), outer.leases, book, 0.0)
-    began_s = ledger.now_s()
+    began_s = clock.now_s()
     try:
         held = leasing.obtain(wanted, book, Hooks(lambda _: _tell("waiting", wanted.draft), None, cancel))
     except BusyError as error:
         raise (GpuBusy if error.busy.kind == "gpu" else CpuBusy)(error.busy) from None
     book.patience_s = None  # to give back has to be done, whoever is in the way
-    held.catch_up()
-    held.clean_up()
+    held.do_postponed()
+    held.do_postponed_slow()
     _tell("acquired", held.lease)
-    return Lease(held, outer.leases, book, ledger.now_s() - began_s)
+    return Lease(held, outer.leases, book, clock.now_s() - began_s)
 
 
 def entered(lease: Lease) -> Lease:

@@ -92,7 +92,7 @@ def _foresee(
     spec = scope.spec(plan.profile, backend.manager, _ID, plan.invocation.name, plan.invocation.command)
     asker = requester_of(_ID, plan, backend, spec)
     directory = book.directory if book is not None else None
-    wanted = leasing.want(asker, needs_of(plan), View(directory, plan.config.policy))
+    wanted = leasing.prepare(asker, needs_of(plan), View(directory, plan.config.policy))
     try:
         return leasing.foresee(wanted, book), wanted.view.gpus
     finally:

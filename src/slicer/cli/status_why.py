@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from slicer.gpu.view import View
 from slicer.ledger.tickets import request_of
-from slicer.placement.decision import Policy, expected_remaining, first_to_finish
+from slicer.placement.capacity import Policy
+from slicer.placement.decision import expected_remaining, first_to_finish
 from slicer.quantity import format_estimate, short_mib
 from slicer.text import counted
 

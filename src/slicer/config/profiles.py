@@ -15,7 +15,7 @@ from slicer.config.files import SYSTEM_DIR, Layer, read_files, store
 from slicer.config.properties import LISTS, find, split_assignment, unknown
 from slicer.errors import ConfigError, SlicerError, UnknownProfile, UsageError
 from slicer.model import Host, Profile
-from slicer.placement.decision import Policy
+from slicer.placement.capacity import Policy
 from slicer.record import as_dict, record, replace
 
 TYPE_CHECKING = False

@@ -6,7 +6,7 @@ Looking (slow: the driver is asked) and judging (under the ledger's lock) are ap
 from __future__ import annotations
 
 from slicer.errors import InfeasibleError
-from slicer.placement import decision
+from slicer.placement.capacity import reserved_mib
 from slicer.quantity import format_size
 
 TYPE_CHECKING = False
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from slicer.gpu.vram import ForeignPeaks, GpuWatch, Sighting
     from slicer.model import Gpu, Lease, Request
-    from slicer.placement.decision import Device, Infeasible, Policy
+    from slicer.placement.capacity import Device, Policy
+    from slicer.placement.decision import Infeasible
     from slicer.state.statedir import StateDir
 
 
@@ -83,7 +84,7 @@ class View:
             self.warn = None  # once is enough
         found = vram.devices(self._sighting, leases, self._peaks.peaks)
         self.is_restless = any(
-            device.foreign_pids or device.used_mib > decision.reserved_mib(device, leases, self.policy)
+            device.foreign_pids or device.used_mib > reserved_mib(device, leases, self.policy)
             for device in found
         )
         return found

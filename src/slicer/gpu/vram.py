@@ -32,7 +32,7 @@ from slicer import faults
 from slicer.errors import StateError
 from slicer.kernel import cgroup, proc
 from slicer.model import LEASE_VARIABLE
-from slicer.placement.decision import Device
+from slicer.placement.capacity import Device
 from slicer.record import record, replace
 from slicer.state.directory import Directory, check_file, write_all
 

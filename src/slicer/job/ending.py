@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from slicer.job.gpu_watch import JobWatch
     from slicer.job.job import Job, Started
     from slicer.job.report import Report
-    from slicer.ledger.ledger import HeldLease, Ledger
+    from slicer.ledger.held_lease import HeldLease
+    from slicer.ledger.ledger import Ledger
     from slicer.model import Usage
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from slicer.backend import Backend
     from slicer.errors import SlicerError
     from slicer.job.job import Job
-    from slicer.ledger.ledger import HeldLease
+    from slicer.ledger.held_lease import HeldLease
 
 
 class Execution:
@@ -51,8 +51,8 @@ class Execution:
         try:
             if self._cgroup is None:
                 held.update(**self.prepare(held.descriptors))
-            held.catch_up()
-            held.clean_up()
+            held.do_postponed()
+            held.do_postponed_slow()
             tell(job, "started", command=" ".join(job.command))
             env = job.env(held.lease.gpus)
             for fd in held.descriptors:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from slicer.gpu.vram import PeakKey, Seen, Sighting
     from slicer.job.job import Job
-    from slicer.ledger.ledger import HeldLease, Ledger
+    from slicer.ledger.held_lease import HeldLease
+    from slicer.ledger.ledger import Ledger
     from slicer.model import Lease
 
 FIRST_SAMPLE_S = 0.25  # after the start: loading the driver's library is not to slow that down

@@ -15,7 +15,7 @@ import time
 from slicer import faults
 from slicer.job.job import Started
 from slicer.kernel.signals import signal
-from slicer.ledger.ledger import HeldLease
+from slicer.ledger.held_lease import HeldLease
 from slicer.model import Lease
 from slicer.record import replace
 
@@ -68,7 +68,7 @@ class Keeper:
         faults.point("keeper-forked")
         order = self._wait_for_order()
         if order is None:
-            self._book.bury(job.id, descriptors)
+            self._book.give_back(job.id, lambda: _close(descriptors))
         if not order:
             return
         faults.point("keeper-ordered")
@@ -194,3 +194,8 @@ class Keeper:
         enforced = self._backend.enforced(self._job.spec, started.cgroup)
         self._held.lease = replace(self._held.lease, vram_peak_mib=ending.peaks_written(self._held))
         return ending.outcome_of(self._job, started, report, usage, self._held, enforced)
+
+
+def _close(descriptors: tuple[int, ...]) -> None:
+    for fd in descriptors:
+        os.close(fd)

@@ -88,9 +88,9 @@ def outer_jobs(environ: Mapping[str, str], book: Ledger | None, *, in_scopes: bo
     """What the jobs around this process hold. ``in_scopes``: whether a job can be found by its cgroup."""
     own = cgroup.of("self")
     if book is None or (in_scopes and not nesting.may_be_nested(environ, own)):
-        return nesting.around(environ, own, frozenset(), ())
+        return nesting.outer_jobs(environ, own, frozenset(), ())
     ancestors = frozenset() if in_scopes else proc.ancestors(os.getpid())
-    return nesting.around(environ, own, ancestors, book.snapshot().leases)
+    return nesting.outer_jobs(environ, own, ancestors, book.snapshot().leases)
 
 
 def find_program(command: tuple[str, ...], environ: Mapping[str, str]) -> str:

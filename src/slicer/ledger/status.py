@@ -6,11 +6,12 @@ import os
 
 from slicer.config import profiles
 from slicer.errors import SlicerError, StateError
+from slicer.ledger.clock import now_s
 from slicer.ledger.halted import halted
-from slicer.ledger.ledger import Ledger, Snapshot, now_s
+from slicer.ledger.ledger import Ledger, Snapshot
 from slicer.ledger.tickets import request_of
-from slicer.placement import decision
-from slicer.placement.decision import Policy
+from slicer.placement import capacity, decision, forecast
+from slicer.placement.capacity import Policy
 from slicer.record import record, replace
 from slicer.state import statedir
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from slicer.config.profiles import Config
     from slicer.gpu.vram import ForeignPeaks, GpuWatch, PeakKey, Sighting
     from slicer.model import Busy, Gpu, Lease, Request, Ticket
-    from slicer.placement.decision import Device, Infeasible
+    from slicer.placement.capacity import Device
+    from slicer.placement.decision import Infeasible
     from slicer.state.statedir import StateDir
 
     Warn = Callable[[str], None]
@@ -295,15 +297,15 @@ def _state(
 ) -> GpuState:
     if device is None:
         return GpuState(gpu, None, 0, None, False, 0, ())
-    room = decision.headroom(device, leases, policy)
+    room = capacity.headroom(device, leases, policy)
     known = sum(device.used_by.values()) + sum(one.used_mib or 0 for one in foreign if not one.job)
     is_mute = any(one.used_mib is None for one in foreign)  # then what is left is theirs
     return GpuState(
         gpu=gpu,
         device=device,
-        reserved_mib=decision.reserved_mib(device, leases, policy),
+        reserved_mib=capacity.reserved_mib(device, leases, policy),
         free_mib=max(0, room or 0) if device.total_mib else None,
-        is_idle=decision.is_idle(device, leases, policy),
+        is_idle=capacity.is_idle(device, leases, policy),
         unexplained_mib=0 if is_mute else max(0, device.used_mib - known),
         foreign=foreign,
     )
@@ -338,7 +340,7 @@ def waits(
     queue = tuple(request_of(ticket) for ticket in tickets)
     verdict = decision.decide(queue, devices, leases, policy, at_s)
     expected = {ticket.job: ticket.expect_s for ticket in tickets}
-    starts = decision.forecast(queue, expected, devices, leases, policy, at_s)
+    starts = forecast.start_times(queue, expected, devices, leases, policy, at_s)
     found: dict[str, Wait] = {}
     reserving = set(verdict.reserving)
     reserved = 0  # so many lie between the front and the last that holds a reservation, itself included

@@ -12,15 +12,15 @@ The ticket ahead then leaves first, and the ticket behind still looks again in t
 from __future__ import annotations
 
 import os
-import select
 
 from slicer import faults
 from slicer.errors import BackendError, LedgerGone
 from slicer.kernel import proc
-from slicer.kernel.signals import signal
+from slicer.kernel.sleep import until_readable
 from slicer.ledger import tickets
+from slicer.ledger.clock import now_s
 from slicer.ledger.files import PATIENCE_S
-from slicer.ledger.ledger import lease_of, now_s
+from slicer.ledger.ledger import lease_of
 from slicer.placement import decision
 from slicer.record import record, replace
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from slicer.gpu.view import View
-    from slicer.ledger.ledger import HeldLease, Judgement, Ledger
+    from slicer.ledger.held_lease import HeldLease
+    from slicer.ledger.ledger import Judgement, Ledger, Queued
     from slicer.ledger.watch import LedgerWatch
     from slicer.model import Busy, Lease, Request, Ticket
 
 _LOOK_AT_GPUS_S = 1.0
-_LONGEST_SLEEP_S = 86_400.0  # poll(2) counts milliseconds in an int
 
 # How soon to look again where the one ahead cannot be watched: just dead, its child about to let go of the
 # ticket, or (so ever more slowly) in another pid namespace.
@@ -57,22 +57,19 @@ class _Place:
 class Waiting:
     """A queued request. Use it as a context manager: leaving it gives the ticket up."""
 
-    def __init__(
-        self, ledger: Ledger, ticket: Ticket, draft: Lease, view: View, held: tuple[int, int], bell: int,
-        busy: Busy,
-    ) -> None:  # fmt: skip
+    def __init__(self, ledger: Ledger, ticket: Ticket, draft: Lease, view: View, queued: Queued) -> None:
         self._ledger = ledger
         self.ticket = ticket
         self.request = tickets.request_of(ticket)
-        self.busy = busy  # why it had to wait
-        self.at_the_front: Callable[[Waiting], int] | None = None  # see slicer.ledger.leasing.Hooks
+        self.busy = queued.busy  # why it had to wait
+        self.reaches_front: Callable[[Waiting], int] | None = None  # see slicer.ledger.leasing.Hooks
         self.still_waits: Callable[[Busy], float | None] | None = None  # the same
         self._name = tickets.name_of(ticket)
         self._draft = draft
         self._view = view
-        self._fd, self._writer = held  # see slicer.ledger.entries.create
-        self._bell = bell
-        self._guard = -1  # what was returned by at_the_front
+        self._fd, self._writer = queued.files
+        self._bell = queued.bell
+        self._guard = -1  # what was returned by reaches_front
         self._watch: LedgerWatch | None = None
         self._unseen_s = _UNSEEN_S[0]
         self._place: _Place | None = None  # where we stood when last looked at
@@ -126,7 +123,7 @@ class Waiting:
         lease = lease_of(self.request, self._draft, gpus, forced=forced)
         held = self._ledger.convert(self._name, (self._fd, self._writer), lease)
         self._fd = self._writer = -1
-        held.put_off_long.append(self._close)  # closing an inotify instance takes the kernel 15 ms
+        held.postponed_slow.append(self._close)  # closing an inotify instance takes the kernel 15 ms
         return held
 
     def why(self) -> Busy:
@@ -227,8 +224,8 @@ class Waiting:
 
     def _has_to_look_again(self, place: _Place) -> bool:
         """Begin to watch what has to be watched; whether something may have changed just before."""
-        if place.leads and self.at_the_front is not None:
-            prepare, self.at_the_front = self.at_the_front, None
+        if place.leads and self.reaches_front is not None:
+            prepare, self.reaches_front = self.reaches_front, None
             self._guard = prepare(self)
             return True
         if not place.leads:
@@ -246,7 +243,7 @@ class Waiting:
         told_s = None if self.still_waits is None else self.still_waits(self.why())
         limits = [limit for limit in (limit_s, _left(until_s), told_s) if limit is not None]
         try:
-            ready = asleep(descriptors, min(limits) if limits else None, self._ledger.mask)
+            ready = until_readable(descriptors, min(limits) if limits else None, self._ledger.mask)
         finally:
             self._let_pidfd_go()
         self.woken(ready)
@@ -306,22 +303,3 @@ def _open(ticket: Ticket | None) -> int:
         return fd
     os.close(fd)
     return -1
-
-
-def asleep(descriptors: list[int], timeout_s: float | None, mask: frozenset[int] | None) -> frozenset[int]:
-    """Sleep until one of the descriptors is readable, or for ``timeout_s`` seconds (None: for ever).
-
-    Returns those that are readable. Signals that ``mask`` lets through (None: as it is) are taken before and
-    during the sleep.
-    """
-    poll = select.poll()
-    for fd in descriptors:
-        poll.register(fd, select.POLLIN)
-    timeout_ms = None if timeout_s is None else min(timeout_s, _LONGEST_SLEEP_S) * 1000
-    if mask is None:
-        return frozenset(fd for fd, _ in poll.poll(timeout_ms))
-    before = signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    try:
-        return frozenset(fd for fd, _ in poll.poll(timeout_ms))
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

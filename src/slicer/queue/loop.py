@@ -18,7 +18,7 @@ from slicer import backend as backends
 from slicer import faults
 from slicer.job import launch
 from slicer.kernel.signals import INTERRUPTS
-from slicer.ledger.waiting import asleep
+from slicer.kernel.sleep import until_readable
 from slicer.queue.display import Display
 from slicer.queue.events import Events
 from slicer.queue.file import jobs_file
@@ -196,7 +196,7 @@ class Queue:
             None if self._signals else self._dispatch.left_s(),
         ]  # fmt: skip
         due = [limit for limit in limits if limit is not None]
-        self._ready = asleep(descriptors, min(due) if due else None, None)
+        self._ready = until_readable(descriptors, min(due) if due else None, None)
         self._requests.woken(self._ready)
 
     def _job_count(self) -> int:

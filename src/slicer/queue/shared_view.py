@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from slicer.gpu.view import View
 
 if TYPE_CHECKING:
-    from slicer.placement.decision import Policy
+    from slicer.placement.capacity import Policy
     from slicer.state.statedir import StateDir
 
 

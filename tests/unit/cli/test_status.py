@@ -23,7 +23,7 @@ from slicer.ledger.status import Lookout, PlainLock, Status, states, waits
 from slicer.ledger.tickets import request_of
 from slicer.model import Gpu, GpuMemory, Lease, Ticket
 from slicer.placement import decision
-from slicer.placement.decision import Policy
+from slicer.placement.capacity import Policy
 from slicer.record import replace
 from tests.fake_nvml import TWO_GPUS, FakeNvml
 from tests.unit import made_up

@@ -17,7 +17,7 @@ from slicer.gpu.vram import ForeignPeaks, GpuWatch, Owners, Seen, Sighting
 from slicer.job import gpu_leftovers
 from slicer.kernel import cgroup
 from slicer.model import LEASE_VARIABLE, GpuMemory, GpuProcess, Lease
-from slicer.placement.decision import Policy, headroom, is_idle
+from slicer.placement.capacity import Policy, headroom, is_idle
 from slicer.state.directory import Directory
 from tests.unit.made_up import lease
 

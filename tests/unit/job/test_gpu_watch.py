@@ -13,7 +13,8 @@ from slicer import gpu
 from slicer.errors import GpuError, NoGpu
 from slicer.job import gpu_leftovers, gpu_watch
 from slicer.job.gpu_watch import JobWatch
-from slicer.ledger.ledger import HeldLease, Ledger
+from slicer.ledger.held_lease import HeldLease
+from slicer.ledger.ledger import Ledger
 from slicer.model import Gpu, GpuMemory, GpuProcess
 from slicer.record import replace
 from slicer.state.statedir import locate

@@ -17,7 +17,7 @@ from slicer.kernel import proc
 from slicer.model import Gpu
 from slicer.record import record
 from slicer.state import statefile
-from slicer.state.directory import Directory, check_file, check_own, write_all
+from slicer.state.directory import Directory, check_file, write_all
 from slicer.state.statedir import USAGE_FOLDER
 
 TYPE_CHECKING = False
@@ -75,8 +75,7 @@ class Usage:
 
     def __init__(self, base: Directory, gpus: tuple[Gpu, ...]) -> None:
         """``base``: the simulated machine's state directory. Raises StateError."""
-        self._folder = base.folder(USAGE_FOLDER)
-        check_own(self._folder, closed=True)
+        self._folder = base.own_folder(USAGE_FOLDER)
         self._path = self._folder.path
         self._gpus = gpus
 

@@ -10,7 +10,7 @@ from slicer.errors import StateError
 from slicer.text import one_line
 
 if TYPE_CHECKING:
-    from slicer.queue.state.directory import OwnDirectory
+    from slicer.state.directory import Directory
 
 _TAIL_BYTES = 8 << 10
 _CHARACTERS = 200  # of the line
@@ -21,7 +21,7 @@ _TERMINAL = re.compile(
 )
 
 
-def last_line(directory: OwnDirectory, name: str) -> str:
+def last_line(directory: Directory, name: str) -> str:
     """The last line of the log ``name`` that is not blank; "" if there is no such line or log."""
     try:
         fd = directory.open_file(name, os.O_RDONLY)

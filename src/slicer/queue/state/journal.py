@@ -12,8 +12,8 @@ import os
 from collections.abc import Iterable, Iterator
 
 from slicer.errors import StateError
-from slicer.queue.state.directory import HINT, OwnDirectory, failed
-from slicer.state.directory import write_all
+from slicer.queue.state.log_dir import HINT, RULES
+from slicer.state.directory import Directory, failed, write_all
 
 Record = dict[str, object]
 
@@ -29,7 +29,7 @@ class Journal:
     ``warnings``: sentences for people about damage that was repaired or skipped when it was opened.
     """
 
-    def __init__(self, directory: OwnDirectory, fd: int, size: int, warnings: tuple[str, ...] = ()) -> None:
+    def __init__(self, directory: Directory, fd: int, size: int, warnings: tuple[str, ...] = ()) -> None:
         """For :meth:`open`: ``fd`` is open for writing, and committed up to ``size`` bytes."""
         self.path = _path(directory)
         self.warnings = warnings
@@ -39,7 +39,7 @@ class Journal:
         self._is_urgent = False
 
     @classmethod
-    def open(cls, directory: OwnDirectory, *, fresh: bool = False) -> tuple[Journal, tuple[Record, ...]]:
+    def open(cls, directory: Directory, *, fresh: bool = False) -> tuple[Journal, tuple[Record, ...]]:
         """The journal in ``directory``, made where there is none, and its records (without the first).
 
         With ``fresh``, a journal that is there, of whatever version, is replaced by an empty one. Raises
@@ -56,16 +56,16 @@ class Journal:
                 os.close(fd)
                 raise
         except OSError as error:
-            raise failed("cannot be used", _path(directory), error) from error
+            raise failed(_path(directory), error, RULES) from error
 
     @classmethod
-    def _create(cls, directory: OwnDirectory) -> Journal:
+    def _create(cls, directory: Directory) -> Journal:
         made = cls(directory, directory.replace(_NAME, _HEADER, sync=True), len(_HEADER))
         directory.sync()
         return made
 
     @classmethod
-    def _read(cls, directory: OwnDirectory, fd: int, fresh: bool) -> tuple[Journal, tuple[Record, ...]]:
+    def _read(cls, directory: Directory, fd: int, fresh: bool) -> tuple[Journal, tuple[Record, ...]]:
         head = os.pread(fd, 4096, 0)
         # Only the beginning of the first line is there, or a power cut made zeros of it.
         is_begin = head != _HEADER and _HEADER.startswith(head)
@@ -95,12 +95,12 @@ class Journal:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise failed("cannot be read", path, error) from error
+            raise failed(path, error, RULES, "cannot be read") from error
         try:
             _check_head(path, os.pread(fd, 4096, 0), fresh=False)
             return tuple(_Found(fd))[1:]
         except OSError as error:
-            raise failed("cannot be read", path, error) from error
+            raise failed(path, error, RULES, "cannot be read") from error
         finally:
             os.close(fd)
 
@@ -139,11 +139,11 @@ class Journal:
                 os.ftruncate(self._fd, self._size)
                 raise
         except OSError as error:
-            raise failed("cannot be written", self.path, error) from error
+            raise failed(self.path, error, RULES, "cannot be written") from error
         self._size += len(data)
         self._empty()
 
-    def is_gone(self, directory: OwnDirectory) -> bool:
+    def is_gone(self, directory: Directory) -> bool:
         """Whether the file was deleted, replaced or cut short by somebody. Raises StateError."""
         try:
             ours = os.fstat(self._fd)
@@ -151,9 +151,9 @@ class Journal:
         except FileNotFoundError:
             return True
         except OSError as error:
-            raise failed("cannot be looked at", self.path, error) from error
+            raise failed(self.path, error, RULES, "cannot be looked at") from error
 
-    def rewrite(self, directory: OwnDirectory, records: Iterable[Record]) -> None:
+    def rewrite(self, directory: Directory, records: Iterable[Record]) -> None:
         """Put a journal of just ``records`` in the place of whatever is in ``directory`` now.
 
         They stand for all that was added so far, committed or not. Raises StateError: then pending records
@@ -167,7 +167,7 @@ class Journal:
         except OSError as error:
             if fd >= 0:
                 os.close(fd)
-            raise failed("cannot be written", self.path, error) from error
+            raise failed(self.path, error, RULES, "cannot be written") from error
         os.close(self._fd)
         self._fd, self._size = fd, len(data)
         self._empty()
@@ -255,5 +255,5 @@ def _check_head(path: str, head: bytes, fresh: bool) -> None:
         )
 
 
-def _path(directory: OwnDirectory) -> str:
+def _path(directory: Directory) -> str:
     return f"{directory.path}/{_NAME}"

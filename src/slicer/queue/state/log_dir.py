@@ -8,7 +8,7 @@
     attempts/ID     of one attempt, by the id of its lease: what its keeper leaves for the queue
 
 The directory must be the user's own, or root's, and nobody else's to write to. It is opened once
-(slicer.queue.state.directory); what lies in it is opened through its descriptor, and no symbolic link is
+(slicer.state.directory); what lies in it is opened through its descriptor, and no symbolic link is
 followed.
 """
 
@@ -21,9 +21,25 @@ import re
 import time
 
 from slicer.errors import EX_TEMPFAIL, SlicerError, StateError
-from slicer.queue.state.directory import HINT, OwnDirectory, failed
+from slicer.state.directory import Directory, Rules, failed, open_or_make, try_lock
 from slicer.text import quote
 
+HINT = "choose another one with --log-dir"
+RULES = Rules(
+    may_be_roots=True,
+    is_sticky_safe=False,
+    is_probed=False,
+    is_closed=False,
+    foreign="belongs to uid {uid}",
+    writable="can be written to by others (mode {mode})",
+    no_directory="cannot be used: Not a directory",
+    no_file="is not a regular file",
+    second_name="has a second name (a hard link)",
+    hint=HINT,
+    writable_hint=f"chmod go-w {{path}}, or {HINT}",
+    full_hint="make room there",
+    file_hint=f"remove it, or {HINT}",
+)
 _LOCK = "lock"
 _STATUS = "status.txt"
 _LOG = re.compile(r"job\d{4,}(?:\.\d+)?\.log")
@@ -56,10 +72,10 @@ class LogDir:
         """Make the directory where it is missing, and lock it. Raises QueueRunning, StateError."""
         self._said = path
         self._owner = os.getpid()
-        self.directory = OwnDirectory.at(path)
-        self.attempts = OwnDirectory(-1, "")
+        self.directory = open_or_make(path, RULES)
+        self.attempts = Directory(-1, "")
         try:
-            self.attempts = self.directory.below("attempts")
+            self.attempts = self.directory.own_folder("attempts")
             self._fd = self._lock()
         except BaseException:
             self.attempts.close()
@@ -90,12 +106,12 @@ class LogDir:
             if not logs:
                 return ""
             name = time.strftime("earlier-%Y%m%dT%H%M%S")
-            aside = self.directory.below(name)
+            aside = self.directory.own_folder(name)
             for log in logs:
                 self.directory.rename(log, aside, log)
             aside.close()
         except OSError as error:
-            raise failed("earlier logs cannot be set aside", self.path, error) from error
+            raise failed(self.path, error, RULES, "earlier logs cannot be set aside") from error
         return name
 
     def restore(self) -> bool:
@@ -122,7 +138,7 @@ class LogDir:
                 os.ftruncate(fd, 0)  # the pid will be gone
                 fcntl.flock(fd, fcntl.LOCK_UN)  # even if a child still has it open
         except OSError as error:
-            raise failed("cannot be used", self._lock_path, error) from error
+            raise failed(self._lock_path, error, RULES) from error
         finally:
             os.close(fd)
             self.attempts.close()
@@ -135,7 +151,7 @@ class LogDir:
     def _reopen(self) -> bool:
         """Open the directories anew if ours have lost their names; whether any had."""
         try:
-            found = OwnDirectory.at(self._said)
+            found = open_or_make(self._said, RULES)
         except StateError:
             if self.directory.is_there():
                 return False  # something foreign is in its place: we stay in ours
@@ -143,7 +159,7 @@ class LogDir:
         had_to = not _is_same(found, self.directory)
         self.directory.close()
         self.directory = found
-        attempts = found.below("attempts")
+        attempts = found.own_folder("attempts")
         had_to |= not _is_same(attempts, self.attempts)
         self.attempts.close()
         self.attempts = attempts
@@ -159,7 +175,7 @@ class LogDir:
                     return fd
             except OSError as error:
                 os.close(fd)
-                raise failed("cannot be used", self._lock_path, error) from error
+                raise failed(self._lock_path, error, RULES) from error
             except SlicerError:
                 os.close(fd)
                 raise
@@ -170,16 +186,14 @@ class LogDir:
             fd = self.directory.open_file(_LOCK, os.O_RDWR | os.O_CREAT)
             os.fchmod(fd, 0o600)  # everybody who can open a file can flock it
         except OSError as error:
-            raise failed("cannot be used", self._lock_path, error) from error
+            raise failed(self._lock_path, error, RULES) from error
         return fd
 
     def _take(self, fd: int) -> None:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(fd):
             text = os.pread(fd, 32, 0).strip()
             pid = int(text) if text.isdigit() else None
-            raise QueueRunning(self._said, pid, os.fstat(fd).st_mtime) from None
+            raise QueueRunning(self._said, pid, os.fstat(fd).st_mtime)
 
     def _is_current(self, fd: int) -> bool:
         """Whether others would find the file that we have open."""
@@ -188,10 +202,10 @@ class LogDir:
         except FileNotFoundError:
             return False
         except OSError as error:
-            raise failed("cannot be used", self._lock_path, error) from error
+            raise failed(self._lock_path, error, RULES) from error
 
 
-def _is_same(one: OwnDirectory, other: OwnDirectory) -> bool:
+def _is_same(one: Directory, other: Directory) -> bool:
     return os.path.samestat(os.fstat(one.fd), os.fstat(other.fd))
 
 

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING
 from slicer import faults
 from slicer.errors import StateError
 from slicer.queue.state import attempt, folding
-from slicer.queue.state.directory import OwnDirectory, failed
 from slicer.queue.state.job_states import JobStates
 from slicer.queue.state.journal import Journal
-from slicer.queue.state.log_dir import LogDir
+from slicer.queue.state.log_dir import RULES, LogDir
+from slicer.state.directory import failed
 
 if TYPE_CHECKING:
     from slicer.queue.model import Entry
     from slicer.queue.state.journal import Record
+    from slicer.state.directory import Directory
 
 _PROBE = "probe"
 _AGAIN_S = 1.0  # how soon to try to write again
@@ -160,7 +161,7 @@ class Register:
         self.log_dir.close()
 
 
-def _forget_attempts(directory: OwnDirectory) -> None:
+def _forget_attempts(directory: Directory) -> None:
     """Remove an earlier queue's files of attempts. Raises StateError if jobs of it still run."""
     names = directory.names()
     found = [attempt.read(directory.fd, name) for name in names]
@@ -176,4 +177,4 @@ def _forget_attempts(directory: OwnDirectory) -> None:
         try:
             directory.remove(name)
         except OSError as error:
-            raise failed("cannot be removed", f"{directory.path}/{name}", error) from error
+            raise failed(f"{directory.path}/{name}", error, RULES, "cannot be removed") from error
