@@ -12,8 +12,8 @@ import os
 from collections.abc import Iterable, Iterator
 
 from slicer.errors import StateError
-from slicer.queue.state.log_dir import HINT, RULES
-from slicer.state.directory import Directory, failed, write_all
+from slicer.queue.state.log_dir import HINT, failing
+from slicer.state.directory import Directory, write_all
 
 Record = dict[str, object]
 
@@ -45,7 +45,7 @@ class Journal:
         With ``fresh``, a journal that is there, of whatever version, is replaced by an empty one. Raises
         StateError where it cannot be read or repaired, is a newer slicer's, or not a queue's at all.
         """
-        try:
+        with failing(_path(directory)):
             try:
                 fd = directory.open_file(_NAME, os.O_RDWR)
             except FileNotFoundError:
@@ -55,8 +55,6 @@ class Journal:
             except BaseException:
                 os.close(fd)
                 raise
-        except OSError as error:
-            raise failed(_path(directory), error, RULES) from error
 
     @classmethod
     def _create(cls, directory: Directory) -> Journal:
@@ -90,19 +88,16 @@ class Journal:
         Nothing is repaired. Raises StateError where it cannot be read.
         """
         path = f"{log_dir}/{_NAME}"
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise failed(path, error, RULES, "cannot be read") from error
-        try:
-            _check_head(path, os.pread(fd, 4096, 0), fresh=False)
-            return tuple(_Found(fd))[1:]
-        except OSError as error:
-            raise failed(path, error, RULES, "cannot be read") from error
-        finally:
-            os.close(fd)
+        with failing(path, "cannot be read"):
+            try:
+                fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+            except FileNotFoundError:
+                return None
+            try:
+                _check_head(path, os.pread(fd, 4096, 0), fresh=False)
+                return tuple(_Found(fd))[1:]
+            finally:
+                os.close(fd)
 
     @property
     def pending(self) -> bool:
@@ -130,7 +125,7 @@ class Journal:
         if not self._buffer:
             return
         data = b"".join(self._buffer)
-        try:
+        with failing(self.path, "cannot be written"):
             try:
                 write_all(self._fd, data, self._size)
                 os.fdatasync(self._fd)
@@ -138,20 +133,17 @@ class Journal:
                 # If this fails, too, the next call overwrites it with the same records, and maybe more.
                 os.ftruncate(self._fd, self._size)
                 raise
-        except OSError as error:
-            raise failed(self.path, error, RULES, "cannot be written") from error
         self._size += len(data)
         self._empty()
 
     def is_gone(self, directory: Directory) -> bool:
         """Whether the file was deleted, replaced or cut short by somebody. Raises StateError."""
-        try:
-            ours = os.fstat(self._fd)
-            return ours.st_size < self._size or not os.path.samestat(ours, directory.lstat(_NAME))
-        except FileNotFoundError:
-            return True
-        except OSError as error:
-            raise failed(self.path, error, RULES, "cannot be looked at") from error
+        with failing(self.path, "cannot be looked at"):
+            try:
+                ours = os.fstat(self._fd)
+                return ours.st_size < self._size or not os.path.samestat(ours, directory.lstat(_NAME))
+            except FileNotFoundError:
+                return True
 
     def rewrite(self, directory: Directory, records: Iterable[Record]) -> None:
         """Put a journal of just ``records`` in the place of whatever is in ``directory`` now.
@@ -160,14 +152,13 @@ class Journal:
         stay pending, and this is to be repeated while :meth:`is_gone`.
         """
         data = _HEADER + b"".join(map(_encode, records))
-        fd = -1
-        try:
+        with failing(self.path, "cannot be written"):
             fd = directory.replace(_NAME, data, sync=True)
-            directory.sync()
-        except OSError as error:
-            if fd >= 0:
+            try:
+                directory.sync()
+            except OSError:
                 os.close(fd)
-            raise failed(self.path, error, RULES, "cannot be written") from error
+                raise
         os.close(self._fd)
         self._fd, self._size = fd, len(data)
         self._empty()

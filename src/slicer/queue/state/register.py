@@ -15,8 +15,7 @@ from slicer.errors import StateError
 from slicer.queue.state import attempt, folding
 from slicer.queue.state.job_states import JobStates
 from slicer.queue.state.journal import Journal
-from slicer.queue.state.log_dir import RULES, LogDir
-from slicer.state.directory import failed
+from slicer.queue.state.log_dir import LogDir, failing
 
 if TYPE_CHECKING:
     from slicer.queue.model import Entry
@@ -174,7 +173,5 @@ def _forget_attempts(directory: Directory) -> None:
             hint="without --fresh they are taken over; or end them first, see slicer status",
         )
     for name in names:
-        try:
+        with failing(f"{directory.path}/{name}", "cannot be removed"):
             directory.remove(name)
-        except OSError as error:
-            raise failed(f"{directory.path}/{name}", error, RULES, "cannot be removed") from error
