@@ -41,8 +41,8 @@ from slicer.queue.state.register import Register
 
 if TYPE_CHECKING:
     from slicer.backend import QueueBackend
-    from slicer.queue.display import StateWord
     from slicer.queue.events import Shower
+    from slicer.queue.model import BoardState
     from slicer.queue.options import Options
     from slicer.queue.run.ended_attempt import EndedAttempt
 
@@ -334,7 +334,7 @@ class Queue:
         if self.register.is_saved:
             self._events.flush()
 
-    def _state_word(self) -> StateWord:
+    def _state_word(self) -> BoardState:
         if self._signals:
             return "ending" if len(self._signals) > 1 else "stopping"
         if self.register.problem:

@@ -231,23 +231,24 @@ class Dispatch:
 
     def _refuse(self, entry: Entry, error: SlicerError, code: int = 1) -> None:
         reason = plans.reason_of(error)
-        self.pending.take(entry.key)
-        self.touched.add(entry.key)
         self._refused[entry.key] = entry.attributes
-        self._register.do(folding.refused(entry.key, "infeasible", reason, code))
+        self._end_unstarted(entry.key, reason, code)
         self._events.add("infeasible", self._register.states[entry.key], reason=reason)
         self.pending.release()
 
     def give_up(self) -> None:
         """Refuse the jobs that wait for what will never be, so that nobody waits for them."""
         for key, why in self.pending.never.copy().items():
-            self.pending.take(key)
-            self.touched.add(key)
             self._in_vain.add(key)
-            self._register.do(folding.refused(key, "infeasible", why, 1))
+            self._end_unstarted(key, why, 1)
             if self._told_in_vain.get(key) != why:
                 self._told_in_vain[key] = why
                 self._events.add("unrunnable", self._register.states[key], why=why)
+
+    def _end_unstarted(self, key: str, reason: str, code: int) -> None:
+        self.pending.take(key)
+        self.touched.add(key)
+        self._register.do(folding.refused(key, "infeasible", reason, code))
 
     def _wait_for_better(self, error: SlicerError) -> None:
         """Tell of the error once, and try again after a pause."""

@@ -1,7 +1,7 @@
 """From the journal's records to the state of each job. Records are made here and read here. Pure.
 
-A record is applied whole or not at all. A repeated one changes nothing, nor does one about an earlier
-attempt. So a queue that died between two records may write the second again.
+A record is applied whole or not at all. Neither a repeated record nor one about an earlier attempt changes
+anything. So a queue that died between two records may write the second again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypedDict, Unpack, get_args
 from slicer.queue.model import FINAL, STATE_DEFAULTS, STATE_FIELDS, JobState, Status, Verdict
 from slicer.queue.state.journal import Record
 
-_MOST = 2**53  # of a whole number: what every reader of JSON takes
+_MOST = 2**53  # whole numbers up to this, every reader of JSON takes
 _FILE_NAME = re.compile(r"(?:\w[\w.-]{0,63})?", re.ASCII)
 
 
@@ -50,7 +50,7 @@ def begun(
     vram_mib: int | None,
     at: float,
 ) -> Record:
-    """An attempt (counted from 1) is about to start. This must be on the disk before it starts."""
+    """The attempt (counted from 1) is about to start. The record must be on the disk before."""
     return {
         "event": "begun", "key": key, "job": job, "boot_id": boot_id, "attempts": attempt, "log": log,
         "gpus": list(gpus), "gpu_indices": list(gpu_indices), "vram_mib": vram_mib, "started_at": at,
@@ -83,7 +83,7 @@ def refused(key: str, status: Status, reason: str, exit_code: int) -> Record:
 
 
 def reconsidered(key: str) -> Record:
-    """The job is to be started after all: it failed and somebody says so, or is not infeasible any more."""
+    """The job is to be started after all: a user asks for it, or the job may no longer be infeasible."""
     return {"event": "reconsidered", "key": key}
 
 
@@ -181,7 +181,7 @@ def _count(value: Any) -> Any:
 
 
 def _file_name(value: Any) -> Any:
-    """What becomes the name of a file: nothing that leads elsewhere."""
+    """The name of a file in the log directory, which leads nowhere else."""
     if type(value) is not str or not _FILE_NAME.fullmatch(value):
         raise _Damaged(repr(value))
     return value
@@ -226,7 +226,7 @@ _READERS = {name: _BY_TYPE[kind] for name, kind in STATE_FIELDS.items()}
 _READERS |= {"job": _file_name, "log": _file_name}
 
 class _Rule(NamedTuple):
-    """What a record of an event does. ``change`` has the fields of the job that change, from its state."""
+    """What a record of an event does: ``change`` makes a job's new fields from its state and the record's."""
 
     fields: tuple[str, ...]  # that the record must have
     change: Callable[[JobState, _Values], _Values]
