@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from slicer import quantity
-from slicer.config import schema, values
+from slicer.config import build, values
 from slicer.config.files import SYSTEM_DIR, Layer, read_files, store
 from slicer.config.properties import LISTS, find, split_assignment, unknown
 from slicer.errors import ConfigError, SlicerError, UnknownProfile, UsageError
@@ -188,7 +188,7 @@ class Config:
         entries = self._entries(chosen, explicit=name is not None)
         _override(entries, overrides)
         margin = self.margin_mib, self.sources["gpu.margin"]
-        return schema.build(chosen, entries, self.host, self.threads, margin)
+        return build.profile(chosen, entries, self.host, self.threads, margin)
 
     def chain(self, name: str) -> tuple[str, ...]:
         """The profile and those it inherits from, nearest first. Raises ConfigError for a circle."""
@@ -218,7 +218,7 @@ class Config:
         entries: dict[str, Entry] = {}
         for ancestor in reversed(self.chain(name)):
             entries.pop("description", None)  # it says what its own profile is, and no other
-            schema.lay(entries, self._table(ancestor))
+            build.lay(entries, self._table(ancestor))
         entries.pop("inherits", None)
         return entries
 
@@ -228,7 +228,7 @@ class Config:
         for layer in self.layers:
             table = layer.data.get("profiles", {}).get(name)
             if table:
-                schema.merge(entries, table, layer, name)
+                build.merge(entries, table, layer, name)
         return entries
 
     def _known(self, name: str) -> str:
@@ -262,7 +262,7 @@ def _override(entries: dict[str, Entry], overrides: Overrides) -> None:
     for key, value in as_dict(overrides).items():
         if value is not None and key != "assignments":
             said[key] = (value, "--" + key.replace("_", "-"), UsageError)
-    schema.lay(entries, said)
+    build.lay(entries, said)
 
 
 def load(environ: Mapping[str, str], machine: Host, *, system_dir: str = SYSTEM_DIR) -> Config:
@@ -273,8 +273,10 @@ def load(environ: Mapping[str, str], machine: Host, *, system_dir: str = SYSTEM_
     """
     files = read_files(environ, system_dir)
     if files.fresh:
+        from slicer.config.check import check_keys
+
         for layer in files.layers:
-            schema.check_keys(layer)
+            check_keys(layer)
     config = _config(environ, machine, files.layers, files.warnings)
     if files.fresh:
         _check_profiles(config)
@@ -293,7 +295,7 @@ def _config(
     for name, value in POLICY_SETTINGS.items():
         settings[name] = (value, "built-in", ConfigError)
     for layer in layers:
-        schema.merge_settings(settings, layer)
+        build.merge_settings(settings, layer)
     for variable, name in (("CPU_RUN_SLOTS", "slots.cpu"), ("GPU_LOCK_PATH", "compat_gpu_lock")):
         if environ.get(variable):
             settings[name] = (environ[variable], variable, UsageError)
