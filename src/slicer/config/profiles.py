@@ -14,6 +14,7 @@ from slicer.config import build, values
 from slicer.config.files import SYSTEM_DIR, Layer, read_files, store
 from slicer.config.properties import LISTS, find, split_assignment, unknown
 from slicer.errors import ConfigError, SlicerError, UnknownProfile, UsageError
+from slicer.kernel.proc import read_text
 from slicer.model import Host, Profile
 from slicer.placement.decision import Policy
 from slicer.record import as_dict, record, replace
@@ -69,15 +70,9 @@ def host() -> Host:
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            text = read_text(path).strip()
         except OSError:
             continue
-        try:
-            text = os.read(fd, 64).strip()
-        except OSError:
-            text = b""
-        finally:
-            os.close(fd)
         if text.isdigit() and int(text) > 0:
             memory = min(memory, int(text))
         break
@@ -287,13 +282,10 @@ def load(environ: Mapping[str, str], machine: Host, *, system_dir: str = SYSTEM_
 def _config(
     environ: Mapping[str, str], machine: Host, layers: tuple[Layer, ...], warnings: tuple[str, ...]
 ) -> Config:
+    own = {"slots.cpu": default_slots(machine), "default_profile": DEFAULT_PROFILE, "compat_gpu_lock": ""}
     settings: dict[str, Entry] = {
-        "slots.cpu": (default_slots(machine), "built-in", ConfigError),
-        "default_profile": (DEFAULT_PROFILE, "built-in", ConfigError),
-        "compat_gpu_lock": ("", "built-in", ConfigError),
+        name: (value, "built-in", ConfigError) for name, value in {**own, **POLICY_SETTINGS}.items()
     }
-    for name, value in POLICY_SETTINGS.items():
-        settings[name] = (value, "built-in", ConfigError)
     for layer in layers:
         build.merge_settings(settings, layer)
     for variable, name in (("CPU_RUN_SLOTS", "slots.cpu"), ("GPU_LOCK_PATH", "compat_gpu_lock")):
