@@ -3,20 +3,19 @@
 For programs: :func:`acquire`, :class:`acquire_async`, and what they raise (see :mod:`slicer.api`).
 """
 
-from slicer.version import VERSION as __version__
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.api import CpuBusy, GpuBusy, Holder, Lease, ResourceBusy, acquire
     from slicer.api_async import acquire_async
     from slicer.errors import SlicerError
+    from slicer.version import __version__
 
 __all__ = [
     "CpuBusy", "GpuBusy", "Holder", "Lease", "ResourceBusy", "SlicerError", "__version__", "acquire",
     "acquire_async",
 ]  # fmt: skip
 
-_HOMES = {"acquire_async": "api_async", "SlicerError": "errors"}
+_HOMES = {"acquire_async": "api_async", "SlicerError": "errors", "__version__": "version"}
 
 
 def __getattr__(name: str) -> object:

@@ -9,7 +9,7 @@ import gc
 import os
 import sys
 
-from slicer.kernel.signals import hold_back, signal
+from slicer.kernel.signals import block_interrupts, signal
 
 
 def main() -> None:
@@ -19,7 +19,7 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     arguments = sys.argv[1:]
     if arguments[:1] in (["run"], ["hold"]):
-        hold_back()
+        block_interrupts()
         gc.disable()  # a supervisor makes no garbage worth collecting, and forks share more memory
         if arguments[0] == "run":
             from slicer.cli.run import main as fast

@@ -22,31 +22,32 @@ import sys
 from slicer.config import profiles
 from slicer.errors import BusyError
 from slicer.gpu.view import View
-from slicer.job import launch, scope
+from slicer.job import plan, scope
 from slicer.kernel.signals import Postponed
 from slicer.ledger import leasing, ledger, nesting
 from slicer.ledger.leasing import Cancel, Hooks, Needs, Requester
 from slicer.ledger.ledger import HeldLease, Ledger
 from slicer.ledger.tickets import PRIORITY_MAX
-from slicer.model import LEASE_VARIABLE
+from slicer.model import LEASE_VARIABLE, manager_of
 from slicer.outcome import journal
 from slicer.placement.decision import expected_remaining, first_to_finish
 from slicer.quantity import QuantityError, parse_mib
 from slicer.record import record
 from slicer.state import statedir
+from slicer.text import command_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
+    from slicer import model
     from slicer.config.profiles import Config
     from slicer.ledger.leasing import PreparedRequest
     from slicer.ledger.nesting import OuterJobs
-    from slicer.model import Busy, Manager, Then
-    from slicer.model import Lease as LeaseFile
+    from slicer.model import Busy, Then
 
-inside: contextvars.ContextVar[tuple[LeaseFile, ...]] = contextvars.ContextVar("slicer_leases", default=())
+inside: contextvars.ContextVar[tuple[model.Lease, ...]] = contextvars.ContextVar("slicer_leases", default=())
 
 
 @record
@@ -97,7 +98,9 @@ class CpuBusy(ResourceBusy):
 class Lease:
     """What was acquired; a context manager that gives it back, as :meth:`release` does (safe to repeat)."""
 
-    def __init__(self, held: HeldLease, around: tuple[LeaseFile, ...], book: Ledger, waited_s: float) -> None:
+    def __init__(
+        self, held: HeldLease, around: tuple[model.Lease, ...], book: Ledger, waited_s: float
+    ) -> None:
         self._held = held
         self.is_own = held.fd >= 0  # else the jobs around hold it
         self.file = held.lease
@@ -170,13 +173,13 @@ def acquire(
     Raises ValueError for arguments that cannot be right, slicer.SlicerError for all that slicer itself fails
     at: a request that this machine could never serve, no GPU driver, a broken configuration.
     """
-    asked = Arguments(
+    arguments = Arguments(
         name, gpus, vram, gpu, margin, cpu_slots, priority, expected_seconds, wait, max_wait, then
     )  # fmt: skip
     made: list[Lease] = []
     try:
         with Postponed() as postponed:  # Ctrl-C acts while it waits, and once there is a lease to give back
-            made.append(entered(obtain(asked, inside.get(), Cancel(), postponed.mask)))
+            made.append(entered(obtain(arguments, inside.get(), Cancel(), postponed.mask)))
     except BaseException:
         for lease in made:
             lease.release()
@@ -202,30 +205,30 @@ class Arguments:
 
 
 def obtain(
-    asked: Arguments, around: tuple[LeaseFile, ...], cancel: Cancel, mask: frozenset[int] | None = None
+    arguments: Arguments, around: tuple[model.Lease, ...], cancel: Cancel, mask: frozenset[int] | None = None
 ) -> Lease:
-    """The lease, in whatever thread; ``around`` is what the caller holds by itself. See :func:`acquire`.
+    """:func:`acquire`, in whatever thread. ``around`` are the leases that the caller holds by itself.
 
-    ``mask`` is the signal mask to sleep with, None: as it is.
+    ``mask`` is the signal mask to sleep with; None: as it is.
     """
-    _check(asked)
+    _check(arguments)
     environ = dict(os.environ)
     book = Ledger(statedir.locate(environ, os.geteuid()), _warn)
     book.mask = mask
     try:
         config = profiles.load(environ, profiles.host())
-        held = launch.held_around(environ, book, in_scopes=launch.has_scopes())
-        own = tuple(one for one in around if one.job not in {other.job for other in held.leases})
-        held = nesting.OuterJobs((*held.leases, *own), held.foreign_gpu)
-        needs = _needs(asked, config, held, environ)
+        outer = plan.outer_jobs(environ, book, in_scopes=plan.has_scopes())
+        own = tuple(one for one in around if one.job not in {other.job for other in outer.leases})
+        outer = nesting.OuterJobs((*outer.leases, *own), outer.foreign_gpu)
+        needs = _needs(arguments, config, outer, environ)
         job = os.urandom(6).hex()
-        command = scope.describe(tuple(sys.orig_argv))
-        manager: Manager = "system" if os.geteuid() == 0 else "user"
-        who = Requester(job, asked.name, command, "plain", manager, "", held.leases)
+        command = command_text(tuple(sys.orig_argv))
+        manager = manager_of(os.geteuid())
+        who = Requester(job, arguments.name, command, "plain", manager, "", outer.leases)
         wanted = leasing.want(who, needs, View(book.directory, config.policy))
-        book.patience_s = launch.patience(needs)
+        book.patience_s = leasing.patience_s(needs)
         try:
-            return _take(wanted, held, book, cancel)
+            return _take(wanted, outer, book, cancel)
         finally:
             wanted.view.close()
     except BaseException:
@@ -233,19 +236,19 @@ def obtain(
         raise
 
 
-def _take(wanted: PreparedRequest, held: OuterJobs, book: Ledger, cancel: Cancel) -> Lease:
+def _take(wanted: PreparedRequest, outer: OuterJobs, book: Ledger, cancel: Cancel) -> Lease:
     if leasing.nothing_needed(wanted.needs):
-        return Lease(HeldLease(book, leasing.inner_lease(wanted.draft, held)), held.leases, book, 0.0)
+        return Lease(HeldLease(book, leasing.nested_lease(wanted.draft, outer)), outer.leases, book, 0.0)
     began_s = ledger.now_s()
     try:
-        lease = leasing.obtain(wanted, book, Hooks(lambda _: _tell("waiting", wanted.draft), None, cancel))
+        held = leasing.obtain(wanted, book, Hooks(lambda _: _tell("waiting", wanted.draft), None, cancel))
     except BusyError as error:
         raise (GpuBusy if error.busy.kind == "gpu" else CpuBusy)(error.busy) from None
     book.patience_s = None  # to give back has to be done, whoever is in the way
-    lease.catch_up()
-    lease.clean_up()
-    _tell("acquired", lease.lease)
-    return Lease(lease, held.leases, book, ledger.now_s() - began_s)
+    held.catch_up()
+    held.clean_up()
+    _tell("acquired", held.lease)
+    return Lease(held, outer.leases, book, ledger.now_s() - began_s)
 
 
 def entered(lease: Lease) -> Lease:
@@ -256,60 +259,60 @@ def entered(lease: Lease) -> Lease:
     return lease
 
 
-def _needs(asked: Arguments, config: Config, held: OuterJobs, environ: dict[str, str]) -> Needs:
-    """What is missing beyond what is held around us."""
-    vram_mib = _mib(asked.vram, "vram")
+def _needs(arguments: Arguments, config: Config, outer: OuterJobs, environ: dict[str, str]) -> Needs:
+    """What is missing beyond what the jobs around hold."""
+    vram_mib = _mib(arguments.vram, "vram")
     skip = nesting.skips_gpu_lock(environ)
-    gpus, cpu_slots = nesting.missing(asked.gpus, vram_mib, asked.cpu_slots, held, skip)
+    gpus, cpu_slots = nesting.missing(arguments.gpus, vram_mib, arguments.cpu_slots, outer, skip)
     return Needs(
         gpus=gpus,
-        gpu_words=_words(asked.gpu),
+        gpu_words=_words(arguments.gpu),
         vram_mib=vram_mib,
-        margin_mib=config.margin_mib if asked.margin is None else _mib(asked.margin, "margin") or 0,
+        margin_mib=config.margin_mib if arguments.margin is None else _mib(arguments.margin, "margin") or 0,
         cpu_slots=cpu_slots,
         cpu_limit=config.slots_cpu,
-        priority=asked.priority,
-        expect_s=asked.expected_seconds,
-        wait=asked.wait,
-        max_wait_s=asked.max_wait,
-        then=asked.then,
+        priority=arguments.priority,
+        expect_s=arguments.expected_seconds,
+        wait=arguments.wait,
+        max_wait_s=arguments.max_wait,
+        then=arguments.then,
         plain_lock=config.compat_gpu_lock,
     )
 
 
-def _check(asked: Arguments) -> None:
+def _check(arguments: Arguments) -> None:
     """Raises ValueError for what cannot be right whatever the machine."""
-    _check_numbers(asked)
-    words = _words(asked.gpu)
+    _check_numbers(arguments)
+    gpus, cpu_slots, then = arguments.gpus, arguments.cpu_slots, arguments.then
+    words = _words(arguments.gpu)
+    outside = f"priority={arguments.priority}: goes from -{PRIORITY_MAX} to {PRIORITY_MAX}"
+    shortest_s = min(arguments.max_wait or 0, arguments.expected_seconds or 0)
     wrong = {
-        "gpus and cpu_slots: nothing is asked for": asked.gpus == 0 and asked.cpu_slots == 0,
-        f"gpus={asked.gpus}: cannot be less than 0": asked.gpus < 0,
-        f"cpu_slots={asked.cpu_slots}: cannot be less than 0": asked.cpu_slots < 0,
-        "vram: is for GPUs, but gpus=0": asked.vram is not None and asked.gpus == 0,
-        "margin: means something only beside vram": asked.margin is not None and asked.vram is None,
-        f"gpu: names {len(words)}, fewer than gpus={asked.gpus}": bool(words) and len(words) < asked.gpus,
-        f"priority={asked.priority}: goes from -{PRIORITY_MAX} to {PRIORITY_MAX}": abs(asked.priority)
-        > PRIORITY_MAX,
-        "max_wait: means something only with wait=True": asked.max_wait is not None and not asked.wait,
-        "then: means something only beside max_wait": asked.then is not None and asked.max_wait is None,
-        f"then={asked.then!r}: is neither 'run' nor 'fail'": asked.then not in (None, "run", "fail"),
-        "max_wait and expected_seconds cannot be less than 0": min(
-            asked.max_wait or 0, asked.expected_seconds or 0
-        )
-        < 0,
+        "gpus and cpu_slots: nothing is asked for": gpus == 0 and cpu_slots == 0,
+        f"gpus={gpus}: cannot be less than 0": gpus < 0,
+        f"cpu_slots={cpu_slots}: cannot be less than 0": cpu_slots < 0,
+        "vram: is for GPUs, but gpus=0": arguments.vram is not None and gpus == 0,
+        "margin: means something only beside vram": arguments.margin is not None and arguments.vram is None,
+        f"gpu: names {len(words)}, fewer than gpus={gpus}": bool(words) and len(words) < gpus,
+        outside: abs(arguments.priority) > PRIORITY_MAX,
+        "max_wait: means something only with wait=True": arguments.max_wait is not None
+        and not arguments.wait,
+        "then: means something only beside max_wait": then is not None and arguments.max_wait is None,
+        f"then={then!r}: is neither 'run' nor 'fail'": then not in (None, "run", "fail"),
+        "max_wait and expected_seconds cannot be less than 0": shortest_s < 0,
     }
     for problem, is_so in wrong.items():
         if is_so:
             raise ValueError(problem)
 
 
-def _check_numbers(asked: Arguments) -> None:
+def _check_numbers(arguments: Arguments) -> None:
     """Others read these figures and wait by them. Raises ValueError."""
     for argument in ("gpus", "cpu_slots", "priority"):
-        if not hasattr(getattr(asked, argument), "__index__"):
-            raise ValueError(f"{argument}={getattr(asked, argument)!r}: must be a whole number")
+        if not hasattr(getattr(arguments, argument), "__index__"):
+            raise ValueError(f"{argument}={getattr(arguments, argument)!r}: must be a whole number")
     for argument in ("vram", "margin", "expected_seconds", "max_wait"):
-        value = getattr(asked, argument)
+        value = getattr(arguments, argument)
         if value is not None and not isinstance(value, str) and not math.isfinite(value):
             raise ValueError(f"{argument}={value!r}: must be a finite number")
 
@@ -333,7 +336,7 @@ def _words(gpu: Sequence[int | str] | int | str | None) -> tuple[str, ...]:
     return tuple(str(word).strip() for word in given)
 
 
-def _tell(kind: journal.Kind, lease: LeaseFile) -> None:
+def _tell(kind: journal.Kind, lease: model.Lease) -> None:
     # The script's name, not its arguments: more than its owner may read this.
     name = scope.label(lease.name, tuple(sys.argv) or ("python",))
     journal.event(kind, job=lease.job, name=name, manager=lease.manager)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
     from types import TracebackType
 
-    from slicer.model import Lease as LeaseFile
+    from slicer import model
     from slicer.model import Then
 
 
@@ -41,7 +41,7 @@ class acquire_async:
         max_wait: float | None = None,
         then: Then | None = None,
     ) -> None:
-        self._asked = api.Arguments(
+        self._arguments = api.Arguments(
             name, gpus, vram, gpu, margin, cpu_slots, priority, expected_seconds, wait, max_wait, then
         )
         self._lease: api.Lease | None = None
@@ -54,7 +54,7 @@ class acquire_async:
         around = api.inside.get()
         # One of its own: waiting must not fill a shared pool, nor keep the interpreter from ending.
         threading.Thread(
-            target=_obtain, args=(work, self._asked, around, cancel), name="slicer-acquire", daemon=True
+            target=_obtain, args=(work, self._arguments, around, cancel), name="slicer-acquire", daemon=True
         ).start()
         try:
             return api.entered(await asyncio.shield(asyncio.wrap_future(work)))
@@ -78,10 +78,10 @@ class acquire_async:
 
 
 def _obtain(
-    work: Future[api.Lease], asked: api.Arguments, around: tuple[LeaseFile, ...], cancel: Cancel
+    work: Future[api.Lease], arguments: api.Arguments, around: tuple[model.Lease, ...], cancel: Cancel
 ) -> None:
     try:
-        work.set_result(api.obtain(asked, around, cancel))
+        work.set_result(api.obtain(arguments, around, cancel))
     except BaseException as error:
         work.set_exception(error)
 

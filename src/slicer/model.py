@@ -24,6 +24,11 @@ LEASE_VARIABLE = "SLICER_LEASE"  # in a job's environment: the ids of the jobs i
 SLICES: tuple[SliceName, ...] = ("cpu", "gpu")
 
 
+def manager_of(uid: int) -> Manager:
+    """The systemd that a user's jobs belong to: the system's for root, their own for everybody else."""
+    return "user" if uid else "system"
+
+
 @record
 class Gpu:
     """One physical GPU (or MIG-less device) as NVML reports it."""

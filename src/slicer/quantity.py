@@ -136,6 +136,16 @@ def format_size(value: int | None) -> str:
     return f"{value}B" if letter == "B" else f"{amount:.1f}{letter}"
 
 
+def format_mib(mib: int | None) -> str:
+    """MiB for people: ``8.0G``, ``0``, and ``-`` for what is not known. In a column all have one decimal."""
+    return "-" if mib is None else format_size(mib << 20) if mib else "0"
+
+
+def short_mib(mib: int) -> str:
+    """MiB for people, in a sentence: ``8G``, ``1.5G``, ``0``."""
+    return format_mib(mib).replace(".0", "")
+
+
 def parse_percent(text: str, *, most: int = 100) -> int:
     """Hundredths of a percent, as systemd counts them: ``37.5%`` is 3750. ``most`` is in percent."""
     expected = _PERCENT if most <= 100 else 'a percentage of one CPU such as "300%"'
@@ -275,6 +285,12 @@ def format_duration(seconds: float | None) -> str:
     if round(seconds / 60) < 24 * 60:
         return _two_units(round(seconds / 60), 60, "h", "m")
     return _two_units(round(seconds / 3600), 24, "d", "h")
+
+
+def format_estimate(seconds: float) -> str:
+    """As :func:`format_duration`, in whole minutes once it is more than a few seconds."""
+    step = 1 if seconds < 90 else 60
+    return format_duration(float(round(seconds / step) * step))
 
 
 def _two_units(count: int, per_large: int, large: str, small: str) -> str:

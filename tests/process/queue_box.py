@@ -187,7 +187,7 @@ class QueueBox:
 
     def journal(self) -> dict[str, JobState]:
         """What the journal says of each job, by its command."""
-        records = Journal.peek(str(self.logs / "journal.jsonl")) or ()
+        records = Journal.peek(str(self.logs)) or ()
         return {state.command: state for state in folding.fold(records).values()}
 
     def statuses(self) -> dict[str, tuple[str, int]]:

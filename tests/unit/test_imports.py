@@ -57,15 +57,15 @@ def test_the_core_together_imports_no_class_machinery() -> None:
 
 # What only some queues need comes when they do: a queue of a few jobs is over in the time of its imports.
 RARE = {
-    "dataclasses", "difflib", "hashlib", "inspect", "psutil", "rich", "subprocess", "slicer.cli.queue_live",
-    "slicer.cli.queue_detach", "slicer.queue.detach.service", "slicer.queue.show.event_json",
+    "dataclasses", "difflib", "hashlib", "inspect", "psutil", "rich", "subprocess", "slicer.cli.queue.live",
+    "slicer.cli.queue.detach", "slicer.queue.detach.service", "slicer.queue.show.event_json",
     "slicer.config.property_names",
 }  # fmt: skip
 
 
 def test_a_quiet_queue_imports_only_what_every_queue_needs() -> None:  # design: speed
-    loaded = loaded_by("import slicer.cli.queue_show, slicer.queue.loop")
-    assert "slicer.queue.show.display" in loaded
+    loaded = loaded_by("import slicer.cli.queue.show, slicer.queue.loop")
+    assert "slicer.queue.display" in loaded
     assert loaded & RARE == set()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from slicer.errors import BackendError
+from slicer.model import manager_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
         manager: Manager
         notice: str  # what the user should know, once a job; "" for nothing
 
-        def prepare(self) -> None:
+        def connect(self) -> None:
             """Do what can be done before the lease is there (connect, import). Raises BackendError."""
 
         def after_fork(self) -> None:
@@ -59,9 +60,9 @@ if TYPE_CHECKING:
             """End the job's processes, without its keeper, and wait for it. Raises BackendError."""
 
         def close(self) -> None:
-            """Give up what :meth:`prepare` holds."""
+            """Give up what :meth:`connect` holds."""
 
-    class BatchBackend(Backend, Protocol):
+    class QueueBackend(Backend, Protocol):
         """A backend for the jobs of a queue."""
 
         def preload(self) -> None:
@@ -74,7 +75,7 @@ if TYPE_CHECKING:
 BOOTED = "/run/systemd/system"  # sd_booted(3)
 
 
-def choose(wanted: str, uid: int) -> BatchBackend:
+def choose(wanted: str, uid: int) -> QueueBackend:
     """The backend for ``--backend wanted``: "auto" takes systemd where it runs. Raises BackendError."""
     has_systemd = os.path.isdir(BOOTED)
     if wanted == "systemd" and not has_systemd:
@@ -90,4 +91,4 @@ def choose(wanted: str, uid: int) -> BatchBackend:
         return plain
     from slicer.backend.systemd import SystemdBackend
 
-    return SystemdBackend("system" if uid == 0 else "user")
+    return SystemdBackend(manager_of(uid))

@@ -19,8 +19,8 @@ class NestedBackend:
         self.manager: Manager = manager
         self._cgroup = outer.cgroup if outer else ""
 
-    def prepare(self) -> None:
-        """Nothing to prepare."""
+    def connect(self) -> None:
+        """Nothing to connect to."""
 
     def after_fork(self) -> None:
         """Nothing to let go of."""

@@ -13,7 +13,7 @@ import os
 from slicer.errors import BackendError
 from slicer.kernel import proc
 from slicer.kernel.signals import signal
-from slicer.model import LEASE_VARIABLE
+from slicer.model import LEASE_VARIABLE, manager_of
 from slicer.quantity import mask_to_cpus
 
 TYPE_CHECKING = False
@@ -46,10 +46,10 @@ class PlainBackend:
     notice = f"no systemd here: {LIMITS}"
 
     def __init__(self, uid: int) -> None:
-        self.manager: Manager = "system" if uid == 0 else "user"
+        self.manager: Manager = manager_of(uid)
 
-    def prepare(self) -> None:
-        """Nothing to prepare."""
+    def connect(self) -> None:
+        """Nothing to connect to."""
 
     def after_fork(self) -> None:
         """Adopt what the command leaves behind, so that it still counts to the job."""

@@ -79,7 +79,7 @@ class SystemdBackend:
         self._fd = -1
         self._jobs: _RemovedJobs | None = None
 
-    def prepare(self) -> None:
+    def connect(self) -> None:
         """Connect to the bus. Raises BackendError with the way out."""
         if self._bus is not None:
             return
@@ -117,7 +117,7 @@ class SystemdBackend:
 
     def start(self, spec: ScopeSpec, pid: int, meanwhile: Callable[[], None]) -> str:
         """Start the scope with the process in it and wait until systemd has done so."""
-        self.prepare()
+        self.connect()
         jobs = self._watch()
         pidfd = os.pidfd_open(pid)
         try:
@@ -181,7 +181,7 @@ class SystemdBackend:
         ``argv`` as execve(2) has it, the first an absolute path; ``properties`` as StartTransientUnit has
         them: name, signature, value.
         """
-        self.prepare()
+        self.connect()
         jobs = self._watch()
         # systemd would put its variables in place of $words.
         words = [argument.replace("$", "$$") for argument in argv]
@@ -201,7 +201,7 @@ class SystemdBackend:
 
     def stop(self, unit: str, deadline_s: float = STOP_DEADLINE_S) -> None:
         """Stop a unit (SIGTERM, then SIGKILL after its stop timeout) and wait for it. Raises BackendError."""
-        self.prepare()
+        self.connect()
         jobs = self._watch()
         job = self._ask_to_stop(unit)
         if job is not None:
@@ -227,7 +227,7 @@ class SystemdBackend:
     def preload(self) -> None:
         """See that there is a connection to be had: better now than with the first job."""
         _load_acting()
-        self.prepare()
+        self.connect()
         self.close()
 
     def request_end(self, job: str, unit: str) -> None:
@@ -235,7 +235,7 @@ class SystemdBackend:
 
         No connection is kept: whom the queue forks later would take it for its own.
         """
-        self.prepare()
+        self.connect()
         try:
             self._ask_to_stop(unit)
         finally:
@@ -338,7 +338,7 @@ def _message(error: BaseException) -> str:
 def _no_bus(manager: Manager, error: BaseException) -> BackendError:
     reason = os.strerror(abs(int(getattr(error, "errno", 0) or 0)))
     if manager == "user":
-        from slicer.kernel.proc import user_name
+        from slicer.kernel.users import user_name
 
         user = user_name(os.getuid())
         if not os.path.isdir(f"/run/user/{os.getuid()}"):

@@ -11,7 +11,8 @@ import click
 
 from slicer.cli import say
 from slicer.errors import EX_OK, EX_SLICER, SlicerError, UsageError
-from slicer.version import VERSION
+from slicer.text import visible
+from slicer.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ _BROKEN_PIPE = 141  # 128 + SIGPIPE
 _COMMANDS = {
     "run": "run_help",
     "hold": "hold_help",
-    "queue": "queue",
+    "queue": "queue.run",
     "status": "status",
     "stop": "stop",
     "history": "history",
@@ -86,7 +87,7 @@ class _Lazy(click.Group):
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(VERSION, message="slicer %(version)s")
+@click.version_option(__version__, message="slicer %(version)s")
 @click.pass_context
 def app(ctx: click.Context) -> None:
     """Run commands in systemd scopes, with GPUs and CPU slots leased for as long as they live.
@@ -158,7 +159,7 @@ def _trace(failure: Exception) -> None:
     import traceback
 
     for line in "".join(traceback.format_exception(failure)).splitlines():
-        print(say.visible(line), file=sys.stderr)
+        print(visible(line), file=sys.stderr)
 
 
 def _translated(failure: Exception) -> SlicerError:

@@ -5,23 +5,26 @@ from __future__ import annotations
 import os
 
 from slicer.cli import output, say
-from slicer.cli.output import Column, Line
+from slicer.cli.output import Column
+from slicer.columns import Line
 from slicer.config import profiles
 from slicer.config.profile_report import NEEDS, settings
 from slicer.errors import GpuError, InfeasibleError, NoGpu
 from slicer.gpu.view import View
-from slicer.job import launch, scope
+from slicer.job import scope
+from slicer.job.plan import choose_backend, environment, needs_of, plan_of, requester_of
 from slicer.ledger import leasing
 from slicer.ledger.status import existing_ledger
 from slicer.model import Busy
 from slicer.quantity import format_duration
 from slicer.record import record
+from slicer.text import command_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.backend import Backend
     from slicer.config.profile_report import Setting
-    from slicer.job.launch import Invocation, Plan
+    from slicer.job.plan import Invocation, Plan
     from slicer.ledger.ledger import Ledger
     from slicer.model import Gpu, ScopeSpec
 
@@ -36,42 +39,42 @@ class _Forecast:
     gpus: tuple[str, ...]
 
 
-def show(ask: Invocation) -> None:
+def show(invocation: Invocation) -> None:
     """Print the plan of a job. Raises what running it would raise before its lease."""
     book = existing_ledger(os.environ, say.line)
-    settled = launch.plan(ask, os.environ, book)
-    for warning in settled.config.warnings:
+    plan = plan_of(invocation, os.environ, book)
+    for warning in plan.config.warnings:
         say.line(warning)
-    backend = launch.choose_backend(settled)
-    backend.prepare()
+    backend = choose_backend(plan)
+    backend.connect()
     backend.close()
-    output.show(lines(settled, backend, _forecast(settled, backend, book)))
+    output.show(lines(plan, backend, _forecast(plan, backend, book)))
 
 
-def lines(settled: Plan, backend: Backend, forecast: _Forecast) -> list[Line]:
+def lines(plan: Plan, backend: Backend, forecast: _Forecast) -> list[Line]:
     """The plan for people."""
-    spec = scope.spec(settled.profile, backend.manager, _ID, settled.ask.name, settled.ask.command)
-    values = settings(settled.config, settled.ask.profile, settled.ask.overrides)
+    spec = scope.spec(plan.profile, backend.manager, _ID, plan.invocation.name, plan.invocation.command)
+    values = settings(plan.config, plan.invocation.profile, plan.invocation.overrides)
     return [
-        *output.pairs(_overview(settled, backend, spec, forecast, values)),
+        *output.pairs(_overview(plan, backend, spec, forecast, values)),
         Line(""),
-        *_properties(settled, backend, spec, values),
+        *_properties(plan, backend, spec, values),
         Line(""),
-        *_environment(settled, forecast.gpus),
+        *_environment(plan, forecast.gpus),
     ]
 
 
-def _forecast(settled: Plan, backend: Backend, book: Ledger | None) -> _Forecast:
-    if settled.nested:
+def _forecast(plan: Plan, backend: Backend, book: Ledger | None) -> _Forecast:
+    if plan.nested:
         return _Forecast("nothing more than the job around it holds", ())
-    vram_mib = settled.profile.vram_mib if settled.need_gpus else None
-    what = say.describe_resources(settled.need_gpus, settled.need_cpu_slots, vram_mib)
-    if settled.skip_gpu_lock and settled.profile.gpus:
+    vram_mib = plan.profile.vram_mib if plan.need_gpus else None
+    what = say.describe_resources(plan.need_gpus, plan.need_cpu_slots, vram_mib)
+    if plan.skip_gpu_lock and plan.profile.gpus:
         what += " (the GPU lock is skipped)"
-    if not settled.need_gpus and not settled.need_cpu_slots:
+    if not plan.need_gpus and not plan.need_cpu_slots:
         return _Forecast(what, ())
     try:
-        found, gpus = _foresee(settled, backend, book)
+        found, gpus = _foresee(plan, backend, book)
     except (InfeasibleError, NoGpu) as never:
         return _Forecast(f"{what}: never: {never.message}", ())
     except GpuError as failed:
@@ -83,13 +86,13 @@ def _forecast(settled: Plan, backend: Backend, book: Ledger | None) -> _Forecast
 
 
 def _foresee(
-    settled: Plan, backend: Backend, book: Ledger | None
+    plan: Plan, backend: Backend, book: Ledger | None
 ) -> tuple[tuple[str, ...] | Busy, tuple[Gpu, ...]]:
     """What the ledger would answer, and the GPUs there are. Raises InfeasibleError, NoGpu, GpuError."""
-    spec = scope.spec(settled.profile, backend.manager, _ID, settled.ask.name, settled.ask.command)
-    asker = launch.who(_ID, settled, backend, spec)
+    spec = scope.spec(plan.profile, backend.manager, _ID, plan.invocation.name, plan.invocation.command)
+    asker = requester_of(_ID, plan, backend, spec)
     directory = book.directory if book is not None else None
-    wanted = leasing.want(asker, launch.needs_of(settled), View(directory, settled.config.policy))
+    wanted = leasing.want(asker, needs_of(plan), View(directory, plan.config.policy))
     try:
         return leasing.foresee(wanted, book), wanted.view.gpus
     finally:
@@ -97,25 +100,21 @@ def _foresee(
 
 
 def _overview(
-    settled: Plan, backend: Backend, spec: ScopeSpec, forecast: _Forecast, values: tuple[Setting, ...]
+    plan: Plan, backend: Backend, spec: ScopeSpec, forecast: _Forecast, values: tuple[Setting, ...]
 ) -> list[tuple[str, str]]:
-    profile, ask = settled.profile, settled.ask
+    profile, invocation = plan.profile, plan.invocation
     limit = "none" if profile.timeout_s is None else format_duration(profile.timeout_s)
-    leftovers = (
-        "waited for"
-        if profile.linger
-        else f"ended, SIGKILL after {format_duration(scope.stop_timeout_s(profile))}"
-    )
-    chosen = (
-        "--profile" if ask.profile is not None else f"default: {settled.config.sources['default_profile']}"
-    )
+    ended = f"ended, SIGKILL after {format_duration(scope.stop_timeout_s(profile))}"
+    leftovers = "waited for" if profile.linger else ended
+    default = f"default: {plan.config.sources['default_profile']}"
+    chosen = default if invocation.profile is None else "--profile"
     rows = [
-        ("command", scope.describe(ask.command, limit=100_000)),
-        ("program", settled.program),
-        ("name", ask.name or "none"),
+        ("command", command_text(invocation.command, limit=100_000)),
+        ("program", plan.program),
+        ("name", invocation.name or "none"),
         ("profile", f"{profile.name} ({chosen})"),
-        ("backend", _backend(settled, backend)),
-        ("unit", _unit(settled, backend, spec)),
+        ("backend", _backend(plan, backend)),
+        ("unit", _unit(plan, backend, spec)),
         ("lease", forecast.text),
         *((each.name, f"{each.value} ({each.source})") for each in values if _is_wanted(each)),
         ("timeout", f"{limit} ({profile.sources['timeout_s']})"),
@@ -131,7 +130,7 @@ def _is_wanted(setting: Setting) -> bool:
     return setting.name in NEEDS and (setting.value != "0" or setting.name not in ("gpus", "cpu_slots"))
 
 
-def _backend(settled: Plan, backend: Backend) -> str:
+def _backend(plan: Plan, backend: Backend) -> str:
     if backend.name == "inner":
         return "none of its own: inside a job that holds what it needs"
     if backend.name == "plain":
@@ -139,21 +138,21 @@ def _backend(settled: Plan, backend: Backend) -> str:
     return f"systemd, {'your own' if backend.manager == 'user' else 'the system'} manager"
 
 
-def _unit(settled: Plan, backend: Backend, spec: ScopeSpec) -> str:
+def _unit(plan: Plan, backend: Backend, spec: ScopeSpec) -> str:
     if backend.name == "inner":
-        outer = settled.held.leases[-1]
+        outer = plan.outer.leases[-1]
         return f"{outer.unit or 'none'} (of the job around it, {outer.job})"
     return "none" if backend.name == "plain" else f"{spec.unit} in {spec.slice}"
 
 
-def _properties(settled: Plan, backend: Backend, spec: ScopeSpec, values: tuple[Setting, ...]) -> list[Line]:
+def _properties(plan: Plan, backend: Backend, spec: ScopeSpec, values: tuple[Setting, ...]) -> list[Line]:
     """What systemd is told. What acts is judged by the manager's own cgroup: the scope is not there yet."""
     uid = os.geteuid()
     top = f"/user.slice/user-{uid}.slice/user@{uid}.service" if backend.manager == "user" else ""
     acting, idle = backend.enforced(spec, top)
     means = {name.partition(" ")[0]: name.partition(" ")[2].strip("()") for name in acting}
     sources = {setting.name: setting.source for setting in values}
-    sources |= {"RuntimeMaxSec": settled.profile.sources["timeout_s"]}
+    sources |= {"RuntimeMaxSec": plan.profile.sources["timeout_s"]}
     rows = [
         (
             made.name,
@@ -166,14 +165,14 @@ def _properties(settled: Plan, backend: Backend, spec: ScopeSpec, values: tuple[
     return output.table((Column("PROPERTY"), Column("VALUE", cap=40), Column("ACTS"), Column("FROM")), rows)
 
 
-def _environment(settled: Plan, gpus: tuple[str, ...]) -> list[Line]:
+def _environment(plan: Plan, gpus: tuple[str, ...]) -> list[Line]:
     """The variables that the command finds other than slicer did, and why."""
-    profile = settled.profile
-    made = launch.environment(settled, gpus, _ID)
+    profile = plan.profile
+    made = environment(plan, gpus, _ID)
     threads = profiles.thread_env(profile.threads)
     rows = []
     for name, value in made.items():
-        if settled.environ.get(name) == value:
+        if plan.environ.get(name) == value:
             continue
         if name in profile.env:
             source = profile.sources[f"env.{name}"]

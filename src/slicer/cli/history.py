@@ -7,12 +7,14 @@ import time
 import click
 
 from slicer.cli import output, say
-from slicer.cli.output import Column, Line
+from slicer.cli.output import Column
+from slicer.columns import Line
 from slicer.errors import UsageError
-from slicer.job.scope import describe
+from slicer.kernel.signals import signal_name
 from slicer.outcome.history import default_path, read
 from slicer.outcome.outcome_file import outcome_json
 from slicer.quantity import QuantityError, format_duration, format_size, parse_duration
+from slicer.text import command_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -130,7 +132,7 @@ def table(outcomes: list[Outcome], now: float) -> list[Line]:
 
 
 def _what(outcome: Outcome) -> str:
-    command = describe(outcome.command)
+    command = command_text(outcome.command)
     return f"{outcome.name}: {command}" if outcome.name else command
 
 
@@ -139,7 +141,7 @@ def ended(outcome: Outcome) -> str:
     if outcome.reason in ("oom-kill", "timeout", "stopped"):
         return outcome.reason
     if outcome.signal is not None:
-        return say.signal_name(outcome.signal)
+        return signal_name(outcome.signal)
     return "ok" if outcome.exit_code == 0 else f"exit {outcome.exit_code}"
 
 
@@ -158,13 +160,13 @@ def details(outcome: Outcome) -> list[Line]:
     held = [f"GPU {uuid}" for uuid in outcome.gpus]
     held += [say.describe_resources(0, outcome.cpu_slots)] if outcome.cpu_slots else []
     code = f"{ended(outcome)}, exit code {outcome.exit_code}"
-    if outcome.signal is not None and say.signal_name(outcome.signal) != ended(outcome):
-        code += f", {say.signal_name(outcome.signal)}"
+    if outcome.signal is not None and signal_name(outcome.signal) != ended(outcome):
+        code += f", {signal_name(outcome.signal)}"
     return output.pairs(
         [
             ("job", outcome.job),
             ("name", outcome.name or "-"),
-            ("command", describe(outcome.command, limit=100_000)),
+            ("command", command_text(outcome.command, limit=100_000)),
             ("profile", outcome.profile),
             ("user", _user(outcome.uid)),
             ("unit", f"{outcome.unit} in {outcome.slice}" if outcome.unit else "none"),
@@ -193,7 +195,7 @@ def details(outcome: Outcome) -> list[Line]:
 
 
 def _user(uid: int) -> str:
-    from slicer.kernel.proc import user_name
+    from slicer.kernel.users import user_name
 
     return f"{user_name(uid)} ({uid})"
 

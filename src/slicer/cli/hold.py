@@ -7,7 +7,7 @@ import os
 from slicer.cli import run, runoptions, say
 from slicer.config import profiles
 from slicer.errors import SlicerError, UsageError
-from slicer.job.launch import Invocation
+from slicer.job.plan import Invocation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,15 +44,17 @@ def perform(options: dict[str, Any], command: tuple[str, ...]) -> int:
 
 
 def _hold(options: dict[str, Any], command: tuple[str, ...]) -> int:
-    ask = ask_of(options, command, os.environ)
+    invocation = invocation_of(options, command, os.environ)
     kind = say.Messages if command else Messages
-    return run.supervise(ask, kind(options["verbosity"]))
+    return run.supervise(invocation, kind(options["verbosity"]))
 
 
-def ask_of(options: dict[str, Any], command: tuple[str, ...], environ: Mapping[str, str]) -> Invocation:
+def invocation_of(
+    options: dict[str, Any], command: tuple[str, ...], environ: Mapping[str, str]
+) -> Invocation:
     """What the parsed options ask for; without a command the user's shell. Raises SlicerError."""
-    ask = Invocation(**run.fields(options, command or (environ.get("SHELL") or _SHELL,)), hold=True)
-    profile = profiles.load(environ, profiles.host()).profile(ask.profile, ask.overrides)
+    invocation = Invocation(**run.fields(options, command or (environ.get("SHELL") or _SHELL,)), hold=True)
+    profile = profiles.load(environ, profiles.host()).profile(invocation.profile, invocation.overrides)
     if not profile.gpus and not profile.cpu_slots:
         raise UsageError("nothing to hold", hint="say --gpus, --vram or --cpu-slots")
-    return ask
+    return invocation

@@ -8,11 +8,12 @@ import click
 
 from slicer.backend.install_units import Outdated, Plan, Ran, Report, apply, outdated, plan, remove
 from slicer.cli import output, say
-from slicer.cli.output import Column, Line
+from slicer.cli.output import Column
+from slicer.columns import Line
 from slicer.config import files
 from slicer.errors import EX_OK, EX_SLICER
-from slicer.job.scope import describe
 from slicer.outcome import history
+from slicer.text import command_text, visible
 
 _SHARED = "an older version shared it with a group"
 
@@ -64,7 +65,7 @@ def _intended(settled: Plan, old: Outdated, *, removing: bool) -> list[Line]:
     rows += [("would remove", action.destination, action.what) for action in old.files]
     shown = output.table((Column(""), Column(""), Column("")), rows)[1:]
     when = "would run" if settled.live else "to be run on the target:"
-    shown += [Line(f"{when}  {describe(ran)}") for ran in (*settled.commands, *old.commands)]
+    shown += [Line(f"{when}  {command_text(ran)}") for ran in (*settled.commands, *old.commands)]
     return [*shown, *(Line(f"would close  {path}  {_SHARED}") for path in old.shared)]
 
 
@@ -104,8 +105,8 @@ def _done(report: Report) -> list[Line]:
 
 
 def _told(ran: Ran) -> str:
-    said = say.visible(ran.output.replace("\n", "; "))
+    said = visible(ran.output.replace("\n", "; "))
     why = f" ({said})" if said else ""
     if ran.exit_code is None:
-        return f"not run: {describe(ran.command)}{why}"
-    return f"{'failed' if ran.exit_code else 'ran'}: {describe(ran.command)}{why}"
+        return f"not run: {command_text(ran.command)}{why}"
+    return f"{'failed' if ran.exit_code else 'ran'}: {command_text(ran.command)}{why}"

@@ -8,10 +8,12 @@ import os
 import click
 
 from slicer.cli import complete, output, say
-from slicer.cli.output import Column, Line
+from slicer.cli.output import Column
+from slicer.columns import Line
 from slicer.config import files, profile_report, profiles
 from slicer.errors import SlicerError
 from slicer.record import as_dict
+from slicer.text import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -118,7 +120,7 @@ def init(where: str | None, force: bool) -> None:
     except OSError as error:
         hint = "--user writes your own" if is_system else ""
         raise SlicerError(f"cannot be written: {error.strerror}", where=path, hint=hint) from error
-    print(say.visible(f"wrote {path}" + (f" (the old one is now {kept})" if kept else "")))
+    print(visible(f"wrote {path}" + (f" (the old one is now {kept})" if kept else "")))
 
 
 def _write(path: str, text: str, *, force: bool) -> str:

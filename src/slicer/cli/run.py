@@ -7,8 +7,9 @@ import os
 from slicer.cli import runoptions, say
 from slicer.config.profiles import Overrides
 from slicer.errors import EX_SLICER, BusyError, SlicerError, UsageError
-from slicer.job.launch import Invocation, run
-from slicer.kernel.signals import INTERRUPTS, let_go, signal
+from slicer.job.launch import run
+from slicer.job.plan import Invocation
+from slicer.kernel.signals import INTERRUPTS, signal, unblock_interrupts
 from slicer.quantity import QuantityError, parse_duration
 
 TYPE_CHECKING = False
@@ -49,7 +50,7 @@ def guarded(program: str, options: dict[str, Any], act: Callable[[], int]) -> in
     """Help, or what ``act`` does; what it raises is said, and the exit code returned."""
     try:
         if options["help"]:
-            let_go()
+            unblock_interrupts()
             return _help(program)
         return _told(options, act)
     except _Interrupted as interrupted:  # perhaps while a failure was told: signals act again by then
@@ -73,7 +74,7 @@ def _told(options: dict[str, Any], act: Callable[[], int]) -> int:
         return report(failure)
 
 
-def ask_of(options: dict[str, Any], command: tuple[str, ...]) -> Invocation:
+def invocation_of(options: dict[str, Any], command: tuple[str, ...]) -> Invocation:
     """What the parsed options ask for. Raises UsageError."""
     if not command:
         raise UsageError("no command given", hint="slicer run [OPTIONS] -- COMMAND [ARGUMENTS]")
@@ -81,7 +82,7 @@ def ask_of(options: dict[str, Any], command: tuple[str, ...]) -> Invocation:
 
 
 def fields(options: dict[str, Any], command: tuple[str, ...]) -> dict[str, Any]:
-    """The fields of an :class:`Ask` that ``slicer hold`` has too. Raises UsageError."""
+    """The fields of an :class:`Invocation` that ``slicer hold`` has too. Raises UsageError."""
     if len(options["name"]) > _LONGEST_NAME:
         raise UsageError(f"at most {_LONGEST_NAME} characters", where="--name")
     if options["outcome"]:
@@ -113,23 +114,23 @@ def _overrides(options: dict[str, Any]) -> Overrides:
 
 
 def _run(options: dict[str, Any], command: tuple[str, ...]) -> int:
-    ask = ask_of(options, command)
+    invocation = invocation_of(options, command)
     if options["dry_run"]:
         from slicer.cli.app import guarded
         from slicer.cli.dryrun import show
 
-        let_go()
-        return guarded(lambda: show(ask))
-    return supervise(ask, say.Messages(options["verbosity"]))
+        unblock_interrupts()
+        return guarded(lambda: show(invocation))
+    return supervise(invocation, say.Messages(options["verbosity"]))
 
 
-def supervise(ask: Invocation, messages: say.Messages) -> int:
+def supervise(invocation: Invocation, messages: say.Messages) -> int:
     """Run the job to its end, telling about it; the exit code."""
     for signo in INTERRUPTS:
         if signal.getsignal(signo) != signal.SIG_IGN:
             signal.signal(signo, _interrupt)
     try:
-        outcome = run(ask, os.environ, messages)
+        outcome = run(invocation, os.environ, messages)
     except _Interrupted:
         messages.interrupted()
         raise

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 
-from slicer.job.scope import describe
 from slicer.kernel import proc
-from slicer.kernel.signals import signal
+from slicer.kernel.signals import signal_name
 from slicer.ledger.ledger import now_s
 from slicer.placement.decision import expected_remaining, first_to_finish
 from slicer.quantity import format_duration, format_size
+from slicer.text import command_text, counted, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,16 +26,6 @@ _REASONS = {
     "stopped": "stopped",
     "unknown": "nobody saw how",
 }
-
-
-def visible(text: str) -> str:
-    """Text that neither breaks out of its line nor talks to the terminal: what is not printable is escaped.
-
-    The one filter of the command line. Names, commands, paths and errors are other people's words.
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def line(text: str) -> None:
@@ -160,9 +150,9 @@ def describe_resources(gpus: int, cpu_slots: int, vram_mib: int | None = None) -
     parts = []
     if gpus:
         size = "" if vram_mib is None else f"{format_size(vram_mib << 20)} on "
-        parts.append(f"{size}{gpus} GPU{'s' if gpus > 1 else ''}")
+        parts.append(f"{size}{counted(gpus, 'GPU')}")
     if cpu_slots:
-        parts.append(f"{cpu_slots} CPU slot{'s' if cpu_slots > 1 else ''}")
+        parts.append(counted(cpu_slots, "CPU slot"))
     return " and ".join(parts) or "nothing"
 
 
@@ -189,7 +179,7 @@ def describe_holders(holders: tuple[Lease, ...]) -> str:
     if left is not None:
         facts.append(f"about {format_duration(left)} left" if left else "overdue")
     others = len(holders) - 1
-    more = f" and {others} other{'s' if others > 1 else ''}" if others else ""
+    more = f" and {counted(others, 'other')}" if others else ""
     return f", held by {lease.name or lease.command} ({', '.join(filter(None, facts))}){more}"
 
 
@@ -217,12 +207,6 @@ def _why(outcome: Outcome) -> str:
     return _REASONS.get(outcome.reason, outcome.reason)
 
 
-def signal_name(number: int) -> str:
-    """``SIGKILL``, or ``signal 40`` where it has no name. The signal module would cost 5 ms for its enums."""
-    names = (name for name in dir(signal) if name.startswith("SIG") and name[3].isalpha())
-    return next((name for name in sorted(names) if getattr(signal, name) == number), f"signal {number}")
-
-
 def holder_dict(lease: Lease, now: float) -> dict[str, Any]:
     """A lease's holder as ``--no-wait`` and ``status --json`` show it; times in seconds."""
     left = expected_remaining(lease, now)
@@ -245,7 +229,7 @@ def _outsider_dict(pid: int) -> dict[str, Any]:
         "unit": None,
         "held_for": None,
         "expected_remaining": None,
-        "command": describe(command),
+        "command": command_text(command),
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slicer.cli import say
 from slicer.cli.status_why import never_text, reason
-from slicer.kernel.proc import user_name
+from slicer.kernel.users import user_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from slicer.cli import output, say
-from slicer.cli.output import FAINT, HEADING, Column, Line
-from slicer.cli.status_why import indices, reason, roughly, size
-from slicer.kernel.proc import user_name
+from slicer.cli import output
+from slicer.cli.output import Column
+from slicer.cli.status_why import indices, reason
+from slicer.columns import FAINT, HEADING, Line, clip
+from slicer.kernel.users import user_name
 from slicer.placement.decision import expected_remaining
-from slicer.quantity import format_duration, format_size
+from slicer.quantity import format_duration, format_estimate, format_mib, short_mib
 from slicer.record import record
 from slicer.state.statedir import SYSTEM_DIR
+from slicer.text import counted, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -106,7 +108,7 @@ def _peak(lease: Lease, state: GpuState) -> int | None:
 
 def _below(text: str) -> Line:
     """What is too long for a column."""
-    return Line(f"  {say.visible(text)}", FAINT)
+    return Line(f"  {visible(text)}", FAINT)
 
 
 def _unit(lease: Lease) -> str:
@@ -118,16 +120,12 @@ def _unit(lease: Lease) -> str:
 def _held(lease: Lease, status: Status) -> str:
     parts = []
     if lease.gpus:
-        share = "" if lease.vram_mib is None else f"{size(lease.vram_mib)} of "
+        share = "" if lease.vram_mib is None else f"{short_mib(lease.vram_mib)} of "
         parts.append(f"{share}GPU {indices(lease.gpus, status)}")
     if lease.cpu_slots:
-        parts.append(_slots(lease.cpu_slots))
+        parts.append(counted(lease.cpu_slots, "CPU slot"))
     marks = ", ".join(_marks(lease, status, status.gpus))
     return (f"{marks}: " if marks else "") + (", ".join(parts) or "-")
-
-
-def _slots(number: int) -> str:
-    return f"{number} CPU slot{'s' if number > 1 else ''}"
 
 
 def _left(lease: Lease, now_s: float) -> str:
@@ -169,18 +167,18 @@ def _wants(ticket: Ticket, status: Status) -> str:
     """As in "8G on 2 GPUs (0,1), 1 CPU slot"."""
     parts = []
     if ticket.gpus:
-        share = "" if ticket.vram_mib is None else f"{size(ticket.vram_mib)} on "
+        share = "" if ticket.vram_mib is None else f"{short_mib(ticket.vram_mib)} on "
         choice = f" ({indices(ticket.gpu_choice, status)})" if ticket.gpu_choice else ""
-        parts.append(f"{share}{ticket.gpus} GPU{'s' if ticket.gpus > 1 else ''}{choice}")
+        parts.append(f"{share}{counted(ticket.gpus, 'GPU')}{choice}")
     if ticket.cpu_slots:
-        parts.append(_slots(ticket.cpu_slots))
+        parts.append(counted(ticket.cpu_slots, "CPU slot"))
     return ", ".join(parts) or "-"
 
 
 def _starts(seconds: float | None) -> str:
     if seconds is None:
         return "-"
-    return f"~{roughly(seconds)}" if seconds >= 1 else "now"
+    return f"~{format_estimate(seconds)}" if seconds >= 1 else "now"
 
 
 def _reason_and_command(ticket: Ticket, status: Status) -> str:
@@ -198,7 +196,7 @@ def _machine(status: Status) -> Section:
         lock = status.plain_lock
         head.append(Line(f"GPU lock of scripts: {lock.path} is held by pid {lock.pid}", _ALARM))
     if status.no_gpus:
-        return Section((*head, Line(f"No GPUs: {say.visible(status.no_gpus)}")), (), "")
+        return Section((*head, Line(f"No GPUs: {visible(status.no_gpus)}")), (), "")
     heading, entries = _gpus(status)
     return Section((*head, heading), entries, "GPUs")
 
@@ -216,15 +214,15 @@ def _cpu_slots(status: Status) -> str:
 def _slot_holder(lease: Lease) -> str:
     marks = [f"{lease.cpu_slots} slots"] if lease.cpu_slots > 1 else []
     marks += ["forced"] if lease.forced else []
-    return say.visible(lease.name or lease.job) + (f" ({', '.join(marks)})" if marks else "")
+    return visible(lease.name or lease.job) + (f" ({', '.join(marks)})" if marks else "")
 
 
 def _gpus(status: Status) -> tuple[Line, tuple[tuple[Line, ...], ...]]:
     """The heading of the GPUs, and of each its line and those of who is on it."""
-    names = [say.visible(state.gpu.name).removeprefix("NVIDIA ") for state in status.gpus]
+    names = [visible(state.gpu.name).removeprefix("NVIDIA ") for state in status.gpus]
     if output.is_terminal():
-        names = [output.cut(name, _GPU_NAME) for name in names]
-    memories = [_column(state.gpu.memory_mib or None) for state in status.gpus]
+        names = [clip(name, _GPU_NAME, output.glyphs()) for name in names]
+    memories = [format_mib(state.gpu.memory_mib or None) for state in status.gpus]
     widths = [max(map(len, texts), default=0) for texts in (names, memories)]
     rows: list[tuple[str, ...]] = []
     styles: list[str] = []
@@ -254,13 +252,8 @@ def _gpu_row(state: GpuState, what: str) -> tuple[tuple[str, ...], str]:
     device = state.device
     if device is None:
         return (str(state.gpu.index), what, "-", "-", "-", "", ""), ""
-    figures = (_column(device.used_mib), _column(state.reserved_mib), _column(state.free_mib))
+    figures = (format_mib(device.used_mib), format_mib(state.reserved_mib), format_mib(state.free_mib))
     return (str(state.gpu.index), what, *figures, "", ""), ""
-
-
-def _column(mib: int | None) -> str:
-    """A figure among others: with its decimal, so that they can be compared at a glance."""
-    return "-" if mib is None else format_size(mib << 20) if mib else "0"
 
 
 def _on_gpu(state: GpuState, status: Status) -> list[tuple[tuple[str, ...], str]]:
@@ -270,7 +263,7 @@ def _on_gpu(state: GpuState, status: Status) -> list[tuple[tuple[str, ...], str]
     found += [_foreign_row(one, status) for one in state.foreign]
     if state.unexplained_mib > _WORTH_A_LINE_MIB:
         found.append(
-            (("", "  no process that is seen", _column(state.unexplained_mib), "", "", "", ""), _ALARM)
+            (("", "  no process that is seen", format_mib(state.unexplained_mib), "", "", "", ""), _ALARM)
         )
     return found
 
@@ -280,9 +273,9 @@ def _holder_row(lease: Lease, state: GpuState, status: Status) -> tuple[tuple[st
     used = state.device.used_by.get(lease.job, 0) if state.device else None
     marks = _marks(lease, status, (state,))
     row = (
-        "", f"  {lease.job} {lease.name}".rstrip(), _column(used),
-        "whole" if lease.vram_mib is None else _column(lease.vram_mib), "", _column(peak) if peak else "",
-        " ".join(marks),
+        "", f"  {lease.job} {lease.name}".rstrip(), format_mib(used),
+        "whole" if lease.vram_mib is None else format_mib(lease.vram_mib), "",
+        format_mib(peak) if peak else "", " ".join(marks),
     )  # fmt: skip
     return row, _ALARM if marks else ""
 
@@ -290,8 +283,8 @@ def _holder_row(lease: Lease, state: GpuState, status: Status) -> tuple[tuple[st
 def _foreign_row(one: Foreign, status: Status) -> tuple[tuple[str, ...], str]:
     whose = f"of job {one.job[:8]}" if one.job else "no job"
     what = f"  {whose}: pid {one.pid} {one.name}".rstrip()
-    peak = _column(one.peak_mib) if one.peak_mib else ""
-    return ("", what, _column(one.used_mib), "", "", peak, ""), _ALARM
+    peak = format_mib(one.peak_mib) if one.peak_mib else ""
+    return ("", what, format_mib(one.used_mib), "", "", peak, ""), _ALARM
 
 
 def _bar(state: GpuState) -> str:

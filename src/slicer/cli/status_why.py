@@ -5,7 +5,8 @@ from __future__ import annotations
 from slicer.gpu.view import View
 from slicer.ledger.tickets import request_of
 from slicer.placement.decision import Policy, expected_remaining, first_to_finish
-from slicer.quantity import format_duration, format_size
+from slicer.quantity import format_estimate, short_mib
+from slicer.text import counted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def reason(ticket: Ticket, status: Status) -> str:
     if not blocked and busy.reserved_for:
         parts.append(f"what is free is kept for {_name_of(busy.reserved_for, status)}, which waits longest")
     elif busy.ahead:
-        parts.append(f"behind {busy.ahead} other{'s' if busy.ahead > 1 else ''}")
+        parts.append(f"behind {counted(busy.ahead, 'other')}")
     return ", ".join(parts)
 
 
@@ -67,9 +68,9 @@ def _short_of(ticket: Ticket, vram_mib: int, status: Status) -> str:
     if ticket.gpus > 1 or not rooms:
         enough = sum(free_mib >= need_mib for free_mib, _ in rooms)
         have = f"only {enough} {'has' if enough == 1 else 'have'} that" if enough else "none has that"
-        return f"needs {size(need_mib)} free on {ticket.gpus} GPUs, {have}"
+        return f"needs {short_mib(need_mib)} free on {ticket.gpus} GPUs, {have}"
     most_mib, index = max(rooms, key=lambda room: (room[0], -room[1]))
-    return f"needs {size(need_mib)} free, GPU {index} has most: {size(most_mib)}"
+    return f"needs {short_mib(need_mib)} free, GPU {index} has most: {short_mib(most_mib)}"
 
 
 def _holders(holders: tuple[Lease, ...], now_s: float) -> str:
@@ -77,9 +78,9 @@ def _holders(holders: tuple[Lease, ...], now_s: float) -> str:
     if lease is None:
         return "nobody"
     left = expected_remaining(lease, now_s)
-    when = "" if left is None else f" (about {roughly(left)} left)" if left else " (overdue)"
+    when = "" if left is None else f" (about {format_estimate(left)} left)" if left else " (overdue)"
     others = len(holders) - 1
-    more = f" and {others} other{'s' if others > 1 else ''}" if others else ""
+    more = f" and {counted(others, 'other')}" if others else ""
     return f"{lease.name or lease.job}{when}{more}"
 
 
@@ -97,15 +98,3 @@ def indices(uuids: Iterable[str], status: Status) -> str:
     """As in "0,2"; a question mark for one that the driver does not list."""
     known = [status.gpu(uuid) for uuid in uuids]
     return ",".join(str(state.gpu.index) if state else "?" for state in known)
-
-
-def size(mib: int) -> str:
-    """As in "8G" and "1.5G"."""
-    text = format_size(mib << 20)
-    return text.replace(".0", "") if mib else "0"
-
-
-def roughly(seconds: float) -> str:
-    """An estimate: whole minutes once it is more than a few."""
-    step = 1 if seconds < 90 else 60
-    return format_duration(float(round(seconds / step) * step))

@@ -8,11 +8,11 @@ import click
 
 from slicer.cli import complete, say
 from slicer.errors import EX_OK, SlicerError, StateError
-from slicer.job.scope import quote
 from slicer.job.stop import AmbiguousJob, UnknownJob, find, stop
 from slicer.ledger.ledger import Snapshot
 from slicer.ledger.status import existing_ledger
 from slicer.model import Lease
+from slicer.text import quote, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,5 +78,5 @@ def _stop(entry: Lease | Ticket, book: Ledger, *, quiet: bool) -> int:
         return failure.exit_code
     if not quiet:
         done = "stopped" if isinstance(entry, Lease) else "no longer waits:"
-        print(say.visible(f"{done} {entry.job}  {entry.name or entry.command}"))
+        print(visible(f"{done} {entry.job}  {entry.name or entry.command}"))
     return EX_OK

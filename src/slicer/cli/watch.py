@@ -16,14 +16,15 @@ from rich.console import Console
 from rich.text import Text
 
 from slicer.cli import output, say
-from slicer.cli.output import FAINT, Line
 from slicer.cli.status_json import status_json, without_clocks
 from slicer.cli.status_text import Section, sections
+from slicer.columns import FAINT, Line, clip
 from slicer.errors import EX_OK, SlicerError, StateError, UsageError
 from slicer.ledger.status import Lookout
 from slicer.ledger.watch import LedgerWatch
 from slicer.quantity import format_duration
 from slicer.record import replace
+from slicer.text import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ class _Screen:
         sys.stdout.flush()
 
     def _styled(self, line: Line, width: int) -> str:
-        text = output.clip(output.encodable(say.visible(line.text)), width)
+        text = clip(output.encodable(visible(line.text)), width, output.glyphs())
         with self.console.capture() as drawn:
             self.console.print(Text(text, style=line.style), end="", no_wrap=True, overflow="crop")
         return drawn.get()
@@ -282,7 +283,7 @@ class _View:
             f"{socket.gethostname()}  {self._looked_at}  each change at once, GPUs every {every}; q leaves"
         )
         notes = [*self._notes, *([self._news.problem] if self._news.problem else [])]
-        below = [Line(say.visible(note), _NOTE) for note in notes]
+        below = [Line(visible(note), _NOTE) for note in notes]
         room = height - 2 - len(below)
         return [Line(title, FAINT), Line(""), *fit(sections(self._status), max(1, room)), *below]
 
@@ -351,7 +352,9 @@ def _cut(part: Section, most: int) -> list[Line]:
     while entries and len(shown) + len(entries[0]) < most:
         shown += entries.pop(0)
     return (
-        [*shown, Line(f"{output.ellipsis()} {len(entries)} more {part.what}", FAINT)] if part.what else shown
+        [*shown, Line(f"{output.glyphs().ellipsis} {len(entries)} more {part.what}", FAINT)]
+        if part.what
+        else shown
     )
 
 

@@ -17,7 +17,7 @@ import time
 import zlib
 
 from slicer.state.directory import Directory
-from slicer.version import VERSION
+from slicer.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Content = tuple[str, dict[str, Any], dict[tuple[str, ...], int]]
 
 _NAME = "config"
-_HEADER = f"slicer configuration cache 1, {VERSION}, Python {sys.hexversion:x}\n".encode()
+_HEADER = f"slicer configuration cache 1, {__version__}, Python {sys.hexversion:x}\n".encode()
 _MAX_BYTES = 8 * 2**20
 # A file that changes twice within one tick of the clock shows the same time twice: what was changed just
 # now is not remembered yet. Two seconds cover the coarsest file systems.

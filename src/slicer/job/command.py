@@ -1,19 +1,18 @@
-"""The half of the supervisor that lives inside the scope: the parent of the command.
+"""The parent of one job's command: starts it, signals it, ends it in time, reaps it and counts what it used.
 
-The outer half (:mod:`slicer.job.outer_half`, what the user sees as ``slicer run``) forks the keeper, has
-systemd put it into the scope and lets it go. It starts the command, and because it sits in the scope until
-all others have left, the scope's figures can be read after the command's end and the lease stays held,
-whatever happens to the outer half. It takes every signal synchronously; no signal handler runs here.
+This runs in the keeper (:mod:`slicer.job.keeper`), inside the scope. It stays until nobody else is there. So
+the scope's figures can still be read after the command's end, and the lease stays held meanwhile. Every
+signal is blocked and taken by waiting for it, so no signal handler runs here.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import select
 import time
 
 from slicer import faults
+from slicer.job.job_control import JobControl
 from slicer.job.report import Report, final_reason
 from slicer.kernel import cgroup, proc
 from slicer.kernel.proc import start_time
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from slicer.model import Reason
 
     class Output(Protocol):
-        """Takes the command's output on its way (``--journal``)."""
+        """Takes the command's output."""
 
         stdout: int
         stderr: int
@@ -43,42 +42,45 @@ if TYPE_CHECKING:
             """Wait until everything is written."""
 
 
+# SIGSTOP and SIGKILL cannot be blocked. All others are taken one by one with sigtimedwait.
+_ALL_SIGNALS = frozenset(signal.valid_signals())
+
+# Those that matter once the command has ended, and something else is waited for.
 _WAKING = frozenset({signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, STOP})
 
-_AGAIN_S = 0.1
-_CROWDED_MS = 500.0
-_LONGEST_POLL_MS = 86_400_000.0  # poll(2) counts milliseconds in an int
-
-# What came before the command was there is for the command, whoever it was sent to.
+# If one of these came before the command was there, the command gets it, whoever it was sent to.
 _ASKING = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGTSTP})
 
-# A signal that reached the whole process group reached the command too: do not forward it once more.
+# A signal to the whole process group reached the command too. Within this time it is not forwarded again.
 _SAME_SIGNAL_S = 1.0
+
+_KILL_AGAIN_S = 0.1
+_LONGEST_POLL_MS = 86_400_000.0  # poll(2) counts milliseconds in an int
 
 
 @record
 class Task:
-    """What the keeper needs to know, settled before the fork."""
+    """What to run, and how to end it."""
 
     program: str  # path to execute
     command: tuple[str, ...]
     env: dict[str, str]
     scope: str  # the name of the scope ("slicer-x.scope"); "" without systemd
-    timeout_s: float | None  # for the reason, and without systemd for the deed
+    timeout_s: float | None  # kept by systemd; without it, here
     stop_timeout_s: float
-    linger: bool
-    supervisor: int  # pid of the outer half
+    linger: bool  # wait for leftovers instead of ending them
+    outer: int  # pid of the outer half, which forwards signals; -1: nobody does
     inherited: tuple[int, ...]  # descriptors that the command inherits (the lease)
-    mask: frozenset[int]  # the signal mask that the command gets back
+    mask: frozenset[int]  # the signal mask that the command gets
     stop_signal: int = signal.SIGTERM  # by which systemd stops the scope (KillSignal=)
 
 
-# SIGSTOP and SIGKILL cannot be blocked; all others are taken one by one with sigtimedwait.
-_WATCHED = frozenset(signal.valid_signals())
-
-
 class Command:
-    """The parent of one command. Runs in its own process, from :meth:`start` to :meth:`last_report`."""
+    """The command of one task.
+
+    ``notify`` is called with what is worth telling before the end. ``others`` lists the job's processes, this
+    one left out.
+    """
 
     def __init__(
         self, task: Task, notify: Callable[[Report, Usage], None],
@@ -89,23 +91,24 @@ class Command:
         self._watchdog = watchdog
         self._others = others
         self._output = output
-        self._cpu = (0.0, 0.0, 0)  # user s, system s, peak KiB, from wait4(2)
+        self._job_control = JobControl(task.outer)
         self._directory = cgroup.path_of(cgroup.of("self")) if task.scope else ""
-        self._direct: dict[int, float] = {}  # when a signal last came from somebody else than the outer half
+        self._pid = 0
+        self._status: int | None = None  # as waitpid(2) has it; None: it runs
+        self._cpu = (0.0, 0.0, 0)  # user s, system s, peak KiB, from wait4(2)
         self._reason: Reason | None = None  # set once something else than the command decides its end
-        self._status: int | None = None
-        self._is_stopped = False  # the command, by Ctrl-Z
+        self._direct: dict[int, float] = {}  # when a signal last came from somebody else than the outer half
         self._kill_at: float | None = None
-        self._is_helpless = False  # what is left belongs to others
-        self._look_at = time.monotonic() + (watchdog.interval_s if watchdog else 0.0)  # when it is due
+        self._is_helpless = False  # what is left belongs to other users
+        self._look_at = time.monotonic() + (watchdog.interval_s if watchdog else 0.0)  # for the watchdog
         self._began = time.monotonic()
         self._ended = self._began
-        self._pid = 0
 
     def run(self, began: float, early: Sequence[int] = ()) -> tuple[Report, Usage]:
-        """Start the command and stay until nobody is left; ``began`` is when the scope began (monotonic).
+        """Start the command and stay until nobody is left.
 
-        ``early`` are signals for the command that came before it.
+        ``began`` is when the scope began (monotonic seconds). ``early`` are signals for the command that came
+        before it.
         """
         self._scope_began = began
         self._began = time.monotonic()
@@ -118,15 +121,16 @@ class Command:
             self._forward(signo)
         for info in unmet:
             self._handle(info)
-            if info.si_signo in _ASKING and info.si_pid != self._task.supervisor:
+            if info.si_signo in _ASKING and info.si_pid != self._task.outer:
                 self._send(self._pid, info.si_signo)
-        self._tell_outer(signal.SIGCHLD)  # who is next in the queue may be woken now
+        self._job_control.tell_outer(signal.SIGCHLD)  # it may wake the next in the queue now
         faults.point("keeper-spawned")
+        _load_leftovers()
         while self._status is None:
-            self._take_signal(self._next_deadline())
+            self._take_signal(self._due_s())
             self._meet_deadlines()
         faults.point("keeper-reaped")
-        # systemd may have signalled the command a moment before us: what stopped it is still to be read.
+        # systemd may have signalled the command a moment before us. That says what stopped it.
         for info in _pending():
             self._handle(info)
         leftovers = self._end_leftovers()
@@ -135,9 +139,10 @@ class Command:
         if self._output is not None:
             self._output.finish()
         usage = self._usage()
-        return Report(
-            1, self._status, 0, self._final_reason(usage), self._ended - self._began, leftovers
-        ), usage
+        reason = final_reason(self._reason, self._status, usage.oom_kills)
+        return Report(1, self._status, 0, reason, self._ended - self._began, leftovers), usage
+
+    # -- its beginning -------------------------------------------------------------------------------------
 
     def _spawn(self) -> int:
         """Execute the command; 0, or the errno that says why it could not be."""
@@ -161,8 +166,6 @@ class Command:
         return 0
 
     def _posix_spawn(self, program: str, command: tuple[str, ...]) -> int:
-        # Python ignores these two; the command must get them as every other parent would give them.
-        defaults = (signal.SIGPIPE, signal.SIGXFSZ)
         out = self._output
         actions = [(os.POSIX_SPAWN_DUP2, out.stdout, 1), (os.POSIX_SPAWN_DUP2, out.stderr, 2)] if out else []
         return os.posix_spawn(
@@ -171,10 +174,59 @@ class Command:
             self._task.env,
             file_actions=actions,
             setsigmask=self._task.mask,
-            setsigdef=defaults,
+            setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),  # Python ignores these two
         )
 
-    def _next_deadline(self) -> float | None:
+    # -- signals that come ---------------------------------------------------------------------------------
+
+    def _take_signal(self, timeout_s: float | None) -> None:
+        if timeout_s is None:
+            self._handle(signal.sigwaitinfo(_ALL_SIGNALS))
+        elif (info := timed_wait(_ALL_SIGNALS, timeout_s)) is not None:
+            self._handle(info)
+
+    def _handle(self, info: signal.struct_siginfo) -> None:
+        if info.si_signo == signal.SIGCHLD:
+            self._reap()
+        elif info.si_signo == STOP:
+            self._stop("stopped")
+        elif info.si_pid == self._task.outer:
+            self._forward(info.si_signo)
+        else:
+            self._note_direct(info)
+
+    def _forward(self, signo: int) -> None:
+        """The outer half passes on what it was sent."""
+        if signo == signal.SIGCONT:
+            self._reap()
+            if self._job_control.is_to_continue():
+                self._send(self._pid, signal.SIGCONT)
+            return
+        if time.monotonic() - self._direct.get(signo, -_SAME_SIGNAL_S) < _SAME_SIGNAL_S:
+            return  # it went to the whole group, the command included
+        self._reap()  # a command that has just ended would swallow it
+        if self._status is None:
+            self._send(self._pid, signo)
+        else:
+            self._signal_all(signo)
+
+    def _note_direct(self, info: signal.struct_siginfo) -> None:
+        """The command was sent the same as we. If it was systemd that stops the scope, say why."""
+        now = time.monotonic()
+        self._direct[info.si_signo] = now
+        if info.si_signo != self._task.stop_signal or info.si_code == SI_KERNEL:  # which is Ctrl-C
+            return
+        if not self._task.scope or not proc.is_systemd(info.si_pid):
+            return
+        self._reason = "timeout" if self._is_overdue(self._scope_began) else "stopped"
+        # Should systemd have to use SIGKILL in the end, this is the last chance to tell why.
+        usage = self._usage()
+        reason = final_reason(self._reason, self._status, usage.oom_kills)
+        self._notify(Report(0, 0, 0, reason, now - self._began, 0), usage)
+
+    # -- deadlines -----------------------------------------------------------------------------------------
+
+    def _due_s(self) -> float | None:
         """Seconds until something must be looked at without a signal; None: never."""
         at = [self._kill_at] if self._kill_at is not None else []
         if self._watchdog is not None and self._reason is None:
@@ -183,21 +235,6 @@ class Command:
         if not self._task.scope and limit_s is not None and self._reason is None and not self._is_done:
             at.append(self._began + limit_s)
         return max(0.0, min(at) - time.monotonic()) if at else None
-
-    def _take_signal(self, timeout_s: float | None) -> None:
-        info = signal.sigwaitinfo(_WATCHED) if timeout_s is None else timed_wait(_WATCHED, timeout_s)
-        if info is not None:
-            self._handle(info)
-
-    def _handle(self, info: signal.struct_siginfo) -> None:
-        if info.si_signo == signal.SIGCHLD:
-            self._reap()
-        elif info.si_signo == STOP:
-            self._stop("stopped")
-        elif info.si_pid == self._task.supervisor:
-            self._forward(info.si_signo)
-        else:
-            self._on_direct(info)
 
     def _meet_deadlines(self) -> None:
         """Do what has become due, however busy the signals keep us."""
@@ -213,41 +250,6 @@ class Command:
                 self._reason = found
                 self._kill()
 
-    def _forward(self, signo: int) -> None:
-        if signo == signal.SIGCONT:
-            self._continue()
-            return
-        if time.monotonic() - self._direct.get(signo, -_SAME_SIGNAL_S) < _SAME_SIGNAL_S:
-            return  # it went to the whole group, the command included
-        self._reap()  # a command that has just ended would swallow it
-        if self._status is None:
-            self._send(self._pid, signo)
-        else:
-            self._signal_all(signo)
-
-    def _continue(self) -> None:
-        """The outer half was continued, perhaps it alone; ``fg`` continues the command as well.
-
-        To continue a command that runs would undo a Ctrl-Z that is on its way; and where the outer half is
-        stopped again, its word is older than that.
-        """
-        self._reap()
-        if self._is_stopped and not proc.stops(self._task.supervisor):
-            self._send(self._pid, signal.SIGCONT)
-
-    def _on_direct(self, info: signal.struct_siginfo) -> None:
-        now = time.monotonic()
-        self._direct[info.si_signo] = now
-        if info.si_signo != self._task.stop_signal or info.si_code == SI_KERNEL:  # which is Ctrl-C
-            return
-        if not self._task.scope or not proc.is_systemd(info.si_pid):
-            return
-        # systemd stops the scope and has signalled the command too. Should it have to use SIGKILL in the
-        # end, this is the last chance to tell why.
-        self._reason = "timeout" if self._is_overdue(self._scope_began) else "stopped"
-        usage = self._usage()
-        self._notify(Report(0, 0, 0, self._final_reason(usage), now - self._began, 0), usage)
-
     def _is_overdue(self, since: float) -> bool:
         return self._task.timeout_s is not None and time.monotonic() - since >= self._task.timeout_s
 
@@ -255,6 +257,8 @@ class Command:
     def _is_done(self) -> bool:
         """Whether the command has ended, and what it left behind is not waited for."""
         return self._status is not None and not self._task.linger
+
+    # -- its end -------------------------------------------------------------------------------------------
 
     def _stop(self, reason: Reason) -> None:
         """End the job, unless it has ended by itself a moment before."""
@@ -269,9 +273,9 @@ class Command:
     def _kill(self) -> None:
         """Kill all, and again soon: a fork bomb outruns one round, and some take their time in the kernel."""
         if self._signal_all(signal.SIGKILL):
-            self._kill_at = time.monotonic() + _AGAIN_S
+            self._kill_at = time.monotonic() + _KILL_AGAIN_S
             return
-        # Another user's (sudo): all that is left is to wait for them, and to say so.
+        # Those left are another user's (sudo). They can only be waited for, and that is told.
         self._kill_at = None
         self._is_helpless = True
         left = len(self._others())
@@ -299,21 +303,19 @@ class Command:
 
     def _reap(self) -> None:
         """Take every change of a child: the command's end or stop, and orphans that became ours."""
+        changes = os.WEXITED | os.WSTOPPED | os.WCONTINUED
         while True:
             try:
-                change = os.waitid(
-                    os.P_ALL, 0, os.WEXITED | os.WSTOPPED | os.WCONTINUED | os.WNOHANG | os.WNOWAIT
-                )
+                change = os.waitid(os.P_ALL, 0, changes | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 return
             if change is None:
                 return
             if change.si_code in (os.CLD_STOPPED, os.CLD_CONTINUED):
-                # What is taken may be another change than what was seen.
+                # What is taken may be a later change than what was seen.
                 change = os.waitid(os.P_PID, change.si_pid, os.WSTOPPED | os.WCONTINUED | os.WNOHANG)
                 if change is not None and change.si_pid == self._pid:
-                    self._is_stopped = change.si_code == os.CLD_STOPPED
-                    self._follow_job_control()
+                    self._job_control.command_changed(change.si_code)
                 continue
             _, status, used = os.wait4(change.si_pid, 0)
             if change.si_pid == self._pid:
@@ -321,61 +323,34 @@ class Command:
                 self._cpu = (used.ru_utime, used.ru_stime, used.ru_maxrss)
                 self._ended = time.monotonic()
 
-    def _follow_job_control(self) -> None:
-        """The shell watches the outer half: it must stop and continue as the command does (vim, less)."""
-        if proc.has_terminal():
-            self._tell_outer(signal.SIGSTOP if self._is_stopped else signal.SIGCONT)
-
-    def _tell_outer(self, signo: int) -> None:
-        """Signal the outer half, if it is alive."""
-        if os.getppid() == self._task.supervisor:
-            self._send(self._task.supervisor, signo)
-
     def _end_leftovers(self) -> int:
         """Wait for (linger) or end what the command left behind; how many processes were ended."""
         asked: set[tuple[int, int]] = set()
         while True:
-            # One that is just ending has no start time any more: counted before, or not worth counting.
+            # A process that is just ending has no start time. It was counted before, or it ended by itself.
             left = [(pid, at) for pid in self._others() if (at := start_time(pid)) is not None]
             if not left:
                 return len(asked)
             if not self._task.linger or self._reason is not None:
-                self._ask([pid for pid, started in left if (pid, started) not in asked])
+                self._ask_to_end([pid for pid, started in left if (pid, started) not in asked])
                 asked.update(left)
-            due_s = self._next_deadline()
-            self._wait_for_any(left, None if due_s is None else min(_LONGEST_POLL_MS, due_s * 1000))
+            self._wait_for_any([pid for pid, _ in left])
             self._meet_deadlines()
 
-    def _ask(self, pids: list[int]) -> None:
-        """Ask processes to end; when they have had their time, they are killed."""
+    def _ask_to_end(self, pids: list[int]) -> None:
+        """Ask processes to end. When they have had their time, they are killed."""
         for pid in pids:
             self._send(pid, signal.SIGTERM)
         if self._kill_at is None and not self._is_helpless:
             self._kill_at = time.monotonic() + self._task.stop_timeout_s
 
-    def _wait_for_any(self, processes: list[tuple[int, int]], wait_ms: float | None) -> None:
-        """Until one of the processes ends, a signal arrives, or the time is up (None: for ever)."""
-        poll = select.poll()
-        with _Wakeup(_WAKING | {self._task.stop_signal}) as wakeup:
-            poll.register(wakeup.fd, select.POLLIN)
-            pidfds = []
-            try:
-                for pid, _ in processes:
-                    pidfds.append(os.pidfd_open(pid))
-                    poll.register(pidfds[-1], select.POLLIN)
-            except ProcessLookupError:
-                wait_ms = 0  # one is gone already
-            except OSError as error:
-                if error.errno not in (errno.EMFILE, errno.ENFILE):
-                    raise
-                # More processes than descriptors: watch those that there is room for.
-                wait_ms = _CROWDED_MS if wait_ms is None else min(_CROWDED_MS, wait_ms)
-            try:
-                poll.poll(wait_ms)
-            finally:
-                for fd in pidfds:
-                    os.close(fd)
-            arrived = wakeup.taken()
+    def _wait_for_any(self, pids: list[int]) -> None:
+        """Wait until one of the processes ends, a signal comes, or something is due."""
+        from slicer.job.leftovers import wait_for_any
+
+        due_s = self._due_s()
+        wait_ms = None if due_s is None else min(_LONGEST_POLL_MS, due_s * 1000)
+        arrived = wait_for_any(pids, _WAKING | {self._task.stop_signal}, wait_ms)
         if signal.SIGCHLD in arrived:
             self._reap()
         if STOP in arrived:
@@ -396,40 +371,15 @@ class Command:
             cpu_s=user_s + system_s, cpu_user_s=user_s, cpu_system_s=system_s, memory_peak_bytes=peak or None
         )
 
-    def _final_reason(self, usage: Usage) -> Reason:
-        return final_reason(self._reason, self._status, usage.oom_kills)
+
+def _load_leftovers() -> None:
+    """Load what the end needs while the command starts: hours later, another version may be installed."""
+    from slicer.job import leftovers
+
+    del leftovers
 
 
 def _pending() -> Iterator[signal.struct_siginfo]:
     """The signals that have come already."""
-    while (info := signal.sigtimedwait(_WATCHED, 0)) is not None:
+    while (info := signal.sigtimedwait(_ALL_SIGNALS, 0)) is not None:
         yield info
-
-
-class _Wakeup:
-    """Signals as a readable descriptor, for a poll that also waits for something else."""
-
-    def __init__(self, signals: frozenset[int]) -> None:
-        self._signals = signals
-
-    def __enter__(self) -> _Wakeup:
-        self.fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        for signo in self._signals:
-            signal.signal(signo, lambda signo, frame: None)
-        signal.set_wakeup_fd(self._write_fd)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, self._signals)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, self._signals)
-        signal.set_wakeup_fd(-1)
-        os.close(self.fd)
-        os.close(self._write_fd)
-
-    def taken(self) -> set[int]:
-        """The signals that came, and no more from here on."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, self._signals)
-        try:
-            return set(os.read(self.fd, 4096))
-        except BlockingIOError:
-            return set()

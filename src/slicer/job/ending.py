@@ -16,6 +16,7 @@ from slicer.model import Lease, Outcome
 from slicer.outcome import history
 from slicer.quantity import format_duration, format_size
 from slicer.state import statefile
+from slicer.text import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def gpu_watch(job: Job, held: HeldLease, book: Ledger, warn: Callable[[str], Non
     return JobWatch(job, held, book, warn)
 
 
-def settle(
+def finish(
     job: Job, outcome: Outcome, held: HeldLease, warn: Callable[[str], None], watch: JobWatch | None
 ) -> None:
     """Tell the journal, let the next one in, and only then write: a slow disk keeps nobody waiting.
@@ -92,29 +93,27 @@ def settle(
     )  # fmt: skip
     faults.point("ending-finished")
     if watch is not None and not held.is_outlived:
-        _attempt(job, warn, lambda: _check_gpus(job, outcome, watch))
-    _attempt(job, warn, lambda: release(job, held))
+        _try(job, warn, lambda: _check_gpus(job, outcome, watch))
+    _try(job, warn, lambda: release(job, held))
     faults.point("ending-released")
-    _attempt(job, warn, lambda: _to_history(job, outcome))
+    _try(job, warn, lambda: _to_history(job, outcome))
     faults.point("ending-written")
-    _attempt(job, warn, lambda: _to_file(job, outcome))
-    _attempt(job, warn, held.alert)
+    _try(job, warn, lambda: _to_file(job, outcome))
+    _try(job, warn, held.alert)
 
 
 def _in_short(job: Job, outcome: Outcome) -> str:
     """As in "train: finished with exit 137 (oom-kill) after 12m, memory 23.8G"."""
-    from slicer.outcome import journal
-
     why = "" if outcome.reason == "exited" else f" ({outcome.reason})"
     peak = outcome.usage.memory_peak_bytes
     memory = f", memory {format_size(peak)}" if peak else ""
-    name = journal.printable(label(job.name, job.command))
+    name = visible(label(job.name, job.command))
     return (
         f"{name}: finished with exit {outcome.exit_code}{why} after {format_duration(outcome.wall_s)}{memory}"
     )
 
 
-def _attempt(job: Job, warn: Callable[[str], None], act: Callable[[], str | None]) -> None:
+def _try(job: Job, warn: Callable[[str], None], act: Callable[[], str | None]) -> None:
     """Do one thing of the end, and say what it returns or raises: whatever it is, it costs no exit code."""
     try:
         warning = act()

@@ -22,25 +22,17 @@ if TYPE_CHECKING:
         def warning(self, text: str) -> None:
             """Something that went wrong, but stops nothing."""
 
+    class RunObserver(Observer, Protocol):
+        """Hears of the wait for the lease, too."""
+
         def waiting(self, busy: Busy) -> None:
             """The job has to wait."""
 
+        def still_waiting(self, busy: Busy) -> float | None:
+            """It still has to. Returns after how many seconds to say so again; None: never."""
+
         def acquired(self, lease: Lease, waited_s: float) -> None:
             """The job has its lease."""
-
-    class Watcher(Observer, Protocol):
-        """One who is told again and again of the one job that waits."""
-
-        def still_waiting(self, busy: Busy) -> float | None:
-            """It still has to; after how many seconds to say so again, None: never."""
-
-
-@record
-class Batch:
-    """What sets a job of a queue apart: it has no terminal, and its keeper writes down how it ended."""
-
-    log: str  # the name, in the log directory, of the file that takes the command's output
-    directory: str  # to run in
 
 
 @record
@@ -58,7 +50,9 @@ class Job:
     history_path: str
     with_journal: bool  # the command's output goes to the journal too
     idle_threshold_mib: int  # a GPU with no more in use than this counts as empty
-    batch: Batch | None = None
+    # Only of a queue's job, which has no terminal:
+    log: str = ""  # the name, in the log directory, of the file that takes the command's output
+    directory: str = ""  # to run in
 
 
 @record

@@ -1,7 +1,9 @@
-"""The keeper's side of the fork: from waiting for the lease to the end of the scope.
+"""The keeper: the process of slicer in the job's scope, from the fork to the end of the scope.
 
-What it does for the command is :mod:`slicer.job.command`'s; here is how it and the outer half
-(:mod:`slicer.job.outer_half`) speak with each other. Each sees the other's death as the end of a pipe.
+The outer half (:mod:`slicer.job.outer_half`) forks it and has systemd put it into the scope. There it waits
+for its order, runs the command (:mod:`slicer.job.command`) and reports how that ended. It leaves when the
+outer half has recorded the outcome; if the outer half is dead, it records the outcome itself. Each of the two
+sees the other's death as the end of a pipe.
 """
 
 from __future__ import annotations
@@ -28,16 +30,16 @@ if TYPE_CHECKING:
 
 _SCOPE_DEADLINE_S = 5.0
 
-# The outer half's words.
+# What the outer half says. After STARTING follow QUIT or an order, and after the command's end RECORDED.
 STARTING = b"s"  # systemd is about to be asked for the scope
 QUIT = b"q"  # there will be no scope, or no job in it
-ORDER_END = b"\0"  # after "go": when the job began, and its lease
+ORDER_END = b"\0"  # of an order: when the job began, and its lease
 RECORDED = b"r"  # the outcome is written down
-SETTLE = b"w"  # write it down: the GPUs have been looked at
+GPUS_CHECKED = b"w"  # of a queue: the GPUs have been looked at, and the outcome can be written down
 
 
 class Keeper:
-    """The keeper, as the outer half forked it. ``up_write`` and ``down_read`` are its ends of the pipes."""
+    """One keeper. ``outer`` is the outer half's pid, ``up_write`` and ``down_read`` are ends of the pipes."""
 
     def __init__(
         self, job: Job, backend: Backend, book: Ledger, mask: frozenset[int], outer: int, up_write: int,
@@ -81,7 +83,7 @@ class Keeper:
             timeout_s=profile.timeout_s,
             stop_timeout_s=stop_timeout_s(profile),
             linger=profile.linger,
-            supervisor=self._forwarder,
+            outer=self._forwarder,
             inherited=descriptors,
             mask=self._mask,
             stop_signal=stop_signal(profile) or signal.SIGTERM,
@@ -90,37 +92,18 @@ class Keeper:
         faults.point("keeper-ended")
         self._end(started, report, usage)
 
-    def _run(self, task: Task, started: Started) -> tuple[Report, Usage]:
-        from slicer.job.command import Command
-
-        output = self._output()
-        members = self._backend.members(started.cgroup, output.pid if output else 0)
-        return Command(task, self._tell, self._watchdog, members, output).run(started.began, self._early)
-
-    def _output(self) -> Output | None:
-        """Where the command's output goes, if not where ours does."""
-        if not self._job.with_journal:
-            return None
-        from slicer.job.tee import Tee
-
-        return Tee(self._job.spec.unit, self._job.name)
-
-    def _end(self, started: Started, report: Report, usage: Usage) -> None:
-        self._tell(report, usage)
-        faults.point("keeper-told")
-        os.close(self._up_write)
-        if os.read(self._down_read, 1) != RECORDED:
-            self._finish_alone(started, report, usage)
+    # -- before the command --------------------------------------------------------------------------------
 
     def _wait_for_order(self) -> bytes | None:
-        """Stopped here until the scope stands and the lease is there; empty when there will be none, None
-        when the outer half is dead.
+        """Wait until the scope stands and the lease is there.
+
+        Returns the order; empty when there will be no job, None when the outer half is dead.
         """
         word = os.read(self._down_read, 1)
         if word != STARTING:
             return b"" if word else None
-        # A signal for news on the pipe, so that one call waits for both: somebody else's SIGTERM is systemd
-        # stopping the scope of a job that still waits.
+        # SIGIO tells of news on the pipe, so that one call waits for them and for SIGTERM. A SIGTERM that the
+        # outer half did not send comes from systemd, which stops the scope of a job that still waits.
         fcntl.fcntl(self._down_read, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(self._down_read, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
         order = b""
@@ -132,7 +115,7 @@ class Keeper:
                 if info.si_signo == signal.SIGTERM:
                     if info.si_pid != self._outer:
                         return b""
-                    self._early.append(info.si_signo)  # meant for the command: the order is there
+                    self._early.append(info.si_signo)  # for the command: its order is on the way
                 continue
             if not more:
                 self._await_scope()
@@ -155,24 +138,25 @@ class Keeper:
                 return
             time.sleep(0.01)
 
-    def _finish_alone(self, started: Started, report: Report, usage: Usage) -> None:
-        """The outer half is dead. Should it have written the outcome already: history keeps one row a job."""
-        from slicer.job import ending
+    # -- the command ---------------------------------------------------------------------------------------
 
-        if report.exec_errno:
-            ending.release(self._job, self._held)
-            return
-        watch = ending.gpu_watch(self._job, self._held, self._book, lambda _: None)
-        ending.settle(self._job, self._outcome(started, report, usage), self._held, lambda _: None, watch)
+    def _run(self, task: Task, started: Started) -> tuple[Report, Usage]:
+        from slicer.job.command import Command
 
-    def _outcome(self, started: Started, report: Report, usage: Usage) -> Outcome:
-        from slicer.job import ending
+        output = self._output()
+        members = self._backend.members(started.cgroup, output.pid if output else 0)
+        return Command(task, self._tell, self._watchdog, members, output).run(started.began, self._early)
 
-        enforced = self._backend.enforced(self._job.spec, started.cgroup)
-        self._held.lease = replace(self._held.lease, vram_peak_mib=ending.peaks_written(self._held))
-        return ending.outcome_of(self._job, started, report, usage, self._held, enforced)
+    def _output(self) -> Output | None:
+        """Where the command's output goes, if not where ours does."""
+        if not self._job.with_journal:
+            return None
+        from slicer.job.tee import Tee
+
+        return Tee(self._job.spec.unit, self._job.name)
 
     def _tell(self, report: Report, usage: Usage) -> None:
+        """Report to the outer half."""
         from slicer.job.report import pack
 
         try:
@@ -184,3 +168,29 @@ class Keeper:
                 os.kill(self._outer, signal.SIGCHLD)
         except (BrokenPipeError, ProcessLookupError):
             pass  # the outer half is dead; the keeper finishes alone
+
+    # -- after the command ---------------------------------------------------------------------------------
+
+    def _end(self, started: Started, report: Report, usage: Usage) -> None:
+        self._tell(report, usage)
+        faults.point("keeper-told")
+        os.close(self._up_write)
+        if os.read(self._down_read, 1) != RECORDED:
+            self._finish_alone(started, report, usage)
+
+    def _finish_alone(self, started: Started, report: Report, usage: Usage) -> None:
+        """The outer half is dead. It may have recorded the outcome already: history keeps one row a job."""
+        from slicer.job import ending
+
+        if report.exec_errno:
+            ending.release(self._job, self._held)
+            return
+        watch = ending.gpu_watch(self._job, self._held, self._book, lambda _: None)
+        ending.finish(self._job, self._outcome(started, report, usage), self._held, lambda _: None, watch)
+
+    def _outcome(self, started: Started, report: Report, usage: Usage) -> Outcome:
+        from slicer.job import ending
+
+        enforced = self._backend.enforced(self._job.spec, started.cgroup)
+        self._held.lease = replace(self._held.lease, vram_peak_mib=ending.peaks_written(self._held))
+        return ending.outcome_of(self._job, started, report, usage, self._held, enforced)

@@ -1,12 +1,12 @@
-"""One job, from lease to outcome. Nothing else in slicer launches anything.
+"""The outer half: what the user started and sees as ``slicer run``, from the lease to the outcome.
 
-The supervisor has two halves. The outer one, here, is what the user started: it holds the terminal's
-attention, forwards signals, and writes down the outcome. The keeper (:mod:`slicer.job.keeper`) sits in the
-scope as the command's parent. When the outer half is killed, the keeper writes the outcome down and gives
-the lease back in its place; so no exit code is lost and no resource is free while the job lives.
+A job has two processes of slicer beside it. The outer half has the terminal's attention: it forwards signals,
+looks at the job's GPUs and writes down the outcome. The keeper (:mod:`slicer.job.keeper`), which it forks,
+sits in the scope as the command's parent. If the outer half is killed, the keeper writes the outcome down and
+gives the lease back. So no exit code is lost, and no resource is free while the job lives.
 
-Imports inside functions are not needed before the scope is asked for: they are made while systemd works on
-it, or in the keeper, on another CPU.
+Imports inside functions are not needed before systemd is asked for the scope. They are made while it works
+on that, or in the keeper, on another CPU.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from slicer.errors import BackendError
 from slicer.job.job import Started, tell
 from slicer.job.keeper import ORDER_END, QUIT, RECORDED, STARTING, Keeper
 from slicer.kernel import proc
-from slicer.kernel.signals import STOP, is_for_keeper, signal, timed_wait
+from slicer.kernel.signals import STOP, signal, timed_wait
 from slicer.ledger.ledger import HeldLease
 from slicer.record import replace
 
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
     from slicer.ledger.ledger import Ledger
     from slicer.model import Outcome, Usage
 
-    Said = tuple[Report, Usage]
+    Reported = tuple[Report, Usage]
 
-# What a user may send to slicer and means for the job. Ctrl-Z among it: a command may ignore it, so the outer
-# half stops only when the keeper sees the command stopped, and sends it SIGSTOP.
+# What a user may send to slicer and means for the job. SIGTSTP (Ctrl-Z) is among it, because a command may
+# ignore it: see slicer.job.job_control.
 _FORWARDED = frozenset(
     {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2}
     | {signal.SIGCONT, signal.SIGTSTP, signal.SIGALRM, signal.SIGWINCH, STOP}
 )  # fmt: skip
 _BLOCKED = _FORWARDED | {signal.SIGCHLD}
 
-# A job that outgrows one of these surprises somebody; a weight that does not act only makes things slower.
+# A job that outgrows one of these surprises somebody. A weight that does not act only makes things slower.
 _HARD_LIMITS = frozenset(
     {"AllowedCPUs", "CPUQuota", "DeviceAllow", "DevicePolicy", "MemoryHigh", "MemoryMax", "MemorySwapMax"}
     | {"TasksMax"}
@@ -67,10 +67,7 @@ def cannot_fork(error: OSError) -> BackendError:
 
 
 class OuterHalf:
-    """The outer half, and what the keeper inherits of it by the fork.
-
-    ``mask`` is the signal mask that the command gets.
-    """
+    """The outer half of one job. ``mask`` is the signal mask that the command gets."""
 
     def __init__(
         self, job: Job, backend: Backend, book: Ledger, observer: Observer, mask: frozenset[int]
@@ -84,9 +81,11 @@ class OuterHalf:
         self._keeper = 0
         self._cgroup = ""
         self._began = 0.0
-        self._heard = b""
+        self._received = b""  # as they came from the keeper
         self._kills_before: int | None = None  # in the slice, where the kernel kills scopes as a whole
         self._watch: JobWatch | None = None  # of the GPUs that are the job's own
+
+    # -- before the lease ----------------------------------------------------------------------------------
 
     def prepare(self, descriptors: tuple[int, ...], foreign: tuple[int, ...] = ()) -> dict[str, Any]:
         """Fork the keeper and have systemd put it into its scope: all that does not need the lease.
@@ -94,7 +93,7 @@ class OuterHalf:
         ``descriptors`` are those of the lease, or of the ticket that will become it; ``foreign`` are not for
         the keeper. Returns what the lease should say. Raises BackendError; then nothing is left of it.
         """
-        # Reports go up; "go" and "recorded" go down. Each side sees the other's death as end of file.
+        # Reports go up; orders and "recorded" go down. Each side sees the other's death as end of file.
         self._up_read, self._up_write = pipe()
         try:
             self._down_read, self._down_write = pipe()
@@ -113,35 +112,47 @@ class OuterHalf:
         os.close(self._up_write)
         os.close(self._down_read)
         try:
-            self._start()
+            os.write(self._down_write, STARTING)
+            self._cgroup = self._backend.start(self._job.spec, self._keeper, _load_ending)
+            faults.point("outer-started-scope")
+            self._backend.close()
         except BaseException:
             self.abandon()
             raise
         return {"cgroup": self._cgroup, "keeper": self._keeper}
 
-    def rest(self) -> None:
-        """The job has to wait, perhaps among hundreds: a bus has room for some 256 connections."""
-        self._backend.close()
+    def _be_keeper(self, descriptors: tuple[int, ...], foreign: tuple[int, ...]) -> None:
+        for fd in (self._up_read, self._down_write, *foreign):
+            os.close(fd)
+        self._backend.after_fork()
+        self._book.after_fork()
+        Keeper(
+            self._job, self._backend, self._book, self._mask, self._pid, self._up_write, self._down_read
+        ).run(descriptors)
 
-    def abandon(self) -> None:
-        """There will be no job: let the keeper leave, if there is one."""
-        if self._keeper:
-            self._say(QUIT)
-            os.waitpid(self._keeper, 0)
-            os.close(self._down_write)
-            os.close(self._up_read)
-            self._keeper = 0
+    def rest(self) -> None:
+        """The job has to wait, perhaps among hundreds. A bus has room for some 256 connections."""
+        self._backend.close()
 
     def watch(self) -> int:
         """A descriptor, to be closed by the caller, that becomes readable when the keeper dies."""
         return os.pidfd_open(self._keeper)
 
+    def abandon(self) -> None:
+        """There will be no job: let the keeper leave, if there is one."""
+        if self._keeper:
+            self._send(QUIT)
+            self._dismiss()
+            self._keeper = 0
+
+    # -- with the lease ------------------------------------------------------------------------------------
+
     def run(self, held: HeldLease, waited_s: float) -> Outcome:
         """Start the command, wait for its end and give the lease back.
 
-        Raises SlicerError when it never started.
-        What slicer forwards stays blocked afterwards: a signal that came too late for the job must not change
-        how slicer ends.
+        ``waited_s``: how long it took to get the lease. Raises SlicerError when the command never started.
+        The signals that slicer forwards stay blocked afterwards. One that comes too late for the job must not
+        change how slicer ends.
         """
         signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
         self._held = held
@@ -158,48 +169,28 @@ class OuterHalf:
             faults.point("outer-updated-lease")
             started = Started(self._cgroup, time.time(), self._began, waited_s)
             self._note_kills()
-            self._let_go(started)
+            self._send_order(started)
         except BaseException:
             self.abandon()
             raise
         faults.point("outer-let-go")
-        self._tell_start(waited_s)
+        self._journal_start(waited_s)
         # Now, because afterwards the scope is gone.
         enforced = self._backend.enforced(self._job.spec, started.cgroup)
-        self._own_up(enforced[1])
-        keeper = self._keeper
+        self._tell_what_does_not_act(enforced[1])
         from slicer.job import ending
 
         self._watch = ending.gpu_watch(self._job, self._held, self._book, self._observer.warning)
         faults.point("outer-waiting")
-        said = self._wait(keeper)
-        if said is None or not said[0].is_final:
-            said = self._bereaved(started, said)
+        reported = self._wait()
+        if reported is None or not reported[0].is_final:
+            reported = self._without_keeper(started, reported)
         else:
             self._held.is_handed_on = False  # nothing is left of the job
-        return self._finish(keeper, started, said, enforced)
+        return self._finish(started, reported, enforced)
 
-    def _start(self) -> None:
-        os.write(self._down_write, STARTING)
-        self._cgroup = self._backend.start(self._job.spec, self._keeper, self._meanwhile)
-        faults.point("outer-started-scope")
-        self._backend.close()
-
-    def _meanwhile(self) -> None:
-        """What can be done while systemd is busy: load what the job's end needs."""
-        from slicer.job import ending
-        from slicer.outcome import history
-
-        del ending
-        history.preload()
-
-    def _tell_start(self, waited_s: float) -> None:
-        lease = self._held.lease
-        if lease.gpus or lease.cpu_slots:
-            tell(self._job, "acquired", waited_s=round(waited_s, 3), cpu_slots=lease.cpu_slots)
-        tell(self._job, "started", command=" ".join(self._job.command))
-
-    def _let_go(self, started: Started) -> None:
+    def _send_order(self, started: Started) -> None:
+        """Let the command begin."""
         from slicer.state.statefile import encode
 
         self._held.is_handed_on = True
@@ -210,23 +201,17 @@ class OuterHalf:
                 "the keeper was ended before the command could start", hint="by systemctl stop, or for memory"
             ) from error
 
-    def _note_kills(self) -> None:
-        """With OOMPolicy=kill the keeper dies with the command, and systemd may be faster than we are in
-        removing the scope's figures. What stays is the sum over the slice.
-        """
-        if self._cgroup and any(
-            p.name == "OOMPolicy" and p.value == "kill" for p in self._job.spec.properties
-        ):
-            self._kills_before = self._slice_kills()
+    def _journal_start(self, waited_s: float) -> None:
+        lease = self._held.lease
+        if lease.gpus or lease.cpu_slots:
+            tell(self._job, "acquired", waited_s=round(waited_s, 3), cpu_slots=lease.cpu_slots)
+        tell(self._job, "started", command=" ".join(self._job.command))
 
-    def _slice_kills(self) -> int | None:
-        from slicer.kernel import cgroup
+    def _tell_what_does_not_act(self, not_enforced: tuple[str, ...]) -> None:
+        """Say which limits that were asked for do not act.
 
-        return cgroup.oom_kills(os.path.dirname(cgroup.path_of(self._cgroup)))
-
-    def _own_up(self, not_enforced: tuple[str, ...]) -> None:
-        """Say which limits that were asked for do not act: once a boot for each set of them, for the outcome
-        has them too. (Without systemd the backend's notice says it.)
+        Once a boot for each set of them, because the outcome has them too. (Without systemd the backend's
+        notice says it.)
         """
         missing = [name for name in not_enforced if name in _HARD_LIMITS]
         if self._backend.name == "inner":
@@ -242,27 +227,34 @@ class OuterHalf:
                 why = "no cgroup controller for it; said once a boot"
                 self._observer.notice(f"not enforced here: {', '.join(missing)} ({why})")
 
-    def _wait(self, keeper: int) -> Said | None:
-        """Forward signals until the keeper has reported the end, or is dead itself (None, or partial)."""
+    # -- while the command runs ----------------------------------------------------------------------------
+
+    def _wait(self) -> Reported | None:
+        """Forward signals until the keeper has reported the end.
+
+        If the keeper is killed, its last report, which is not final, or None.
+        """
+        from slicer.job.job_control import is_for_keeper
+
         warned = False
         while True:
             info = self._next_signal()
             if info.si_signo != signal.SIGCHLD:
                 later = signal.sigpending()
-                if is_for_keeper(info.si_signo, info.si_code, info.si_pid, keeper, later):
-                    os.kill(keeper, info.si_signo)
+                if is_for_keeper(info.si_signo, info.si_code, info.si_pid, self._keeper, later):
+                    os.kill(self._keeper, info.si_signo)
                 continue
             self._held.catch_up()
-            said = self._hear()
-            if said is not None and said[0].is_final:
-                return said
-            if said is not None and said[0].leftovers and not warned:
+            reported = self._read_report()
+            if reported is not None and reported[0].is_final:
+                return reported
+            if reported is not None and reported[0].leftovers and not warned:
                 warned = True
                 self._observer.notice(
-                    f"{said[0].leftovers} processes of other users outlive the command: waiting for them"
+                    f"{reported[0].leftovers} processes of other users outlive the command: waiting for them"
                 )
-            if os.waitid(os.P_PID, keeper, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-                return self._hear()
+            if os.waitid(os.P_PID, self._keeper, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                return self._read_report()
 
     def _next_signal(self) -> Any:
         """Sleep until a signal comes, but for looks at the GPUs of a job that has any."""
@@ -279,41 +271,41 @@ class OuterHalf:
             self._held.clean_up()
         return signal.sigwaitinfo(_BLOCKED)
 
-    def _say(self, word: bytes) -> None:
+    def _read_report(self) -> Reported | None:
+        """The last report of the keeper."""
+        from slicer.job.report import unpack
+
+        try:
+            while data := os.read(self._up_read, 65536):
+                self._received += data
+        except BlockingIOError:
+            pass
+        return unpack(self._received)
+
+    def _send(self, word: bytes) -> None:
         try:
             os.write(self._down_write, word)
         except BrokenPipeError:
             pass  # the keeper was killed
 
-    def _hear(self) -> Said | None:
-        """The last thing that the keeper said."""
-        from slicer.job.report import unpack
-
-        try:
-            while data := os.read(self._up_read, 65536):
-                self._heard += data
-        except BlockingIOError:
-            pass
-        return unpack(self._heard)
+    # -- the end -------------------------------------------------------------------------------------------
 
     def _finish(
-        self, keeper: int, started: Started, said: Said, enforced: tuple[tuple[str, ...], tuple[str, ...]]
+        self, started: Started, reported: Reported, enforced: tuple[tuple[str, ...], tuple[str, ...]]
     ) -> Outcome:
         from slicer.job import ending
 
         faults.point("outer-heard-end")
-        report, usage = said
+        report, usage = reported
         outcome = ending.outcome_of(self._job, started, report, usage, self._held, enforced)
         if report.exec_errno:
             ending.release(self._job, self._held)
         else:
-            ending.settle(self._job, outcome, self._held, self._observer.warning, self._watch)
+            ending.finish(self._job, outcome, self._held, self._observer.warning, self._watch)
         faults.point("outer-settled")
-        self._say(RECORDED)
+        self._send(RECORDED)
         faults.point("outer-told-keeper")
-        os.waitpid(keeper, 0)
-        os.close(self._up_read)
-        os.close(self._down_write)
+        self._dismiss()
         faults.point("outer-reaped-keeper")
         if report.exec_errno:
             from slicer.job.execution import cannot_execute
@@ -321,17 +313,41 @@ class OuterHalf:
             raise cannot_execute(self._job, report.exec_errno)
         return outcome
 
-    def _bereaved(self, started: Started, last: Said | None) -> Said:
-        """The keeper was killed: say what is known, and see to it that nothing of the job stays behind."""
+    def _dismiss(self) -> None:
+        """Wait for the keeper, which has its last word, and close the pipes."""
+        os.waitpid(self._keeper, 0)
+        os.close(self._up_read)
+        os.close(self._down_write)
+
+    def _note_kills(self) -> None:
+        """Remember the slice's kills for memory, where the kernel kills a scope as a whole (OOMPolicy=kill).
+
+        The keeper then dies with the command, and systemd may remove the scope's figures before they are
+        read. The slice's sum stays.
+        """
+        if self._cgroup and any(
+            p.name == "OOMPolicy" and p.value == "kill" for p in self._job.spec.properties
+        ):
+            self._kills_before = self._slice_kills()
+
+    def _slice_kills(self) -> int | None:
+        from slicer.kernel import cgroup
+
+        return cgroup.oom_kills(os.path.dirname(cgroup.path_of(self._cgroup)))
+
+    def _without_keeper(self, started: Started, last: Reported | None) -> Reported:
+        """The keeper was killed: end what is left of the job, and report what is known of it."""
         from slicer.job.report import Report
         from slicer.job.scope import stop_timeout_s
         from slicer.kernel import cgroup
         from slicer.model import Usage
 
         job, backend = self._job, self._backend
-        usage = (
-            last[1] if last else cgroup.usage(cgroup.path_of(started.cgroup)) if started.cgroup else Usage()
-        )
+        usage = Usage()
+        if last is not None:
+            usage = last[1]
+        elif started.cgroup:
+            usage = cgroup.usage(cgroup.path_of(started.cgroup))
         if usage.oom_kills is None and self._kills_before is not None:
             kills = (self._slice_kills() or 0) - self._kills_before
             usage = replace(usage, oom_kills=kills) if kills > 0 else usage
@@ -346,11 +362,11 @@ class OuterHalf:
         reason = last[0].reason if last else "oom-kill" if usage.oom_kills else "signal"
         return Report(1, signal.SIGKILL, 0, reason, time.monotonic() - started.began, left), usage
 
-    def _be_keeper(self, descriptors: tuple[int, ...], foreign: tuple[int, ...]) -> None:
-        for fd in (self._up_read, self._down_write, *foreign):
-            os.close(fd)
-        self._backend.after_fork()
-        self._book.after_fork()
-        Keeper(
-            self._job, self._backend, self._book, self._mask, self._pid, self._up_write, self._down_read
-        ).run(descriptors)
+
+def _load_ending() -> None:
+    """Load what the job's end needs, while systemd is busy."""
+    from slicer.job import ending
+    from slicer.outcome import history
+
+    del ending
+    history.preload()

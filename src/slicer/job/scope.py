@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from slicer.model import Property, ScopeSpec
+from slicer.text import quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,27 +18,6 @@ _DESCRIPTION_CHARS = 160
 
 def unit_name(job: str) -> str:
     return f"slicer-{job}.scope"
-
-
-def quote(argument: str) -> str:
-    """One argument as a shell would need it, with control characters made visible (never raw in a log)."""
-    visible = "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in argument
-    )
-    if visible and not set(visible) & set(" \t\n'\"\\$`&|;<>()*?[]{}~#!"):
-        return visible
-    return "'" + visible.replace("'", "'\\''") + "'"
-
-
-def describe(command: tuple[str, ...], limit: int = _DESCRIPTION_CHARS) -> str:
-    """A command on one line for people, cut to ``limit`` characters."""
-    text = ""
-    for argument in command:
-        # Cut before quoting, too: an argument may have megabytes.
-        text += (" " if text else "") + quote(argument[: limit + 1])
-        if len(text) > limit:
-            return text[: limit - 1] + "…"
-    return text
 
 
 def label(name: str, command: tuple[str, ...]) -> str:

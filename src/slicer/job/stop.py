@@ -9,9 +9,10 @@ import time
 from slicer.errors import SlicerError, UsageError
 from slicer.job.scope import DEFAULT_STOP_TIMEOUT_S, unit_name
 from slicer.kernel import cgroup, proc
+from slicer.kernel.open_files import has_open
 from slicer.kernel.signals import STOP
 from slicer.ledger.watch import LedgerWatch
-from slicer.model import Lease
+from slicer.model import Lease, manager_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -89,14 +90,14 @@ def stop(entry: Lease | Ticket, book: Ledger, deadline_s: float = DEADLINE_S) ->
 
 def _record(entry: Lease | Ticket) -> None:
     """Tell the journal who ends the job. The job's own half only sees a signal, and that it was stopped."""
-    from slicer.kernel.proc import user_name
+    from slicer.kernel.users import user_name
     from slicer.outcome import journal
 
     by = user_name(os.getuid())
     name = entry.name or entry.job  # more than its owner may read the journal: not the command
     journal.event(
         "stopping", job=entry.job, name=name, unit=unit_name(entry.job),
-        manager="user" if entry.uid else "system", message=f"{name}: told to end by {by} (slicer stop)",
+        manager=manager_of(entry.uid), message=f"{name}: told to end by {by} (slicer stop)",
         fields={"by_uid": os.getuid(), "by_user": by},
     )  # fmt: skip
 
@@ -142,7 +143,7 @@ def _holds(pid: int, lease: Lease, book: Ledger) -> bool:
         file = os.stat(lease.job, dir_fd=book.directory.leases.fd, follow_symlinks=False)
     except FileNotFoundError:
         return False
-    return proc.has_open(pid, file)
+    return has_open(pid, file)
 
 
 def _signal(pid: int, started: int | None, uid: int, signo: int) -> None:

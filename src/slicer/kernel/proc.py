@@ -11,7 +11,7 @@ from slicer.kernel.signals import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
     from typing import NoReturn
 
 
@@ -83,15 +83,10 @@ def command_line(pid: int) -> tuple[str, ...]:
     return tuple(text.split("\0")[:-1])
 
 
-def is_stopped(pid: int, started: int) -> bool:
-    """Whether the process of this pid and start time is stopped (Ctrl-Z), and so does nothing."""
+def is_stopped(pid: int, started: int | None = None) -> bool:
+    """Whether the process (of this start time) is stopped, by Ctrl-Z or a debugger, and so does nothing."""
     fields = _stat(pid)
-    return bool(fields) and fields[0] in "Tt" and int(fields[19]) == started
-
-
-def is_halted(pid: int) -> bool:
-    """Whether the process is stopped (Ctrl-Z, a debugger)."""
-    return _stat(pid)[:1] in (["T"], ["t"])
+    return bool(fields) and fields[0] in "Tt" and started in (None, int(fields[19]))
 
 
 def stops(pid: int) -> bool:
@@ -176,20 +171,6 @@ def pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def flock_holder(info: os.stat_result, *, exclusively: bool = False) -> int:
-    """The process that took a flock on the file, 0 for none that we can see. Raises OSError.
-
-    The kernel stops all flocks while it makes this list: not to be asked for again and again.
-    """
-    file = f"{os.major(info.st_dev):02x}:{os.minor(info.st_dev):02x}:{info.st_ino}"
-    with open("/proc/locks", encoding="ascii") as lines:
-        for line in lines:
-            words = line.split()  # 1: FLOCK ADVISORY WRITE 1234 00:2d:5678 0 EOF
-            if words[1] == "FLOCK" and words[5] == file and (words[3] == "WRITE" or not exclusively):
-                return max(0, int(words[4]))
-    return 0
-
-
 def in_lease(variable: str, job: str) -> list[int]:
     """The processes that were started under the lease of ``job``, as far as we may inspect them.
 
@@ -203,28 +184,6 @@ def in_lease(variable: str, job: str) -> list[int]:
         if any(wanted in found_ids for found_ids in ids):
             found.append(pid)
     return found
-
-
-def with_open(file: os.stat_result) -> list[int]:
-    """The processes that have a file open, of those that we may look at."""
-    return [pid for pid in pids() if has_open(pid, file)]
-
-
-def has_open(pid: int, file: os.stat_result) -> bool:
-    """Whether a process has a file open; False for one that is gone, or not ours to look at."""
-    try:
-        names = os.listdir(f"/proc/{pid}/fd")
-    except OSError:
-        return False
-    return any(_is_open_as(f"/proc/{pid}/fd/{name}", file) for name in names)
-
-
-def _is_open_as(path: str, file: os.stat_result) -> bool:
-    try:
-        info = os.stat(path)
-    except OSError:
-        return False  # closed meanwhile
-    return (info.st_dev, info.st_ino) == (file.st_dev, file.st_ino)
 
 
 def environment(pid: int, limit: int = -1) -> bytes:
@@ -307,19 +266,6 @@ def be_child(duty: Callable[[], None]) -> NoReturn:
         os._exit(code)
 
 
-def close_all_but(kept: Collection[int], beginning: str | None = None) -> None:
-    """Close all descriptors above 2 but these, and those of files whose paths have that ``beginning``."""
-    for name in os.listdir("/proc/self/fd"):
-        fd = int(name)
-        if fd <= 2 or fd in kept:
-            continue
-        try:
-            if beginning is None or not os.readlink(f"/proc/self/fd/{fd}").startswith(beginning):
-                os.close(fd)
-        except OSError:
-            continue  # the one by which they were listed
-
-
 def ancestors(pid: int) -> frozenset[int]:
     """The pids of all processes above this one, as far as they can be seen."""
     found = set()
@@ -360,22 +306,3 @@ def survive_group_kill() -> None:
         pass  # a user may only raise it
     finally:
         os.close(fd)
-
-
-def has_terminal() -> bool:
-    """Whether this session has a controlling terminal, and so a shell that watches for stops."""
-    try:
-        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
-    except OSError:
-        return False
-    return True
-
-
-def user_name(uid: int) -> str:
-    """The user's name, or the number where there is none."""
-    import pwd
-
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

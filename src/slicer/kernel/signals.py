@@ -7,7 +7,7 @@ from _thread import get_ident
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
     from types import FrameType
     from typing import Any
 else:
@@ -19,17 +19,12 @@ STOP = signal.SIGRTMIN + 3
 # What ends a program that has nothing to say about it; held back where half a step must not be left.
 INTERRUPTS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
 
-# What the terminal sends, and to all of its foreground process group: to the command as well.
-_FROM_TERMINAL = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGWINCH})
 SI_KERNEL = 0x80  # si_code of what no process sent
 
-# Each undoes the other: of the two, a process that has both blocked has only the later one pending.
-_UNDONE_BY: dict[int, int] = {signal.SIGCONT: signal.SIGTSTP, signal.SIGTSTP: signal.SIGCONT}
-
-_before: frozenset[int] | None = None  # the mask from before the first hold_back()
+_before: frozenset[int] | None = None  # the mask from before the first block_interrupts()
 
 
-def hold_back() -> frozenset[int]:
+def block_interrupts() -> frozenset[int]:
     """Block the interrupts, and return the signal mask as it was before this was first done.
 
     An exception out of a signal handler can get lost in an import or an extension, and the signal with it;
@@ -42,8 +37,8 @@ def hold_back() -> frozenset[int]:
     return _before
 
 
-def let_go() -> None:
-    """Undo :func:`hold_back`: an interrupt that came meanwhile acts now."""
+def unblock_interrupts() -> None:
+    """Undo :func:`block_interrupts`: an interrupt that came meanwhile acts now."""
     if _before is not None:
         signal.pthread_sigmask(signal.SIG_SETMASK, _before)
 
@@ -92,15 +87,10 @@ def timed_wait(signals: frozenset[int], timeout_s: float) -> Any:
     return info if info is not None and info.si_signo in signals else None
 
 
-def is_for_keeper(signo: int, code: int, sender: int, keeper: int, pending: Collection[int]) -> bool:
-    """Whether the outer half has to pass a signal on to the keeper.
-
-    ``code`` and ``sender`` are the signal's si_code and si_pid, ``pending`` what came after it. Passed on
-    late, Ctrl-Z would stop a command that ``fg`` has continued, or ``fg`` continue one that is stopped again.
-    """
-    if sender == keeper or (code == SI_KERNEL and signo in _FROM_TERMINAL):
-        return False
-    return _UNDONE_BY.get(signo) not in pending
+def signal_name(number: int) -> str:
+    """``SIGKILL``, or ``signal 40`` where it has no name."""
+    names = (name for name in dir(signal) if name.startswith("SIG") and name[3].isalpha())
+    return next((name for name in sorted(names) if getattr(signal, name) == number), f"signal {number}")
 
 
 __all__ = [
@@ -108,9 +98,9 @@ __all__ = [
     "SI_KERNEL",
     "STOP",
     "Postponed",
-    "hold_back",
-    "is_for_keeper",
-    "let_go",
+    "block_interrupts",
     "signal",
+    "signal_name",
     "timed_wait",
+    "unblock_interrupts",
 ]

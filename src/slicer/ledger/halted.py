@@ -22,7 +22,7 @@ def _how(lease: Lease) -> str:
         return "frozen"
     # The keeper's child is the command; without a keeper (--exec, a program's own lease) the holder is.
     pids = proc.children(lease.keeper) if lease.keeper else [lease.pid]
-    return "stopped" if pids and all(proc.is_halted(pid) for pid in pids) else ""
+    return "stopped" if pids and all(proc.is_stopped(pid) for pid in pids) else ""
 
 
 def _is_frozen(name: str) -> bool:

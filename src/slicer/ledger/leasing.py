@@ -14,6 +14,8 @@ from slicer.model import Busy, Lease, Ticket
 from slicer.record import record, replace
 
 TYPE_CHECKING = False
+AT_ONCE_S = 2.0  # how long --no-wait and --max-wait 0 wait for somebody who is deciding just now
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -226,12 +228,19 @@ def foresee(wanted: PreparedRequest, book: Ledger | None) -> tuple[str, ...] | B
     return ledger.judge_alone(request, wanted.view).answer(request)
 
 
+def patience_s(needs: Needs) -> float | None:
+    """How long to wait for somebody who is deciding, in seconds: it is no waiting for what was asked for."""
+    if not needs.wait:
+        return AT_ONCE_S
+    return None if needs.max_wait_s is None else max(AT_ONCE_S, needs.max_wait_s)
+
+
 def nothing_needed(needs: Needs) -> bool:
     """Whether nothing is asked of the ledger but to be in it."""
     return not needs.gpus and not needs.cpu_slots
 
 
-def inner_lease(draft: Lease, around: OuterJobs) -> Lease:
+def nested_lease(draft: Lease, around: OuterJobs) -> Lease:
     """What stands for a lease where the jobs around hold all that is needed."""
     last = next((lease for lease in reversed(around.leases) if lease.gpus), None)
     vram_mib = last.vram_mib if last else None

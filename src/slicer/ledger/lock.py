@@ -7,7 +7,6 @@ import os
 import time
 
 from slicer.errors import LedgerBusy, LedgerGone
-from slicer.kernel import proc
 from slicer.kernel.signals import signal
 from slicer.ledger import entries
 
@@ -79,7 +78,9 @@ class Locked:
 
 def _holder(fd: int) -> int:
     """The process that holds the flock on a file, 0 when that cannot be seen."""
+    from slicer.kernel.open_files import flock_holder
+
     try:
-        return proc.flock_holder(os.fstat(fd))
+        return flock_holder(os.fstat(fd))
     except OSError:
         return 0  # no descriptor is to be had, or no such list in this container

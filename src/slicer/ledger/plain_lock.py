@@ -15,6 +15,7 @@ import time
 
 from slicer.errors import StateError
 from slicer.kernel import proc
+from slicer.kernel.open_files import flock_holder
 from slicer.kernel.signals import signal
 
 TYPE_CHECKING = False
@@ -69,7 +70,7 @@ class PlainLock:
         """The process that holds the lock exclusively, 0 when that cannot be known."""
         try:
             info = os.stat(self.path)
-            pid = proc.flock_holder(info, exclusively=True)
+            pid = flock_holder(info, exclusively=True)
         except OSError:
             return 0
         if not pid or not os.path.exists(f"/proc/{pid}"):

@@ -122,9 +122,11 @@ class LedgerWatch:
 
 def _processes_of(lease: Lease, leases: Directory) -> list[int]:
     """Without scopes: pidfds of the processes by which a lease lives on whose supervisor is dead."""
+    from slicer.kernel.open_files import with_open
+
     pids = proc.in_lease(LEASE_VARIABLE, lease.job)
     try:
-        pids += proc.with_open(os.stat(lease.job, dir_fd=leases.fd, follow_symlinks=False))
+        pids += with_open(os.stat(lease.job, dir_fd=leases.fd, follow_symlinks=False))
     except FileNotFoundError:
         pass  # just given back
     found = []

@@ -17,6 +17,7 @@ import os
 import sys
 
 from slicer.record import record
+from slicer.text import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def event(
     if priority is None:
         priority = NOTICE if kind == "finished" and more.get("exit_code") else what.priority
     entry: dict[str, Field] = {
-        "MESSAGE": printable(message or what.message.format(name=printable(name)), keep="\n\t"),
+        "MESSAGE": visible(message or what.message.format(name=visible(name)), keep="\n\t"),
         "MESSAGE_ID": what.message_id,
         "PRIORITY": priority,
         "SYSLOG_IDENTIFIER": IDENTIFIER,
@@ -130,16 +131,6 @@ def _bytes(value: Field) -> bytes:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:  # a surrogate that stands for no byte
         return text.encode("utf-8", "backslashreplace")
-
-
-def printable(text: str, keep: str = "") -> str:
-    """``text`` with control characters and undecodable bytes escaped.
-
-    journalctl shows a MESSAGE with any of these only as "[13B blob data]".
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
 
 
 def _deliver(data: bytes, path: str) -> bool:

@@ -17,6 +17,8 @@ Status = Literal["pending", "running", "ok", "failed", "timeout", "oom", "cancel
 FINAL: frozenset[Status] = frozenset({"ok", "failed", "timeout", "oom", "cancelled", "infeasible", "lost"})
 # What a job declared, compared with what it used (E5). "unknown": nothing declared, or seen too seldom.
 Verdict = Literal["within", "under-declared", "over-declared", "unknown"]
+ENOUGH_LOOKS = 10  # fewer looks at a job's GPUs do not show its peak: the driver reports none in between
+DONE_SHOWN = 50  # ended jobs that a board has
 
 
 @record
@@ -208,4 +210,4 @@ class Event:
     kind: EventKind
     at: float
     job: Row | None = None
-    data: Mapping[str, object] = MappingProxyType({})
+    data: Mapping[str, Any] = MappingProxyType({})

@@ -9,7 +9,7 @@ DEFAULT_LOG_DIR = "slicer_logs"
 
 @record
 class Options:
-    """``gpus`` are indices, UUIDs or beginnings of them. None and empty: what is configured, or all."""
+    """``gpus`` are indices, UUIDs or beginnings of them; none: all. None elsewhere: what is configured."""
 
     jobs_file: str
     log_dir: str

@@ -1,17 +1,17 @@
-"""Signals made readable, so that the queue waits for them and for descriptors at the same time."""
+"""Signals as a readable descriptor, so that the queue can wait for signals and descriptors at once."""
 
 from __future__ import annotations
 
 import os
 import signal
 
-from slicer.kernel.signals import INTERRUPTS, hold_back
+from slicer.kernel.signals import INTERRUPTS, block_interrupts
 
 _TAKEN = (*INTERRUPTS, signal.SIGWINCH, signal.SIGCONT)
 
 
 class SignalPipe:
-    """Takes the signals that a queue acts on, until :meth:`close`. There is one in a process."""
+    """Takes the signals that the queue acts on, until :meth:`close`. A process can have only one."""
 
     def __init__(self) -> None:
         self.fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -37,10 +37,10 @@ class SignalPipe:
         return found
 
     def close(self) -> None:
-        """Give the signals back. Only those that ask the queue to leave stay blocked: it is leaving already.
-        A late one must neither delay it nor change its exit code.
+        """Restore the handlers. Signals that ask the queue to leave stay blocked, as it is leaving already:
+        a late one must neither delay it nor change its exit code.
         """
-        hold_back()
+        block_interrupts()
         signal.set_wakeup_fd(self._fd_before)
         for signo, handler in self._before.items():
             signal.signal(signo, handler)

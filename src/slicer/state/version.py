@@ -13,7 +13,7 @@ import stat
 
 from slicer.errors import StateError
 from slicer.kernel import cgroup, proc
-from slicer.kernel.signals import let_go, signal
+from slicer.kernel.signals import signal, unblock_interrupts
 from slicer.model import LEASE_VARIABLE
 from slicer.state.directory import Directory
 from slicer.state.statedir import VERSION, StateDir, open_lock, read_version, version_line
@@ -43,7 +43,7 @@ def _lock(fd: int) -> None:
     except BlockingIOError:
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:
-            let_go()
+            unblock_interrupts()
             fcntl.flock(fd, fcntl.LOCK_EX)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -6,6 +6,7 @@ import pytest
 
 from slicer.cli import say
 from slicer.errors import SlicerError
+from slicer.kernel.signals import signal_name
 from slicer.ledger.ledger import now_s
 from slicer.model import Busy, Usage
 from slicer.record import replace
@@ -112,7 +113,7 @@ def test_every_signal_has_its_name() -> None:
     for number in signal.valid_signals():
         if isinstance(number, signal.Signals):
             expected = number.name
-            assert say.signal_name(number) in (
+            assert signal_name(number) in (
                 expected,
                 "SIGIOT" if expected == "SIGABRT" else "SIGCLD",
                 "SIGPOLL",

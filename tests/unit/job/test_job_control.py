@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from slicer.job import command as keepers
+from slicer.job import job_control
 from slicer.job.command import Command, Task
+from slicer.job.job_control import is_for_keeper
 from slicer.kernel import proc, signals
-from slicer.kernel.signals import is_for_keeper, timed_wait
+from slicer.kernel.signals import timed_wait
 
 OUTER, COMMAND, KEEPER, SHELL, KERNEL = 10, 20, 30, 40, 0
 BY_TERMINAL, BY_KILL = 0x80, 0
@@ -59,10 +60,10 @@ class Made:
         task = Task("true", ("true",), {}, "", None, 10.0, False, OUTER, (), frozenset())
         self.keeper = Command(task, nothing, None, list, None)
         self.keeper._pid = COMMAND
-        monkeypatch.setattr(keepers.os, "kill", lambda pid, signo: self.sent.append((pid, signo)))
-        monkeypatch.setattr(keepers.os, "getppid", lambda: OUTER)
-        monkeypatch.setattr(keepers.os, "waitid", self._waitid)
-        monkeypatch.setattr(proc, "has_terminal", lambda: True)
+        monkeypatch.setattr(os, "kill", lambda pid, signo: self.sent.append((pid, signo)))
+        monkeypatch.setattr(os, "getppid", lambda: OUTER)
+        monkeypatch.setattr(os, "waitid", self._waitid)
+        monkeypatch.setattr(job_control, "_has_terminal", lambda: True)
         monkeypatch.setattr(proc, "stops", lambda pid: self.outer_stops)
 
     def _waitid(self, kind: int, pid: int, options: int) -> Any:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from slicer.config.profiles import thread_env
 from slicer.job import scope
@@ -75,50 +71,6 @@ def test_the_users_own_stop_timeout_is_not_doubled() -> None:
     assert scope.stop_timeout_s(PROFILE) == scope.DEFAULT_STOP_TIMEOUT_S
     forever = Property("TimeoutStopSec", "TimeoutStopUSec", "t", 2**64 - 1, "infinity")
     assert 86400 <= scope.stop_timeout_s(replace(PROFILE, properties={"TimeoutStopSec": forever})) < 2**31
-
-
-@pytest.mark.parametrize(
-    ("argument", "shown"),
-    [
-        ("plain", "plain"),
-        ("--a=b,c:d/e.f+g@h%i-j", "--a=b,c:d/e.f+g@h%i-j"),
-        ("", "''"),
-        ("a b", "'a b'"),
-        ("don't", "'don'\\''t'"),
-        ('"', "'\"'"),
-        ("$HOME", "'$HOME'"),
-        ("*.py", "'*.py'"),
-        ("é", "é"),
-        ("a\nb", "'a\\nb'"),
-        ("\x1b[31m", "'\\x1b[31m'"),
-        ("\udcff", "'\\udcff'"),
-        ("\u202e", "'\\u202e'"),  # right-to-left override
-    ],
-)
-def test_quote(argument: str, shown: str) -> None:
-    assert scope.quote(argument) == shown
-
-
-@given(st.text())
-def test_a_quoted_argument_is_one_printable_line(argument: str) -> None:
-    assert scope.quote(argument).isprintable()
-
-
-@given(st.text().filter(str.isprintable))
-def test_a_printable_argument_can_be_pasted_into_a_shell(argument: str) -> None:
-    assert shlex.split(scope.quote(argument)) == [argument]
-
-
-@given(st.lists(st.text(max_size=30), min_size=1, max_size=8))
-def test_a_description_is_short_and_printable(command: list[str]) -> None:
-    shown = scope.describe(tuple(command), 40)
-    assert len(shown) <= 40
-    assert shown.isprintable()
-
-
-def test_a_cut_description_says_so() -> None:
-    assert scope.describe(("x" * 50,), 10) == "x" * 9 + "…"
-    assert scope.describe(("x" * 10,), 10) == "x" * 10
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slicer.columns import ASCII, Glyphs, cell_count, told_apart
 from slicer.queue.model import Board, GpuRow
 from slicer.queue.show import board_text
-from slicer.queue.show.board_text import ASCII, Glyphs
-from slicer.queue.show.columns import cell_count, told_apart
 from tests.unit.queue.test_words import NASTY, UNSEEN, row
 
 AT = 1_700_000_000.0

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from slicer import backend
-from slicer.cli.queue_detach import detach
+from slicer.cli.queue.detach import detach
 from slicer.errors import BackendError
 from slicer.queue.detach import handover, service
 from slicer.queue.options import Options

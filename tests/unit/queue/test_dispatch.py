@@ -24,9 +24,9 @@ def test_a_pause_that_ends_between_two_looks_is_noticed(monkeypatch: pytest.Monk
     asked: list[int] = []
     register: Any = SimpleNamespace(states={}, problem="")
     view: Any = SimpleNamespace(expire=lambda: asked.append(1))
-    desk: Any = SimpleNamespace(keep=lambda kinds: None)
+    requests: Any = SimpleNamespace(keep=lambda kinds: None)
     nobody: Any = None
-    queue = Dispatch(nobody, register, nobody, desk, nobody, view, nobody)
+    queue = Dispatch(register, nobody, requests, nobody, nobody, view, nobody)
     assert queue.left_s() is None
     queue.pause()
     now[0] += 0.999
@@ -52,12 +52,11 @@ class Refusing:
         self.told: list[str] = []
         register = any_(states=self.states, problem="", see=self.see, do=self.do)
         plans_ = any_(plan=lambda entry, *_: any_(need_gpus=0, need_cpu_slots=1, entry=entry))
-        desk = any_(keep=lambda kinds: None, ask=lambda kind, entry, *_: entry)
-        crew = any_(gpus=frozenset, may_begin=lambda *_, **__: True, start=self.start)
+        requests = any_(keep=lambda kinds: None, ask=lambda kind, entry, *_: any_(entry=entry))
+        starting = any_(gpus=frozenset, may_add=lambda _: True, add=self.add)
         view = any_(expire=lambda: None)
-        news = any_(tell=lambda kind, *_, **__: self.told.append(kind), warning=self.told.append)
-        options = any_(at_a_time=None)
-        self.dispatch = Dispatch(options, register, plans_, desk, crew, view, news)
+        events = any_(add=lambda kind, *_, **__: self.told.append(kind), warning=self.told.append)
+        self.dispatch = Dispatch(register, plans_, requests, starting, any_(), view, events)
         self.dispatch.load(jobs_file.parse(lines))
 
     def do(self, record: Record) -> None:
@@ -67,7 +66,8 @@ class Refusing:
         for entry in entries:
             self.states.setdefault(entry.key, JobState(entry.key, entry.number, entry.command))
 
-    def start(self, entry: Entry, state: JobState) -> bool:
+    def add(self, granted: Any, state: JobState) -> bool:
+        entry: Entry = granted.entry
         self.begun.append(entry.command)
         if entry.command in self.error:
             raise self.error[entry.command]

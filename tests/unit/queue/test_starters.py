@@ -72,14 +72,14 @@ def test_descriptors_that_cannot_be_handed_on_now(
 
 @pytest.mark.usefixtures("no_forks")
 def test_a_killed_keepers_duties_wait_until_a_process_can_be_forked() -> None:
-    flight: Any = QueueOuterHalf.__new__(QueueOuterHalf)
+    outer_half: Any = QueueOuterHalf.__new__(QueueOuterHalf)
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
-    flight._up_read, flight._heard, flight.pidfd = reading, b"", writing
-    flight.was_bereaved = False
+    outer_half._up_read, outer_half._received, outer_half.pidfd = reading, b"", writing
+    outer_half.keeper_was_killed = False
     before = len(os.listdir("/proc/self/fd"))
-    assert not flight.mourn()
-    assert not flight.was_bereaved
+    assert not outer_half.clean_up()
+    assert not outer_half.keeper_was_killed
     assert len(os.listdir("/proc/self/fd")) == before
     os.close(reading)
     os.close(writing)

@@ -8,7 +8,7 @@ import pytest
 
 from slicer.queue.file import suggest
 from slicer.queue.model import Event, EventKind, JobState, Row, Status
-from slicer.queue.show import words
+from slicer.queue.show import event_text
 from slicer.queue.show.summary import summary_lines
 
 NASTY = "a\x1b[31mb\nc\r\u202ed\udcff\x00"
@@ -30,7 +30,7 @@ def event(kind: EventKind, job: Row | None = None, **data: Any) -> Event:
 
 
 def said(kind: EventKind, job: Row | None = None, *, verbose: bool = False, **data: Any) -> str:
-    line = words.line(event(kind, job, **data), verbose=verbose)
+    line = event_text.line(event(kind, job, **data), verbose=verbose)
     assert line is not None
     return line
 
@@ -59,15 +59,15 @@ def test_each_kind_of_event_has_clean_words(kind: EventKind, verbose: bool) -> N
     )
     bare = event(kind, job)
     for one in (full, bare):
-        line = words.line(one, verbose=verbose)
+        line = event_text.line(one, verbose=verbose)
         assert line is None or (line.isprintable() and line == line.strip() and line), line
-    assert kind == "summary" or words.line(full, verbose=True)
+    assert kind == "summary" or event_text.line(full, verbose=True)
     assert all(line.isprintable() for line in summary_lines(full))
 
 
 def test_memory_that_grows_is_said_to_those_who_ask() -> None:  # E8
     growing = row(2, now_mib=(1024, 2048), peak_mib=(1024, 3072), gpu_indices=(0, 1))
-    assert words.line(event("usage", growing), verbose=False) is None
+    assert event_text.line(event("usage", growing), verbose=False) is None
     line = said("usage", growing, verbose=True)
     assert line == "job 2 uses 1G, 2G of GPUs 0,1, declared 18G (peak 1G, 3G)"
 
@@ -180,7 +180,7 @@ def test_who_exceeds_its_declaration_is_named_with_the_consequence() -> None:  #
     assert line == (  # Q12
         "WARN job 5 uses 9.1G of GPU 1, declared 8G (14% more): what shares the GPU may run out of memory"
     )
-    assert words.level(event("exceeds", row(5))) == "warning"
+    assert event_text.level(event("exceeds", row(5))) == "warning"
 
 
 def test_what_may_go_wrong_is_marked_and_what_went_well_or_wrong_is_not() -> None:  # Q12
@@ -200,7 +200,7 @@ def test_nothing_left_to_do_says_why_that_is_no_success() -> None:  # W6
     one = summed_up(counts={}, earlier=[failed], exit_code=143, wall_s=0.002)
     retry = "slicer queue retry 'my jobs.txt' --log-dir logs"
     assert summary_lines(one) == [f"nothing left; job 1 failed earlier (143); to run it again: {retry}"]
-    assert words.level(one) == "bad"
+    assert event_text.level(one) == "bad"
     two = summed_up(counts={}, earlier=[failed, row(7, status="lost", exit_code=1)], exit_code=143)
     assert summary_lines(two) == [
         "nothing left; 2 jobs failed earlier: 1 (143), 7 (1); exit code 143; to run them again: " + retry
@@ -228,9 +228,6 @@ def test_long_commands_and_errors_are_cut() -> None:
 
 def test_the_middle_of_a_long_command_is_cut() -> None:  # Q14
     command = f"python train.py {'x' * 10**6} --seed 3"
-    assert words.shortened(command, 30) == "python train.py…xxxxx --seed 3"
-    assert words.shortened("\x1b" * 100, 30).isprintable()
-    assert words.shortened("short", 5) == "short"
     assert said("started", row(command=command)).endswith("x --seed 3")
 
 
@@ -243,14 +240,14 @@ def test_jobs_that_are_skipped_are_not_called_done_whatever_became_of_them() -> 
 
 
 def test_nothing_that_happened_is_not_worth_a_line() -> None:
-    assert words.line(event("skipped", count=0), verbose=True) is None
-    assert words.line(event("file-changed", added=0, removed=0), verbose=True) is None
+    assert event_text.line(event("skipped", count=0), verbose=True) is None
+    assert event_text.line(event("file-changed", added=0, removed=0), verbose=True) is None
     assert said("file-changed", added=2, removed=0) == "jobs file changed: 2 added"
 
 
 def test_the_event_of_a_job_needs_one() -> None:
     with pytest.raises(ValueError, match="'started' needs a job"):
-        words.line(event("started"), verbose=False)
+        event_text.line(event("started"), verbose=False)
 
 
 @pytest.mark.parametrize("status", get_args(Status))
@@ -260,7 +257,7 @@ def test_each_status_is_counted(status: Status) -> None:  # E12
 
 def test_the_summary_of_a_good_run_is_one_line() -> None:  # E12
     assert summary_lines(summed_up()) == ["2 jobs in 1h2m: 2 ok"]
-    assert words.level(summed_up()) == "info"
+    assert event_text.level(summed_up()) == "info"
 
 
 def test_the_summary_names_failures_wrong_declarations_and_the_remedy() -> None:  # E5, E12
@@ -281,4 +278,4 @@ def test_the_summary_names_failures_wrong_declarations_and_the_remedy() -> None:
         "  job 7: GPU 0 peak 6.8G of 18G declared, 96% busy (62% less), [vram=7424M]: z",
         "corrected declarations: slicer queue suggest 'my jobs.txt' --log-dir logs",
     ]
-    assert words.level(one) == "bad"
+    assert event_text.level(one) == "bad"

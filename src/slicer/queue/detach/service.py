@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 
-from slicer.job.scope import describe
+from slicer.text import command_text
 
 ServiceProperty = tuple[str, str, object]  # as StartTransientUnit has it: name, D-Bus signature, value
 
@@ -41,7 +41,7 @@ def unit_name(log_dir: str) -> str:
 
 def description(jobs_file: str) -> str:
     """What ``systemctl status`` calls it, for every user of the machine: without the directory."""
-    return describe(("slicer", "queue", os.path.basename(jobs_file)))
+    return command_text(("slicer", "queue", os.path.basename(jobs_file)))
 
 
 def arguments(said: Sequence[str]) -> tuple[str, ...]:

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from slicer.queue.file import attributes
 from slicer.queue.file.jobs_file import Keys, Line, lines, read_attributes
-from slicer.queue.judge.judging import ENOUGH_LOOKS
-from slicer.queue.model import Attributes, JobState
+from slicer.queue.model import ENOUGH_LOOKS, Attributes, JobState
 
 _STEP_MIB = 256  # what is suggested is a multiple of this
 _ROOM_PERCENT = 105  # of the peak: no two runs use exactly the same
@@ -27,7 +26,7 @@ def corrected(text: str, declared: Mapping[str, int]) -> str:
         mib = declared.get(keys.next(line.command))
         if mib is None or read_attributes(line, cache).gpus == 0:
             continue
-        start, end, new = _edit(line, f"vram={_size(mib)}")
+        start, end, new = _edit(line, vram_attribute(mib))
         parts += [text[copied : line.start + start], new]
         copied = line.start + end
     return "".join(parts) + text[copied:]
@@ -36,6 +35,11 @@ def corrected(text: str, declared: Mapping[str, int]) -> str:
 def enough_mib(peak_mib: int) -> int:
     """What a job should declare whose peak was ``peak_mib``."""
     return -(-peak_mib * _ROOM_PERCENT // (100 * _STEP_MIB)) * _STEP_MIB
+
+
+def vram_attribute(mib: int) -> str:
+    """As in "vram=18G" and "vram=17664M"."""
+    return f"vram={mib // 1024}G" if mib % 1024 == 0 else f"vram={mib}M"
 
 
 def proposals(states: Iterable[JobState], tolerance: float) -> dict[str, int]:
@@ -82,7 +86,3 @@ def _edit(line: Line, attribute: str) -> tuple[int, int, str]:
         return 1, 1, attribute
     start = 1 + words[0].offset
     return start, start, f"{attribute} "
-
-
-def _size(mib: int) -> str:
-    return f"{mib // 1024}G" if mib % 1024 == 0 else f"{mib}M"

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING
 
 from slicer.errors import StateError
 from slicer.queue.judge import judging, oom
-from slicer.queue.judge.judging import ENOUGH_LOOKS, Ended, Judged
+from slicer.queue.judge.judging import Judged
+from slicer.queue.model import ENOUGH_LOOKS
 from slicer.queue.show.log_tail import last_line
 from slicer.queue.state import folding
 from slicer.queue.state.folding import Ending
 
 if TYPE_CHECKING:
+    from slicer.queue.events import Events
     from slicer.queue.model import Entry, JobState
     from slicer.queue.options import Options
-    from slicer.queue.run.running import EndedAttempt
-    from slicer.queue.show.events import Events
+    from slicer.queue.run.ended_attempt import Ended, EndedAttempt
     from slicer.queue.state.register import Register
 
 _FAILURES = ("exited", "signal")
@@ -26,74 +27,70 @@ _LOST_CODE = 1
 
 
 class Conclusions:
-    """Draws them. ``largest_mib``: the memory of the largest GPU that the queue may use."""
+    """Records what the attempts' ends mean.
+
+    ``largest_mib`` tells the memory of the largest GPU that the queue may use.
+    """
 
     def __init__(
         self, register: Register, options: Options, margin_mib: int, largest_mib: Callable[[], int],
-        news: Events,
+        events: Events,
     ) -> None:  # fmt: skip
         self._register = register
         self._options = options
         self._margin_mib = margin_mib
         self._largest_mib = largest_mib
-        self._news = news
+        self._events = events
 
-    def conclude(self, landing: EndedAttempt, entry: Entry | None, *, is_ending: bool) -> bool:
-        """Settle what became of the attempt; whether the job is to run again.
+    def conclude(self, attempt: EndedAttempt, entry: Entry | None, *, is_ending: bool) -> bool:
+        """Record what became of the attempt; whether the job is to run again.
 
         ``entry``: the job's line, if it still has one. ``is_ending``: the queue had its jobs ended.
         """
-        state = self._register.states[landing.key]
-        if state.job != landing.job_id or state.status != "running":
+        state = self._register.states[attempt.key]
+        if state.job != attempt.job_id or state.status != "running":
             return False
-        if landing.ended is not None:
-            stopped = landing.ended.reason == "stopped" and is_ending and not state.cancelling
-            if not stopped:
-                return self._judge(state, landing, landing.ended, entry)
-            self._register.do(folding.interrupted(state.key, state.job, "it was stopped with the queue"))
-        elif landing.how == "lost":
-            self._lose(state, landing)
+        ended = attempt.ended
+        why = attempt.why or "it was stopped with the queue"
+        if attempt.how == "lost":
+            self._lose(state, attempt)
             return False
-        elif landing.how == "interrupted":
-            self._register.do(folding.interrupted(state.key, state.job, landing.why))
+        if ended is not None and not (ended.reason == "stopped" and is_ending and not state.cancelling):
+            return self._judge(state, attempt, ended, entry)
+        if ended is not None or attempt.how == "interrupted":
+            self._register.do(folding.interrupted(state.key, state.job, why))
         else:
             self._register.do(folding.unbegun(state.key, state.job))
-        self._news.tell("requeued", state, why=landing.why or "it was stopped with the queue")
+        self._events.add("requeued", state, why=why)
         return True
 
-    def _lose(self, state: JobState, landing: EndedAttempt) -> None:
-        how = self._ending(landing, Judged("lost", "unknown", _LOST_CODE, False), landing.why)
+    def _lose(self, state: JobState, attempt: EndedAttempt) -> None:
+        how = self._ending(attempt, Judged("lost", "unknown", _LOST_CODE, False), attempt.why)
         self._register.do(folding.ended(state.key, state.job, "lost", **how))
-        self._news.tell("lost", state, **self._log_of(state))
+        self._events.add("lost", state, **self._log_of(state))
 
-    def _judge(self, state: JobState, landing: EndedAttempt, ended: Ended, entry: Entry | None) -> bool:
-        peak_mib, looks = _peaks(landing), _looks(landing)
+    def _judge(self, state: JobState, attempt: EndedAttempt, ended: Ended, entry: Entry | None) -> bool:
+        peak_mib, retries = _peaks(attempt), self._retries(entry)
         judged = judging.judge(
-            ended,
-            declared_mib=state.vram_mib,
-            peak_mib=peak_mib,
-            looks=looks,
-            tolerance=self._options.tolerance,
-            has_oom_text=self._has_oom_text(state, ended),
-            cancelling=state.cancelling,
-            ooms=state.ooms,
-            retries=self._retries(entry),
-        )
-        how = self._ending(landing, judged, ended.reason)
+            ended, declared_mib=state.vram_mib, peak_mib=peak_mib, looks=_looks(attempt),
+            tolerance=self._options.tolerance, has_oom_text=self._has_oom_text(state, ended),
+            cancelling=state.cancelling, ooms=state.ooms, retries=retries,
+        )  # fmt: skip
+        how = self._ending(attempt, judged, ended.reason)
         if not judged.again:
             self._register.do(folding.ended(state.key, state.job, judged.status, **how))
-            self._news.tell("finished", state, **self._log_of(state))
+            self._events.add("finished", state, **self._log_of(state))
             return False
         next_mib = judging.raised(state.vram_mib, peak_mib, self._largest_mib(), self._margin_mib)
         self._register.do(folding.oom(state.key, state.job, next_vram_mib=next_mib, **how))
-        self._news.tell(
+        self._events.add(
             "retry", state, declared_mib=state.vram_mib, next_mib=next_mib, attempt=state.attempts,
-            attempts=self._retries(entry) + 1, log=state.log,
+            attempts=retries + 1, log=state.log,
         )  # fmt: skip
         return True
 
     def _log_of(self, state: JobState) -> dict[str, object]:
-        """Where the log is, and how it ends where that may tell what went wrong."""
+        """Where the log is, and its last line if that may tell what went wrong."""
         found: dict[str, object] = {
             "log": state.log, "log_path": os.path.join(self._options.log_dir, state.log)
         }  # fmt: skip
@@ -106,41 +103,41 @@ class Conclusions:
         return self._options.oom_retries if own is None else own
 
     def _has_oom_text(self, state: JobState, ended: Ended) -> bool:
-        """Only the attempt's own log counts, and only where it failed by itself."""
+        """Only the attempt's own log counts, and only if the attempt failed by itself."""
         if not state.gpus or not ended.exit_code or ended.reason not in _FAILURES:
             return False
         try:
             return oom.tells_of_oom(state.log, self._register.log_dir.directory.fd)
         except StateError as error:
-            self._news.warning(str(error))
+            self._events.warning(str(error))
             return False
 
-    def _ending(self, landing: EndedAttempt, judged: Judged, reason: str) -> Ending:
-        looks = _looks(landing)
-        # The driver's figure is of the second before the look: of an average of few, much is not the job's.
-        busy = landing.use.utilisation if landing.use is not None and looks >= ENOUGH_LOOKS else None
+    def _ending(self, attempt: EndedAttempt, judged: Judged, reason: str) -> Ending:
+        looks = _looks(attempt)
+        # The driver's figure is of the second before the look: of few looks' average, much is not the job's.
+        busy = attempt.use.utilisation if attempt.use is not None and looks >= ENOUGH_LOOKS else None
         return Ending(
             exit_code=judged.exit_code,
-            signal=landing.ended.signal if landing.ended is not None else None,
+            signal=attempt.ended.signal if attempt.ended is not None else None,
             reason=reason,
-            wall_s=round(landing.wall_s, 3),
-            vram_peak_mib=_peaks(landing),
+            wall_s=round(attempt.wall_s, 3),
+            vram_peak_mib=_peaks(attempt),
             utilisation=None if busy is None else round(busy, 1),
             looks=looks,
             verdict=judged.verdict,
-            memory_peak_bytes=landing.memory_peak_bytes,
+            memory_peak_bytes=attempt.memory_peak_bytes,
             at=time.time(),
         )
 
 
-def _looks(landing: EndedAttempt) -> int:
-    return landing.use.looks if landing.use is not None else 0
+def _looks(attempt: EndedAttempt) -> int:
+    return attempt.use.looks if attempt.use is not None else 0
 
 
-def _peaks(landing: EndedAttempt) -> tuple[int, ...]:
+def _peaks(attempt: EndedAttempt) -> tuple[int, ...]:
     """The larger of what the queue saw and what the outcome says; () where nobody looked, or too seldom."""
-    seen = landing.use.peak_mib if landing.use is not None else ()
-    peaks = seen or landing.vram_peak_mib
-    if seen and landing.vram_peak_mib:
-        peaks = tuple(map(max, seen, landing.vram_peak_mib))
-    return judging.measured(peaks, _looks(landing))
+    seen = attempt.use.peak_mib if attempt.use is not None else ()
+    peaks = seen or attempt.vram_peak_mib
+    if seen and attempt.vram_peak_mib:
+        peaks = tuple(map(max, seen, attempt.vram_peak_mib))
+    return judging.measured(peaks, _looks(attempt))

@@ -6,26 +6,17 @@ import signal
 from collections.abc import Iterable
 
 from slicer.errors import EX_TIMEOUT
-from slicer.queue.model import JobState, Status, Verdict
+from slicer.queue.model import ENOUGH_LOOKS, JobState, Status, Verdict
+from slicer.queue.run.ended_attempt import Ended
 from slicer.record import record
 
 EXIT_CODE_MAX = 255
-ENOUGH_LOOKS = 10  # fewer looks at a job's GPUs do not show its peak: the driver reports none in between
 _FAILED: frozenset[Status] = frozenset({"failed", "timeout", "oom", "infeasible", "lost"})
 
 
 @record
-class Ended:
-    """How an attempt ended, as its outcome says."""
-
-    reason: str  # Outcome.reason
-    exit_code: int
-    signal: int | None
-
-
-@record
 class Judged:
-    """What that means. ``again``: the job runs once more, with the declaration of :func:`raised`."""
+    """What the end means. ``again``: the job runs once more, and declares what :func:`raised` says."""
 
     status: Status
     verdict: Verdict
@@ -47,14 +38,14 @@ def judge(
 ) -> Judged:
     """Judge an attempt.
 
-    ``peak_mib`` has one figure a GPU, () unknown, from so many ``looks``; ``tolerance`` is relative (0.1 is
-    10 %); ``ooms`` counts the attempts before this one that ended with CUDA's "out of memory", of which
-    ``retries`` are forgiven.
+    ``peak_mib`` has one figure a GPU, () unknown, from ``looks`` looks. ``tolerance`` is a fraction. ``ooms``
+    counts the earlier attempts that ended with CUDA's "out of memory". With fewer than ``retries`` the job
+    runs again.
     """
     status, exit_code = _status(ended, has_oom_text, cancelling)
     verdict = _verdict(declared_mib, peak_mib, tolerance)
     if verdict == "over-declared" and (status != "ok" or looks < ENOUGH_LOOKS):
-        verdict = "unknown"  # it may have been cut short, or used more between two looks
+        verdict = "unknown"  # it may have ended early, or used more between two looks
     return Judged(status, verdict, exit_code, status == "oom" and ooms < retries)
 
 
@@ -79,7 +70,7 @@ def _status(ended: Ended, has_oom_text: bool, cancelling: bool) -> tuple[Status,
 
 
 def measured(peak_mib: tuple[int, ...], looks: int) -> tuple[int, ...]:
-    """The peaks; () if they are zeros from a few looks, which prove nothing."""
+    """The peaks; () if they are zeros from a few looks, because these prove nothing."""
     return peak_mib if any(peak_mib) or looks >= ENOUGH_LOOKS else ()
 
 
@@ -97,10 +88,10 @@ def _verdict(declared_mib: int | None, peak_mib: tuple[int, ...], tolerance: flo
 def raised(
     declared_mib: int | None, peak_mib: tuple[int, ...], largest_mib: int, margin_mib: int
 ) -> int | None:
-    """What to declare after "out of memory": a quarter more than it declared or used (E9).
+    """What to declare after "out of memory": a quarter more than the job declared or used (E9).
 
-    No more than a GPU has: ``largest_mib`` is the largest one's memory, of which ``margin_mib`` must stay
-    free. Never less than declared; None, a whole GPU, stays None.
+    It is never less than declared, and not more than a GPU has: ``largest_mib`` is the largest GPU's memory,
+    of which ``margin_mib`` must stay free. None, a whole GPU, stays None.
     """
     if declared_mib is None:
         return None

@@ -1,7 +1,7 @@
 """Whether a job's log tells that a GPU ran out of memory (E9).
 
-Main memory running out is another matter: more of a GPU does not help there. Its texts (MemoryError, "Cannot
-allocate memory", std::bad_alloc, DefaultCPUAllocator, TensorFlow's on device:CPU) are none of the below.
+If main memory ran out, more of a GPU does not help. So the texts of that (MemoryError, "Cannot allocate
+memory", std::bad_alloc, DefaultCPUAllocator, TensorFlow's on device:CPU) do not count.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from slicer.errors import StateError
 
 HEAD_BYTES = 64 << 10
 TAIL_BYTES = 256 << 10
-_NEAR_BYTES = 400  # before and behind, on the same line, that tell what a phrase is about
+_NEAR_BYTES = 400  # before and behind a phrase, on its line: they tell what it is about
 
-# In lower case, as all below. Enough by themselves:
+# Phrases that are enough by themselves. They are in lower case, as all below.
 _CERTAIN = (
     b"cuda out of memory",  # PyTorch
     b"torch.outofmemoryerror",
@@ -38,22 +38,22 @@ _CERTAIN = (
     b"outofgpumemoryerror",
     b"bfcarena::allocaterawinternal",  # ONNX Runtime, which does not say where: mostly on the GPU
 )
-# Enough with one of the words on the same line:
+# Phrases that are enough with one of the words on the same line.
 _WITH: tuple[tuple[bytes, tuple[bytes, ...]], ...] = (
     (b"oom when allocating", (b"",)),  # TensorFlow; older ones do not name the device
     (b"out of memory", (b"cuda", b"resource_exhausted", b"resource exhausted", b"resourceexhaustederror")),
     (b"out_of_memory", (b"cuda",)),  # RMM: "std::bad_alloc: out_of_memory: CUDA error at …"
     (b"failed to allocate", (b"resource_exhausted", b"resource exhausted", b"resourceexhaustederror")),
 )
-# Never with one of these on the same line:
+# A phrase of _WITH never counts with one of these on the same line.
 _MAIN_MEMORY = (b"device:cpu", b"by allocator cpu", b"allocator mklcpu", b"killed process")
 
 
 def tells_of_oom(name: str, directory: int | None = None) -> bool:
     """Whether the log of that name, of one attempt, tells of a GPU out of memory.
 
-    ``directory`` is a descriptor of where it lies. Looks at its first 64 and last 256 KiB. A log that is not
-    there, or no regular file, tells nothing. Raises StateError when it cannot be read.
+    ``directory`` is a descriptor of the log directory. Only the first 64 and the last 256 KiB are read. A log
+    that is not there, or no regular file, tells nothing. Raises StateError if it cannot be read.
     """
     try:
         return any(map(_tells, _parts(name, directory)))
@@ -66,7 +66,7 @@ def tells_of_oom(name: str, directory: int | None = None) -> bool:
 
 
 def _parts(name: str, directory: int | None) -> Iterator[bytes]:
-    """Beginning and end of the log, or all of it where they meet."""
+    """The beginning and the end of the log, or all of it if they meet."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
     fd = os.open(name, flags, dir_fd=directory)
     try:
@@ -107,7 +107,7 @@ def _is_about_gpu(line: bytes, words: tuple[bytes, ...]) -> bool:
 
 
 def _lines_around(text: bytes, phrase: bytes) -> Iterator[bytes]:
-    """What stands near each ``phrase``, on its line."""
+    """The text around each ``phrase``, on its line."""
     at = text.find(phrase)
     while at >= 0:
         end = at + len(phrase)

@@ -1,7 +1,7 @@
-"""A job that a queue which died has left running: its keeper lives, and needs nobody.
+"""A job that still runs though its queue died: its keeper lives, and needs nobody.
 
-It is watched through its keeper's pidfd, its lease's file and its attempt file. Where the keeper was killed
-too, the job is waited for by its lease, and how it ends nobody will know.
+The job is watched through its keeper's pidfd, its lease's file and its attempt file. If the keeper was killed
+too, the queue waits until the lease is gone, and nobody will know how the job ended.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 
 class Adopted:
-    """A job in flight that is not our child. ``key`` is the job's in the queue."""
+    """A running job that is not our child. ``key`` is the job's in the queue.
+
+    ``pidfd`` is its keeper's, -1 if there is none. ``held`` is its lease, None if it has none.
+    """
 
     def __init__(
         self, key: str, job_id: str, attempt: Callable[[str], Attempt | None], lease: Lease | None,
@@ -33,7 +36,7 @@ class Adopted:
         self.job_id = job_id
         self._attempt = attempt
         self._book = book
-        self._held = _held(book, lease) if lease is not None else None
+        self.held = _held(book, lease) if lease is not None else None
         self.pidfd = -1
         self._find_keeper()
 
@@ -41,17 +44,8 @@ class Adopted:
         found = self._attempt(self.job_id)
         if found is not None and found.is_alive and found.keeper:
             self.pidfd = _pidfd(found.keeper)
-            if proc.start_time(found.keeper) != found.keeper_start:  # that was somebody else by then
-                self._drop_pidfd()
-
-    @property
-    def lease(self) -> Lease | None:
-        return self._held.lease if self._held is not None else None
-
-    def note_peaks(self, peaks_mib: tuple[int, ...]) -> None:
-        """Write the peaks into the lease. Raises StateError."""
-        if self._held is not None:
-            self._held.note_peaks(peaks_mib)
+            if proc.start_time(found.keeper) != found.keeper_start:  # another process by then
+                self._close_pidfd()
 
     def stop(self) -> bool:
         """Ask the job to end; whether there is a keeper to ask."""
@@ -64,7 +58,7 @@ class Adopted:
         if self.pidfd >= 0:
             if not proc.has_ended(self.pidfd):
                 return False
-            self._drop_pidfd()
+            self._close_pidfd()
             found = self._attempt(self.job_id)
             if found is not None and found.is_final:
                 return True
@@ -72,17 +66,17 @@ class Adopted:
             self._find_keeper()  # it may only now have come to note that it begins
             if self.pidfd >= 0:
                 return False
-        # Its keeper is dead, or not to be seen: there is the lease, which holds for as long as the job lives.
+        # No keeper is to be seen. The lease holds for as long as the job lives.
         with self._book.locked():
             return all(lease.job != self.job_id for lease in self._book.leases())
 
     def close(self) -> None:
-        """Let go of all descriptors. Safe to repeat."""
-        self._drop_pidfd()
-        if self._held is not None:
-            self._held.forget()
+        """Close all descriptors. Safe to repeat."""
+        self._close_pidfd()
+        if self.held is not None:
+            self.held.forget()
 
-    def _drop_pidfd(self) -> None:
+    def _close_pidfd(self) -> None:
         if self.pidfd >= 0:
             os.close(self.pidfd)
             self.pidfd = -1

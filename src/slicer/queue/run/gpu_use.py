@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from slicer.gpu.vram import Sighting
     from slicer.ledger.ledger import Ledger
     from slicer.model import Lease
-    from slicer.queue.start.requests import SharedView
+    from slicer.queue.shared_view import SharedView
 
 FIRST_LOOKS_S = (0.25, 1.0)  # after a job's start, whatever --poll says
 _AFTERMATH_S = 0.05  # between two looks after a job's end: the driver sends no event

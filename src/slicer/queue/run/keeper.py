@@ -1,8 +1,8 @@
-"""The keeper of a queue's job: without a terminal, its output in a file, and on its own to the end.
+"""The keeper of a queue's job. It has no terminal, its command writes to a file, and it needs no queue.
 
-The queue is only told. Whether it lives or is dead, the keeper notes in the attempt file that the command
-began and how it ended, writes the outcome to the history and gives the lease back. The file is flocked for as
-long as the keeper lives: so a queue that is started anew knows what still runs.
+The keeper notes in the attempt file that the command began and how it ended. It writes the outcome to the
+history and gives the lease back. The queue is told of it, if it lives. The keeper holds a flock on the
+attempt file until it ends, so a new queue knows what still runs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import select
 
 from slicer import faults
 from slicer.job import ending
-from slicer.job.keeper import SETTLE, Keeper
+from slicer.job.keeper import GPUS_CHECKED, Keeper
 from slicer.job.report import Report, pack
 from slicer.kernel.signals import signal
 from slicer.model import Usage
@@ -26,17 +26,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.backend import Backend
     from slicer.job.command import Task
-    from slicer.job.job import Batch, Job, Started
+    from slicer.job.job import Job, Started
     from slicer.ledger.ledger import Ledger
 
-_CANNOT_BEGIN = 126  # as of a shell that cannot execute something
-_SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # of what may be there again soon
+_CANNOT_BEGIN = 126  # what a shell exits with when it cannot execute a command
+_SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # that may be over soon
 _ENDED_FROM_OUTSIDE = ("timeout", "stopped")
-_QUEUE_LOOKS_S = 15.0  # how long the queue has for its look at the GPUs, before we look ourselves
+_QUEUE_CHECK_S = 15.0  # how long the queue has to check the GPUs, before we do
 
 
 def preload() -> None:
-    """Load what every keeper will need, once for all of them."""
+    """Load once what every keeper will need."""
     from slicer.job import command
     from slicer.kernel import cgroup
     from slicer.outcome import journal
@@ -46,13 +46,13 @@ def preload() -> None:
 
 
 class LogFile:
-    """Takes the command's output as it is: whatever its size, nobody is in its way."""
+    """The file to which the command writes directly."""
 
     pid = 0
 
     def __init__(self, directory: int, name: str) -> None:
         """``directory``: a descriptor of the log directory. Raises OSError."""
-        # An attempt that never began may have left one of this name: its text is not ours.
+        # An attempt that never began may have left a log of this name.
         try:
             os.unlink(name, dir_fd=directory)
         except FileNotFoundError:
@@ -61,13 +61,13 @@ class LogFile:
         self.stdout = self.stderr = os.open(name, flags, 0o666, dir_fd=directory)
 
     def handed_over(self) -> None:
-        """Kept open: for what slicer has to say."""
+        """The file stays open: slicer may have something to add."""
 
     def finish(self) -> None:
-        """Nothing is on its way."""
+        """There is nothing to flush."""
 
     def say(self, text: str) -> None:
-        """Add a line of slicer's own; a full disk is no reason to stop."""
+        """Add a line of slicer's own, if the disk has room for it."""
         try:
             os.write(self.stdout, f"slicer: {text}\n".encode())
         except OSError:
@@ -75,7 +75,7 @@ class LogFile:
 
 
 class QueueKeeper(Keeper):
-    """The keeper's side of the fork, for a job of a queue."""
+    """A keeper that records the attempt itself."""
 
     _log: LogFile
     _attempt: int  # the attempt file
@@ -91,37 +91,31 @@ class QueueKeeper(Keeper):
 
     def run(self, descriptors: tuple[int, ...]) -> None:
         """From the fork to the end of the scope; ``descriptors`` hold the lease."""
-        gc.disable()  # a keeper makes no garbage worth collecting, and looking for it copies shared pages
+        gc.disable()  # there is little garbage, and collecting it would copy shared pages
         os.setsid()  # Ctrl-C and Ctrl-Z at the queue's terminal are the queue's
         self._forwarder = -1
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, 0)
-        os.dup2(null, 1)  # a reader of the queue's output is not to wait for us
+        os.dup2(null, 1)  # who reads the queue's output to its end must not wait for us
         os.close(null)
         super().run(descriptors)
-
-    @property
-    def _batch(self) -> Batch:
-        assert self._job.batch is not None
-        return self._job.batch
 
     def _output(self) -> LogFile:
         return self._log
 
     def _run(self, task: Task, started: Started) -> tuple[Report, Usage]:
-        batch = self._batch
         self._started = started
         try:
-            self._log = LogFile(self._logs, batch.log)
+            self._log = LogFile(self._logs, self._job.log)
             self._attempt = attempt.begin(self._attempts, self._job.id)
         except OSError as error:
             return Report(1, 0, error.errno or errno.EIO, "unknown", 0.0, 0), Usage()
-        os.dup2(self._log.stdout, 2)  # should we fail, it says so in the log
+        os.dup2(self._log.stdout, 2)  # so that an exception of ours is in the log
         faults.point("batch-noted-start")
         try:
-            os.chdir(batch.directory)
+            os.chdir(self._job.directory)
         except OSError as error:
-            self._log.say(f"cannot run in {batch.directory}: {error.strerror}")
+            self._log.say(f"cannot run in {self._job.directory}: {error.strerror}")
             return Report(1, _CANNOT_BEGIN << 8, 0, "exited", 0.0, 0), Usage()
         report, usage = super()._run(task, started)
         if report.exec_errno:
@@ -147,22 +141,22 @@ class QueueKeeper(Keeper):
         os.close(self._up_write)
         faults.point("keeper-told")
         watch = None
-        if outcome.gpus and not self._is_looked_after():
+        if outcome.gpus and not self._has_queue_checked():
             watch = ending.gpu_watch(self._job, self._held, self._book, self._log.say)
-        ending.settle(self._job, outcome, self._held, self._log.say, watch)
+        ending.finish(self._job, outcome, self._held, self._log.say, watch)
 
-    def _is_looked_after(self) -> bool:
-        """Whether the queue has looked at the GPUs, and will not have to be waited for."""
+    def _has_queue_checked(self) -> bool:
+        """Wait until the queue has checked the GPUs; False if it has not in time."""
         poll = select.poll()
         poll.register(self._down_read, select.POLLIN)
-        return bool(poll.poll(_QUEUE_LOOKS_S * 1000)) and os.read(self._down_read, 1) == SETTLE
+        return bool(poll.poll(_QUEUE_CHECK_S * 1000)) and os.read(self._down_read, 1) == GPUS_CHECKED
 
     def _tell(self, report: Report, usage: Usage) -> None:
         if not report.is_final and report.reason in _ENDED_FROM_OUTSIDE:
-            # systemd may kill us with the job; if not, the outcome follows this.
+            # systemd may kill us with the job; if it does not, the outcome is written over this.
             foreseen = replace(report, status=signal.SIGKILL)
             attempt.end(self._attempt, self._outcome(self._started, foreseen, usage), is_final=False)
         try:
             os.write(self._up_write, pack(report, usage))
         except BrokenPipeError:
-            pass  # the queue is dead, and will be told by the attempt file
+            pass  # the queue is dead, and the next one reads the attempt file

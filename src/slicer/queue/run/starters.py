@@ -1,9 +1,9 @@
-"""Getting many keepers forked and into their scopes at a time, without waiting for systemd.
+"""The starters: small processes that fork keepers and wait for systemd in the queue's place.
 
-A call to systemd takes it some milliseconds, and seconds when memory is short; the D-Bus library that there
-is waits for the answer. So small processes do nothing else than to fork keepers, to call and to wait. They
-are forked before the queue opens anything but the ledger: what the queue gathers later (its jobs, the GPUs'
-driver, the files of others' leases) is never a keeper's, nor its memory.
+systemd takes some milliseconds to start a scope, and seconds when memory is short. The D-Bus library waits
+for the answer, so the queue leaves that to the starters. They are forked before the queue opens anything but
+the ledger. So a keeper has none of what the queue gathers later: its jobs, the GPUs' driver, the files of
+others' leases.
 """
 
 from __future__ import annotations
@@ -21,52 +21,53 @@ from slicer import faults
 from slicer.errors import BackendError
 from slicer.job.outer_half import cannot_fork
 from slicer.kernel import proc
+from slicer.kernel.open_files import close_all_but
 from slicer.queue.run import keeper
 from slicer.record import record, replace
 
 if TYPE_CHECKING:
-    from slicer.backend import BatchBackend
+    from slicer.backend import QueueBackend
     from slicer.job.job import Job
     from slicer.ledger.ledger import Ledger
 
 _STARTERS = 2  # enough to keep systemd busy: it does one thing at a time
 _LONGEST = 1 << 16  # bytes of an answer
 _MOST_FDS = 16  # that come with a message
-# The kernel counts the descriptors that are on their way, and has only so much room for them.
+# The kernel limits the descriptors that were sent and not yet received.
 _SHORTAGES = (errno.ETOOMANYREFS, errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM)
 
 
 @record
-class Standing:
-    """A keeper in its place, waiting for its order: its scope's cgroup, its pid, and a pidfd of it."""
+class StartedKeeper:
+    """A keeper in its scope, where it waits for its order."""
 
     cgroup: str
-    keeper: int
+    pid: int
     pidfd: int
 
 
 @record
 class _Environment:
-    """A job's, settled already: what :class:`Job` has is no thing to send to another process."""
+    """The environment for a job's lease. The function that :class:`Job` has cannot be pickled."""
 
-    settled: dict[str, str]
+    variables: dict[str, str]
 
     def __call__(self, gpus: tuple[str, ...]) -> dict[str, str]:
-        return self.settled
+        return self.variables
 
 
 class Starters:
-    """Has keepers forked, and put into their scopes. ``mask`` is the signal mask that commands get."""
+    """All starters. ``mask`` is the signal mask that commands get."""
 
-    def __init__(self, backend: BatchBackend, book: Ledger, mask: frozenset[int]) -> None:
-        """To be made before there are descriptors that nobody must inherit. Raises BackendError."""
+    def __init__(self, backend: QueueBackend, book: Ledger, mask: frozenset[int]) -> None:
+        """To be called before the queue has descriptors that no keeper must have. Raises BackendError."""
         keeper.preload()
-        # Without systemd there is nobody to wait for, and one is enough.
+        # One is enough where there is no systemd to wait for.
         count = _STARTERS if backend.name == "systemd" else 1
-        # What commands get is ours as it was. The queue itself has four descriptors for each of its jobs.
+        # Commands get our limit as it was. The queue needs more: it has four descriptors for each job.
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._starters = [_Starter(backend, book, mask, limits) for _ in range(count)]
-        self._found: dict[str, Standing | BackendError] = {}
+        self._found: dict[str, StartedKeeper | BackendError] = {}
         resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
 
     def begin(self, job: Job, gpus: tuple[str, ...], descriptors: tuple[int, ...]) -> None:
@@ -78,8 +79,8 @@ class Starters:
         order = replace(job, env=_Environment(job.env(gpus)))
         min(self._starters, key=lambda starter: len(starter.asked)).ask(order, descriptors)
 
-    def poll(self, job: str) -> Standing | None:
-        """The keeper, once it is in its place (said once); None until then. Raises BackendError."""
+    def poll(self, job: str) -> StartedKeeper | None:
+        """The keeper, once it is in its scope (told once); None until then. Raises BackendError."""
         if job not in self._found:
             for starter in self._starters:
                 self._found.update(starter.take())
@@ -89,8 +90,8 @@ class Starters:
         return found
 
     def forget(self, job: str) -> None:
-        """Nobody will ask for that one any more."""
-        _drop(self._found.pop(job, None))
+        """The job's keeper is not wanted any more."""
+        _discard(self._found.pop(job, None))
         for starter in self._starters:
             starter.asked.discard(job)
 
@@ -99,16 +100,16 @@ class Starters:
         return [starter.fd for starter in self._starters if starter.asked]
 
     def close(self) -> None:
-        """Let the processes end; the keepers are on their own."""
+        """End the starters. The keepers live on."""
         for starter in self._starters:
             starter.close()
 
 
 class _Starter:
-    """Our end of one of the processes; another one is forked where it was killed."""
+    """The queue's end of one starter. If the starter was killed, another one is forked."""
 
     def __init__(
-        self, backend: BatchBackend, book: Ledger, mask: frozenset[int], limits: tuple[int, int]
+        self, backend: QueueBackend, book: Ledger, mask: frozenset[int], limits: tuple[int, int]
     ) -> None:
         self._backend = backend
         self._book = book
@@ -122,7 +123,7 @@ class _Starter:
         return self._socket.fileno()
 
     def _begin(self) -> None:
-        """Raises BackendError; then whoever asks next tries again."""
+        """Raises BackendError; then the next :meth:`ask` tries again."""
         self._pid = 0
         queue = os.getpid()
         try:
@@ -160,9 +161,9 @@ class _Starter:
             os.close(payload)
         self.asked.add(job.id)
 
-    def take(self) -> dict[str, Standing | BackendError]:
+    def take(self) -> dict[str, StartedKeeper | BackendError]:
         """The answers that have come."""
-        found: dict[str, Standing | BackendError] = {}
+        found: dict[str, StartedKeeper | BackendError] = {}
         try:
             while True:
                 data, descriptors, _, _ = socket.recv_fds(self._socket, _LONGEST, 1, socket.MSG_CMSG_CLOEXEC)
@@ -174,7 +175,7 @@ class _Starter:
                     self.asked.remove(job)
                     found[job] = answer
                 else:
-                    _drop(answer)
+                    _discard(answer)
         except BlockingIOError:
             return found
         except ConnectionResetError:
@@ -196,8 +197,8 @@ class _Starter:
             self._pid = 0
 
 
-def _drop(found: Standing | BackendError | None) -> None:
-    if isinstance(found, Standing):
+def _discard(found: StartedKeeper | BackendError | None) -> None:
+    if isinstance(found, StartedKeeper):
         os.close(found.pidfd)
 
 
@@ -210,10 +211,10 @@ def _gone() -> BackendError:
 
 
 class _StarterProcess:
-    """The process itself: forks keepers and has them put into their scopes, until nobody asks any more."""
+    """The starter itself."""
 
     def __init__(
-        self, theirs: socket.socket, backend: BatchBackend, book: Ledger, mask: frozenset[int], queue: int
+        self, theirs: socket.socket, backend: QueueBackend, book: Ledger, mask: frozenset[int], queue: int
     ) -> None:
         self._socket = theirs
         self._backend = backend
@@ -223,14 +224,14 @@ class _StarterProcess:
         self._keepers: dict[int, int] = {}  # their pids, by their pidfds
 
     def live(self) -> None:
-        """To the end of the queue."""
-        gc.freeze()  # looking for garbage would copy the pages that all keepers share
+        """Start keepers until the queue has ended."""
+        gc.freeze()  # collecting garbage would copy the pages that all keepers share
         gc.disable()
         os.setsid()
         with open("/proc/self/comm", "wb", buffering=0) as comm:
             comm.write(b"slicer-starter")
-        # One that replaces a killed one is forked in the middle of things.
-        proc.close_all_but((self._socket.fileno(), *self._book.descriptors()))
+        # One that replaces a killed starter is forked when the queue has opened everything.
+        close_all_but((self._socket.fileno(), *self._book.descriptors()))
         self._book.after_fork()
         try:
             while self._serve():
@@ -262,11 +263,11 @@ class _StarterProcess:
         self._answer(job.id, *self._start(job, own))
         return True
 
-    def _answer(self, job: str, answer: Standing | BackendError, descriptors: list[int]) -> None:
+    def _answer(self, job: str, answer: StartedKeeper | BackendError, descriptors: list[int]) -> None:
         faults.point("starter-answering")
         socket.send_fds(self._socket, [pickle.dumps((job, answer))], descriptors)
 
-    def _start(self, job: Job, own: list[int]) -> tuple[Standing | BackendError, list[int]]:
+    def _start(self, job: Job, own: list[int]) -> tuple[StartedKeeper | BackendError, list[int]]:
         try:
             pid = os.fork()
             if pid == 0:
@@ -280,9 +281,9 @@ class _StarterProcess:
         self._keepers[pidfd] = pid
         faults.point("starter-forked")
         try:
-            return Standing(self._backend.start(job.spec, pid, lambda: None), pid, -1), [pidfd]
+            return StartedKeeper(self._backend.start(job.spec, pid, lambda: None), pid, -1), [pidfd]
         except BackendError as error:
-            self._backend.close()  # whatever state the connection is in, the next one is new
+            self._backend.close()  # its connection may be broken: the next job gets a new one
             return type(error)(error.message, where=error.where, hint=error.hint), []
         except OSError as error:  # the keeper has just been killed
             return BackendError(f"{job.spec.unit} cannot be started: {error.strerror}"), []

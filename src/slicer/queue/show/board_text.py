@@ -6,13 +6,16 @@ All functions are pure, except that they show times in the user's time zone.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 
-from slicer.quantity import format_cpus, format_duration, format_size
+from slicer.columns import FAINT, GAP, HEADING, UNICODE, WARNING, Glyphs, Line, aligned, clip, fit
+from slicer.kernel.signals import signal_name
+from slicer.quantity import format_cpus, format_duration, format_estimate, format_mib, short_mib
 from slicer.queue.model import Board, GpuRow, Row
 from slicer.queue.show import words
-from slicer.queue.show.columns import GAP, aligned, clip, fit
 from slicer.record import record
+from slicer.text import clock, one_line, without_middle
 
 _GPU_BAR = 10  # cells
 _QUEUE_BAR = 30
@@ -20,40 +23,6 @@ _GPU_NAME = 16  # characters
 _PENDING_SHOWN = 20
 _DONE_SHOWN = 20
 _COMMAND_MOST = 2000  # characters of one that are looked at: it may have 128 KiB
-
-HEADING = "bold"
-FAINT = "dim"
-GOOD = "green"
-WARNING = "yellow"
-BAD = "red"
-
-
-@record
-class Glyphs:
-    """The characters that lines are drawn with."""
-
-    running: str = "▶"
-    pending: str = "·"
-    again: str = "↻"
-    ok: str = "✓"
-    bad: str = "✗"
-    cancelled: str = "⊘"
-    full: str = "█"
-    part: str = "▒"
-    empty: str = "░"
-    dot: str = " · "
-    ellipsis: str = "…"
-
-
-ASCII = Glyphs(">", ".", "r", "+", "x", "-", "#", "=", ".", " - ", "...")
-
-
-@record
-class Line:
-    """One line and its style in rich's words ("" for none)."""
-
-    text: str
-    style: str = ""
 
 
 @record
@@ -71,7 +40,7 @@ class Part:
 
 def render(board: Board, width: int | None) -> str:
     """The whole board as text, at most ``width`` columns wide (None: any width). Ends with a newline."""
-    glyphs = Glyphs()
+    glyphs = UNICODE
     parts = [
         header(board, width, glyphs),
         gpus(board.gpus, width, glyphs),
@@ -104,19 +73,18 @@ def lines(part: Part, width: int | None, glyphs: Glyphs, most: int | None = None
 
 def header(board: Board, width: int | None, glyphs: Glyphs) -> Part:
     """The jobs file, the time, the counts, the progress, and what stops the queue."""
-    clock = time.strftime("%H:%M:%S", time.localtime(board.at))
     since = f"for {format_duration(max(0, round(board.at - board.began_at)))}"
     states = {"running": "", "drained": "all done", "ended": "ended"}
     states["stalled"] = "stalled: nothing is started"
     state = states.get(board.state, f"{board.state}: nothing new is started")
-    title = glyphs.dot.join(filter(None, (words.visible(board.title), clock, since, state)))
+    title = glyphs.dot.join(filter(None, (one_line(board.title), clock(board.at), since, state)))
     shown = [
         Line(clip(title, width, glyphs), HEADING),
         Line(clip(words.counts(board.counts) or "no jobs", width, glyphs)),
         Line(clip(progress(board, width, glyphs), width, glyphs)),
     ]
     if board.warning:
-        shown.append(Line(clip(f"! {words.visible(board.warning)}", width, glyphs), WARNING))
+        shown.append(Line(clip(f"! {one_line(board.warning)}", width, glyphs), WARNING))
     return Part(tuple(shown))
 
 
@@ -137,7 +105,7 @@ def progress(board: Board, width: int | None, glyphs: Glyphs) -> str:
     done = total - runs - board.counts.get("pending", 0)
     told = f"{done} of {total} done ({done * 100 // total}%)" if total else "nothing to do"
     if board.eta_s is not None and done < total and board.state != "ended":
-        told += f", about {_roughly(board.eta_s)} left"
+        told += f", about {format_estimate(board.eta_s)} left"
     cells = _QUEUE_BAR if width is None else min(_QUEUE_BAR, width - len(told) - 4)
     if cells < 5 or not total:
         return told
@@ -148,22 +116,17 @@ def progress(board: Board, width: int | None, glyphs: Glyphs) -> str:
 
 def gpus(rows: Sequence[GpuRow], width: int | None, glyphs: Glyphs) -> Part:
     """The GPUs: how much of each is in use, and which of the queue's jobs are on it."""
-    cells = []
-    for gpu in rows:
-        full = min(_GPU_BAR, round(gpu.used_mib * _GPU_BAR / gpu.total_mib)) if gpu.total_mib else 0
-        busy = "" if gpu.utilisation is None else f"{gpu.utilisation}%"
-        jobs = f"job{'s' if len(gpu.jobs) > 1 else ''} {', '.join(map(str, gpu.jobs))}" if gpu.jobs else ""
-        name = words.visible(gpu.name).removeprefix("NVIDIA ")
-        cells.append(
-            (
-                f"GPU {gpu.index}",
-                clip(name, _GPU_NAME, glyphs),
-                _bar(_GPU_BAR, full, 0, glyphs),
-                f"{_size(gpu.used_mib)} of {words.size(gpu.total_mib)}",
-                busy,
-                jobs,
-            )
+    cells = [
+        (
+            f"GPU {gpu.index}",
+            clip(one_line(gpu.name).removeprefix("NVIDIA "), _GPU_NAME, glyphs),
+            _bar(_GPU_BAR, _used(gpu), 0, glyphs),
+            f"{format_mib(gpu.used_mib)} of {short_mib(gpu.total_mib)}",
+            "" if gpu.utilisation is None else f"{gpu.utilisation}%",
+            f"job{'s' if len(gpu.jobs) > 1 else ''} {', '.join(map(str, gpu.jobs))}" if gpu.jobs else "",
         )
+        for gpu in rows
+    ]
     return Part((), tuple(map(Line, aligned(cells, "lllrrl", width, glyphs))))
 
 
@@ -182,14 +145,12 @@ def running(rows: Sequence[Row], width: int | None, glyphs: Glyphs, total: int =
             _most(row, row.peak_mib),
             _declared(row),
             _busy(row),
-            f"({words.visible(row.note)}) {_what(row)}" if row.note else _what(row),
+            f"({one_line(row.note)}) {_what(row)}" if row.note else _what(row),
         ]
         for row in rows
     ]
     fit([heading, *cells], width, glyphs)
-    head, *texts = aligned([heading, *cells], "lrlrrrrrl", width, glyphs)
-    styled = [Line(text, _running_style(row)) for text, row in zip(texts, rows, strict=True)]
-    return Part((Line(head, HEADING),), tuple(styled), total)
+    return _table([heading, *cells], "lrlrrrrrl", width, glyphs, total, map(_running_style, rows))
 
 
 def pending(board: Board, most: int, width: int | None, glyphs: Glyphs) -> Part:
@@ -208,10 +169,9 @@ def pending(board: Board, most: int, width: int | None, glyphs: Glyphs) -> Part:
     if has_reasons:
         align = "lrrll"
         heading = [*heading[:3], heading[3].ljust(0 if width is None else room), "WAITS FOR"]
-        cells = [[*cell, words.visible(row.waits_for)] for cell, row in zip(cells, rows, strict=True)]
-    head, *texts = aligned([heading, *cells], align, width, glyphs)
+        cells = [[*cell, one_line(row.waits_for)] for cell, row in zip(cells, rows, strict=True)]
     total = max(board.counts.get("pending", 0), len(board.pending))
-    return Part((Line(head, HEADING),), tuple(map(Line, texts)), total)
+    return _table([heading, *cells], align, width, glyphs, total)
 
 
 def _done(rows: Sequence[Row], width: int | None, glyphs: Glyphs) -> Part:
@@ -233,8 +193,16 @@ def _done(rows: Sequence[Row], width: int | None, glyphs: Glyphs) -> Part:
         for row in rows
     ]
     fit([heading, *cells], width, glyphs)
-    head, *texts = aligned([heading, *cells], "lrlrrrrrl", width, glyphs)
-    return Part((Line(head, HEADING),), tuple(map(Line, texts)))
+    return _table([heading, *cells], "lrlrrrrrl", width, glyphs)
+
+
+def _table(
+    rows: Sequence[Sequence[str]], align: str, width: int | None, glyphs: Glyphs, total: int = 0,
+    styles: Iterable[str] = (),
+) -> Part:  # fmt: skip
+    """Rows, of which the first is the heading, as a part of the board."""
+    head, *texts = aligned(rows, align, width, glyphs)
+    return Part((Line(head, HEADING),), tuple(map(Line, texts, styles or repeat(""))), total)
 
 
 # -- cells --------------------------------------------------------------------------------------------------
@@ -249,7 +217,7 @@ def _result(row: Row) -> str:
         return row.status
     if row.reason == "oom-kill":
         return "host OOM"
-    return words.signal_name(row.exit_code - 128) if row.reason == "signal" else f"exit {row.exit_code}"
+    return signal_name(row.exit_code - 128) if row.reason == "signal" else f"exit {row.exit_code}"
 
 
 def _running_style(row: Row) -> str:
@@ -258,12 +226,12 @@ def _running_style(row: Row) -> str:
 
 
 def _what(row: Row) -> str:
-    command = words.shortened(row.command, _COMMAND_MOST)
-    return f"{words.visible(row.name, 40)}: {command}" if row.name else command
+    command = without_middle(row.command, _COMMAND_MOST)
+    return f"{one_line(row.name, 40)}: {command}" if row.name else command
 
 
 def _declared(row: Row) -> str:
-    return words.size(row.declared_mib) if row.declared_mib else "-"
+    return short_mib(row.declared_mib) if row.declared_mib else "-"
 
 
 def _deviation(row: Row) -> str:
@@ -278,7 +246,7 @@ def _busy(row: Row) -> str:
 
 def _most(row: Row, mib: Sequence[int]) -> str:
     """The largest figure: the declaration holds for each GPU."""
-    return _size(max(mib)) if mib else _unknown(row)
+    return format_mib(max(mib)) if mib else _unknown(row)
 
 
 def _unknown(row: Row) -> str:
@@ -286,14 +254,9 @@ def _unknown(row: Row) -> str:
     return "n/a" if row.gpu_indices else "-"
 
 
-def _size(mib: int) -> str:
-    """A size in a column: always with one decimal, so that sizes can be compared at a glance."""
-    return format_size(mib << 20) if mib else "0"
-
-
-def _roughly(seconds: float) -> str:
-    step = 1 if seconds < 90 else 60
-    return format_duration(float(round(seconds / step) * step))
+def _used(gpu: GpuRow) -> int:
+    """So many of the cells of its bar."""
+    return min(_GPU_BAR, round(gpu.used_mib * _GPU_BAR / gpu.total_mib)) if gpu.total_mib else 0
 
 
 def _bar(cells: int, full: int, part: int, glyphs: Glyphs) -> str:

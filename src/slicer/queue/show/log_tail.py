@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from slicer.errors import StateError
-from slicer.queue.show.words import visible
+from slicer.text import one_line
 
 if TYPE_CHECKING:
     from slicer.queue.state.directory import OwnDirectory
@@ -40,4 +40,4 @@ def line_of(data: bytes) -> str:
     """The last line of ``data`` that is not blank, without what would be commands to a terminal."""
     text = _TERMINAL.sub("", data.decode("utf-8", "surrogateescape"))
     lines = (line.strip() for line in re.split("[\r\n]", text))
-    return visible(next((line for line in reversed(list(lines)) if line), ""), _CHARACTERS)
+    return one_line(next((line for line in reversed(list(lines)) if line), ""), _CHARACTERS)

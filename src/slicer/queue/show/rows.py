@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from slicer.placement.decision import first_to_finish
 from slicer.queue.model import Row, Status
+from slicer.text import counted
 
 if TYPE_CHECKING:
     from slicer.model import Busy
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
     from slicer.queue.run.gpu_use import Use
 
 PENDING_SHOWN = 50
-DONE_SHOWN = 50
 _ENOUGH_S = 10.0  # jobs that ended well must have run for so long before we guess from them
 
 
@@ -50,10 +51,7 @@ def row(
 
 def counts(states: Iterable[JobState]) -> dict[Status, int]:
     """How many jobs there are of each status."""
-    found: dict[Status, int] = {}
-    for state in states:
-        found[state.status] = found.get(state.status, 0) + 1
-    return found
+    return dict(Counter(state.status for state in states))
 
 
 def with_pending(numbers: Mapping[Status, int], pending: int) -> dict[Status, int]:
@@ -71,7 +69,7 @@ def why(busy: Busy | None, indices: Mapping[str, int], now_s: float) -> str:
     if lease is not None:
         text += f", held by {lease.name or lease.command}"
         others = len(busy.holders) - 1
-        text += f" and {others} other{'s' if others > 1 else ''}" if others else ""
+        text += f" and {counted(others, 'other')}" if others else ""
     if busy.foreign:
         gpus = ", ".join(str(indices.get(uuid, uuid)) for uuid in busy.foreign)
         text += f"; processes outside slicer use GPU {gpus}"

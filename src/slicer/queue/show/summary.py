@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from slicer.job.scope import quote
-from slicer.quantity import format_duration, size_text
-from slicer.queue.file.suggest import enough_mib
+from slicer.quantity import format_duration
 from slicer.queue.model import Event, Row, Status
-from slicer.queue.show.words import command_of, count, counts, deviation, ended, figure, used, visible, who
+from slicer.queue.show.words import command_of, counts, deviation, ended, enough_vram, used, who
+from slicer.text import counted, one_line, quote
 
 _EARLIER = 10  # jobs that failed in an earlier run, and are named
 
@@ -20,35 +20,34 @@ def summary_lines(event: Event) -> list[str]:
     ``under`` and ``over``, ``exit_code``, ``wall_s``, ``jobs_file`` and ``log_dir``; ``logs`` and
     ``last_lines`` (the number of a job to its log file's name, and to the last line in it).
     """
-    numbers = event.data.get("counts")
-    told: dict[Status, int] = numbers if isinstance(numbers, dict) else {}
-    wall_s = event.data.get("wall_s")
-    duration = format_duration(wall_s) if isinstance(wall_s, (int, float)) else "unknown time"
-    total = sum(told.values())
-    said = [f"{count(total, 'job')} in {duration}: {counts(told)}" if total else "nothing left"]
-    earlier = _rows(event, "earlier")
-    said[0] += _failed_earlier(earlier)
-    code = figure(event, "exit_code")
-    if code and (total or len(earlier) != 1):
-        said[0] += f"; exit code {code}"
+    data = event.data
+    numbers: dict[Status, int] = data.get("counts", {})
+    earlier: list[Row] = data.get("earlier", [])
+    total = sum(numbers.values())
+    duration = format_duration(data["wall_s"]) if "wall_s" in data else "unknown time"
+    first = f"{counted(total, 'job')} in {duration}: {counts(numbers)}" if total else "nothing left"
+    first += _failed_earlier(earlier)
+    if data.get("exit_code") and (total or len(earlier) != 1):
+        first += f"; exit code {data['exit_code']}"
     if earlier and not total:
         them = "it" if len(earlier) == 1 else "them"
-        said[0] += f"; to run {them} again: {_of_this(event, 'retry')}"
-    for row in _rows(event, "failed"):
-        log, last = _of_job(event, "logs", row), _of_job(event, "last_lines", row)
-        directory = event.data.get("log_dir")
-        path = f"{directory}/{log}" if directory else log
-        said.append(
-            f"  {who(row)} {ended(row)}: {command_of(row)}" + (f" (log: {quote(path)})" if log else "")
-        )
-        if last:
-            said.append(f"    {visible(last)}")
-    under, over = _rows(event, "under"), _rows(event, "over")
-    said += _declared(under, "used more than declared", lambda row: f"{deviation(row)}% more")
-    said += _declared(over, "used less than declared", lambda row: f"{-(deviation(row) or 0)}% less")
-    if under or over:
+        first += f"; to run {them} again: {_of_this(event, 'retry')}"
+    said = [first]
+    for row in data.get("failed", ()):
+        said += _failed(row, data)
+    said += _declared(data.get("under", ()), "more") + _declared(data.get("over", ()), "less")
+    if data.get("under") or data.get("over"):
         said.append(f"corrected declarations: {_of_this(event, 'suggest')}")
     return said
+
+
+def _failed(row: Row, data: Mapping[str, Any]) -> list[str]:
+    """Which job failed and how, and the last line of its log."""
+    log = data.get("logs", {}).get(row.no)
+    path = f"{data['log_dir']}/{log}" if data.get("log_dir") else log
+    last = data.get("last_lines", {}).get(row.no)
+    said = f"  {who(row)} {ended(row)}: {command_of(row)}" + (f" (log: {quote(path)})" if log else "")
+    return [said, f"    {one_line(last)}"] if last else [said]
 
 
 def _failed_earlier(rows: list[Row]) -> str:
@@ -68,23 +67,14 @@ def _of_this(event: Event, command: str) -> str:
     return "slicer queue {} {} --log-dir {}".format(command, *map(quote, names))
 
 
-def _of_job(event: Event, key: str, row: Row) -> str:
-    """The event's data ``key`` map job numbers to texts; the one of this job, or ""."""
-    found = event.data.get(key)
-    return str(found.get(row.no) or "") if isinstance(found, dict) else ""
-
-
-def _declared(rows: list[Row], what: str, by: Callable[[Row], str]) -> list[str]:
+def _declared(rows: Sequence[Row], how: str) -> list[str]:
+    """The jobs that used ``how`` ("more" or "less") than declared."""
     if not rows:
         return []
-    said = [f"{count(len(rows), 'job')} {what}:"]
+    said = [f"{counted(len(rows), 'job')} used {how} than declared:"]
     for row in rows:
-        percent = f" ({by(row)})" if deviation(row) is not None else ""
-        suggested = f", [vram={size_text(enough_mib(max(row.peak_mib)) << 20)}]" if row.peak_mib else ""
-        said.append(f"  {who(row)}: {used(row) or 'use unknown'}{percent}{suggested}: {command_of(row)}")
+        percent = deviation(row)
+        by = "" if percent is None else f" ({abs(percent)}% {how})"
+        enough = f", {enough_vram(row)}" if row.peak_mib else ""
+        said.append(f"  {who(row)}: {used(row) or 'use unknown'}{by}{enough}: {command_of(row)}")
     return said
-
-
-def _rows(event: Event, key: str) -> list[Row]:
-    found = event.data.get(key)
-    return [row for row in found if isinstance(row, Row)] if isinstance(found, (list, tuple)) else []

@@ -1,4 +1,4 @@
-"""Which jobs are begun, and which will not be: between the file's pending jobs, the desk and the crew."""
+"""Which jobs are started, which have to wait, and which can never be."""
 
 from __future__ import annotations
 
@@ -21,56 +21,56 @@ from slicer.queue.start.pending import Pending
 from slicer.queue.state import folding
 
 if TYPE_CHECKING:
-    from slicer.job.launch import Plan
+    from slicer.job.plan import Plan
+    from slicer.queue.events import Events
     from slicer.queue.model import Attributes, Entry
-    from slicer.queue.options import Options
     from slicer.queue.run.running import RunningJobs
-    from slicer.queue.show.events import Events
+    from slicer.queue.shared_view import SharedView
+    from slicer.queue.start.lease_requests import Granted, LeaseRequests
     from slicer.queue.start.pending import Kind
     from slicer.queue.start.plans import Plans
-    from slicer.queue.start.requests import Granted, LeaseRequests, SharedView
+    from slicer.queue.start.starting import StartingJobs
     from slicer.queue.state.register import Register
 
 
 _MOST_KINDS = 32  # of jobs that are asked for at a time: each has a ticket
-_MOST_AHEAD = 8  # jobs that hold nothing, made ready before it is their turn
-_AGAIN_S = 1.0  # how soon to try again what failed for a reason that may pass; each time twice as long
-_AGAIN_MOST_S = 30.0
-_PATIENCE = 3  # so often a job that cannot be started has its turn first; then others have theirs before it
+_PAUSE_S = 1.0  # before trying again what failed for a reason that may pass; each time twice as long
+_PAUSE_MOST_S = 30.0
+_TRIES_IN_TURN = 3  # a job that cannot be started has its turn so often, then other jobs go before it
 
 
 class Dispatch:
-    """``pending`` are the jobs still to be started; ``touched`` those that this run has had to do with.
+    """``pending`` has the jobs still to be started, and ``touched`` the keys of all that this run dealt with.
 
-    ``trouble``: why nothing could be asked for or started when it was last tried, or "".
+    ``trouble`` says why nothing could be asked for or started at the last try, "" if it could.
     """
 
     def __init__(
-        self, options: Options, register: Register, plans: Plans, desk: LeaseRequests, crew: RunningJobs,
-        view: SharedView, news: Events,
+        self, register: Register, plans: Plans, requests: LeaseRequests, starting: StartingJobs,
+        running: RunningJobs, view: SharedView, events: Events,
     ) -> None:  # fmt: skip
-        self._options = options
         self._register = register
         self._plans = plans
-        self._desk = desk
-        self._crew = crew
+        self._requests = requests
+        self._starting = starting
+        self._running = running
         self._view = view
-        self._news = news
+        self._events = events
         self.pending = Pending((), register.states)
         self.touched: set[str] = set()
-        self._tries: dict[str, int] = {}  # of starting, by key
-        self._failures = 0  # to start anything, one after the other
+        self._tries: dict[str, int] = {}  # failed starts, by key
+        self._failures = 0  # failed starts of any job, one after the other
         self._not_before: float | None = None  # monotonic: nothing is started until then
-        self._later: dict[str, float] = {}  # monotonic: when jobs that were passed by have their turn again
-        self._refused: dict[str, Attributes] = {}  # what was said of those that cannot be, by key
-        self._in_vain: set[str] = set()  # those that wait for what will never be
-        self._told_in_vain: dict[str, str] = {}  # and why, as it was told
+        self._postponed: dict[str, float] = {}  # monotonic: when a job that was passed by has its turn again
+        self._refused: dict[str, Attributes] = {}  # the lines of jobs that can never be, by key
+        self._in_vain: set[str] = set()  # jobs that wait for what will never be
+        self._told_in_vain: dict[str, str] = {}  # the reason that was told of each
         self.trouble = ""
 
     # -- what is to do -----------------------------------------------------------------------------------
 
     def load(self, entries: tuple[Entry, ...]) -> None:
-        """The file says this, and no more."""
+        """The file has these jobs, and no others."""
         self._register.see(entries)
         for entry in entries if self._refused else ():
             if entry.key in self._refused and self._refused[entry.key] != entry.attributes:  # possible now?
@@ -80,7 +80,7 @@ class Dispatch:
             self._register.do(folding.reconsidered(key), durable=False)
         self._in_vain.clear()
         self.pending = Pending(entries, self._register.states)
-        self._later = {}
+        self._postponed = {}
         self._cancel_marked(entries)
 
     def append(self, entries: tuple[Entry, ...]) -> None:
@@ -113,30 +113,30 @@ class Dispatch:
         if state.status == "pending":
             self.touched.add(entry.key)
             self._register.do(folding.refused(entry.key, "cancelled", "its line says cancel", 0))
-            self._news.tell("cancelled", state)
+            self._events.add("cancelled", state)
         elif state.status == "running" and not state.cancelling:
             self._register.do(folding.cancelling(entry.key, state.job))
-            self._crew.stop(entry.key)
-            self._news.tell("cancelling", state)
+            self._running.stop(entry.key)
+            self._events.add("cancelling", state)
 
     # -- starting ----------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """See that there are GPUs, where jobs want some. Raises NoGpu, GpuError, and what a plan may."""
+        """Make sure that there are GPUs if jobs want some. Raises NoGpu, GpuError, and what a plan may."""
         for kind, entry in self.pending.heads(_MOST_KINDS):
             if not self._view.gpus and self._plan(kind, entry).need_gpus:
                 self._view.open_gpus()
 
     def start(self) -> None:
-        """Make ready what can be; see to it that the rest is waited for."""
+        """Have systemd start the scopes of all jobs that can be started; ask for leases for the others."""
         now = time.monotonic()
         if self._not_before is not None and now >= self._not_before:
             self._not_before = None
-        for key in [key for key, at in self._later.items() if now >= at]:
-            del self._later[key]
+        for key in [key for key, at in self._postponed.items() if now >= at]:
+            del self._postponed[key]
             self.pending.resume(key)
         if self._register.problem or self._not_before is not None:
-            self._desk.keep(())
+            self._requests.keep(())
             return
         self._view.expire()
         kinds: list[Kind] | None = None
@@ -144,10 +144,10 @@ class Dispatch:
             kinds = self._start_one()
         if self._not_before is None and not any(key in self.pending for key in self._tries):
             self.trouble, self._failures = "", 0
-        self._desk.keep(kinds or ())
+        self._requests.keep(kinds or ())
 
     def _start_one(self) -> list[Kind] | None:
-        """Make the first job ready that can be (None), or tell which kinds are waited for."""
+        """Start the first job that can be started and return None; if none can, the kinds that wait."""
         kinds: list[Kind] = []
         for kind, entry in self.pending.heads(_MOST_KINDS):
             try:
@@ -155,18 +155,18 @@ class Dispatch:
             except (UsageError, ConfigError) as error:
                 self._refuse(entry, error)
                 return None
-            if not self._may_begin(plan):
+            if not self._starting.may_add(plan):
                 continue
             try:
-                granted = self._desk.ask(kind, entry, plan, self.pending.places, self._crew.gpus())
+                granted = self._requests.ask(kind, entry, plan, self.pending.places, self._starting.gpus())
             except InfeasibleError as error:
                 self._refuse(entry, error)
                 return None
             except (UsageError, GpuError, StateError) as error:
-                self._trouble(error)
+                self._wait_for_better(error)
                 return kinds
             if granted is not None:
-                self._begin(entry, granted)
+                self._start(granted)
                 return None
             kinds.append(kind)
         return kinds
@@ -174,64 +174,60 @@ class Dispatch:
     def _plan(self, kind: Kind, entry: Entry) -> Plan:
         return self._plans.plan(entry, kind, self._register.states[entry.key].no)
 
-    def _may_begin(self, plan: Plan) -> bool:
-        """Whether the job may be made ready: in its turn, or a little ahead of it where it holds nothing."""
-        if not plan.need_gpus and not plan.need_cpu_slots:
-            return self._crew.ahead() < _MOST_AHEAD and self._crew.may_begin(None, None, is_unbound=True)
-        return self._crew.may_begin(self._options.at_a_time, None, is_unbound=False)
-
-    def _begin(self, entry: Entry, granted: Granted) -> None:
-        self.pending.take(entry.key)
-        self.touched.add(entry.key)
+    def _start(self, granted: Granted) -> None:
+        key = granted.entry.key
+        self.pending.take(key)
+        self.touched.add(key)
         try:
-            if not self._crew.start(granted, self._register.states[entry.key]):
-                self.put_back(entry.key)
+            if not self._starting.add(granted, self._register.states[key]):
+                self.put_back(key)
                 self.pause()
         except (BackendError, StateError) as error:
-            self._could_not_start(entry.key, error)
+            self._could_not_start(key, error)
 
-    def let_go(self) -> None:
-        """Let the commands begin that are ready. Only to be called when the register is saved."""
-        for key in self._crew.let_go(self._options.at_a_time, self._most_unbound(), self._could_not_start):
+    def start_commands(self) -> None:
+        """Start the commands whose scopes stand. Only to be called when the register is saved."""
+        started, failed = self._starting.start_commands()
+        for key, error in failed:
+            self._could_not_start(key, error)
+        for key in started:
             state = self._register.states[key]
             self._tries.pop(key, None)
             self._failures = 0
             self.trouble = ""
-            self._news.tell("started", state, log=state.log)
+            self._events.add("started", state, log=state.log)
             if state.cancelling:  # its line changed while it was being started
-                self._crew.stop(key)
+                self._running.stop(key)
 
-    def _most_unbound(self) -> int | None:
-        """How many jobs that hold nothing may run at once, for nobody else limits them; None: as -j says."""
-        return self._plans.cpus if self._options.at_a_time is None else None
-
-    def call_off(self) -> None:
-        """Nothing more is to begin."""
-        self._desk.keep(())
-        for key in self._crew.call_off():
+    def abandon(self) -> None:
+        """Start nothing more: give up all requests, and the jobs whose commands have not started."""
+        self._requests.keep(())
+        for key in self._starting.abandon():
             self.put_back(key)
 
+    # -- what cannot be started --------------------------------------------------------------------------
+
     def _could_not_start(self, key: str, error: SlicerError) -> None:
-        """Tried again for as long as it takes, unless it is the job itself that cannot be."""
+        """Try again for as long as it takes, unless it is the job itself that cannot be."""
         entry = self.entry(key)
         if isinstance(error, RefusedError) and entry is not None:
             self._refuse(entry, error, code=error.exit_code)
             return
         self.put_back(key)
-        self._trouble(error)
+        self._wait_for_better(error)
+        self._pass_by(key)
+
+    def command_never_started(self, key: str) -> None:
+        """The job's scope stood, but its command never started: as if the job could not be started."""
+        self.pause()
         self._pass_by(key)
 
     def _pass_by(self, key: str) -> None:
-        """One that could not be started: should it be alone with that, the others are not to wait for it."""
+        """After some failures others go before this job: perhaps it alone cannot be started."""
         self._tries[key] = self._tries.get(key, 0) + 1
-        if self._tries[key] >= _PATIENCE and key in self.pending:
+        if self._tries[key] >= _TRIES_IN_TURN and key in self.pending:
             self.pending.postpone(key)
-            self._later[key] = time.monotonic() + 2 * _pause_s(self._tries[key])
-
-    def could_not_begin(self, key: str) -> None:
-        """The job was made ready, but its command never began: as if it could not be started."""
-        self.pause()
-        self._pass_by(key)
+            self._postponed[key] = time.monotonic() + 2 * _pause_s(self._tries[key])
 
     def _refuse(self, entry: Entry, error: SlicerError, code: int = 1) -> None:
         reason = plans.reason_of(error)
@@ -239,11 +235,11 @@ class Dispatch:
         self.touched.add(entry.key)
         self._refused[entry.key] = entry.attributes
         self._register.do(folding.refused(entry.key, "infeasible", reason, code))
-        self._news.tell("infeasible", self._register.states[entry.key], reason=reason)
+        self._events.add("infeasible", self._register.states[entry.key], reason=reason)
         self.pending.release()
 
     def give_up(self) -> None:
-        """Settle the jobs that wait for what will never be: nobody is to wait for them."""
+        """Refuse the jobs that wait for what will never be, so that nobody waits for them."""
         for key, why in self.pending.never.copy().items():
             self.pending.take(key)
             self.touched.add(key)
@@ -251,16 +247,14 @@ class Dispatch:
             self._register.do(folding.refused(key, "infeasible", why, 1))
             if self._told_in_vain.get(key) != why:
                 self._told_in_vain[key] = why
-                self._news.tell("unrunnable", self._register.states[key], why=why)
+                self._events.add("unrunnable", self._register.states[key], why=why)
 
-    # -- when something is in the way --------------------------------------------------------------------
-
-    def _trouble(self, error: SlicerError) -> None:
-        """Said once, tried again for as long as it takes."""
+    def _wait_for_better(self, error: SlicerError) -> None:
+        """Tell of the error once, and try again after a pause."""
         text = str(error)
         if text != self.trouble:
             self.trouble = text
-            self._news.warning(text)
+            self._events.warning(text)
         self.pause()
 
     def pause(self) -> None:
@@ -269,10 +263,10 @@ class Dispatch:
         self._not_before = time.monotonic() + _pause_s(self._failures)
 
     def left_s(self) -> float | None:
-        """After how many seconds to :meth:`start` again though nothing happens; None: not at all."""
-        due = [*self._later.values(), *([] if self._not_before is None else [self._not_before])]
+        """After how many seconds to :meth:`start` again without an event; None: not at all."""
+        due = [*self._postponed.values(), *([] if self._not_before is None else [self._not_before])]
         return max(0.0, min(due) - time.monotonic()) if due else None
 
 
 def _pause_s(failures: int) -> float:
-    return min(_AGAIN_MOST_S, _AGAIN_S * 2.0 ** min(failures - 1, 10))
+    return min(_PAUSE_MOST_S, _PAUSE_S * 2.0 ** min(failures - 1, 10))

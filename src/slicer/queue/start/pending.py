@@ -1,7 +1,7 @@
-"""Which jobs are to be asked for next. Pure: from the file's entries and what is known of their jobs.
+"""Which jobs are to be started next, by the file's entries and the jobs' states. Pure.
 
-Jobs go in the order of their priority, then of the file. Among those of one kind, which ask the ledger for
-the same, only the first needs to be asked for: a file of 100,000 lines has a handful of kinds.
+The order is by priority, then by the place in the file. Jobs of one kind need the same of the ledger, so only
+the first of them is asked for. A file of 100,000 lines has a handful of kinds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Kind(NamedTuple):
-    """What two jobs have in common that ask the ledger for the same."""
+    """What jobs have in common that need the same of the ledger."""
 
     profile: str | None
     priority: int | None
@@ -30,7 +30,7 @@ class Kind(NamedTuple):
 
 
 def kind_of(entry: Entry, state: JobState | None) -> Kind:
-    """The kind of a job. After an attempt without enough GPU memory its line may ask for more only."""
+    """The kind of a job. After an attempt without enough GPU memory it needs at least the raised amount."""
     said = entry.attributes
     raised_mib = state.next_vram_mib if state is not None else None
     vram_mib = None if said.vram_mib is None else max(said.vram_mib, raised_mib or 0)
@@ -44,18 +44,18 @@ class Pending:
         self.entries: dict[str, Entry] = {}
         self._states = states
         self._place: dict[str, Place] = {}
-        self._queues: dict[Kind, list[tuple[Place, str]]] = {}  # heaps, with some that have left since
-        self._kinds: dict[str, Kind] = {}  # of the jobs that may start
-        self._held_back: dict[str, Entry] = {}  # those that wait for others of the file
-        self._postponed: set[str] = set()  # those that others are to go before, for a while
+        self._queues: dict[Kind, list[tuple[Place, str]]] = {}  # heaps; some jobs have left since
+        self._kinds: dict[str, Kind] = {}  # of the jobs that could start now
+        self._held_back: dict[str, Entry] = {}  # jobs that wait for others of the file
+        self._postponed: set[str] = set()  # jobs that let others go first, for a while
         self.never: dict[str, str] = {}  # jobs that wait for what will never be, and why
-        self._line: list[str] = []  # all jobs of the file, as they are to start
+        self._line: list[str] = []  # all jobs of the file, in the order in which they are to start
         self._is_sorted = False
-        self._done = 0  # so many at its beginning are not pending
+        self._done = 0  # how many at its beginning are not pending
         self.append(entries)
 
     def append(self, entries: Iterable[Entry]) -> None:
-        """More jobs, behind all that are there."""
+        """Add jobs behind all others."""
         self._is_sorted = False
         for position, entry in enumerate(entries, len(self.entries)):
             self.entries[entry.key] = entry
@@ -82,7 +82,7 @@ class Pending:
 
     @property
     def can_start(self) -> int:
-        """How many wait for nothing but the ledger."""
+        """How many jobs wait for nothing but their leases."""
         return len(self._kinds) + len(self._postponed)
 
     @property
@@ -112,7 +112,7 @@ class Pending:
             self._postponed.add(key)
 
     def resume(self, key: str) -> None:
-        """The job has its turn again, if it is still to be started."""
+        """The postponed job has its turn again, if it is still to be started."""
         if key in self._postponed:
             self._postponed.remove(key)
             self.put(self.entries[key])
@@ -132,7 +132,7 @@ class Pending:
         return [(kind, self.entries[key]) for (_, key), kind in first]
 
     def first(self, most: int) -> list[Entry]:
-        """The first so many of them, as they are to start."""
+        """The first jobs, ``most`` of them, in the order in which they are to start."""
         if not self._is_sorted:
             self._line.sort(key=self._place.__getitem__)
             self._is_sorted, self._done = True, 0
@@ -144,14 +144,14 @@ class Pending:
     # -- after= ------------------------------------------------------------------------------------------
 
     def release(self) -> None:
-        """Let those go that waited for a job which has ended well, and find those that wait in vain."""
+        """Find the jobs whose predecessors have all ended well, and those that wait in vain."""
         if not self._held_back:
             return
         named = self._named()
         self.never = {}
-        is_news = True
-        while is_news:
-            is_news = False
+        has_changed = True
+        while has_changed:
+            has_changed = False
             for key, entry in list(self._held_back.items()):
                 if key in self.never:
                     continue
@@ -159,13 +159,13 @@ class Pending:
                 why = next((verdict for verdict in verdicts if verdict), None)
                 if why is not None:
                     self.never[key] = why
-                    is_news = True
+                    has_changed = True
                 elif all(verdict == "" for verdict in verdicts):
                     del self._held_back[key]
                     self.put(entry)
 
     def waits_for(self, key: str) -> str:
-        """Which of the file's jobs have to end before this one may start."""
+        """The jobs that have to end well before this one may start, as a text; "" if there are none."""
         entry = self._held_back.get(key)
         return "after " + ", ".join(entry.attributes.after) if entry is not None else ""
 
@@ -176,14 +176,14 @@ class Pending:
         for entry in self.entries.values():
             if entry.attributes.name in wanted:
                 found[entry.attributes.name].append(entry.key)
-        here = {name for name, keys in found.items() if keys}  # only else those of earlier runs count
+        here = {name for name, keys in found.items() if keys}  # of others, jobs of earlier runs count
         for state in self._states.values():
             if state.name in wanted and state.name not in here:
                 found[state.name].append(state.key)
         return found
 
     def _verdict(self, name: str, keys: list[str]) -> str | None:
-        """ "" when all jobs of that name have ended well, None when some may still; else why it cannot be."""
+        """ "" if all jobs of that name have ended well, None if they still may; else why that cannot be."""
         if not keys:
             return f"there is no job named {name}, which it follows"
         is_over = True

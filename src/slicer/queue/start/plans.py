@@ -9,31 +9,26 @@ from typing import TYPE_CHECKING, TypeVar
 from slicer.config import profiles
 from slicer.config.profiles import Overrides
 from slicer.errors import SlicerError, UsageError
-from slicer.job import launch
-from slicer.job.job import Batch
-from slicer.job.launch import Invocation, Plan
+from slicer.job.plan import Invocation, Plan, has_scopes, outer_jobs
 from slicer.ledger.nesting import OuterJobs
 from slicer.queue.file.jobs_file import JobsFileError
-from slicer.queue.start.pending import Kind
 from slicer.record import replace
 
 if TYPE_CHECKING:
     from slicer.config.profiles import Config
-    from slicer.job.job import Job
     from slicer.ledger.ledger import Ledger
     from slicer.model import Profile
     from slicer.queue.model import Entry
     from slicer.queue.options import Options
-    from slicer.queue.start.requests import Granted
+    from slicer.queue.start.pending import Kind
 
 _T = TypeVar("_T")
 
 _SHELL = "/bin/sh"
-_NOTHING = OuterJobs((), False)  # what its jobs hold already
 
 
 class Plans:
-    """Makes plans. ``config`` is read once: what the queue began with holds to its end."""
+    """Makes the plans. ``config`` is read once: the queue keeps to it until its end."""
 
     def __init__(self, options: Options, environ: Mapping[str, str], book: Ledger) -> None:
         """Raises ConfigError, and UsageError where the queue itself runs inside a job that holds GPUs."""
@@ -41,31 +36,22 @@ class Plans:
         self._environ = dict(environ)
         self._host = profiles.host()
         self.config: Config = profiles.load(environ, self._host)
-        around = launch.held_around(environ, book, in_scopes=launch.has_scopes())
+        around = outer_jobs(environ, book, in_scopes=has_scopes())
         if around.gpus or around.cpu_slots or around.foreign_gpu:
             raise UsageError(
                 "a queue cannot run inside a job that holds GPUs or CPU slots",
                 hint="start it outside: its jobs ask for what they need themselves",
             )
-        self._directory = os.getcwd()
         self._file_name = os.path.basename(options.jobs_file)
-        self._known: dict[tuple[Kind, float | None], Profile] = {}
+        self._profiles: dict[tuple[Kind, float | None], Profile] = {}  # by kind and timeout
         policy = self.config.policy
         self.policy = replace(
             policy,
             idle_threshold_mib=_or(options.idle_threshold_mib, policy.idle_threshold_mib),
             spike_buffer=_or(options.spike_buffer, policy.spike_buffer),
         )
-
-    @property
-    def cpus(self) -> int:
-        """How many CPUs there are to run on."""
-        return len(self._host.cpus)
-
-    @property
-    def margin_mib(self) -> int:
-        """What must stay free on a GPU beyond what a job declares."""
-        return _or(self._options.margin_mib, self.config.margin_mib)
+        self.margin_mib = _or(options.margin_mib, self.config.margin_mib)  # kept free beside declared memory
+        self.cpus = len(self._host.cpus)
 
     def check(self, entries: tuple[Entry, ...]) -> None:
         """Raises JobsFileError for a line whose profile is not there."""
@@ -79,31 +65,24 @@ class Plans:
                 )  # fmt: skip
 
     def plan(self, entry: Entry, kind: Kind, no: int) -> Plan:
-        """What job number ``no`` asks for. Raises SlicerError where its attributes do not fit its profile."""
+        """The plan of job number ``no``. Raises SlicerError if its attributes do not fit its profile."""
         said = entry.attributes
         profile = self._profile(kind, said.timeout_s)
         if said.env:
             profile = replace(profile, env={**profile.env, **dict(said.env)})
-        command = (_SHELL, "-c", entry.command)
-        ask = Invocation(
-            command=command, profile=profile.name, overrides=Overrides(), expect_s=None,
-            name=said.name or f"{self._file_name}#{no}",
-            wait=True, backend=self._options.backend, exec=False, journal=False, outcome_path="",
+        invocation = Invocation(
+            command=(_SHELL, "-c", entry.command), profile=profile.name, overrides=Overrides(),
+            expect_s=None, name=said.name or f"{self._file_name}#{no}", wait=True,
+            backend=self._options.backend, exec=False, journal=False, outcome_path="",
         )  # fmt: skip
         return Plan(
-            ask=ask, config=self.config, profile=profile, host=self._host, program=_SHELL, held=_NOTHING,
-            need_gpus=profile.gpus, need_cpu_slots=profile.cpu_slots, nested=False, skip_gpu_lock=False,
-            environ=self._environ,
+            invocation=invocation, config=self.config, profile=profile, host=self._host, program=_SHELL,
+            outer=OuterJobs((), False), need_gpus=profile.gpus, need_cpu_slots=profile.cpu_slots,
+            nested=False, skip_gpu_lock=False, environ=self._environ,
         )  # fmt: skip
 
-    def job(self, granted: Granted, log: str) -> Job:
-        """The job, ready to be started; ``log`` is its log's file name."""
-        made = launch.job_of(granted.job_id, granted.plan, granted.spec)
-        directory = os.path.join(self._directory, granted.entry.attributes.cwd)
-        return replace(made, batch=Batch(log, directory))
-
     def _profile(self, kind: Kind, timeout_s: float | None) -> Profile:
-        known = self._known.get((kind, timeout_s))
+        known = self._profiles.get((kind, timeout_s))
         if known is None:
             overrides = Overrides(
                 gpus=kind.gpus,
@@ -113,12 +92,12 @@ class Plans:
                 timeout=None if timeout_s is None else f"{timeout_s}s",
             )
             known = self.config.profile(kind.profile or self._options.profile, overrides)
-            self._known[kind, timeout_s] = known
+            self._profiles[kind, timeout_s] = known
         return known
 
 
 def reason_of(error: SlicerError) -> str:
-    """The error in one line without its place, which in a jobs file is another one."""
+    """The error in one line, without its place: in a jobs file the place is another one."""
     return f"{error.message} ({error.hint})" if error.hint else error.message
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypedDict, Unpack, get_args
+from typing import Any, NamedTuple, TypedDict, Unpack, get_args
 
 from slicer.queue.model import FINAL, STATE_DEFAULTS, STATE_FIELDS, JobState, Status, Verdict
 from slicer.queue.state.journal import Record
@@ -119,14 +119,19 @@ def apply(states: dict[str, JobState], record: Record) -> bool:
         return True
     if not isinstance(key, str):
         return False
-    names, act = rule
     try:
-        values = {name: _READERS[name](record[name]) for name in names}
+        values = {name: _READERS[name](record[name]) for name in rule.fields}
         may_lack = STATE_DEFAULTS if event == "state" else _ADDED
         values |= {name: _READERS[name](record[name]) for name in may_lack if name in record}
     except (_Damaged, KeyError, OverflowError):
         return False
-    act(states, key, values)
+    state = states.get(key)
+    if state is None or event == "state":
+        if not rule.makes_job:
+            return True
+        state = states[key] = JobState(key, 0, "")
+    if not rule.of_attempt or (state.status == "running" and state.job == values.pop("job")):
+        state.update(rule.change(state, values))
     return True
 
 
@@ -143,65 +148,7 @@ _ATTEMPT = (
 _NOT_BEGUN = {name: STATE_DEFAULTS[name] for name in _ATTEMPT}
 
 _Values = dict[str, Any]
-
-
-def _running(states: dict[str, JobState], key: str, values: _Values) -> JobState | None:
-    """The job, if it runs the attempt that the record is about."""
-    state = states.get(key)
-    return state if state and state.status == "running" and state.job == values.pop("job") else None
-
-
-def _apply_seen(states: dict[str, JobState], key: str, values: _Values) -> None:
-    state = states.get(key)
-    if state is None:
-        states[key] = JobState(key, **values)
-    else:
-        state.update(values)
-
-
-def _apply_begun(states: dict[str, JobState], key: str, values: _Values) -> None:
-    state = states.setdefault(key, JobState(key, 0, ""))
-    state.update(_NOT_BEGUN | values | {"status": "running"})
-
-
-def _apply_ended(states: dict[str, JobState], key: str, values: _Values) -> None:
-    if (state := _running(states, key, values)) and values["status"] in FINAL:
-        state.update(values)
-
-
-def _apply_oom(states: dict[str, JobState], key: str, values: _Values) -> None:
-    if state := _running(states, key, values):
-        state.update(values | {"status": "pending", "ooms": state.ooms + 1})
-
-
-def _apply_unbegun(states: dict[str, JobState], key: str, values: _Values) -> None:
-    if state := _running(states, key, values):
-        state.update(_NOT_BEGUN | {"status": "pending", "attempts": max(0, state.attempts - 1)})
-
-
-def _apply_interrupted(states: dict[str, JobState], key: str, values: _Values) -> None:
-    if state := _running(states, key, values):
-        state.update(values | {"status": "pending", "cancelling": False})
-
-
-def _apply_refused(states: dict[str, JobState], key: str, values: _Values) -> None:
-    state = states.setdefault(key, JobState(key, 0, ""))
-    if state.status == "pending" and values["status"] in FINAL:
-        state.update(values)
-
-
-def _apply_reconsidered(states: dict[str, JobState], key: str, values: _Values) -> None:
-    if (state := states.get(key)) and state.is_final and state.status != "ok":
-        state.update({"status": "pending", "reason": "", "exit_code": 0, "ooms": 0, "cancelling": False})
-
-
-def _apply_cancelling(states: dict[str, JobState], key: str, values: _Values) -> None:
-    if state := _running(states, key, values):
-        state.cancelling = True
-
-
-def _apply_state(states: dict[str, JobState], key: str, values: _Values) -> None:
-    states[key] = JobState(key, **values)
+_NOTHING: _Values = {}
 
 
 def _snapshot(state: JobState) -> Record:
@@ -278,19 +225,55 @@ _BY_TYPE: dict[str, Callable[[Any], Any]] = {
 _READERS = {name: _BY_TYPE[kind] for name, kind in STATE_FIELDS.items()}
 _READERS |= {"job": _file_name, "log": _file_name}
 
+class _Rule(NamedTuple):
+    """What a record of an event does. ``change`` has the fields of the job that change, from its state."""
+
+    fields: tuple[str, ...]  # that the record must have
+    change: Callable[[JobState, _Values], _Values]
+    of_attempt: bool = False  # it counts only while the attempt of its "job" runs
+    makes_job: bool = False  # if there is none with its key
+
+
 _ADDED = ("looks",)  # fields that earlier versions did not write
 _HOW = tuple(name for name in Ending.__annotations__ if name not in ("at", *_ADDED))
 _BEGUN = ("job", "boot_id", "attempts", "log", "gpus", "gpu_indices", "vram_mib", "started_at")
-# The fields that an event's record must have, and what it does.
-_RULES: dict[str, tuple[tuple[str, ...], Callable[[dict[str, JobState], str, _Values], None]]] = {
-    "seen": (("no", "command", "name"), _apply_seen),
-    "begun": (_BEGUN, _apply_begun),
-    "ended": (("job", "status", *_HOW), _apply_ended),
-    "oom": (("job", "next_vram_mib", *_HOW), _apply_oom),
-    "unbegun": (("job",), _apply_unbegun),
-    "interrupted": (("job", "reason"), _apply_interrupted),
-    "refused": (("status", "reason", "exit_code"), _apply_refused),
-    "reconsidered": ((), _apply_reconsidered),
-    "cancelling": (("job",), _apply_cancelling),
-    "state": (("no", "command"), _apply_state),
+_AGAIN: _Values = {"status": "pending", "cancelling": False}
+_RULES = {
+    "seen": _Rule(("no", "command", "name"), lambda state, values: values, makes_job=True),
+    "begun": _Rule(
+        _BEGUN, lambda state, values: _NOT_BEGUN | values | {"status": "running"}, makes_job=True
+    ),
+    "ended": _Rule(
+        ("job", "status", *_HOW),
+        lambda state, values: values if values["status"] in FINAL else _NOTHING,
+        of_attempt=True,
+    ),
+    "oom": _Rule(
+        ("job", "next_vram_mib", *_HOW),
+        lambda state, values: values | {"status": "pending", "ooms": state.ooms + 1},
+        of_attempt=True,
+    ),
+    "unbegun": _Rule(
+        ("job",),
+        lambda state, values: _NOT_BEGUN | {"status": "pending", "attempts": max(0, state.attempts - 1)},
+        of_attempt=True,
+    ),
+    "interrupted": _Rule(("job", "reason"), lambda state, values: values | _AGAIN, of_attempt=True),
+    "refused": _Rule(
+        ("status", "reason", "exit_code"),
+        lambda state, values: (
+            values if state.status == "pending" and values["status"] in FINAL else _NOTHING
+        ),
+        makes_job=True,
+    ),
+    "reconsidered": _Rule(
+        (),
+        lambda state, values: (
+            _AGAIN | {"reason": "", "exit_code": 0, "ooms": 0}
+            if state.is_final and state.status != "ok"
+            else _NOTHING
+        ),
+    ),
+    "cancelling": _Rule(("job",), lambda state, values: {"cancelling": True}, of_attempt=True),
+    "state": _Rule(("no", "command"), lambda state, values: values, makes_job=True),
 }

@@ -84,11 +84,12 @@ class Journal:
         return cls(directory, fd, found.good, found.warnings(_path(directory))), records[1:]
 
     @classmethod
-    def peek(cls, path: str) -> tuple[Record, ...] | None:
-        """The whole records of a journal, which a queue may be writing; None where there is none.
+    def peek(cls, log_dir: str) -> tuple[Record, ...] | None:
+        """The whole records of the journal in ``log_dir``, which a queue may be writing; None: there is none.
 
         Nothing is repaired. Raises StateError where it cannot be read.
         """
+        path = f"{log_dir}/{_NAME}"
         try:
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
         except FileNotFoundError:

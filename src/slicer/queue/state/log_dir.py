@@ -21,8 +21,8 @@ import re
 import time
 
 from slicer.errors import EX_TEMPFAIL, SlicerError, StateError
-from slicer.job.scope import quote
 from slicer.queue.state.directory import HINT, OwnDirectory, failed
+from slicer.text import quote
 
 _LOCK = "lock"
 _STATUS = "status.txt"

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 from slicer import faults
 from slicer.errors import StateError
-from slicer.queue.model import JobState
 from slicer.queue.state import attempt, folding
-from slicer.queue.state.counts import Counts
 from slicer.queue.state.directory import OwnDirectory, failed
+from slicer.queue.state.job_states import JobStates
 from slicer.queue.state.journal import Journal
 from slicer.queue.state.log_dir import LogDir
 
@@ -44,8 +43,7 @@ class Register:
             self.log_dir.close()
             raise
         self.warnings = self._journal.warnings
-        self.states: dict[str, JobState] = folding.fold(records)
-        self.tally = Counts(self.states)
+        self.states = JobStates(folding.fold(records))
         # What could not be with another --gpus, or on another day, is asked for again.
         self._refused = {key for key, state in self.states.items() if state.status == "infeasible"}
         self.problem = ""
@@ -68,7 +66,7 @@ class Register:
 
     def do(self, record: Record, *, durable: bool = True) -> None:
         """Change a job's state, and have it written with the next :meth:`save`."""
-        self.tally.apply(record)
+        self.states.apply(record)
         self._journal.add(record, durable=durable)
         self.has_news = True
 
@@ -108,7 +106,7 @@ class Register:
 
     def sweep(self) -> None:
         """Remove the files of attempts that no job has under way: made, but then the queue was killed."""
-        under_way = {state.job for state in self.tally.running.values()}
+        under_way = {state.job for state in self.states.running.values()}
         for name in set(self.log_dir.attempts.names()) - under_way:
             self.forget(name)
 
@@ -147,10 +145,6 @@ class Register:
             self._journal.rewrite(self.log_dir.directory, folding.records(self.states))
             was_gone = True
         return was_gone
-
-    def by_job(self, job_id: str) -> JobState | None:
-        """The job whose current or last attempt has this id."""
-        return self.tally.by_job(job_id)
 
     def known_names(self) -> frozenset[str]:
         """The names of all jobs that were ever seen."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 from slicer.ledger import ledger
@@ -14,14 +15,13 @@ from slicer.queue.show.log_tail import last_line
 from slicer.queue.start.pending import kind_of
 
 if TYPE_CHECKING:
-    from slicer.queue.loop import Shower
-    from slicer.queue.model import JobState, Row
+    from slicer.queue.events import Shower
+    from slicer.queue.model import Row
     from slicer.queue.options import Options
     from slicer.queue.run.gpu_use import Monitor
-    from slicer.queue.run.running import RunningJobs
     from slicer.queue.start.dispatch import Dispatch
+    from slicer.queue.start.lease_requests import LeaseRequests
     from slicer.queue.start.pending import Kind, Pending
-    from slicer.queue.start.requests import LeaseRequests
     from slicer.queue.state.register import Register
 
     StateWord = Literal["running", "stopping", "ending", "drained", "stalled", "ended"]
@@ -29,25 +29,20 @@ if TYPE_CHECKING:
 _DRAW_S = 0.25  # the shortest pause between two boards on the terminal
 _TICK_S = 1.0  # the longest: times are shown in seconds
 _WRITE_S = 1.0  # the shortest pause between two status.txt
-_SHARE = 0.05  # drawing may take this share of our time, however long the queue is
+_NUMBER = attrgetter("no")
+_SHARE = 0.05  # of the time, for drawing, however long the queue is
 
 
 class Display:
     """Draws the board when something has changed, but not more often than people can follow."""
 
     def __init__(
-        self,
-        register: Register,
-        monitor: Monitor,
-        crew: RunningJobs,
-        desk: LeaseRequests,
-        dispatch: Dispatch,
+        self, register: Register, monitor: Monitor, requests: LeaseRequests, dispatch: Dispatch,
         options: Options,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._register = register
         self._monitor = monitor
-        self._crew = crew
-        self._desk = desk
+        self._requests = requests
         self._dispatch = dispatch
         self._options = options
         self._began_at = time.time()
@@ -65,17 +60,17 @@ class Display:
         self._cost_s = 0.0
 
     def left_s(self) -> float | None:
-        """How many seconds until :meth:`show` is due, if nothing happens before; None: never."""
+        """After how many seconds to :meth:`update` without an event; None: not at all."""
         now = time.monotonic()
         due = [self._write_at] if self._is_unwritten else []
-        if self._register.tally.running:
+        if self._register.states.running:
             due.append(self._again_at())
         if self._is_drawing:
             due.append(self._draw_at if self.is_stale else self._draw_at + _TICK_S)
         return max(0.0, min(due) - now) if due else None
 
-    def show(self, shower: Shower, state: StateWord, problem: str) -> None:
-        """Draw and write what is due."""
+    def update(self, shower: Shower, state: StateWord, problem: str, running: int) -> None:
+        """Draw and write what is due. ``running``: how many jobs run or are being started."""
         if self._register.has_news or state != self._state or problem != self._problem:
             self.is_stale = self._is_unwritten = True
             self._register.has_news = False
@@ -83,7 +78,7 @@ class Display:
             self._is_unwritten = True
             self._look = self._monitor.look_count
         self._state, self._problem = state, problem
-        self._width = max(self._width, len(self._crew))
+        self._width = max(self._width, running)
         self._is_drawing = shower.wants_board
         now = time.monotonic()
         ticks = now >= self._draw_at + _TICK_S
@@ -99,13 +94,13 @@ class Display:
         self.write_board(force=True)
 
     def _again_at(self) -> float:
-        """When status.txt is to be written although only the time has changed."""
+        """When to write status.txt even if only the time has changed."""
         return self._write_at - _WRITE_S + self._every_s
 
     def write_board(self, *, force: bool = False) -> None:
         """Write status.txt if it is due. If that fails, it is tried again: nothing depends on the file."""
         now = time.monotonic()
-        is_old = bool(self._register.tally.running) and now >= self._again_at()
+        is_old = bool(self._register.states.running) and now >= self._again_at()
         if not force and not is_old and (not self._is_unwritten or now < self._write_at):
             return
         text = board_text.render(self.board(), None)
@@ -120,8 +115,8 @@ class Display:
         """The whole queue at this moment."""
         began = time.monotonic()
         pending = self._dispatch.pending
-        tally = self._register.tally
-        running = sorted(tally.running.values(), key=lambda state: state.no)
+        states = self._register.states
+        running = sorted(states.running.values(), key=_NUMBER)
         numbers = {state.job: state.no for state in running}
         now = time.time()
         made = Board(
@@ -131,10 +126,10 @@ class Display:
             gpus=self._monitor.rows(numbers),
             running=tuple(rows.row(state, self._monitor.use_of(state.job)) for state in running),
             pending=tuple(self._pending_rows(pending)),
-            done=tuple(map(rows.row, tally.last())),
-            counts=rows.with_pending(tally.counts, len(pending)),
+            done=tuple(map(rows.row, states.last())),
+            counts=rows.with_pending(states.counts, len(pending)),
             eta_s=rows.eta_s(
-                tally.walls_s, tally.walls, [now - state.started_at for state in running], len(pending),
+                states.walls_s, states.walls, [now - state.started_at for state in running], len(pending),
                 self._width,
             ),
             state=self._state,
@@ -157,27 +152,27 @@ class Display:
                 waits_for = f"job {first[kind]}"
             elif not waits_for:
                 first[kind] = state.no
-                waits_for = rows.why(self._desk.why(kind), indices, ledger.now_s())
+                waits_for = rows.why(self._requests.why(kind), indices, ledger.now_s())
             found.append(rows.row(state, declared_mib=kind.vram_mib, waits_for=waits_for))
         return found
 
     def why_waiting(self) -> str:
         """What the first job that could start waits for."""
         for kind, _ in self._dispatch.pending.heads(1):
-            return rows.why(self._desk.why(kind), self._monitor.indices(), ledger.now_s())
+            return rows.why(self._requests.why(kind), self._monitor.indices(), ledger.now_s())
         return ""
 
     def summary(self, exit_code: int) -> Event:
         """What became of the jobs of this run."""
         known, touched = self._register.states, self._dispatch.touched
-        ended = sorted((s for s in known.values() if s.key in touched and s.is_final), key=_number)
+        ended = sorted((s for s in known.values() if s.key in touched and s.is_final), key=_NUMBER)
         others = [known[key] for key in self._dispatch.pending.entries if key not in touched]
         failed = [s for s in ended if s.status not in ("ok", "cancelled")]
         logs = self._register.log_dir.directory
         data: dict[str, Any] = {
             "counts": rows.counts([*ended, *(known[key] for key in self._dispatch.pending)]),
             "failed": [rows.row(s) for s in failed],
-            "earlier": [rows.row(s) for s in sorted(filter(judging.has_failed, others), key=_number)],
+            "earlier": [rows.row(s) for s in sorted(filter(judging.has_failed, others), key=_NUMBER)],
             "under": [rows.row(s) for s in ended if s.verdict == "under-declared"],
             "over": [rows.row(s) for s in ended if s.verdict == "over-declared"],
             "logs": {state.no: state.log for state in ended if state.log},
@@ -188,7 +183,3 @@ class Display:
             "log_dir": self._options.log_dir,
         }
         return Event("summary", time.time(), data=data)
-
-
-def _number(state: JobState) -> int:
-    return state.no

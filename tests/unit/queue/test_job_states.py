@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slicer.queue.model import JobState
+from slicer.queue.model import DONE_SHOWN
 from slicer.queue.show import rows
 from slicer.queue.state import folding
-from slicer.queue.state.counts import Counts
+from slicer.queue.state.job_states import JobStates
 from slicer.queue.state.journal import Record
 
 _KEYS = st.integers(0, 4).map(lambda number: f"key{number}#0")
@@ -70,21 +70,20 @@ def _record(draw: st.DrawFn, number: int) -> Record:
 
 @given(_records(), _records())
 def test_the_figures_are_those_that_counting_anew_gives(before: list[Record], records: list[Record]) -> None:
-    states = folding.fold(before)
-    tally = Counts(states)
+    states = JobStates(folding.fold(before))
     walls = []
     for record in records:
-        running = set(tally.running)
-        tally.apply(record)
-        tally.last()  # so that it is kept from here on, and not looked for
+        running = set(states.running)
+        states.apply(record)
+        states.last()  # so that it is kept from here on, and not looked for
         walls += [states[key].wall_s for key in running if states[key].status == "ok"]
-        anew = Counts(states)
-        assert tally.counts == rows.counts(states.values())
-        assert tally.running == {key: state for key, state in states.items() if state.status == "running"}
-        assert tally.last() == anew.last()
-        assert (tally.walls, tally.walls_s) == (len(walls), sum(walls))
+        anew = JobStates(states)
+        assert states.counts == rows.counts(states.values())
+        assert states.running == {key: state for key, state in states.items() if state.status == "running"}
+        assert states.last() == anew.last()
+        assert (states.walls, states.walls_s) == (len(walls), sum(walls))
         for state in states.values():
-            assert not state.job or tally.by_job(state.job) is state
+            assert not state.job or states.by_job(state.job) is state
     assert states == folding.fold([*before, *records])
 
 
@@ -108,22 +107,21 @@ def test_how_long_it_will_take_is_told_from_jobs_that_did_their_work(
 
 
 def test_no_more_of_the_last_are_kept_than_people_are_shown() -> None:
-    tally = Counts({})
-    for number in range(rows.DONE_SHOWN + 10):
-        tally.apply(folding.seen(f"{number}", number, "true", ""))
-        tally.apply(folding.refused(f"{number}", "cancelled", "its line says cancel", 0))
-        assert len(tally.last()) == min(number + 1, rows.DONE_SHOWN)
-    assert tally.counts == {"cancelled": rows.DONE_SHOWN + 10}
+    states = JobStates({})
+    for number in range(DONE_SHOWN + 10):
+        states.apply(folding.seen(f"{number}", number, "true", ""))
+        states.apply(folding.refused(f"{number}", "cancelled", "its line says cancel", 0))
+        assert len(states.last()) == min(number + 1, DONE_SHOWN)
+    assert states.counts == {"cancelled": DONE_SHOWN + 10}
 
 
 def test_a_job_is_not_found_by_an_attempt_that_never_began() -> None:
-    states: dict[str, JobState] = {}
-    tally = Counts(states)
-    tally.apply(
+    states = JobStates({})
+    states.apply(
         folding.begun(
             "k", "a1", boot_id="b", attempt=1, log="l", gpus=(), gpu_indices=(), vram_mib=None, at=1.0
         )
     )
-    assert tally.by_job("a1") is states["k"]
-    tally.apply(folding.unbegun("k", "a1"))
-    assert tally.by_job("a1") is None
+    assert states.by_job("a1") is states["k"]
+    states.apply(folding.unbegun("k", "a1"))
+    assert states.by_job("a1") is None

@@ -9,24 +9,17 @@ import sys
 import click
 
 from slicer.cli import say
-from slicer.cli.queue import fraction
+from slicer.cli.queue import parameters
 from slicer.errors import StateError, UsageError
 from slicer.queue.file import jobs_file, suggest
-from slicer.queue.options import DEFAULT_LOG_DIR, Options
 from slicer.queue.state import folding
 from slicer.queue.state.journal import Journal
 
 
 @click.command("suggest", short_help="Print the jobs file with declarations that fit.")
-@click.argument("file", type=click.Path())
-@click.option(
-    "--log-dir", metavar="DIR", default=DEFAULT_LOG_DIR, show_default=True, type=click.Path(),
-    help="Of the queue that ran it.",
-)  # fmt: skip
-@click.option(
-    "--tolerance", metavar="FRAC", type=float, callback=fraction, default=Options.tolerance,
-    show_default=True, help="Correct declarations that differ from what was seen by more than this.",
-)  # fmt: skip
+@parameters.jobs_file
+@parameters.log_dir()
+@parameters.tolerance("Correct declarations that differ from what was seen by more than this.")
 @click.option("-i", "--in-place", is_flag=True, help="Change FILE itself, and print nothing.")
 def command(file: str, log_dir: str, tolerance: float, in_place: bool) -> None:
     """Print FILE with a `vram=` for each job that says what it was seen to use, and a little more.
@@ -37,9 +30,9 @@ def command(file: str, log_dir: str, tolerance: float, in_place: bool) -> None:
         _check_output(file)
     text = jobs_file.read(file, keep_newlines=True)
     jobs_file.parse(text, known=(), name=file)
-    records = Journal.peek(f"{log_dir}/journal.jsonl")
+    records = Journal.peek(log_dir)
     if records is None:
-        raise UsageError("there is no journal", where=log_dir, hint="run the queue first, or give --log-dir")
+        raise parameters.no_journal(log_dir)
     declared = suggest.proposals(folding.fold(records).values(), tolerance)
     keys = {entry.key for entry in jobs_file.parse(text, name=file)}
     declared = {key: mib for key, mib in declared.items() if key in keys}

@@ -19,13 +19,13 @@ from typing import Any, TextIO
 
 import pytest
 
-from slicer.cli import queue_live, queue_show
-from slicer.cli.queue_live import Live
-from slicer.cli.queue_show import Shower
-from slicer.cli.queue_sink import Sink
+from slicer.cli.queue import live as live_module
+from slicer.cli.queue.live import Live, page
+from slicer.cli.queue.show import choose
+from slicer.cli.queue.sink import Sink
+from slicer.columns import ASCII, Glyphs, cell_count
+from slicer.queue.events import Shower
 from slicer.queue.model import Board
-from slicer.queue.show.board_text import ASCII, Glyphs
-from slicer.queue.show.columns import cell_count
 from tests.unit.queue.test_board import board, empty
 from tests.unit.queue.test_words import event, row, summed_up
 
@@ -133,7 +133,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setattr("locale.getencoding", lambda: "UTF-8")
-    monkeypatch.setattr(queue_live, "_SOONEST_S", 0.0)
+    monkeypatch.setattr(live_module, "_SOONEST_S", 0.0)
     made = Terminal()
     yield made
     made.close()
@@ -216,7 +216,7 @@ def test_another_width_leaves_nothing_of_the_board_before(terminal: Terminal, co
 def test_no_board_is_higher_or_wider_than_the_terminal(width: int, height: int, glyphs: Glyphs) -> None:  # E8
     crowd = board(running=tuple(row(no) for no in range(100)), warning="the disk is full")
     for one in (board(), crowd, empty()):
-        lines = queue_live.page(one, width, height, glyphs)
+        lines = page(one, width, height, glyphs)
         assert len(lines) <= height
         assert all(cell_count(line.text) <= width for line in lines)
         assert height == 0 or lines
@@ -224,7 +224,7 @@ def test_no_board_is_higher_or_wider_than_the_terminal(width: int, height: int, 
 
 def test_what_does_not_fit_is_counted() -> None:  # E8
     crowd = board(running=tuple(row(no) for no in range(100)))
-    texts = [line.text for line in queue_live.page(crowd, 79, 23, Glyphs())]
+    texts = [line.text for line in page(crowd, 79, 23, Glyphs())]
     runs = sum(text.startswith("▶") for text in texts)
     assert runs >= 3
     assert f"… and {100 - runs} more" in texts
@@ -267,7 +267,7 @@ def test_a_terminal_without_utf_8_gets_ascii(terminal: Terminal, monkeypatch: py
 
 
 def test_a_crowd_of_events_is_written_together(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_live, "_SOONEST_S", 3600.0)
+    monkeypatch.setattr(live_module, "_SOONEST_S", 3600.0)
     live = Live(terminal.stream)
     live.draw(board())
     written = len(terminal.look()) and len(terminal.raw)
@@ -326,8 +326,8 @@ def written_to(path: Path) -> Iterator[TextIO]:
 
 
 def shower(stream: TextIO, **wants: Any) -> Shower:
-    usual: dict[str, Any] = {"as_json": False, "verbose": False, "stdout": stream, "stderr": stream}
-    return queue_show.choose(**{**usual, **wants})
+    usual: dict[str, Any] = {"as_json": False, "verbose": False, "stdout": stream}
+    return choose(**{**usual, **wants})
 
 
 def play(one: Shower) -> None:

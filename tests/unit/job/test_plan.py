@@ -9,9 +9,8 @@ import pytest
 
 from slicer.config.profiles import Config, Overrides
 from slicer.errors import CannotExecute, CommandNotFound, SlicerError
-from slicer.job import launch
-from slicer.job.launch import Invocation, Plan, find_program
-from slicer.ledger.leasing import Needs
+from slicer.job.plan import Invocation, Plan, environment, find_program
+from slicer.ledger.leasing import Needs, patience_s
 from slicer.ledger.nesting import OuterJobs
 from slicer.model import Host, Profile
 from slicer.placement.decision import Policy
@@ -20,13 +19,23 @@ from tests.unit import made_up
 
 PROFILE = made_up.profile(gpus=1)
 OUTER = made_up.lease("aaaaaaaaaaaa", gpus=("GPU-a",), cpu_slots=1)
-ASK = Invocation(("true",), None, Overrides(), "", None, True, "auto", False, False, "")
+INVOCATION = Invocation(("true",), None, Overrides(), "", None, True, "auto", False, False, "")
 CONFIG = Config(Host((0,), 1), 1, "light", "", None, {}, (), (), 512, Policy())
 
 
-def settled(profile: Profile = PROFILE, held: OuterJobs | None = None, **changes: object) -> Plan:
+def plan(profile: Profile = PROFILE, outer: OuterJobs | None = None, **changes: object) -> Plan:
     made = Plan(
-        ASK, CONFIG, profile, Host((0,), 1), "/bin/true", held or OuterJobs((), False), 1, 0, False, False, {}
+        INVOCATION,
+        CONFIG,
+        profile,
+        Host((0,), 1),
+        "/bin/true",
+        outer or OuterJobs((), False),
+        1,
+        0,
+        False,
+        False,
+        {},
     )
     return replace(made, **changes)
 
@@ -101,34 +110,34 @@ def test_without_a_path_the_systems_default_is_searched(
 
 # A3
 def test_the_marker_grows_from_the_outside_in() -> None:
-    held = OuterJobs((OUTER,), False)
-    assert launch.environment(settled(), (), "bbbbbbbbbbbb")["SLICER_LEASE"] == "bbbbbbbbbbbb"
-    made = launch.environment(settled(held=held), ("GPU-b",), "bbbbbbbbbbbb")
+    outer = OuterJobs((OUTER,), False)
+    assert environment(plan(), (), "bbbbbbbbbbbb")["SLICER_LEASE"] == "bbbbbbbbbbbb"
+    made = environment(plan(outer=outer), ("GPU-b",), "bbbbbbbbbbbb")
     assert made["SLICER_LEASE"] == "aaaaaaaaaaaa,bbbbbbbbbbbb"
-    nested = launch.environment(settled(held=held, nested=True), (), "bbbbbbbbbbbb")
+    nested = environment(plan(outer=outer, nested=True), (), "bbbbbbbbbbbb")
     assert nested["SLICER_LEASE"] == "aaaaaaaaaaaa"
 
 
 # A3
 def test_a_nested_job_sees_its_own_gpus_and_those_around_it() -> None:
-    held = OuterJobs((OUTER,), False)
-    made = launch.environment(settled(replace(PROFILE, gpus=2), held), ("GPU-b",), "b")
+    outer = OuterJobs((OUTER,), False)
+    made = environment(plan(replace(PROFILE, gpus=2), outer), ("GPU-b",), "b")
     assert made["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
     # inside the outer job nothing is changed: it may have narrowed it down itself
-    nested = settled(held=held, nested=True, environ={"CUDA_VISIBLE_DEVICES": "7"})
-    assert launch.environment(nested, (), "b")["CUDA_VISIBLE_DEVICES"] == "7"
+    nested = plan(outer=outer, nested=True, environ={"CUDA_VISIBLE_DEVICES": "7"})
+    assert environment(nested, (), "b")["CUDA_VISIBLE_DEVICES"] == "7"
 
 
 # A3, A4
-@pytest.mark.parametrize("change", [{"skip_gpu_lock": True}, {"held": OuterJobs((), True)}])
+@pytest.mark.parametrize("change", [{"skip_gpu_lock": True}, {"outer": OuterJobs((), True)}])
 def test_without_the_gpu_lock_nothing_is_hidden(change: dict[str, object]) -> None:
-    made = launch.environment(replace(settled(environ={"CUDA_VISIBLE_DEVICES": "1"}), **change), (), "b")
+    made = environment(replace(plan(environ={"CUDA_VISIBLE_DEVICES": "1"}), **change), (), "b")
     assert made["CUDA_VISIBLE_DEVICES"] == "1"
 
 
 # K4
 def test_a_cpu_job_sees_no_gpu_and_has_its_threads_capped() -> None:
-    made = launch.environment(settled(replace(PROFILE, slice="cpu", gpus=0)), (), "b")
+    made = environment(plan(replace(PROFILE, slice="cpu", gpus=0)), (), "b")
     assert made["CUDA_VISIBLE_DEVICES"] == ""
     assert made["OMP_NUM_THREADS"] == made["MKL_NUM_THREADS"] == "4"
     assert "GPU_LOCK_HELD" not in made
@@ -146,4 +155,4 @@ def test_who_decides_just_now_is_waited_for_a_moment_at_least(
         gpus=0, gpu_words=(), vram_mib=None, margin_mib=0, cpu_slots=1, cpu_limit=1, priority=0,
         expect_s=None, wait=wait, max_wait_s=max_wait_s, then=None, plain_lock="",
     )  # fmt: skip
-    assert launch.patience(needs) == expected
+    assert patience_s(needs) == expected

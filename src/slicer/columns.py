@@ -1,16 +1,53 @@
-"""Text in the columns of a terminal: how wide it is, what of it fits, how cells stand in a table. Pure."""
+"""Text in the columns of a terminal: how wide it is, what of it fits, how cells stand in a table. Pure.
+
+A ``width`` is in columns; None is any width.
+"""
 
 from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from slicer.queue.show.board_text import Glyphs
+from slicer.record import record
 
 GAP = "  "
 _COMMAND = 200  # columns of a command where the width is unlimited
+
+# Styles, in rich's words.
+HEADING = "bold"
+FAINT = "dim"
+GOOD = "green"
+WARNING = "yellow"
+BAD = "red"
+
+
+@record
+class Line:
+    """One line and its style ("" for none)."""
+
+    text: str
+    style: str = ""
+
+
+@record
+class Glyphs:
+    """The characters that lines are drawn with."""
+
+    running: str = "▶"
+    pending: str = "·"
+    again: str = "↻"
+    ok: str = "✓"
+    bad: str = "✗"
+    cancelled: str = "⊘"
+    full: str = "█"
+    part: str = "▒"
+    empty: str = "░"
+    dot: str = " · "
+    ellipsis: str = "…"
+
+
+UNICODE = Glyphs()
+ASCII = Glyphs(">", ".", "r", "+", "x", "-", "#", "=", ".", " - ", "...")
 
 
 def cell_count(text: str) -> int:
@@ -31,6 +68,21 @@ def clip(text: str, width: int | None, glyphs: Glyphs) -> str:
     if width is None or cell_count(text) <= width:
         return text
     return (_first(text, width - len(glyphs.ellipsis)) + glyphs.ellipsis)[: max(0, width)]
+
+
+def aligned(
+    rows: Sequence[Sequence[str]], align: str, width: int | None = None, glyphs: Glyphs = UNICODE
+) -> list[str]:
+    """One line a row, in columns as wide as they must be; ``align`` has "l" or "r" for each."""
+    widths = [max((cell_count(row[i]) for row in rows), default=0) for i in range(len(align))]
+    lines = []
+    for row in rows:
+        placed = []
+        for cell, side, wide in zip(row, align, widths, strict=True):
+            space = " " * (wide - cell_count(cell))
+            placed.append(space + cell if side == "r" else cell + space)
+        lines.append(clip(GAP.join(placed).rstrip(), width, glyphs))
+    return lines
 
 
 def fit(rows: Sequence[list[str]], width: int | None, glyphs: Glyphs, of: int = 1) -> int:
@@ -115,16 +167,3 @@ def _first(text: str, width: int) -> str:
         if width < 0:
             return text[:number]
     return text
-
-
-def aligned(rows: Sequence[Sequence[str]], align: str, width: int | None, glyphs: Glyphs) -> list[str]:
-    """One line a row, in columns as wide as they must be; ``align`` has "l" or "r" for each."""
-    widths = [max((cell_count(row[i]) for row in rows), default=0) for i in range(len(align))]
-    lines = []
-    for row in rows:
-        placed = []
-        for cell, side, wide in zip(row, align, widths, strict=True):
-            space = " " * (wide - cell_count(cell))
-            placed.append(space + cell if side == "r" else cell + space)
-        lines.append(clip(GAP.join(placed).rstrip(), width, glyphs))
-    return lines

@@ -4,39 +4,25 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from slicer import backend as backends
 from slicer.backend.systemd import SystemdBackend
 from slicer.cli import say
-from slicer.cli.queue_show import choose
+from slicer.cli.queue.show import choose
 from slicer.errors import EX_OK, BackendError, StateError, UsageError
-from slicer.job.scope import quote
+from slicer.kernel.users import user_name
+from slicer.model import manager_of
 from slicer.queue.detach import handover, service
 from slicer.queue.file.live_file import is_pipe
 from slicer.queue.loop import Queue
 from slicer.queue.options import Options
+from slicer.text import quote
 
 _LINGER = "/var/lib/systemd/linger"
 _OTHERWISE = "or run it in tmux, or with nohup"
-
-
-@dataclass(frozen=True, slots=True)
-class _Service:
-    """What there is to tell of it. ``log`` and ``status`` as the user would name them."""
-
-    unit: str
-    is_users: bool
-    log: str
-    status: str
-
-    @property
-    def systemctl(self) -> str:
-        return "systemctl --user" if self.is_users else "systemctl"
 
 
 def detach(options: Options, environ: Mapping[str, str], *, as_json: bool, quiet: bool) -> int:
@@ -44,23 +30,28 @@ def detach(options: Options, environ: Mapping[str, str], *, as_json: bool, quiet
 
     All that would keep the queue from starting is found out before, and raised as a queue would.
     """
-    is_users = os.geteuid() != 0
+    is_users = manager_of(os.geteuid()) == "user"
     backend = _manager(is_users)
     _check(options, environ)
     log_dir = os.path.realpath(options.log_dir)
     unit = service.unit_name(log_dir)
-    argv = _hand_over(unit, log_dir, environ, is_users)
+    path = _hand_over(unit, log_dir, environ, is_users)
+    argv = (sys.executable, "-I", "-S", os.path.abspath(handover.__file__), path)
     try:
         backend.start_service(
             unit, service.description(options.jobs_file), argv, service.properties(unit)
         )
     except BackendError:
-        _take_back(argv[-1])
+        _take_back(path)
         raise
     finally:
         backend.close()
-    _tell(_Service(unit, is_users, f"{options.log_dir}/queue.log", f"{options.log_dir}/status.txt"),
-          as_json=as_json, quiet=quiet)  # fmt: skip
+    if as_json:
+        _print_json(unit, is_users, f"{options.log_dir}/queue.log")
+    elif not quiet:
+        _print(unit, is_users, options.log_dir)
+    if is_users and not os.path.exists(f"{_LINGER}/{_user()}"):
+        say.line(f"your last logout would end it: loginctl enable-linger {_user()} keeps it running")
     return EX_OK
 
 
@@ -70,9 +61,9 @@ def _manager(is_users: bool) -> SystemdBackend:
         raise BackendError(
             "needs systemd, which does not run here", where="--detach", hint=_OTHERWISE.removeprefix("or ")
         )
-    backend = SystemdBackend("user" if is_users else "system")
+    backend = SystemdBackend(manager_of(os.geteuid()))
     try:
-        backend.prepare()
+        backend.connect()
     except BackendError as error:
         hint = f"as root: loginctl enable-linger {_user()}; {_OTHERWISE}" if is_users else _OTHERWISE[3:]
         raise BackendError(error.message, where="--detach", hint=hint) from error
@@ -85,7 +76,7 @@ def _check(options: Options, environ: Mapping[str, str]) -> None:
         raise UsageError(
             "the service cannot read this pipe", where=options.jobs_file, hint="save its lines in a file"
         )
-    shower = choose(as_json=False, verbose=False, quiet=True, stdout=sys.stdout, stderr=sys.stderr)
+    shower = choose(as_json=False, verbose=False, quiet=True, stdout=sys.stdout)
     queue = Queue(options, environ, shower)
     path = f"{queue.register.log_dir.path}/queue.log"
     try:
@@ -97,8 +88,8 @@ def _check(options: Options, environ: Mapping[str, str]) -> None:
         queue.register.close()
 
 
-def _hand_over(unit: str, log_dir: str, environ: Mapping[str, str], is_users: bool) -> tuple[str, ...]:
-    """Leave what the service is to have of us; what it is to execute. Raises StateError."""
+def _hand_over(unit: str, log_dir: str, environ: Mapping[str, str], is_users: bool) -> str:
+    """Leave what the service is to have of us, for :mod:`handover`; the file with it. Raises StateError."""
     handed = service.handed(
         (*_program(), *service.arguments(sys.argv[1:])), environ, directory=os.getcwd(),
         log_path=f"{log_dir}/queue.log", umask=_umask(), soft_limits=handover.soft_limits(),
@@ -110,7 +101,7 @@ def _hand_over(unit: str, log_dir: str, environ: Mapping[str, str], is_users: bo
         handover.write(path, handed)
     except OSError as error:
         raise StateError(f"cannot be written: {error.strerror}", where=path) from error
-    return sys.executable, "-I", "-S", os.path.abspath(handover.__file__), path
+    return path
 
 
 def _take_back(path: str) -> None:
@@ -136,23 +127,20 @@ def _umask() -> int:
 
 
 def _user() -> str:
-    """The name of the user, or the number of one who has none."""
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return str(os.geteuid())
+    return user_name(os.geteuid())
 
 
-def _tell(service: _Service, *, as_json: bool, quiet: bool) -> None:
-    if as_json:
-        told = {
-            "v": 1, "event": "detached", "at": round(time.time(), 3), "job": None, "unit": service.unit,
-            "manager": "user" if service.is_users else "system", "log": os.path.abspath(service.log),
-        }  # fmt: skip
-        print(json.dumps(told, separators=(",", ":")))
-    elif not quiet:
-        looks = f"tail -f {quote(service.log)}, watch cat {quote(service.status)}"
-        print(f"detached as {service.unit}: {looks}")
-        print(f"{service.systemctl} stop {service.unit}: starts nothing new and waits for what runs")
-    if service.is_users and not os.path.exists(f"{_LINGER}/{_user()}"):
-        say.line(f"your last logout would end it: loginctl enable-linger {_user()} keeps it running")
+def _print_json(unit: str, is_users: bool, log: str) -> None:
+    told = {
+        "v": 1, "event": "detached", "at": round(time.time(), 3), "job": None, "unit": unit,
+        "manager": manager_of(os.geteuid()), "log": os.path.abspath(log),
+    }  # fmt: skip
+    print(json.dumps(told, separators=(",", ":")))
+
+
+def _print(unit: str, is_users: bool, log_dir: str) -> None:
+    """Where to look, and how to stop it."""
+    looks = f"tail -f {quote(f'{log_dir}/queue.log')}, watch cat {quote(f'{log_dir}/status.txt')}"
+    systemctl = "systemctl --user" if is_users else "systemctl"
+    print(f"detached as {unit}: {looks}")
+    print(f"{systemctl} stop {unit}: starts nothing new and waits for what runs")

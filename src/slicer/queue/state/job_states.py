@@ -1,4 +1,7 @@
-"""Counts and lists of all jobs, kept up to date: counting 100,000 jobs for each board would be slow. Pure."""
+"""The states of all jobs, and their counts. Pure.
+
+The counts are kept up to date, because counting 100,000 jobs for each board would be slow.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +9,32 @@ import heapq
 from bisect import insort
 from typing import TYPE_CHECKING
 
-from slicer.queue.show.rows import DONE_SHOWN
+from slicer.queue.model import DONE_SHOWN, JobState
 from slicer.queue.state import folding
 
 if TYPE_CHECKING:
-    from slicer.queue.model import JobState, Status
+    from collections.abc import Mapping
+
+    from slicer.queue.model import Status
     from slicer.queue.state.journal import Record
 
 
-class Counts:
-    """``running`` has the running jobs by their keys. Since the tally was made ``walls`` jobs have ended
-    well, after ``walls_s`` in all.
+class JobStates(dict[str, JobState]):
+    """The states by the jobs' keys. Only :meth:`apply` may change them.
+
+    ``running`` has those of the running jobs. ``walls`` jobs have ended well since this was made, after
+    ``walls_s`` seconds in all.
     """
 
-    def __init__(self, states: dict[str, JobState]) -> None:
-        """``states`` by the jobs' keys. From now on only :meth:`apply` may change them."""
-        self._states = states
+    def __init__(self, states: Mapping[str, JobState]) -> None:
+        super().__init__(states)
         self._counts: dict[Status, int] = {}
         self.running: dict[str, JobState] = {}
         self._by_job: dict[str, JobState] = {}
         self._last: list[JobState] | None = None  # in the order of their ends; None: not known yet
         self.walls = 0
         self.walls_s = 0.0
-        for state in states.values():
+        for state in self.values():
             self._enter(state)
 
     @property
@@ -43,19 +49,18 @@ class Counts:
     def last(self) -> list[JobState]:
         """The jobs that ended last, in the order of their ends; as many as the board shows."""
         if self._last is None:
-            ended = (state for state in self._states.values() if state.is_final)
+            ended = (state for state in self.values() if state.is_final)
             self._last = heapq.nlargest(DONE_SHOWN, ended, key=_end_of)[::-1]
         return list(self._last)
 
     def apply(self, record: Record) -> None:
         """Do what the record says (:func:`folding.apply`)."""
         key = str(record.get("key"))
-        before = self._states.get(key)
         was_running = key in self.running
-        if before is not None:
-            self._leave(before)
-        folding.apply(self._states, record)
-        after = self._states.get(key)
+        if key in self:
+            self._leave(self[key])
+        folding.apply(self, record)
+        after = self.get(key)
         if after is not None:
             self._enter(after)
             if was_running and after.status == "ok":

@@ -8,7 +8,6 @@ terminal becomes narrower.
 
 from __future__ import annotations
 
-import locale
 import os
 import time
 from collections import deque
@@ -17,9 +16,12 @@ from typing import TYPE_CHECKING, TextIO
 from rich.console import Console
 from rich.text import Text
 
-from slicer.cli.queue_sink import Sink
-from slicer.queue.show import board_text, columns, words
-from slicer.queue.show.board_text import BAD, GOOD, WARNING, Glyphs, Line
+from slicer.cli import output
+from slicer.cli.queue.sink import Sink
+from slicer.columns import BAD, GOOD, WARNING, Glyphs, Line, cell_count, clip
+from slicer.queue.show import board_text, event_text
+from slicer.queue.show.summary import summary_lines
+from slicer.text import clock
 
 if TYPE_CHECKING:
     from slicer.queue.model import Board, Event
@@ -29,17 +31,19 @@ _HELD_BACK = 20_000  # lines, while the terminal takes none
 _SPACIOUS = 16  # lines, from which on there are empty ones between the parts
 _PENDING_SHOWN = 10
 _CLEARED = "\x1b[2K\n"
-_STYLES: dict[words.Level, str] = {"info": "", "good": GOOD, "warning": WARNING, "bad": BAD}
+_STYLES: dict[event_text.Level, str] = {"info": "", "good": GOOD, "warning": WARNING, "bad": BAD}
 
 
 class Live:
     """Draws on ``stream``, which must be a terminal. What was held back comes with the next call."""
 
+    wants_board = True
+
     def __init__(self, stream: TextIO, *, verbose: bool = False) -> None:
         self._fd = stream.fileno()
         self._sink = Sink(stream)
         self._console = Console(file=stream, highlight=False, markup=False, emoji=False)
-        self._glyphs = Glyphs() if _is_utf8(stream) else board_text.ASCII
+        self._glyphs = output.glyphs(stream)
         self._verbose = verbose
         self._above: deque[Line] = deque(maxlen=_HELD_BACK)
         self._board: Board | None = None
@@ -52,24 +56,22 @@ class Live:
 
     def event(self, event: Event) -> None:
         """Say it above the board, at once or, where much happens at once, with what follows."""
-        text = words.line(event, verbose=self._verbose)
+        text = event_text.line(event, verbose=self._verbose)
         if text is not None:
-            clock = time.strftime("%H:%M:%S", time.localtime(event.at))
-            self._above.append(Line(f"{clock} {text}", _STYLES[words.level(event)]))
+            self._above.append(Line(f"{clock(event.at)} {text}", _STYLES[event_text.level(event)]))
             if time.monotonic() - self._written_at >= _SOONEST_S:
                 self._write()
-
-    def say(self, lines: list[str], level: words.Level) -> None:
-        """Lines above the board, of which the first has the level's colour."""
-        self._above.extend(Line(text, "" if number else _STYLES[level]) for number, text in enumerate(lines))
 
     def draw(self, board: Board) -> None:
         """Show this board in place of the one before, in the size that the terminal has now."""
         self._board = board
         self._write()
 
-    def end(self) -> None:
-        """Take the board away; what was said stays. Safe to repeat."""
+    def end(self, summary: Event | None = None) -> None:
+        """Take the board away; what was said stays, and the summary below it. Safe to repeat."""
+        if summary is not None:
+            first, *others = summary_lines(summary)
+            self._above += [Line(first, _STYLES[event_text.level(summary)]), *map(Line, others)]
         self._board = None
         self._sink.write(self._erased() + self._said())
         self._sink.close()
@@ -90,7 +92,7 @@ class Live:
         start = self._back() if shown and not self._above else self._erased() + self._said()
         # Each line is cleared just before it is written, or the board would flicker.
         drawn = "".join(f"\x1b[2K{line}\n" for line in self._styled(shown))
-        self._drawn = [columns.cell_count(line.text) for line in shown]
+        self._drawn = [cell_count(line.text) for line in shown]
         self._sink.write(f"{start}{drawn}\x1b[J" if shown else start)
 
     def _said(self) -> str:
@@ -133,7 +135,7 @@ def page(board: Board, width: int, height: int, glyphs: Glyphs) -> list[Line]:
     """The board in at most ``height`` lines of ``width`` columns; what is left out is counted."""
     head = list(board_text.header(board, width, glyphs).head)
     if height <= len(head):
-        progress = columns.clip(board_text.progress(board, width, glyphs), width, glyphs)
+        progress = clip(board_text.progress(board, width, glyphs), width, glyphs)
         return [Line(progress)][: max(0, height)]
     parts = [
         board_text.gpus(board.gpus, width, glyphs),
@@ -167,8 +169,3 @@ def _is_ours(fd: int) -> bool:
         return os.tcgetpgrp(fd) in (os.getpgrp(), 0)
     except OSError:
         return True
-
-
-def _is_utf8(stream: TextIO) -> bool:
-    encodings = ((stream.encoding or "").lower(), locale.getencoding().lower())
-    return all(encoding.replace("-", "") == "utf8" for encoding in encodings)

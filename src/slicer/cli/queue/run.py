@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import sys
 from typing import Any
@@ -10,65 +11,23 @@ from typing import Any
 import click
 
 from slicer.cli import complete
+from slicer.cli.queue import parameters
 from slicer.errors import UsageError
-from slicer.quantity import QuantityError, parse_duration, parse_mib
-from slicer.queue.options import DEFAULT_LOG_DIR, Options
+from slicer.queue.options import Options
 from slicer.state.simulated import spec_of
 
-_FRACTION_MOST = 10
-
-
-def _mib(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
-    """MiB as a bare number, or a size with its unit."""
-    if value is None:
-        return None
-    try:
-        return int(value) if value.isdecimal() else parse_mib(value)
-    except QuantityError as error:
-        raise UsageError(str(error), where=param.opts[0], hint="MiB, or a size such as 2G") from error
-
-
-def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
-    try:
-        seconds = parse_duration(value) / 1e6
-    except QuantityError as error:
-        raise UsageError(str(error), where=param.opts[0], hint="for example 5, 0.5 or 1m") from error
-    if not 0 < seconds < 86400:
-        raise UsageError(f"{value}: expected more than nothing and less than a day", where=param.opts[0])
-    return seconds
-
-
-def fraction(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
-    if value is not None and not 0 <= value <= _FRACTION_MOST:  # nor NaN
-        raise UsageError(
-            f"{value}: expected a number from 0 to {_FRACTION_MOST}", where=param.opts[0], hint="0.1 is 10 %"
-        )
-    return value
-
-
-def _gpus(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    words = tuple(word.strip() for word in value.split(","))
-    if not all(words):
-        raise UsageError(f"{value!r}: expected GPUs with commas between them", where="--gpus", hint="0,1,3")
-    return words
+_SUBCOMMANDS = ("suggest", "retry")  # modules of this package with a ``command``
 
 
 class _Queue(click.Command):
-    """``slicer queue FILE``, but for ``slicer queue suggest`` and ``slicer queue retry``."""
+    """``slicer queue FILE``; where a subcommand stands in place of FILE, that."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        if args[:1] == ["suggest"]:
-            from slicer.cli.queue_suggest import command as suggest
-
-            return suggest.make_context(f"{info_name} suggest", args[1:], parent, **extra)
-        if args[:1] == ["retry"]:
-            from slicer.cli.queue_retry import command as retry
-
-            return retry.make_context(f"{info_name} retry", args[1:], parent, **extra)
+        if args and args[0] in _SUBCOMMANDS:
+            found: click.Command = importlib.import_module(f"slicer.cli.queue.{args[0]}").command
+            return found.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 
 
@@ -108,26 +67,25 @@ Exit codes:
   130  interrupted before all had started (143 by SIGTERM)
   else the largest exit code of the jobs that failed (124 timeout, 128+N signal N)""",
 )
-@click.argument("file", type=click.Path())
-@click.option("--gpus", metavar="LIST", callback=_gpus, help="Use only these, as in 0,1,3 (or UUIDs).")
+@parameters.jobs_file
 @click.option(
-    "--idle-threshold", metavar="MIB", callback=_mib,
+    "--gpus", metavar="LIST", callback=parameters.gpus, help="Use only these, as in 0,1,3 (or UUIDs)."
+)
+@click.option(
+    "--idle-threshold", metavar="MIB", callback=parameters.mib,
     help="A GPU counts as idle up to this use, for jobs that declare nothing.  [default: 200]",
 )  # fmt: skip
 @click.option(
-    "--margin", metavar="MIB", callback=_mib,
+    "--margin", metavar="MIB", callback=parameters.mib,
     help="Kept free on a GPU beyond what a job declares.  [default: 512]",
 )  # fmt: skip
+@parameters.tolerance("Report jobs whose memory differs from vram= by more than this.")
 @click.option(
-    "--tolerance", metavar="FRAC", type=float, callback=fraction, default=Options.tolerance,
-    show_default=True, help="Report jobs whose memory differs from vram= by more than this.",
-)  # fmt: skip
-@click.option(
-    "--spike-buffer", metavar="FRAC", type=float, callback=fraction,
+    "--spike-buffer", metavar="FRAC", type=float, callback=parameters.fraction,
     help="Spare room beside GPU users that declare nothing or too little.  [default: 0.1]",
 )  # fmt: skip
 @click.option(
-    "--poll", metavar="SEC", default="5", show_default=True, callback=_seconds,
+    "--poll", metavar="SEC", default="5", show_default=True, callback=parameters.seconds,
     help="How often to look at GPU memory, and for changes to FILE that no event tells of (NFS).",
 )  # fmt: skip
 @click.option("--exclusive", is_flag=True, help="Never two of these jobs on one GPU, though they would fit.")
@@ -137,10 +95,7 @@ Exit codes:
     help="How often to run a job again after CUDA OOM; [retries=N] overrides.",
 )  # fmt: skip
 @click.option("--fresh", is_flag=True, help="Forget what was done, and run all again; its logs are kept.")
-@click.option(
-    "--log-dir", metavar="DIR", default=DEFAULT_LOG_DIR, show_default=True, type=click.Path(),
-    help="For the jobs' output, the journal and status.txt.",
-)  # fmt: skip
+@parameters.log_dir("For the jobs' output, the journal and status.txt.")
 @click.option(
     "-p", "--profile", metavar="NAME", default="gpu", show_default=True, shell_complete=complete.profiles,
     help="Of jobs that name none.",
@@ -172,7 +127,7 @@ def command(**said: Any) -> int:
         margin_mib=said.pop("margin"), poll_s=said.pop("poll"), **said,
     )  # fmt: skip
     if flags["detach"]:
-        from slicer.cli.queue_detach import detach
+        from slicer.cli.queue.detach import detach
 
         return detach(options, environ, as_json=flags["as_json"], quiet=flags["quiet"])
     return _run(options, environ, as_json=flags["as_json"], quiet=flags["quiet"])
@@ -189,12 +144,10 @@ def _environment(sim: int | None, sizes: str | None) -> dict[str, str]:
 
 def _run(options: Options, environ: dict[str, str], *, as_json: bool, quiet: bool) -> int:
     gc.disable()  # until Queue.run() has opened it: what is made until then is no garbage
-    from slicer.cli.queue_show import choose
+    from slicer.cli.queue.show import choose
     from slicer.queue.loop import Queue
 
-    shower = choose(
-        as_json=as_json, verbose=options.verbose, quiet=quiet, stdout=sys.stdout, stderr=sys.stderr
-    )
+    shower = choose(as_json=as_json, verbose=options.verbose, quiet=quiet, stdout=sys.stdout)
     queue = Queue(options, environ, shower)
     summary = None
     try:

@@ -6,32 +6,29 @@ from collections.abc import Iterable
 
 import click
 
+from slicer.cli.queue import parameters
 from slicer.errors import StateError, UsageError
-from slicer.job.scope import quote
 from slicer.queue.file import jobs_file
 from slicer.queue.judge import judging
 from slicer.queue.model import JobState
-from slicer.queue.options import DEFAULT_LOG_DIR
 from slicer.queue.state import folding
 from slicer.queue.state.journal import Journal
 from slicer.queue.state.register import Register
+from slicer.text import quote
 
 
 @click.command("retry", short_help="Have failed jobs run again.")
-@click.argument("file", type=click.Path())
+@parameters.jobs_file
 @click.argument("jobs", metavar="[JOB]...", nargs=-1)
-@click.option(
-    "--log-dir", metavar="DIR", default=DEFAULT_LOG_DIR, show_default=True, type=click.Path(),
-    help="Of the queue that ran it.",
-)  # fmt: skip
+@parameters.log_dir()
 def command(file: str, jobs: tuple[str, ...], log_dir: str) -> None:
     """Make the jobs of FILE that failed pending again, or of them each JOB, a number or a name.
 
     The next `slicer queue FILE` runs them. Each attempt has a log of its own.
     """
     entries = jobs_file.parse(jobs_file.read(file), name=file)
-    if Journal.peek(f"{log_dir}/journal.jsonl") is None:
-        raise UsageError("there is no journal", where=log_dir, hint="run the queue first, or give --log-dir")
+    if Journal.peek(log_dir) is None:
+        raise parameters.no_journal(log_dir)
     register = Register(log_dir, fresh=False)
     try:
         known = [register.states[entry.key] for entry in entries if entry.key in register.states]

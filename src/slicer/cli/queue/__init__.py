@@ -1,0 +1,1 @@
+"""``slicer queue`` and its subcommands, each in a file of its name."""

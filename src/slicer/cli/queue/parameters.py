@@ -1,0 +1,79 @@
+"""What the commands of ``slicer queue`` have in common: arguments, options, and how their values are read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from slicer.errors import UsageError
+from slicer.quantity import QuantityError, parse_duration, parse_mib
+from slicer.queue.options import DEFAULT_LOG_DIR, Options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+_FRACTION_MOST = 10
+
+jobs_file = click.argument("file", type=click.Path())
+
+
+def log_dir(about: str = "Of the queue that ran it.") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The option --log-dir."""
+    return click.option(
+        "--log-dir", metavar="DIR", default=DEFAULT_LOG_DIR, show_default=True, type=click.Path(), help=about
+    )
+
+
+def tolerance(about: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The option --tolerance."""
+    return click.option(
+        "--tolerance", metavar="FRAC", type=float, callback=fraction, default=Options.tolerance,
+        show_default=True, help=about,
+    )  # fmt: skip
+
+
+def mib(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """MiB as a bare number, or a size with its unit."""
+    if value is None:
+        return None
+    try:
+        return int(value) if value.isdecimal() else parse_mib(value)
+    except QuantityError as error:
+        raise UsageError(str(error), where=param.opts[0], hint="MiB, or a size such as 2G") from error
+
+
+def seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
+    """A duration, in seconds."""
+    try:
+        found = parse_duration(value) / 1e6
+    except QuantityError as error:
+        raise UsageError(str(error), where=param.opts[0], hint="for example 5, 0.5 or 1m") from error
+    if not 0 < found < 86400:
+        raise UsageError(f"{value}: expected more than nothing and less than a day", where=param.opts[0])
+    return found
+
+
+def fraction(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+    """A share: 0.1 is 10 %."""
+    if value is not None and not 0 <= value <= _FRACTION_MOST:  # nor NaN
+        raise UsageError(
+            f"{value}: expected a number from 0 to {_FRACTION_MOST}", where=param.opts[0], hint="0.1 is 10 %"
+        )
+    return value
+
+
+def gpus(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
+    """Words with commas between them."""
+    if value is None:
+        return ()
+    words = tuple(word.strip() for word in value.split(","))
+    if not all(words):
+        raise UsageError(f"{value!r}: expected GPUs with commas between them", where="--gpus", hint="0,1,3")
+    return words
+
+
+def no_journal(log_dir: str) -> UsageError:
+    """The error where no queue ever ran."""
+    return UsageError("there is no journal", where=log_dir, hint="run the queue first, or give --log-dir")

@@ -1,0 +1,77 @@
+"""How a queue is shown: as a board on a terminal, as lines of text, or as lines of JSON."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, TextIO
+
+from slicer.cli.queue.sink import Sink
+from slicer.queue.show import event_text
+from slicer.queue.show.summary import summary_lines
+from slicer.text import clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from slicer.queue.events import Shower
+    from slicer.queue.model import Board, Event
+
+    Encode = Callable[[Event], str | None]  # an event as a line, or lines; None: it is not worth one
+
+_DUMB = ("", "dumb", "unknown")
+
+
+def choose(*, as_json: bool, verbose: bool, stdout: TextIO, quiet: bool = False) -> Shower:
+    """What suits those who look.
+
+    A board where stdout is a terminal that can be drawn on, else one line an event on stdout. ``quiet``:
+    only lines of what is wrong. ``verbose``: how the jobs' memory grows, too.
+    """
+    if as_json:
+        return _Lines(stdout, _json(verbose))
+    if quiet or not stdout.isatty() or os.environ.get("TERM", "") in _DUMB:
+        return _Lines(stdout, _text(verbose, quiet))
+    from slicer.cli.queue.live import Live
+
+    return Live(stdout, verbose=verbose)
+
+
+def _json(verbose: bool) -> Encode:
+    from slicer.queue.show.event_json import encode
+
+    return lambda event: encode(event) if verbose or event.kind != "usage" else None
+
+
+def _text(verbose: bool, quiet: bool) -> Encode:
+    def encode(event: Event) -> str | None:
+        if quiet and event_text.level(event) in ("info", "good"):
+            return None
+        is_summary = event.kind == "summary"
+        text = "\n".join(summary_lines(event)) if is_summary else event_text.line(event, verbose=verbose)
+        return None if text is None else f"{clock(event.at)} {text}"
+
+    return encode
+
+
+class _Lines:
+    wants_board = False
+
+    def __init__(self, stream: TextIO, encode: Encode) -> None:
+        self._sink = Sink(stream)
+        self._encode = encode
+
+    def begin(self) -> None:
+        pass
+
+    def event(self, event: Event) -> None:
+        text = self._encode(event)
+        if text is not None:
+            self._sink.write(text + "\n")
+
+    def draw(self, board: Board) -> None:
+        pass
+
+    def end(self, summary: Event | None) -> None:
+        if summary is not None:
+            self.event(summary)
+        self._sink.close()

@@ -1,0 +1,73 @@
+"""Job control: how Ctrl-Z, ``fg`` and other signals reach the command once, and the shell sees it stop.
+
+The shell watches the outer half, but what a person stops and continues is the command. A command may ignore
+Ctrl-Z, or stop by itself (vim, less). So the outer half never stops on its own account: the keeper stops and
+continues it as the command does.
+"""
+
+from __future__ import annotations
+
+import os
+
+from slicer.kernel import proc
+from slicer.kernel.signals import SI_KERNEL, signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+# The terminal sends these to its whole foreground process group: to the command as well.
+_FROM_TERMINAL = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGWINCH})
+
+# Each undoes the other. A process that has both blocked has only the later one pending.
+_UNDONE_BY: dict[int, int] = {signal.SIGCONT: signal.SIGTSTP, signal.SIGTSTP: signal.SIGCONT}
+
+
+def is_for_keeper(signo: int, code: int, sender: int, keeper: int, pending: Collection[int]) -> bool:
+    """Whether the outer half passes a signal on to the keeper.
+
+    ``code`` and ``sender`` are the signal's si_code and si_pid, ``pending`` what came after it. Passed on
+    late, Ctrl-Z would stop a command that ``fg`` has continued, or ``fg`` continue one that is stopped again.
+    """
+    if sender == keeper or (code == SI_KERNEL and signo in _FROM_TERMINAL):
+        return False
+    return _UNDONE_BY.get(signo) not in pending
+
+
+class JobControl:
+    """The keeper's part. ``outer`` is the pid of the outer half, -1 where none follows the command."""
+
+    def __init__(self, outer: int) -> None:
+        self._outer = outer
+        self._is_stopped = False  # the command
+
+    def command_changed(self, change: int) -> None:
+        """The command has stopped or goes on (waitid's CLD_ codes): so does the outer half, for the shell."""
+        self._is_stopped = change == os.CLD_STOPPED
+        if _has_terminal():
+            self.tell_outer(signal.SIGSTOP if self._is_stopped else signal.SIGCONT)
+
+    def is_to_continue(self) -> bool:
+        """Whether the command is to go on too, now that the outer half was continued.
+
+        A command that runs is left alone: SIGCONT would undo a Ctrl-Z that is on its way to it. If the outer
+        half is stopped again, its message is out of date.
+        """
+        return self._is_stopped and not proc.stops(self._outer)
+
+    def tell_outer(self, signo: int) -> None:
+        """Signal the outer half, if it is alive."""
+        if os.getppid() == self._outer:
+            try:
+                os.kill(self._outer, signo)
+            except (ProcessLookupError, PermissionError):
+                pass
+
+
+def _has_terminal() -> bool:
+    """Whether this session has a controlling terminal, and so a shell that watches for stops."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,68 @@
+"""Waiting for the processes that outlive a job's command, and for signals at the same time."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+
+from slicer.kernel.signals import signal
+
+_CROWDED_MS = 500.0  # between looks, while there are more processes than descriptors
+
+
+def wait_for_any(pids: list[int], signals: frozenset[int], wait_ms: float | None) -> set[int]:
+    """Wait until one of the processes ends, one of the signals comes, or the time is up (None: for ever).
+
+    Returns the signals that came. They are blocked before and after.
+    """
+    poll = select.poll()
+    with _SignalPipe(signals) as pipe:
+        poll.register(pipe.fd, select.POLLIN)
+        pidfds = []
+        try:
+            for pid in pids:
+                pidfds.append(os.pidfd_open(pid))
+                poll.register(pidfds[-1], select.POLLIN)
+        except ProcessLookupError:
+            wait_ms = 0  # one is gone already
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            # There are more processes than descriptors: watch those that there is room for.
+            wait_ms = _CROWDED_MS if wait_ms is None else min(_CROWDED_MS, wait_ms)
+        try:
+            poll.poll(wait_ms)
+        finally:
+            for fd in pidfds:
+                os.close(fd)
+        return pipe.take()
+
+
+class _SignalPipe:
+    """Makes signals readable, so that poll(2) waits for them too."""
+
+    def __init__(self, signals: frozenset[int]) -> None:
+        self._signals = signals
+
+    def __enter__(self) -> _SignalPipe:
+        self.fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        for signo in self._signals:
+            signal.signal(signo, lambda signo, frame: None)
+        signal.set_wakeup_fd(self._write_fd)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, self._signals)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._signals)
+        signal.set_wakeup_fd(-1)
+        os.close(self.fd)
+        os.close(self._write_fd)
+
+    def take(self) -> set[int]:
+        """Block the signals; those that came until then."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._signals)
+        try:
+            return set(os.read(self.fd, 4096))
+        except BlockingIOError:
+            return set()

@@ -1,0 +1,202 @@
+"""From what the user asked for to a plan: all of a job that can be settled before its lease."""
+
+from __future__ import annotations
+
+import os
+
+from slicer import backend as backends
+from slicer.config import profiles
+from slicer.errors import CannotExecute, CommandNotFound, UsageError
+from slicer.job import scope
+from slicer.job.job import Job
+from slicer.kernel import cgroup, proc
+from slicer.ledger import nesting
+from slicer.ledger.leasing import Needs, Requester
+from slicer.model import LEASE_VARIABLE, manager_of
+from slicer.record import record, replace
+from slicer.text import command_text, quote
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from slicer.backend import Backend
+    from slicer.config.profiles import Config, Overrides
+    from slicer.ledger.ledger import Ledger
+    from slicer.ledger.nesting import OuterJobs
+    from slicer.model import Host, Profile, ScopeSpec
+
+
+@record
+class Invocation:
+    """What the user asked for on the command line of ``slicer run``."""
+
+    command: tuple[str, ...]
+    profile: str | None
+    overrides: Overrides
+    name: str
+    expect_s: float | None
+    wait: bool
+    backend: str  # auto, systemd, plain
+    exec: bool
+    journal: bool
+    outcome_path: str
+    hold: bool = False  # only the lease: no scope and no limits
+    hints: bool = True  # what a beginner may not know is said, once a boot
+
+
+@record
+class Plan:
+    """All of a job that is settled before its lease, which is also what ``--dry-run`` shows."""
+
+    invocation: Invocation
+    config: Config
+    profile: Profile
+    host: Host
+    program: str
+    outer: OuterJobs  # the jobs around this one, and what they hold
+    need_gpus: int
+    need_cpu_slots: int
+    nested: bool  # everything is held already: runs inside the outer scope
+    skip_gpu_lock: bool
+    environ: Mapping[str, str]
+
+
+def plan_of(invocation: Invocation, environ: Mapping[str, str], book: Ledger | None) -> Plan:
+    """Resolve the profile and find out what is missing. Raises SlicerError for all that cannot be right."""
+    host = profiles.host()
+    config = profiles.load(environ, host)
+    profile = config.profile(invocation.profile, invocation.overrides)
+    if invocation.hold:
+        profile = profiles.without_limits(profile, invocation.overrides)
+    program = find_program(invocation.command, {**environ, **profile.env})
+    outer = outer_jobs(environ, book, in_scopes=invocation.backend != "plain" and has_scopes())
+    skip = nesting.skips_gpu_lock(environ)
+    gpus, slots = nesting.missing(profile.gpus, profile.vram_mib, profile.cpu_slots, outer, skip)
+    nested = bool(outer.leases) and not gpus and not slots
+    if nested and invocation.exec:
+        raise UsageError("--exec makes no sense inside another job, whose scope stays", where="--exec")
+    return Plan(invocation, config, profile, host, program, outer, gpus, slots, nested, skip, environ)
+
+
+def has_scopes() -> bool:
+    """Whether jobs can have scopes here, and so be found by their cgroup."""
+    return os.path.isdir(backends.BOOTED)
+
+
+def outer_jobs(environ: Mapping[str, str], book: Ledger | None, *, in_scopes: bool) -> OuterJobs:
+    """What the jobs around this process hold. ``in_scopes``: whether a job can be found by its cgroup."""
+    own = cgroup.of("self")
+    if book is None or (in_scopes and not nesting.may_be_nested(environ, own)):
+        return nesting.around(environ, own, frozenset(), ())
+    ancestors = frozenset() if in_scopes else proc.ancestors(os.getpid())
+    return nesting.around(environ, own, ancestors, book.snapshot().leases)
+
+
+def find_program(command: tuple[str, ...], environ: Mapping[str, str]) -> str:
+    """The path to execute, found before anything is acquired. Raises CommandNotFound or CannotExecute."""
+    name = command[0]
+    if "/" in name:
+        candidates = [name]
+    else:
+        path = environ.get("PATH", os.defpath)
+        candidates = [f"{directory or '.'}/{name}" for directory in path.split(":")] if name else []
+    denied = ""
+    for candidate in candidates:
+        if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):
+            return candidate
+        if not denied and os.path.lexists(candidate):
+            denied = candidate
+    if denied:
+        reason = "is a directory" if os.path.isdir(denied) else "is not executable"
+        raise CannotExecute(f"cannot execute: {reason}", where=denied, hint=f"chmod +x {quote(denied)}?")
+    hint = "no such file" if "/" in name else "it is in no directory of PATH"
+    raise CommandNotFound("command not found", where=quote(name), hint=hint)
+
+
+def choose_backend(plan: Plan) -> Backend:
+    """The backend for this plan. Raises BackendError."""
+    if plan.nested:
+        from slicer.backend.nested import NestedBackend
+
+        return NestedBackend(manager_of(os.geteuid()), plan.outer.leases[-1])
+    if plan.invocation.hold:
+        from slicer.backend.plain import PlainBackend
+
+        backend = PlainBackend(os.geteuid())
+        backend.notice = ""  # there are no limits that could be less than what was asked for
+        return backend
+    return backends.choose(plan.invocation.backend, os.geteuid())
+
+
+def spec_of(job_id: str, plan: Plan, backend: Backend) -> ScopeSpec:
+    """The scope for this plan."""
+    invocation = plan.invocation
+    spec = scope.spec(plan.profile, backend.manager, job_id, invocation.name, invocation.command)
+    if plan.nested:  # its events belong to the scope in which it really runs
+        return replace(spec, unit=plan.outer.leases[-1].unit)
+    return replace(spec, properties=()) if invocation.hold else spec
+
+
+def requester_of(job_id: str, plan: Plan, backend: Backend, spec: ScopeSpec) -> Requester:
+    """Who asks the ledger, for this plan."""
+    unit = "" if backend.name == "plain" else spec.unit
+    name, command = plan.invocation.name, command_text(plan.invocation.command)
+    return Requester(job_id, name, command, backend.name, backend.manager, unit, plan.outer.leases)
+
+
+def needs_of(plan: Plan) -> Needs:
+    """What the plan still lacks, as the ledger is asked for it."""
+    profile, invocation = plan.profile, plan.invocation
+    return Needs(
+        gpus=plan.need_gpus,
+        gpu_words=profile.gpu_choice,
+        vram_mib=profile.vram_mib,
+        margin_mib=profile.margin_mib,
+        cpu_slots=plan.need_cpu_slots,
+        cpu_limit=plan.config.slots_cpu,
+        priority=profile.priority,
+        expect_s=invocation.expect_s,
+        wait=invocation.wait,
+        max_wait_s=profile.max_wait_s,
+        then=profile.then,
+        plain_lock=plan.config.compat_gpu_lock,
+    )
+
+
+def job_of(job_id: str, plan: Plan, spec: ScopeSpec) -> Job:
+    """The job for this plan: all but its lease."""
+    from slicer.outcome.history import default_path
+
+    invocation = plan.invocation
+    return Job(
+        id=job_id,
+        name=invocation.name,
+        command=invocation.command,
+        program=plan.program,
+        env=lambda gpus: environment(plan, gpus, job_id),
+        profile=plan.profile,
+        spec=spec,
+        outcome_path=os.path.abspath(invocation.outcome_path) if invocation.outcome_path else "",
+        history_path=default_path(plan.environ),
+        with_journal=invocation.journal,
+        idle_threshold_mib=plan.config.policy.idle_threshold_mib,
+    )
+
+
+def environment(plan: Plan, gpus: tuple[str, ...], job_id: str) -> dict[str, str]:
+    """The command's whole environment, once it has these GPUs."""
+    profile = plan.profile
+    jobs = [lease.job for lease in plan.outer.leases]
+    gpu: dict[str, str] = {}  # nested: what the outer job sees, it sees
+    if not plan.nested:
+        jobs.append(job_id)
+        around = plan.outer.gpus_for(profile.vram_mib)
+        visible = (*around, *gpus) if gpus or profile.gpus else ()
+        skip = plan.skip_gpu_lock or plan.outer.foreign_gpu
+        if visible or not plan.invocation.hold:
+            gpu = scope.gpu_environment(profile, visible, skip)
+    marker = ",".join(jobs)
+    if plan.invocation.hold:  # what the profile says of limits is not for it
+        return {**plan.environ, **gpu, LEASE_VARIABLE: marker}
+    return scope.environment(plan.environ, profile, profiles.thread_env(profile.threads), gpu, marker)

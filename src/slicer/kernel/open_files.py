@@ -1,0 +1,60 @@
+"""Which processes have which files open, and who holds the lock on one."""
+
+from __future__ import annotations
+
+import os
+
+from slicer.kernel.proc import pids
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+
+def flock_holder(info: os.stat_result, *, exclusively: bool = False) -> int:
+    """The process that took a flock on the file, 0 for none that we can see. Raises OSError.
+
+    The kernel stops all flocks while it makes this list: not to be asked for again and again.
+    """
+    file = f"{os.major(info.st_dev):02x}:{os.minor(info.st_dev):02x}:{info.st_ino}"
+    with open("/proc/locks", encoding="ascii") as lines:
+        for line in lines:
+            words = line.split()  # 1: FLOCK ADVISORY WRITE 1234 00:2d:5678 0 EOF
+            if words[1] == "FLOCK" and words[5] == file and (words[3] == "WRITE" or not exclusively):
+                return max(0, int(words[4]))
+    return 0
+
+
+def with_open(file: os.stat_result) -> list[int]:
+    """The processes that have a file open, of those that we may look at."""
+    return [pid for pid in pids() if has_open(pid, file)]
+
+
+def has_open(pid: int, file: os.stat_result) -> bool:
+    """Whether a process has a file open; False for one that is gone, or not ours to look at."""
+    try:
+        names = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return False
+    return any(_is_open_as(f"/proc/{pid}/fd/{name}", file) for name in names)
+
+
+def _is_open_as(path: str, file: os.stat_result) -> bool:
+    try:
+        info = os.stat(path)
+    except OSError:
+        return False  # closed meanwhile
+    return (info.st_dev, info.st_ino) == (file.st_dev, file.st_ino)
+
+
+def close_all_but(kept: Collection[int], beginning: str | None = None) -> None:
+    """Close all descriptors above 2 but these, and those of files whose paths have that ``beginning``."""
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        if fd <= 2 or fd in kept:
+            continue
+        try:
+            if beginning is None or not os.readlink(f"/proc/self/fd/{fd}").startswith(beginning):
+                os.close(fd)
+        except OSError:
+            continue  # the one by which they were listed

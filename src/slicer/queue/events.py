@@ -1,0 +1,101 @@
+"""The events of the queue. Each is told once, and only after the journal with its cause is on the disk."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from slicer.queue.model import Event
+from slicer.queue.show import rows
+
+if TYPE_CHECKING:
+    from slicer.queue.model import Board, EventKind, JobState
+    from slicer.queue.run.gpu_use import Monitor
+
+
+class Shower(Protocol):
+    """Shows the queue to whoever looks. None of it fails because nobody does any more."""
+
+    @property
+    def wants_board(self) -> bool:
+        """Whether :meth:`draw` does anything."""
+
+    def begin(self) -> None:
+        """Before the first event; and again after SIGCONT, when the terminal was somebody else's."""
+
+    def event(self, event: Event) -> None:
+        """Say that something happened (all but the "summary")."""
+
+    def draw(self, board: Board) -> None:
+        """Show how things stand."""
+
+    def end(self, summary: Event | None) -> None:
+        """The queue has ended; None: not in order, there is nothing to sum up. Safe to repeat with None."""
+
+
+class Events:
+    """Keeps events until :meth:`flush`: by then the journal has what they announce.
+
+    It is the observer (:class:`slicer.job.job.Observer`) of all that the queue starts.
+    """
+
+    def __init__(self, shower: Shower) -> None:
+        self._shower = shower
+        self._kept: list[Event] = []
+        self._has_stalled = False
+        self._was_waiting = False
+        self.has_drained = False
+        self.monitor: Monitor | None = None  # set later: some events come before there is one
+
+    def __bool__(self) -> bool:
+        """Whether something is kept."""
+        return bool(self._kept)
+
+    def add(self, kind: EventKind, state: JobState | None = None, /, **data: object) -> None:
+        """Something happened to the queue, or to a job of this state."""
+        row = None
+        if state is not None:
+            use = None  # the state of a job that has ended has its final figures
+            if self.monitor is not None and state.status == "running":
+                use = self.monitor.use_of(state.job)
+            row = rows.row(state, use)
+        self._kept.append(Event(kind, time.time(), row, data))
+
+    def notice(self, text: str) -> None:
+        self.add("notice", text=text)
+
+    def warning(self, text: str) -> None:
+        self.add("warning", text=text)
+
+    def flush(self) -> None:
+        """Tell all that is kept."""
+        kept, self._kept = self._kept, []
+        for event in kept:
+            self._shower.event(event)
+
+    # -- told once ---------------------------------------------------------------------------------------
+
+    def stalled(self, problem: str) -> None:
+        """Nothing can be written to the log directory because of ``problem``; "": it can be again.
+
+        The problem is told at once: it cannot wait for the journal.
+        """
+        if bool(problem) == self._has_stalled:
+            return
+        self._has_stalled = not self._has_stalled
+        if problem:
+            self._shower.event(Event("stalled", time.time(), data={"why": problem}))
+        else:
+            self.add("resumed")
+
+    def nothing_can_start(self, why: str | None) -> None:
+        """Nothing runs and nothing can start, because of ``why``. None: that is not so (any more)."""
+        if why is not None and not self._was_waiting:
+            self.add("waiting", why=why)
+        self._was_waiting = why is not None
+
+    def drained(self, is_drained: bool, *, watch: bool) -> None:
+        """Nothing is left to do, or something is (again)."""
+        if is_drained and not self.has_drained:
+            self.add("drained", watch=watch)
+        self.has_drained = is_drained

@@ -1,0 +1,237 @@
+"""The events of a queue as lines of text, one line an event. The summary: :mod:`slicer.queue.show.summary`.
+
+All functions are pure. No line contains control characters, whatever commands, names and errors it shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from slicer.quantity import format_duration, short_mib
+from slicer.queue.model import Event, EventKind, Row, Status
+from slicer.queue.show.words import advice, command_of, counts, ended, gpus, used, who
+from slicer.text import counted, one_line, quote
+
+# "bad": a job did not end well. "warning": something may go wrong, or somebody has to act.
+Level = Literal["info", "good", "warning", "bad"]
+
+_LEVELS: dict[EventKind, Level] = {
+    "file-kept": "warning",
+    "exceeds": "warning",
+    "retry": "warning",
+    "infeasible": "bad",
+    "requeued": "warning",
+    "lost": "bad",
+    "unrunnable": "bad",
+    "stalled": "warning",
+    "warning": "warning",
+}
+_STATUS_LEVELS: dict[Status, Level] = {"ok": "good", "cancelled": "info"}
+
+
+def level(event: Event) -> Level:
+    """How much it matters."""
+    if event.kind == "finished" and event.job is not None:
+        return _STATUS_LEVELS.get(event.job.status, "bad")
+    if event.kind == "summary":
+        failed = event.data.get("failed") or event.data.get("earlier")
+        return "bad" if failed else "warning" if event.data.get("under") else "info"
+    return _LEVELS.get(event.kind, "info")
+
+
+def _log(event: Event) -> str:
+    """Where the log is, in a form that can be pasted, and its last line."""
+    log = event.data.get("log_path") or event.data.get("log")
+    last = _text(event, "last_line")
+    return (f" (log: {quote(str(log))})" if log else "") + (f", last line: {last}" if last else "")
+
+
+def _text(event: Event, key: str) -> str:
+    found = event.data.get(key)
+    return "" if found is None else one_line(str(found))
+
+
+def _because(said: str, event: Event, key: str = "why") -> str:
+    why = _text(event, key)
+    return f"{said}: {why}" if why else said
+
+
+def _figure(event: Event, key: str) -> int:
+    return round(event.data.get(key) or 0)
+
+
+def _mib(event: Event, key: str) -> str:
+    """A size among the event's data; "" where there is none."""
+    return short_mib(_figure(event, key)) if event.data.get(key) is not None else ""
+
+
+# -- the queue as a whole -----------------------------------------------------------------------------------
+
+
+def _opened(event: Event) -> str:
+    done = _figure(event, "done")
+    parts = [f"{_figure(event, 'pending')} of {counted(_figure(event, 'total'), 'job')} to run"]
+    if done:
+        parts.append(f"{done} ended before")
+    if event.data.get("resumed"):
+        parts.append("resumed")
+    where = f"; logs and status.txt in {_text(event, 'log_dir')}" if event.data.get("log_dir") else ""
+    detail = f"; {_text(event, 'detail')}" if event.data.get("detail") else ""
+    return ", ".join(parts) + where + detail
+
+
+def _file_changed(event: Event) -> str | None:
+    told = [f"{_figure(event, key)} {key}" for key in ("added", "removed") if _figure(event, key)]
+    return f"jobs file changed: {', '.join(told)}" if told else None
+
+
+def _skipped(event: Event) -> str | None:
+    number = _figure(event, "count")
+    if not number:
+        return None
+    ended_as = event.data.get("counts", {})
+    told = f": {counts(ended_as)}" if ended_as else ""
+    is_well = ended_as.keys() <= {"ok", "cancelled"}
+    again = "--fresh runs all again" if is_well else "slicer queue retry runs failed ones again, --fresh all"
+    return f"{counted(number, 'job')} skipped, ended in an earlier run{told} ({again})"
+
+
+def _waiting(event: Event) -> str:
+    return _because(f"{who(event.job)} waits" if event.job else "waiting", event)
+
+
+def _drained(event: Event) -> str:
+    more = "; new lines in the jobs file are started as they come (Ctrl-C ends)"
+    return "nothing is left to do" + (more if event.data.get("watch") else "")
+
+
+def _stopping(event: Event) -> str:
+    running = _figure(event, "running")
+    if not running:
+        return "stopping: nothing new is started"
+    verb, they = ("runs", "it is") if running == 1 else ("run", "they are")
+    still = f"{counted(running, 'job')} still {verb}"
+    return f"stopping: nothing new is started, {still}; asked once more, {they} ended"
+
+
+_OF_THE_QUEUE: dict[EventKind, Callable[[Event], str | None]] = {
+    "opened": _opened,
+    "file-changed": _file_changed,
+    "file-kept": lambda event: _because("jobs file cannot be used, the last good one stays", event, "error"),
+    "file-good": lambda event: "jobs file can be used again",
+    "skipped": _skipped,
+    "waiting": _waiting,
+    "drained": _drained,
+    "stopping": _stopping,
+    "ending": lambda event: "the running jobs are being ended",
+    "stalled": lambda event: _because("nothing is started for now", event),
+    "resumed": lambda event: "jobs are started again",
+    "warning": lambda event: _text(event, "text") or "something is wrong",
+    "notice": lambda event: _text(event, "text") or None,
+    "summary": lambda event: None,  # has lines of its own: slicer.queue.show.summary
+}
+
+
+# -- one job ------------------------------------------------------------------------------------------------
+
+
+def _started(event: Event, row: Row) -> str:
+    again = f" again (attempt {row.attempt})" if row.attempt > 1 else ""
+    where = f" on {gpus(row.gpu_indices)}" if row.gpu_indices else ""
+    declared = ""
+    if row.gpu_indices:
+        # Without a declaration a job has its GPU to itself.
+        declared = f" (declared {short_mib(row.declared_mib)})" if row.declared_mib else " (alone)"
+    return f"{who(row)} started{again}{where}{declared}: {command_of(row)}"
+
+
+def _adopted(event: Event, row: Row) -> str:
+    where = f" on {gpus(row.gpu_indices)}" if row.gpu_indices else ""
+    return f"{who(row)} found running{where} for {format_duration(row.wall_s)}, taken over: {command_of(row)}"
+
+
+def _usage(event: Event, row: Row) -> str | None:
+    if not row.now_mib:
+        return None
+    now = ", ".join(map(short_mib, row.now_mib))
+    declared = f", declared {short_mib(row.declared_mib)}" if row.declared_mib else ""
+    peak = f" (peak {', '.join(map(short_mib, row.peak_mib))})" if row.peak_mib > row.now_mib else ""
+    return f"{who(row)} uses {now} of {gpus(row.gpu_indices)}{declared}{peak}"
+
+
+def _exceeds(event: Event, row: Row) -> str:
+    used_mib, declared_mib = _figure(event, "used_mib"), _figure(event, "declared_mib")
+    more = f" ({round((used_mib / declared_mib - 1) * 100)}% more)" if declared_mib else ""
+    what = f"{short_mib(used_mib)} of GPU {_figure(event, 'gpu')}, declared {short_mib(declared_mib)}{more}"
+    return f"{who(row)} uses {what}: what shares the GPU may run out of memory"
+
+
+def _finished(event: Event, row: Row) -> str:
+    attempts = f" (attempt {row.attempt})" if row.attempt > 1 or row.status == "oom" else ""
+    reason = row.reason if row.status in ("infeasible", "lost") else ""
+    facts = [fact for fact in (one_line(reason), used(row), advice(row)) if fact]
+    if row.status != "ok":
+        facts.append(command_of(row) + _log(event))
+    told = f": {'; '.join(facts)}" if facts else ""
+    return f"{who(row)} {ended(row)}{attempts} after {format_duration(row.wall_s)}{told}"
+
+
+def _retry(event: Event, row: Row) -> str:
+    before, following = _mib(event, "declared_mib"), _mib(event, "next_mib")
+    attempt = f" (attempt {_figure(event, 'attempt')} of {_figure(event, 'attempts')})"
+    changed = following and before and before != following
+    again = (f" with {following}" if following else "") + (f" instead of {before}" if changed else "")
+    return f"{who(row)} ran out of GPU memory{attempt}: again{again}"
+
+
+def _infeasible(event: Event, row: Row) -> str:
+    reason = _text(event, "reason") or one_line(row.reason)
+    return f"{who(row)} can never run here: {reason}; {command_of(row)}"
+
+
+def _lost(event: Event, row: Row) -> str:
+    how = one_line(row.reason) or "it ended together with its keeper, how is not known"
+    return f"{who(row)} lost: {how}; {command_of(row)}{_log(event)}"
+
+
+def _unrunnable(event: Event, row: Row) -> str:
+    why = _text(event, "why") or one_line(row.waits_for)
+    return f"{who(row)} skipped: {why}; {command_of(row)}"
+
+
+_OF_A_JOB: dict[EventKind, Callable[[Event, Row], str | None]] = {
+    "started": _started,
+    "adopted": _adopted,
+    "usage": _usage,
+    "exceeds": _exceeds,
+    "finished": _finished,
+    "retry": _retry,
+    "infeasible": _infeasible,
+    "cancelling": lambda event, row: f'{who(row)} is being ended: its line says "cancel"',
+    "cancelled": lambda event, row: f"{who(row)} cancelled before it started: {command_of(row)}",
+    "requeued": lambda event, row: _because(f"{who(row)} is to be started again", event),
+    "lost": _lost,
+    "unrunnable": _unrunnable,
+}
+_VERBOSE: frozenset[EventKind] = frozenset({"usage"})
+
+
+def line(event: Event, *, verbose: bool) -> str | None:
+    """The event in one line, without the time; None if it is not worth a line.
+
+    A warning begins with "WARN". Raises ValueError if the event needs a job and has none.
+    """
+    if event.kind in _VERBOSE and not verbose:
+        return None
+    told = _told(event)
+    return f"WARN {told}" if told is not None and level(event) == "warning" else told
+
+
+def _told(event: Event) -> str | None:
+    say = _OF_THE_QUEUE.get(event.kind)
+    if say is not None:
+        return say(event)
+    if event.job is None:
+        raise ValueError(f"an event {event.kind!r} needs a job")
+    return _OF_A_JOB[event.kind](event, event.job)

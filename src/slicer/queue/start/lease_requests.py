@@ -1,0 +1,249 @@
+"""The queue's requests for leases: one ticket for each kind of job that waits.
+
+In the ledger the queue is one requester among others. It asks for the first job of each kind only. The next
+job of that kind arrives when the first has its lease. So a queue of a thousand jobs is ahead of nobody a
+thousand times. Among its own jobs the file's order counts: a job that is asked for after one that stands
+behind it in the file takes a place just ahead of that one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from slicer.errors import InfeasibleError, UsageError
+from slicer.job.plan import job_of, needs_of, requester_of, spec_of
+from slicer.ledger import leasing, ledger
+from slicer.ledger.ledger import HeldLease
+from slicer.queue.start.pending import Kind
+from slicer.record import record, replace
+from slicer.text import one_line
+
+if TYPE_CHECKING:
+    from slicer.backend import QueueBackend
+    from slicer.job.job import Job
+    from slicer.job.plan import Plan
+    from slicer.ledger.leasing import PreparedRequest
+    from slicer.ledger.ledger import Ledger
+    from slicer.ledger.waiting import Waiting
+    from slicer.model import Busy
+    from slicer.queue.model import Entry
+    from slicer.queue.shared_view import SharedView
+    from slicer.queue.start.pending import Place
+
+_INSTANT_S = 1e-6  # the smallest difference that the ledger's clock shows
+_COMMAND_CHARS = 160  # of a command that is shown
+_PLAIN_LOCK_S = 1.0  # how soon to try again for the lock of scripts, which send no event
+
+
+class _Request:
+    """What the ledger is asked for one job."""
+
+    waiting: Waiting  # once the job has a ticket
+
+    def __init__(self, entry: Entry, plan: Plan, choice: tuple[str, ...], backend: QueueBackend) -> None:
+        """``choice``: the UUIDs of the GPUs that will do; () any."""
+        self.entry = entry
+        self.plan = plan
+        self.choice = choice
+        job_id = os.urandom(6).hex()
+        self.job = job_of(job_id, plan, spec_of(job_id, plan, backend))
+        requester = requester_of(job_id, plan, backend, self.job.spec)
+        self._requester = replace(requester, command=one_line(entry.command, _COMMAND_CHARS))
+        self.is_due = True  # something happened that may concern it
+        self.watched: list[int] = []
+        self.due_at: float | None = None  # by the ledger's clock: when to ask again though nothing happens
+
+    def prepared(self, gpu_words: tuple[str, ...], view: SharedView) -> PreparedRequest:
+        """The request for the GPUs of these words. Raises UsageError, NoGpu, GpuError."""
+        needs = replace(needs_of(self.plan), gpu_words=gpu_words if self.plan.need_gpus else ())
+        return leasing.want(self._requester, needs, view)
+
+
+@record
+class Granted:
+    """A job that has its lease. ``waited_s``: the time since it was first asked for."""
+
+    entry: Entry
+    job: Job
+    held: HeldLease
+    waited_s: float
+
+
+class LeaseRequests:
+    """The requests of one queue. Errors of the ledger (StateError, GpuError) go to the caller."""
+
+    def __init__(
+        self, book: Ledger, backend: QueueBackend, view: SharedView, gpu_words: tuple[str, ...],
+        *, exclusive: bool,
+    ) -> None:  # fmt: skip
+        self._book = book
+        self._backend = backend
+        self._view = view
+        self._words = gpu_words
+        self._exclusive = exclusive
+        self._requests: dict[Kind, _Request] = {}
+        self._arrived: dict[str, float] = {}  # when a job was first asked for, by its key
+        self._not_before: dict[Kind, float] = {}  # while a script has the lock, by the ledger's clock
+
+    # -- asking ------------------------------------------------------------------------------------------
+
+    def ask(
+        self, kind: Kind, entry: Entry, plan: Plan, places: Mapping[str, Place], in_use: Collection[str]
+    ) -> Granted | None:
+        """The lease, if it can be had now; otherwise the job gets a ticket.
+
+        ``in_use``: the GPUs of this queue's own jobs. Raises InfeasibleError if it can never be had, and
+        UsageError for GPUs that are not there.
+        """
+        choice = self._choice(plan, in_use)
+        request = self._requests.get(kind)
+        if request is not None and (request.entry.key, request.choice) != (entry.key, choice):
+            self._withdraw(kind)
+            request = None
+        if self._not_before.get(kind, 0.0) > ledger.now_s():
+            return None
+        if request is None:
+            return self._ask_first(kind, _Request(entry, plan, choice, self._backend), places)
+        if not (request.is_due or request.waiting.is_unsettled):
+            return None
+        request.is_due = False
+        held = request.waiting.attempt()
+        if held is None:
+            return None
+        del self._requests[kind]
+        return self._granted(kind, request, held)
+
+    def _ask_first(self, kind: Kind, request: _Request, places: Mapping[str, Place]) -> Granted | None:
+        prepared = request.prepared(request.choice, self._view)
+        ticket = replace(prepared.ticket, arrived_s=self._arrival(request.entry, places))
+        is_narrowed = self._exclusive and request.plan.need_gpus > 0
+        if is_narrowed:
+            # It may be that not even all the GPUs of this queue would do.
+            leasing.foresee(request.prepared(self._words, self._view), self._book)
+            if len(request.choice) < request.plan.need_gpus:
+                return None
+        try:
+            found = self._book.acquire_or_queue(ticket, prepared.draft, self._view)
+        except InfeasibleError:
+            if not is_narrowed:
+                raise
+            return None  # it cannot be on the GPUs that our own jobs leave, but it can on the others
+        if isinstance(found, HeldLease):
+            return self._granted(kind, request, found)
+        request.waiting = found
+        self._requests[kind] = request
+        return None
+
+    def _arrival(self, entry: Entry, places: Mapping[str, Place]) -> float:
+        """When the job counts as having arrived: when first asked for, or just before who comes after it."""
+        known = self._arrived.get(entry.key)
+        if known is not None:
+            return known
+        place = places[entry.key]
+        later = [
+            self._arrived[request.entry.key]
+            for request in self._requests.values()
+            if places.get(request.entry.key, place) > place and places[request.entry.key][0] == place[0]
+        ]
+        arrived_s = round(min(later) - _INSTANT_S if later else ledger.now_s(), 6)
+        self._arrived[entry.key] = arrived_s
+        return arrived_s
+
+    def _choice(self, plan: Plan, in_use: Collection[str]) -> tuple[str, ...]:
+        """The GPUs that will do, in words; () any. With --exclusive, none that a job of ours is on."""
+        if not self._exclusive or not plan.need_gpus:
+            return self._words if plan.need_gpus else ()
+        if not self._view.gpus:
+            self._view.open_gpus()
+        return tuple(uuid for uuid in self.allowed() if uuid not in in_use)
+
+    def allowed(self) -> tuple[str, ...]:
+        """The UUIDs of the GPUs that this queue may use. Raises UsageError for one that is not there."""
+        try:
+            chosen = leasing.choice(self._words, self._view.gpus)
+        except UsageError as error:
+            raise UsageError(error.message, where="--gpus", hint=error.hint) from error
+        return chosen or tuple(gpu.uuid for gpu in self._view.gpus)
+
+    def check(self) -> None:
+        """Make sure that the GPUs of --gpus are there. Raises UsageError, GpuError."""
+        if self._words:
+            self._view.open_gpus()
+            self.allowed()
+
+    def _granted(self, kind: Kind, request: _Request, held: HeldLease) -> Granted | None:
+        plain_lock = request.plan.config.compat_gpu_lock
+        if held.lease.gpus and plain_lock and not _take_plain_lock(plain_lock, held):
+            self._not_before[kind] = ledger.now_s() + _PLAIN_LOCK_S
+            held.release()
+            return None
+        waited_s = max(0.0, ledger.now_s() - self._arrived.pop(request.entry.key))
+        return Granted(request.entry, request.job, held, waited_s)
+
+    # -- waiting -----------------------------------------------------------------------------------------
+
+    def keep(self, kinds: Collection[Kind]) -> None:
+        """Withdraw the requests for all other kinds."""
+        for kind in [kind for kind in self._requests if kind not in kinds]:
+            self._withdraw(kind)
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """These jobs are not to be started any more."""
+        for key in keys:
+            self._arrived.pop(key, None)
+
+    def _withdraw(self, kind: Kind) -> None:
+        self._requests.pop(kind).waiting.leave()
+
+    def watched(self) -> tuple[list[int], float | None]:
+        """Descriptors that tell when to ask again, and the seconds after which to ask without an event."""
+        descriptors: list[int] = []
+        now_s = ledger.now_s()
+        limits = [max(0.0, at - now_s) for at in self._not_before.values()]
+        for request in self._requests.values():
+            if request.is_due or request.waiting.is_unsettled:
+                limits.append(0.0)
+                continue
+            request.watched, limit_s = request.waiting.watched()
+            descriptors += request.watched
+            if limit_s is not None:  # from now; but others may wake us before it is over, again and again
+                request.due_at = min(now_s + limit_s, request.due_at or now_s + limit_s)
+            if request.due_at is not None:
+                limits.append(max(0.0, request.due_at - now_s))
+        return descriptors, min(limits) if limits else None
+
+    def woken(self, ready: Collection[int]) -> None:
+        """Note which requests to ask again for. ``ready``: the descriptors that are readable."""
+        now_s = ledger.now_s()
+        self._not_before = {kind: at for kind, at in self._not_before.items() if at > now_s}
+        for request in self._requests.values():
+            if request.is_due or request.waiting.is_unsettled:
+                continue
+            is_late = request.due_at is not None and now_s >= request.due_at
+            if is_late or any(fd in ready for fd in request.watched):
+                request.waiting.woken(ready)
+                request.is_due = True
+                request.due_at = None
+
+    def why(self, kind: Kind) -> Busy | None:
+        """What the jobs of a kind wait for, as far as was seen."""
+        request = self._requests.get(kind)
+        return None if request is None else request.waiting.why()
+
+    @property
+    def is_waiting(self) -> bool:
+        return bool(self._requests)
+
+
+def _take_plain_lock(path: str, held: HeldLease) -> bool:
+    """Take the lock of scripts along with the lease, if it is free now."""
+    from slicer.ledger.plain_lock import PlainLock
+
+    lock = PlainLock(path)
+    if lock.take(0.0, None):
+        held.beside = lock
+        return True
+    lock.release()
+    return False

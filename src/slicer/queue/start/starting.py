@@ -1,0 +1,196 @@
+"""The jobs that have their leases, but whose commands have not started: their scopes are being started."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from slicer import faults
+from slicer.errors import SlicerError
+from slicer.kernel import proc
+from slicer.queue.run import ended_attempt
+from slicer.queue.run.outer_half import QueueOuterHalf
+from slicer.queue.state import folding
+from slicer.record import replace
+
+if TYPE_CHECKING:
+    from slicer.backend import QueueBackend
+    from slicer.job.job import Observer
+    from slicer.job.plan import Plan
+    from slicer.ledger.ledger import Ledger
+    from slicer.queue.model import JobState
+    from slicer.queue.run.ended_attempt import EndedAttempt
+    from slicer.queue.run.gpu_use import Monitor
+    from slicer.queue.run.running import RunningJobs
+    from slicer.queue.run.starters import Starters
+    from slicer.queue.start.lease_requests import Granted
+    from slicer.queue.state.register import Register
+
+_MOST_STARTING = 64  # at a time: what is handed on to the starters has to fit the kernel
+_MOST_AHEAD = 8  # jobs that hold nothing, whose scopes are started before it is their turn
+_SPARE_FDS = 40  # for what is open for a moment, and for waiting
+
+
+class StartingJobs:
+    """Starts jobs that have their leases, and hands those whose commands run to ``running``.
+
+    At most ``at_a_time`` jobs are started or run (None: as many as the ledger allows). Of jobs that hold
+    nothing, which the ledger does not limit, at most ``most_unbound`` run (None: no limit of their own).
+    """
+
+    def __init__(
+        self, book: Ledger, backend: QueueBackend, starters: Starters, register: Register, monitor: Monitor,
+        running: RunningJobs, observer: Observer, *, at_a_time: int | None, most_unbound: int | None,
+    ) -> None:  # fmt: skip
+        self._book = book
+        self._backend = backend
+        self._starters = starters
+        self._register = register
+        self._monitor = monitor
+        self._running = running
+        self._observer = observer
+        self._at_a_time = at_a_time
+        self._most_unbound = most_unbound
+        self._directory = os.getcwd()
+        self._jobs: dict[str, QueueOuterHalf] = {}  # by their ids
+        self._told_of_limit = False
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def gpus(self) -> frozenset[str]:
+        """The GPUs of all jobs of this queue, starting or running."""
+        leases = [*self._running.leases(), *(job.lease for job in self._jobs.values())]
+        return frozenset(uuid for lease in leases for uuid in lease.gpus)
+
+    # -- whether one more may be started -----------------------------------------------------------------
+
+    def may_add(self, plan: Plan) -> bool:
+        """Whether the job's scope may be started now. A job that holds nothing may be a little early."""
+        is_unbound = not plan.need_gpus and not plan.need_cpu_slots
+        if is_unbound and self._ahead() >= _MOST_AHEAD:
+            return False
+        if len(self._jobs) >= _MOST_STARTING or self._lacks_descriptors():
+            return False
+        return is_unbound or self._is_below_limit()
+
+    def _ahead(self) -> int:
+        """How many scopes are started early: their jobs hold nothing, and so are in nobody's way."""
+        return sum(job.is_unbound for job in self._jobs.values())
+
+    def _is_below_limit(self) -> bool:
+        count = len(self._jobs) - self._ahead() + len(self._running)
+        return self._at_a_time is None or count < self._at_a_time
+
+    def _has_turn(self, job: QueueOuterHalf) -> bool:
+        """Whether the command may start. A job that holds something had its turn when it got its lease."""
+        if not job.is_unbound:
+            return True
+        is_below = self._most_unbound is None or self._running.unbound() < self._most_unbound
+        return is_below and self._is_below_limit()
+
+    def _lacks_descriptors(self) -> bool:
+        """Whether too few descriptors are left for one more job. A single job can always be started."""
+        fd = os.dup(self._register.log_dir.directory.fd)  # the lowest that is free
+        os.close(fd)
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        is_alone = not self._jobs and self._running.is_empty
+        is_short = not is_alone and fd >= limit - _SPARE_FDS
+        if is_short and not self._told_of_limit:
+            self._told_of_limit = True
+            count = len(self._jobs) + len(self._running)
+            self._observer.warning(
+                f"no more than {count} jobs at a time: of {limit} descriptors few are left (ulimit -Hn)"
+            )
+        return is_short
+
+    # -- starting ----------------------------------------------------------------------------------------
+
+    def add(self, granted: Granted, state: JobState) -> bool:
+        """Have the job's scope started; False if the log directory has no room for it.
+
+        Raises BackendError, StateError. If the scope is not started the lease is given back.
+        """
+        job_id, lease = granted.job.id, granted.held.lease
+        if not self._register.reserve(job_id):
+            granted.held.release()
+            return False
+        attempt = state.attempts + 1
+        log = self._register.log_dir.log_name(state.no, attempt)
+        directory = os.path.join(self._directory, granted.entry.attributes.cwd)
+        self._register.do(
+            folding.begun(
+                state.key, job_id, boot_id=proc.boot_id(), attempt=attempt, log=log, gpus=lease.gpus,
+                gpu_indices=[self._monitor.index(uuid) for uuid in lease.gpus], vram_mib=lease.vram_mib,
+                at=time.time(),
+            )
+        )  # fmt: skip
+        job = QueueOuterHalf(
+            state.key, replace(granted.job, log=log, directory=directory), self._backend, self._starters,
+            self._register.log_dir, self._book, self._observer,
+        )  # fmt: skip
+        self._jobs[job_id] = job
+        try:
+            job.start(granted.held, granted.waited_s)
+        except BaseException:
+            self._remove(job)
+            raise
+        return True
+
+    def _remove(self, job: QueueOuterHalf) -> None:
+        """The attempt has not begun, and does not count."""
+        del self._jobs[job.job_id]
+        self._register.do(folding.unbegun(job.key, job.job_id))
+        self._register.forget(job.job_id)
+
+    def start_commands(self) -> tuple[list[str], list[tuple[str, SlicerError]]]:
+        """Start the commands whose scopes stand and whose turn it is.
+
+        Returns the keys of the jobs that run now, and of those that could not be started. Only to be called
+        when the register is saved: what is about to begin is on the disk then.
+        """
+        started: list[str] = []
+        failed: list[tuple[str, SlicerError]] = []
+        for job_id, job in list(self._jobs.items()):
+            try:
+                if not job.is_ready() or not self._has_turn(job):
+                    continue
+                faults.point("queue-letting-go")
+                job.start_command()
+                faults.point("queue-let-go")
+            except SlicerError as error:
+                self._remove(job)
+                failed.append((job.key, error))
+                continue
+            del self._jobs[job_id]
+            self._running.add(job)
+            started.append(job.key)
+        return started, failed
+
+    def abandon(self) -> list[str]:
+        """Give up all jobs; the keys of these jobs."""
+        jobs = list(self._jobs.values())
+        for job in jobs:
+            job.abandon()
+            self._remove(job)
+        return [job.key for job in jobs]
+
+    # -- waiting -----------------------------------------------------------------------------------------
+
+    def descriptors(self) -> list[int]:
+        """What becomes readable when a scope stands, or a keeper was killed."""
+        # The starters' answers are taken when commands may start, and that waits for the register. Watched
+        # all the while, they would wake us again and again.
+        found = self._starters.descriptors() if self._jobs and self._register.is_saved else []
+        return found + [job.pidfd for job in self._jobs.values() if job.pidfd >= 0]
+
+    def take_killed(self, ready: Collection[int]) -> list[EndedAttempt]:
+        """The attempts whose keepers were killed before their commands started."""
+        killed = [job for job in self._jobs.values() if job.pidfd in ready]
+        for job in killed:
+            del self._jobs[job.job_id]
+            job.abandon()
+        return [ended_attempt.unbegun(job.key, job.job_id) for job in killed]

@@ -1,0 +1,68 @@
+"""Other people's words, made fit to be shown: names, commands, paths and errors may hold anything.
+
+Pure, but for the user's time zone.
+"""
+
+from __future__ import annotations
+
+import time
+
+_LINE_CHARS = 500
+_COMMAND_CHARS = 160
+_NEEDS_QUOTES = frozenset(" \t\n'\"\\$`&|;<>()*?[]{}~#!")  # words that a shell would not read as they are
+
+
+def visible(text: str, keep: str = "") -> str:
+    """The text with all that is not printable escaped, except the characters of ``keep``.
+
+    So it neither breaks out of its line nor talks to the terminal.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else ascii(c)[1:-1] for c in text)
+
+
+def one_line(text: str, most: int = _LINE_CHARS) -> str:
+    """As :func:`visible`, in at most ``most`` characters."""
+    shown = visible(text[: most + 1])
+    return shown if len(shown) <= most else shown[: most - 1] + "…"
+
+
+def without_middle(text: str, most: int) -> str:
+    """As :func:`one_line`, but with the middle left out: the lines of a sweep differ at their ends."""
+    if len(text) > 2 * most:
+        text = text[:most] + text[-most:]  # the rest would be cut anyway
+    shown = visible(text)
+    if len(shown) <= most:
+        return shown
+    front = most // 2
+    return f"{shown[:front]}…{shown[len(shown) - (most - 1 - front) :]}"
+
+
+def clock(at: float) -> str:
+    """A time in seconds since the epoch as the user's clock shows it: ``17:03:25``."""
+    return time.strftime("%H:%M:%S", time.localtime(at))
+
+
+def counted(number: int, what: str) -> str:
+    """As in "1 job" and "3 jobs"."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def quote(argument: str) -> str:
+    """One argument as it would be typed in a shell, and visible."""
+    shown = visible(argument)
+    if shown and _NEEDS_QUOTES.isdisjoint(shown):
+        return shown
+    return "'" + shown.replace("'", "'\\''") + "'"
+
+
+def command_text(command: tuple[str, ...], limit: int = _COMMAND_CHARS) -> str:
+    """A command as it would be typed in a shell, in at most ``limit`` characters."""
+    shown = ""
+    for argument in command:
+        # Cut before quoting, too: an argument may have megabytes.
+        shown += (" " if shown else "") + quote(argument[: limit + 1])
+        if len(shown) > limit:
+            return shown[: limit - 1] + "…"
+    return shown

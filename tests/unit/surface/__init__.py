@@ -1,0 +1,1 @@
+"""What people and scripts see of slicer, held against golden copies (see test_surface.py)."""

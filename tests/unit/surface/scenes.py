@@ -1,0 +1,166 @@
+"""What is looked at: each scene runs slicer in a box, and gives the sections of one golden file.
+
+A section is text, which has to be the same letter for letter, or the :class:`Shape` of data.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from tests.unit.surface import scene_api, scene_jobs, scene_queue
+from tests.unit.surface.box import Box
+from tests.unit.surface.shape import Shape
+
+Section = str | Shape
+
+HOST = {"SURFACE_HOST": "1"}
+
+# Commands that no help lists as such.
+HIDDEN = (("queue", "suggest"), ("queue", "retry"))
+
+WRONG = (
+    ("",),
+    ("runn",),
+    ("--jsn",),
+    ("--gpus", "1"),
+    ("status", "extra"),
+    ("status", "--jsno"),
+    ("run",),
+    ("run", "--gpu"),
+    ("run", "--gps", "1", "--", "true"),
+    ("run", "--gpus", "x", "--", "true"),
+    ("run", "--quiet=1", "--", "true"),
+    ("run", "--then", "wait", "--", "true"),
+    ("run", "-p", "hevy", "--", "true"),
+    ("run", "--set", "MemryMax=1G", "--", "true"),
+    ("run", "--timeout", "soon", "--", "true"),
+    ("run", "--exec", "--outcome", "x", "--", "true"),
+    ("run", "--outcome", "/nowhere/x", "--", "true"),
+    ("run", "--backend", "plain", "--", "no-such-command"),
+    ("run", "--backend", "plain", "--", "/"),
+    ("hold", "--exec"),
+    ("stop",),
+    ("stop", "nobody"),
+    ("stop", "nobody", "--json"),
+    ("history", "nobody", "--json"),
+    ("history", "--since", "yesterday"),
+    ("profiles", "show", "hevy"),
+    ("profiles", "show", "hevy", "--json"),
+    ("simjob",),
+    ("queue",),
+    ("queue", "none.txt", "--backend", "plain", "--sim", "2", "--json"),
+    ("queue", "none.txt", "--sim-vram", "24G"),
+    ("queue", "none.txt", "--sim", "2", "--poll", "x"),
+    ("queue", "suggest", "none.txt"),
+    ("queue", "retry", "none.txt"),
+)
+
+# Every key of a configuration file; the values do not matter, only that they are taken and shown.
+CONFIG = """\
+default_profile = "mine"
+compat_gpu_lock = "/tmp/gpu.lock"
+[slots]
+cpu = 2
+[gpu]
+idle_threshold = "100M"
+margin = "256M"
+spike_buffer = "20%"
+[waiting]
+reserve_after = "1m"
+[profiles.mine]
+description = "all there is"
+inherits = "gpu"
+slice = "gpu"
+gpus = 1
+gpu = [0, 1]
+vram = "8G"
+margin = "1G"
+cpu_slots = 1
+priority = 10
+max_wait = "2h"
+then = "run"
+threads = 4
+timeout = "12h"
+linger = true
+env = { ONE = "1", TWO = false }
+cpu_quota_period = "10ms"
+allowed_cpus = "0-3"
+memory_swap_max = "1G"
+tasks_max = 100
+device_allow = ["/dev/null rw"]
+"""
+
+
+def help_texts(box: Box) -> dict[str, Section]:
+    """``--help`` of every command."""
+    found: dict[str, Section] = {}
+    left: list[tuple[str, ...]] = [(), *HIDDEN]
+    while left:
+        command = left.pop(0)
+        done = box.run(*command, "--help")
+        _, _, listed = done.out.partition("\nCommands:\n")
+        # click before 8.2 writes the first.
+        shown = done.out.replace(" COMMAND [ARGS]...", " [COMMAND] [ARGS]...", 1)
+        found[" ".join(("slicer", *command, "--help"))] = _told(done.code, shown, done.err)
+        names = re.findall(r"^  (\S+)", listed.partition("\n\n")[0], re.MULTILINE)
+        left += [(*command, name) for name in names]
+    assert len(found) > 10, "the commands are not listed as they were"
+    for line in (("run", "-h"), ("hold", "-h"), ("run", "--gpus", "1", "-h", "--", "true")):
+        assert _same_as_long(box, line), line
+    found["slicer --version"] = re.sub(r"\d\S*", "VERSION", box.run("--version").out)
+    return found
+
+
+def _same_as_long(box: Box, line: tuple[str, ...]) -> bool:
+    return box.run(*line) == box.run(line[0], "--help")
+
+
+def wrong_lines(box: Box) -> dict[str, Section]:
+    """What is said about command lines that cannot be right, and the exit code."""
+    done = {line: box.run(*line) for line in WRONG}
+    return {" ".join(("slicer", *line)): _told(*said) for line, said in done.items()}
+
+
+def profiles(box: Box) -> dict[str, Section]:
+    """The built-in profiles on a machine of 8 CPUs and 32 GiB, and every key of a configuration file."""
+    own = box.root / "own.toml"
+    own.write_text(CONFIG)
+    mine = {**HOST, "SLICER_CONFIG": str(own), "SLICER_SIM": "2x24G"}
+    lines: list[tuple[tuple[str, ...], dict[str, str]]] = [
+        (("profiles",), HOST),
+        (("profiles", "--json"), HOST),
+        (("profiles", "show", "light"), HOST),
+        (("profiles", "show", "heavy"), HOST),
+        (("profiles", "show", "gpu", "--json"), HOST),
+        (("profiles",), mine),
+        (("profiles", "show"), mine),
+        (("run", "--backend", "plain", "--dry-run", "--", "/bin/true"), HOST),
+        (("run", "--backend", "plain", "--dry-run", "-n", "a", "--gpus", "1", "--", "/bin/true"), mine),
+    ]
+    found: dict[str, Section] = {}
+    for line, env in lines:
+        done = box.run(*line, env={**env, "CPU_RUN_SLOTS": ""})
+        where = " (with own.toml)" if env is mine else ""
+        found[" ".join(("slicer", *line)) + where] = _told(*done)
+    done = box.run("profiles", "init", "--user", env=HOST)
+    written = (box.root / "config" / "slicer" / "config.toml").read_text()
+    found["slicer profiles init --user"] = _told(*done) + "\n" + written
+    return found
+
+
+def _told(code: int, out: str, err: str) -> str:
+    """Exit code and output as text."""
+    shown = [out.rstrip("\n")] if out else []
+    shown += [f"2> {line}" for line in err.splitlines()]
+    return "\n".join([*shown, f"exit code {code}"])
+
+
+SCENES: dict[str, Callable[[Box], dict[str, Section]]] = {
+    "help": help_texts,
+    "wrong-lines": wrong_lines,
+    "profiles": profiles,
+    "jobs": scene_jobs.jobs,
+    "queue": scene_queue.queue,
+    "api": scene_api.api,
+}
