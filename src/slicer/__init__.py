@@ -8,22 +8,20 @@ if TYPE_CHECKING:
     from slicer.api import CpuBusy, GpuBusy, Holder, Lease, ResourceBusy, acquire
     from slicer.api_async import acquire_async
     from slicer.errors import SlicerError
-    from slicer.version import __version__
+    from slicer.version import __version__ as __version__
 
-__all__ = [
-    "CpuBusy", "GpuBusy", "Holder", "Lease", "ResourceBusy", "SlicerError", "__version__", "acquire",
-    "acquire_async",
-]  # fmt: skip
+__all__ = ["CpuBusy", "GpuBusy", "Holder", "Lease", "ResourceBusy", "SlicerError", "acquire", "acquire_async"]
 
-_HOMES = {"acquire_async": "api_async", "SlicerError": "errors", "__version__": "version"}
+_MODULES = dict.fromkeys(__all__, "api")
+_MODULES |= {"acquire_async": "api_async", "SlicerError": "errors", "__version__": "version"}
 
 
 def __getattr__(name: str) -> object:
     """Load what is asked for when it is asked for: ``slicer run`` comes by here too."""
-    if name not in __all__:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    found = getattr(import_module(f"slicer.{_HOMES.get(name, 'api')}"), name)
+    found = getattr(import_module(f"slicer.{_MODULES[name]}"), name)
     globals()[name] = found
     return found

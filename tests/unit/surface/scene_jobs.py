@@ -92,8 +92,11 @@ def _together(box: Box, outcomes: list[Any]) -> dict[str, str | Shape]:
         found[f"slicer run {' '.join(line)}, all is held"] = shown
     outcomes.append(json.loads((box.work / "last.json").read_text()))
     for name in ("other", "holder", "sharer"):
+        if name == "sharer":
+            waited = _told(box.wait(waiter))  # it has the holder's GPU: so it is in history before the sharer
         found[f"slicer stop {name}"] = _told(box.run("stop", name, env=SIMULATED))
-    for name, one in (("waiter", waiter), ("other", other), ("holder", holder), ("sharer", sharer)):
+    found["what waiter said"] = waited
+    for name, one in (("other", other), ("holder", holder), ("sharer", sharer)):
         found[f"what {name} said"] = _told(box.wait(one))
     _end(box, foreign)
     return found
