@@ -62,8 +62,8 @@ def merge(entries: dict[str, Entry], table: dict[str, Any], layer: Layer, name: 
 def lay(entries: dict[str, Entry], said: dict[str, Entry]) -> None:
     """Lay what one place says of a profile over what weaker places said.
 
-    The GPU keys belong together: GPUs named without a number are all wanted, memory wanted where there was
-    no GPU wants one, and no GPUs means none of what was asked of them.
+    The GPU keys belong together. ``gpu`` without ``gpus`` wants all the GPUs it names, ``vram`` over
+    ``gpus = 0`` wants one GPU, and ``gpus = 0`` takes ``gpu`` and ``vram`` back.
     """
     if "gpu" in said or ("vram" in said and _is_zero(entries.get("gpus"))):
         entries.pop("gpus", None)
@@ -98,10 +98,10 @@ class _Taken:
 def profile(
     name: str, entries: dict[str, Entry], host: Host, threads: int | None, margin: tuple[int, str]
 ) -> Profile:
-    """A profile out of its entries; ``threads`` (CPU_RUN_THREADS) goes before the profile's own.
+    """A profile out of its entries. ``threads`` (CPU_RUN_THREADS) overrides the profile's own.
 
-    ``margin`` is the setting (in MiB, and its source) for memory wanted on GPUs without a margin of its own.
-    Raises the entry's own kind of error for a value that is not what it should be.
+    ``margin`` is the default margin in MiB, with its source. Raises the entry's own kind of error for a value
+    that is not what it should be.
     """
     taken = _Taken(entries)
     properties: dict[str, Property] = {}
@@ -170,7 +170,7 @@ def _gpus(taken: _Taken, choice: tuple[str, ...], vram_mib: int | None) -> int:
 
 
 def _margin(taken: _Taken, setting: tuple[int, str], vram_mib: int | None) -> int:
-    """In MiB; 0 for whole GPUs, where there is nobody to keep room for."""
+    """In MiB; 0 for whole GPUs, which no other job shares."""
     entry = taken.said("margin", "margin_mib")
     if not entry:
         if not vram_mib:
@@ -178,7 +178,7 @@ def _margin(taken: _Taken, setting: tuple[int, str], vram_mib: int | None) -> in
         found, taken.sources["margin_mib"] = setting
         return found
     found = values.mib(entry, "margin")
-    # A profile may have one for whoever adds --vram.
+    # A profile may have one in case --vram is added.
     if not vram_mib and entry[2] is UsageError:
         message = "is room beside the GPU memory that a job wants, and this one wants none"
         raise values.refuse(entry, "margin", message, "add --vram")
@@ -188,7 +188,7 @@ def _margin(taken: _Taken, setting: tuple[int, str], vram_mib: int | None) -> in
 def _max_wait(taken: _Taken, then: Entry | None) -> float | None:
     entry = taken.said("max_wait", "max_wait_s")
     found = values.seconds(entry, "max_wait") if entry else None
-    # A profile may have it for whoever adds --max-wait.
+    # A profile may have it in case --max-wait is added.
     if found is None and then and then[2] is UsageError:
         message = "is for a job that has waited too long, and this one waits for ever"
         raise values.refuse(then, "then", message, "add --max-wait")
@@ -223,7 +223,7 @@ def _threads(taken: _Taken, forced: int | None, host: Host, properties: dict[str
 
 
 def _auto_threads(host: Host, properties: dict[str, Property]) -> tuple[int, str]:
-    """As many threads as CPUs that the job can keep busy, and which limit decided it."""
+    """One thread for each CPU that the job can keep busy, and the limit that decides it."""
     chosen, reason = len(host.cpus), "the machine's CPUs"
     quota = properties.get("CPUQuota")
     if quota and isinstance(quota.value, int) and quota.value != INFINITY:

@@ -36,8 +36,8 @@ POLICY_SETTINGS = {
     "waiting.reserve_after": "5m",
 }
 
-# Each name is read by a library that people run; those that read another's (PyTorch, NumPy, SciPy,
-# scikit-learn and Arrow read OMP's, MKL's and OpenBLAS's) need none of their own.
+# One variable for each library that has its own. PyTorch, NumPy, SciPy, scikit-learn and Arrow read those of
+# OpenMP, MKL and OpenBLAS.
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",  # OpenMP: GCC, Clang, Intel; PyTorch, Arrow
     "OPENBLAS_NUM_THREADS",  # OpenBLAS built without OpenMP, as in NumPy's wheels
@@ -63,9 +63,9 @@ def thread_env(threads: int) -> dict[str, str]:
 def host() -> Host:
     """This machine: the CPUs this process may use, and its memory in bytes.
 
-    Memory is the physical memory, since that is what percentages mean to systemd, or the limit of the
-    container around us (seen as that of the cgroup root, as systemd does); a limit on slicer's own cgroup
-    holds for the job by itself.
+    Memory is the physical memory, which percentages mean to systemd, or the limit of the container around us
+    if that is lower (the cgroup root's, as systemd sees it). A limit on slicer's own cgroup holds for the job
+    anyway.
     """
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):

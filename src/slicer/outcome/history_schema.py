@@ -1,7 +1,7 @@
 """The one table of the history: its columns, and how it came to be what it is.
 
-A slicer writes only the version of its own time. It brings an older file up to that version at the first
-write, and leaves a newer one alone. This module is on the hot path of ``slicer run``.
+slicer writes only its own version of the schema. Its first write brings an older file up to that version; a
+newer file is left alone. This module is on the hot path of ``slicer run``.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ def create(connection: _sqlite3.Connection) -> int:
 
 
 def migrate(connection: _sqlite3.Connection) -> int:
-    """Add what version 1 lacks; returns the version that is there now.
+    """Add the columns that version 1 lacks; returns the version that is there now.
 
-    All rows stay. An older slicer leaves the file alone from here on.
+    All rows stay. An older slicer leaves the file alone from then on.
     """
     connection.execute("BEGIN IMMEDIATE")
     if version_of(connection) == 1:  # nobody was faster

@@ -115,8 +115,11 @@ def test_undecodable_arguments_are_kept(path: str) -> None:
         (1000, {"HOME": "/home/a", "XDG_STATE_HOME": "x"}, "/home/a/.local/state/slicer/history.db"),
     ],
 )
-def test_the_place_follows_the_user(uid: int, environ: dict[str, str], expected: str) -> None:  # X3
-    assert history.default_path(environ, uid) == expected
+def test_the_place_follows_the_user(
+    monkeypatch: pytest.MonkeyPatch, uid: int, environ: dict[str, str], expected: str
+) -> None:  # X3
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    assert history.default_path(environ) == expected
 
 
 # -- many writers, dying writers ----------------------------------------------------------------------
