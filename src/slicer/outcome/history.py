@@ -235,9 +235,7 @@ def _await_turn(path: str) -> int:
 def _insert(path: str, row: list[Sql], busy_timeout_s: float) -> None:
     def insert(connection: Connection) -> None:
         connection.execute("PRAGMA synchronous=OFF")
-        version = schema.version_of(connection) or schema.create(connection)
-        if version < schema.SCHEMA_VERSION:
-            version = schema.migrate(connection)
+        version = schema.bring_up(connection)
         if version != schema.SCHEMA_VERSION:
             raise StateError(
                 f"the history has schema {version}, this slicer writes {schema.SCHEMA_VERSION}",
@@ -304,7 +302,8 @@ def _prepare(path: str) -> os.stat_result:
         try:
             found = os.lstat(path)
         except FileNotFoundError:
-            _begin(path)
+            # SQLite takes an empty file for an empty database, and would make it 0644 itself.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640))
             found = os.lstat(path)
     except OSError as error:
         raise StateError(f"the history cannot be kept: {error.strerror}", where=path) from error
@@ -316,11 +315,6 @@ def _prepare(path: str) -> os.stat_result:
     if found.st_nlink != 1:
         raise StateError("the history has a second name (hard link)", where=path, hint="remove one of them")
     return found
-
-
-def _begin(path: str) -> None:
-    """Create the file: SQLite takes an empty one for an empty database, and would make it 0644 itself."""
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640))
 
 
 def _check_directory(directory: str) -> None:
