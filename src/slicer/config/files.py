@@ -3,9 +3,9 @@
 The files, later ones winning key by key: ``/etc/slicer/config.toml``, ``/etc/slicer/conf.d/*.toml`` in
 the order of their names, ``$XDG_CONFIG_HOME/slicer/config.toml`` (``~/.config``), ``$SLICER_CONFIG``.
 
-A profile sets variables of a job's environment, so whoever can write a file that root reads can run code
-as root. Root therefore reads only what root alone can write: with somebody else's ``$HOME`` (``sudo -E``)
-the file there is passed over with a warning, any other such file is an error.
+A profile sets variables of a job's environment, so a file that root reads can make root run any code. Root
+therefore reads only what root alone can write. A file in somebody else's ``$HOME`` (``sudo -E``) is passed
+over with a warning; any other such file is an error.
 """
 
 from __future__ import annotations

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from slicer.config import profile_report, profiles
 from slicer.config.profiles import Overrides
 from slicer.errors import ConfigError, UsageError
 from slicer.model import Profile
-from slicer.placement.decision import Policy
+from slicer.placement.capacity import Policy
 from tests.unit.config.machine import Machine
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    return Machine(tmp_path)
 
 
 def wanted(profile: Profile) -> tuple[object, ...]:

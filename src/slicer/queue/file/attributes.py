@@ -1,8 +1,7 @@
-"""What stands in the brackets before a command of the jobs file: ``[vram=18G gpus=2 timeout=2h cancel]``.
+"""The attributes in brackets before a command of the jobs file: ``[vram=18G gpus=2 timeout=2h cancel]``.
 
-Words are split at blanks; a value may be quoted as in a shell (``name="my job"``), but nothing in it is
-expanded. Of an attribute that is given twice the last counts, except ``after``, which adds up. Names of
-attributes may be in any case.
+Blanks separate the words. A value may be quoted as in a shell (``name="my job"``); nothing in it is expanded.
+The last of two equal attributes counts, but ``after`` adds up. Names of attributes may be in any case.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from slicer.errors import UsageError
 from slicer.ledger.tickets import PRIORITY_MAX
 from slicer.queue.model import Attributes
 
-# What is between the brackets, up to the first "]" that is neither quoted nor escaped.
+# The text between the brackets: up to the first "]" that is neither quoted nor escaped.
 INSIDE = r"""(?:[^]'"\\]++|'[^']*+'|"(?:[^"\\]|\\.)*+"|\\.)*+"""
 NAME_MAX = 200  # characters
 
 _WORD = re.compile(r"""(?:[^\s'"\\]++|'[^']*+'|"(?:[^"\\]|\\.)*+"|\\.)++""", re.DOTALL)
 _QUOTED = re.compile(r"""'(?P<raw>[^']*)'|"(?P<escaped>(?:[^"\\]|\\.)*)"|\\(?P<one>.)""", re.DOTALL)
-_ESCAPED = re.compile(r'\\([\\"$`])')  # what a shell takes a backslash for inside "..."
+_ESCAPED = re.compile(r'\\([\\"$`])')  # what a backslash escapes inside "..." in a shell
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:(g(?:i?b)?)|m(?:i?b)?)?", re.IGNORECASE)
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)", re.IGNORECASE)
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -32,7 +31,7 @@ _SHOWN = 40  # characters of a value that an error repeats
 
 
 class AttributeProblem(UsageError):
-    """An attribute is wrong; ``offset`` says where, in characters from the opening bracket's right side."""
+    """An attribute is wrong. ``offset`` is its place, in characters from behind the opening bracket."""
 
     def __init__(self, message: str, offset: int, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -49,7 +48,7 @@ class Word(NamedTuple):
 
 
 def words(inside: str) -> list[Word]:
-    """The words of what is between the brackets; quotes and brackets must be balanced."""
+    """The words between the brackets. Quotes and brackets must be balanced."""
     found = []
     for match in _WORD.finditer(inside):
         key, has_value, value = match[0].partition("=")
@@ -66,12 +65,12 @@ def is_attribute(word: Word) -> bool:
 
 
 def is_known(word: Word) -> bool:
-    """Whether the word begins as an attribute that there is."""
+    """Whether the word begins as a known attribute does."""
     return word.value is not None and (word.key in _READERS or word.key.startswith("env."))
 
 
 def parse(inside: str) -> Attributes:
-    """The attributes of what is between the brackets. Raises AttributeProblem."""
+    """The attributes between the brackets. Raises AttributeProblem."""
     said: dict[str, Any] = {}  # the fields of Attributes
     after: dict[str, None] = {}
     env: dict[str, str] = {}
@@ -98,7 +97,7 @@ def parse(inside: str) -> Attributes:
 
 
 def unquote(value: str) -> str:
-    """The value without its quotes, as a shell would pass it on, but nothing is expanded."""
+    """The value without its quotes, as a shell would pass it on; nothing is expanded."""
     return _QUOTED.sub(_unquoted, value)
 
 
@@ -189,7 +188,7 @@ def _whole(what: str, least: int, most: int | None = None) -> Callable[[str], in
 
 
 def _text(what: str) -> Callable[[str], str]:
-    """A reader of what must not be empty."""
+    """A reader of texts that must not be empty."""
 
     def read(value: str) -> str:
         if not value.strip():
