@@ -21,7 +21,7 @@ import sys
 
 from slicer.config import profiles
 from slicer.errors import BusyError
-from slicer.gpu.view import View
+from slicer.gpu.observer import GpuObserver
 from slicer.job import plan, scope
 from slicer.kernel.signals import Postponed
 from slicer.ledger import clock, leasing, nesting
@@ -228,7 +228,7 @@ def obtain(
         command = command_text(tuple(sys.orig_argv))
         manager = manager_of(os.geteuid())
         who = Requester(job, arguments.name, command, "plain", manager, "", outer.leases)
-        wanted = leasing.prepare(who, needs, View(book.directory, config.policy))
+        wanted = leasing.prepare(who, needs, GpuObserver(book.directory, config.policy))
         book.patience_s = leasing.patience_s(needs)
         try:
             return _take(wanted, outer, book, cancel)

@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from slicer.job.gpu_watch import JobWatch
+    from slicer.job.gpu_watch import GpuWatch
     from slicer.job.job import Job, Started
     from slicer.job.report import Report
     from slicer.ledger.held_lease import HeldLease
@@ -48,17 +48,17 @@ def outcome_of(
     )  # fmt: skip
 
 
-def gpu_watch(job: Job, held: HeldLease, book: Ledger, warn: Callable[[str], None]) -> JobWatch | None:
+def gpu_watch(job: Job, held: HeldLease, book: Ledger, warn: Callable[[str], None]) -> GpuWatch | None:
     """What looks at the job's GPUs. None: it holds none of its own."""
     if not held.lease.gpus or held.fd < 0:
         return None
-    from slicer.job.gpu_watch import JobWatch
+    from slicer.job.gpu_watch import GpuWatch
 
-    return JobWatch(job, held, book, warn)
+    return GpuWatch(job, held, book, warn)
 
 
 def finish(
-    job: Job, outcome: Outcome, held: HeldLease, warn: Callable[[str], None], watch: JobWatch | None
+    job: Job, outcome: Outcome, held: HeldLease, warn: Callable[[str], None], watch: GpuWatch | None
 ) -> None:
     """Tell the journal, see that the GPUs' memory is free (``watch``), give the lease back, then write.
 
@@ -108,7 +108,7 @@ def _try(job: Job, warn: Callable[[str], None], act: Callable[[], str | None]) -
         tell(job, "error", message=warning)
 
 
-def _check_gpus(job: Job, outcome: Outcome, watch: JobWatch) -> None:
+def _check_gpus(job: Job, outcome: Outcome, watch: GpuWatch) -> None:
     from slicer.job import gpu_leftovers
 
     # When a job is stopped, all its processes are ended. None of them is worth naming.

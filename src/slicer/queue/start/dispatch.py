@@ -21,11 +21,11 @@ from slicer.queue.start.pending import Pending
 from slicer.queue.state import folding
 
 if TYPE_CHECKING:
+    from slicer.gpu.observer import GpuObserver
     from slicer.job.plan import Plan
     from slicer.queue.events import Events
     from slicer.queue.model import Attributes, Entry
     from slicer.queue.run.running import RunningJobs
-    from slicer.queue.shared_view import SharedView
     from slicer.queue.start.lease_requests import Granted, LeaseRequests
     from slicer.queue.start.pending import Kind
     from slicer.queue.start.plans import Plans
@@ -47,7 +47,7 @@ class Dispatch:
 
     def __init__(
         self, register: Register, plans: Plans, requests: LeaseRequests, starting: StartingJobs,
-        running: RunningJobs, view: SharedView, events: Events,
+        running: RunningJobs, view: GpuObserver, events: Events,
     ) -> None:  # fmt: skip
         self._register = register
         self._plans = plans
@@ -125,7 +125,7 @@ class Dispatch:
         """Make sure that there are GPUs if jobs want some. Raises NoGpu, GpuError, and what a plan may."""
         for kind, entry in self.pending.heads(_MOST_KINDS):
             if not self._view.gpus and self._plan(kind, entry).need_gpus:
-                self._view.open_gpus()
+                self._view.open()
 
     def start(self) -> None:
         """Have systemd start the scopes of all jobs that can be started; ask for leases for the others."""
