@@ -79,10 +79,10 @@ def _run(
     if backend.notice:
         observer.notice(backend.notice)
     spec = spec_of(job_id, plan, backend)
-    view = GpuObserver(book.directory, plan.config.policy)
-    wanted = leasing.prepare(requester_of(job_id, plan, backend, spec), needs_of(plan), view)
-    view.warn = observer.warning
-    for note in view.notes:
+    gpu_observer = GpuObserver(book.directory, plan.config.policy)
+    wanted = leasing.prepare(requester_of(job_id, plan, backend, spec), needs_of(plan), gpu_observer)
+    gpu_observer.warn = observer.warning
+    for note in gpu_observer.notes:
         observer.notice(note)
     _say_no_gpu(plan, book.directory, observer)
     runner = _runner(plan, job_of(job_id, plan, spec), backend, book, observer, mask)
@@ -93,7 +93,7 @@ def _run(
     except BaseException:
         runner.abandon()
         raise
-    held.postponed_slow.append(view.close)
+    held.postponed_slow.append(gpu_observer.close)
     book.mask = None  # from here on signals are the job's, also while the ledger's lock is waited for
     faults.point("launch-acquired")
     settings = _terminal_settings()

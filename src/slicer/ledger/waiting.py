@@ -59,7 +59,7 @@ class Waiting:
     """A queued request. Use it as a context manager: leaving it gives the ticket up."""
 
     def __init__(
-        self, ledger: Ledger, ticket: Ticket, draft: Lease, view: GpuObserver, queued: Queued
+        self, ledger: Ledger, ticket: Ticket, draft: Lease, observer: GpuObserver, queued: Queued
     ) -> None:
         self._ledger = ledger
         self.ticket = ticket
@@ -69,7 +69,7 @@ class Waiting:
         self.still_waits: Callable[[Busy], float | None] | None = None  # the same
         self._name = tickets.name_of(ticket)
         self._draft = draft
-        self._view = view
+        self._observer = observer
         self._fd, self._writer = queued.files
         self._bell = queued.bell
         self._guard = -1  # what was returned by reaches_front
@@ -162,9 +162,9 @@ class Waiting:
         or that time is over; call :meth:`woken` before it. Raises as :meth:`wait`.
         """
         tickets.silence(self._bell)
-        self._view.look()
+        self._observer.look()
         with self._ledger.locked():
-            found = self._ledger.attempt(self.request, self._view)
+            found = self._ledger.attempt(self.request, self._observer)
             gpus = found.verdict.grants.get(self.request.job)
             if gpus is not None:
                 return self._convert(gpus)
@@ -176,9 +176,9 @@ class Waiting:
 
     def give_up(self, *, force: bool) -> HeldLease | Busy:
         """Waited too long: leave, with a lease on what is not free (``force``) or with the reason."""
-        self._view.look()
+        self._observer.look()
         with self._ledger.locked():
-            found = self._ledger.attempt(self.request, self._view)
+            found = self._ledger.attempt(self.request, self._observer)
             gpus = found.verdict.grants.get(self.request.job)
             if gpus is not None:
                 return self._convert(gpus)
@@ -223,7 +223,7 @@ class Waiting:
     def _must_see_gpus(self, ahead: list[Request]) -> bool:
         """Whether the order depends on GPUs that we have not looked at so far."""
         is_mixed = any(request.gpus and request.cpu_slots for request in ahead)
-        return bool(self.request.cpu_slots) and is_mixed and self._view.try_open()
+        return bool(self.request.cpu_slots) and is_mixed and self._observer.try_open()
 
     def _has_to_look_again(self, place: _Place) -> bool:
         """Begin to watch what has to be watched; whether something may have changed just before."""
