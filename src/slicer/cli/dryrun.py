@@ -56,7 +56,7 @@ def lines(plan: Plan, backend: Backend, forecast: _Forecast) -> list[Line]:
     spec = scope.spec(plan.profile, backend.manager, _ID, plan.invocation.name, plan.invocation.command)
     values = settings(plan.config, plan.invocation.profile, plan.invocation.overrides)
     return [
-        *output.pairs(_overview(plan, backend, spec, forecast, values)),
+        *output.rows(_overview(plan, backend, spec, forecast, values)),
         Line(""),
         *_properties(plan, backend, spec, values),
         Line(""),

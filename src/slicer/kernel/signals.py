@@ -6,7 +6,7 @@ from _thread import get_ident
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import signal
+    import signal as signal  # as a name that this module exports
     from collections.abc import Callable
     from types import FrameType
     from typing import Any
@@ -94,16 +94,3 @@ def signal_name(number: int) -> str:
     """``SIGKILL``, or ``signal 40`` where it has no name."""
     names = (name for name in dir(signal) if name.startswith("SIG") and name[3].isalpha())
     return next((name for name in sorted(names) if getattr(signal, name) == number), f"signal {number}")
-
-
-__all__ = [
-    "INTERRUPTS",
-    "SI_KERNEL",
-    "STOP",
-    "Postponed",
-    "block_interrupts",
-    "signal",
-    "signal_name",
-    "timed_wait",
-    "unblock_interrupts",
-]

@@ -26,8 +26,9 @@ from slicer.placement import decision
 from slicer.placement.capacity import Policy
 from slicer.record import replace
 from tests.fake_nvml import TWO_GPUS, FakeNvml
+from tests.patience import wait_until
 from tests.unit import made_up
-from tests.unit.program import Cli, wait_until
+from tests.unit.program import Cli
 
 pytest_plugins = ["tests.unit.program", "tests.fake_nvml"]
 

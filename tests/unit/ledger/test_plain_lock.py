@@ -192,10 +192,10 @@ def test_the_wait_has_an_end_and_leaves_no_trace(start: Start, path: Path, wait_
     lock.release()
 
 
-def test_the_end_of_the_wait_and_of_the_holder_together(path: Path) -> None:  # A8
+def test_the_end_of_the_wait_and_of_the_holder_together(start: Start, path: Path) -> None:  # A8
     for step in range(100):
-        holder = subprocess.Popen(["flock", path, "sleep", "0.02"])
-        until(lambda: not script_gets_it(path), "the script has it")
+        holder = start("flock", str(path), "sh", "-c", "echo held; sleep 0.02")
+        assert line(holder) == "held"
         lock = PlainLock(str(path))
         got = lock.take(0.004 + step * 0.0002, None)
         assert holder.wait(timeout=LONG_S) == 0

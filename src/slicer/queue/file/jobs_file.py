@@ -206,7 +206,7 @@ def _split(stripped: str) -> tuple[str | None, str]:
     command = stripped[match.end() :]
     if not command:
         raise AttributeProblem(
-            "there is no command after the brackets", match.end() - 1, "write both on one line"
+            "there is no command after the brackets", "write both on one line", match.end() - 1
         )
     return match[1], command
 
@@ -236,10 +236,10 @@ def _unclosed(stripped: str) -> AttributeProblem:
     stop = end.end() if end is not None else 1
     if stripped[stop : stop + 1] in ("'", '"'):
         return AttributeProblem(
-            f"the quote {stripped[stop]} is not closed", stop - 1, "close it on the same line"
+            f"the quote {stripped[stop]} is not closed", "close it on the same line", stop - 1
         )
     return AttributeProblem(
-        "the bracket [ is not closed", -1, "as in [vram=8G] COMMAND; a shell's test is [ -f FILE ] && COMMAND"
+        "the bracket [ is not closed", "as in [vram=8G] COMMAND; a shell's test is [ -f FILE ] && COMMAND", -1
     )
 
 

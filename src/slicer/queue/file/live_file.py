@@ -174,7 +174,7 @@ class LiveFile:
             self._lines += text.count("\n", len(self._text))
             self._text, self.entries, self.appended = text, self.entries + more, more
             return
-        entries = self._parsed(text)
+        entries = jobs_file.parse(text, known=self._known(), name=self.path)
         if not entries and self.entries and not text.strip():
             raise JobsFileError(
                 "is empty", 0, 0, name=self.path, hint="to take all lines out, leave a comment in it"
@@ -195,9 +195,6 @@ class LiveFile:
         if more is None:
             self._keys = None
         return more
-
-    def _parsed(self, text: str) -> tuple[Entry, ...]:
-        return jobs_file.parse(text, known=self._known(), name=self.path)
 
 
 def is_pipe(path: str) -> bool:

@@ -21,9 +21,8 @@ _ENOUGH_S = 10.0  # no guess before the jobs that ended well have run for this l
 
 
 def row(
-    state: JobState, use: Use | None = None, *, declared_mib: int | None = None, waits_for: str = "",
-    note: str = "",
-) -> Row:  # fmt: skip
+    state: JobState, use: Use | None = None, *, declared_mib: int | None = None, waits_for: str = ""
+) -> Row:
     """One job. ``use`` is of a running job, ``declared_mib`` what a pending job would declare."""
     is_pending, is_running = state.status == "pending", state.status == "running"
     # Somebody may set the clock back while a job runs.
@@ -45,7 +44,7 @@ def row(
         reason=state.reason,
         verdict=state.verdict,
         waits_for=waits_for,
-        note=note or ("cancelling" if is_running and state.cancelling else ""),
+        note="cancelling" if is_running and state.cancelling else "",
     )
 
 
