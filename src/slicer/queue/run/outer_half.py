@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from slicer.job.report import Report
     from slicer.ledger.held_lease import HeldLease
     from slicer.ledger.ledger import Ledger
-    from slicer.model import Lease, Usage
+    from slicer.model import Usage
     from slicer.queue.run.starters import Starters
     from slicer.queue.state.log_dir import LogDir
 
@@ -68,17 +68,8 @@ class QueueOuterHalf(OuterHalf):
         self._started: Started | None = None
 
     @property
-    def lease(self) -> Lease:
-        return self._held.lease
-
-    @property
     def held(self) -> HeldLease:
         return self._held
-
-    @property
-    def is_unbound(self) -> bool:
-        """Whether the job needs nothing that the ledger counts."""
-        return not self.lease.gpus and not self.lease.cpu_slots
 
     # -- starting ----------------------------------------------------------------------------------------
 
@@ -119,10 +110,8 @@ class QueueOuterHalf(OuterHalf):
         self.pidfd = found.pidfd
         self._cgroup = found.cgroup
         self._started = Started(found.cgroup, time.time(), self._began, 0.0)
-        start_time = proc.start_time(found.pid) or 0
-        self._held.update(
-            cgroup=found.cgroup, keeper=found.pid, pid=found.pid, pid_start=start_time
-        )  # fmt: skip
+        start = proc.start_time(found.pid) or 0
+        self._held.update(cgroup=found.cgroup, keeper=found.pid, pid=found.pid, pid_start=start)
         self._note_kills()
         faults.point("queue-scope-stands")
         return True

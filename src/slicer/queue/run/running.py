@@ -52,14 +52,14 @@ class RunningJobs:
 
     def leases(self) -> Iterator[Lease]:
         for job in self._running.values():
-            yield job.lease
+            yield job.held.lease
         for adopted in self._adopted.values():
             if adopted.held is not None:
                 yield adopted.held.lease
 
     def unbound(self) -> int:
-        """How many of them need nothing that the ledger counts."""
-        return sum(not lease.gpus and not lease.cpu_slots for lease in self.leases())
+        """How many of the jobs hold nothing that the ledger counts."""
+        return sum(map(is_unbound, self.leases()))
 
     def add(self, job: QueueOuterHalf) -> None:
         """The job's command has started. Raises NoGpu, GpuError."""
@@ -197,3 +197,8 @@ class RunningJobs:
             self._backend.request_end(lease.job, lease.unit)
         except BackendError as error:
             self._observer.warning(str(error))
+
+
+def is_unbound(lease: Lease) -> bool:
+    """Whether the job holds nothing that the ledger counts."""
+    return not lease.gpus and not lease.cpu_slots
