@@ -72,8 +72,9 @@ class Monitor:
     """
 
     def __init__(
-        self, gpu_observer: GpuObserver, book: Ledger, poll_s: float, idle_threshold_mib: int, tolerance: float
-    ) -> None:
+        self, gpu_observer: GpuObserver, book: Ledger, poll_s: float, idle_threshold_mib: int,
+        tolerance: float,
+    ) -> None:  # fmt: skip
         self._gpu_observer = gpu_observer
         self._book = book
         self._poll_s = poll_s
