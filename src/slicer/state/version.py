@@ -1,7 +1,7 @@
-"""A state directory whose version is not ours: made just now, left by an older slicer, or a newer one's.
+"""A state directory that is not of this version: it is new, or an older or a newer slicer has made it.
 
-Apart from :mod:`slicer.state.statedir`, because it happens once a boot. Everything here happens under the
-lock that every version of slicer takes to change the ledger.
+This happens once a boot, so it is apart from :mod:`slicer.state.statedir`. All of it is done under the lock
+that every version of slicer takes to change the ledger.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _lock(fd: int) -> None:
 
 def _refuse_newer(base: Directory, text: bytes, ours: int) -> None:
     if not text:
-        return  # older than versions, or its maker was killed before the first byte
+        return  # from before there were versions, or its maker was killed before it wrote the first byte
     name = f"{base.path}/version"
     if not text.isdigit():
         raise StateError(f"is no version number: {text[:20]!r}", where=name, hint="remove it, or " + _OWN)
@@ -79,18 +79,18 @@ def _remove_older(folders: tuple[Directory, ...]) -> None:
         try:
             folder.unlink(name)
         except (FileNotFoundError, IsADirectoryError):
-            continue  # its owner has just given it up; or nothing of ours
+            continue  # its owner has just given it up, or it is not slicer's
         except OSError as error:
             raise _failed(f"{folder.path}/{name}", "removed", error) from error
 
 
 def _counts(folder: Directory, name: str) -> bool:
-    """Whether the owner of a lease or a ticket lives, or the job of a lease."""
+    """Whether the owner of a lease or ticket is alive, or the job of a lease."""
     try:
         fd = folder.open(name, os.O_RDONLY)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENXIO):
-            return False  # gone, or never an entry: a symbolic link, a socket
+            return False  # gone, or no entry at all: a symbolic link, a socket
         raise _failed(f"{folder.path}/{name}", "read", error) from error
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -100,13 +100,13 @@ def _counts(folder: Directory, name: str) -> bool:
         lines = os.read(fd, _MAX_BYTES).split(b"\n")
     finally:
         os.close(fd)
-    # In every version so far a lease names its scope in this form, and its job in its own name.
+    # In every version so far a lease has its scope in this form, and its file name is its job.
     scopes = [os.fsdecode(line[7:]) for line in lines if line.startswith(b"CGROUP=/")]
     try:
         if any(map(cgroup.lives, scopes)):
             return True
     except OSError:
-        return True  # it cannot be told: then it counts
+        return True  # nobody can tell: then it counts
     is_lease = any(line.startswith(b"SLICER_LEASE=") for line in lines)
     return is_lease and bool(proc.in_lease(LEASE_VARIABLE, name))
 
