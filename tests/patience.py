@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 # The emulated machine is 10 to 20 times slower.
 SLOWNESS = 10 if os.environ.get("SLICER_TEST_MACHINE") == "qemu" else 1
@@ -25,3 +29,13 @@ class Deadline:
     def _load(self) -> float:
         """Processes that want to run, for each CPU, over the last minute."""
         return os.getloadavg()[0] / len(os.sched_getaffinity(0))
+
+
+def wait_until(what: str, probe: Callable[[], T | None], deadline_s: float = DEADLINE_S) -> T:
+    """The probe's first true value. Fails with what was expected and the last value seen."""
+    deadline = Deadline(deadline_s)
+    while not (found := probe()):
+        if deadline.has_passed():
+            raise AssertionError(f"not within {deadline_s:g} s: {what}; last seen: {found!r}")
+        time.sleep(0.01)
+    return found

@@ -6,9 +6,9 @@
         os.environ.update(lease.env)
         ...
 
-The lease is this process's: it ends with the ``with``, with the process, and with ``kill -9``. Inside a job
-of ``slicer run`` that holds what is asked for already, and inside another ``with``, nothing more is taken.
-Nothing outside the standard library is loaded, but the driver's library where GPUs are wanted.
+The lease belongs to this process. It ends with the ``with``, with the process, and with ``kill -9``. Inside a
+job of ``slicer run`` that holds what is asked for already, and inside another ``with``, nothing is taken.
+Nothing outside the standard library is loaded, except the driver's library where GPUs are wanted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import sys
 
 from slicer.config import profiles
 from slicer.errors import BusyError
-from slicer.gpu.view import View
+from slicer.gpu.observer import GpuObserver
 from slicer.job import plan, scope
 from slicer.kernel.signals import Postponed
 from slicer.ledger import clock, leasing, nesting
@@ -65,8 +65,9 @@ class Holder:
 
 
 class ResourceBusy(Exception):
-    """What was asked for is held by others. ``holder`` is the one that is expected to finish first; None when
-    processes outside slicer, or only requests that came earlier, stand in the way.
+    """What was asked for is held by others. ``holder`` is the one that is expected to finish first.
+
+    It is None when only processes outside slicer, or requests that came earlier, are in the way.
     """
 
     def __init__(self, busy: Busy) -> None:
@@ -227,7 +228,7 @@ def obtain(
         command = command_text(tuple(sys.orig_argv))
         manager = manager_of(os.geteuid())
         who = Requester(job, arguments.name, command, "plain", manager, "", outer.leases)
-        wanted = leasing.prepare(who, needs, View(book.directory, config.policy))
+        wanted = leasing.prepare(who, needs, GpuObserver(book.directory, config.policy))
         book.patience_s = leasing.patience_s(needs)
         try:
             return _take(wanted, outer, book, cancel)
@@ -266,20 +267,13 @@ def _needs(arguments: Arguments, config: Config, outer: OuterJobs, environ: dict
     vram_mib = _mib(arguments.vram, "vram")
     skip = nesting.skips_gpu_lock(environ)
     gpus, cpu_slots = nesting.missing(arguments.gpus, vram_mib, arguments.cpu_slots, outer, skip)
+    margin_mib = config.margin_mib if arguments.margin is None else _mib(arguments.margin, "margin") or 0
     return Needs(
-        gpus=gpus,
-        gpu_words=_words(arguments.gpu),
-        vram_mib=vram_mib,
-        margin_mib=config.margin_mib if arguments.margin is None else _mib(arguments.margin, "margin") or 0,
-        cpu_slots=cpu_slots,
-        cpu_limit=config.slots_cpu,
-        priority=arguments.priority,
-        expect_s=arguments.expected_seconds,
-        wait=arguments.wait,
-        max_wait_s=arguments.max_wait,
-        then=arguments.then,
-        plain_lock=config.compat_gpu_lock,
-    )
+        gpus=gpus, gpu_words=_words(arguments.gpu), vram_mib=vram_mib, margin_mib=margin_mib,
+        cpu_slots=cpu_slots, cpu_limit=config.slots_cpu, priority=arguments.priority,
+        expect_s=arguments.expected_seconds, wait=arguments.wait, max_wait_s=arguments.max_wait,
+        then=arguments.then, plain_lock=config.compat_gpu_lock,
+    )  # fmt: skip
 
 
 def _check(arguments: Arguments) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import DEADLINE_S
 from tests.systemd.helpers import systemctl
 from tests.systemd.helpers.jobs import Slicer, configured
 from tests.systemd.helpers.queues import Queues
-from tests.systemd.helpers.waiting import DEADLINE_S
 
 pytest_plugins = ["tests.systemd.helpers.fixtures"]
 pytestmark = pytest.mark.enforced

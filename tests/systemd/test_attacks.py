@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import wait_until
 from tests.systemd.helpers.attackers import (
     ALICE,
     BOB,
@@ -27,7 +28,6 @@ from tests.systemd.helpers.attackers import (
 from tests.systemd.helpers.jobs import Slicer
 from tests.systemd.helpers.queues import Queues
 from tests.systemd.helpers.users import User
-from tests.systemd.helpers.waiting import wait_until
 
 pytest_plugins = ["tests.systemd.helpers.fixtures", "tests.systemd.helpers.attackers"]
 pytestmark = pytest.mark.systemd

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from slicer.model import Lease
+from tests.patience import wait_until
 from tests.systemd.helpers import processes, systemctl
 from tests.systemd.helpers.jobs import SYSTEM_LEDGER, Slicer, configured, leases, tickets
 from tests.systemd.helpers.queues import Queue, Queues, cgroup_of, is_gone, no_process_says, wide_open
-from tests.systemd.helpers.waiting import wait_until
 
 pytest_plugins = ["tests.systemd.helpers.fixtures"]
 pytestmark = pytest.mark.systemd

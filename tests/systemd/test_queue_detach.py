@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from tests.patience import wait_until
 from tests.systemd.helpers import processes, systemctl
 from tests.systemd.helpers.jobs import SYSTEM_LEDGER, Done, Slicer, leases, tickets
 from tests.systemd.helpers.queues import Queues, cgroup_of, wide_open
 from tests.systemd.helpers.users import User, stop_manager, user
-from tests.systemd.helpers.waiting import wait_until
 
 pytest_plugins = ["tests.systemd.helpers.fixtures"]
 pytestmark = pytest.mark.systemd

@@ -7,11 +7,11 @@ from functools import partial
 
 import pytest
 
+from tests.patience import wait_until
 from tests.systemd.helpers import processes, systemctl
 from tests.systemd.helpers.jobs import SYSTEM_LEDGER, Slicer, leases, tickets
 from tests.systemd.helpers.queues import Queues, cgroup_of, is_gone, wide_open
 from tests.systemd.helpers.users import User
-from tests.systemd.helpers.waiting import wait_until
 
 pytest_plugins = ["tests.systemd.helpers.fixtures"]
 pytestmark = pytest.mark.systemd

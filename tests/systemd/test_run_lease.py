@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from slicer.model import Lease
+from tests.patience import wait_until
 from tests.systemd.helpers import processes, systemctl
 from tests.systemd.helpers.jobs import Gate, Job, Slicer
-from tests.systemd.helpers.waiting import wait_until
 
 pytest_plugins = ["tests.systemd.helpers.fixtures"]
 pytestmark = pytest.mark.systemd

@@ -8,9 +8,9 @@ import os
 import pytest
 
 from tests.fake_nvml import FakeNvml
+from tests.patience import wait_until
 from tests.systemd.helpers import systemctl
 from tests.systemd.helpers.jobs import Job, Slicer, leases
-from tests.systemd.helpers.waiting import wait_until
 
 pytest_plugins = ["tests.systemd.helpers.fixtures", "tests.fake_nvml"]
 pytestmark = pytest.mark.systemd

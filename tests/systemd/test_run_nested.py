@@ -7,8 +7,8 @@ import json
 import pytest
 
 from tests.fake_nvml import FakeNvml
+from tests.patience import wait_until
 from tests.systemd.helpers.jobs import Slicer, leases
-from tests.systemd.helpers.waiting import wait_until
 
 pytest_plugins = ["tests.systemd.helpers.fixtures", "tests.fake_nvml"]
 pytestmark = pytest.mark.systemd

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import wait_until
 from tests.systemd.helpers import processes, systemctl
 from tests.systemd.helpers.jobs import Slicer, configured
 from tests.systemd.helpers.users import User
-from tests.systemd.helpers.waiting import wait_until
 
 pytest_plugins = ["tests.systemd.helpers.fixtures"]
 pytestmark = pytest.mark.systemd

@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
+from tests.patience import wait_until
 from tests.systemd.helpers import processes
 from tests.systemd.helpers.jobs import Job, Slicer, leases
-from tests.systemd.helpers.waiting import wait_until
 
 pytest_plugins = ["tests.systemd.helpers.fixtures"]
 pytestmark = pytest.mark.systemd

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.patience import wait_until
 from tests.systemd.helpers import processes
 from tests.systemd.helpers.jobs import Slicer, leases
 from tests.systemd.helpers.terminal import BASH, CTRL_BACKSLASH, CTRL_C, CTRL_D, CTRL_Z, PROMPT, Terminal
-from tests.systemd.helpers.waiting import wait_until
 
 pytest_plugins = ["tests.systemd.helpers.fixtures"]
 pytestmark = pytest.mark.systemd

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from slicer.outcome import history
+from tests.patience import wait_until
 from tests.systemd.helpers import processes, systemctl
 from tests.systemd.helpers.jobs import SYSTEM_LEDGER, Job, Slicer, leases
 from tests.systemd.helpers.queues import wide_open
 from tests.systemd.helpers.users import User, end_session, start_manager, user
-from tests.systemd.helpers.waiting import wait_until
 
 pytest_plugins = ["tests.systemd.helpers.fixtures"]
 pytestmark = pytest.mark.systemd

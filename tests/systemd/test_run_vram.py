@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.fake_nvml import USE, FakeNvml
+from tests.patience import wait_until
 from tests.systemd.helpers import systemctl
 from tests.systemd.helpers.jobs import Gate, Job, Slicer
-from tests.systemd.helpers.waiting import wait_until
 
 pytest_plugins = ["tests.systemd.helpers.fixtures", "tests.fake_nvml"]
 pytestmark = pytest.mark.systemd

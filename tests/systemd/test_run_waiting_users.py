@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from slicer.model import Ticket
+from tests.patience import wait_until
 from tests.systemd.helpers import processes, systemctl
 from tests.systemd.helpers.jobs import Gate, Job, Slicer, tickets
 from tests.systemd.helpers.terminal import BASH, CTRL_C, CTRL_Z, PROMPT, Terminal
 from tests.systemd.helpers.users import User, start_manager
-from tests.systemd.helpers.waiting import wait_until
 
 pytest_plugins = ["tests.systemd.helpers.fixtures"]
 pytestmark = pytest.mark.systemd

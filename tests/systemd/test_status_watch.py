@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import wait_until
 from tests.systemd.helpers.jobs import Slicer
 from tests.systemd.helpers.terminal import CTRL_C, Terminal
-from tests.systemd.helpers.waiting import wait_until
 
 pytest_plugins = ["tests.systemd.helpers.fixtures"]
 pytestmark = pytest.mark.systemd

@@ -14,8 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,21 +24,11 @@ import slicer
 from slicer.kernel import proc
 from slicer.model import Lease, Ticket
 from slicer.state import statefile
-from tests.patience import DEADLINE_S, Deadline
+from tests.patience import DEADLINE_S, wait_until
 
 SRC = str(Path(slicer.__file__).parents[1])
 
 T = TypeVar("T")
-
-
-def wait_until(what: str, probe: Callable[[], T]) -> T:
-    """The probe's first true answer; fails with the last one when the time is over."""
-    deadline = Deadline(DEADLINE_S)
-    while not (found := probe()):
-        if deadline.has_passed():
-            raise AssertionError(f"{what}: not within {DEADLINE_S:g} s, last {found!r}")
-        time.sleep(0.01)
-    return found
 
 
 class Cli:

@@ -11,8 +11,9 @@ import tomllib
 from pathlib import Path
 
 from slicer.cli import app, runoptions
+from tests.patience import DEADLINE_S, wait_until
 from tests.unit.config.machine import Machine
-from tests.unit.program import DEADLINE_S, Cli, wait_until
+from tests.unit.program import Cli
 
 pytest_plugins = ["tests.unit.program"]
 

@@ -1,10 +1,10 @@
 """Parsed configuration kept between starts: importing tomllib costs a dozen milliseconds, this under one.
 
-The cache is one file, ``~/.cache/slicer/config``. It is believed only if it and its directory belong to
-the caller and nobody else may write them (reading a hostile ``marshal`` stream can crash the interpreter),
-if it was written by this very slicer and Python, and if device, inode, size and both times of every
-configuration file are what they were. Anything odd means no cache, and failing to write it is no error:
-the files themselves are always the truth.
+The cache is one file, ``~/.cache/slicer/config``. It counts only if it and its directory belong to the
+caller and nobody else may write them, because a hostile ``marshal`` stream can crash the interpreter. The
+same version of slicer and of Python must have written it, and device, inode, size and both times of every
+configuration file must be what they were. Otherwise there is no cache. A cache that cannot be written is no
+error.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 _NAME = "config"
 _HEADER = f"slicer configuration cache 1, {__version__}, Python {sys.hexversion:x}\n".encode()
 _MAX_BYTES = 8 * 2**20
-# A file that changes twice within one tick of the clock shows the same time twice: what was changed just
-# now is not remembered yet. Two seconds cover the coarsest file systems.
+# A file that changes twice within one tick of the clock shows the same time twice. So a file that has just
+# changed is not cached yet. Two seconds cover the coarsest file systems.
 _SETTLED_NS = 2 * 10**9
 
 
@@ -54,7 +54,7 @@ def load(path: str, ids: tuple[FileId, ...]) -> list[Content] | None:
 
 
 def store(path: str, ids: tuple[FileId, ...], content: Sequence[Content]) -> None:
-    """Remember the content of these files in this directory. Silent when it cannot."""
+    """Keep the content of these files in this directory, if that can be done."""
     newest = max(max(mtime, ctime) for _, _, _, _, mtime, ctime in ids)
     if not path or newest > time.time_ns() - _SETTLED_NS:
         return
@@ -76,7 +76,7 @@ def _checksum(payload: bytes) -> bytes:
 
 
 def _read(path: str) -> bytes:
-    """The cache file; nothing where somebody else may have a hand in it. Raises OSError."""
+    """The cache file; empty if anybody else may read or write it. Raises OSError."""
     folder = _open_folder(path)
     try:
         fd = folder.open(_NAME, os.O_RDONLY)
@@ -91,7 +91,7 @@ def _read(path: str) -> bytes:
 
 
 def _open_folder(path: str) -> Directory:
-    """The directory of the cache. Raises OSError, also if somebody else may have put something into it."""
+    """The directory of the cache. Raises OSError, also if anybody else may write there."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     st = os.fstat(fd)
     if st.st_uid == os.geteuid() and not st.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -101,7 +101,7 @@ def _open_folder(path: str) -> Directory:
 
 
 def _write(path: str, blob: bytes) -> None:
-    """The cache file as a whole, in place of an older one. Raises OSError."""
+    """Replace the cache file, as a whole or not at all. Raises OSError."""
     folder, temporary = _open_folder(path), f"{_NAME}.{os.getpid()}"
     try:
         fd = folder.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)

@@ -3,9 +3,9 @@
 The files, later ones winning key by key: ``/etc/slicer/config.toml``, ``/etc/slicer/conf.d/*.toml`` in
 the order of their names, ``$XDG_CONFIG_HOME/slicer/config.toml`` (``~/.config``), ``$SLICER_CONFIG``.
 
-A profile sets variables of a job's environment, so whoever can write a file that root reads can run code
-as root. Root therefore reads only what root alone can write: with somebody else's ``$HOME`` (``sudo -E``)
-the file there is passed over with a warning, any other such file is an error.
+A profile sets variables of a job's environment, so a file that root reads can make root run any code. Root
+therefore reads only what root alone can write. A file in somebody else's ``$HOME`` (``sudo -E``) is passed
+over with a warning; any other such file is an error.
 """
 
 from __future__ import annotations
@@ -81,9 +81,7 @@ def read_files(environ: Mapping[str, str], system_dir: str = SYSTEM_DIR) -> File
 
 
 def _read_opened(
-    environ: Mapping[str, str],
-    opened: list[tuple[str, int, os.stat_result]],
-    warnings: tuple[str, ...],
+    environ: Mapping[str, str], opened: list[tuple[str, int, os.stat_result]], warnings: tuple[str, ...]
 ) -> Files:
     from slicer.config import cache
 
@@ -218,12 +216,11 @@ def _owner_of_etc(st: os.stat_result, system_dir: str) -> bool:
 
 
 def _read(path: str, fd: int) -> bytes:
-    content = b""
     try:
-        while chunk := os.read(fd, MAX_BYTES + 1):
-            content += chunk
-            if len(content) > MAX_BYTES:
-                raise ConfigError("is larger than 1 MiB, which no configuration is", where=printable(path))
+        with open(fd, "rb", closefd=False) as file:
+            content = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"cannot read the file: {error.strerror}", where=printable(path)) from None
+    if len(content) > MAX_BYTES:
+        raise ConfigError("is larger than 1 MiB, which no configuration is", where=printable(path))
     return content

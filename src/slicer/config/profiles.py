@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 
 from slicer import quantity
-from slicer.config import schema, values
+from slicer.config import build, values
 from slicer.config.files import SYSTEM_DIR, Layer, read_files, store
 from slicer.config.properties import LISTS, find, split_assignment, unknown
 from slicer.errors import ConfigError, SlicerError, UnknownProfile, UsageError
+from slicer.kernel.proc import read_text
 from slicer.model import Host, Profile
 from slicer.placement.capacity import Policy
 from slicer.record import as_dict, record, replace
@@ -35,8 +36,8 @@ POLICY_SETTINGS = {
     "waiting.reserve_after": "5m",
 }
 
-# Each name is read by a library that people run; those that read another's (PyTorch, NumPy, SciPy,
-# scikit-learn and Arrow read OMP's, MKL's and OpenBLAS's) need none of their own.
+# One variable for each library that has its own. PyTorch, NumPy, SciPy, scikit-learn and Arrow read those of
+# OpenMP, MKL and OpenBLAS.
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",  # OpenMP: GCC, Clang, Intel; PyTorch, Arrow
     "OPENBLAS_NUM_THREADS",  # OpenBLAS built without OpenMP, as in NumPy's wheels
@@ -62,22 +63,16 @@ def thread_env(threads: int) -> dict[str, str]:
 def host() -> Host:
     """This machine: the CPUs this process may use, and its memory in bytes.
 
-    Memory is the physical memory, since that is what percentages mean to systemd, or the limit of the
-    container around us (seen as that of the cgroup root, as systemd does); a limit on slicer's own cgroup
-    holds for the job by itself.
+    Memory is the physical memory, which percentages mean to systemd, or the limit of the container around us
+    if that is lower (the cgroup root's, as systemd sees it). A limit on slicer's own cgroup holds for the job
+    anyway.
     """
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            text = read_text(path).strip()
         except OSError:
             continue
-        try:
-            text = os.read(fd, 64).strip()
-        except OSError:
-            text = b""
-        finally:
-            os.close(fd)
         if text.isdigit() and int(text) > 0:
             memory = min(memory, int(text))
         break
@@ -188,7 +183,7 @@ class Config:
         entries = self._entries(chosen, explicit=name is not None)
         _override(entries, overrides)
         margin = self.margin_mib, self.sources["gpu.margin"]
-        return schema.build(chosen, entries, self.host, self.threads, margin)
+        return build.profile(chosen, entries, self.host, self.threads, margin)
 
     def chain(self, name: str) -> tuple[str, ...]:
         """The profile and those it inherits from, nearest first. Raises ConfigError for a circle."""
@@ -218,7 +213,7 @@ class Config:
         entries: dict[str, Entry] = {}
         for ancestor in reversed(self.chain(name)):
             entries.pop("description", None)  # it says what its own profile is, and no other
-            schema.lay(entries, self._table(ancestor))
+            build.lay(entries, self._table(ancestor))
         entries.pop("inherits", None)
         return entries
 
@@ -228,7 +223,7 @@ class Config:
         for layer in self.layers:
             table = layer.data.get("profiles", {}).get(name)
             if table:
-                schema.merge(entries, table, layer, name)
+                build.merge(entries, table, layer, name)
         return entries
 
     def _known(self, name: str) -> str:
@@ -262,7 +257,7 @@ def _override(entries: dict[str, Entry], overrides: Overrides) -> None:
     for key, value in as_dict(overrides).items():
         if value is not None and key != "assignments":
             said[key] = (value, "--" + key.replace("_", "-"), UsageError)
-    schema.lay(entries, said)
+    build.lay(entries, said)
 
 
 def load(environ: Mapping[str, str], machine: Host, *, system_dir: str = SYSTEM_DIR) -> Config:
@@ -273,8 +268,10 @@ def load(environ: Mapping[str, str], machine: Host, *, system_dir: str = SYSTEM_
     """
     files = read_files(environ, system_dir)
     if files.fresh:
+        from slicer.config.check import check_keys
+
         for layer in files.layers:
-            schema.check_keys(layer)
+            check_keys(layer)
     config = _config(environ, machine, files.layers, files.warnings)
     if files.fresh:
         _check_profiles(config)
@@ -285,15 +282,12 @@ def load(environ: Mapping[str, str], machine: Host, *, system_dir: str = SYSTEM_
 def _config(
     environ: Mapping[str, str], machine: Host, layers: tuple[Layer, ...], warnings: tuple[str, ...]
 ) -> Config:
+    own = {"slots.cpu": default_slots(machine), "default_profile": DEFAULT_PROFILE, "compat_gpu_lock": ""}
     settings: dict[str, Entry] = {
-        "slots.cpu": (default_slots(machine), "built-in", ConfigError),
-        "default_profile": (DEFAULT_PROFILE, "built-in", ConfigError),
-        "compat_gpu_lock": ("", "built-in", ConfigError),
+        name: (value, "built-in", ConfigError) for name, value in {**own, **POLICY_SETTINGS}.items()
     }
-    for name, value in POLICY_SETTINGS.items():
-        settings[name] = (value, "built-in", ConfigError)
     for layer in layers:
-        schema.merge_settings(settings, layer)
+        build.merge_settings(settings, layer)
     for variable, name in (("CPU_RUN_SLOTS", "slots.cpu"), ("GPU_LOCK_PATH", "compat_gpu_lock")):
         if environ.get(variable):
             settings[name] = (environ[variable], variable, UsageError)

@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# What slicer itself decides: two owners of one of these would break a promise (the lease, the outcome).
+# slicer sets these itself. A second owner would break a promise about the lease or the outcome.
 RESERVED = {
     "Slice": 'the profile\'s "slice" and --gpus decide it',
     "Description": "--name decides it",
@@ -25,7 +25,7 @@ RESERVED = {
     "IOAccounting": "slicer accounts every job",
     "TasksAccounting": "slicer accounts every job",
 }
-# What people know from services, nice or older systemds, and what a scope has in its place.
+# Names that people know from services, nice or older systemds, and a scope's counterpart.
 INSTEAD = {
     "Nice": "CPUWeight=50",
     "CPUSchedulingPolicy": "CPUWeight=idle",
@@ -47,8 +47,7 @@ INSTEAD = {
     "TimeoutStopUSec": "TimeoutStopSec=10s",
 }
 
-
-# Other programs' words, and slicer's for the same; of those that are known in a place, the first is meant.
+# Other programs' words, and slicer's for the same. The first that is known in a place is meant.
 _SYNONYMS = {
     "memory": ("memorymax", "vram"),
     "mem": ("memorymax", "vram"),

@@ -122,7 +122,7 @@ def then(entry: Entry, label: str = "then") -> Then:
 def gpu_list(entry: Entry, label: str = "gpu") -> tuple[str, ...]:
     """GPUs by index or by (the beginning of) their UUID: "0,GPU-5a3c", or a file's list of them.
 
-    Which of them exist, and whether two words mean the same GPU, is for who knows the machine.
+    Whether they exist, and whether two words mean the same GPU, is checked where the GPUs are known.
     """
     value = entry[0]
     words = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [value]

@@ -76,18 +76,11 @@ class Keeper:
         started, lease = decode(Started, head + END), decode(Lease, tail)
         self._held = HeldLease(self._book, lease, descriptors[0] if descriptors else -1)
         task = Task(
-            program=job.program,
-            command=job.command,
-            env=job.env(lease.gpus),
-            scope=job.spec.unit if self._backend.name == "systemd" else "",
-            timeout_s=profile.timeout_s,
-            stop_timeout_s=stop_timeout_s(profile),
-            linger=profile.linger,
-            outer=self._forwarder,
-            inherited=descriptors,
-            mask=self._mask,
-            stop_signal=stop_signal(profile) or signal.SIGTERM,
-        )
+            program=job.program, command=job.command, env=job.env(lease.gpus),
+            scope=job.spec.unit if self._backend.name == "systemd" else "", timeout_s=profile.timeout_s,
+            stop_timeout_s=stop_timeout_s(profile), linger=profile.linger, outer=self._forwarder,
+            inherited=descriptors, mask=self._mask, stop_signal=stop_signal(profile) or signal.SIGTERM,
+        )  # fmt: skip
         report, usage = self._run(task, started)
         faults.point("keeper-ended")
         self._end(started, report, usage)

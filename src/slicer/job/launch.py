@@ -6,7 +6,7 @@ import os
 
 from slicer import faults
 from slicer.errors import SlicerError, UsageError
-from slicer.gpu.view import View
+from slicer.gpu.observer import GpuObserver
 from slicer.job import scope
 from slicer.job.outer_half import OuterHalf
 from slicer.job.plan import choose_backend, environment, job_of, needs_of, plan_of, requester_of, spec_of
@@ -79,7 +79,7 @@ def _run(
     if backend.notice:
         observer.notice(backend.notice)
     spec = spec_of(job_id, plan, backend)
-    view = View(book.directory, plan.config.policy)
+    view = GpuObserver(book.directory, plan.config.policy)
     wanted = leasing.prepare(requester_of(job_id, plan, backend, spec), needs_of(plan), view)
     view.warn = observer.warning
     for note in view.notes:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from slicer.backend import Backend
-    from slicer.job.gpu_watch import JobWatch
+    from slicer.job.gpu_watch import GpuWatch
     from slicer.job.job import Job, Observer
     from slicer.job.report import Report
     from slicer.ledger.ledger import Ledger
@@ -83,7 +83,7 @@ class OuterHalf:
         self._began = 0.0
         self._received = b""  # as they came from the keeper
         self._kills_before: int | None = None  # in the slice, where the kernel kills scopes as a whole
-        self._watch: JobWatch | None = None  # of the GPUs that are the job's own
+        self._watch: GpuWatch | None = None  # of the GPUs that are the job's own
 
     # -- before the lease ----------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ AT_ONCE_S = 2.0  # how long --no-wait and --max-wait 0 wait for somebody who is 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from slicer.gpu.view import View
+    from slicer.gpu.observer import GpuObserver
     from slicer.ledger.ledger import Ledger
     from slicer.ledger.waiting import Waiting
     from slicer.model import BackendName, Gpu, Manager, Then
@@ -73,7 +73,7 @@ class PreparedRequest:
     needs: Needs
     ticket: Ticket
     draft: Lease
-    view: View
+    view: GpuObserver
 
 
 class CancelToken:
@@ -106,15 +106,14 @@ class Hooks:
     still_waits: Callable[[Busy], float | None] | None = None
 
 
-def prepare(requester: Requester, needs: Needs, view: View) -> PreparedRequest:
+def prepare(requester: Requester, needs: Needs, view: GpuObserver) -> PreparedRequest:
     """Prepare the request. Raises UsageError for GPUs that are not there, NoGpu, GpuError."""
     outer = requester.inside
     # Only GPUs that serve the job count as held. Of one where the outer jobs have too little it can get more.
     held = OuterJobs(outer, False).gpus_for(needs.vram_mib)
     chosen: tuple[str, ...] = ()
     if needs.gpus or (needs.gpu_words and held):
-        if not view.gpus:
-            view.open_gpus()
+        view.open()
         chosen = gpus_named(needs.gpu_words, view.gpus)
         if not needs.gpus and chosen and not set(chosen) & set(held):
             raise UsageError(

@@ -26,7 +26,7 @@ from slicer.state import statefile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slicer.gpu.view import View
+    from slicer.gpu.observer import GpuObserver
     from slicer.model import Busy, Request
     from slicer.placement.capacity import Device, Policy
     from slicer.placement.decision import Verdict
@@ -79,7 +79,7 @@ class Ledger(LedgerFiles):
         with self.locked():
             return Snapshot(self.leases(), tuple(self.live_tickets()))
 
-    def acquire(self, request: Request, draft: Lease, view: View) -> HeldLease | Busy:
+    def acquire(self, request: Request, draft: Lease, view: GpuObserver) -> HeldLease | Busy:
         """Grant the request now, or say what stands in its way.
 
         ``draft`` is the lease to come, still without its GPUs. Raises InfeasibleError when waiting could
@@ -93,7 +93,7 @@ class Ledger(LedgerFiles):
                 return found.why_not(request)
             return self._grant(request, draft, gpus)
 
-    def acquire_or_queue(self, ticket: Ticket, draft: Lease, view: View) -> HeldLease | Queued:
+    def acquire_or_queue(self, ticket: Ticket, draft: Lease, view: GpuObserver) -> HeldLease | Queued:
         """As :meth:`acquire`, but take a ticket under the same lock if the request has to wait.
 
         Raises DeadlockError when it would wait for jobs that wait for it.
@@ -119,14 +119,14 @@ class Ledger(LedgerFiles):
                 raise
             return Queued(files, bell, busy)
 
-    def foresee(self, request: Request, view: View) -> tuple[str, ...] | Busy:
+    def foresee(self, request: Request, view: GpuObserver) -> tuple[str, ...] | Busy:
         """The GPUs that ``request`` would be granted now, or what stands in its way."""
         with self.locked():
             return self.judge(request, view).answer(request)
 
     # -- under the lock ----------------------------------------------------------------------------------
 
-    def attempt(self, request: Request, view: View) -> Judgement:
+    def attempt(self, request: Request, view: GpuObserver) -> Judgement:
         """Decide for all, and ring the others that could go."""
         found = self.judge(request, view)
         faults.point("ledger-judged")
@@ -136,7 +136,7 @@ class Ledger(LedgerFiles):
                 faults.point("ledger-rung")
         return found
 
-    def judge(self, request: Request, view: View) -> Judgement:
+    def judge(self, request: Request, view: GpuObserver) -> Judgement:
         """The decision as of now, without idle and dead tickets. Raises InfeasibleError for ``request``."""
         leases = self.leases()
         devices = _feasible_devices(request, leases, view)
@@ -215,16 +215,20 @@ def lease_of(request: Request, draft: Lease, gpus: tuple[str, ...], *, forced: b
     )  # fmt: skip
 
 
-def _feasible_devices(request: Request, leases: tuple[Lease, ...], view: View) -> tuple[Device, ...] | None:
+def _feasible_devices(
+    request: Request, leases: tuple[Lease, ...], view: GpuObserver
+) -> tuple[Device, ...] | None:
     """The GPUs as last looked at. Raises InfeasibleError when they can never serve ``request``."""
     devices = view.devices(leases)
     never = decision.infeasible(request, devices)
     if never is not None:
-        raise view.refusal(never, request)
+        from slicer.placement.refusal import refusal
+
+        raise refusal(never, request)
     return devices
 
 
-def judge_alone(request: Request, view: View) -> Judgement:
+def judge_alone(request: Request, view: GpuObserver) -> Judgement:
     """As :meth:`Ledger.judge`, where there is no ledger yet."""
     devices = _feasible_devices(request, (), view)
     verdict = decision.decide((request,), devices, (), view.policy, now_s())

@@ -23,6 +23,7 @@ from slicer.ledger.clock import now_s
 from slicer.ledger.files import PATIENCE_S
 from slicer.ledger.ledger import lease_of
 from slicer.placement import decision
+from slicer.placement.capacity import reserved_mib
 from slicer.record import record, replace
 
 TYPE_CHECKING = False
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any
 
-    from slicer.gpu.view import View
+    from slicer.gpu.observer import GpuObserver
     from slicer.ledger.held_lease import HeldLease
     from slicer.ledger.ledger import Judgement, Ledger, Queued
     from slicer.ledger.watch import LedgerWatch
@@ -58,7 +59,9 @@ class _Place:
 class Waiting:
     """A queued request. Use it as a context manager: its end gives the ticket up."""
 
-    def __init__(self, ledger: Ledger, ticket: Ticket, draft: Lease, view: View, queued: Queued) -> None:
+    def __init__(
+        self, ledger: Ledger, ticket: Ticket, draft: Lease, view: GpuObserver, queued: Queued
+    ) -> None:
         self._ledger = ledger
         self.ticket = ticket
         self.request = tickets.request_of(ticket)
@@ -208,7 +211,7 @@ class Waiting:
             is_first=not ahead,
             ahead=self._ledger.ticket(names[ahead[-1].job]) if ahead else None,
             leads=not ahead or is_first_gpu,
-            looks_at_gpus=is_first_gpu and self._view.is_restless,
+            looks_at_gpus=is_first_gpu and _is_restless(found),
             is_stale=is_stale or self._must_see_gpus(ahead),
         )
 
@@ -221,7 +224,7 @@ class Waiting:
     def _must_see_gpus(self, ahead: list[Request]) -> bool:
         """Whether the order depends on GPUs at which we have not looked so far."""
         is_mixed = any(request.gpus and request.cpu_slots for request in ahead)
-        return bool(self.request.cpu_slots) and is_mixed and self._view.open()
+        return bool(self.request.cpu_slots) and is_mixed and self._view.try_open()
 
     def _has_to_look_again(self, place: _Place) -> bool:
         """Begin to watch what has to be watched. Returns whether it may have changed just before."""
@@ -286,6 +289,14 @@ class Waiting:
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1
+
+
+def _is_restless(found: Judgement) -> bool:
+    """Whether GPUs are used in ways that change without an event."""
+    return any(
+        device.foreign_pids or device.used_mib > reserved_mib(device, found.leases, found.policy)
+        for device in found.devices or ()
+    )
 
 
 def _left(until_s: float | None) -> float | None:

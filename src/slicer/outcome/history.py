@@ -1,21 +1,21 @@
 """Outcomes of jobs, kept in SQLite: one row a job, in plain columns for ``sqlite3`` and ``slicer history``.
 
-Each supervisor opens the database, inserts its one row and closes it, at the end of a job, on the hot path.
-Hence the choices (measured on two cores, Python 3.11, SQLite 3.40; a row costs 1.8 ms with all imports, and
-0.6 ms where :func:`preload` was called while the job ran):
+A supervisor opens the database at its job's end, inserts one row and closes it. That is on the hot path, so
+every choice was measured (two cores, Python 3.11, SQLite 3.40). A row costs 1.8 ms with all imports, and
+0.6 ms where :func:`preload` was called while the job ran.
 
-- The C module ``_sqlite3`` without Python's ``sqlite3`` package (+4 ms: datetime, collections.abc), and
-  without functools, of which it wants nothing but ``lru_cache`` (+2 ms, see :func:`_sqlite`).
-- A rollback journal with ``synchronous=OFF``: an insert takes 0.25 ms. After a kill at any instant the next
-  opener finds the journal file and rolls back; the kernel keeps what was written, so that needs no fsync.
-  Given up is the order of writes when the *power* fails within seconds of a job's end; a database damaged
-  that way is set aside and a new one begun. With ``synchronous=FULL`` an insert takes 0.9 ms where a flush
-  costs nothing (a virtual disk), and two flushes more where it does.
-- Not WAL (1.2 ms): the last one to close it, here everyone, checkpoints with fsync, which Python 3.11 cannot
-  turn off; its readers must be able to write; and it does not work on network home directories.
-- Writers that collide wait for each other (``busy_timeout``); a single INSERT takes its lock in one step, so
-  none deadlocks. SQLite's way to wait is to sleep, for up to 25 ms at a time: when many jobs end at once they
-  come in by a lock file, one after the other, at 1 ms each. Who is held up there goes on without it.
+- The C module ``_sqlite3`` is used without Python's ``sqlite3`` package (+4 ms: datetime, collections.abc),
+  and without functools, of which it needs only ``lru_cache`` (+2 ms, see :func:`_sqlite`).
+- The database has a rollback journal and ``synchronous=OFF``: an insert takes 0.25 ms. After a kill at any
+  instant the next opener finds the journal file and rolls back. The kernel keeps what was written, so a kill
+  needs no fsync. When the *power* fails within seconds of a job's end, the order of writes is lost; a
+  database damaged that way is set aside, and a new one begun. With ``synchronous=FULL`` an insert takes
+  0.9 ms where a flush costs nothing (a virtual disk), and two flushes more where it does.
+- WAL takes 1.2 ms: the last one to close it, here everyone, checkpoints with fsync, which Python 3.11 cannot
+  turn off. Its readers must be able to write, and it does not work on network home directories.
+- Writers that collide wait for each other (``busy_timeout``). A single INSERT takes its lock in one step, so
+  none deadlocks. SQLite waits by sleeping, up to 25 ms at a time. So when many jobs end at once, they take
+  turns by a lock file, at 1 ms each. A writer whose turn does not come goes on without it.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ class _Damaged(Exception):
     """The file is no usable SQLite database."""
 
 
-def default_path(environ: Mapping[str, str] | None = None, uid: int | None = None) -> str:
+def default_path(environ: Mapping[str, str] | None = None) -> str:
     """Where this user's outcomes are kept.
 
     ``/var/lib/slicer/history.db`` for root, else ``$XDG_STATE_HOME/slicer/history.db`` with the
     specification's default of ``~/.local/state``; a relative $XDG_STATE_HOME is ignored, as it says.
     """
     environ = os.environ if environ is None else environ
-    if (os.geteuid() if uid is None else uid) == 0:
+    if os.geteuid() == 0:
         return f"{SYSTEM_DIRECTORY}/{FILE}"
     base = environ.get("XDG_STATE_HOME", "")
     if not base.startswith("/"):
@@ -184,8 +184,8 @@ def _outcome(row: tuple[Any, ...]) -> Outcome:
 def _sqlite() -> ModuleType:
     """The C module of sqlite3. Raises StateError.
 
-    It imports functools for ``lru_cache`` alone, and functools brings collections: 2 ms of 3. Where nobody
-    has loaded functools yet, it gets a stand-in with the same C cache for the moment of its import.
+    It imports functools for ``lru_cache`` alone, and functools imports collections: 2 ms of 3. If functools
+    is not loaded yet, a stand-in with the same C cache takes its place during the import.
     """
     if "functools" in sys.modules:
         return _imported_sqlite()
@@ -235,9 +235,7 @@ def _await_turn(path: str) -> int:
 def _insert(path: str, row: list[Sql], busy_timeout_s: float) -> None:
     def insert(connection: Connection) -> None:
         connection.execute("PRAGMA synchronous=OFF")
-        version = schema.version_of(connection) or schema.create(connection)
-        if version < schema.SCHEMA_VERSION:
-            version = schema.migrate(connection)
+        version = schema.bring_up(connection)
         if version != schema.SCHEMA_VERSION:
             raise StateError(
                 f"the history has schema {version}, this slicer writes {schema.SCHEMA_VERSION}",
@@ -295,8 +293,8 @@ def _translated(error: Exception, path: str) -> Exception:
 def _prepare(path: str) -> os.stat_result:
     """Make sure that ``path`` is a file of ours in a directory where nobody can swap it.
 
-    SQLite opens by name and follows symlinks: what is checked here must hold until then, so the directory
-    is checked too. Raises StateError.
+    SQLite opens by name and follows symlinks. What is checked here must hold until then, so the directory is
+    checked too. Raises StateError.
     """
     directory = os.path.dirname(path) or "."
     try:
@@ -304,7 +302,8 @@ def _prepare(path: str) -> os.stat_result:
         try:
             found = os.lstat(path)
         except FileNotFoundError:
-            _begin(path)
+            # SQLite takes an empty file for an empty database, and would make it 0644 itself.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640))
             found = os.lstat(path)
     except OSError as error:
         raise StateError(f"the history cannot be kept: {error.strerror}", where=path) from error
@@ -316,16 +315,6 @@ def _prepare(path: str) -> os.stat_result:
     if found.st_nlink != 1:
         raise StateError("the history has a second name (hard link)", where=path, hint="remove one of them")
     return found
-
-
-def _begin(path: str) -> None:
-    """Create the file: SQLite takes an empty one for an empty database, and would make it 0644 itself."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        fd = os.open(path, flags, 0o640)
-    except FileExistsError:
-        return  # another job was faster
-    os.close(fd)
 
 
 def _check_directory(directory: str) -> None:

@@ -1,7 +1,7 @@
 """The one table of the history: its columns, and how it came to be what it is.
 
-A slicer writes only the version of its own time. It brings an older file up to that version at the first
-write, and leaves a newer one alone. This module is on the hot path of ``slicer run``.
+slicer writes only its own version of the schema. Its first write brings an older file up to that version; a
+newer file is left alone. This module is on the hot path of ``slicer run``.
 """
 
 from __future__ import annotations
@@ -79,28 +79,25 @@ def version_of(connection: _sqlite3.Connection) -> int:
     return version
 
 
-def create(connection: _sqlite3.Connection) -> int:
-    """Make the table, unless another job is faster; returns the version that is there now."""
-    connection.execute("BEGIN IMMEDIATE")
-    if version_of(connection) == 0:  # nobody was faster
-        connection.execute(_SCHEMA)
-        connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-    connection.execute("COMMIT")
-    return version_of(connection)
+def bring_up(connection: _sqlite3.Connection) -> int:
+    """Make the table, or add the columns that version 1 lacks; returns the version that is there now.
 
-
-def migrate(connection: _sqlite3.Connection) -> int:
-    """Add what version 1 lacks; returns the version that is there now.
-
-    All rows stay. An older slicer leaves the file alone from here on.
+    All rows stay. An older slicer leaves the file alone from then on.
     """
-    connection.execute("BEGIN IMMEDIATE")
-    if version_of(connection) == 1:  # nobody was faster
-        for column, (kind, _) in _ADDED.items():
-            connection.execute(f"ALTER TABLE outcomes ADD COLUMN {column} {kind}")
-        connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-    connection.execute("COMMIT")
-    return version_of(connection)
+    version = version_of(connection)
+    if version < SCHEMA_VERSION:
+        connection.execute("BEGIN IMMEDIATE")
+        version = version_of(connection)  # another job may have been faster
+        if version == 0:
+            connection.execute(_SCHEMA)
+        elif version == 1:
+            for column, (kind, _) in _ADDED.items():
+                connection.execute(f"ALTER TABLE outcomes ADD COLUMN {column} {kind}")
+        if version < SCHEMA_VERSION:
+            version = SCHEMA_VERSION
+            connection.execute(f"PRAGMA user_version={version}")
+        connection.execute("COMMIT")
+    return version
 
 
 def columns(version: int) -> str:

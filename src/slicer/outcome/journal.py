@@ -1,10 +1,9 @@
 """What happens to a job, as structured entries of systemd's journal.
 
-Speaks journald's native protocol over its datagram socket: no library, no process, some 40 µs an event.
-The journal is a witness, not a part of the job: nothing here waits for it, and a journald that is absent,
-dead or swamped makes :func:`event` return False and no more.
+An event is a datagram in journald's native protocol: no library, no process, some 40 µs. Nothing here waits
+for the journal. Where journald is absent, dead or swamped, :func:`event` returns False and no job notices.
 
-Every kind of event has its own MESSAGE_ID, explained in ``units/slicer.catalog`` (``journalctl -x``).
+Every kind of event has its own MESSAGE_ID, explained in ``units/catalog/slicer.catalog`` (``journalctl -x``).
 
 This module is on the hot path of ``slicer run``: C modules only.
 """
@@ -82,10 +81,10 @@ def event(
     ``unit`` is the job's scope and ``manager`` the one that runs it, so that ``journalctl -u UNIT`` (or
     ``--user-unit UNIT``) finds the entry; "" where there is none. ``fields`` are those of this kind of event:
     ``{"exit_code": 1}`` is ``SLICER_EXIT_CODE=1``, ``{"reason": "oom-kill"}`` is ``SLICER_REASON=oom-kill``;
-    None leaves the field out. Strings may hold undecodable bytes as Python's argv does; they arrive as the
-    bytes they were. ``message`` and ``priority`` (syslog's, 3 error … 6 info) replace the kind's own. Never
-    blocks, and never raises for anything about the journal; ValueError for a field name that journald would
-    drop (more than 64 characters, or others than letters, digits and underscores).
+    None leaves the field out. Undecodable bytes, as Python's argv has them, arrive as they were. ``message``
+    and ``priority`` (syslog's, 3 error … 6 info) replace the kind's own. Never blocks. The journal's faults
+    raise nothing; ValueError means a field name that journald would drop (longer than 64 characters, or with
+    other characters than letters, digits and underscores).
     """
     what, more = KINDS[kind], fields or {}
     if priority is None:
@@ -152,9 +151,9 @@ def _deliver(data: bytes, path: str) -> bool:
 
 
 def _send_memfd(sock: _socket.socket, data: bytes, path: str) -> None:
-    """Hand over what is too large for a datagram; raises OSError.
+    """Send an entry that is too large for a datagram. Raises OSError.
 
-    journald takes a memory file of an unprivileged sender only when it is sealed for good.
+    journald takes an unprivileged sender's memory file only if it is sealed for good.
     """
     import fcntl
 

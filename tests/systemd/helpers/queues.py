@@ -12,9 +12,9 @@ from typing import Any
 
 from slicer.model import Outcome
 from slicer.outcome import history
+from tests.patience import DEADLINE_S, wait_until
 from tests.systemd.helpers import processes, systemctl
 from tests.systemd.helpers.jobs import SYSTEM_HISTORY, Done, Gate, Job, Slicer
-from tests.systemd.helpers.waiting import DEADLINE_S, wait_until
 
 Told = dict[str, Any]
 

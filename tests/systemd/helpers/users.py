@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.patience import wait_until
 from tests.systemd.helpers import systemctl
-from tests.systemd.helpers.waiting import wait_until
 
 
 @dataclass(frozen=True)

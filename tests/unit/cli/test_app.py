@@ -12,7 +12,8 @@ import pytest
 
 from slicer import __version__
 from slicer.cli import app
-from tests.unit.program import DEADLINE_S, Cli
+from tests.patience import DEADLINE_S
+from tests.unit.program import Cli
 
 pytest_plugins = ["tests.unit.program"]
 

@@ -14,8 +14,9 @@ import pytest
 from click.shell_completion import CompletionItem
 
 from slicer.cli import complete
+from tests.patience import DEADLINE_S, wait_until
 from tests.unit.cli.test_app import complete as offered
-from tests.unit.program import DEADLINE_S, Cli, wait_until
+from tests.unit.program import Cli
 
 pytest_plugins = ["tests.unit.program"]
 

@@ -11,7 +11,8 @@ import pytest
 
 from slicer.model import Lease
 from tests.fake_nvml import FakeNvml
-from tests.unit.program import DEADLINE_S, Cli, wait_until
+from tests.patience import DEADLINE_S, wait_until
+from tests.unit.program import Cli
 
 pytest_plugins = ["tests.unit.program", "tests.fake_nvml"]
 

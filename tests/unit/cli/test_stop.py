@@ -20,9 +20,10 @@ from slicer.model import Lease
 from slicer.outcome import journal
 from slicer.record import replace
 from slicer.state import statefile
+from tests.patience import wait_until
 from tests.process.harness import place
 from tests.unit.cli.test_status import BACKUP, EVAL, TRAIN
-from tests.unit.program import Cli, wait_until
+from tests.unit.program import Cli
 
 pytest_plugins = ["tests.unit.program"]
 

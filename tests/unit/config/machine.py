@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+import pytest
 
 from slicer.config.profiles import Config, Overrides, load
 from slicer.model import Host, Profile
@@ -39,3 +42,11 @@ class Machine:
 
 def values(profile: Profile) -> dict[str, object]:
     return {name: made.value for name, made in profile.properties.items()}
+
+
+def as_root(monkeypatch: pytest.MonkeyPatch, foreign: Path) -> None:
+    """Make ``foreign`` another user's file in root's eyes, whoever runs the tests."""
+    if os.geteuid() == 0:
+        os.chown(foreign, 12345, 12345)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 0)

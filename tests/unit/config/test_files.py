@@ -1,28 +1,17 @@
-"""Configuration files: which are read, whose are trusted, what is said of bad ones, the cache. (K3)"""
+"""Configuration files: which are read, whose are trusted, what is said of bad ones. (K3)"""
 
 from __future__ import annotations
 
 import os
 import pwd
-import tomllib
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
 
 from slicer.config import files
 from slicer.config.profiles import load
-from slicer.config.toml import key_lines
-from slicer.errors import ConfigError, SlicerError
-from tests.unit.config.machine import GIB, HOST, Machine, values
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    return Machine(tmp_path)
-
+from slicer.errors import ConfigError
+from tests.unit.config.machine import GIB, HOST, Machine, as_root, values
 
 # ---- files and their order ----
 
@@ -177,14 +166,6 @@ def test_windows_line_ends_and_byte_order_mark_are_read(machine: Machine) -> Non
 # ---- whose files root follows ----
 
 
-def as_root(monkeypatch: pytest.MonkeyPatch, foreign: Path) -> None:
-    """Make ``foreign`` another user's file in root's eyes, whoever runs the tests."""
-    if os.geteuid() == 0:
-        os.chown(foreign, 12345, 12345)
-    else:
-        monkeypatch.setattr(os, "geteuid", lambda: 0)
-
-
 def test_root_passes_over_the_configuration_in_another_users_home(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # K3
@@ -220,236 +201,3 @@ def test_root_refuses_a_system_file_that_everybody_can_write(
         machine.load()
     path.chmod(0o644)
     machine.load()
-
-
-# ---- the cache ----
-
-
-def settle(*paths: Path) -> None:
-    """Age files, so that the cache believes that nothing changes them within this tick of the clock."""
-    for path in paths:
-        os.utime(path, (1, 1))
-
-
-@pytest.fixture
-def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The files that were really parsed, with the change time not looked at (a test cannot age it)."""
-    from slicer.config import cache, toml
-
-    seen: list[str] = []
-    parse = toml.parse
-
-    def spy(content: bytes, where: str) -> object:
-        seen.append(where)
-        return parse(content, where)
-
-    monkeypatch.setattr(toml, "parse", spy)
-    monkeypatch.setattr(cache, "_SETTLED_NS", -(10**12))
-    return seen
-
-
-def cache_file(machine: Machine) -> Path:
-    return machine.home / ".cache" / "slicer" / "config"
-
-
-def test_unchanged_files_are_parsed_once(machine: Machine, parsed: list[str]) -> None:
-    path = machine.system("[profiles.a]\nmemory_max = '1G'\nenv = { X = 'ü' }\n")
-    first = machine.profile("a")
-    assert (parsed, cache_file(machine).stat().st_mode & 0o777) == ([str(path)], 0o600)
-    assert machine.profile("a") == first
-    assert parsed == [str(path)]
-
-
-def test_changed_added_and_removed_files_are_seen(machine: Machine, parsed: list[str]) -> None:
-    path = machine.system("[slots]\ncpu = 2\n")
-    settle(path)
-    assert machine.load().slots_cpu == 2
-    path.write_text("[slots]\ncpu = 3\n")
-    settle(path)  # same size, same modification time: the change time still tells
-    assert machine.load().slots_cpu == 3
-    machine.write(machine.user, "[slots]\ncpu = 5\n")
-    assert machine.load().slots_cpu == 5
-    machine.user.unlink()
-    assert machine.load().slots_cpu == 3
-
-
-def test_file_changed_just_now_is_not_cached(machine: Machine) -> None:
-    machine.system("")
-    machine.load()
-    assert not cache_file(machine).exists()
-
-
-def test_bad_configuration_is_never_cached(machine: Machine, parsed: list[str]) -> None:
-    machine.system("[profiles.a]\nmemory_max = 'x'\n")
-    for _ in range(2):
-        with pytest.raises(ConfigError):
-            machine.load()
-    assert len(parsed) == 2
-
-
-def _damage(kind: str, path: Path, tmp_path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    if kind == "empty":
-        path.write_bytes(b"")
-    elif kind == "cut":
-        path.write_bytes(content[:-5])
-    elif kind == "flipped":
-        content[-5] ^= 0xFF
-        path.write_bytes(content)
-    elif kind == "other version":
-        path.write_bytes(content.replace(b"Python ", b"python ", 1))
-    elif kind == "readable by others":
-        path.chmod(0o644)
-    elif kind == "symbolic link":
-        path.rename(tmp_path / "elsewhere")
-        path.symlink_to(tmp_path / "elsewhere")
-    elif kind == "hard link":
-        os.link(path, tmp_path / "elsewhere")
-    elif kind == "fifo":
-        path.unlink()
-        os.mkfifo(path, 0o600)
-    elif kind == "open directory":
-        path.parent.chmod(0o777)
-    else:
-        path.unlink()
-        path.mkdir()
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "empty",
-        "cut",
-        "flipped",
-        "other version",
-        "readable by others",
-        "symbolic link",
-        "hard link",
-        "fifo",
-        "open directory",
-        "a directory",
-    ],
-)
-def test_odd_cache_is_not_believed_and_does_no_harm(
-    machine: Machine, parsed: list[str], tmp_path: Path, kind: str
-) -> None:
-    machine.system("[slots]\ncpu = 2\n")
-    machine.load()
-    _damage(kind, cache_file(machine), tmp_path)
-    assert machine.load().slots_cpu == 2
-    assert len(parsed) == 2
-
-
-def test_cache_that_cannot_be_written_is_no_error(machine: Machine, parsed: list[str]) -> None:
-    machine.system("[slots]\ncpu = 2\n")
-    (machine.home / ".cache").write_text("not a directory")
-    assert machine.load().slots_cpu == 2
-    assert machine.load().slots_cpu == 2
-
-
-def test_root_keeps_no_cache_in_another_users_home(
-    machine: Machine, parsed: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine.system("[slots]\ncpu = 2\n")
-    as_root(monkeypatch, machine.home)
-    assert machine.load().slots_cpu == 2
-    assert not (machine.home / ".cache").exists()
-
-
-def test_cpus_missing_here_matter_only_to_a_profile_in_use(machine: Machine) -> None:  # K3
-    machine.system("[profiles.big]\nallowed_cpus = '64-127'\n")
-    assert machine.profile("heavy").name == "heavy"
-    with pytest.raises(ConfigError, match=r":2: allowed_cpus: none of the CPUs '64-127' is usable here"):
-        machine.profile("big")
-
-
-# ---- line numbers ----
-
-
-def test_line_of_every_key_is_found() -> None:
-    text = """# [no.table]
-a = "x # [y]"
-'q.r' . "s\\u0074" = 1
-long = \"\"\"
-b = 1
-\\\"\"\" c = 2
-""\"\"\"
-[t]
-lit = '''
-d = 3'''
-list = [ # e = 1
-  "]", [1, 2], { f = 1 },
-]
-in = { g = 1, h.i = { j = [1] }, k = 'l}' }
-date = 1979-05-27T07:32:00Z
-[t."u v".w] # comment
-x.y = 2
-[[z]]
-n = 1
-[[z]]
-n = 2"""
-    found = key_lines(text)
-    assert found == {
-        ("a",): 2,
-        ("q.r",): 3,
-        ("q.r", "st"): 3,
-        ("long",): 4,
-        ("t",): 8,
-        ("t", "lit"): 9,
-        ("t", "list"): 11,
-        ("t", "in"): 14,
-        ("t", "in", "g"): 14,
-        ("t", "in", "h"): 14,
-        ("t", "in", "h", "i"): 14,
-        ("t", "in", "h", "i", "j"): 14,
-        ("t", "in", "k"): 14,
-        ("t", "date"): 15,
-        ("t", "u v"): 16,
-        ("t", "u v", "w"): 16,
-        ("t", "u v", "w", "x"): 17,
-        ("t", "u v", "w", "x", "y"): 17,
-        ("z",): 18,
-        ("z", "n"): 19,
-    }
-    assert key_lines(text.replace("\n", "\r\n")) == found
-
-
-def _quoted(text: str) -> str:
-    return '"' + "".join(f"\\u{ord(c):04x}" if c in '"\\' or not c.isprintable() else c for c in text) + '"'
-
-
-_words = st.text(st.characters(max_codepoint=0x2FF), max_size=6)
-_scalars = st.one_of(_words.map(_quoted), st.integers().map(str), st.sampled_from(["true", "1.5", "'lit#['"]))
-
-
-@given(st.dictionaries(_words, _scalars, min_size=1, max_size=8), st.lists(st.sampled_from(["", "# x = ["])))
-def test_lines_are_right_in_any_flat_document(pairs: dict[str, str], gaps: list[str]) -> None:
-    lines = list(gaps)
-    wanted = {}
-    for key, value in pairs.items():
-        lines.append(f"{_quoted(key)}\t= [{value},] # =")
-        wanted[(key,)] = len(lines)
-    text = "\n".join(lines)
-    assert set(tomllib.loads(text)) == set(pairs)
-    assert key_lines(text) == wanted
-
-
-_symbols = [*"[]{}=,.#\\\"'\n", "[[", "]]", '"' * 3, "'" * 3, "\r\n", "ü"]
-_values = ["1", "-1", "1.5", "true", "nan", "2020-01-01", "'1G'", "'300%'"]
-_keys = ["profiles", "heavy", "a.b", "slots", "cpu", "env", "inherits", "gpus", "timeout", "memory_max"]
-_pieces = ["[profiles.x]", "inherits='x'", "threads='auto'"]
-_fragments = st.sampled_from([*_symbols, *_values, *_keys, *_pieces])
-
-
-@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
-@given(st.lists(_fragments, max_size=25))
-def test_any_text_loads_or_is_refused_in_one_line(machine: Machine, fragments: list[str]) -> None:
-    machine.system(" ".join(fragments))
-    said = ""
-    try:
-        made = machine.load()
-        for name in made.names():
-            made.profile(name)
-    except SlicerError as error:
-        said = str(error)
-    assert said.isprintable()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from slicer.config import profile_report, profiles
@@ -12,11 +10,6 @@ from slicer.errors import ConfigError, UsageError
 from slicer.model import Profile
 from slicer.placement.capacity import Policy
 from tests.unit.config.machine import Machine
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    return Machine(tmp_path)
 
 
 def wanted(profile: Profile) -> tuple[object, ...]:

@@ -13,26 +13,29 @@ from pathlib import Path
 
 import pytest
 
-from slicer.gpu.view import View
+from slicer.gpu.observer import GpuObserver
 from slicer.kernel import proc
 from slicer.ledger import clock
 from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.ledger import Ledger
 from slicer.ledger.waiting import Waiting
 from slicer.model import Busy, Gpu, Lease
-from slicer.placement.capacity import Device, Policy
+from slicer.placement.capacity import Device
 from slicer.state import statefile
 from slicer.state.statedir import StateDir, locate
 from tests.unit import made_up
 
 
-class Shown(View):
+class UnusedGpus(GpuObserver):
     """GPUs of 80 GiB each that nobody uses, without a driver."""
 
     def __init__(self, gpus: tuple[str, ...]) -> None:
-        super().__init__(None, Policy())
+        super().__init__(None)
         self._uuids = gpus
         self.gpus = tuple(Gpu(i, uuid, "Test GPU", 81920, "", i) for i, uuid in enumerate(gpus))
+
+    def open(self) -> None:
+        """There is no driver."""
 
     def devices(self, leases: tuple[Lease, ...]) -> tuple[Device, ...] | None:
         return tuple(Device(uuid, 81920, 0, {}, 0, ()) for uuid in self._uuids) or None
@@ -54,8 +57,8 @@ class Book:
         }  # fmt: skip
         return made_up.lease(job, **{**mine, **changes})
 
-    def view(self, *gpus: str) -> View:
-        return Shown(gpus)
+    def view(self, *gpus: str) -> GpuObserver:
+        return UnusedGpus(gpus)
 
     def ask(
         self,

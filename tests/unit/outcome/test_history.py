@@ -115,8 +115,11 @@ def test_undecodable_arguments_are_kept(path: str) -> None:
         (1000, {"HOME": "/home/a", "XDG_STATE_HOME": "x"}, "/home/a/.local/state/slicer/history.db"),
     ],
 )
-def test_the_place_follows_the_user(uid: int, environ: dict[str, str], expected: str) -> None:  # X3
-    assert history.default_path(environ, uid) == expected
+def test_the_place_follows_the_user(
+    monkeypatch: pytest.MonkeyPatch, uid: int, environ: dict[str, str], expected: str
+) -> None:  # X3
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    assert history.default_path(environ) == expected
 
 
 # -- many writers, dying writers ----------------------------------------------------------------------
@@ -249,10 +252,11 @@ def test_two_that_upgrade_it_at_the_same_time_agree(old_path: str) -> None:  # X
         from outcomes import OUTCOME
         from slicer.outcome import history, history_schema
         from slicer.record import replace
-        def migrate(connection, real=history_schema.migrate):
-            print("sees version 1", flush=True)
-            return real(connection)
-        history_schema.migrate = migrate
+        def version_of(connection, real=history_schema.version_of):
+            version = real(connection)
+            print("sees version", version, flush=True)
+            return version
+        history_schema.version_of = version_of
         history.append(replace(OUTCOME, job=sys.argv[4]), sys.argv[3], busy_timeout_s=60)
     """
     command = [sys.executable, "-c", textwrap.dedent(code), SRC, HERE, old_path]

@@ -22,6 +22,7 @@ from slicer.text import one_line
 
 if TYPE_CHECKING:
     from slicer.backend import QueueBackend
+    from slicer.gpu.observer import GpuObserver
     from slicer.job.job import Job
     from slicer.job.plan import Plan
     from slicer.ledger.leasing import PreparedRequest
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from slicer.ledger.waiting import Waiting
     from slicer.model import Busy
     from slicer.queue.model import Entry
-    from slicer.queue.shared_view import SharedView
     from slicer.queue.start.pending import Place
 
 _INSTANT_S = 1e-6  # the smallest difference that the ledger's clock shows
@@ -55,7 +55,7 @@ class _Request:
         self.watched: list[int] = []
         self.due_at: float | None = None  # by the ledger's clock: when to ask again though nothing happens
 
-    def prepared(self, gpu_words: tuple[str, ...], view: SharedView) -> PreparedRequest:
+    def prepared(self, gpu_words: tuple[str, ...], view: GpuObserver) -> PreparedRequest:
         """The request for the GPUs of these words. Raises UsageError, NoGpu, GpuError."""
         needs = replace(needs_of(self.plan), gpu_words=gpu_words if self.plan.need_gpus else ())
         return leasing.prepare(self._requester, needs, view)
@@ -75,7 +75,7 @@ class LeaseRequests:
     """The requests of one queue. Errors of the ledger (StateError, GpuError) go to the caller."""
 
     def __init__(
-        self, book: Ledger, backend: QueueBackend, view: SharedView, gpu_words: tuple[str, ...],
+        self, book: Ledger, backend: QueueBackend, view: GpuObserver, gpu_words: tuple[str, ...],
         *, exclusive: bool,
     ) -> None:  # fmt: skip
         self._book = book
@@ -155,8 +155,7 @@ class LeaseRequests:
         """The GPUs that will do, in words; () any. With --exclusive, none that a job of ours is on."""
         if not self._exclusive or not plan.need_gpus:
             return self._words if plan.need_gpus else ()
-        if not self._view.gpus:
-            self._view.open_gpus()
+        self._view.open()
         return tuple(uuid for uuid in self.allowed() if uuid not in in_use)
 
     def allowed(self) -> tuple[str, ...]:
@@ -170,7 +169,7 @@ class LeaseRequests:
     def check(self) -> None:
         """Make sure that the GPUs of --gpus are there. Raises UsageError, GpuError."""
         if self._words:
-            self._view.open_gpus()
+            self._view.open()
             self.allowed()
 
     def _granted(self, kind: Kind, request: _Request, held: HeldLease) -> Granted | None:

@@ -24,7 +24,7 @@ from slicer.model import Outcome, Usage
 from slicer.outcome.outcome_file import outcome_json
 from slicer.record import record
 from slicer.state.directory import try_lock
-from slicer.state.statefile import PID_MAX, START_MAX, check_fields, from_json
+from slicer.state.statefile import PID_MAX, START_MAX, check_fields, json_reader
 
 _ROOM = 8192  # bytes: an outcome with a long command has 3000
 _LONGEST = 4 << 20  # of a file that is read; the longest command is half of that
@@ -175,9 +175,9 @@ def _outcome(line: bytes, job: str) -> tuple[Outcome, bool] | None:
     """The outcome in a line, and whether it is final; None for anything else."""
     try:
         data = json.loads(line)
-        usage = {name: from_json(data["usage"].get(name), kind) for name, kind in _USAGE.items()}
+        usage = {name: json_reader(kind)(data["usage"].get(name)) for name, kind in _USAGE.items()}
         said = {**data, "unit": "" if data["unit"] is None else data["unit"], "forced": int(data["forced"])}
-        values = {name: from_json(said[name], kind) for name, kind in _OUTCOME.items()}
+        values = {name: json_reader(kind)(said[name]) for name, kind in _OUTCOME.items()}
         check_fields(values)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None

@@ -14,14 +14,15 @@ followed.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from slicer.errors import EX_TEMPFAIL, SlicerError, StateError
-from slicer.state.directory import Directory, Rules, failed, open_or_make, try_lock
+from slicer.state.directory import Directory, Rules, failed, open_or_make, try_lock, write_all
 from slicer.text import quote
 
 HINT = "choose another one with --log-dir"
@@ -45,6 +46,15 @@ _STATUS = "status.txt"
 _LOG = re.compile(r"job\d{4,}(?:\.\d+)?\.log")
 
 
+@contextmanager
+def failing(path: str, how: str = "cannot be used") -> Iterator[None]:
+    """Raise an OSError of the block as StateError about ``path``."""
+    try:
+        yield
+    except OSError as error:
+        raise failed(path, error, RULES, how) from error
+
+
 class QueueRunning(SlicerError):
     """Another queue uses the log directory (exit code 75). ``pid`` is its process, if it is told."""
 
@@ -62,7 +72,7 @@ class QueueRunning(SlicerError):
 
 
 class LogDir:
-    """A log directory that is ours until :meth:`close`, or until all processes that have it open are dead.
+    """A log directory, ours until :meth:`close` or until all processes that have it open are dead.
 
     A forked child that is to outlive the queue must call :meth:`close`, too, which takes nothing away from
     the queue.
@@ -101,7 +111,7 @@ class LogDir:
 
         Raises StateError.
         """
-        try:
+        with failing(self.path, "earlier logs cannot be set aside"):
             logs = [name for name in self.directory.names() if _LOG.fullmatch(name)]
             if not logs:
                 return ""
@@ -110,12 +120,10 @@ class LogDir:
             for log in logs:
                 self.directory.rename(log, aside, log)
             aside.close()
-        except OSError as error:
-            raise failed(self.path, error, RULES, "earlier logs cannot be set aside") from error
-        return name
+            return name
 
     def restore(self) -> bool:
-        """Make again what somebody deleted of directory and lock; whether that was needed.
+        """Make directory and lock again if somebody deleted them; whether that was needed.
 
         Raises QueueRunning where another queue was faster, StateError where it cannot be made; the lock that
         we had stays ours then.
@@ -134,11 +142,10 @@ class LogDir:
             return
         fd, self._fd = self._fd, -1
         try:
-            if os.getpid() == self._owner:
-                os.ftruncate(fd, 0)  # nobody is to be told of a pid that is gone
-                fcntl.flock(fd, fcntl.LOCK_UN)  # even if a child still has it open
-        except OSError as error:
-            raise failed(self._lock_path, error, RULES) from error
+            with failing(self._lock_path):
+                if os.getpid() == self._owner:
+                    os.ftruncate(fd, 0)  # the pid will be gone
+                    fcntl.flock(fd, fcntl.LOCK_UN)  # even if a child still has it open
         finally:
             os.close(fd)
             self.attempts.close()
@@ -149,12 +156,12 @@ class LogDir:
         return f"{self.path}/{_LOCK}"
 
     def _reopen(self) -> bool:
-        """Open the directories anew where those that we have lost their names; whether any had."""
+        """Open the directories anew if ours have lost their names; whether any had."""
         try:
             found = open_or_make(self._said, RULES)
         except StateError:
             if self.directory.is_there():
-                return False  # something that is not ours is in its place: we stay where we are
+                return False  # something foreign is in its place: we stay in ours
             raise
         had_to = not _is_same(found, self.directory)
         self.directory.close()
@@ -167,50 +174,37 @@ class LogDir:
 
     def _lock(self) -> int:
         while True:
-            fd = self._open()
+            with failing(self._lock_path):
+                fd = self.directory.open_lock()
             try:
-                self._take(fd)
-                if self._is_current(fd):
-                    _write_pid(fd)
+                if self._is_taken(fd):
                     return fd
-            except OSError as error:
-                os.close(fd)
-                raise failed(self._lock_path, error, RULES) from error
             except SlicerError:
                 os.close(fd)
                 raise
             os.close(fd)  # it was deleted while we took it
 
-    def _open(self) -> int:
-        try:
-            fd = self.directory.open_file(_LOCK, os.O_RDWR | os.O_CREAT)
-            os.fchmod(fd, 0o600)  # who can open a file can flock it
-        except OSError as error:
-            raise failed(self._lock_path, error, RULES) from error
-        return fd
-
-    def _take(self, fd: int) -> None:
-        if not try_lock(fd):
-            text = os.pread(fd, 32, 0).strip()
-            pid = int(text) if text.isdigit() else None
-            raise QueueRunning(self._said, pid, os.fstat(fd).st_mtime)
+    def _is_taken(self, fd: int) -> bool:
+        """Take the lock; False if the file is no longer the directory's. Raises QueueRunning, StateError."""
+        with failing(self._lock_path):
+            if not try_lock(fd):
+                text = os.pread(fd, 32, 0).strip()
+                pid = int(text) if text.isdigit() else None
+                raise QueueRunning(self._said, pid, os.fstat(fd).st_mtime)
+            if not self._is_current(fd):
+                return False
+            os.ftruncate(fd, 0)
+            write_all(fd, b"%d\n" % os.getpid(), 0)
+            return True
 
     def _is_current(self, fd: int) -> bool:
-        """Whether what we have open is what others would find."""
-        try:
-            return os.path.samestat(os.fstat(fd), self.directory.lstat(_LOCK))
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            raise failed(self._lock_path, error, RULES) from error
+        """Whether others would find the file that we have open."""
+        with failing(self._lock_path):
+            try:
+                return os.path.samestat(os.fstat(fd), self.directory.lstat(_LOCK))
+            except FileNotFoundError:
+                return False
 
 
 def _is_same(one: Directory, other: Directory) -> bool:
     return os.path.samestat(os.fstat(one.fd), os.fstat(other.fd))
-
-
-def _write_pid(fd: int) -> None:
-    text = b"%d\n" % os.getpid()
-    os.ftruncate(fd, 0)
-    if os.pwrite(fd, text, 0) < len(text):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -1,13 +1,13 @@
-"""The keys of a configuration file: which there are, what each takes, and how profiles are built of them.
+"""How a profile is built of what the files and the command line say.
 
-The values of a profile are gathered as *entries* (see :mod:`slicer.config.values`).
+What they say is gathered as *entries* (see :mod:`slicer.config.values`): one a key, the strongest wins.
 """
 
 from __future__ import annotations
 
 from slicer import quantity
 from slicer.config import values
-from slicer.config.properties import KEYS, LISTS, find, find_key, parse_property
+from slicer.config.properties import KEYS, LISTS, find_key, parse_property
 from slicer.errors import ConfigError, UsageError
 from slicer.model import SLICES, Host, Profile, Property
 from slicer.quantity import INFINITY, QuantityError
@@ -27,66 +27,6 @@ TABLES = {
     "gpu": ("idle_threshold", "margin", "spike_buffer"),
     "waiting": ("reserve_after",),
 }
-TOP_KEYS = (*TOP_SETTINGS, *TABLES, "profiles")
-OWN_KEYS = (
-    "description", "inherits", "slice", "gpus", "gpu", "vram", "margin", "cpu_slots", "priority", "max_wait",
-    "then", "threads", "timeout", "linger", "env",
-)  # fmt: skip
-
-
-def check_keys(layer: Layer) -> None:
-    """Raise ConfigError for a key that means nothing, or a table that is none."""
-    _known_keys(layer.data, TOP_KEYS, layer, ())
-    for name, known in TABLES.items():
-        _known_keys(_table(layer.data.get(name, {}), layer, name), known, layer, (name,))
-    profiles = _table(layer.data.get("profiles", {}), layer, "profiles")
-    for name, table in profiles.items():
-        where = layer.where("profiles", name)
-        if not _good_name(name):
-            hint = "letters, digits, . _ + and - are allowed, the first not a -"
-            raise ConfigError(f"{name!r:.60} cannot be a profile's name", where=where, hint=hint)
-        _known_keys(_table(table, layer, "profiles", name), (*OWN_KEYS, *KEYS), layer, ("profiles", name))
-        for variable, value in _table(table.get("env", {}), layer, "profiles", name, "env").items():
-            _check_variable(variable, value, layer.where("profiles", name, "env", variable))
-
-
-def _good_name(name: str) -> bool:
-    rest = name.translate({ord(letter): None for letter in "._+-"})
-    return bool(name) and name[0] != "-" and name.isascii() and (rest.isalnum() or not rest)
-
-
-def _table(value: object, layer: Layer, *path: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        shown = ".".join(path)
-        message = f"{shown} must be a table, [{shown}], not {value!r:.40}"
-        raise ConfigError(message, where=layer.where(*path))
-    return value
-
-
-def _known_keys(table: dict[str, Any], known: tuple[str, ...], layer: Layer, path: tuple[str, ...]) -> None:
-    for key in table:
-        if key not in known:
-            from slicer.config.property_names import nearest
-
-            info = find(key)
-            close = info.key if info and info.key in known else nearest(key, known)
-            hint = f"did you mean {close}?" if close else ""
-            place = f" in [{'.'.join(path)}]" if path else ""
-            message = f"unknown key {key!r:.60}{place}"
-            raise ConfigError(message, where=layer.where(*path, key), hint=hint)
-
-
-def _check_variable(name: str, value: object, where: str) -> None:
-    if not name or "=" in name or "\0" in name:
-        raise ConfigError(f"{name!r:.60} cannot be an environment variable", where=where)
-    if isinstance(value, bool):
-        if value:
-            hint = 'write "1" or "true"; false takes an inherited variable back'
-            raise ConfigError(f"env.{name}: expected a text, not true", where=where, hint=hint)
-    elif not isinstance(value, (str, int)):
-        raise ConfigError(f"env.{name}: expected a text, not {value!r:.40}", where=where)
-    elif "\0" in str(value):
-        raise ConfigError(f"env.{name}: a NUL character cannot be passed on", where=where)
 
 
 def merge_settings(settings: dict[str, Entry], layer: Layer) -> None:
@@ -122,8 +62,8 @@ def merge(entries: dict[str, Entry], table: dict[str, Any], layer: Layer, name: 
 def lay(entries: dict[str, Entry], said: dict[str, Entry]) -> None:
     """Lay what one place says of a profile over what weaker places said.
 
-    The GPU keys belong together: GPUs named without a number are all wanted, memory wanted where there was
-    no GPU wants one, and no GPUs means none of what was asked of them.
+    The GPU keys belong together. ``gpu`` without ``gpus`` wants all the GPUs it names, ``vram`` over
+    ``gpus = 0`` wants one GPU, and ``gpus = 0`` takes ``gpu`` and ``vram`` back.
     """
     if "gpu" in said or ("vram" in said and _is_zero(entries.get("gpus"))):
         entries.pop("gpus", None)
@@ -155,13 +95,13 @@ class _Taken:
         return self.said(key) or (default, "default", ConfigError)
 
 
-def build(
+def profile(
     name: str, entries: dict[str, Entry], host: Host, threads: int | None, margin: tuple[int, str]
 ) -> Profile:
-    """A profile out of its entries; ``threads`` (CPU_RUN_THREADS) goes before the profile's own.
+    """A profile out of its entries. ``threads`` (CPU_RUN_THREADS) overrides the profile's own.
 
-    ``margin`` is the setting (in MiB, and its source) for memory wanted on GPUs without a margin of its own.
-    Raises the entry's own kind of error for a value that is not what it should be.
+    ``margin`` is the default margin in MiB, with its source. Raises the entry's own kind of error for a value
+    that is not what it should be.
     """
     taken = _Taken(entries)
     properties: dict[str, Property] = {}
@@ -230,7 +170,7 @@ def _gpus(taken: _Taken, choice: tuple[str, ...], vram_mib: int | None) -> int:
 
 
 def _margin(taken: _Taken, setting: tuple[int, str], vram_mib: int | None) -> int:
-    """In MiB; 0 for whole GPUs, where there is nobody to keep room for."""
+    """In MiB; 0 for whole GPUs, which no other job shares."""
     entry = taken.said("margin", "margin_mib")
     if not entry:
         if not vram_mib:
@@ -238,7 +178,7 @@ def _margin(taken: _Taken, setting: tuple[int, str], vram_mib: int | None) -> in
         found, taken.sources["margin_mib"] = setting
         return found
     found = values.mib(entry, "margin")
-    # A profile may have one for whoever adds --vram.
+    # A profile may have one in case --vram is added.
     if not vram_mib and entry[2] is UsageError:
         message = "is room beside the GPU memory that a job wants, and this one wants none"
         raise values.refuse(entry, "margin", message, "add --vram")
@@ -248,7 +188,7 @@ def _margin(taken: _Taken, setting: tuple[int, str], vram_mib: int | None) -> in
 def _max_wait(taken: _Taken, then: Entry | None) -> float | None:
     entry = taken.said("max_wait", "max_wait_s")
     found = values.seconds(entry, "max_wait") if entry else None
-    # A profile may have it for whoever adds --max-wait.
+    # A profile may have it in case --max-wait is added.
     if found is None and then and then[2] is UsageError:
         message = "is for a job that has waited too long, and this one waits for ever"
         raise values.refuse(then, "then", message, "add --max-wait")
@@ -283,7 +223,7 @@ def _threads(taken: _Taken, forced: int | None, host: Host, properties: dict[str
 
 
 def _auto_threads(host: Host, properties: dict[str, Property]) -> tuple[int, str]:
-    """As many threads as CPUs that the job can keep busy, and which limit decided it."""
+    """One thread for each CPU that the job can keep busy, and the limit that decides it."""
     chosen, reason = len(host.cpus), "the machine's CPUs"
     quota = properties.get("CPUQuota")
     if quota and isinstance(quota.value, int) and quota.value != INFINITY:

@@ -12,9 +12,9 @@ import pytest
 from slicer.queue.model import Event, EventKind, Status
 from slicer.queue.show import event_json
 from slicer.record import as_dict
-from tests.unit.queue.test_words import NASTY, UNSEEN, event, row
+from tests.unit.queue.show.test_words import NASTY, UNSEEN, event, row
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "queue-events.md"
+DOCUMENT = Path(__file__).parents[4] / "docs" / "queue-events.md"
 
 
 def read(one: Event) -> dict[str, Any]:

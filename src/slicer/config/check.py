@@ -1,0 +1,71 @@
+"""Which keys a configuration file may have. Imported only where a file has changed."""
+
+from __future__ import annotations
+
+import re
+
+from slicer.config.build import TABLES, TOP_SETTINGS
+from slicer.config.properties import KEYS, find
+from slicer.errors import ConfigError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from slicer.config.files import Layer
+
+TOP_KEYS = (*TOP_SETTINGS, *TABLES, "profiles")
+OWN_KEYS = (
+    "description", "inherits", "slice", "gpus", "gpu", "vram", "margin", "cpu_slots", "priority", "max_wait",
+    "then", "threads", "timeout", "linger", "env",
+)  # fmt: skip
+
+
+def check_keys(layer: Layer) -> None:
+    """Raise ConfigError for a key that means nothing, or a table that is none."""
+    _known_keys(layer.data, TOP_KEYS, layer, ())
+    for name, known in TABLES.items():
+        _known_keys(_table(layer.data.get(name, {}), layer, name), known, layer, (name,))
+    profiles = _table(layer.data.get("profiles", {}), layer, "profiles")
+    for name, table in profiles.items():
+        where = layer.where("profiles", name)
+        if not re.fullmatch(r"[\w.+][\w.+-]*", name, re.ASCII):
+            hint = "letters, digits, . _ + and - are allowed, the first not a -"
+            raise ConfigError(f"{name!r:.60} cannot be a profile's name", where=where, hint=hint)
+        _known_keys(_table(table, layer, "profiles", name), (*OWN_KEYS, *KEYS), layer, ("profiles", name))
+        for variable, value in _table(table.get("env", {}), layer, "profiles", name, "env").items():
+            _check_variable(variable, value, layer.where("profiles", name, "env", variable))
+
+
+def _table(value: object, layer: Layer, *path: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        shown = ".".join(path)
+        message = f"{shown} must be a table, [{shown}], not {value!r:.40}"
+        raise ConfigError(message, where=layer.where(*path))
+    return value
+
+
+def _known_keys(table: dict[str, Any], known: tuple[str, ...], layer: Layer, path: tuple[str, ...]) -> None:
+    for key in table:
+        if key not in known:
+            from slicer.config.property_names import nearest
+
+            info = find(key)
+            close = info.key if info and info.key in known else nearest(key, known)
+            hint = f"did you mean {close}?" if close else ""
+            place = f" in [{'.'.join(path)}]" if path else ""
+            message = f"unknown key {key!r:.60}{place}"
+            raise ConfigError(message, where=layer.where(*path, key), hint=hint)
+
+
+def _check_variable(name: str, value: object, where: str) -> None:
+    if not name or "=" in name or "\0" in name:
+        raise ConfigError(f"{name!r:.60} cannot be an environment variable", where=where)
+    if isinstance(value, bool):
+        if value:
+            hint = 'write "1" or "true"; false takes an inherited variable back'
+            raise ConfigError(f"env.{name}: expected a text, not true", where=where, hint=hint)
+    elif not isinstance(value, (str, int)):
+        raise ConfigError(f"env.{name}: expected a text, not {value!r:.40}", where=where)
+    elif "\0" in str(value):
+        raise ConfigError(f"env.{name}: a NUL character cannot be passed on", where=where)
