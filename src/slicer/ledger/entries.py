@@ -66,17 +66,10 @@ def create(folder: Directory, name: str, data: bytes) -> tuple[int, int]:
 
 def open_writer(folder: Directory, name: str) -> int:
     """A descriptor to write an existing file. Raises StateError."""
-    path = f"{folder.path}/{name}"
     try:
-        fd = folder.open(name, os.O_WRONLY)
+        return folder.open_file(name, os.O_WRONLY)
     except OSError as error:
-        raise StateError(f"cannot be opened: {error.strerror}", where=path) from error
-    try:
-        check_file(fd, path)
-    except StateError:
-        os.close(fd)
-        raise
-    return fd
+        raise StateError(f"cannot be opened: {error.strerror}", where=f"{folder.path}/{name}") from error
 
 
 def write(spare: Spare, writer: int, data: bytes) -> None:
@@ -161,14 +154,11 @@ def read(folder: Directory, name: str, warn: Callable[[str], None]) -> Entry | N
 def peek(folder: Directory, name: str) -> bytes:
     """The file's content, as far as it is written; empty if it cannot be read. Takes no lock."""
     try:
-        fd = folder.open(name, os.O_RDONLY)
-    except OSError:
+        fd = folder.open_file(name, os.O_RDONLY)
+    except (OSError, StateError):
         return b""
     try:
-        check_file(fd, name)
         return os.read(fd, _MAX_BYTES)
-    except StateError:
-        return b""
     finally:
         os.close(fd)
 
