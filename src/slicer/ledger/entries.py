@@ -1,11 +1,11 @@
 """One file of the ledger: a lease or a ticket, flocked by its owner for as long as it counts.
 
-The kernel is the garbage collector: an unlocked file is a dead owner's. Whether a file is locked can only be
-told under the ledger's lock, for looking takes the lock for an instant.
+The kernel is the garbage collector: an unlocked file belongs to a dead owner. Probe a file's flock only under
+the ledger's lock, because a probe takes the flock for an instant.
 
 An owner has its file open twice. One descriptor is flocked and can only read: the job inherits it, and must
-not be able to change what its lease says. The other can write and stays with the owner, whose death is then
-seen as the close of a writer: reading the ledger causes no such event.
+not be able to change its lease. The other can write and stays with the owner, so that the owner's death is
+the close of a writer. Readers of the ledger cause no such event.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NO_FILE = (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENODEV)  # gone, a lin
 
 @record
 class Entry:
-    """What a file holds, and whether its owner still holds it."""
+    """A file's content, and whether its owner still holds the flock."""
 
     data: bytes
     is_locked: bool
@@ -65,25 +65,18 @@ def create(folder: Directory, name: str, data: bytes) -> tuple[int, int]:
 
 
 def open_writer(folder: Directory, name: str) -> int:
-    """A descriptor to write a file that is there. Raises StateError."""
-    path = f"{folder.path}/{name}"
+    """A descriptor to write an existing file. Raises StateError."""
     try:
-        fd = folder.open(name, os.O_WRONLY)
+        return folder.open_file(name, os.O_WRONLY)
     except OSError as error:
-        raise StateError(f"cannot be opened: {error.strerror}", where=path) from error
-    try:
-        check_file(fd, path)
-    except StateError:
-        os.close(fd)
-        raise
-    return fd
+        raise StateError(f"cannot be opened: {error.strerror}", where=f"{folder.path}/{name}") from error
 
 
 def write(spare: Spare, writer: int, data: bytes) -> None:
     """Replace a file's content. Raises StateError.
 
-    The file has to stay the same one, for it is flocked. So the new content is first laid elsewhere: whoever
-    finds the file half written takes that.
+    The file must stay the same one, because it is flocked. So the new content is laid elsewhere first. A
+    reader takes it from there if it finds the file half written.
     """
     try:
         spare.lay(data)
@@ -97,7 +90,7 @@ def write(spare: Spare, writer: int, data: bytes) -> None:
 
 
 class Spare:
-    """What is being written of a job's lease, while it is. Not beside it: there it would wake who waits."""
+    """The new text of a job's lease, while it is written. In the leases' folder it would wake the leaders."""
 
     def __init__(self, base: Directory, job: str) -> None:
         self._base = base
@@ -114,7 +107,7 @@ class Spare:
             os.close(fd)
 
     def read(self) -> bytes:
-        """Nothing where there is none. Raises StateError where that cannot be told."""
+        """The text; empty if there is none. Raises StateError if nobody can tell."""
         fd = _open(self._base, self._name)
         if fd is None:
             return b""
@@ -130,9 +123,9 @@ class Spare:
 
 
 def read(folder: Directory, name: str, warn: Callable[[str], None]) -> Entry | None:
-    """The file as it is; None when it is not to be considered (and, unless it is just gone, a warning).
+    """The file as it is; None if it does not count (with a warning, unless it is just gone).
 
-    Raises StateError where it cannot be told whether it is to be considered.
+    Raises StateError if nobody can tell whether it counts.
     """
     path = f"{folder.path}/{name}"
     try:
@@ -153,28 +146,25 @@ def read(folder: Directory, name: str, warn: Callable[[str], None]) -> Entry | N
     finally:
         os.close(fd)
     if not entry.data and not entry.is_locked:
-        remove(folder, name)  # its owner was killed before the first byte
+        remove(folder, name)  # the owner was killed before it wrote the first byte
         return None
     return entry
 
 
 def peek(folder: Directory, name: str) -> bytes:
-    """The file's content, as far as it is written; nothing where it cannot be had. Takes no lock."""
+    """The file's content, as far as it is written; empty if it cannot be read. Takes no lock."""
     try:
-        fd = folder.open(name, os.O_RDONLY)
-    except OSError:
+        fd = folder.open_file(name, os.O_RDONLY)
+    except (OSError, StateError):
         return b""
     try:
-        check_file(fd, name)
         return os.read(fd, _MAX_BYTES)
-    except StateError:
-        return b""
     finally:
         os.close(fd)
 
 
 def is_held(folder: Directory, name: str) -> bool:
-    """Whether the file is there and its owner alive. Raises StateError where that cannot be told."""
+    """Whether the file exists and its owner is alive. Raises StateError if nobody can tell."""
     fd = _open(folder, name)
     if fd is None:
         return False
@@ -185,7 +175,7 @@ def is_held(folder: Directory, name: str) -> bool:
 
 
 def _open(folder: Directory, name: str) -> int | None:
-    """A descriptor to read a file; None where there is none. Raises StateError where that cannot be told."""
+    """A descriptor to read a file; None if there is none. Raises StateError if nobody can tell."""
     try:
         return folder.open(name, os.O_RDONLY)
     except OSError as error:
@@ -195,9 +185,9 @@ def _open(folder: Directory, name: str) -> int | None:
 
 
 def remove(folder: Directory, name: str) -> bool:
-    """Unlink the file, if it is there; False when it cannot be removed."""
+    """Unlink the file, if it exists; False if it cannot be removed."""
     try:
-        folder.remove(name)  # gone already where somebody else found the owner dead first
+        folder.remove(name)  # it may be gone: somebody else has found the owner dead
     except OSError:
-        return False  # no file at all
+        return False  # it is no file
     return True

@@ -1,7 +1,7 @@
-"""The files of a ledger: its leases and tickets as they lie on disk, and the bells beside them.
+"""The files of a ledger on disk: leases, tickets and bells, and the lock that guards them.
 
-All but the waking of others is to be called under the ledger's lock, for whether a file is locked can only be
-told there.
+Call everything but the ringing of others under the ledger's lock. Only there it is certain whether a file's
+owner holds its flock.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
     from slicer.state.statedir import StateDir
 
 # How long a waiting job may take to look at the ledger after it was rung. One that takes longer is frozen,
-# hangs in the GPU's driver, or waits for a disk: the next ones go ahead until it looks again.
+# hangs in the GPU's driver or waits for a disk. The next ones go ahead until it looks again.
 PATIENCE_S = 5.0
 
 
 class LedgerFiles:
-    """Reads what counts, removes what dead owners left, ignores (with one warning) what is none of ours."""
+    """Reads the files that count, removes those of dead owners, and warns once of what is not slicer's."""
 
     def __init__(self, directory: StateDir, warn: Callable[[str], None]) -> None:
         self.directory = directory
         self._say = warn
         self._said: set[str] = set()
-        self._ignored: set[str] = set()  # what lies among the tickets, is none, and cannot be removed
-        self._parsed: dict[str, Request] = {}  # tickets by their file names, which tell all there is to know
-        self._decoded: dict[str, tuple[bytes, Lease]] = {}  # leases last seen, with what their files said
-        self._ringing: dict[str, tuple[int, float]] = {}  # bells seen ringing: which ringing, and since when
-        self._seen: tuple[tuple[Lease, bool], ...] = ()  # the leases last seen, and whether they are flocked
-        # The signal mask while asleep (None: as it is), so that a caller who holds signals back can still be
-        # interrupted there, and only there.
+        self._ignored: set[str] = set()  # names among the tickets that are none, and cannot be removed
+        self._parsed: dict[str, Request] = {}  # by the tickets' file names, which say it all
+        self._decoded: dict[str, tuple[bytes, Lease]] = {}  # the leases last seen, and what their files said
+        self._ringing: dict[str, tuple[int, float]] = {}  # by job: the bell's ringing, and since when
+        self._seen: tuple[tuple[Lease, bool], ...] = ()  # leases last seen, and whether they are flocked
+        # The signal mask while asleep (None: as it is). A caller who blocks signals can so be interrupted
+        # there, and only there.
         self.mask: frozenset[int] | None = None
         self.patience_s: float | None = None  # how long to wait for the lock; None: for ever
         self._lock_fd = directory.base.open_lock()
@@ -83,8 +83,9 @@ class LedgerFiles:
         return tuple(lease for lease, _ in self._seen)
 
     def orphans(self) -> tuple[Lease, ...]:
-        """Of the leases last seen, those whose end no writer's close will tell: their owners are dead, and
-        the job alone holds them.
+        """Of the leases last seen, those whose owners are dead: only the job holds them.
+
+        The end of such a lease is no close of a writer.
         """
         return tuple(lease for lease, is_locked in self._seen if not is_locked or _is_left_alone(lease))
 
@@ -109,10 +110,10 @@ class LedgerFiles:
                 self.drop_lease(name)
 
     def _lease(self, name: str, entry: entries.Entry) -> Lease | None:
-        """What a lease's file says, or what its writer was about to write when it was killed.
+        """The lease in a file, or the one that its writer was writing when it was killed.
 
-        Half of the new text and half of the old one may well make a whole lease, which says what never was.
-        So the new text counts wherever it is whole; where it is not, no byte of the file was changed yet.
+        Half of the new text and half of the old one may look like a whole lease that never was. So the new
+        text counts wherever it is whole. If it is not whole, the file itself was not changed yet.
         """
         path = f"{self.directory.leases.path}/{name}"
         data = self.spare(name).read() if statefile.is_job_id(name) else b""
@@ -125,7 +126,7 @@ class LedgerFiles:
         return found
 
     def spare(self, job: str) -> entries.Spare:
-        """Where the next text of a job's lease is laid."""
+        """The spare file in which the next text of a job's lease is laid first."""
         return entries.Spare(self.directory.base, job)
 
     def write(self, writer: int, lease: Lease) -> None:
@@ -160,7 +161,7 @@ class LedgerFiles:
             self.spare(job).remove()
 
     def requests(self) -> list[tuple[str, Request]]:
-        """The tickets' names and what they ask for, in their order. Next to nothing is opened."""
+        """The tickets' names and requests, in their order. Hardly a file is opened."""
         names = sorted(_listed(self.directory.tickets))
         self._parsed = {name: request for name in names if (request := self._request(name)) is not None}
         return list(self._parsed.items())
@@ -182,7 +183,7 @@ class LedgerFiles:
         return request
 
     def ticket(self, name: str) -> Ticket | None:
-        """What a ticket's file says; None for a torn, foreign or vanished one."""
+        """The ticket in a file; None if it is torn, foreign or gone."""
         path = self._ticket_path(name)
         entry = entries.read(self.directory.tickets, name, self._warn)
         if entry is None:
@@ -215,7 +216,7 @@ class LedgerFiles:
         try:
             found = statefile.decode(kind, data)
         except statefile.TornFile as error:
-            # Its owner died between creating and writing it, or somebody put it there.
+            # Its owner died before writing it, or somebody else put it there.
             self._warn(f"{path}: ignored: {error}")
             return None
         if found.uid != os.geteuid():
@@ -224,11 +225,11 @@ class LedgerFiles:
         return found
 
     def discard(self, name: str, job: str) -> None:
-        """Take a ticket off the queue, and wake who comes next."""
+        """Remove a ticket, and ring the next one."""
         entries.remove(self.directory.bells, job)
         faults.point("ledger-bell-unlinked")
         if statefile.is_job_id(job):
-            self.spare(job).remove()  # killed while it made its ticket a lease
+            self.spare(job).remove()  # the owner was killed while it made the ticket a lease
         if not entries.remove(self.directory.tickets, name):
             self._warn(f"{self._ticket_path(name)}: ignored: neither a ticket nor to be removed")
             self._ignored.add(name)
@@ -237,42 +238,45 @@ class LedgerFiles:
         self.wake_next(name)
 
     def wake_next(self, name: str) -> None:
-        """Ring who comes after a ticket of that name, and (if it wanted GPUs) the next that does."""
+        """Ring the ticket after that name. If the name wants GPUs, ring the next one that does, too."""
         everybody, with_gpus = ([other for other in line if other > name] for line in self._lines())
         self._ring_first(everybody)
         if tickets.wants_gpus(name):
             self._ring_first(with_gpus)
 
     def nudge(self) -> None:
-        """After a change: ring who leads, and the next ones where that one is stopped (Ctrl-Z) or dead.
+        """Ring the leaders after a change. If one is stopped (Ctrl-Z) or dead, ring the next ones, too.
 
-        (Who leads hears of most changes by itself. But an unanswered bell tells others that it does not.)
+        A leader notices most changes by itself. But its unanswered bell tells others that it does not.
         """
         for line in self._lines():
             self._ring_first(line)
 
     def alert(self) -> None:
-        """Some time after :meth:`nudge`: where who leads has not looked yet, ring the next one."""
+        """Ring the next ticket if a leader has not looked yet, some time after :meth:`nudge`."""
         for line in self._lines():
             if len(line) > 1 and self.unanswered_s(tickets.job_of(line[0])) is not None:
                 self._ring_first(line[1:])
 
     def _lines(self) -> tuple[list[str], list[str]]:
-        """The names of all tickets in their order, and of those that want GPUs."""
+        """The names of all tickets in their order, and those of the ones that want GPUs."""
         names = [name for name in self._names() if tickets.parse_name(name) is not None]
         return names, [name for name in names if tickets.wants_gpus(name)]
 
     def _ring_first(self, names: list[str]) -> None:
-        """Ring the first of these that can act on it, and those before it: they will when they go on."""
+        """Ring tickets in order until one can act.
+
+        Stopped tickets on the way are rung too. They look again when they continue.
+        """
         for name in names:
             self.ring(tickets.job_of(name))
             if self._can_act(name):
                 return
 
     def _can_act(self, name: str) -> bool:
-        """Whether the file is a ticket, and its owner alive and not stopped. Needs no lock.
+        """Whether the file is a ticket whose owner is alive and not stopped. Needs no lock.
 
-        A ticket is flocked before it is written, so looking for the flock of a whole one is in nobody's way.
+        A probe takes the flock for an instant. That hinders nobody: a whole ticket is flocked already.
         """
         ticket = self._peek(name)
         if ticket is None or proc.is_stopped(ticket.pid, ticket.pid_start):
@@ -280,9 +284,9 @@ class LedgerFiles:
         return self.is_waiting(name)
 
     def is_idle(self, name: str) -> bool:
-        """Whether the ticket's owner does nothing: it is stopped (Ctrl-Z), or was rung and does not look.
+        """Whether the ticket's owner is stopped (Ctrl-Z), or was rung and does not look.
 
-        It keeps its place, and stands in nobody's way.
+        Such a ticket keeps its place, and others may pass it.
         """
         ticket = self._peek(name)
         if ticket is None:
@@ -293,7 +297,7 @@ class LedgerFiles:
         return since_s is not None and since_s >= PATIENCE_S
 
     def unanswered_s(self, job: str) -> float | None:
-        """For how many seconds we have seen a waiting job being rung without looking; None: it has looked."""
+        """The seconds since we first saw the job's bell ring; None: the job has looked since."""
         ringing = tickets.ringing(self.directory.bells, job)
         if ringing is None:
             self._ringing.pop(job, None)
@@ -306,7 +310,7 @@ class LedgerFiles:
         return now_s - since_s
 
     def _peek(self, name: str) -> Ticket | None:
-        """What a ticket's file says, if it is whole. Needs no lock: it may just be being made."""
+        """The ticket in a file, if it is whole. Needs no lock, so the file may be half made."""
         try:
             ticket: Ticket = statefile.decode(Ticket, entries.peek(self.directory.tickets, name))
         except statefile.TornFile:
@@ -319,14 +323,14 @@ class LedgerFiles:
             self._warn(f"{self.directory.bells.path}/{job}: ignored: it cannot be rung")
 
     def _names(self) -> list[str]:
-        """What lies among the tickets, in their order; nothing where somebody has removed the directory."""
+        """The file names among the tickets, in their order; none if somebody removed the directory."""
         try:
             return sorted(_listed(self.directory.tickets))
         except StateError:
-            return []  # who leaves has nobody to wake there
+            return []  # then there is nobody to wake
 
     def tidy(self) -> None:
-        """Remove what the last in the queue left if it was killed: all others have somebody after them."""
+        """Remove dead owners' tickets at the end of the queue. Others are removed by the ticket behind."""
         names = self._names()
         while names and tickets.parse_name(names[-1]) and not self.is_waiting(names[-1]):
             name = names.pop()
@@ -341,16 +345,13 @@ def _listed(folder: Directory) -> list[str]:
 
 
 def _is_left_alone(lease: Lease) -> bool:
-    """Whether neither half of the supervisor of a flocked lease may live.
-
-    With --exec there is none: the command itself is what the lease calls its pid.
-    """
+    """Whether the job alone holds a flocked lease: no supervisor is left, or (--exec) there never was one."""
     is_exec = bool(lease.cgroup) and not lease.keeper
     return is_exec or not proc.is_running(lease.pid, lease.pid_start)
 
 
 def lives_on(lease: Lease) -> bool:
-    """Whether a lease that nobody flocks any more still counts, because its job lives on."""
+    """Whether a lease without a flock still counts, because its job lives on."""
     if lease.boot_id != proc.boot_id():
         return False
     if lease.backend != "systemd":
@@ -358,4 +359,4 @@ def lives_on(lease: Lease) -> bool:
     try:
         return bool(lease.cgroup) and cgroup.lives(lease.cgroup)
     except OSError:
-        return True  # it cannot be told (no descriptor is to be had): then it counts
+        return True  # nobody can tell (no descriptor is left): then it counts

@@ -1,4 +1,4 @@
-"""Jobs that hold what they have and do nothing: stopped (Ctrl-Z) or frozen."""
+"""Jobs that hold a lease and do nothing: they are stopped (Ctrl-Z) or frozen."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def halted(leases: Iterable[Lease]) -> tuple[tuple[str, str], ...]:
-    """Those of the jobs that do nothing, each with "stopped" or "frozen"."""
+    """The jobs that do nothing, each with "stopped" or "frozen"."""
     found = ((lease.job, _how(lease)) for lease in leases)
     return tuple((job, how) for job, how in found if how)
 

@@ -1,12 +1,12 @@
-"""All leases and tickets of this machine, on disk, and the one lock that guards the decision.
+"""The ledger: all leases and tickets of this user on this machine, and the decision who is next.
 
 A lease and a ticket are one file each (:mod:`slicer.ledger.entries`), flocked by their owner for as long as
-they count. A lease also counts while the scope that it names is populated, whatever became of its file
-descriptors. Everything is read and changed under the ledger's lock; nobody sleeps while holding it.
+they count. A lease also counts while its scope is populated, whatever became of its file descriptors.
+Everything is read and changed under the ledger's lock. Nobody sleeps while holding it.
 
-Whoever comes by decides for all that it can see, with the same pure function over the same files: it takes
-what it is granted itself, and rings the bell of every other ticket that could go. A grant is not written
-down anywhere; who is rung decides again for itself. So nothing of a decision can be lost with its maker.
+Each process decides for all tickets that it sees, with the same pure function over the same files. It takes
+what it is granted itself, and rings the bell of every other ticket that could go. A grant is written nowhere:
+the process that was rung decides again for itself. So nothing of a decision is lost with its maker.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Snapshot:
 
 @record
 class Judgement:
-    """What one look at the ledger gave: the decision for all, and what it was made from."""
+    """One decision for all requests, and what it was made from."""
 
     verdict: Verdict
     queue: tuple[Request, ...]
@@ -80,10 +80,10 @@ class Ledger(LedgerFiles):
             return Snapshot(self.leases(), tuple(self.live_tickets()))
 
     def acquire(self, request: Request, draft: Lease, observer: GpuObserver) -> HeldLease | Busy:
-        """Grant the request now or say what stands in its way.
+        """Grant the request now, or say what stands in its way.
 
-        ``draft`` is the lease to be written, still without its GPUs. Raises InfeasibleError when waiting
-        could never help.
+        ``draft`` is the lease to come, still without its GPUs. Raises InfeasibleError when waiting could
+        never help, StateError, GpuError.
         """
         observer.look()
         with self.locked():
@@ -94,7 +94,7 @@ class Ledger(LedgerFiles):
             return self._grant(request, draft, gpus)
 
     def acquire_or_queue(self, ticket: Ticket, draft: Lease, observer: GpuObserver) -> HeldLease | Queued:
-        """As :meth:`acquire`, but take a ticket in the same breath when it has to wait.
+        """As :meth:`acquire`, but take a ticket under the same lock if the request has to wait.
 
         Raises DeadlockError when it would wait for jobs that wait for it.
         """
@@ -127,7 +127,7 @@ class Ledger(LedgerFiles):
     # -- under the lock ----------------------------------------------------------------------------------
 
     def attempt(self, request: Request, observer: GpuObserver) -> Judgement:
-        """Decide for all, and ring whoever but ``request`` could go."""
+        """Decide for all, and ring the others that could go."""
         found = self.judge(request, observer)
         faults.point("ledger-judged")
         for job in found.verdict.grants:
@@ -137,7 +137,7 @@ class Ledger(LedgerFiles):
         return found
 
     def judge(self, request: Request, observer: GpuObserver) -> Judgement:
-        """Who could go now. Raises InfeasibleError when ``request`` never can."""
+        """The decision as of now, without idle and dead tickets. Raises InfeasibleError for ``request``."""
         leases = self.leases()
         devices = _feasible_devices(request, leases, observer)
         stopped: set[str] = set()
@@ -160,13 +160,11 @@ class Ledger(LedgerFiles):
         return HeldLease(self, lease, *created)
 
     def convert(self, name: str, held: tuple[int, int], lease: Lease) -> HeldLease:
-        """Make the ticket of that name the lease: the same file, under another name.
+        """Make the ticket of that name the lease: the same file, under another name. Raises StateError.
 
-        ``held``: what :func:`slicer.ledger.entries.create` gave for the ticket.
-
-        So whoever inherited the ticket has inherited the lease. Who comes next is woken when the job has
-        started, for it would be busy in its way; should we die before that, it will see us die. Raises
-        StateError.
+        ``held`` is what :func:`slicer.ledger.entries.create` gave for the ticket. A process that inherited
+        the ticket so holds the lease. The next ticket is rung only when the job has started, because its
+        look would slow the start down. If we die before that, it notices our death.
         """
         folder = self.directory.tickets
         self.write(held[1], lease)
@@ -231,14 +229,14 @@ def _feasible_devices(
 
 
 def judge_alone(request: Request, observer: GpuObserver) -> Judgement:
-    """As :meth:`Ledger.judge` where there is no ledger yet."""
+    """As :meth:`Ledger.judge`, where there is no ledger yet."""
     devices = _feasible_devices(request, (), observer)
     verdict = decision.decide((request,), devices, (), observer.policy, now_s())
     return Judgement(verdict, (request,), (), devices, observer.policy)
 
 
 def raise_if_busy(found: HeldLease | Busy) -> HeldLease:
-    """For callers who do not wait: the lease, or BusyError."""
+    """The lease. Raises BusyError if there is none. For callers who do not wait."""
     if isinstance(found, HeldLease):
         return found
     raise BusyError(found)

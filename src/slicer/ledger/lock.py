@@ -1,4 +1,4 @@
-"""The ledger's critical section: one lock, held for as long as a decision takes, and never asleep."""
+"""The ledger's lock. It is held for as long as a decision takes, and never while asleep."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-# How soon to try again while somebody is inside, in seconds: a decision takes about a millisecond. flock(2)
-# knows no time limit, and somebody who was stopped in there would make us wait for ever.
+# How soon to try again while somebody else holds the lock, in seconds. A decision takes about a millisecond.
+#
+# No child sleeps in flock(2) here, as for the lock of scripts: /proc/locks names the process that called
+# flock(2), so after such a wait it would name a dead child as the holder.
 _FIRST_PAUSE_S = 0.0002
 _LONGEST_PAUSE_S = 0.02
-_TELL_S = 3.0  # after so long the user is told
+_TELL_S = 3.0  # when to tell the user
 
 
 class LedgerLock:
-    """Holds the lock. Signals wait outside, so that Ctrl-Z cannot stop everybody else's decisions.
+    """Holds the lock within a ``with``. Signals are blocked there: Ctrl-Z must not stop all other decisions.
 
-    ``mask`` is the signal mask while asleep (None: as it is), ``patience_s`` how long to try (None: for
-    ever). ``tell`` is called once when it takes long. Entering raises LedgerBusy when the time is over, and
-    LedgerGone when the ledger was removed.
+    ``mask`` is the signal mask while asleep (None: as it is). ``patience_s`` is how long to try, in seconds
+    (None: for ever). ``tell`` is called once if it takes long. Entering raises LedgerBusy when the time is
+    over, and LedgerGone when the ledger was removed.
     """
 
     def __init__(
@@ -53,7 +55,7 @@ class LedgerLock:
             raise
 
     def _wait(self) -> None:
-        """Somebody is inside: normally for a moment, but a stopped one must not make us deaf to Ctrl-C."""
+        """Try until the lock is free. Signals act in the pauses, so a stopped holder cannot block Ctrl-C."""
         began_s, pause_s = time.monotonic(), _FIRST_PAUSE_S
         sleeping = self._mask if self._sleeping_mask is None else self._sleeping_mask
         is_told = False
@@ -77,10 +79,10 @@ class LedgerLock:
 
 
 def _holder(fd: int) -> int:
-    """The process that holds the flock on a file, 0 when that cannot be seen."""
+    """The process that holds the flock on a file; 0: it cannot be seen."""
     from slicer.kernel.open_files import flock_holder
 
     try:
         return flock_holder(os.fstat(fd))
     except OSError:
-        return 0  # no descriptor is to be had, or no such list in this container
+        return 0  # no descriptor is left, or this container has no /proc/locks

@@ -1,9 +1,9 @@
 """The queue on disk: a ticket's file name says its place and what it wants, and its bell wakes its owner.
 
-Whoever decides for thousands of tickets reads one directory and opens nothing. The name begins so that plain
-sorting gives the order: ``100-0000000012345678-3f2a9c01b7de-1of4-2x8192+512`` is a request of priority 0
-that arrived 12.345678 s after boot, of job 3f2a…, for 1 of 4 CPU slots and 8 GiB (and 512 MiB of margin) on
-each of 2 GPUs; ``0x`` no GPU, ``2xall`` whole ones, and a final ``s`` that the file names those that will do.
+A decision for thousands of tickets reads one directory and opens nothing. Plain sorting of the names gives
+the order. ``100-0000000012345678-3f2a9c01b7de-1of4-2x8192+512`` is a request of priority 0 that arrived
+12.345678 s after boot. Job 3f2a… wants 1 of 4 CPU slots, and 8 GiB (and 512 MiB of margin) on each of 2 GPUs.
+``0x`` is no GPU, ``2xall`` are whole ones. With a final ``s`` the file lists the GPUs that the job may use.
 
 A bell is a FIFO that the ticket's owner reads. It only says: look again.
 """
@@ -49,12 +49,12 @@ def name_of(request: Request | Ticket) -> str:
 
 
 def has_choice(name: str) -> bool:
-    """Whether only the file's content says which GPUs will do."""
+    """Whether only the file's content says which GPUs the job may use."""
     return name.endswith("s")
 
 
 def job_of(name: str) -> str:
-    """The job that a ticket's name tells; "" for any other name."""
+    """The job in a ticket's name; "" for any other name."""
     parts = name.split("-")
     return parts[2] if len(parts) == _PARTS else ""
 
@@ -77,13 +77,13 @@ def parse_name(name: str) -> Request | None:
         )  # fmt: skip
     except ValueError:
         return None
-    # What is written otherwise than we would write it ("+5", "1_000") was not written by us.
+    # We did not write what we would write otherwise ("+5", "1_000").
     is_ours = is_job_id(job) and name_of(request) == name.removesuffix("s")
     return request if is_ours and _is_sane(request) else None
 
 
 def _is_sane(request: Request) -> bool:
-    """Whether a ticket's file could say the same. Told here again: thousands of names are read at a time."""
+    """Whether a ticket's file may say the same. Checked here again: a decision reads thousands of names."""
     return (
         abs(request.priority) <= PRIORITY_MAX
         and request.arrived_s <= SECONDS_MAX
@@ -97,16 +97,16 @@ def make_bell(bells: Directory, job: str) -> int:
     try:
         bells.make_fifo(job)
         faults.point("ledger-bell-made")
-        # For reading and writing: else it would be at its end whenever nobody rings.
+        # For reading and writing: without a writer a FIFO is at its end.
         return bells.open(job, os.O_RDWR)
     except OSError as error:
         raise StateError(f"cannot be created: {error.strerror}", where=f"{bells.path}/{job}") from error
 
 
 def ring(bells: Directory, job: str) -> bool:
-    """Wake the bell's owner, if it is there; False for what is no bell. Never waits.
+    """Wake the bell's owner, if there is one; False if this is no bell. Never waits.
 
-    A bell that rings already is left alone: so others can tell for how long it has not been answered.
+    A bell that rings already is left alone, so that others can tell for how long nobody has answered.
     """
     try:
         fd = bells.open(job, os.O_RDWR)
@@ -123,7 +123,7 @@ def ring(bells: Directory, job: str) -> bool:
 
 
 def ringing(bells: Directory, job: str) -> int | None:
-    """What tells this ringing of a bell from any later one; None when it does not ring."""
+    """A number of this ringing of a bell, which no later one has; None if it does not ring."""
     try:
         fd = bells.open(job, os.O_RDONLY)
     except OSError:
@@ -142,7 +142,7 @@ def _rings(bell: int) -> bool:
 
 
 def silence(bell: int) -> None:
-    """Take note of all that has rung."""
+    """Stop the bell's ringing."""
     try:
         while os.read(bell, 4096):
             pass

@@ -1,12 +1,13 @@
-"""Waiting for a lease: who is woken by what, so that a change wakes one process however many wait.
+"""Waiting for a lease. A change wakes one process, however many wait.
 
-Each ticket sleeps on a bell of its own and on the death of the ticket just ahead (a pidfd), which it buries.
-Two tickets lead: the first, and the first that wants GPUs. They watch the leases as well. The second also
-looks at the GPUs now and then while processes of no lease use them, because these send no event.
+Each ticket sleeps on a bell of its own and on the death of the ticket just ahead (a pidfd). It removes that
+ticket if its owner is dead. Two tickets lead: the first, and the first that wants GPUs. They watch the leases
+as well. The second also looks at the GPUs now and then while processes of no lease use them, because these
+send no event.
 
-Nobody needs to be told that it leads: a ticket comes to the front when the one just ahead of it leaves, and
-whoever leaves rings the next one's bell, or is dead. (A newcomer with a higher priority may slip in between.
-The ticket ahead then leaves first, and the ticket behind still looks again in time.)
+Nobody needs to be told that it leads. A ticket comes to the front when the one just ahead leaves, and that
+one rings the next bell, or is dead. A newcomer with a higher priority may slip in between. The ticket ahead
+then leaves first, and the ticket behind still looks again in time.
 """
 
 from __future__ import annotations
@@ -39,24 +40,24 @@ if TYPE_CHECKING:
 
 _LOOK_AT_GPUS_S = 1.0
 
-# How soon to look again where the one ahead cannot be watched: just dead, its child about to let go of the
-# ticket, or (so ever more slowly) in another pid namespace.
+# How soon to look again, first and at most (s), if the owner ahead cannot be watched. It may be just dead,
+# while a child still holds its ticket. Or it is in another pid namespace: hence ever more slowly.
 _UNSEEN_S = (0.01, 2.0)
 
 
 @record
 class _Place:
-    """Where a ticket stands, and so what it has to watch."""
+    """Where a ticket stands. This decides what it has to watch."""
 
     is_first: bool
-    ahead: Ticket | None  # the living one just ahead
+    ahead: Ticket | None  # the one just ahead whose owner lives
     leads: bool
     looks_at_gpus: bool
     is_stale: bool  # dead tickets were found ahead: decide once more
 
 
 class Waiting:
-    """A queued request. Use it as a context manager: leaving it gives the ticket up."""
+    """A queued request. Use it as a context manager: its end gives the ticket up."""
 
     def __init__(
         self, ledger: Ledger, ticket: Ticket, draft: Lease, observer: GpuObserver, queued: Queued
@@ -75,24 +76,24 @@ class Waiting:
         self._guard = -1  # what was returned by reaches_front
         self._watch: LedgerWatch | None = None
         self._unseen_s = _UNSEEN_S[0]
-        self._place: _Place | None = None  # where we stood when last looked at
-        self._found: Judgement | None = None  # what was seen then
-        self._patience_s: float | None = None  # how soon to see whether others that were rung have looked
-        self._pidfd = -1  # of who is just ahead, while asleep
+        self._place: _Place | None = None  # at the last look
+        self._found: Judgement | None = None  # at the last look
+        self._patience_s: float | None = None  # when to see whether others that were rung have looked
+        self._pidfd = -1  # of the owner just ahead, while asleep
         self.is_unsettled = True  # the ledger may have changed since it was looked at: do not sleep
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """What holds the ticket, and will hold the lease: to be inherited by who is to hold it too."""
+        """The descriptors that hold the ticket and later the lease, also in a process that inherits them."""
         return (self._fd,)
 
     @property
     def private(self) -> tuple[int, ...]:
-        """What nobody else may inherit."""
+        """The descriptors that nobody else may inherit."""
         return (self._bell, self._writer)
 
     def tell_lease(self, known: dict[str, Any]) -> None:
-        """What the lease will say, as far as it is known already."""
+        """Set fields of the lease to come that are known already."""
         self._draft = replace(self._draft, **known)
 
     def __enter__(self) -> Waiting:
@@ -134,15 +135,15 @@ class Waiting:
         return self.busy if self._found is None else self._found.why_not(self.request)
 
     def interrupt(self) -> None:
-        """Make a :meth:`wait` in another thread look up."""
+        """Make a :meth:`wait` in another thread look again."""
         self._ledger.ring(self.ticket.job)
 
     def wait(
         self, until_s: float | None = None, is_cancelled: Callable[[], bool] = lambda: False
     ) -> HeldLease | None:
-        """Sleep until the request is granted, or (None) until that time of the ledger's clock.
+        """Sleep until the request is granted, or return None at ``until_s`` on the ledger's clock.
 
-        Raises BackendError when what was made ready at the front is lost.
+        Raises BackendError when what was prepared at the front is lost.
         """
         while not is_cancelled():
             held = self.attempt()
@@ -150,16 +151,16 @@ class Waiting:
                 return held
             if until_s is not None and now_s() >= until_s:
                 return None
-            # Asked again: the look before may have taken the ring that came with a cancellation.
+            # Asked again: the look before may have silenced the ring that came with a cancellation.
             if not self.is_unsettled and not is_cancelled():
                 self._sleep(until_s)
         return None
 
     def attempt(self) -> HeldLease | None:
-        """Look once, for who waits for several things at a time: the lease, if it is granted now.
+        """Look once: the lease, if it is granted now. For callers who wait for several things at a time.
 
-        If not, and not :attr:`is_unsettled`, the next attempt is due when one of :meth:`watched` is readable
-        or that time is over; call :meth:`woken` before it. Raises as :meth:`wait`.
+        Look again at once if :attr:`is_unsettled`. Else look when one of :meth:`watched` is readable or its
+        time is over, and call :meth:`woken` before. Raises as :meth:`wait`.
         """
         tickets.silence(self._bell)
         self._observer.look()
@@ -175,7 +176,7 @@ class Waiting:
         return None
 
     def give_up(self, *, force: bool) -> HeldLease | Busy:
-        """Waited too long: leave, with a lease on what is not free (``force``) or with the reason."""
+        """Leave after too long a wait: with a lease on what is not free (``force``), or with the reason."""
         self._observer.look()
         with self._ledger.locked():
             found = self._ledger.attempt(self.request, self._observer)
@@ -190,7 +191,7 @@ class Waiting:
         return busy
 
     def _placed(self, found: Judgement) -> _Place:
-        """Where we stand among the living; the dead just ahead are buried."""
+        """Where we stand among the living. Dead owners' tickets just ahead are removed."""
         names = self._ledger.names_by_job()
         jobs = [request.job for request in found.queue]
         ahead = list(found.queue[: jobs.index(self.request.job)])
@@ -201,7 +202,7 @@ class Waiting:
                 self._ledger.discard(name, ahead.pop().job)
                 is_stale = True
             elif self._ledger.is_idle(name):
-                ahead.pop()  # who does nothing leads nobody
+                ahead.pop()  # it does nothing, so it rings nobody
             else:
                 break
         rivals = [names[request.job] for request in ahead if request.gpus] if self.request.gpus else []
@@ -215,18 +216,18 @@ class Waiting:
         )
 
     def _patience(self, found: Judgement) -> float | None:
-        """After how many seconds a request that was rung counts as idle, if it has not looked by then."""
+        """The seconds until a request that was rung counts as idle, unless it looks; None: none was rung."""
         others = {*found.verdict.grants, *found.verdict.reserving} - {self.request.job}
         rung = [since_s for job in others if (since_s := self._ledger.unanswered_s(job)) is not None]
         return max(0.0, PATIENCE_S - max(rung)) if rung else None
 
     def _must_see_gpus(self, ahead: list[Request]) -> bool:
-        """Whether the order depends on GPUs that we have not looked at so far."""
+        """Whether the order depends on GPUs at which we have not looked so far."""
         is_mixed = any(request.gpus and request.cpu_slots for request in ahead)
         return bool(self.request.cpu_slots) and is_mixed and self._observer.try_open()
 
     def _has_to_look_again(self, place: _Place) -> bool:
-        """Begin to watch what has to be watched; whether something may have changed just before."""
+        """Begin to watch what has to be watched. Returns whether it may have changed just before."""
         if place.leads and self.reaches_front is not None:
             prepare, self.reaches_front = self.reaches_front, None
             self._guard = prepare(self)
@@ -241,18 +242,18 @@ class Waiting:
         return self._watch.follow(self._ledger.orphans())
 
     def _sleep(self, until_s: float | None) -> None:
-        """Until something happens that concerns us."""
+        """Sleep until something happens that concerns us."""
         descriptors, limit_s = self.watched()
         told_s = None if self.still_waits is None else self.still_waits(self.why())
         limits = [limit for limit in (limit_s, _left(until_s), told_s) if limit is not None]
         try:
             ready = until_readable(descriptors, min(limits) if limits else None, self._ledger.mask)
         finally:
-            self._let_pidfd_go()
+            self._close_pidfd()
         self.woken(ready)
 
     def watched(self) -> tuple[list[int], float | None]:
-        """What becomes readable when it is time to look again, and the seconds after which it is anyway."""
+        """The descriptors and the seconds after which to look again: one is readable, or the time is over."""
         place = self._place
         if place is None:
             return [self._bell], 0.0
@@ -265,8 +266,8 @@ class Waiting:
             limits += [] if due_s is None else [due_s]
         if self._guard >= 0:
             descriptors.append(self._guard)
-        self._let_pidfd_go()
-        self._pidfd = _open(place.ahead)
+        self._close_pidfd()
+        self._pidfd = _pidfd_of(place.ahead)
         if self._pidfd >= 0:
             descriptors.append(self._pidfd)
             self._unseen_s = _UNSEEN_S[0]
@@ -276,15 +277,15 @@ class Waiting:
         return descriptors, min(limits) if limits else None
 
     def woken(self, ready: Collection[int]) -> None:
-        """Take note of what is readable. Raises BackendError when what was made ready is lost."""
+        """Take note of the readable descriptors. Raises BackendError when what was prepared is lost."""
         faults.point("waiting-woken")
-        self._let_pidfd_go()
+        self._close_pidfd()
         if self._guard in ready:
             raise BackendError("its scope was stopped while the job waited", where=self._draft.unit)
         if self._place is not None and self._place.leads and self._watch is not None:
             self._watch.take()
 
-    def _let_pidfd_go(self) -> None:
+    def _close_pidfd(self) -> None:
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1
@@ -302,8 +303,8 @@ def _left(until_s: float | None) -> float | None:
     return None if until_s is None else max(0.0, until_s - now_s())
 
 
-def _open(ticket: Ticket | None) -> int:
-    """A pidfd of the ticket's owner; -1 when there is none to be had."""
+def _pidfd_of(ticket: Ticket | None) -> int:
+    """A pidfd of the ticket's owner; -1 if there is none."""
     if ticket is None:
         return -1
     try:

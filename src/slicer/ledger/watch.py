@@ -1,6 +1,6 @@
-"""Sleeping until the ledger changes: inotify on its directories, and on the scopes that leases live on in.
+"""Sleeping until the ledger changes: inotify on its directories, and on the scopes of jobs without owners.
 
-Only who leads a queue uses it: all others sleep on their bell (:mod:`slicer.ledger.waiting`).
+Only the leaders of the queue use it. All others sleep on their bell (:mod:`slicer.ledger.waiting`).
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
     from slicer.state.directory import Directory
     from slicer.state.statedir import StateDir
 
-# Readers of the ledger open its files read-only, so their closes are IN_CLOSE_NOWRITE: not waited for, or
-# every look at the ledger would wake the leader, who would look again.
+# Readers of the ledger open its files read-only, so their closes are IN_CLOSE_NOWRITE. Nobody waits for that:
+# else every look at the ledger would wake the leader, who would look again.
 _OWNER_LEFT = inotify.CLOSE_WRITE | inotify.DELETE | inotify.MOVED_FROM
 _OWNER_CAME = inotify.CREATE | inotify.MOVED_TO | inotify.MODIFY
 
-# The kernel announces a dead owner's close an instant before it drops the flock: look again this much
-# later (s), a bounded number of times.
+# The kernel announces a dead owner's close an instant before it drops the flock. So look again after so many
+# seconds, a few times.
 _SETTLING_S = (0.001, 0.005, 0.025, 0.125)
 
-# How often to look where a lease is held by processes that cannot be seen: another user's, without a scope.
+# How often to look (s) if processes that cannot be seen hold a lease: another user's, without a scope.
 _UNSEEN_S = 1.0
 
 
 class LedgerWatch:
-    """Watches one state directory. A context manager; raises StateError when inotify is exhausted.
+    """Watches one state directory. A context manager. Raises StateError when inotify is exhausted.
 
-    Once :attr:`fd` is readable, or :meth:`due_s` seconds have passed, :meth:`take` the news and look again.
-    What came or was written is news only with ``sees_newcomers``: nobody waits for that.
+    When one of :meth:`descriptors` is readable, or :meth:`due_s` seconds have passed, :meth:`take` the events
+    and look again. ``sees_newcomers``: new and changed files are events too. Waiting jobs need none of them.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class LedgerWatch:
         self._settling: list[float] = []
         self._followed: set[str] = set()  # jobs whose scope is watched
         self._pidfds: list[int] = []
-        self._unseen_s: float | None = None  # how soon to look for a holder that no event tells of
+        self._unseen_s: float | None = None  # when to look for a holder that causes no event
         self._inotify = inotify.Inotify(directory.path)
         self.fd = self._inotify.fd
         for folder in folders or (directory.leases,):
@@ -70,9 +70,9 @@ class LedgerWatch:
         self._inotify.close()
 
     def follow(self, orphans: tuple[Lease, ...]) -> bool:
-        """Watch what is left of jobs whose owners are dead; whether to look again at once.
+        """Watch the jobs whose owners are dead. Returns whether to look again at once.
 
-        (What became followed only now may have ended just before.)
+        A job that is watched only from now on may have ended just before.
         """
         self._drop_pidfds()
         self._unseen_s = None
@@ -90,21 +90,21 @@ class LedgerWatch:
         return is_new
 
     def descriptors(self) -> list[int]:
-        """What becomes readable when there is news."""
+        """The descriptors that become readable at an event."""
         return [self.fd, *self._pidfds]
 
     def due_s(self) -> float | None:
-        """After how many seconds to look again though there is no news; None: not at all."""
+        """The seconds after which to look again without an event; None: never."""
         return self._settling[0] if self._settling else self._unseen_s
 
     def take(self) -> None:
-        """Take all pending news."""
+        """Take all pending events."""
         self._settling = self._settling[1:]
         if self._drain():
             self._settling = list(_SETTLING_S)
 
     def wait(self, timeout_s: float | None) -> None:
-        """Sleep until there is news, or for ``timeout_s`` seconds."""
+        """Sleep until an event, at most ``timeout_s`` seconds (None: for ever)."""
         known = [limit for limit in (timeout_s, self.due_s()) if limit is not None]
         until_readable(self.descriptors(), min(known) if known else None, None)
         self.take()
@@ -121,7 +121,7 @@ class LedgerWatch:
 
 
 def _processes_of(lease: Lease, leases: Directory) -> list[int]:
-    """Without scopes: pidfds of the processes by which a lease lives on whose supervisor is dead."""
+    """Pidfds of the processes that keep a lease without a scope alive after its supervisor's death."""
     from slicer.kernel.open_files import with_open
 
     pids = proc.in_lease(LEASE_VARIABLE, lease.job)

@@ -1,4 +1,4 @@
-"""``SLICER_SIM``: which GPUs are simulated, and by that which state directory a job uses. Pure."""
+"""``SLICER_SIM``: which GPUs are simulated. It also names the state directory of their jobs. Pure."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Where the ledger of a user lives: a directory of that user alone, in memory, gone after a reboot.
+"""Where a user's ledger lives: in a directory of that user alone, in memory, gone after a reboot.
 
-Root's is /run/slicer. Everybody else's is /run/lock/slicer-UID, or /dev/shm/slicer-UID where /run/lock is not
-for everybody: the same one with and without a login session, and still there when the session ends. No
-directory is written by two users, so nothing in it is anybody else's word.
+Root's is /run/slicer. Another user's is /run/lock/slicer-UID, or /dev/shm/slicer-UID where /run/lock is not
+open to everybody. It is the same with and without a login session, and outlives the session. No two users
+write to one directory, so nothing in it is somebody else's word.
 
-Simulated GPUs (``SLICER_SIM``) have a directory of their own in there, of the same form: who asks for them
-never meets who asks for real ones.
+Simulated GPUs (``SLICER_SIM``) have a directory of their own in there, of the same form. So their jobs never
+meet those of real GPUs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ USAGE_FOLDER = "usage"  # of simulated GPUs, see slicer.gpu.sim.usage
 
 
 class StateDir:
-    """An open state directory. ``notes`` is what its user should know about it."""
+    """An open state directory. ``notes`` are for its user."""
 
     def __init__(self, base: Directory, folders: list[Directory], notes: tuple[str, ...]) -> None:
         self.base = base
@@ -45,23 +45,23 @@ class StateDir:
         return tuple(each.fd for each in (self.base, self.leases, self.tickets, self.bells))
 
     def is_in_place(self) -> bool:
-        """Whether the path still leads here: for who looks on, not for who holds something here."""
+        """Whether the path still leads here. For observers: a lease here counts all the same."""
         try:
             return os.path.samestat(os.lstat(self.path), os.fstat(self.base.fd))
         except FileNotFoundError:
             return False
 
     def close(self) -> None:
-        """Give the descriptors up."""
+        """Close the descriptors."""
         for fd in self.descriptors():
             os.close(fd)
 
 
 def locate(environ: Mapping[str, str], uid: int) -> StateDir:
-    """The state directory of this user, made when missing.
+    """Open the state directory of this user; make it if it is missing.
 
-    Raises StateError when none can be had, or when a slicer of another version uses it, and UsageError where
-    SLICER_SIM makes no sense.
+    Raises StateError if there can be none or a slicer of another version uses it, and UsageError for a
+    SLICER_SIM that makes no sense.
     """
     sim = _simulated(environ)
     base, notes = _base(environ, uid)
@@ -89,14 +89,14 @@ def locate(environ: Mapping[str, str], uid: int) -> StateDir:
 
 
 def existing(environ: Mapping[str, str], uid: int) -> StateDir | None:
-    """As :func:`locate`; None while there is none: looking must not make one."""
+    """As :func:`locate`, but None while there is none. For those who only look."""
     return locate(environ, uid) if os.path.lexists(where(environ, uid)) else None
 
 
 def where(environ: Mapping[str, str], uid: int) -> str:
-    """The path of this user's state directory, whether it is there or not.
+    """The path of this user's state directory, whether it exists or not.
 
-    Raises StateError, and UsageError where SLICER_SIM makes no sense.
+    Raises StateError, and UsageError for a SLICER_SIM that makes no sense.
     """
     sim = _simulated(environ)
     path = _chosen(environ, uid)
@@ -121,7 +121,7 @@ def _simulated(environ: Mapping[str, str]) -> str:
 
 
 def _chosen(environ: Mapping[str, str], uid: int) -> str | None:
-    """The path that the user or the system settles; None: among those of all users. Raises StateError."""
+    """The path that the user chose, or root's; None: one among those of all users. Raises StateError."""
     chosen = environ.get("SLICER_STATE_DIR")
     if not chosen:
         return SYSTEM_DIR if uid == 0 else None
@@ -164,10 +164,10 @@ def _public() -> Directory:
 
 
 def _among_all(uid: int) -> tuple[Directory, tuple[str, ...]]:
-    """This user's directory among those of all. Somebody else may have taken its name: then another one.
+    """This user's directory among those of all users, under another name if somebody took the usual one.
 
-    Nobody can make a directory that belongs to us, nor take ours away or rename it: the place is sticky. So
-    ours is found by its owner, and its usual name is only where to look first.
+    The place is sticky: nobody else can make a directory that belongs to us, or remove or rename ours. So its
+    owner tells ours from others, and the usual name is only where to look first.
     """
     public = _public()
     try:
@@ -188,7 +188,7 @@ def _among_all(uid: int) -> tuple[Directory, tuple[str, ...]]:
 
 
 def _find(public: Directory, uid: int) -> Directory | None:
-    """The directory of ours that is there already. Raises StateError."""
+    """Our directory, if it exists already. Raises StateError."""
     name = _name(uid)
     if public.has(name):
         found = _open_ours(public, name)
@@ -199,7 +199,7 @@ def _find(public: Directory, uid: int) -> Directory | None:
 
 
 def _open_ours(public: Directory, name: str) -> Directory | None:
-    """The directory of that name, if it is one, and ours."""
+    """The directory of that name, if it is one and ours."""
     try:
         found = public.open_folder(name)
     except OSError:

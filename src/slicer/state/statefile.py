@@ -1,7 +1,7 @@
 """The form of lease and ticket files: ``KEY=value`` lines, as in systemd's own files under /run.
 
-Readable with cat, source-able by no accident (values are escaped, not quoted), and parsed without ``json``
-(which costs the hot path 8 ms of imports).
+People can read them with cat. Values are escaped, not quoted, so that no shell sources them by accident. They
+are parsed without ``json``, whose import would cost the hot path 8 ms.
 
 This is the one place that decodes them. It checks every field: a file may be torn, of another version, or
 written by somebody who means harm. The rules of the fields serve records in JSON as well.
@@ -140,7 +140,7 @@ def _all(rule: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda values: all(map(rule, values))
 
 
-# By the names of the fields, which mean the same in every record. Texts for people may say anything.
+# By the names of the fields, which mean the same in every record. Texts for people have no rule.
 _RULES: dict[str, Callable[[Any], bool]] = {
     "job": is_job_id,
     "inside": _all(is_job_id),
@@ -195,7 +195,7 @@ def _check_scope(values: dict[str, Any]) -> None:
 
 
 def encode(value: Any) -> bytes:
-    """A record as bytes. The last line marks the end, so that a torn file can be told."""
+    """A record as bytes. The last line marks the end, so that a torn file is noticed."""
     lines = [f"SLICER_{type(value).__name__.upper()}={VERSION}"]
     lines += [f"{name.upper()}={_encode_value(getattr(value, name))}" for name in value.__fields__]
     return "\n".join(lines).encode("utf-8", "surrogateescape") + END
@@ -207,7 +207,7 @@ def decode(kind: type[_T], data: bytes) -> _T:
     if head != f"SLICER_{kind.__name__.upper()}={VERSION}" or lines[-2:] != ["END=", ""]:
         raise TornFile(f"not a whole {kind.__name__.lower()} file of version {VERSION}")
     found = [line.partition("=") for line in lines[:-2]]
-    # Every field, once, in its order: a shorter text written over a longer one ends well, but says more.
+    # Every field once, in order. A shorter text written over a longer one ends well, but has more lines.
     if [key for key, _, _ in found] != [name.upper() for name in kind.__annotations__]:
         raise TornFile(f"bad {kind.__name__.lower()} file: not its fields")
     try:

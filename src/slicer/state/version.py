@@ -1,7 +1,7 @@
-"""A state directory whose version is not ours: made just now, left by an older slicer, or a newer one's.
+"""A state directory that is not of this version: it is new, or an older or a newer slicer has made it.
 
-Apart from :mod:`slicer.state.statedir`, because it happens once a boot. Everything here happens under the
-lock that every version of slicer takes to change the ledger.
+This happens once a boot, so it is apart from :mod:`slicer.state.statedir`. All of it is done under the lock
+that every version of slicer takes to change the ledger.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from slicer.errors import StateError
 from slicer.kernel import cgroup, proc
 from slicer.kernel.signals import signal, unblock_interrupts
 from slicer.model import LEASE_VARIABLE
-from slicer.state.directory import Directory, try_lock
+from slicer.state.directory import HINT, Directory, failed, try_lock
 
 _MAX_BYTES = 1 << 20
 _VERSION_BYTES = 64
-_OWN = "set SLICER_STATE_DIR to a directory of your own"
 
 
 def claim(base: Directory, folders: tuple[Directory, ...], ours: int) -> None:
@@ -53,13 +52,13 @@ def _lock(fd: int) -> None:
 
 def _refuse_newer(base: Directory, text: bytes, ours: int) -> None:
     if not text:
-        return  # older than versions, or its maker was killed before the first byte
+        return  # from before there were versions, or its maker was killed before it wrote the first byte
     name = f"{base.path}/version"
     if not text.isdigit():
-        raise StateError(f"is no version number: {text[:20]!r}", where=name, hint="remove it, or " + _OWN)
+        raise StateError(f"is no version number: {text[:20]!r}", where=name, hint="remove it, or " + HINT)
     if int(text) > ours:
         message = f"made by a newer slicer: version {int(text)}, this one knows {ours}"
-        raise StateError(message, where=name, hint="update this slicer, or " + _OWN)
+        raise StateError(message, where=name, hint="update this slicer, or " + HINT)
 
 
 def _remove_older(folders: tuple[Directory, ...]) -> None:
@@ -69,29 +68,29 @@ def _remove_older(folders: tuple[Directory, ...]) -> None:
         try:
             entries += [(folder, name) for name in sorted(folder.names())]
         except OSError as error:
-            raise _failed(folder.path, "read", error) from error
+            raise failed(folder.path, error, what="cannot be read") from error
     for folder, name in entries:
         if _counts(folder, name):
-            hint = f"wait until they have ended, or {_OWN}"
+            hint = f"wait until they have ended, or {HINT}"
             where = f"{folder.path}/{name}"
             raise StateError("used by an older slicer whose jobs still run", where=where, hint=hint)
     for folder, name in entries:
         try:
             folder.unlink(name)
         except (FileNotFoundError, IsADirectoryError):
-            continue  # its owner has just given it up; or nothing of ours
+            continue  # its owner has just given it up, or it is not slicer's
         except OSError as error:
-            raise _failed(f"{folder.path}/{name}", "removed", error) from error
+            raise failed(f"{folder.path}/{name}", error, what="cannot be removed") from error
 
 
 def _counts(folder: Directory, name: str) -> bool:
-    """Whether the owner of a lease or a ticket lives, or the job of a lease."""
+    """Whether the owner of a lease or ticket is alive, or the job of a lease."""
     try:
         fd = folder.open(name, os.O_RDONLY)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENXIO):
-            return False  # gone, or never an entry: a symbolic link, a socket
-        raise _failed(f"{folder.path}/{name}", "read", error) from error
+            return False  # gone, or no entry at all: a symbolic link, a socket
+        raise failed(f"{folder.path}/{name}", error, what="cannot be read") from error
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return False
@@ -100,13 +99,13 @@ def _counts(folder: Directory, name: str) -> bool:
         lines = os.read(fd, _MAX_BYTES).split(b"\n")
     finally:
         os.close(fd)
-    # In every version so far a lease names its scope in this form, and its job in its own name.
+    # In every version so far a lease has its scope in this form, and its file name is its job.
     scopes = [os.fsdecode(line[7:]) for line in lines if line.startswith(b"CGROUP=/")]
     try:
         if any(map(cgroup.lives, scopes)):
             return True
     except OSError:
-        return True  # it cannot be told: then it counts
+        return True  # nobody can tell: then it counts
     is_lease = any(line.startswith(b"SLICER_LEASE=") for line in lines)
     return is_lease and bool(proc.in_lease(LEASE_VARIABLE, name))
 
@@ -120,8 +119,4 @@ def _write_version(base: Directory, ours: int) -> None:
         finally:
             os.close(fd)
     except OSError as error:
-        raise _failed(f"{base.path}/version", "written", error) from error
-
-
-def _failed(path: str, what: str, error: OSError) -> StateError:
-    return StateError(f"cannot be {what}: {error.strerror}", where=path, hint=_OWN)
+        raise failed(f"{base.path}/version", error, what="cannot be written") from error

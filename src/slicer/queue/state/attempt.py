@@ -161,6 +161,7 @@ def _whole(data: bytes) -> bytes:
 
 # -- what is read back ------------------------------------------------------------------------------------
 
+
 def _keeper(line: bytes) -> tuple[int, int]:
     """The keeper's pid and start time; zeros for anything else."""
     words = line.split(b" ")
