@@ -341,9 +341,9 @@ def _listed(folder: Directory) -> list[str]:
 
 
 def _is_left_alone(lease: Lease) -> bool:
-    """Whether neither half of the supervisor of a flocked lease may live.
+    """Whether neither outer half nor keeper of a flocked lease may live.
 
-    With --exec there is none: the command itself is what the lease calls its pid.
+    With --exec there is neither: the pid of the lease is that of the command.
     """
     is_exec = bool(lease.cgroup) and not lease.keeper
     return is_exec or not proc.is_running(lease.pid, lease.pid_start)

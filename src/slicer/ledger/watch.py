@@ -121,7 +121,7 @@ class LedgerWatch:
 
 
 def _processes_of(lease: Lease, leases: Directory) -> list[int]:
-    """Without scopes: pidfds of the processes by which a lease lives on whose supervisor is dead."""
+    """Without scopes: pidfds of the processes by which a lease lives on whose outer half is dead."""
     from slicer.kernel.open_files import with_open
 
     pids = proc.in_lease(LEASE_VARIABLE, lease.job)
