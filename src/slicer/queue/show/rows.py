@@ -79,11 +79,13 @@ def why(busy: Busy | None, indices: Mapping[str, int], now_s: float) -> str:
     return text
 
 
-def eta_s(ok_wall_s: float, ok_count: int, running_s: Sequence[float], pending: int, width: int) -> float | None:
+def eta_s(
+    ok_wall_s: float, ok_count: int, running_s: Sequence[float], pending: int, width: int
+) -> float | None:
     """The seconds until all is done; None if there is too little to estimate them from.
 
-    ``ok_count`` jobs have ended well, after ``ok_wall_s`` in all. ``running_s`` has the ages of the running ones.
-    ``pending`` jobs are left to start, ``width`` at a time.
+    ``ok_count`` jobs have ended well, after ``ok_wall_s`` in all. ``running_s`` has the ages of the running
+    jobs. ``pending`` jobs are left to start, ``width`` at a time.
     """
     if ok_wall_s < _ENOUGH_S:
         return None
