@@ -11,8 +11,8 @@ from slicer.ledger.ledger import now_s
 from slicer.model import Busy, Usage
 from slicer.record import replace
 from tests.unit.cli.test_history import QUICK
-from tests.unit.cli.test_outcome_file import OUTCOME
 from tests.unit.cli.test_status import BACKUP, TRAIN
+from tests.unit.outcome.test_outcome_file import OUTCOME
 
 LINES = pytest.CaptureFixture[str]
 
