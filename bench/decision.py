@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from bench.markdown import bar, figures, table
 from slicer.model import Lease, Request
-from slicer.placement.decision import Device, Policy, decide, explain, forecast
+from slicer.placement.capacity import Device, Policy
+from slicer.placement.decision import decide, explain
+from slicer.placement.forecast import start_times
 from slicer.record import replace
 
 if TYPE_CHECKING:
@@ -174,7 +176,7 @@ def beside() -> dict[str, float]:
     begin = time.perf_counter()
     explain(wanted[-1], wanted, gpus, held, POLICY, NOW_S)
     explained = time.perf_counter()
-    forecast(wanted, {}, gpus, held, POLICY, NOW_S)
+    start_times(wanted, {}, gpus, held, POLICY, NOW_S)
     return {"explain": explained - begin, "forecast": time.perf_counter() - explained}
 
 

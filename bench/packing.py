@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from bench.markdown import figures, table
 from slicer.model import Lease, Request
 from slicer.placement import decision
-from slicer.placement.decision import Device, Policy
+from slicer.placement.capacity import Device, Policy
 from slicer.queue.model import Attributes, Entry, JobState
 from slicer.queue.start.pending import Kind, Pending
 from slicer.record import replace

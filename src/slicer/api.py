@@ -6,9 +6,9 @@
         os.environ.update(lease.env)
         ...
 
-The lease is this process's: it ends with the ``with``, with the process, and with ``kill -9``. Inside a job
-of ``slicer run`` that holds what is asked for already, and inside another ``with``, nothing more is taken.
-Nothing outside the standard library is loaded, but the driver's library where GPUs are wanted.
+The lease belongs to this process. It ends with the ``with``, with the process, and with ``kill -9``. Inside a
+job of ``slicer run`` that holds what is asked for already, and inside another ``with``, nothing is taken.
+Nothing outside the standard library is loaded, except the driver's library where GPUs are wanted.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ import sys
 
 from slicer.config import profiles
 from slicer.errors import BusyError
-from slicer.gpu.view import View
+from slicer.gpu.observer import GpuObserver
 from slicer.job import plan, scope
 from slicer.kernel.signals import Postponed
-from slicer.ledger import leasing, ledger, nesting
-from slicer.ledger.leasing import Cancel, Hooks, Needs, Requester
-from slicer.ledger.ledger import HeldLease, Ledger
+from slicer.ledger import clock, leasing, nesting
+from slicer.ledger.held_lease import HeldLease
+from slicer.ledger.leasing import CancelToken, Hooks, Needs, Requester
+from slicer.ledger.ledger import Ledger
 from slicer.ledger.tickets import PRIORITY_MAX
 from slicer.model import LEASE_VARIABLE, manager_of
 from slicer.outcome import journal
@@ -64,12 +65,13 @@ class Holder:
 
 
 class ResourceBusy(Exception):
-    """What was asked for is held by others. ``holder`` is the one that is expected to finish first; None when
-    processes outside slicer, or only requests that came earlier, stand in the way.
+    """What was asked for is held by others. ``holder`` is the one that is expected to finish first.
+
+    It is None when only processes outside slicer, or requests that came earlier, are in the way.
     """
 
     def __init__(self, busy: Busy) -> None:
-        now_s = ledger.now_s()
+        now_s = clock.now_s()
         lease = first_to_finish(busy.holders, now_s)
         self.holder: Holder | None = None
         text = f"{busy.kind} is busy"
@@ -179,7 +181,7 @@ def acquire(
     made: list[Lease] = []
     try:
         with Postponed() as postponed:  # Ctrl-C acts while it waits, and once there is a lease to give back
-            made.append(entered(obtain(arguments, inside.get(), Cancel(), postponed.mask)))
+            made.append(entered(obtain(arguments, inside.get(), CancelToken(), postponed.mask)))
     except BaseException:
         for lease in made:
             lease.release()
@@ -205,8 +207,9 @@ class Arguments:
 
 
 def obtain(
-    arguments: Arguments, around: tuple[model.Lease, ...], cancel: Cancel, mask: frozenset[int] | None = None
-) -> Lease:
+    arguments: Arguments, around: tuple[model.Lease, ...], cancel: CancelToken,
+    mask: frozenset[int] | None = None,
+) -> Lease:  # fmt: skip
     """:func:`acquire`, in whatever thread. ``around`` are the leases that the caller holds by itself.
 
     ``mask`` is the signal mask to sleep with; None: as it is.
@@ -225,7 +228,7 @@ def obtain(
         command = command_text(tuple(sys.orig_argv))
         manager = manager_of(os.geteuid())
         who = Requester(job, arguments.name, command, "plain", manager, "", outer.leases)
-        wanted = leasing.want(who, needs, View(book.directory, config.policy))
+        wanted = leasing.prepare(who, needs, GpuObserver(book.directory, config.policy))
         book.patience_s = leasing.patience_s(needs)
         try:
             return _take(wanted, outer, book, cancel)
@@ -236,19 +239,19 @@ def obtain(
         raise
 
 
-def _take(wanted: PreparedRequest, outer: OuterJobs, book: Ledger, cancel: Cancel) -> Lease:
-    if leasing.nothing_needed(wanted.needs):
+def _take(wanted: PreparedRequest, outer: OuterJobs, book: Ledger, cancel: CancelToken) -> Lease:
+    if wanted.needs.is_nothing:
         return Lease(HeldLease(book, leasing.nested_lease(wanted.draft, outer)), outer.leases, book, 0.0)
-    began_s = ledger.now_s()
+    began_s = clock.now_s()
     try:
         held = leasing.obtain(wanted, book, Hooks(lambda _: _tell("waiting", wanted.draft), None, cancel))
     except BusyError as error:
         raise (GpuBusy if error.busy.kind == "gpu" else CpuBusy)(error.busy) from None
     book.patience_s = None  # to give back has to be done, whoever is in the way
-    held.catch_up()
-    held.clean_up()
+    held.do_postponed()
+    held.do_postponed_slow()
     _tell("acquired", held.lease)
-    return Lease(held, outer.leases, book, ledger.now_s() - began_s)
+    return Lease(held, outer.leases, book, clock.now_s() - began_s)
 
 
 def entered(lease: Lease) -> Lease:
@@ -264,20 +267,13 @@ def _needs(arguments: Arguments, config: Config, outer: OuterJobs, environ: dict
     vram_mib = _mib(arguments.vram, "vram")
     skip = nesting.skips_gpu_lock(environ)
     gpus, cpu_slots = nesting.missing(arguments.gpus, vram_mib, arguments.cpu_slots, outer, skip)
+    margin_mib = config.margin_mib if arguments.margin is None else _mib(arguments.margin, "margin") or 0
     return Needs(
-        gpus=gpus,
-        gpu_words=_words(arguments.gpu),
-        vram_mib=vram_mib,
-        margin_mib=config.margin_mib if arguments.margin is None else _mib(arguments.margin, "margin") or 0,
-        cpu_slots=cpu_slots,
-        cpu_limit=config.slots_cpu,
-        priority=arguments.priority,
-        expect_s=arguments.expected_seconds,
-        wait=arguments.wait,
-        max_wait_s=arguments.max_wait,
-        then=arguments.then,
-        plain_lock=config.compat_gpu_lock,
-    )
+        gpus=gpus, gpu_words=_words(arguments.gpu), vram_mib=vram_mib, margin_mib=margin_mib,
+        cpu_slots=cpu_slots, cpu_limit=config.slots_cpu, priority=arguments.priority,
+        expect_s=arguments.expected_seconds, wait=arguments.wait, max_wait_s=arguments.max_wait,
+        then=arguments.then, plain_lock=config.compat_gpu_lock,
+    )  # fmt: skip
 
 
 def _check(arguments: Arguments) -> None:

@@ -8,7 +8,7 @@ import threading
 from concurrent.futures import Future
 
 from slicer import api
-from slicer.ledger.leasing import Cancel
+from slicer.ledger.leasing import CancelToken
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class acquire_async:
         return self._acquire().__await__()
 
     async def _acquire(self) -> api.Lease:
-        cancel, work = Cancel(), Future[api.Lease]()
+        cancel, work = CancelToken(), Future[api.Lease]()
         around = api.inside.get()
         # One of its own: waiting must not fill a shared pool, nor keep the interpreter from ending.
         threading.Thread(
@@ -59,7 +59,7 @@ class acquire_async:
         try:
             return api.entered(await asyncio.shield(asyncio.wrap_future(work)))
         except BaseException as error:
-            cancel.ask()
+            cancel.cancel()
             work.add_done_callback(_give_back)
             if isinstance(error, asyncio.CancelledError):
                 with contextlib.suppress(Exception):
@@ -78,7 +78,7 @@ class acquire_async:
 
 
 def _obtain(
-    work: Future[api.Lease], arguments: api.Arguments, around: tuple[model.Lease, ...], cancel: Cancel
+    work: Future[api.Lease], arguments: api.Arguments, around: tuple[model.Lease, ...], cancel: CancelToken
 ) -> None:
     try:
         work.set_result(api.obtain(arguments, around, cancel))

@@ -73,7 +73,7 @@ def clip(text: str, width: int | None, glyphs: Glyphs) -> str:
 def aligned(
     rows: Sequence[Sequence[str]], align: str, width: int | None = None, glyphs: Glyphs = UNICODE
 ) -> list[str]:
-    """One line a row, in columns as wide as they must be; ``align`` has "l" or "r" for each."""
+    """One line a row, in columns that fit their widest cell. ``align`` has "l" or "r" for each column."""
     widths = [max((cell_count(row[i]) for row in rows), default=0) for i in range(len(align))]
     lines = []
     for row in rows:
@@ -86,9 +86,9 @@ def aligned(
 
 
 def fit(rows: Sequence[list[str]], width: int | None, glyphs: Glyphs, of: int = 1) -> int:
-    """Shorten the last cells, which are commands, to what room they have; that room.
+    """Shorten the last cell of each row, a command, to the columns left beside the others; returns those.
 
-    The first row is the heading. ``of``: the commands share what is left beside the others with so many - 1.
+    The first row is the heading. ``of``: the commands get only the ``of``-th part of what is left.
     """
     room = _COMMAND
     if width is not None:
@@ -102,8 +102,9 @@ def fit(rows: Sequence[list[str]], width: int | None, glyphs: Glyphs, of: int = 
 
 
 def told_apart(texts: Sequence[str], width: int, glyphs: Glyphs) -> list[str]:
-    """Each text in at most ``width`` columns. Where that is too few, what a text has in common with the ones
-    beside it goes first: the lines of a sweep differ in a word or two, anywhere in them.
+    """Each text in at most ``width`` columns. A longer one first loses what its neighbours have, too.
+
+    The lines of a sweep differ in a word or two, anywhere in them.
     """
     shown = []
     for number, text in enumerate(texts):
@@ -116,7 +117,7 @@ def told_apart(texts: Sequence[str], width: int, glyphs: Glyphs) -> list[str]:
 
 
 def _difference(text: str, others: Iterable[str], width: int) -> tuple[int, int]:
-    """From where to where it differs from the others; (0, 0) where that would not fit, or it does not."""
+    """Where the text differs from the others, from start to end; (0, 0) if nowhere, or if it is too long."""
     found = []
     for other in others:
         start = _common(text, other)
@@ -130,7 +131,7 @@ def _difference(text: str, others: Iterable[str], width: int) -> tuple[int, int]
 
 
 def _common(one: str, other: str) -> int:
-    """How many characters they have in common from the first on."""
+    """The length of their common beginning, in characters."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2
@@ -142,7 +143,7 @@ def _common(one: str, other: str) -> int:
 
 
 def _cut(text: str, kept: tuple[int, int], width: int, glyphs: Glyphs) -> str:
-    """The text in ``width`` columns, with what is between these two places, and as much as fits around it."""
+    """The text in ``width`` columns: the part from and to ``kept``, and as much as fits around it."""
     before, middle, after = text[: kept[0]], text[kept[0] : kept[1]], text[kept[1] :]
     room = width - cell_count(middle)
     if not middle:
@@ -152,7 +153,7 @@ def _cut(text: str, kept: tuple[int, int], width: int, glyphs: Glyphs) -> str:
 
 
 def _middle(text: str, width: int, glyphs: Glyphs) -> str:
-    """At most ``width`` columns of the text: its beginning and its end."""
+    """The beginning and the end of the text, in at most ``width`` columns."""
     room = width - len(glyphs.ellipsis)
     if cell_count(text) <= width or room < 2:
         return clip(text, width, glyphs)
@@ -161,7 +162,7 @@ def _middle(text: str, width: int, glyphs: Glyphs) -> str:
 
 
 def _first(text: str, width: int) -> str:
-    """As many characters as fit into ``width`` columns."""
+    """The first characters, as many as fit into ``width`` columns."""
     for number, character in enumerate(text):
         width -= _cells(character)
         if width < 0:

@@ -1,4 +1,4 @@
-"""The kinds of failure. Each says what was wrong, where, and what to do, and carries its exit code."""
+"""The kinds of failure. Each says what was wrong, where, and what to do, and has its exit code."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class LedgerGone(StateError):
 
 
 class LedgerBusy(StateError):
-    """Somebody holds the ledger's lock and does not go on (exit code 75). ``pid`` 0: nobody can see who."""
+    """Somebody holds the ledger's lock and does not go on (exit code 75). ``pid`` 0: it is not known who."""
 
     exit_code = EX_TEMPFAIL
     kind = "ledger-busy"
@@ -98,13 +98,13 @@ class BackendError(SlicerError):
 
 
 class RefusedError(BackendError):
-    """systemd refused this very job, as it would at any other time: asking again is of no use."""
+    """systemd refused this very job. It would do so at any other time too, so asking again is of no use."""
 
 
 class BusyError(SlicerError):
-    """What was asked for is held by others, and the caller did not want to wait (any longer; exit code 75).
+    """What was asked for is held by others, and the caller does not wait (any longer). Exit code 75.
 
-    ``waited_s`` is how long it waited; None when it did not.
+    ``waited_s`` is how long it waited, in seconds; None when it did not.
     """
 
     exit_code = EX_TEMPFAIL

@@ -1,12 +1,13 @@
-"""Points at which a crash test may hold a process still, to kill it just there, or have it fail or hang.
+"""Points at which a crash test stops a process, to kill it just there, or has it fail or hang.
 
-``SLICER_FAULTS=STATE_DIR:POINT[,POINT…]`` makes whoever comes to a POINT stop (SIGSTOP) until STATE_DIR.go
-exists; POINTs named in the file STATE_DIR.armed count too, from the moment that it is there. ``POINT!``
-raises an exception there, ``POINT~`` sleeps: a process that hangs, but is not stopped. It is honoured only
-where STATE_DIR is what ``SLICER_STATE_DIR`` says, too: nobody names both by accident, and the machine's own
-state directory, which no variable names, is out of its reach.
+``SLICER_FAULTS=STATE_DIR:POINT[,POINT…]`` stops (SIGSTOP) every process that comes to a POINT, until
+STATE_DIR.go exists. The POINTs in the file STATE_DIR.armed count too, as soon as it is there. ``POINT!``
+raises an exception, ``POINT~`` sleeps: the process hangs, but is not stopped.
 
-Where nothing is armed, a point costs a look into an empty set (20 of them a run, 50 ns each).
+All this holds only where ``SLICER_STATE_DIR`` names the same STATE_DIR. Nobody sets both by accident. The
+machine's own state directory is out of reach, because no variable names it.
+
+A point costs 50 ns where nothing is armed. A run comes to 20 of them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Injected(Exception):
 
 def point(name: str) -> None:
     """Stop, fail or hang here, if that is what the test asked for."""
-    # Again and again: the keeper continues an outer half that it finds stopped.
+    # In a loop, because the keeper continues an outer half that it finds stopped.
     while _IS_MEANT and (asked := {name, f"{name}!", f"{name}~"}.intersection((*ARMED, *_armed_later()))):
         if os.path.exists(f"{_PLACE}.go"):
             return

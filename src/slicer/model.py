@@ -1,7 +1,7 @@
 """The words of slicer as types: job, profile, lease, scope, outcome.
 
-Everything here is immutable data without behaviour that touches the machine. This module is on the hot
-path of ``slicer run``: it imports nothing but :mod:`slicer.record`.
+Everything here is immutable data, and nothing touches the machine. The module is on the hot path of
+``slicer run``, so it imports nothing but :mod:`slicer.record`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     SliceName = Literal["cpu", "gpu"]
     Reason = Literal["exited", "signal", "oom-kill", "timeout", "stopped", "unknown"]
     Then = Literal["run", "fail"]
-    Kind = Literal["gpu", "cpu"]  # of what is scarce
+    Resource = Literal["gpu", "cpu"]  # what is scarce
     Value = bool | int | str | bytes | tuple[tuple[str, str], ...] | tuple[tuple[str, int], ...]
 
 LEASE_VARIABLE = "SLICER_LEASE"  # in a job's environment: the ids of the jobs it runs inside of
@@ -61,7 +61,7 @@ class GpuMemory:
 
 @record
 class Host:
-    """What a decision may know about this machine, taken once."""
+    """What a decision may know about this machine."""
 
     cpus: tuple[int, ...]  # the CPUs this process may run on
     memory_bytes: int  # physical memory
@@ -124,7 +124,7 @@ class Request:
     vram_mib: int | None  # wanted on each GPU; None: whole GPUs, shared with nobody
     margin_mib: int  # of each GPU's memory, kept free beyond vram_mib
     cpu_slots: int
-    cpu_limit: int  # how many slots this machine has, in the eyes of who asks
+    cpu_limit: int  # how many slots this machine has, by the configuration of the one who asks
 
 
 @record
@@ -134,9 +134,9 @@ class Lease:
     job: str
     name: str
     command: str  # for people: quoted as a shell would read it, cut to a sensible length
-    pid: int  # the supervisor (the command itself with --exec)
-    pid_start: int  # field 22 of /proc/PID/stat: with boot_id it makes pid unique
-    keeper: int  # the process that stays in the scope as the command's parent; 0 before the start
+    pid: int  # of the outer half (with --exec of the command)
+    pid_start: int  # field 22 of /proc/PID/stat; with boot_id it makes pid unique
+    keeper: int  # pid of the keeper; 0 before the start
     boot_id: str
     uid: int
     backend: BackendName
@@ -145,10 +145,10 @@ class Lease:
     cgroup: str  # absolute path below /sys/fs/cgroup; "" until the scope is up
     gpus: tuple[str, ...]  # UUIDs
     vram_mib: int | None  # declared for each of gpus; None: the whole of them
-    vram_peak_mib: tuple[int, ...]  # the most it was seen to use, in the order of gpus; () before a look
+    vram_peak_mib: tuple[int, ...]  # the most that was seen in use, in the order of gpus; () before a look
     cpu_slots: int
     priority: int
-    forced: int  # 1: it waited too long and runs without what it holds here being free
+    forced: int  # 1: it waited too long, and runs though what it holds here is not free
     since_s: float  # CLOCK_BOOTTIME seconds when it was granted
     expect_s: float | None
 
@@ -180,10 +180,10 @@ class Ticket:
 class Busy:
     """Why a request was not granted."""
 
-    kind: Kind
+    kind: Resource
     holders: tuple[Lease, ...]  # have what is missing
     ahead: int  # requests that go first
-    foreign: tuple[str, ...]  # the GPUs that processes of no lease keep from it
+    foreign: tuple[str, ...]  # the GPUs that it does not get because processes of no lease use them
     reserved_for: str  # the job for which what is free is kept; "" for none
     outsider: int = 0  # the process that holds the plain lock of scripts; 0 for none
 
@@ -232,7 +232,7 @@ class Outcome:
     vram_mib: int | None  # declared for each of gpus; None: whole GPUs, or none
     vram_peak_mib: tuple[int, ...]  # the most that was seen in use, in the order of gpus; () unknown
     cpu_slots: int
-    forced: int  # 1: it waited too long and ran without its lease being free
+    forced: int  # 1: it waited too long, and ran though what it held was not free
     uid: int
     reason: Reason
     exit_code: int  # what slicer itself exits with

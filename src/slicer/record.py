@@ -1,8 +1,8 @@
 """Small immutable records for the hot path.
 
-``dataclasses`` would be the natural choice, but importing it pulls in ``inspect`` and ``re``: 17 ms, more
-than the whole of ``slicer run`` may cost over ``systemd-run``. Type checkers see an ordinary frozen
-dataclass; at run time :func:`record` gives the class the same behaviour in microseconds, importing nothing.
+``dataclasses`` would be the natural choice. But it imports ``inspect`` and ``re``, which takes 17 ms, more
+than all of ``slicer run`` may cost over ``systemd-run``. Type checkers see an ordinary frozen dataclass. At
+run time :func:`record` gives the class the same behaviour in microseconds, and imports nothing.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 
 def _init(self: Any, *args: Any, **named: Any) -> None:
-    """One ``__init__`` for all records: written per class (as dataclasses do), compiling it costs more than
-    the few records of a run gain."""
+    """One ``__init__`` for all records. Compiling one for each class costs more than it gains."""
     fields = type(self).__fields__
     if len(args) > len(fields):
         raise TypeError(f"{type(self).__name__} takes {len(fields)} values, {len(args)} given")

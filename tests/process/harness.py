@@ -361,6 +361,12 @@ def sleeps_in_flock(pid: int) -> bool:
     return sleeps_in(pid) in _LOCKING
 
 
+def is_waited_for(path: Path) -> bool:
+    """Whether somebody sleeps in flock(2) until the file is free."""
+    waiting = f"{path.stat().st_ino} 0 EOF"
+    return any("->" in line and waiting in line for line in Path("/proc/locks").read_text().splitlines())
+
+
 def switches(pid: int) -> int:
     """How often the process has gone to sleep of its own will."""
     status = Path(f"/proc/{pid}/status").read_text()

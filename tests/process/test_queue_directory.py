@@ -16,9 +16,9 @@ from slicer.errors import StateError
 from slicer.queue.model import STATE_FIELDS, Attributes, Entry
 from slicer.queue.run.keeper import LogFile
 from slicer.queue.state import attempt, folding
-from slicer.queue.state.directory import OwnDirectory
-from slicer.queue.state.log_dir import LogDir
+from slicer.queue.state.log_dir import RULES, LogDir
 from slicer.queue.state.register import Register
+from slicer.state.directory import open_or_make
 from tests.process.harness import Box
 from tests.process.queue_box import QueueBox
 
@@ -244,6 +244,6 @@ def test_any_journal_is_read(directory: Path, records: list[bytes]) -> None:
 
 
 def test_a_directory_can_be_closed_twice(directory: Path) -> None:
-    opened = OwnDirectory.at(str(directory))
+    opened = open_or_make(str(directory), RULES)
     opened.close()
     opened.close()

@@ -14,9 +14,9 @@ import pytest
 
 from slicer.errors import StateError
 from slicer.queue.state import folding
-from slicer.queue.state.directory import OwnDirectory
 from slicer.queue.state.journal import Journal
-from slicer.queue.state.log_dir import LogDir, QueueRunning
+from slicer.queue.state.log_dir import RULES, LogDir, QueueRunning
+from slicer.state.directory import open_or_make
 from tests.process.harness import SRC
 
 HOLD = """
@@ -28,9 +28,10 @@ sys.stdin.read()
 """
 WRITE = """
 import os, sys
-from slicer.queue.state.directory import OwnDirectory
+from slicer.queue.state.log_dir import RULES
+from slicer.state.directory import open_or_make
 from slicer.queue.state.journal import Journal
-journal, _ = Journal.open(OwnDirectory.at(os.path.dirname(sys.argv[1])))
+journal, _ = Journal.open(open_or_make(os.path.dirname(sys.argv[1]), RULES))
 for number in range(1_000_000):
     journal.add({"event": "n", "n": number, "text": "x" * 300})
     journal.commit()
@@ -39,9 +40,10 @@ for number in range(1_000_000):
 TOO_LARGE = """
 import os, resource, sys
 from slicer.errors import StateError
-from slicer.queue.state.directory import OwnDirectory
+from slicer.queue.state.log_dir import RULES
+from slicer.state.directory import open_or_make
 from slicer.queue.state.journal import Journal
-journal, _ = Journal.open(OwnDirectory.at(os.path.dirname(sys.argv[1])))
+journal, _ = Journal.open(open_or_make(os.path.dirname(sys.argv[1]), RULES))
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
 done = 0
 try:
@@ -233,7 +235,7 @@ def test_whenever_it_is_killed_every_commit_that_returned_is_there(tmp_path: Pat
                 told += 1
             process.send_signal(signal.SIGKILL)
             told += len(process.stdout.read().split())
-        journal, records = Journal.open(OwnDirectory.at(str(path.parent)))
+        journal, records = Journal.open(open_or_make(str(path.parent), RULES))
         journal.close()
         assert told <= len(records) <= told + kills  # one a kill may be there without having been told
         assert [record["text"] for record in records] == ["x" * 300] * len(records)
@@ -246,7 +248,7 @@ def test_on_a_full_disk_nothing_is_lost_or_there_twice(tmp_path: Path) -> None:
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert f"{path}: cannot be written: {os.strerror(errno.EFBIG)}" in err
-    journal, records = Journal.open(OwnDirectory.at(str(path.parent)))
+    journal, records = Journal.open(open_or_make(str(path.parent), RULES))
     journal.close()
     assert journal.warnings == ()
     assert int(out) > 5
@@ -256,12 +258,12 @@ def test_on_a_full_disk_nothing_is_lost_or_there_twice(tmp_path: Path) -> None:
 def test_a_hundred_thousand_jobs_are_read(tmp_path: Path) -> None:
     """Issue 4, the journal's part of it. A quadratic way takes longer than a test may."""
     path = tmp_path / "journal.jsonl"
-    journal, _ = Journal.open(OwnDirectory.at(str(path.parent)))
+    journal, _ = Journal.open(open_or_make(str(path.parent), RULES))
     for no in range(100_000):
         journal.add(folding.seen(f"{no:012x}#0", no, f"python train.py --seed {no}", ""), durable=False)
     journal.commit()
     journal.close()
-    journal, records = Journal.open(OwnDirectory.at(str(path.parent)))
+    journal, records = Journal.open(open_or_make(str(path.parent), RULES))
     states = folding.fold(records)
     journal.close()
     assert len(states) == 100_000

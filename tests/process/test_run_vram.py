@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from slicer.gpu import vram
+from slicer import gpu
+from slicer.gpu.foreign_peaks import parse_peaks
 from slicer.model import Lease
 from tests.fake_nvml import USE, FakeNvml
 from tests.process.harness import SLICER, Box, Gate, kill_9, sleeps_in_flock, state_of, text, until
@@ -257,7 +258,10 @@ def test_a_job_that_is_over_at_once_has_no_known_peak(box: Box, gpus: FakeNvml) 
 
 def test_a_job_without_gpus_pays_nothing_for_them(box: Box) -> None:
     found = imported(box, "--backend", "plain", "-p", "heavy", "--", "true")
-    for_gpus = {"slicer.gpu.vram", "slicer.job.gpu_watch", "slicer.job.gpu_leftovers", "pynvml"}
+    for_gpus = {
+        "slicer.gpu.snapshot", "slicer.gpu.attribution", "slicer.gpu.foreign_peaks", "slicer.gpu.nvml",
+        "slicer.job.gpu_watch", "slicer.job.gpu_leftovers", "pynvml",
+    }  # fmt: skip
     assert found.isdisjoint(for_gpus)
 
 
@@ -270,7 +274,7 @@ def peaks_in(box: Box) -> dict[tuple[int, str], int]:
         data = (box.state / "foreign").read_bytes()
     except FileNotFoundError:
         return {}
-    return {(pid, gpu): mib for (pid, _, gpu), mib in vram.parse_peaks(data).items()}
+    return {(pid, gpu): mib for (pid, _, gpu), mib in parse_peaks(data).items()}
 
 
 # E3
@@ -426,7 +430,7 @@ sys.stdin.readline()
 def why_no_gpu() -> str:
     """Why the check below cannot run here; "" where it can."""
     code = "from slicer.gpu import open_gpus; open_gpus().close(); import ctypes; ctypes.CDLL('libcuda.so.1')"
-    env = {**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(os.path.dirname(vram.__file__)))}
+    env = {**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(os.path.dirname(gpu.__file__)))}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
     return done.stderr.strip().rpartition("\n")[2] if done.returncode else ""
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from slicer.gpu.sim.gpus import simulated_gpus
-from slicer.gpu.sim.usage import Usage, Use
+from slicer.gpu.sim.usage import UsageFolder, Use
 from slicer.kernel import proc
 from slicer.model import Lease
 from slicer.state import simulated, statefile
@@ -70,7 +70,7 @@ def uses(box: Box) -> list[Use]:
     except FileNotFoundError:
         return []  # nobody has simulated anything yet
     with contextlib.closing(base):
-        usage = Usage(base, simulated_gpus(simulated.parse_spec(SPEC)))
+        usage = UsageFolder(base, simulated_gpus(simulated.parse_spec(SPEC)))
         with contextlib.closing(usage):
             return usage.living()
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from slicer.gpu import vram
+from slicer.gpu.foreign_peaks import format_peaks, parse_peaks
 from slicer.gpu.sim.usage import Use
 from slicer.job.job import Started
 from slicer.job.report import Report
@@ -143,10 +143,10 @@ def check_ticket_name(data: bytes) -> bool:
 
 
 def check_peaks(data: bytes) -> bool:
-    found = vram.parse_peaks(data)
+    found = parse_peaks(data)
     for (pid, started, _), mib in found.items():
         _expect(all(0 <= number < 10**19 for number in (pid, started, mib)), "a number cannot be")
-    _expect(vram.parse_peaks(vram.format_peaks(found)) == found, "it does not read back as written")
+    _expect(parse_peaks(format_peaks(found)) == found, "it does not read back as written")
     return bool(found)
 
 
@@ -200,7 +200,7 @@ TARGETS: dict[str, Target] = {
     "attempt": Target(
         (_attempt_file(made_up.outcome(job=JOB, gpus=("GPU-a",), vram_peak_mib=(9000,))),), check_attempt
     ),
-    "peaks": Target((vram.format_peaks({(4, 5000, "GPU-0"): 900, (5, 1, "GPU-1"): 0}),), check_peaks),
+    "peaks": Target((format_peaks({(4, 5000, "GPU-0"): 900, (5, 1, "GPU-1"): 0}),), check_peaks),
 }
 
 

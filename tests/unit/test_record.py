@@ -9,7 +9,8 @@ import pytest
 
 from slicer import model, record
 from slicer.model import Busy
-from slicer.placement.decision import Infeasible, Policy
+from slicer.placement.capacity import Policy
+from slicer.placement.decision import Infeasible
 
 
 @record.record

@@ -1,4 +1,4 @@
-"""Where a job's limits come from: systemd, or (without it) what an unprivileged process can do itself."""
+"""What puts a job under limits: systemd, or without it what an unprivileged process can do itself."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ if TYPE_CHECKING:
     from slicer.model import BackendName, Manager, Reason, ScopeSpec
 
     class Watchdog(Protocol):
-        """Enforces in user space what no kernel enforces here (the plain backend's memory limit)."""
+        """Enforces in user space what the kernel does not enforce here (the plain backend's memory limit)."""
 
         interval_s: float
         peak_bytes: int  # the most memory that was seen in use
 
         def check(self) -> Reason | None:
-            """Look once; a reason means that the job must end now."""
+            """Look once. Returns a reason when the job must end now."""
 
     class Backend(Protocol):
         """One way to put a process under limits."""
 
         name: BackendName
         manager: Manager
-        notice: str  # what the user should know, once a job; "" for nothing
+        notice: str  # what the user should know of each job; "" for nothing
 
         def connect(self) -> None:
             """Do what can be done before the lease is there (connect, import). Raises BackendError."""
 
         def after_fork(self) -> None:
-            """In the keeper: let go of what only the parent may use."""
+            """In the keeper: give up what only the parent may use."""
 
         def start(self, spec: ScopeSpec, pid: int, meanwhile: Callable[[], None]) -> str:
-            """Put the stopped process ``pid`` into its scope and apply the limits.
+            """Put the waiting process ``pid`` into its scope and apply the limits.
 
-            ``meanwhile`` is called once, while somebody else is at work on it. Returns the cgroup as
+            ``meanwhile`` may be called once, while systemd works on it. Returns the cgroup as
             /proc/PID/cgroup names it ("" where there is none). Raises BackendError; then the process is in
             no scope.
             """
@@ -54,10 +54,10 @@ if TYPE_CHECKING:
             """In the keeper: what has to be enforced from user space."""
 
         def living(self, job: str, cgroup: str) -> list[int]:
-            """The job's processes, as somebody finds them who is not their parent."""
+            """The job's processes, for a caller that is not their parent."""
 
         def end(self, job: str, unit: str, stop_timeout_s: float) -> None:
-            """End the job's processes, without its keeper, and wait for it. Raises BackendError."""
+            """End the job's processes, whose keeper is dead, and wait for that. Raises BackendError."""
 
         def close(self) -> None:
             """Give up what :meth:`connect` holds."""

@@ -1,4 +1,4 @@
-"""What it takes for a directive to act, beyond that systemd and the kernel accept it."""
+"""Which directives act here. systemd and the kernel also accept some that do not."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def acting(
 
 
 def io_is_weighed(blocks: str = "/sys/block", qos: str = "") -> bool:
-    """Whether any disk heeds weights: by its scheduler (bfq), or because io.cost is on for it."""
+    """Whether any disk heeds weights, by its scheduler (bfq) or because io.cost is on for it."""
     if "enable=1" in _text(qos or cgroup.path_of("/io.cost.qos")):
         return True
     try:
@@ -51,7 +51,7 @@ def io_is_weighed(blocks: str = "/sys/block", qos: str = "") -> bool:
 
 
 def oomd_runs() -> bool:
-    """Whether systemd-oomd is there, without which nobody reads the ManagedOOM directives."""
+    """Whether systemd-oomd runs. Nothing else reads the ManagedOOM directives."""
     return cgroup.populated(cgroup.path_of(_OOMD))
 
 

@@ -1,4 +1,4 @@
-"""A job inside another job that already holds what it needs: the outer scope's limits are its limits."""
+"""A job inside another job that already holds what it needs. The outer scope's limits hold for it too."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class NestedBackend:
         """Nothing to connect to."""
 
     def after_fork(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to give up."""
 
     def start(self, spec: ScopeSpec, pid: int, meanwhile: Callable[[], None]) -> str:
         """The process is where it belongs already."""
         return self._cgroup
 
     def enforced(self, spec: ScopeSpec, cgroup: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """None of the job's own limits act; the time limit does, the keeper sees to it."""
+        """Of the job's own limits only the time limit acts, which the keeper enforces."""
         names = tuple(item.name for item in spec.properties)
         kept = ("RuntimeMaxSec", "TimeoutStopSec")
         return tuple(n for n in names if n in kept), tuple(n for n in names if n not in kept)
@@ -43,7 +43,7 @@ class NestedBackend:
         """Nothing to watch."""
 
     def living(self, job: str, cgroup: str) -> list[int]:
-        """They count to the outer job."""
+        """They belong to the outer job."""
         return []
 
     def end(self, job: str, unit: str, stop_timeout_s: float) -> None:

@@ -1,7 +1,7 @@
-"""Machines without systemd (containers, WSL): what one process can do for another, and no pretence of more.
+"""Machines without systemd (containers, WSL): limits that one process can put on another.
 
-CPU affinity stands in for the quota, niceness for the weight, and a guard in the keeper for MemoryMax. All of
-it is best effort: a job's children inherit it, but nothing stops them from leaving it.
+CPU affinity stands in for the quota, niceness for the weight, a guard in the keeper for MemoryMax. This is
+best effort: a job's children inherit it, but nothing stops them from leaving it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class PlainBackend:
         """Nothing to connect to."""
 
     def after_fork(self) -> None:
-        """Adopt what the command leaves behind, so that it still counts to the job."""
+        """Adopt the processes that the command leaves behind, so that they still belong to the job."""
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
@@ -74,7 +74,7 @@ class PlainBackend:
         return ""
 
     def enforced(self, spec: ScopeSpec, cgroup: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """What acts here as well as it can, each with its means, and what does not act at all."""
+        """The directives that act as well as they can, each with its means, and those that do not act."""
         given = {item.name: item.value for item in spec.properties}
         weight = given.get("CPUWeight")
         can = set(_BEST_EFFORT)
@@ -92,7 +92,7 @@ class PlainBackend:
             except ChildProcessError:
                 return []  # the usual case
             own = os.getpid()
-            # Once more where none was seen: an orphan on its way to us is below nobody for a moment.
+            # If none was seen, look again: an orphan is below nobody for a moment, until it becomes ours.
             found = proc.descendants(own) or proc.descendants(own)
             return [pid for pid in found if pid != besides]
 
@@ -104,7 +104,7 @@ class PlainBackend:
         return MemoryGuard(limit) if isinstance(limit, int) and limit < _INFINITY else None
 
     def living(self, job: str, cgroup: str) -> list[int]:
-        """Found by the marker in their environment."""
+        """The processes with the job's id in their environment."""
         return [pid for pid in proc.in_lease(LEASE_VARIABLE, job) if pid != os.getpid()]
 
     def end(self, job: str, unit: str, stop_timeout_s: float) -> None:
@@ -118,7 +118,7 @@ class PlainBackend:
         """Nothing to load."""
 
     def request_end(self, job: str, unit: str) -> None:
-        """SIGTERM; who does not heed it is nobody's child any more, and stays."""
+        """SIGTERM. A process that ignores it stays."""
         self._signal(self.living(job, ""), signal.SIGTERM)
 
     def _signal(self, pids: list[int], signo: int) -> None:
@@ -133,7 +133,7 @@ class PlainBackend:
 
 
 def affinity(given: dict[str, Property], available: list[int], seed: int) -> set[int]:
-    """The CPUs for a job: as many as its quota fills, from a place that differs from job to job."""
+    """The CPUs for a job: as many as its quota fills. ``seed`` says where in the list they begin."""
     allowed = given.get("AllowedCPUs")
     if allowed is not None and isinstance(allowed.value, bytes):
         available = [cpu for cpu in mask_to_cpus(allowed.value) if cpu in available] or available
@@ -160,7 +160,7 @@ class MemoryGuard:
         self.peak_bytes = 0
 
     def check(self) -> Reason | None:
-        """Private memory of each process, and shared memory once (the largest share of any)."""
+        """Add up the private memory of each process, and the largest shared memory of any."""
         import psutil  # only for jobs that have a limit
 
         private, shared = 0, 0

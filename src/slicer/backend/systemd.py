@@ -33,14 +33,14 @@ _FINAL_ERRORS = (
 def _load_dbuslib() -> Any:
     """pystemd's extension module, without the package around it.
 
-    ``import pystemd`` runs lxml, inspect and typing (60-75 ms); the extension itself needs from its package
-    one str-to-bytes helper and an exception factory. If a pystemd comes along that needs more, the plain
-    import below serves, only slower.
+    ``import pystemd`` loads lxml, inspect and typing, which takes 60 to 75 ms. The extension needs only a
+    str-to-bytes helper and an exception factory of its package. Should a later pystemd need more, the
+    ordinary import below serves, only slower.
     """
     found = sys.modules.get("pystemd.dbuslib")
     if found is not None:
         return found
-    # importlib.util.find_spec does the same but imports as much as the package that we step around.
+    # importlib.util.find_spec does the same, but imports as much as the package that is left out.
     specs = (finder.find_spec("pystemd", None) for finder in sys.meta_path)
     spec = next((spec for spec in specs if spec is not None), None)
     if spec is None or spec.submodule_search_locations is None:
@@ -104,13 +104,13 @@ class SystemdBackend:
             self._bus = self._jobs = None
 
     def _watch(self) -> _RemovedJobs:
-        # One for the connection's whole life: the C side calls back into it without holding a reference.
+        # There is one for the connection's whole life: the C side calls it without holding a reference.
         if self._jobs is None:
             self._jobs = _RemovedJobs(self._bus)
         return self._jobs
 
     def after_fork(self) -> None:
-        """In a child: let go of the parent's connection (sd-bus itself refuses to, after a fork)."""
+        """In a child: close the parent's connection (sd-bus itself refuses to, after a fork)."""
         if self._bus is not None:
             os.close(self._fd)
             self._bus = None
@@ -208,7 +208,7 @@ class SystemdBackend:
             jobs.wait(job, deadline_s)
 
     def _ask_to_stop(self, unit: str) -> bytes | None:
-        """Systemd's job; None when the unit has ended by itself. Raises BackendError."""
+        """Returns systemd's job, None when the unit has ended by itself. Raises BackendError."""
         arguments = [(ord("s"), unit.encode()), (ord("s"), b"replace")]
         try:
             reply = self._bus.call_method(_DESTINATION, _PATH, _MANAGER, b"StopUnit", arguments)
@@ -225,7 +225,7 @@ class SystemdBackend:
         self.stop(unit, stop_timeout_s + STOP_DEADLINE_S)
 
     def preload(self) -> None:
-        """See that there is a connection to be had: better now than with the first job."""
+        """Find out whether systemd can be reached, before the first job needs it."""
         _load_acting()
         self.connect()
         self.close()
@@ -233,7 +233,7 @@ class SystemdBackend:
     def request_end(self, job: str, unit: str) -> None:
         """Have a scope stopped, without waiting for it. Raises BackendError.
 
-        No connection is kept: whom the queue forks later would take it for its own.
+        The connection is closed, so that no process inherits it that the queue forks later.
         """
         self.connect()
         try:
@@ -249,7 +249,7 @@ class SystemdBackend:
         """Nothing: the kernel enforces."""
 
     def enforced(self, spec: ScopeSpec, cgroup_name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Judge by the controllers that the scope's cgroup really has, and by who heeds what is set."""
+        """By the controllers that the scope's cgroup has, and by what needs more than a controller."""
         from slicer.backend.acting import acting, io_is_weighed, oomd_runs
 
         names = tuple(item.name for item in spec.properties)
@@ -259,14 +259,14 @@ class SystemdBackend:
 
 
 def _load_acting() -> None:
-    """What :meth:`SystemdBackend.enforced` needs: while systemd is busy, or once for all jobs of a queue."""
+    """Load what :meth:`SystemdBackend.enforced` needs, while systemd is busy or once for a whole queue."""
     from slicer.backend import acting
 
     del acting
 
 
 class _RemovedJobs:
-    """Sees the ends of systemd's jobs from now on: made before the job, or its end could be missed."""
+    """Collects the ends of systemd's jobs from now on. Made before the job, whose end it could miss."""
 
     def __init__(self, bus: Any) -> None:
         self._bus = bus
@@ -302,9 +302,9 @@ class _RemovedJobs:
 
 
 def _verify(unit: str, pid: int, pidfd: int) -> str:
-    """The process's cgroup, once it is really the scope's. Raises BackendError.
+    """The process's cgroup, if it really is the scope's. Raises BackendError.
 
-    systemd before 257.13 can report a scope as started and drop it at once (systemd #36781): then the command
+    systemd before 257.13 can report a scope as started and drop it at once (systemd #36781). Then the command
     would run without its limits.
     """
     found = cgroup.of(pid)
@@ -319,7 +319,7 @@ def _verify(unit: str, pid: int, pidfd: int) -> str:
 
 
 def _find_user_bus() -> None:
-    """Under sudo and cron the variable is missing although the user's manager runs."""
+    """Set XDG_RUNTIME_DIR, which is missing under sudo and cron although the user's manager runs."""
     runtime = f"/run/user/{os.getuid()}"
     if not os.environ.get("XDG_RUNTIME_DIR") and os.path.exists(f"{runtime}/bus"):
         os.environ["XDG_RUNTIME_DIR"] = runtime

@@ -109,7 +109,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _dispatch(arguments: list[str]) -> Any:
-    """What app.main would do, without its own idea of Ctrl-C and of a reader that leaves."""
+    """As app.main, but without its handling of Ctrl-C and of a reader that leaves."""
     instruction = os.environ.get(_COMPLETE)
     if instruction:
         from slicer.cli import complete
@@ -120,12 +120,12 @@ def _dispatch(arguments: list[str]) -> Any:
 
 
 def guarded(action: Callable[[], Any], *, as_json: bool = False) -> int:
-    """Do something that prints; the exit code, which is what it returns if that is a number."""
+    """Run an action that prints; returns the exit code: the action's own result if that is a number."""
     try:
         code = action()
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read (head, less) has seen enough. Python would complain once more at its exit.
+        # The reader (head, less) has seen enough. Without this Python would complain at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return _BROKEN_PIPE
     except (KeyboardInterrupt, click.Abort):
@@ -138,12 +138,12 @@ def guarded(action: Callable[[], Any], *, as_json: bool = False) -> int:
 
 
 def _own(arguments: list[str]) -> list[str]:
-    """What stands before "--"."""
+    """The arguments before "--"."""
     return arguments[: arguments.index("--")] if "--" in arguments else arguments
 
 
 def report(failure: Exception, *, as_json: bool = False) -> int:
-    """Say on stderr what failed, as one line of text or of JSON; the exit code."""
+    """Say on stderr what failed, as one line of text or of JSON; returns the exit code."""
     if os.environ.get("SLICER_DEBUG") == "1":
         _trace(failure)
     told = failure if isinstance(failure, SlicerError) else _translated(failure)
@@ -155,7 +155,7 @@ def report(failure: Exception, *, as_json: bool = False) -> int:
 
 
 def _trace(failure: Exception) -> None:
-    """The whole traceback, for who asked for it."""
+    """Print the whole traceback."""
     import traceback
 
     for line in "".join(traceback.format_exception(failure)).splitlines():

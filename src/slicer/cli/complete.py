@@ -1,7 +1,7 @@
 """Words for the shell's completion. A failure only means that there are none.
 
-A shell puts such a word on the command line as it is, and the next Enter has it evaluated. Names of jobs,
-profiles and programs are other people's, so only words that mean nothing to a shell are offered.
+A shell puts such a word on the command line as it is, and evaluates it at the next Enter. Other people choose
+the names of jobs, profiles and programs. So only words that mean nothing to a shell are offered.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _HARMLESS = frozenset(string.ascii_letters + string.digits + "._:@-")
-_PLAIN = "plain"  # click's word for what is not a file, for which the shell looks (and quotes) itself
+_PLAIN = "plain"  # click's word for all but files, which the shell finds (and quotes) itself
 
 
 def harmless(words: Iterable[str], incomplete: str) -> list[str]:
@@ -32,13 +32,13 @@ def harmless(words: Iterable[str], incomplete: str) -> list[str]:
 
 
 def sifted(items: Iterable[CompletionItem]) -> list[CompletionItem]:
-    """What may be offered of all that was found, whoever found it. Options and lists (0,1) are among it."""
+    """The found items that may be offered. Options and lists (0,1) may, too."""
     allowed = _HARMLESS | {","}
     return [item for item in items if item.type != _PLAIN or (item.value and allowed.issuperset(item.value))]
 
 
 def answer(app: click.Command, variable: str, instruction: str) -> int:
-    """Do what a shell's completion asks for (as ``bash_complete``); the exit code."""
+    """Answer a shell's completion (``bash_complete``); returns the exit code."""
     shell, _, what = instruction.partition("_")
     kind = get_completion_class(shell)
     if kind is None or what not in ("source", "complete"):
@@ -99,7 +99,7 @@ def gpus(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[st
 
 
 def command_line(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Of the command to be run: programs first, then whatever files there are."""
+    """Words of the command to be run: programs first, then files."""
     if ctx.params.get("command") or "/" in incomplete:
         return [CompletionItem(incomplete, type="file")]
     found = {name for directory in os.get_exec_path() for name in harmless(_files(directory), incomplete)}

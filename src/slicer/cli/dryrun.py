@@ -10,7 +10,7 @@ from slicer.columns import Line
 from slicer.config import profiles
 from slicer.config.profile_report import NEEDS, settings
 from slicer.errors import GpuError, InfeasibleError, NoGpu
-from slicer.gpu.view import View
+from slicer.gpu.observer import GpuObserver
 from slicer.job import scope
 from slicer.job.plan import choose_backend, environment, needs_of, plan_of, requester_of
 from slicer.ledger import leasing
@@ -56,7 +56,7 @@ def lines(plan: Plan, backend: Backend, forecast: _Forecast) -> list[Line]:
     spec = scope.spec(plan.profile, backend.manager, _ID, plan.invocation.name, plan.invocation.command)
     values = settings(plan.config, plan.invocation.profile, plan.invocation.overrides)
     return [
-        *output.pairs(_overview(plan, backend, spec, forecast, values)),
+        *output.rows(_overview(plan, backend, spec, forecast, values)),
         Line(""),
         *_properties(plan, backend, spec, values),
         Line(""),
@@ -92,7 +92,7 @@ def _foresee(
     spec = scope.spec(plan.profile, backend.manager, _ID, plan.invocation.name, plan.invocation.command)
     asker = requester_of(_ID, plan, backend, spec)
     directory = book.directory if book is not None else None
-    wanted = leasing.want(asker, needs_of(plan), View(directory, plan.config.policy))
+    wanted = leasing.prepare(asker, needs_of(plan), GpuObserver(directory, plan.config.policy))
     try:
         return leasing.foresee(wanted, book), wanted.view.gpus
     finally:

@@ -41,14 +41,9 @@ The form of --json is in docs/json.md.""",
 )
 @click.argument("job", required=False)
 @click.option(
-    "-n",
-    "--number",
-    type=click.IntRange(min=0),
-    metavar="N",
-    default=20,
-    show_default=True,
+    "-n", "--number", type=click.IntRange(min=0), metavar="N", default=20, show_default=True,
     help="The last N jobs; 0: all.",
-)
+)  # fmt: skip
 @click.option("--name", metavar="PATTERN", help="Only jobs of that name; a shell pattern, such as 'train*'.")
 @click.option("--since", metavar="DURATION", help="Only jobs that began within this time (2h, 7d).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -64,11 +59,8 @@ def command(job: str | None, number: int, name: str | None, since: str | None, a
         path, job, {"limit": number + 1 if number else None, "name": name, "since": began}
     )
     if job is not None and not outcomes:
-        raise UnknownOutcome(
-            f"no ended job {job!r}",
-            where=path,
-            hint="slicer status shows those that run",
-        )
+        hint = "slicer status shows those that run"
+        raise UnknownOutcome(f"no ended job {job!r}", where=path, hint=hint)
     has_more = 0 < number < len(outcomes)
     outcomes = outcomes[: number or None]
     outcomes.reverse()  # the newest where the eye is: above the prompt
@@ -162,7 +154,7 @@ def details(outcome: Outcome) -> list[Line]:
     code = f"{ended(outcome)}, exit code {outcome.exit_code}"
     if outcome.signal is not None and signal_name(outcome.signal) != ended(outcome):
         code += f", {signal_name(outcome.signal)}"
-    return output.pairs(
+    return output.rows(
         [
             ("job", outcome.job),
             ("name", outcome.name or "-"),

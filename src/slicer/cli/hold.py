@@ -20,7 +20,7 @@ _SHELL = "/bin/sh"
 
 
 class Messages(say.Messages):
-    """Tells who gets a shell what it holds: nothing else in it would show."""
+    """Tells the user of a shell what it holds. Nothing else would show it."""
 
     def acquired(self, lease: Lease, waited_s: float) -> None:
         super().acquired(lease, waited_s)

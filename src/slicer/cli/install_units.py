@@ -8,7 +8,6 @@ import click
 
 from slicer.backend.install_units import Outdated, Plan, Ran, Report, apply, outdated, plan, remove
 from slicer.cli import output, say
-from slicer.cli.output import Column
 from slicer.columns import Line
 from slicer.config import files
 from slicer.errors import EX_OK, EX_SLICER
@@ -63,7 +62,7 @@ def _intended(settled: Plan, old: Outdated, *, removing: bool) -> list[Line]:
     verb = "remove" if removing else "install"
     rows = [(f"would {verb}", action.destination, action.what) for action in settled.actions]
     rows += [("would remove", action.destination, action.what) for action in old.files]
-    shown = output.table((Column(""), Column(""), Column("")), rows)[1:]
+    shown = output.rows(rows)
     when = "would run" if settled.live else "to be run on the target:"
     shown += [Line(f"{when}  {command_text(ran)}") for ran in (*settled.commands, *old.commands)]
     return [*shown, *(Line(f"would close  {path}  {_SHARED}") for path in old.shared)]
@@ -94,12 +93,12 @@ def _left(root: str, *, user: bool) -> list[Line]:
     kept = ((past, "history of jobs"), (settings, "configuration"))
     found = [(os.path.join(root, path.lstrip("/")), what) for path, what in kept if path]
     rows = [("stays", path, f"{what}; rm -r to be rid of it") for path, what in found if os.path.isdir(path)]
-    return output.table((Column(""), Column(""), Column("")), rows)[1:]
+    return output.rows(rows)
 
 
 def _done(report: Report) -> list[Line]:
     rows = [(done.status, done.action.destination, done.action.what) for done in report.files]
-    shown = output.table((Column(""), Column(""), Column("")), rows)[1:]
+    shown = output.rows(rows)
     shown += [Line(f"closed  {path}  {_SHARED}") for path in report.closed]
     return [*shown, *(Line(_told(ran)) for ran in report.commands)]
 

@@ -30,23 +30,24 @@ def glyphs(stream: TextIO | None = None) -> Glyphs:
     return UNICODE if is_utf8(stream) else ASCII
 
 
-def table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> list[Line]:
-    """A heading and one line a row, in columns as wide as they must be."""
-    cells = [[visible(cell) for cell in row] for row in rows]
+def table(columns: Sequence[Column], cells: Iterable[Sequence[str]]) -> list[Line]:
+    """A heading and one line a row."""
+    shown = [[visible(cell) for cell in row] for row in cells]
     if is_terminal():
         mark = glyphs()
-        cells = [
+        shown = [
             [clip(cell, column.cap or None, mark) for cell, column in zip(row, columns, strict=True)]
-            for row in cells
+            for row in shown
         ]
     align = "".join("r" if column.right else "l" for column in columns)
-    head, *texts = aligned([[column.title for column in columns], *cells], align)
+    head, *texts = aligned([[column.title for column in columns], *shown], align)
     return [Line(head, HEADING), *map(Line, texts)]
 
 
-def pairs(rows: Iterable[tuple[str, str]]) -> list[Line]:
-    """A name and a value a line, the values aligned."""
-    return list(map(Line, aligned([(name, visible(value)) for name, value in rows], "ll")))
+def rows(cells: Iterable[Sequence[str]]) -> list[Line]:
+    """One line a row, without a heading."""
+    shown = [[visible(cell) for cell in row] for row in cells]
+    return list(map(Line, aligned(shown, "l" * len(shown[0])))) if shown else []
 
 
 def is_terminal() -> bool:

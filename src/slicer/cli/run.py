@@ -25,7 +25,7 @@ _LONGEST_NAME = 200  # others read it in one line
 
 
 class _Interrupted(BaseException):
-    """A signal came before the job ran: nothing is left to do but to leave cleanly."""
+    """A signal came before the job ran. slicer leaves cleanly."""
 
     def __init__(self, signo: int) -> None:
         self.signo = signo
@@ -47,7 +47,7 @@ def perform(options: dict[str, Any], command: tuple[str, ...]) -> int:
 
 
 def guarded(program: str, options: dict[str, Any], act: Callable[[], int]) -> int:
-    """Help, or what ``act`` does; what it raises is said, and the exit code returned."""
+    """Show help, or do ``act``. What that raises is said. Returns the exit code."""
     try:
         if options["help"]:
             unblock_interrupts()
@@ -125,7 +125,7 @@ def _run(options: dict[str, Any], command: tuple[str, ...]) -> int:
 
 
 def supervise(invocation: Invocation, messages: say.Messages) -> int:
-    """Run the job to its end, telling about it; the exit code."""
+    """Run the job to its end and tell about it. Returns the exit code."""
     for signo in INTERRUPTS:
         if signal.getsignal(signo) != signal.SIG_IGN:
             signal.signal(signo, _interrupt)
@@ -143,7 +143,7 @@ def _interrupt(signo: int, frame: FrameType | None) -> None:
 
 
 def _exit_code(outcome: Outcome) -> int:
-    # A shell stops its loop on Ctrl-C only when it sees its child die of it.
+    # A shell ends its loop on Ctrl-C only when it sees its child die of it.
     if outcome.reason == "signal" and outcome.signal == signal.SIGINT:
         return _die_of(signal.SIGINT)
     return outcome.exit_code
@@ -167,7 +167,7 @@ def _seconds(text: str | None, option: str) -> float | None:
 
 
 def _check_outcome(path: str) -> None:
-    """Better now than after hours of work."""
+    """Raises UsageError if the outcome cannot be written there: better now than after hours of work."""
     from slicer.outcome.outcome_file import is_stream
 
     try:

@@ -86,7 +86,7 @@ def _click_option(option: Option) -> click.Option:
     return click.Option([*option.names, option.field], default=None, **made)
 
 
-def settled(params: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def parsed(params: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The options and the command as the fast parser gives them.
 
     click is not told the defaults: what one means for a flag with a value differs between its versions.
@@ -102,7 +102,7 @@ def fast_command(name: str, help: str, short_help: str, epilog: str) -> click.Co
 
     def callback(**params: Any) -> int:
         module = importlib.import_module(f"slicer.cli.{name}")
-        code: int = module.perform(*settled(params))
+        code: int = module.perform(*parsed(params))
         return code
 
     words = click.Argument(

@@ -1,7 +1,7 @@
 """The options of ``slicer run`` and ``slicer hold``: one table for the fast parser here and for click's help.
 
-click costs 45 ms to import, more than the whole of ``slicer run`` may; so these command lines are read by
-hand. Everything from the first word that is not an option belongs to the command.
+To import click takes 45 ms, more than all of ``slicer run`` may. So these command lines are read by hand.
+Everything from the first word that is not an option belongs to the command.
 """
 
 from __future__ import annotations
@@ -22,85 +22,63 @@ class Option:
     field: str
     metavar: str
     help: str
+    default: object
     value: object = True
     many: bool = False
     choices: tuple[str, ...] = ()
 
 
+def _option(names: str, metavar: str, help: str, default: object = None, **more: Any) -> Option:
+    """One that takes a value. Its field is called after the last of its names."""
+    field = names.rpartition("--")[2].replace("-", "_")
+    return Option(tuple(names.split()), field, metavar, help, default, **more)
+
+
+def _flag(names: str, field: str, help: str, default: object = False, value: object = True) -> Option:
+    return Option(tuple(names.split()), field, "", help, default, value)
+
+
 OPTIONS = (
-    Option(
-        ("-p", "--profile"), "profile", "NAME", "Limits and needs from this profile (see `slicer profiles`)."
+    _option("-p --profile", "NAME", "Limits and needs from this profile (see `slicer profiles`)."),
+    _option("-g --gpus", "N", "Take N GPUs: whole ones, or with --vram a part of each."),
+    _option("--gpu", "LIST", "Take these GPUs (indices or UUIDs: 0,2); with --gpus N any N of them."),
+    _option("--vram", "SIZE", "Memory to take on each GPU (8G, 500M), sharing it with jobs that fit."),
+    _option("--margin", "SIZE", "Memory that must stay free beside it on each GPU."),
+    _option("--cpu-slots", "N", "Take N of the CPU slots."),
+    _option("--priority", "N", "-100 to 100, default 0: of those who wait, the highest is first."),
+    _option("-n --name", "NAME", "What others see while this job holds what they want.", ""),
+    _option("--expect", "DURATION", "How long the job will hold its lease (15m, 2h); others see it."),
+    _flag("--wait", "wait", "Wait until what the job needs is free (default).", True),
+    _flag(
+        "--no-wait", "wait", "When busy, print the holder as JSON and exit with 75 instead of waiting.",
+        True, False,
     ),
-    Option(("-g", "--gpus"), "gpus", "N", "Take N GPUs: whole ones, or with --vram a part of each."),
-    Option(
-        ("--gpu",), "gpu", "LIST", "Take these GPUs (indices or UUIDs: 0,2); with --gpus N any N of them."
-    ),
-    Option(
-        ("--vram",), "vram", "SIZE", "Memory to take on each GPU (8G, 500M), sharing it with jobs that fit."
-    ),
-    Option(("--margin",), "margin", "SIZE", "Memory that must stay free beside it on each GPU."),
-    Option(("--cpu-slots",), "cpu_slots", "N", "Take N of the CPU slots."),
-    Option(
-        ("--priority",), "priority", "N", "-100 to 100, default 0: of those who wait, the highest is first."
-    ),
-    Option(("-n", "--name"), "name", "NAME", "What others see while this job holds what they want."),
-    Option(
-        ("--expect",), "expect", "DURATION", "How long the job will hold its lease (15m, 2h); others see it."
-    ),
-    Option(("--wait",), "wait", "", "Wait until what the job needs is free (default)."),
-    Option(
-        ("--no-wait",),
-        "wait",
-        "",
-        "When busy, print the holder as JSON and exit with 75 instead of waiting.",
-        False,
-    ),
-    Option(("--max-wait",), "max_wait", "DURATION", "Wait no longer than this; 0 is not at all."),
-    Option(
-        ("--then",),
-        "then",
-        "WHICH",
+    _option("--max-wait", "DURATION", "Wait no longer than this; 0 is not at all."),
+    _option(
+        "--then", "WHICH",
         "When --max-wait is over: fail with 75 (the default with GPUs), or run beside the holder.",
         choices=("run", "fail"),
     ),
-    Option(
-        ("--timeout",),
-        "timeout",
-        "DURATION",
-        "End the job after this long (SIGTERM, then SIGKILL); exit 124.",
-    ),
-    Option(
-        ("--set",),
-        "set",
-        "PROPERTY=VALUE",
-        "A systemd property for the scope: MemoryMax=8G, CPUQuota=200%.",
+    _option("--timeout", "DURATION", "End the job after this long (SIGTERM, then SIGKILL); exit 124."),
+    _option(
+        "--set", "PROPERTY=VALUE", "A systemd property for the scope: MemoryMax=8G, CPUQuota=200%.", (),
         many=True,
     ),
-    Option(
-        ("--backend",),
-        "backend",
-        "WHICH",
-        "auto takes systemd where it runs.",
+    _option(
+        "--backend", "WHICH", "auto takes systemd where it runs.", "auto",
         choices=("auto", "systemd", "plain"),
     ),
-    Option(("--exec",), "exec", "", "Become the command instead of supervising it; no outcome is recorded."),
-    Option(
-        ("--linger",), "linger", "", "Wait for processes that outlive the command instead of ending them."
-    ),
-    Option(("--journal",), "journal", "", "Copy the command's output to the journal, under its unit."),
-    Option(("--outcome",), "outcome", "FILE", "Write the outcome there as JSON."),
-    Option(("--dry-run",), "dry_run", "", "Print what would be done, with the source of each value."),
-    Option(("-q", "--quiet"), "verbosity", "", "Print errors only.", -1),
-    Option(("-v", "--verbose"), "verbosity", "", "Say more.", 1),
-    Option(("-h", "--help"), "help", "", "Show this help."),
-)
+    _flag("--exec", "exec", "Become the command instead of supervising it; no outcome is recorded."),
+    _flag("--linger", "linger", "Wait for processes that outlive the command instead of ending them.", None),
+    _flag("--journal", "journal", "Copy the command's output to the journal, under its unit."),
+    _option("--outcome", "FILE", "Write the outcome there as JSON.", ""),
+    _flag("--dry-run", "dry_run", "Print what would be done, with the source of each value."),
+    _flag("-q --quiet", "verbosity", "Print errors only.", 0, -1),
+    _flag("-v --verbose", "verbosity", "Say more.", 0, 1),
+    _flag("-h --help", "help", "Show this help."),
+)  # fmt: skip
 
-DEFAULTS: dict[str, Any] = {
-    "profile": None, "gpus": None, "gpu": None, "vram": None, "margin": None, "cpu_slots": None,
-    "priority": None, "name": "", "expect": None, "wait": True, "max_wait": None, "then": None,
-    "timeout": None, "set": (), "backend": "auto", "exec": False, "linger": None, "journal": False,
-    "outcome": "", "dry_run": False, "verbosity": 0, "help": False,
-}  # fmt: skip
+DEFAULTS: dict[str, Any] = {option.field: option.default for option in OPTIONS}
 
 # Without a scope nobody applies a property, and there is no unit to log under.
 _SCOPE_FIELDS = ("set", "backend", "exec", "journal", "dry_run")

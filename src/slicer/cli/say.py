@@ -1,4 +1,4 @@
-"""What people read on stderr while a job runs, and the one line of JSON that scripts read."""
+"""What is said on stderr while a job runs: lines for people, and one line of JSON for scripts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 from slicer.kernel import proc
 from slicer.kernel.signals import signal_name
-from slicer.ledger.ledger import now_s
+from slicer.ledger.clock import now_s
 from slicer.placement.decision import expected_remaining, first_to_finish
 from slicer.quantity import format_duration, format_size
 from slicer.text import command_text, counted, visible
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from slicer.model import Busy, Lease, Outcome
 
 _PREFIX = "slicer: "
-_TOLD_AGAIN_S = 5.0  # each time the ledger is looked at
+_TOLD_AGAIN_S = 5.0  # each time costs a look at the ledger
 _REASONS = {
     "oom-kill": "out of memory",
     "timeout": "over its time limit",
@@ -34,7 +34,7 @@ def line(text: str) -> None:
     _write(_PREFIX + visible(text.replace("\n", " ").replace("\t", " ")) + "\n")
 
 
-_drawn = False  # a line is on the terminal that is still to be replaced
+_drawn = False  # whether the last line on the terminal is one of draw()'s, without its end
 
 
 def draw(text: str) -> None:
@@ -46,7 +46,7 @@ def draw(text: str) -> None:
 
 
 def _has_foreground() -> bool:
-    """Whether stderr is a terminal and ours: in the background a shell has its prompt there."""
+    """Whether stderr is a terminal and we are in its foreground. If not, a shell has its prompt there."""
     try:
         return os.tcgetpgrp(2) == os.getpgrp()
     except OSError:
@@ -86,7 +86,7 @@ def _write(text: str) -> None:
 
 
 class Messages:
-    """Tells a person about one job. ``verbosity`` -1: nothing, 0: what matters, 1: all."""
+    """Tells a person about one job. ``verbosity`` is -1 for errors only, 0 for what matters, 1 for all."""
 
     def __init__(self, verbosity: int) -> None:
         self._verbosity = verbosity
@@ -106,7 +106,7 @@ class Messages:
             line(f"waiting for {describe_busy(busy)}")
 
     def still_waiting(self, busy: Busy) -> float | None:
-        """On a terminal the line is kept up to date; a file would fill up."""
+        """On a terminal the line is kept up to date. A file would fill up."""
         if self._verbosity < 0 or not os.isatty(2):
             return None
         if _has_foreground():
@@ -120,7 +120,7 @@ class Messages:
 
     def acquired(self, lease: Lease, waited_s: float) -> None:
         self._waits = False
-        # Who was told of the wait is told of its end; who never waited has to ask.
+        # Those who were told of the wait are told of its end. Without a wait it is said only if asked for.
         if self._verbosity < 0 or (self._verbosity == 0 and not self._has_waited):
             return
         after = f" after {format_duration(waited_s)}" if self._has_waited else ""

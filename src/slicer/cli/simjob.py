@@ -11,8 +11,8 @@ import click
 from slicer.cli import app
 from slicer.errors import SlicerError, UsageError
 from slicer.gpu.sim.gpus import simulated_gpus
-from slicer.gpu.sim.job import LIBRARIES, Plan, Spike, demand_mib, next_step_s, oom_text, visible
-from slicer.gpu.sim.usage import NoRoom, Usage, Use
+from slicer.gpu.sim.job import LIBRARIES, MemoryPlan, Spike, demand_mib, next_step_s, oom_text, visible_gpus
+from slicer.gpu.sim.usage import NoRoom, UsageFolder, Use
 from slicer.kernel import proc
 from slicer.kernel.signals import INTERRUPTS
 from slicer.quantity import INFINITY, QuantityError, format_size, parse_duration, parse_mib, parse_size
@@ -21,9 +21,13 @@ from slicer.state import simulated, statedir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType
+    from typing import TypeVar
 
     from slicer.model import Gpu
+
+    _T = TypeVar("_T")
 
 _LONGEST_SLEEP_S = 3600.0  # time.sleep cannot take "infinity"
 _SPIKE_S = 0.1
@@ -36,28 +40,28 @@ _BINARY_LINE = b"simjob: \xff\xfe\x80\x00\xc3\x28 not UTF-8\n"
 # -- the command line -------------------------------------------------------------------------------------
 
 
-def _mib(ctx: click.Context, param: click.Parameter, text: str) -> int:
-    try:
-        return parse_mib(simulated.in_mib(text))
-    except QuantityError as error:
-        raise click.BadParameter(str(error), ctx, param) from None
+def _quantity(parse: Callable[[str], _T]) -> Callable[[click.Context, click.Parameter, str], _T]:
+    """The callback of an option whose text ``parse`` reads; it may raise QuantityError."""
+
+    def read(ctx: click.Context, param: click.Parameter, text: str) -> _T:
+        try:
+            return parse(text)
+        except QuantityError as error:
+            raise click.BadParameter(str(error), ctx, param) from None
+
+    return read
 
 
-def _bytes(ctx: click.Context, param: click.Parameter, text: str) -> int:
-    try:
-        size = parse_size(text)
-    except QuantityError as error:
-        raise click.BadParameter(str(error), ctx, param) from None
+def _finite_bytes(text: str) -> int:
+    size = parse_size(text)
     if size == INFINITY:
-        raise click.BadParameter("there is no end to infinity", ctx, param)
+        raise QuantityError("there is no end to infinity")
     return size
 
 
-def _seconds(ctx: click.Context, param: click.Parameter, text: str) -> float:
-    try:
-        return parse_duration(text) / 1e6
-    except QuantityError as error:
-        raise click.BadParameter(str(error), ctx, param) from None
+_mib = _quantity(lambda text: parse_mib(simulated.in_mib(text)))
+_bytes = _quantity(_finite_bytes)
+_seconds = _quantity(lambda text: parse_duration(text) / 1e6)
 
 
 def _spike(ctx: click.Context, param: click.Parameter, text: str | None) -> Spike | None:
@@ -73,7 +77,7 @@ def _spike(ctx: click.Context, param: click.Parameter, text: str | None) -> Spik
 
 
 @record
-class Job:
+class Options:
     """The command line."""
 
     vram: int  # MiB
@@ -95,8 +99,8 @@ class Job:
     binary: bool
 
     @property
-    def plan(self) -> Plan:
-        return Plan(self.vram, self.ramp, self.hold, self.spike)
+    def plan(self) -> MemoryPlan:
+        return MemoryPlan(self.vram, self.ramp, self.hold, self.spike)
 
 
 @click.command(
@@ -146,7 +150,7 @@ def command(**options: object) -> int:
     describes (4, 4x24G, 2x24G,1x80G). Where one has no room it fails as CUDA does. A SIZE without a unit is
     in MiB (that of --log-bytes in bytes), a DURATION without one in seconds.
     """
-    job = Job(**options)  # type: ignore[arg-type]
+    job = Options(**options)  # type: ignore[arg-type]
     text = os.environ.get(simulated.VARIABLE)
     if not text:
         raise UsageError(
@@ -157,24 +161,24 @@ def command(**options: object) -> int:
     if job.spike is not None and job.spike.at_s >= job.plan.end_s:
         raise UsageError("the job has ended by then", where="--spike", hint="give it a longer --hold")
     gpus = simulated_gpus(simulated.parse_spec(text))
-    shown = visible(os.environ.get("CUDA_VISIBLE_DEVICES"), gpus)
+    shown = visible_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"), gpus)
     if not shown and (job.vram or job.spike):
         raise SlicerError("no GPU is visible", where="CUDA_VISIBLE_DEVICES", hint="slicer run --vram SIZE")
-    usage = Usage(statedir.locate(os.environ, os.geteuid()).base, gpus)
-    if job.fork_away and not _away():
-        return 0
+    usage = UsageFolder(statedir.locate(os.environ, os.geteuid()).base, gpus)
     if not job.fork_away:
-        return _perform(job, Meter(usage, shown, job.utilisation))
-    os._exit(app.guarded(lambda: _perform(job, Meter(usage, shown, job.utilisation))))
+        return _run_job(job, Meter(usage, shown, job.utilisation))
+    if not _daemonize():
+        return 0
+    os._exit(app.guarded(lambda: _run_job(job, Meter(usage, shown, job.utilisation))))
 
 
 # -- acting -----------------------------------------------------------------------------------------------
 
 
 class Meter:
-    """What this process uses."""
+    """Records what this process uses of the simulated GPUs."""
 
-    def __init__(self, usage: Usage, gpus: tuple[Gpu, ...], utilisation: int) -> None:
+    def __init__(self, usage: UsageFolder, gpus: tuple[Gpu, ...], utilisation: int) -> None:
         self._usage = usage
         uuids = tuple(gpu.uuid for gpu in gpus)
         pid = os.getpid()
@@ -191,10 +195,10 @@ class Meter:
             self.use = wanted
         return lacking
 
-    def hand_down(self) -> None:
-        """In a forked child: have what the parent had, which has it no more. Raises StateError."""
+    def inherit(self) -> None:
+        """In a forked child: take over what the parent uses. Raises StateError."""
         before, pid = self.use, os.getpid()
-        # An idle context: who leaks memory computes nothing.
+        # An idle context: a leaked process computes nothing.
         self.use = Use(pid, proc.start_time(pid) or 0, 0, before.gpus, before.mib)
         if before.mib:
             self._usage.take_over(self.use, before)
@@ -204,8 +208,8 @@ class Meter:
         self._usage.free(self.use)
 
 
-def _away() -> bool:
-    """Become a daemon; whether this is the daemon, and not the process that called."""
+def _daemonize() -> bool:
+    """Fork a daemon. Returns True in the daemon, False in the caller."""
     if os.fork():
         return False
     os.setsid()
@@ -214,7 +218,7 @@ def _away() -> bool:
     return True
 
 
-def _perform(job: Job, meter: Meter) -> int:
+def _run_job(job: Options, meter: Meter) -> int:
     """The job from start to end; its exit code. Raises SlicerError."""
     _on_signals(job, meter)
     if job.oom or (job.oom_once and _is_first(job.oom_once)):
@@ -224,7 +228,7 @@ def _perform(job: Job, meter: Meter) -> int:
     kept = b"\1" * (job.host_memory << 20)  # no zeros: the kernel would give those for nothing
     try:
         _print_log(job)
-        if not _run(job, meter):
+        if not _use_memory(job, meter):
             return 1
         if job.leak:
             _leak(job, meter)
@@ -234,7 +238,7 @@ def _perform(job: Job, meter: Meter) -> int:
     return job.exit_code
 
 
-def _on_signals(job: Job, meter: Meter) -> None:
+def _on_signals(job: Options, meter: Meter) -> None:
     """End as signals say, but tidily."""
 
     def die(signo: int, frame: FrameType | None) -> None:
@@ -249,7 +253,7 @@ def _on_signals(job: Job, meter: Meter) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def _run(job: Job, meter: Meter) -> bool:
+def _use_memory(job: Options, meter: Meter) -> bool:
     """Use what the plan says; False when a GPU has no room."""
     began, at_s, printed_s = time.monotonic(), 0.0, 0.0
     plan = job.plan
@@ -276,18 +280,18 @@ def _sleep_until(moment: float) -> None:
         time.sleep(min(left_s, _LONGEST_SLEEP_S))
 
 
-def _leak(job: Job, meter: Meter) -> None:
+def _leak(job: Options, meter: Meter) -> None:
     """Fork a child that keeps the memory; returns once it has it."""
     reading, writing = os.pipe()
     if not os.fork():
-        os._exit(app.guarded(lambda: _keep(job, meter, writing)))
+        os._exit(app.guarded(lambda: _hold_leaked(job, meter, writing)))
     os.close(writing)
     os.read(reading, 1)
     os.close(reading)
 
 
-def _keep(job: Job, meter: Meter, ready: int) -> None:
-    meter.hand_down()
+def _hold_leaked(job: Options, meter: Meter, ready: int) -> None:
+    meter.inherit()
     os.close(ready)
     try:
         _sleep_until(time.monotonic() + job.leak_seconds)
@@ -307,11 +311,11 @@ def _is_first(marker: str) -> bool:
     return True
 
 
-def _say_oom(job: Job, lacking: NoRoom, wanted_mib: int) -> None:
+def _say_oom(job: Options, lacking: NoRoom, wanted_mib: int) -> None:
     _print(f"{oom_text(job.oom_text, lacking, wanted_mib)}\n".encode(), fd=2)
 
 
-def _print_log(job: Job) -> None:
+def _print_log(job: Options) -> None:
     line = _BINARY_LINE if job.binary else _TEXT_LINE
     if job.binary and not job.log_bytes:
         _print(line)

@@ -10,7 +10,7 @@ import click
 from slicer.cli import output, say
 from slicer.cli.status_json import status_json
 from slicer.cli.status_text import lines
-from slicer.ledger.status import look
+from slicer.ledger.status import read
 
 _LONGEST_S = 3600.0
 
@@ -48,7 +48,7 @@ def command(as_json: bool, watches: bool, interval_s: float | None) -> int:
         from slicer.cli.watch import run
 
         return run(as_json=as_json, interval_s=2.0 if interval_s is None else interval_s)
-    status = look(os.environ, say.line)
+    status = read(os.environ, say.line)
     if as_json:
         output.show_json(status_json(status))
     else:

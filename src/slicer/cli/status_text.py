@@ -5,7 +5,7 @@ from __future__ import annotations
 from slicer.cli import output
 from slicer.cli.output import Column
 from slicer.cli.status_why import indices, reason
-from slicer.columns import FAINT, HEADING, Line, clip
+from slicer.columns import FAINT, HEADING, WARNING, Line, aligned, clip
 from slicer.kernel.users import user_name
 from slicer.placement.decision import expected_remaining
 from slicer.quantity import format_duration, format_estimate, format_mib, short_mib
@@ -24,31 +24,45 @@ _BAR = 10  # cells
 _GPU_NAME = 14  # characters of it on a terminal
 _SLOTS_NAMED = 6  # jobs on the line of the CPU slots
 _WORTH_A_LINE_MIB = 200  # of memory that nobody accounts for: every driver keeps some
-_ALARM = "yellow"
 
 
 @record
 class Section:
-    """``entries``: the lines of one thing each, of which the first is the most important."""
+    """One part of the status."""
 
     head: tuple[Line, ...]
-    entries: tuple[tuple[Line, ...], ...]
-    what: str  # it counts, as in "3 more waiting"
+    entries: tuple[tuple[Line, ...], ...]  # the lines of one thing each, the most important one first
+    what: str  # the word for the entries, as in "3 more waiting"
+
+    @property
+    def lines(self) -> list[Line]:
+        """All of it."""
+        return [*self.head, *(line for entry in self.entries for line in entry)]
+
+
+@record
+class _Row:
+    """One row of the GPUs' table."""
+
+    cells: tuple[str, ...]
+    style: str = ""
 
 
 def lines(status: Status) -> list[Line]:
-    """The state of things, all of it."""
+    """The whole status."""
+    return joined([section.lines for section in sections(status)])
+
+
+def joined(parts: list[list[Line]]) -> list[Line]:
+    """The parts with an empty line between them."""
     shown: list[Line] = []
-    for section in sections(status):
-        if shown:
-            shown.append(Line(""))
-        shown += section.head
-        shown += [line for entry in section.entries for line in entry]
+    for part in parts:
+        shown += [Line(""), *part] if shown else part
     return shown
 
 
 def sections(status: Status) -> list[Section]:
-    """The state of things in its parts: jobs, who waits, the machine."""
+    """The parts of the status: jobs, waiting requests, the machine."""
     found = [_jobs(status) if status.leases else Section((Line("No job runs."),), (), "")]
     if status.tickets:
         found.append(_waiting(status))
@@ -82,7 +96,7 @@ def _jobs(status: Status) -> Section:
 
 
 def _marked(row: Line, lease: Lease, status: Status) -> Line:
-    return Line(row.text, _ALARM) if _marks(lease, status, status.gpus) else row
+    return Line(row.text, WARNING) if _marks(lease, status, status.gpus) else row
 
 
 def _marks(lease: Lease, status: Status, gpus: Iterable[GpuState]) -> list[str]:
@@ -194,7 +208,7 @@ def _machine(status: Status) -> Section:
     head = [Line(_cpu_slots(status))]
     if status.plain_lock and status.plain_lock.pid:
         lock = status.plain_lock
-        head.append(Line(f"GPU lock of scripts: {lock.path} is held by pid {lock.pid}", _ALARM))
+        head.append(Line(f"GPU lock of scripts: {lock.path} is held by pid {lock.pid}", WARNING))
     if status.no_gpus:
         return Section((*head, Line(f"No GPUs: {visible(status.no_gpus)}")), (), "")
     heading, entries = _gpus(status)
@@ -218,73 +232,64 @@ def _slot_holder(lease: Lease) -> str:
 
 
 def _gpus(status: Status) -> tuple[Line, tuple[tuple[Line, ...], ...]]:
-    """The heading of the GPUs, and of each its line and those of who is on it."""
+    """The heading of the GPUs, and for each GPU its line and those of what is on it."""
     names = [visible(state.gpu.name).removeprefix("NVIDIA ") for state in status.gpus]
     if output.is_terminal():
         names = [clip(name, _GPU_NAME, output.glyphs()) for name in names]
-    memories = [format_mib(state.gpu.memory_mib or None) for state in status.gpus]
-    widths = [max(map(len, texts), default=0) for texts in (names, memories)]
-    rows: list[tuple[str, ...]] = []
-    styles: list[str] = []
-    sizes: list[int] = []
-    for state, name, memory in zip(status.gpus, names, memories, strict=True):
-        what = f"{name.ljust(widths[0])}  {memory.rjust(widths[1])}  {_bar(state)}".rstrip()
-        held = [_gpu_row(state, what), *_on_gpu(state, status)]
-        rows += [row for row, _ in held]
-        styles += [style for _, style in held]
-        sizes.append(len(held))
+    cells = [
+        (name, format_mib(state.gpu.memory_mib or None), _bar(state))
+        for name, state in zip(names, status.gpus, strict=True)
+    ]
+    groups = [
+        [_gpu_row(state, what), *_rows_on_gpu(state, status)]
+        for state, what in zip(status.gpus, aligned(cells, "lrl"), strict=True)
+    ]
     columns = (
         Column("", right=True), Column("", cap=36), Column("USED", right=True),
         Column("RESERVED", right=True), Column("FREE", right=True), Column("PEAK", right=True), Column(""),
     )  # fmt: skip
-    head, *table = output.table(columns, rows)
-    drawn = [Line(f" {line.text}", style) for line, style in zip(table, styles, strict=True)]
+    head, *table = output.table(columns, [row.cells for group in groups for row in group])
+    lines = iter(table)
+    entries = tuple(tuple(Line(f" {next(lines).text}", row.style) for row in group) for group in groups)
     free = sum(state.is_idle for state in status.gpus)
     title = f"GPUs: {free} of {len(status.gpus)} free"
-    entries = []
-    for count in sizes:
-        entries.append(tuple(drawn[:count]))
-        drawn = drawn[count:]
-    return Line(title + f" {head.text}"[len(title) :], HEADING), tuple(entries)
+    return Line(title + f" {head.text}"[len(title) :], HEADING), entries
 
 
-def _gpu_row(state: GpuState, what: str) -> tuple[tuple[str, ...], str]:
+def _gpu_row(state: GpuState, what: str) -> _Row:
     device = state.device
-    if device is None:
-        return (str(state.gpu.index), what, "-", "-", "-", "", ""), ""
-    figures = (format_mib(device.used_mib), format_mib(state.reserved_mib), format_mib(state.free_mib))
-    return (str(state.gpu.index), what, *figures, "", ""), ""
+    used_mib, reserved_mib = (device.used_mib, state.reserved_mib) if device else (None, None)
+    figures = (format_mib(used_mib), format_mib(reserved_mib), format_mib(state.free_mib))
+    return _Row((str(state.gpu.index), what, *figures, "", ""))
 
 
-def _on_gpu(state: GpuState, status: Status) -> list[tuple[tuple[str, ...], str]]:
-    """Who is on the GPU: the holders, and what uses it without."""
-    uuid = state.gpu.uuid
-    found = [_holder_row(lease, state, status) for lease in status.leases if uuid in lease.gpus]
-    found += [_foreign_row(one, status) for one in state.foreign]
+def _rows_on_gpu(state: GpuState, status: Status) -> list[_Row]:
+    """What is on the GPU: its holders, and what uses it without holding it."""
+    rows = [_holder_row(lease, state, status) for lease in status.leases if state.gpu.uuid in lease.gpus]
+    rows += [_foreign_row(one) for one in state.foreign]
     if state.unexplained_mib > _WORTH_A_LINE_MIB:
-        found.append(
-            (("", "  no process that is seen", format_mib(state.unexplained_mib), "", "", "", ""), _ALARM)
-        )
-    return found
+        cells = ("", "  no process that is seen", format_mib(state.unexplained_mib), "", "", "", "")
+        rows.append(_Row(cells, WARNING))
+    return rows
 
 
-def _holder_row(lease: Lease, state: GpuState, status: Status) -> tuple[tuple[str, ...], str]:
+def _holder_row(lease: Lease, state: GpuState, status: Status) -> _Row:
     peak = _peak(lease, state)
     used = state.device.used_by.get(lease.job, 0) if state.device else None
     marks = _marks(lease, status, (state,))
-    row = (
+    cells = (
         "", f"  {lease.job} {lease.name}".rstrip(), format_mib(used),
         "whole" if lease.vram_mib is None else format_mib(lease.vram_mib), "",
         format_mib(peak) if peak else "", " ".join(marks),
     )  # fmt: skip
-    return row, _ALARM if marks else ""
+    return _Row(cells, WARNING if marks else "")
 
 
-def _foreign_row(one: Foreign, status: Status) -> tuple[tuple[str, ...], str]:
+def _foreign_row(one: Foreign) -> _Row:
     whose = f"of job {one.job[:8]}" if one.job else "no job"
     what = f"  {whose}: pid {one.pid} {one.name}".rstrip()
     peak = format_mib(one.peak_mib) if one.peak_mib else ""
-    return ("", what, format_mib(one.used_mib), "", "", peak, ""), _ALARM
+    return _Row(("", what, format_mib(one.used_mib), "", "", peak, ""), WARNING)
 
 
 def _bar(state: GpuState) -> str:

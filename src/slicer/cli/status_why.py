@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from slicer.gpu.view import View
 from slicer.ledger.tickets import request_of
-from slicer.placement.decision import Policy, expected_remaining, first_to_finish
+from slicer.placement.decision import expected_remaining, first_to_finish
+from slicer.placement.refusal import refusal
 from slicer.quantity import format_estimate, short_mib
 from slicer.text import counted
 
@@ -91,7 +91,7 @@ def _name_of(job: str, status: Status) -> str:
 
 def never_text(never: Infeasible, ticket: Ticket) -> str:
     """Why not even an empty machine could serve it."""
-    return View(None, Policy()).refusal(never, request_of(ticket)).message
+    return refusal(never, request_of(ticket)).message
 
 
 def indices(uuids: Iterable[str], status: Status) -> str:

@@ -1,9 +1,8 @@
-"""``slicer status --watch``: the state of things as it changes, on a terminal or as lines of JSON."""
+"""``slicer status --watch``: the status as it changes, on a terminal or as lines of JSON."""
 
 from __future__ import annotations
 
 import os
-import select
 import signal
 import socket
 import stat
@@ -17,10 +16,11 @@ from rich.text import Text
 
 from slicer.cli import output, say
 from slicer.cli.status_json import status_json, without_clocks
-from slicer.cli.status_text import Section, sections
-from slicer.columns import FAINT, Line, clip
+from slicer.cli.status_text import Section, joined, sections
+from slicer.columns import FAINT, WARNING, Line, clip
 from slicer.errors import EX_OK, SlicerError, StateError, UsageError
-from slicer.ledger.status import Lookout
+from slicer.kernel.sleep import until_readable
+from slicer.ledger.status import StatusReader
 from slicer.ledger.watch import LedgerWatch
 from slicer.quantity import format_duration
 from slicer.record import replace
@@ -29,7 +29,7 @@ from slicer.text import visible
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import FrameType, TracebackType
+    from types import FrameType
 
     from slicer.ledger.status import Status
     from slicer.state.statedir import StateDir
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 _SOONEST_S = 0.1  # between two looks, however much happens
 _LOOKING_SHARE = 0.25  # of the time, at most, goes into looking
 _LEAVES = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-_NOTE = "yellow"
 
 
 def run(*, as_json: bool, interval_s: float) -> int:
@@ -47,16 +46,16 @@ def run(*, as_json: bool, interval_s: float) -> int:
     """
     if not as_json:
         _check_terminal()
-    lookout = Lookout(os.environ)
-    news = Events(lookout, interval_s)
+    reader = StatusReader(os.environ)
+    changes = ChangeWaiter(reader, interval_s)
     try:
         if as_json:
-            _write_changes(lookout, news)
+            _write_changes(reader, changes)
             return EX_OK
-        return _View(lookout, news, interval_s).run()
+        return _LiveView(reader, changes, interval_s).run()
     finally:
-        news.close()
-        lookout.close()
+        changes.close()
+        reader.close()
 
 
 def _check_terminal() -> None:
@@ -69,41 +68,41 @@ def _check_terminal() -> None:
         )
 
 
-class Events:
+class ChangeWaiter:
     """Sleeps until there may be something new: a change of the ledger, or time to look at the GPUs again."""
 
-    def __init__(self, lookout: Lookout, interval_s: float) -> None:
-        self._lookout = lookout
+    def __init__(self, reader: StatusReader, interval_s: float) -> None:
+        self._reader = reader
         self._interval_s = interval_s
         self._watch: LedgerWatch | None = None
         self._directory: StateDir | None = None
-        self.problem = ""  # why changes of the ledger are seen only as the interval has passed; "" for none
+        self.problem = ""  # why changes of the ledger are seen only after the interval; "" for none
         self._began_s = time.monotonic()
 
     def begin(self) -> None:
         """A look begins."""
         self._began_s = time.monotonic()
 
-    def wait(self, others: Sequence[int]) -> frozenset[int]:
-        """Sleep until there is news or one of ``others`` (descriptors) is ready; returns those that are."""
+    def wait(self, others: list[int]) -> frozenset[int]:
+        """Sleep until something may have changed, or some of ``others`` (descriptors) are ready; those."""
         ended_s = time.monotonic()
         pause_s = max(_SOONEST_S, (ended_s - self._began_s) * (1 / _LOOKING_SHARE - 1))
         if not self._follow():
             own = self._watch.descriptors() if self._watch else []
             due_s = self._watch.due_s() if self._watch else None
             limit_s = self._interval_s if due_s is None else min(due_s, self._interval_s)
-            ready = _ready([*own, *others], limit_s).intersection(others)
+            ready = until_readable([*own, *others], limit_s, None).intersection(others)
             if ready:
                 return ready
-        # Much may happen at once, and nobody reads faster than this.
-        ready = _ready(others, max(0.0, ended_s + pause_s - time.monotonic()))
+        # Much may happen at once. Nobody reads faster than this.
+        ready = until_readable(others, max(0.0, ended_s + pause_s - time.monotonic()), None)
         if self._watch is not None:
             self._watch.take()
         return ready
 
     def _follow(self) -> bool:
         """Watch what was just looked at; whether it may have changed before that began."""
-        directory = self._lookout.directory
+        directory = self._reader.directory
         if directory is not self._directory:
             self.close()
             self._directory = directory
@@ -115,7 +114,7 @@ class Events:
                 self._watch = LedgerWatch(directory, folders, sees_newcomers=True)
                 is_new = True
             if self._watch is not None:
-                is_new |= self._watch.follow(self._lookout.orphans)
+                is_new |= self._watch.follow(self._reader.orphans)
         except StateError as error:
             self.problem = str(error)
         return is_new
@@ -127,17 +126,10 @@ class Events:
             self._watch = None
 
 
-def _ready(descriptors: Sequence[int], timeout_s: float) -> frozenset[int]:
-    poll = select.poll()
-    for fd in descriptors:
-        poll.register(fd, select.POLLIN)
-    return frozenset(fd for fd, _ in poll.poll(timeout_s * 1000))
-
-
 # -- for scripts --------------------------------------------------------------------------------------------
 
 
-def _write_changes(lookout: Lookout, news: Events) -> None:
+def _write_changes(reader: StatusReader, changes: ChangeWaiter) -> None:
     """One document a line: at once, and whenever it says something else (the clocks apart)."""
     said: set[str] = set()
 
@@ -146,16 +138,16 @@ def _write_changes(lookout: Lookout, news: Events) -> None:
             said.add(text)
             say.line(text)
 
-    reader = [1] if stat.S_ISFIFO(os.fstat(1).st_mode) else []
+    pipe = [1] if stat.S_ISFIFO(os.fstat(1).st_mode) else []
     last = None
     while True:
-        news.begin()
-        document = status_json(lookout.look(warn))
+        changes.begin()
+        document = status_json(reader.read(warn))
         if last != (last := without_clocks(document)):
             output.show_json(document, compact=True)
-        if news.problem:
-            warn(news.problem)
-        if news.wait(reader):
+        if changes.problem:
+            warn(changes.problem)
+        if changes.wait(pipe):
             raise BrokenPipeError  # a pipe is ready in this way when nobody reads it any more
 
 
@@ -163,21 +155,12 @@ def _write_changes(lookout: Lookout, news: Events) -> None:
 
 
 class _Screen:
-    """The terminal, ours from entering to leaving: another page, keys at once and not shown."""
+    """The terminal. From :meth:`take` to :meth:`give_back`: a page of its own, keys at once, no echo."""
 
     def __init__(self) -> None:
         self.console = Console(highlight=False)
         self.has_keys = os.isatty(0)
         self._before: list[object] | None = None
-
-    def __enter__(self) -> _Screen:
-        self.take()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.give_back()
 
     def take(self) -> None:
         if self.has_keys:
@@ -187,7 +170,7 @@ class _Screen:
         self.console.show_cursor(False)
 
     def give_back(self) -> None:
-        """As it was before. Safe to repeat; a terminal that is gone needs nothing."""
+        """Put it back as it was. Safe to repeat; a terminal that is gone needs nothing."""
         try:
             if self._before is not None:
                 termios.tcsetattr(0, termios.TCSAFLUSH, self._before)  # type: ignore[arg-type]
@@ -198,9 +181,9 @@ class _Screen:
             pass
 
     def draw(self, lines: Sequence[Line]) -> None:
-        """All of the screen in one piece, or it would flicker."""
+        """Write the whole screen at once: in pieces it would flicker."""
         width, height = self.console.size
-        # The line is cleared first: after a full one, some terminals would clear its last character.
+        # Each line is cleared before it is written: some terminals would clear a full one's last character.
         rows = [f"\x1b[2K{self._styled(line, width)}" for line in lines[:height]]
         sys.stdout.write("\x1b[H" + "\r\n".join(rows) + ("\x1b[J" if len(rows) < height else ""))
         sys.stdout.flush()
@@ -212,17 +195,18 @@ class _Screen:
         return drawn.get()
 
 
-class _View:
-    """The live view: what is drawn, and what the keys and signals do."""
+class _LiveView:
+    """What is drawn, and what the keys and signals do."""
 
-    def __init__(self, lookout: Lookout, news: Events, interval_s: float) -> None:
-        self._lookout = lookout
-        self._news = news
+    def __init__(self, reader: StatusReader, changes: ChangeWaiter, interval_s: float) -> None:
+        self._reader = reader
+        self._changes = changes
         self._interval_s = interval_s
         self._status: Status | None = None
         self._looked_at = ""
         self._notes: list[str] = []
         self._signals: list[int] = []  # that came
+        self._screen = _Screen()
 
     def run(self) -> int:
         """Until q or Ctrl-C (0), or another signal that ends (128 + its number)."""
@@ -231,9 +215,12 @@ class _View:
         handled = (*_LEAVES, signal.SIGWINCH, signal.SIGTSTP)
         before = {signo: signal.signal(signo, self._note) for signo in handled}
         try:
-            self._look()  # what is wrong from the start is said on the page as it was
-            with _Screen() as screen:
-                return self._show(screen, inner)
+            self._look()  # an error of this first look is printed on the page as it was
+            try:
+                self._screen.take()
+                return self._show(inner)
+            finally:
+                self._screen.give_back()
         finally:
             for signo, handler in before.items():
                 signal.signal(signo, handler)
@@ -244,11 +231,12 @@ class _View:
     def _note(self, signo: int, frame: FrameType | None) -> None:
         self._signals.append(signo)
 
-    def _show(self, screen: _Screen, inner: int) -> int:
+    def _show(self, inner: int) -> int:
+        screen = self._screen
         keys = [0] if screen.has_keys else []
         while True:
             screen.draw(self._page(screen.console.size.height))
-            ready = self._news.wait([inner, *keys])
+            ready = self._changes.wait([inner, *keys])
             if inner in ready:
                 os.read(inner, 4096)
             if 0 in ready and _keys() in (b"", b"q", b"Q"):
@@ -259,16 +247,16 @@ class _View:
                     return EX_OK if signo == signal.SIGINT else 128 + signo
                 if signo == signal.SIGTSTP:
                     _pause(screen)
-                    ready = frozenset()  # much may have happened meanwhile
+                    ready = frozenset()  # much may have changed meanwhile: look again
             if not ready:
                 self._look()
 
     def _look(self) -> None:
-        """What cannot be looked at for the moment is said; it may be mended while we stay."""
+        """Read the status. At the first look a failure is an error; later it is shown, and tried again."""
         notes: list[str] = []
-        self._news.begin()
+        self._changes.begin()
         try:
-            self._status = self._lookout.look(notes.append)
+            self._status = self._reader.read(notes.append)
         except SlicerError as error:
             if self._status is None:
                 raise
@@ -282,8 +270,8 @@ class _View:
         title = (
             f"{socket.gethostname()}  {self._looked_at}  each change at once, GPUs every {every}; q leaves"
         )
-        notes = [*self._notes, *([self._news.problem] if self._news.problem else [])]
-        below = [Line(visible(note), _NOTE) for note in notes]
+        notes = [*self._notes, *([self._changes.problem] if self._changes.problem else [])]
+        below = [Line(visible(note), WARNING) for note in notes]
         room = height - 2 - len(below)
         return [Line(title, FAINT), Line(""), *fit(sections(self._status), max(1, room)), *below]
 
@@ -297,7 +285,7 @@ def _keys() -> bytes:
 
 
 def _pause(screen: _Screen) -> None:
-    """Ctrl-Z: the shell gets its terminal as it was, and we ours when we go on."""
+    """Ctrl-Z: give the shell its terminal as it was, stop, and take it again when continued."""
     screen.give_back()
     handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGTSTP)
@@ -313,19 +301,15 @@ def fit(parts: list[Section], height: int) -> list[Line]:
     briefly = [replace(part, entries=tuple(entry[:1] for entry in part.entries)) for part in parts]
     chosen = [brief if part.what == "jobs" else part for part, brief in zip(parts, briefly, strict=True)]
     room = max(1, height - (len(parts) - 1))
-    if sum(map(_length, parts)) <= room:
-        return _joined([_all(part) for part in parts])
-    shares = _shares([_length(part) for part in chosen], room)
+    if sum(len(part.lines) for part in parts) <= room:
+        return joined([part.lines for part in parts])
+    shares = _shares([len(part.lines) for part in chosen], room)
     chosen = [
-        part if _length(part) <= share or part.what == "waiting" else brief
+        part if len(part.lines) <= share or part.what == "waiting" else brief
         for part, brief, share in zip(chosen, briefly, shares, strict=True)
     ]
-    shares = _shares([_length(part) for part in chosen], room)
-    return _joined([_cut(part, share) for part, share in zip(chosen, shares, strict=True)])[:height]
-
-
-def _length(part: Section) -> int:
-    return len(part.head) + sum(map(len, part.entries))
+    shares = _shares([len(part.lines) for part in chosen], room)
+    return joined([_cut(part, share) for part, share in zip(chosen, shares, strict=True)])[:height]
 
 
 def _shares(wanted: list[int], room: int) -> list[int]:
@@ -339,14 +323,10 @@ def _shares(wanted: list[int], room: int) -> list[int]:
     return list(shares.values())
 
 
-def _all(part: Section) -> list[Line]:
-    return [*part.head, *(line for entry in part.entries for line in entry)]
-
-
 def _cut(part: Section, most: int) -> list[Line]:
     """At most ``most`` lines of it."""
-    if _length(part) <= most:
-        return _all(part)
+    if len(part.lines) <= most:
+        return part.lines
     shown = list(part.head)
     entries = list(part.entries)
     while entries and len(shown) + len(entries[0]) < most:
@@ -356,11 +336,3 @@ def _cut(part: Section, most: int) -> list[Line]:
         if part.what
         else shown
     )
-
-
-def _joined(parts: list[list[Line]]) -> list[Line]:
-    """With an empty line between them."""
-    lines: list[Line] = []
-    for part in parts:
-        lines += [Line(""), *part] if lines else part
-    return lines

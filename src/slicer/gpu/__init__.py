@@ -1,6 +1,7 @@
-"""GPUs, as far as slicer needs to know them: which there are, and who uses them.
+"""GPUs: which there are, and what uses them.
 
-:func:`open_gpus` is the way in; it loads the driver's library only when somebody asks for GPUs.
+:func:`open_gpus` opens the driver; :class:`slicer.gpu.observer.GpuObserver` is what all of slicer uses. The
+driver's library is loaded only when somebody asks for GPUs.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from slicer.model import Gpu, GpuMemory, GpuProcess
 
     class Gpus(Protocol):
-        """A view of this machine's GPUs. Each call asks anew; each may raise GpuError."""
+        """An open driver of this machine's GPUs. Each call asks it anew, and may raise GpuError."""
 
         def list(self) -> tuple[Gpu, ...]:
             """The physical GPUs in CUDA's PCI_BUS_ID order, ``index`` counting in that order."""
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
             """How busy each GPU is in percent, by UUID; None where the driver does not say."""
 
         def notes(self) -> tuple[str, ...]:
-            """What :meth:`list` saw that a user should know: a GPU that is lost, MIG mode, …"""
+            """What :meth:`list` found that a user should know: a GPU that is lost, MIG mode, …"""
 
         def close(self) -> None:
             """Give the library back. Safe to repeat."""
@@ -39,14 +40,15 @@ if TYPE_CHECKING:
 def open_gpus() -> Gpus:
     """The GPUs of this machine through NVML, or those that SLICER_SIM describes; the caller closes it.
 
-    Raises NoGpu when there are none that could be used, whose ``reason`` tells apart a missing pynvml,
-    driver library, loaded driver, device or permission, and a driver that does not match its library;
-    GpuError when NVML fails in any other way; UsageError where SLICER_SIM makes no sense.
+    Loading NVML takes tens of milliseconds. Raises NoGpu when no GPU can be used; its ``reason`` says whether
+    pynvml, the driver's library, the loaded driver, a device or a permission is missing, or the driver does
+    not match its library. Raises GpuError when NVML fails in any other way, UsageError where SLICER_SIM makes
+    no sense.
     """
     if os.environ.get("SLICER_SIM"):
-        from slicer.gpu.sim.gpus import Sim
+        from slicer.gpu.sim.gpus import SimulatedGpus
 
-        return Sim(os.environ)
+        return SimulatedGpus(os.environ)
     from slicer.gpu.nvml import Nvml
 
     return Nvml()

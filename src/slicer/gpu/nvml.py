@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from slicer.errors import GpuError, NoGpu
 from slicer.model import Gpu, GpuMemory, GpuProcess
+from slicer.record import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,9 +33,9 @@ _TRIES = 5  # of reading a process list that grows while it is read
 class Nvml:
     """The physical GPUs that NVML shows to this process; implements :class:`slicer.gpu.Gpus`.
 
-    A GPU in MIG mode is listed as the one physical GPU that it is, with a note: a lease on it covers all
-    of its instances, since slicer gives out whole GPUs. A GPU that is lost, or that this user may not
-    touch, is left out with a note, so that the others stay usable.
+    A GPU in MIG mode is listed as one physical GPU, with a note: slicer leases whole GPUs, so a lease covers
+    all of its instances. A GPU that is lost, or that this user may not touch, is left out with a note. The
+    others stay usable.
     """
 
     def __init__(self) -> None:
@@ -70,7 +71,7 @@ class Nvml:
         notes: Notes = []
         gpus = self._each(lambda index, handle: self._gpu(index, handle, notes), notes)
         self._notes = tuple(notes)
-        return tuple(_renumbered(gpu, index) for index, gpu in enumerate(gpus))
+        return tuple(replace(gpu, index=index) for index, gpu in enumerate(gpus))
 
     def memory(self, only: Collection[str] = ()) -> tuple[GpuMemory, ...]:
         """How full the GPUs of :meth:`list` are, in the same order. Raises GpuError.
@@ -99,7 +100,7 @@ class Nvml:
         return self._notes
 
     def close(self) -> None:
-        """Shut NVML down. Safe to repeat; an error here is of no use to anybody."""
+        """Shut NVML down. Safe to repeat; errors are ignored, because nobody could act on them."""
         if self._open:
             self._open = False
             try:
@@ -128,7 +129,7 @@ class Nvml:
     def _each(self, ask: Callable[[int, Any], _T], notes: Notes, only: Collection[str] = ()) -> Found[_T]:
         """What ``ask`` finds about each GPU, by its NVML index and handle, in the order of PCI addresses.
 
-        What concerns one GPU alone leaves that one out, with a note. Raises GpuError.
+        A failure of one GPU alone leaves that GPU out, with a note. Raises GpuError.
         """
         found: list[tuple[tuple[int, int, int], _T]] = []
         denied = 0
@@ -148,7 +149,7 @@ class Nvml:
         return [entry for _, entry in found]
 
     def _handle(self, index: int) -> tuple[Any, tuple[int, int, int]]:
-        """NVML's handle of a GPU, and its PCI address: neither changes before NVML is shut down."""
+        """NVML's handle of a GPU, and its PCI address. They stay the same until NVML is shut down."""
         known = self._handles.get(index)
         if known is None:
             handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
@@ -229,7 +230,7 @@ class Nvml:
                     break
 
     def _grown(self, function: Any) -> Any:
-        """``function``, called again when the list outgrew the room that pynvml made for it."""
+        """``function``, called again when the list outgrew the buffer that pynvml made for it."""
 
         def call(handle: Any) -> Any:
             for _ in range(_TRIES - 1):
@@ -249,10 +250,6 @@ class Nvml:
             nvml.NVML_ERROR_RESET_REQUIRED,
             nvml.NVML_ERROR_NO_PERMISSION,
         )
-
-
-def _renumbered(gpu: Gpu, index: int) -> Gpu:
-    return Gpu(index, gpu.uuid, gpu.name, gpu.memory_mib, gpu.pci_bus_id, gpu.minor)
 
 
 def _text(value: str | bytes) -> str:

@@ -1,6 +1,6 @@
-"""The end of a job: its outcome, written down wherever it is wanted, and the lease given back.
+"""The end of a job: its outcome is written wherever it is wanted, and its lease given back.
 
-Called by the outer half of the supervisor, or by the keeper when the outer half is dead.
+Called by the outer half, or by the keeper when the outer half is dead.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 from slicer import faults
 from slicer.errors import EX_TIMEOUT, SlicerError
 from slicer.job.job import tell
-from slicer.job.report import Exit, exit_of
+from slicer.job.report import exit_of
 from slicer.job.scope import label
 from slicer.model import Lease, Outcome
 from slicer.outcome import history
@@ -22,10 +22,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from slicer.job.gpu_watch import JobWatch
+    from slicer.job.gpu_watch import GpuWatch
     from slicer.job.job import Job, Started
     from slicer.job.report import Report
-    from slicer.ledger.ledger import HeldLease, Ledger
+    from slicer.ledger.held_lease import HeldLease
+    from slicer.ledger.ledger import Ledger
     from slicer.model import Usage
 
 
@@ -34,54 +35,35 @@ def outcome_of(
     enforced: tuple[tuple[str, ...], tuple[str, ...]],
 ) -> Outcome:  # fmt: skip
     """The outcome of a job that ran. ``enforced``: the directives that act here, and those that do not."""
-    lease = held.lease
+    lease, spec = held.lease, job.spec
     ended = exit_of(report.status)
-    if report.reason == "timeout":
-        ended = Exit(EX_TIMEOUT, ended.signal)
+    code = EX_TIMEOUT if report.reason == "timeout" else ended.code
     return Outcome(
-        job=job.id,
-        name=job.name,
-        command=job.command,
-        profile=job.profile.name,
-        backend=lease.backend,
-        manager=job.spec.manager,
-        unit=lease.unit,
-        slice=job.spec.slice,
-        gpus=lease.gpus,
-        vram_mib=lease.vram_mib,
-        vram_peak_mib=lease.vram_peak_mib,
-        cpu_slots=lease.cpu_slots,
-        forced=lease.forced,
-        uid=lease.uid,
-        reason=report.reason,
-        exit_code=ended.code,
-        signal=ended.signal,
-        started_at=started.started_at,
-        waited_s=started.waited_s,
-        wall_s=report.wall_s,
-        usage=usage,
-        leftovers=report.leftovers,
-        enforced=enforced[0],
-        not_enforced=enforced[1],
-    )
+        job=job.id, name=job.name, command=job.command, profile=job.profile.name, backend=lease.backend,
+        manager=spec.manager, unit=lease.unit, slice=spec.slice, gpus=lease.gpus, vram_mib=lease.vram_mib,
+        vram_peak_mib=lease.vram_peak_mib, cpu_slots=lease.cpu_slots, forced=lease.forced, uid=lease.uid,
+        reason=report.reason, exit_code=code, signal=ended.signal, started_at=started.started_at,
+        waited_s=started.waited_s, wall_s=report.wall_s, usage=usage, leftovers=report.leftovers,
+        enforced=enforced[0], not_enforced=enforced[1],
+    )  # fmt: skip
 
 
-def gpu_watch(job: Job, held: HeldLease, book: Ledger, warn: Callable[[str], None]) -> JobWatch | None:
-    """What looks at the GPUs of the job; None where it holds none of its own."""
+def gpu_watch(job: Job, held: HeldLease, book: Ledger, warn: Callable[[str], None]) -> GpuWatch | None:
+    """What looks at the job's GPUs. None: it holds none of its own."""
     if not held.lease.gpus or held.fd < 0:
         return None
-    from slicer.job.gpu_watch import JobWatch
+    from slicer.job.gpu_watch import GpuWatch
 
-    return JobWatch(job, held, book, warn)
+    return GpuWatch(job, held, book, warn)
 
 
 def finish(
-    job: Job, outcome: Outcome, held: HeldLease, warn: Callable[[str], None], watch: JobWatch | None
+    job: Job, outcome: Outcome, held: HeldLease, warn: Callable[[str], None], watch: GpuWatch | None
 ) -> None:
-    """Tell the journal, let the next one in, and only then write: a slow disk keeps nobody waiting.
+    """Tell the journal, see that the GPUs' memory is free (``watch``), give the lease back, then write.
 
-    Before that, ``watch`` (None: the job had no GPUs) sees to it that the memory of its GPUs is really free.
-    What fails on the way is said (``warn``, and an event) and stops nothing.
+    In this order, because a slow disk must not keep the next job waiting. What fails on the way is told
+    (``warn``, and an event of the journal) and stops nothing.
     """
     used = outcome.usage
     if outcome.leftovers:
@@ -96,7 +78,7 @@ def finish(
         _try(job, warn, lambda: _check_gpus(job, outcome, watch))
     _try(job, warn, lambda: release(job, held))
     faults.point("ending-released")
-    _try(job, warn, lambda: _to_history(job, outcome))
+    _try(job, warn, lambda: history.append(outcome, job.history_path))
     faults.point("ending-written")
     _try(job, warn, lambda: _to_file(job, outcome))
     _try(job, warn, held.alert)
@@ -114,7 +96,7 @@ def _in_short(job: Job, outcome: Outcome) -> str:
 
 
 def _try(job: Job, warn: Callable[[str], None], act: Callable[[], str | None]) -> None:
-    """Do one thing of the end, and say what it returns or raises: whatever it is, it costs no exit code."""
+    """Do one step, and tell what it returns or raises. The exit code stays the command's."""
     try:
         warning = act()
     except SlicerError as error:
@@ -126,17 +108,18 @@ def _try(job: Job, warn: Callable[[str], None], act: Callable[[], str | None]) -
         tell(job, "error", message=warning)
 
 
-def _check_gpus(job: Job, outcome: Outcome, watch: JobWatch) -> None:
+def _check_gpus(job: Job, outcome: Outcome, watch: GpuWatch) -> None:
     from slicer.job import gpu_leftovers
 
-    # Of a job that was stopped, everything was ended: nothing to name.
+    # When a job is stopped, all its processes are ended. None of them is worth naming.
     ended = outcome.leftovers if outcome.reason in ("exited", "signal") else 0
     gpu_leftovers.check(watch, ended, job.idle_threshold_mib)
 
 
 def peaks_written(held: HeldLease) -> tuple[int, ...]:
-    """The peaks of GPU memory that the lease's file has: what the outer half noted before it was killed is
-    unknown to the keeper. Nothing else is taken from the file.
+    """The peaks of GPU memory in the lease's file, for a keeper that does not know what the outer half noted.
+
+    Nothing else is taken from the file.
     """
     if held.fd < 0 or not held.lease.gpus:
         return held.lease.vram_peak_mib
@@ -148,14 +131,10 @@ def peaks_written(held: HeldLease) -> tuple[int, ...]:
 
 
 def release(job: Job, held: HeldLease) -> None:
-    """Give the lease back, and say so where there was something in it (as "acquired" does)."""
+    """Give the lease back. Tell the journal if there was something in it (as with "acquired")."""
     held.release()
     if not held.is_outlived and (held.lease.gpus or held.lease.cpu_slots):
         tell(job, "released")
-
-
-def _to_history(job: Job, outcome: Outcome) -> str | None:
-    return history.append(outcome, job.history_path)
 
 
 def _to_file(job: Job, outcome: Outcome) -> str | None:

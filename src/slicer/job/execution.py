@@ -1,4 +1,4 @@
-"""``slicer run --exec``: no supervisor, slicer becomes the command."""
+"""``slicer run --exec``: slicer becomes the command, with neither outer half nor keeper."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from slicer.backend import Backend
     from slicer.errors import SlicerError
     from slicer.job.job import Job
-    from slicer.ledger.ledger import HeldLease
+    from slicer.ledger.held_lease import HeldLease
 
 
 class Execution:
-    """``--exec``: become the command, inside the scope; the lease stays with it."""
+    """Stands in for the outer half: enters the scope and becomes the command, which keeps the lease."""
 
     def __init__(self, job: Job, backend: Backend, mask: frozenset[int]) -> None:
         self._job = job
@@ -29,30 +29,30 @@ class Execution:
         self._cgroup: str | None = None
 
     def prepare(self, descriptors: tuple[int, ...], foreign: tuple[int, ...] = ()) -> dict[str, Any]:
-        """Enter the scope; returns what the lease should say of it. Raises BackendError."""
+        """Enter the scope. Returns what the lease should say of it. Raises BackendError."""
         self._cgroup = self._backend.start(self._job.spec, os.getpid(), lambda: None)
         self._backend.close()
         return {"cgroup": self._cgroup}
 
     def rest(self) -> None:
-        """The job has to wait, perhaps among hundreds: a bus has room for some 256 connections."""
+        """The job has to wait, perhaps among hundreds. A bus has room for some 256 connections."""
         self._backend.close()
 
     def abandon(self) -> None:
         """There will be no job: nothing to undo, the scope ends with this process."""
 
     def watch(self) -> int:
-        """A descriptor that becomes readable when what was prepared is lost; -1: none is needed."""
+        """No descriptor: what was prepared cannot be lost."""
         return -1
 
     def run(self, held: HeldLease, waited_s: float) -> NoReturn:
-        """Never returns. Raises SlicerError; then the lease is given back."""
+        """Start the command. Never returns. Raises SlicerError; then the lease is given back."""
         job = self._job
         try:
             if self._cgroup is None:
                 held.update(**self.prepare(held.descriptors))
-            held.catch_up()
-            held.clean_up()
+            held.do_postponed()
+            held.do_postponed_slow()
             tell(job, "started", command=" ".join(job.command))
             env = job.env(held.lease.gpus)
             for fd in held.descriptors:
@@ -75,7 +75,7 @@ class Execution:
 
 
 def cannot_execute(job: Job, exec_errno: int) -> SlicerError:
-    """The error for a command that the kernel would not execute (exit code 126 or 127)."""
+    """What to raise for a command that the kernel would not execute (exit code 126 or 127)."""
     from slicer.job.report import exec_exit
 
     kind = CommandNotFound if exec_exit(exec_errno).code == EX_NOT_FOUND else CannotExecute

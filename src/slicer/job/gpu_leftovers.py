@@ -1,8 +1,8 @@
-"""What a job leaves on its GPUs (B5): waited for while it is still going, reported where it stays.
+"""What a job leaves on its GPUs (B5). It is given a moment to go, and reported where it stays.
 
-Nothing is ended here. The processes of the job's scope have been, before this; those outside it are others'.
-The lease is still held meanwhile, so that the next holder starts on memory that is really free. Ctrl-C ends
-the wait: what is there then is nobody's fault yet, and not reported.
+Nothing is ended here. The processes of the job's scope have been ended before; others are not the job's. The
+lease is held meanwhile, so that the next holder starts on memory that is really free. Ctrl-C ends the wait.
+Then nothing is reported, because the driver may still have freed it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import time
 
 from slicer.errors import SlicerError
-from slicer.gpu.vram import Owners
+from slicer.gpu.attribution import attribute
 from slicer.job.gpu_watch import describe
 from slicer.kernel.signals import INTERRUPTS, timed_wait
 from slicer.quantity import format_size
@@ -19,8 +19,8 @@ from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slicer.gpu.vram import Seen, Sighting
-    from slicer.job.gpu_watch import JobWatch
+    from slicer.gpu.snapshot import GpuSnapshot, ProcessOnGpu
+    from slicer.job.gpu_watch import GpuWatch
     from slicer.model import Lease
 
 SETTLE_S = 5.0  # the driver frees the memory of a killed process within a second or two
@@ -32,20 +32,22 @@ _LONGEST_PAUSE_S = 0.5
 class Remains:
     """What is on the GPUs of a lease after its job."""
 
-    own: tuple[Seen, ...]  # processes of the job
+    own: tuple[ProcessOnGpu, ...]  # processes of the job
     unexplained: dict[str, int]  # MiB by GPU, in use by no process that is listed; only where that is odd
 
 
-def remains(sighting: Sighting, lease: Lease, idle_threshold_mib: int) -> Remains:
+def remains(snapshot: GpuSnapshot, lease: Lease, idle_threshold_mib: int) -> Remains:
     """What of the job's, or of nobody's, is still there. Pure."""
-    owners = Owners((lease,))
-    here = [seen for seen in sighting.processes if seen.gpu_uuid in lease.gpus]
-    listed = {seen.gpu_uuid for seen in here}
+    listed = {process.gpu_uuid for process in snapshot.processes}
     return Remains(
-        tuple(seen for seen in here if owners.of(seen) is not None),
+        tuple(
+            process
+            for process, owner in attribute(snapshot, (lease,))
+            if owner is not None and process.gpu_uuid in lease.gpus
+        ),
         {
             memory.gpu_uuid: memory.used_mib
-            for memory in sighting.memory
+            for memory in snapshot.memory
             if lease.vram_mib is None
             and memory.gpu_uuid in lease.gpus
             and memory.gpu_uuid not in listed
@@ -54,27 +56,26 @@ def remains(sighting: Sighting, lease: Lease, idle_threshold_mib: int) -> Remain
     )
 
 
-def strangers(
-    sighting: Sighting, lease: Lease, leases: tuple[Lease, ...], ticks_per_s: int
-) -> tuple[Seen, ...]:
+def foreign_arrivals(
+    snapshot: GpuSnapshot, lease: Lease, leases: tuple[Lease, ...], ticks_per_s: int
+) -> tuple[ProcessOnGpu, ...]:
     """The processes on the lease's GPUs that are in no job, and came while it was held. Pure.
 
-    One of which /proc tells nothing could have come at any time; but a GPU that was given out whole was
-    empty then.
+    A process that /proc does not show could have come at any time. But a GPU that was given out whole was
+    empty before.
     """
-    owners = Owners(leases)
     was_empty = lease.vram_mib is None and not lease.forced
     return tuple(
-        seen
-        for seen in sighting.processes
-        if seen.gpu_uuid in lease.gpus
-        and owners.of(seen) is None
+        process
+        for process, owner in attribute(snapshot, leases)
+        if process.gpu_uuid in lease.gpus
+        and owner is None
         # Start times are cut to whole ticks: one of the same tick may have come after.
-        and ((seen.started + 1) / ticks_per_s > lease.since_s if seen.started else was_empty)
+        and ((process.started + 1) / ticks_per_s > lease.since_s if process.started else was_empty)
     )
 
 
-def check(watch: JobWatch, leftovers: int, idle_threshold_mib: int) -> None:
+def check(watch: GpuWatch, leftovers: int, idle_threshold_mib: int) -> None:
     """Look at the GPUs of an ended job, wait for their memory, and report what stays. Raises nothing.
 
     ``leftovers``: how many of its processes outlived the command and were ended.
@@ -83,46 +84,46 @@ def check(watch: JobWatch, leftovers: int, idle_threshold_mib: int) -> None:
 
     if watch.has_failed:
         return
-    seen_last = watch.last
+    last = watch.observer.snapshot
     try:
-        if leftovers and seen_last is not None:
-            _name_the_ended(watch, seen_last, leftovers)
-        sighting, left = _settled(watch, idle_threshold_mib)
+        if leftovers and last is not None:
+            _name_the_ended(watch, last, leftovers)
+        snapshot, left = _settled(watch, idle_threshold_mib)
         _report(watch, left)
-        _report_strangers(watch, sighting)
+        _report_foreign_arrivals(watch, snapshot)
     except NoGpu:
         return  # no driver any more: there is nothing to look at
     except SlicerError as error:
         watch.fail(error)
 
 
-def _name_the_ended(watch: JobWatch, sighting: Sighting, leftovers: int) -> None:
-    own = remains(sighting, watch.held.lease, 0).own
+def _name_the_ended(watch: GpuWatch, snapshot: GpuSnapshot, leftovers: int) -> None:
+    own = remains(snapshot, watch.held.lease, 0).own
     if own:
-        names = ", ".join(f"{describe(seen)} on {watch.name_of(seen.gpu_uuid)}" for seen in own)
+        names = ", ".join(f"{describe(process)} on {watch.name_of(process.gpu_uuid)}" for process in own)
         count = f"{leftovers} leftover process{'es' if leftovers > 1 else ''} ended"
         watch.say(f"{count}; last seen of this job: {names}")
 
 
-def _settled(watch: JobWatch, idle_threshold_mib: int) -> tuple[Sighting, Remains]:
+def _settled(watch: GpuWatch, idle_threshold_mib: int) -> tuple[GpuSnapshot, Remains]:
     """What is there once the job's memory is free, or after SETTLE_S. The caller holds signals back."""
     end, pause_s = time.monotonic() + SETTLE_S, _FIRST_PAUSE_S
     while timed_wait(INTERRUPTS, 0) is not None:
         pass  # meant for the job
     while True:
-        sighting = watch.look()
-        left = remains(sighting, watch.held.lease, idle_threshold_mib)
+        snapshot = watch.observer.observe()
+        left = remains(snapshot, watch.held.lease, idle_threshold_mib)
         if not (left.own or left.unexplained) or time.monotonic() >= end:
-            return sighting, left
+            return snapshot, left
         if timed_wait(INTERRUPTS, pause_s) is not None:
-            return sighting, Remains((), {})
+            return snapshot, Remains((), {})
         pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
 
 
-def _report(watch: JobWatch, left: Remains) -> None:
-    for seen in left.own:
+def _report(watch: GpuWatch, left: Remains) -> None:
+    for process in left.own:
         watch.say(
-            f"{describe(seen)} of this job still holds memory of {watch.name_of(seen.gpu_uuid)}"
+            f"{describe(process)} of this job still holds memory of {watch.name_of(process.gpu_uuid)}"
             f" {SETTLE_S:g} s after its end"
         )
     for uuid, mib in left.unexplained.items():
@@ -132,15 +133,15 @@ def _report(watch: JobWatch, left: Remains) -> None:
         )
 
 
-def _report_strangers(watch: JobWatch, sighting: Sighting) -> None:
+def _report_foreign_arrivals(watch: GpuWatch, snapshot: GpuSnapshot) -> None:
     lease = watch.held.lease
     known: dict[str, Lease] = {lease.job: lease}
-    if sighting.processes:
+    if snapshot.processes:
         known |= {each.job: each for each in watch.leases()}
         # A job may have begun, or ended, between the look at the GPUs and that at the leases.
-        sighting = watch.look()
+        snapshot = watch.observer.observe()
         known |= {each.job: each for each in watch.leases()}
     leases = tuple(known.values())
-    for seen in strangers(sighting, lease, leases, os.sysconf("SC_CLK_TCK")):
-        watch.say(f"left on {watch.name_of(seen.gpu_uuid)}: {describe(seen)}, not in this job's scope")
-    watch.share_end(sighting, leases)
+    for process in foreign_arrivals(snapshot, lease, leases, os.sysconf("SC_CLK_TCK")):
+        watch.say(f"left on {watch.name_of(process.gpu_uuid)}: {describe(process)}, not in this job's scope")
+    watch.share_foreign(snapshot, leases)

@@ -1,9 +1,9 @@
-"""What one job uses on the GPUs of its lease: looked at once a second while it runs, and after its end.
+"""What one job uses on the GPUs of its lease. It is looked at once a second, and after its end.
 
-Done by the outer half of the supervisor, and by the keeper at the end where the outer half is dead. Jobs that
-are their own supervisor (``--exec``), jobs that use what a job around them holds, and orphans of a killed
-outer half are not looked at while they run. Neither is what a job uses between two looks, or in its first
-instants: the driver tells of no peaks.
+The outer half of the supervisor does this; where it is dead, the keeper looks at the end. Nobody looks while
+a job runs that is its own supervisor (``--exec``), that uses what a job around it holds, or whose outer half
+was killed. What a job uses between two looks, or in its first instants, is not seen: the driver keeps no
+peaks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 import time
 
 from slicer.errors import SlicerError
-from slicer.gpu.vram import ForeignPeaks, GpuWatch, Owners, devices, key_of
+from slicer.gpu.attribution import attribute, devices
+from slicer.gpu.observer import GpuObserver
 from slicer.job.job import tell
 from slicer.quantity import format_size
 from slicer.record import replace
@@ -20,9 +21,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from slicer.gpu.vram import PeakKey, Seen, Sighting
+    from slicer.gpu.snapshot import GpuSnapshot, ProcessKey, ProcessOnGpu
     from slicer.job.job import Job
-    from slicer.ledger.ledger import HeldLease, Ledger
+    from slicer.ledger.held_lease import HeldLease
+    from slicer.ledger.ledger import Ledger
     from slicer.model import Lease
 
 FIRST_SAMPLE_S = 0.25  # after the start: loading the driver's library is not to slow that down
@@ -31,60 +33,43 @@ WORTH_WRITING = 1.02  # times the peak in the lease
 WORTH_REPEATING = 1.10  # times the use that was warned of
 
 
-class JobWatch:
+class GpuWatch:
     """Looks at the GPUs of one job. What fails on the way is said once, and then ends the looking."""
 
     def __init__(self, job: Job, held: HeldLease, book: Ledger, warn: Callable[[str], None]) -> None:
         self.job = job
         self.held = held
         self.book = book
-        self.last: Sighting | None = None
         self._warn = warn
-        self._watch: GpuWatch | None = None
-        self._index: dict[str, int] = {}
+        self.observer = GpuObserver(book.directory, only=held.lease.gpus)
         self._due = time.monotonic() + FIRST_SAMPLE_S
-        self._has_failed = False
+        self.has_failed = False  # then looking again makes no sense
         self._leases: tuple[Lease, ...] = (held.lease,)
-        self._keys: frozenset[PeakKey] = frozenset()
-        self._peaks = ForeignPeaks(book.directory.base)
+        self._keys: frozenset[ProcessKey] = frozenset()
         self._warned_mib: dict[str, int] = {}
 
     def left_s(self) -> float | None:
         """How long until the next look; None when there will be none."""
-        return None if self._has_failed else max(0.0, self._due - time.monotonic())
+        return None if self.has_failed else max(0.0, self._due - time.monotonic())
 
     def sample(self) -> None:
         """Look, and note the peak. Raises nothing of the driver or the ledger: it stops no job."""
         self._due = time.monotonic() + SAMPLE_S
         try:
-            sighting = self.look()
-            self._learn_leases(sighting)
-            used = self._used(sighting)
+            snapshot = self.observer.observe()
+            self._learn_leases(snapshot)
+            used = self._used(snapshot)
             if used is not None:
                 self._note(used)
-            if self._peaks.is_stale(sighting, self._leases, self.held.lease.gpus):
-                self.share_foreign(sighting)
+            self.share_foreign(snapshot, self._leases)
         except SlicerError as error:
             self.fail(error)
 
-    def look(self) -> Sighting:
-        """The job's GPUs as they are now. Raises NoGpu, GpuError."""
-        if self._watch is None:
-            self._watch, gpus = GpuWatch.open()
-            self._index = {gpu.uuid: gpu.index for gpu in gpus}
-        self.last = self._watch.look(self.held.lease.gpus)
-        return self.last
-
     def fail(self, error: SlicerError) -> None:
         """Say why the GPUs are not looked at any more."""
-        if not self._has_failed:
-            self._has_failed = True
+        if not self.has_failed:
+            self.has_failed = True
             self.say(f"what the job uses on its GPUs can no longer be seen: {error}")
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether looking again makes no sense."""
-        return self._has_failed
 
     def say(self, text: str) -> None:
         """To the user and the journal."""
@@ -93,36 +78,30 @@ class JobWatch:
 
     def name_of(self, uuid: str) -> str:
         """ "GPU 0", as `slicer status` and CUDA's PCI order count."""
-        return f"GPU {self._index.get(uuid, uuid)}"
-
-    def close(self) -> None:
-        """Give the driver's library back. Safe to repeat."""
-        if self._watch is not None:
-            self._watch.close()
-            self._watch = None
+        return f"GPU {self.observer.index(uuid)}"
 
     def leases(self) -> tuple[Lease, ...]:
         """All live leases. Raises StateError."""
         with self.book.locked():
             return self.book.leases()
 
-    def _learn_leases(self, sighting: Sighting) -> None:
-        """Whose a new process is, only the ledger tells; its lock is not taken for those that are known."""
-        keys = frozenset(map(key_of, sighting.processes))
+    def _learn_leases(self, snapshot: GpuSnapshot) -> None:
+        """Read the leases where there are new processes. For the known ones the lock need not be taken."""
+        keys = frozenset(process.key for process in snapshot.processes)
         if not keys <= self._keys:
             self._leases = self.leases()
         self._keys = keys
 
-    def _used(self, sighting: Sighting) -> dict[str, int] | None:
+    def _used(self, snapshot: GpuSnapshot) -> dict[str, int] | None:
         """What the job uses now, in MiB by GPU; None where the driver does not say how much of it is its."""
         lease = self.held.lease
-        owners = Owners(self._leases)
+        attributed = attribute(snapshot, self._leases)
         for uuid in lease.gpus:
-            mute = [seen for seen in sighting.processes if seen.gpu_uuid == uuid and seen.used_mib is None]
-            owned = [owner is not None and owner.job == lease.job for owner in map(owners.of, mute)]
+            silent = [owner for each, owner in attributed if each.gpu_uuid == uuid and each.used_mib is None]
+            owned = [owner is not None and owner.job == lease.job for owner in silent]
             if any(owned) and not all(owned):
                 return None
-        found = devices(sighting, self._leases, {})
+        found = devices(snapshot, self._leases, {})
         return {device.uuid: device.used_by.get(lease.job, 0) for device in found}
 
     def _note(self, used: dict[str, int]) -> None:
@@ -153,21 +132,22 @@ class JobWatch:
             self.job, "over-limit", message=text, gpu=uuid, declared_mib=declared_mib, used_mib=used_mib
         )  # fmt: skip
 
-    def share_foreign(self, sighting: Sighting) -> None:
-        """Let the others know how much foreign processes were seen to use. Raises StateError."""
+    def share_foreign(self, snapshot: GpuSnapshot, leases: tuple[Lease, ...]) -> None:
+        """Let others know how much foreign processes use, by ``leases`` as last read. Raises StateError.
+
+        The ledger's lock is taken only where there is something to write.
+        """
+        peaks = self.observer.foreign_peaks
+        if not peaks.is_stale(snapshot, leases):
+            return
         with self.book.locked():
             self._leases = self.book.leases()
-            warning = self._peaks.update(sighting, self._leases, self.held.lease.gpus)
+            warning = peaks.update(snapshot, self._leases)
         if warning:
             self.say(warning)
 
-    def share_end(self, sighting: Sighting, leases: tuple[Lease, ...]) -> None:
-        """The last word on foreign processes. Raises StateError."""
-        if self._peaks.is_stale(sighting, leases, self.held.lease.gpus):
-            self.share_foreign(sighting)
 
-
-def describe(seen: Seen) -> str:
+def describe(process: ProcessOnGpu) -> str:
     """As in "pid 4711 (python, 3.2G)"."""
-    size = "size unknown" if seen.used_mib is None else format_size(seen.used_mib << 20)
-    return f"pid {seen.pid} ({seen.name or 'unknown'}, {size})"
+    size = "size unknown" if process.used_mib is None else format_size(process.used_mib << 20)
+    return f"pid {process.pid} ({process.name or 'unknown'}, {size})"

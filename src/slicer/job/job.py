@@ -1,4 +1,4 @@
-"""A job on its way from the lease to the outcome."""
+"""A job that is ready to be started, and who hears of it."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 @record
 class Job:
-    """A command that is ready to be started: everything settled but the process."""
+    """A command that is ready to be started, with everything settled but its lease and its process."""
 
     id: str
     name: str
     command: tuple[str, ...]
     program: str  # path to execute
-    env: Callable[[tuple[str, ...]], dict[str, str]]  # by the GPUs of its lease
+    env: Callable[[tuple[str, ...]], dict[str, str]]  # the environment, by the GPUs of the lease
     profile: Profile
     spec: ScopeSpec
     outcome_path: str  # where --outcome wants the JSON; "" for nowhere
@@ -61,7 +61,7 @@ class Started:
 
     cgroup: str  # as /proc/PID/cgroup names it; "" without systemd
     started_at: float  # seconds since the epoch
-    began: float  # monotonic seconds, from before the scope's start (or the lease, if that came later)
+    began: float  # monotonic seconds, just before the scope's start (or the lease, if that came later)
     waited_s: float  # for the lease
 
 

@@ -15,7 +15,7 @@ import time
 from slicer import faults
 from slicer.job.job import Started
 from slicer.kernel.signals import signal
-from slicer.ledger.ledger import HeldLease
+from slicer.ledger.held_lease import HeldLease
 from slicer.model import Lease
 from slicer.record import replace
 
@@ -68,7 +68,7 @@ class Keeper:
         faults.point("keeper-forked")
         order = self._wait_for_order()
         if order is None:
-            self._book.bury(job.id, descriptors)
+            self._book.give_back(job.id, lambda: _close(descriptors))
         if not order:
             return
         faults.point("keeper-ordered")
@@ -76,18 +76,11 @@ class Keeper:
         started, lease = decode(Started, head + END), decode(Lease, tail)
         self._held = HeldLease(self._book, lease, descriptors[0] if descriptors else -1)
         task = Task(
-            program=job.program,
-            command=job.command,
-            env=job.env(lease.gpus),
-            scope=job.spec.unit if self._backend.name == "systemd" else "",
-            timeout_s=profile.timeout_s,
-            stop_timeout_s=stop_timeout_s(profile),
-            linger=profile.linger,
-            outer=self._forwarder,
-            inherited=descriptors,
-            mask=self._mask,
-            stop_signal=stop_signal(profile) or signal.SIGTERM,
-        )
+            program=job.program, command=job.command, env=job.env(lease.gpus),
+            scope=job.spec.unit if self._backend.name == "systemd" else "", timeout_s=profile.timeout_s,
+            stop_timeout_s=stop_timeout_s(profile), linger=profile.linger, outer=self._forwarder,
+            inherited=descriptors, mask=self._mask, stop_signal=stop_signal(profile) or signal.SIGTERM,
+        )  # fmt: skip
         report, usage = self._run(task, started)
         faults.point("keeper-ended")
         self._end(started, report, usage)
@@ -194,3 +187,8 @@ class Keeper:
         enforced = self._backend.enforced(self._job.spec, started.cgroup)
         self._held.lease = replace(self._held.lease, vram_peak_mib=ending.peaks_written(self._held))
         return ending.outcome_of(self._job, started, report, usage, self._held, enforced)
+
+
+def _close(descriptors: tuple[int, ...]) -> None:
+    for fd in descriptors:
+        os.close(fd)

@@ -6,14 +6,15 @@ import os
 
 from slicer import faults
 from slicer.errors import SlicerError, UsageError
-from slicer.gpu.view import View
+from slicer.gpu.observer import GpuObserver
 from slicer.job import scope
 from slicer.job.outer_half import OuterHalf
 from slicer.job.plan import choose_backend, environment, job_of, needs_of, plan_of, requester_of, spec_of
 from slicer.kernel.signals import block_interrupts, unblock_interrupts
-from slicer.ledger import leasing, ledger
-from slicer.ledger.leasing import Cancel, Hooks, PreparedRequest
-from slicer.ledger.ledger import HeldLease, Ledger
+from slicer.ledger import clock, leasing
+from slicer.ledger.held_lease import HeldLease
+from slicer.ledger.leasing import CancelToken, Hooks, PreparedRequest
+from slicer.ledger.ledger import Ledger
 from slicer.model import manager_of
 from slicer.state import statedir
 
@@ -78,8 +79,8 @@ def _run(
     if backend.notice:
         observer.notice(backend.notice)
     spec = spec_of(job_id, plan, backend)
-    view = View(book.directory, plan.config.policy)
-    wanted = leasing.want(requester_of(job_id, plan, backend, spec), needs_of(plan), view)
+    view = GpuObserver(book.directory, plan.config.policy)
+    wanted = leasing.prepare(requester_of(job_id, plan, backend, spec), needs_of(plan), view)
     view.warn = observer.warning
     for note in view.notes:
         observer.notice(note)
@@ -92,7 +93,7 @@ def _run(
     except BaseException:
         runner.abandon()
         raise
-    held.put_off_long.append(view.close)
+    held.postponed_slow.append(view.close)
     book.mask = None  # from here on signals are the job's, also while the ledger's lock is waited for
     faults.point("launch-acquired")
     settings = _terminal_settings()
@@ -119,8 +120,8 @@ def _acquire(
     """The lease and how long it took to get it, in seconds. Raises BusyError."""
     if plan.nested:
         return HeldLease(book, leasing.nested_lease(wanted.draft, plan.outer)), 0.0
-    began_s = ledger.now_s()
-    nothing = leasing.nothing_needed(wanted.needs)
+    began_s = clock.now_s()
+    nothing = wanted.needs.is_nothing
     if not nothing and not plan.environ.get("SLICER_STATE_DIR"):
         _say_whose(book.directory, observer)
     # The time limit counts from the scope's start; and the keeper must inherit the plain lock.
@@ -131,15 +132,15 @@ def _acquire(
         _journal_waiting(wanted.ticket.job, plan.invocation, spec, busy)
         runner.rest()
 
-    def comes_first(waiting: Waiting) -> int:
+    def reaches_front(waiting: Waiting) -> int:
         """Have the scope started with nothing but the keeper in it: then a pipe's word starts the command."""
         if has_to_wait:
             return -1
         waiting.tell_lease(runner.prepare(waiting.descriptors, waiting.private))
         return runner.watch()
 
-    held = leasing.obtain(wanted, book, Hooks(waits, comes_first, Cancel(), observer.still_waiting))
-    waited_s = ledger.now_s() - began_s
+    held = leasing.obtain(wanted, book, Hooks(waits, reaches_front, CancelToken(), observer.still_waiting))
+    waited_s = clock.now_s() - began_s
     if not nothing:
         observer.acquired(held.lease, waited_s)
     return held, waited_s

@@ -20,7 +20,7 @@ from slicer.job.job import Started, tell
 from slicer.job.keeper import ORDER_END, QUIT, RECORDED, STARTING, Keeper
 from slicer.kernel import proc
 from slicer.kernel.signals import STOP, signal, timed_wait
-from slicer.ledger.ledger import HeldLease
+from slicer.ledger.held_lease import HeldLease
 from slicer.record import replace
 
 TYPE_CHECKING = False
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from slicer.backend import Backend
-    from slicer.job.gpu_watch import JobWatch
+    from slicer.job.gpu_watch import GpuWatch
     from slicer.job.job import Job, Observer
     from slicer.job.report import Report
     from slicer.ledger.ledger import Ledger
@@ -83,7 +83,7 @@ class OuterHalf:
         self._began = 0.0
         self._received = b""  # as they came from the keeper
         self._kills_before: int | None = None  # in the slice, where the kernel kills scopes as a whole
-        self._watch: JobWatch | None = None  # of the GPUs that are the job's own
+        self._watch: GpuWatch | None = None  # of the GPUs that are the job's own
 
     # -- before the lease ----------------------------------------------------------------------------------
 
@@ -244,7 +244,7 @@ class OuterHalf:
                 if is_for_keeper(info.si_signo, info.si_code, info.si_pid, self._keeper, later):
                     os.kill(self._keeper, info.si_signo)
                 continue
-            self._held.catch_up()
+            self._held.do_postponed()
             reported = self._read_report()
             if reported is not None and reported[0].is_final:
                 return reported
@@ -264,11 +264,11 @@ class OuterHalf:
             if info is not None:
                 return info
             watch.sample()
-        if self._held.put_off_long:
+        if self._held.postponed_slow:
             info = timed_wait(_BLOCKED, _QUIET_S)
             if info is not None:
                 return info
-            self._held.clean_up()
+            self._held.do_postponed_slow()
         return signal.sigwaitinfo(_BLOCKED)
 
     def _read_report(self) -> Reported | None:
@@ -358,7 +358,7 @@ class OuterHalf:
             except BackendError as error:
                 self._observer.warning(str(error))
         # A process with a clean environment is not seen among the living, but holds the lease.
-        self._held.is_outlived = bool(backend.living(job.id, started.cgroup)) or self._held.find_out()
+        self._held.is_outlived = bool(backend.living(job.id, started.cgroup)) or self._held.is_shared()
         reason = last[0].reason if last else "oom-kill" if usage.oom_kills else "signal"
         return Report(1, signal.SIGKILL, 0, reason, time.monotonic() - started.began, left), usage
 

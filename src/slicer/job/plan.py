@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @record
 class Invocation:
-    """What the user asked for on the command line of ``slicer run``."""
+    """What the user asked for: the command line of ``slicer run``."""
 
     command: tuple[str, ...]
     profile: str | None
@@ -41,8 +41,8 @@ class Invocation:
     exec: bool
     journal: bool
     outcome_path: str
-    hold: bool = False  # only the lease: no scope and no limits
-    hints: bool = True  # what a beginner may not know is said, once a boot
+    hold: bool = False  # take only the lease, without scope and limits
+    hints: bool = True  # tell once a boot what a beginner may not know
 
 
 @record
@@ -53,17 +53,17 @@ class Plan:
     config: Config
     profile: Profile
     host: Host
-    program: str
+    program: str  # path to execute
     outer: OuterJobs  # the jobs around this one, and what they hold
-    need_gpus: int
+    need_gpus: int  # beyond what they hold
     need_cpu_slots: int
-    nested: bool  # everything is held already: runs inside the outer scope
+    nested: bool  # they hold everything that it needs, and it runs inside their scope
     skip_gpu_lock: bool
     environ: Mapping[str, str]
 
 
 def plan_of(invocation: Invocation, environ: Mapping[str, str], book: Ledger | None) -> Plan:
-    """Resolve the profile and find out what is missing. Raises SlicerError for all that cannot be right."""
+    """Resolve the profile and find out what is missing. Raises SlicerError for what cannot be right."""
     host = profiles.host()
     config = profiles.load(environ, host)
     profile = config.profile(invocation.profile, invocation.overrides)
@@ -85,12 +85,12 @@ def has_scopes() -> bool:
 
 
 def outer_jobs(environ: Mapping[str, str], book: Ledger | None, *, in_scopes: bool) -> OuterJobs:
-    """What the jobs around this process hold. ``in_scopes``: whether a job can be found by its cgroup."""
+    """The jobs around this process. ``in_scopes``: whether a job can be found by its cgroup."""
     own = cgroup.of("self")
     if book is None or (in_scopes and not nesting.may_be_nested(environ, own)):
-        return nesting.around(environ, own, frozenset(), ())
+        return nesting.outer_jobs(environ, own, frozenset(), ())
     ancestors = frozenset() if in_scopes else proc.ancestors(os.getpid())
-    return nesting.around(environ, own, ancestors, book.snapshot().leases)
+    return nesting.outer_jobs(environ, own, ancestors, book.snapshot().leases)
 
 
 def find_program(command: tuple[str, ...], environ: Mapping[str, str]) -> str:
@@ -146,42 +146,28 @@ def requester_of(job_id: str, plan: Plan, backend: Backend, spec: ScopeSpec) -> 
 
 
 def needs_of(plan: Plan) -> Needs:
-    """What the plan still lacks, as the ledger is asked for it."""
+    """What the ledger is asked for."""
     profile, invocation = plan.profile, plan.invocation
     return Needs(
-        gpus=plan.need_gpus,
-        gpu_words=profile.gpu_choice,
-        vram_mib=profile.vram_mib,
-        margin_mib=profile.margin_mib,
-        cpu_slots=plan.need_cpu_slots,
-        cpu_limit=plan.config.slots_cpu,
-        priority=profile.priority,
-        expect_s=invocation.expect_s,
-        wait=invocation.wait,
-        max_wait_s=profile.max_wait_s,
-        then=profile.then,
-        plain_lock=plan.config.compat_gpu_lock,
-    )
+        gpus=plan.need_gpus, gpu_words=profile.gpu_choice, vram_mib=profile.vram_mib,
+        margin_mib=profile.margin_mib, cpu_slots=plan.need_cpu_slots, cpu_limit=plan.config.slots_cpu,
+        priority=profile.priority, expect_s=invocation.expect_s, wait=invocation.wait,
+        max_wait_s=profile.max_wait_s, then=profile.then, plain_lock=plan.config.compat_gpu_lock,
+    )  # fmt: skip
 
 
 def job_of(job_id: str, plan: Plan, spec: ScopeSpec) -> Job:
-    """The job for this plan: all but its lease."""
+    """The job for this plan."""
     from slicer.outcome.history import default_path
 
     invocation = plan.invocation
+    path = invocation.outcome_path
     return Job(
-        id=job_id,
-        name=invocation.name,
-        command=invocation.command,
-        program=plan.program,
-        env=lambda gpus: environment(plan, gpus, job_id),
-        profile=plan.profile,
-        spec=spec,
-        outcome_path=os.path.abspath(invocation.outcome_path) if invocation.outcome_path else "",
-        history_path=default_path(plan.environ),
-        with_journal=invocation.journal,
-        idle_threshold_mib=plan.config.policy.idle_threshold_mib,
-    )
+        id=job_id, name=invocation.name, command=invocation.command, program=plan.program,
+        env=lambda gpus: environment(plan, gpus, job_id), profile=plan.profile, spec=spec,
+        outcome_path=os.path.abspath(path) if path else "", history_path=default_path(plan.environ),
+        with_journal=invocation.journal, idle_threshold_mib=plan.config.policy.idle_threshold_mib,
+    )  # fmt: skip
 
 
 def environment(plan: Plan, gpus: tuple[str, ...], job_id: str) -> dict[str, str]:
@@ -197,6 +183,6 @@ def environment(plan: Plan, gpus: tuple[str, ...], job_id: str) -> dict[str, str
         if visible or not plan.invocation.hold:
             gpu = scope.gpu_environment(profile, visible, skip)
     marker = ",".join(jobs)
-    if plan.invocation.hold:  # what the profile says of limits is not for it
+    if plan.invocation.hold:  # the profile's threads and variables are not for it
         return {**plan.environ, **gpu, LEASE_VARIABLE: marker}
     return scope.environment(plan.environ, profile, profiles.thread_env(profile.threads), gpu, marker)

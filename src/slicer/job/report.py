@@ -1,4 +1,4 @@
-"""What the keeper tells the outer half of the supervisor, and how exit statuses read."""
+"""What the keeper reports to the outer half, and how exit statuses read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @record
 class Report:
-    """What the keeper tells the outer half; ``is_final`` only once the scope is empty but for the keeper."""
+    """A report on the command. It is final once only the keeper is left in the scope."""
 
     is_final: int
     status: int  # as waitpid(2) encodes it; meaningless unless final
@@ -43,14 +43,15 @@ def exit_of(status: int) -> Exit:
 
 
 def exec_exit(exec_errno: int) -> Exit:
-    """The exit code for a command that could not be executed, as shells have it."""
+    """The exit code of a command that could not be executed, as shells have it."""
     return Exit(EX_NOT_FOUND if exec_errno == errno.ENOENT else EX_NOT_EXECUTABLE, None)
 
 
 def final_reason(decided: Reason | None, status: int | None, oom_kills: int | None) -> Reason:
-    """Why a job ended. ``decided``: what else than the command ended it; ``status`` None: it runs. Pure.
+    """Why a job ended. ``decided``: what ended it, if not the command. ``status`` None: it runs. Pure.
 
-    A kill for memory makes systemd stop the scope; but a job that was over its time had survived it.
+    A kill for memory makes systemd stop the scope, so it counts more than "stopped". A job that ran into its
+    time limit had survived it.
     """
     if decided != "timeout" and oom_kills and status != 0:
         return "oom-kill"
@@ -60,13 +61,13 @@ def final_reason(decided: Reason | None, status: int | None, oom_kills: int | No
 
 
 def pack(report: Report, usage: Usage) -> bytes:
-    """One message, small enough (PIPE_BUF) that a pipe passes it whole."""
+    """One message. It is smaller than PIPE_BUF, so a pipe passes it whole."""
     return statefile.encode(report) + b"\0" + statefile.encode(usage) + b"\0"
 
 
 def unpack(data: bytes) -> tuple[Report, Usage] | None:
-    """The last whole message in ``data``; None when there is none."""
-    parts = data.split(b"\0")[:-1]  # what follows the last mark is not whole
+    """The last whole message in ``data``. None: there is none."""
+    parts = data.split(b"\0")[:-1]  # the rest after the last mark is not whole
     whole = len(parts) // 2 * 2
     if not whole:
         return None

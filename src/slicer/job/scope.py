@@ -1,4 +1,4 @@
-"""From a profile and a lease to a scope: what systemd is told and what the command's environment is. Pure."""
+"""What systemd is told of a job's scope, and what the command finds in its environment. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def unit_name(job: str) -> str:
 
 
 def label(name: str, command: tuple[str, ...]) -> str:
-    """What a job is called where others than its owner may read: its name, or its program's."""
+    """What a job is called where not only its owner reads: its name, or its program's."""
     return name or command[0].rpartition("/")[2] or command[0]
 
 
@@ -40,9 +40,10 @@ def stop_signal(profile: Profile) -> int | None:
 
 
 def spec(profile: Profile, manager: Manager, job: str, name: str, command: tuple[str, ...]) -> ScopeSpec:
-    """The scope for one job. Raises nothing: the profile was validated when it was resolved.
+    """The scope for one job.
 
-    Its description is for everybody: ``systemctl list-units`` shows it to any user, and the journal keeps it.
+    Any user may read the description (``systemctl list-units``), and the journal keeps it. So it has no
+    arguments of the command.
     """
     text = quote(label(name, command)[:_DESCRIPTION_CHARS])
     description = text if name else f"{text} {job}"
@@ -50,7 +51,7 @@ def spec(profile: Profile, manager: Manager, job: str, name: str, command: tuple
 
 
 def _properties(profile: Profile) -> tuple[Property, ...]:
-    # DeviceAllow before DevicePolicy: with the policy first there is a moment in which all is denied.
+    # DeviceAllow comes before DevicePolicy. Else there is a moment in which all devices are denied.
     chosen = sorted(profile.properties.values(), key=lambda p: p.name == "DevicePolicy")
     if "TimeoutStopSec" not in profile.properties:
         stop_us = int(DEFAULT_STOP_TIMEOUT_S * 1e6)
@@ -58,14 +59,14 @@ def _properties(profile: Profile) -> tuple[Property, ...]:
             Property("TimeoutStopSec", "TimeoutStopUSec", "t", stop_us, f"{DEFAULT_STOP_TIMEOUT_S:g}s")
         )
     if profile.timeout_s is not None:
-        # systemd keeps the time, so that the limit holds even with slicer dead.
+        # systemd keeps the time, so that the limit holds even when slicer is dead.
         runtime_us = int(profile.timeout_s * 1e6)
         chosen.append(Property("RuntimeMaxSec", "RuntimeMaxUSec", "t", runtime_us, f"{profile.timeout_s:g}s"))
     return tuple(chosen)
 
 
 def visible_gpus(gpus: tuple[str, ...]) -> dict[str, str]:
-    """The variables that show CUDA these GPUs and no others, and older wrappers that they are held."""
+    """The variables that show CUDA these GPUs and no others, and tell older wrappers that they are held."""
     if not gpus:
         return {}
     return {
@@ -76,7 +77,10 @@ def visible_gpus(gpus: tuple[str, ...]) -> dict[str, str]:
 
 
 def gpu_environment(profile: Profile, gpus: tuple[str, ...], skip_gpu_lock: bool) -> dict[str, str]:
-    """Which GPUs the command sees: its lease's, none in cpu.slice; untouched when the lock is skipped."""
+    """The variables for the GPUs of a lease. Without any, a job in cpu.slice sees none.
+
+    ``skip_gpu_lock``: a job without GPUs keeps the variables of its caller.
+    """
     if gpus:
         return visible_gpus(gpus)
     if skip_gpu_lock or profile.gpus:
@@ -87,5 +91,5 @@ def gpu_environment(profile: Profile, gpus: tuple[str, ...], skip_gpu_lock: bool
 def environment(
     base: Mapping[str, str], profile: Profile, threads: Mapping[str, str], gpu: Mapping[str, str], marker: str
 ) -> dict[str, str]:
-    """The command's environment; what the profile's ``env`` says wins over what slicer derives."""
+    """The command's environment. The profile's ``env`` wins over what slicer derives."""
     return {**base, **threads, **gpu, **profile.env, "SLICER_LEASE": marker}

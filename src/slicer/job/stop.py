@@ -1,4 +1,4 @@
-"""Ending jobs by their name: which job is meant, and the way to end it that fits how it runs."""
+"""``slicer stop``: which job is meant, and how it is ended."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # Longer than any sensible TimeoutStopSec; as long as the systemd backend waits for a stop, in seconds.
 DEADLINE_S = 120.0
-_SHORTEST_PREFIX = 4  # of a job's id; what is shorter is a slip rather than an id
+_SHORTEST_PREFIX = 4  # of a job's id; a shorter one is taken for a slip
 
 
 class UnknownJob(UsageError):
@@ -89,7 +89,7 @@ def stop(entry: Lease | Ticket, book: Ledger, deadline_s: float = DEADLINE_S) ->
 
 
 def _record(entry: Lease | Ticket) -> None:
-    """Tell the journal who ends the job. The job's own half only sees a signal, and that it was stopped."""
+    """Tell the journal who ends the job. The job's keeper only sees that it is stopped."""
     from slicer.kernel.users import user_name
     from slicer.outcome import journal
 
@@ -106,7 +106,7 @@ def _stop_unit(lease: Lease) -> None:
     """Have systemd stop the job's scope."""
     from slicer.backend.systemd import SystemdBackend
 
-    _wake_supervisor(lease)
+    _continue_outer_half(lease)
     backend = SystemdBackend(lease.manager)
     try:
         backend.stop(lease.unit)
@@ -115,9 +115,9 @@ def _stop_unit(lease: Lease) -> None:
 
 
 def _stop_processes(lease: Lease, book: Ledger) -> None:
-    """Tell the job's keeper, which tells the rest; without one, whoever is there."""
+    """Tell the job's keeper, which ends the rest. Without one, signal the processes that are there."""
     if lease.keeper and _holds(lease.keeper, lease, book):
-        _wake_supervisor(lease)
+        _continue_outer_half(lease)
         _signal(lease.keeper, None, lease.uid, STOP)
     elif not lease.keeper:
         _signal(lease.pid, lease.pid_start, lease.uid, signal.SIGTERM)  # it has not begun yet
@@ -125,20 +125,20 @@ def _stop_processes(lease: Lease, book: Ledger) -> None:
         _end_orphans(lease)
 
 
-def _wake_supervisor(lease: Lease) -> None:
-    """Stopped by Ctrl-Z, the supervisor would neither see the end nor give the lease back."""
+def _continue_outer_half(lease: Lease) -> None:
+    """If it was stopped by Ctrl-Z, it would neither see the end nor give the lease back."""
     _signal(lease.pid, lease.pid_start, lease.uid, signal.SIGCONT)
 
 
 def _end_orphans(lease: Lease) -> None:
-    """End what lives on under the lease after supervisor and keeper were killed. Nothing else would."""
+    """End what lives on under the lease after outer half and keeper were killed. Nothing else would."""
     from slicer.backend.plain import PlainBackend
 
     PlainBackend(lease.uid).end(lease.job, "", DEFAULT_STOP_TIMEOUT_S)
 
 
 def _holds(pid: int, lease: Lease, book: Ledger) -> bool:
-    """Whether the process has the lease's file open: proof that the pid still is the one that is meant."""
+    """Whether the process has the lease's file open. That proves that the pid is still the keeper's."""
     try:
         file = os.stat(lease.job, dir_fd=book.directory.leases.fd, follow_symlinks=False)
     except FileNotFoundError:
@@ -147,27 +147,19 @@ def _holds(pid: int, lease: Lease, book: Ledger) -> bool:
 
 
 def _signal(pid: int, started: int | None, uid: int, signo: int) -> None:
-    """Signal the very process that is meant: of that start time (None: proven otherwise) and that user."""
-    fd = _open_and_signal(pid, started, uid, signo)
-    if fd >= 0:
-        os.close(fd)
-
-
-def _open_and_signal(pid: int, started: int | None, uid: int, signo: int) -> int:
-    """As :func:`_signal`; a pidfd of the process, or -1 when it is gone or another."""
+    """Signal a process, if it is of that start time (None: proven otherwise) and that user."""
     try:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:
-        return -1
+        return
     try:
         is_it = started is None or proc.start_time(pid) == started
         if is_it and os.stat(f"/proc/{pid}").st_uid == uid:
             signal.pidfd_send_signal(fd, signo)
-            return fd
     except (ProcessLookupError, FileNotFoundError):
         pass
-    os.close(fd)
-    return -1
+    finally:
+        os.close(fd)
 
 
 def _wait_until_gone(entry: Lease | Ticket, book: Ledger, deadline_s: float) -> bool:

@@ -1,7 +1,7 @@
-"""``--journal``: the command's output on its way to where it was going, copied to journald line by line.
+"""``--journal``: copies the command's output to journald, on its way to where it was going.
 
-journald files a stream under the unit of the process that connects, so the copying process must sit in the
-scope: the keeper forks it. The command then writes to pipes, not to a terminal; a terminal would need a
+journald files a stream under the unit of the process that connects. So the copying process must sit in the
+scope, and the keeper forks it. The command then writes to pipes, not to a terminal. A terminal would need a
 second pseudo-terminal in between, with all its job control.
 """
 
@@ -19,12 +19,12 @@ from slicer.kernel.signals import signal
 _STREAM = "/run/systemd/journal/stdout"
 _INFO, _ERROR = 6, 3
 _CHUNK = 65536
-_SIOCOUTQ = 0x5411  # unix(7): what the other side has not read yet
-_PATIENCE_S = 3.0  # with a journald that does not read
+_SIOCOUTQ = 0x5411  # unix(7): how much the other side has not read yet
+_PATIENCE_S = 3.0  # how long to wait for a journald that does not read
 
 
 def _stream(identifier: str, unit: str, priority: int) -> int:
-    """A connection to journald that takes lines; -1 where there is no journald (sd_journal_stream_fd(3))."""
+    """A connection to journald that takes lines (sd_journal_stream_fd(3)). -1: there is no journald."""
     sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
     try:
         sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, struct.pack("ll", int(_PATIENCE_S), 0))
@@ -39,7 +39,7 @@ def _stream(identifier: str, unit: str, priority: int) -> int:
 
 
 class Tee:
-    """A process that copies. ``stdout`` and ``stderr`` are the command's ends, ``pid`` the copier."""
+    """A process (``pid``) that copies. ``stdout`` and ``stderr`` are the command's ends of its pipes."""
 
     def __init__(self, unit: str, name: str) -> None:
         out_read, self.stdout = os.pipe2(os.O_CLOEXEC)
@@ -58,7 +58,7 @@ class Tee:
         os.close(err_read)
 
     def handed_over(self) -> None:
-        """The command has its ends: drop ours, so that the copier sees their end of file."""
+        """The command has its ends. Close ours, so that the copier sees the end of file."""
         os.close(self.stdout)
         os.close(self.stderr)
 
@@ -82,7 +82,7 @@ def _copy(sources: dict[int, tuple[int, int]], identifier: str, unit: str) -> No
             if streams[fd] >= 0 and not _write_all(streams[fd], data):
                 streams[fd] = -1  # journald is gone: the output itself goes on
             if not data or not _write_all(sources[fd][0], data):
-                # End of file, or the reader is gone: the command must get its SIGPIPE.
+                # It is the end of file, or the reader is gone and the command must get its SIGPIPE.
                 poll.unregister(fd)
                 os.close(fd)
                 del sources[fd]
@@ -92,7 +92,7 @@ def _copy(sources: dict[int, tuple[int, int]], identifier: str, unit: str) -> No
 
 
 def _drain(stream: int, end: float) -> None:
-    """Stay until journald has read it all: it asks the kernel who we are when it comes to it, not before."""
+    """Stay until journald has read it all. Only when it reads does it ask the kernel who wrote."""
     while stream >= 0 and time.monotonic() < end:
         try:
             left = struct.unpack("i", fcntl.ioctl(stream, _SIOCOUTQ, b"\0\0\0\0"))[0]

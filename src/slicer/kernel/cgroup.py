@@ -1,4 +1,4 @@
-"""Reading cgroups (v2). Nothing here writes: limits are systemd's business."""
+"""Reading cgroups (v2). Nothing here writes them: that is left to systemd."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# The unified hierarchy's place in "unified" and in "hybrid" set-ups.
+# Where the v2 hierarchy is mounted in "unified" and in "hybrid" set-ups.
 _ROOTS = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
-_GONE = (errno.ENOENT, errno.ENODEV, errno.ENOTDIR, errno.ELOOP)  # the second: removed after the open
+_GONE = (errno.ENOENT, errno.ENODEV, errno.ENOTDIR, errno.ELOOP)  # ENODEV: removed after the open
 _PATH_MAX = 4096
 _MAX_BYTES = 4096
 
 
 def root() -> str | None:
-    """Where the v2 hierarchy is mounted, or None where there is none."""
+    """Where the v2 hierarchy is mounted. None: it is not."""
     for path in _ROOTS:
         if os.path.exists(f"{path}/cgroup.procs"):
             return path
@@ -29,7 +29,7 @@ def root() -> str | None:
 
 
 def of(pid: int | str) -> str:
-    """The v2 cgroup of a process as /proc tells it ("/gpu.slice/slicer-x.scope"); "" when unknown."""
+    """The v2 cgroup of a process as /proc names it ("/gpu.slice/slicer-x.scope"). "": unknown."""
     try:
         lines = read_text(f"/proc/{pid}/cgroup").splitlines()
     except (FileNotFoundError, ProcessLookupError):
@@ -50,15 +50,15 @@ def is_canonical(cgroup: str) -> bool:
 
 
 def lives(cgroup: str) -> bool:
-    """:func:`populated` for a cgroup as somebody's file names it: nothing outside the hierarchy is opened."""
+    """:func:`populated` for a cgroup that somebody's file names. Opens nothing outside the hierarchy."""
     return is_canonical(cgroup) and populated(path_of(cgroup), os.stat(root() or _ROOTS[0]).st_dev)
 
 
 def populated(directory: str, device: int | None = None) -> bool:
     """Whether any live process is in the cgroup or below it. A cgroup that is gone is empty.
 
-    ``device``: the file system that it has to be on. Raises OSError when it cannot be found out, for example
-    for want of descriptors.
+    ``device``: the file system that it has to be on. Raises OSError when that cannot be read, for example
+    when there are no descriptors left.
     """
     try:
         fd = os.open(f"{directory}/cgroup.events", _READ)
@@ -80,13 +80,13 @@ def _all_text(path: str) -> str:
 
 
 def processes(directory: str) -> Iterator[int]:
-    """Process ids in the cgroup and below it. Raises OSError when they cannot be read though it is there."""
+    """The pids in the cgroup and below it. Raises OSError when it is there but cannot be read."""
     try:
         text = _all_text(f"{directory}/cgroup.procs")
         children = [entry.path for entry in os.scandir(directory) if entry.is_dir(follow_symlinks=False)]
     except OSError as error:
         if error.errno in _GONE:
-            return  # removed while we looked: nobody is in it
+            return  # it was removed meanwhile: nobody is in it
         raise
     # 0 stands for a process outside our pid namespace.
     yield from (pid for pid in map(int, text.split()) if pid)
@@ -103,7 +103,7 @@ def controllers(directory: str) -> frozenset[str]:
 
 
 def _flat(directory: str, name: str) -> dict[str, int]:
-    """A flat-keyed file such as cpu.stat; empty when the controller is off or the cgroup is gone."""
+    """A flat-keyed file such as cpu.stat. Empty when the controller is off or the cgroup is gone."""
     try:
         lines = read_text(f"{directory}/{name}").splitlines()
     except OSError:
@@ -133,7 +133,7 @@ def _io_bytes(directory: str) -> tuple[int | None, int | None]:
 
 
 def _stalled_s(directory: str, resource: str) -> float | None:
-    """Seconds in which some task of the cgroup waited for the resource (PSI "some" total)."""
+    """How long some task of the cgroup waited for the resource so far, in seconds (PSI "some" total)."""
     try:
         first = read_text(f"{directory}/{resource}.pressure").split("\n", 1)[0]
     except OSError:
@@ -143,7 +143,7 @@ def _stalled_s(directory: str, resource: str) -> float | None:
 
 
 def oom_kills(directory: str) -> int | None:
-    """How many processes the kernel has killed for want of memory in the cgroup and below it, so far."""
+    """How many processes the kernel has killed so far for memory, in the cgroup and below it."""
     return _flat(directory, "memory.events").get("oom_kill")
 
 
@@ -156,15 +156,9 @@ def usage(directory: str) -> Usage:
 
     read, written = _io_bytes(directory)
     return Usage(
-        cpu_s=seconds("usage_usec"),
-        cpu_user_s=seconds("user_usec"),
-        cpu_system_s=seconds("system_usec"),
-        throttled_s=seconds("throttled_usec"),
-        memory_peak_bytes=_number(directory, "memory.peak"),
-        io_read_bytes=read,
-        io_write_bytes=written,
-        oom_kills=oom_kills(directory),
-        pressure_cpu_s=_stalled_s(directory, "cpu"),
-        pressure_memory_s=_stalled_s(directory, "memory"),
+        cpu_s=seconds("usage_usec"), cpu_user_s=seconds("user_usec"), cpu_system_s=seconds("system_usec"),
+        throttled_s=seconds("throttled_usec"), memory_peak_bytes=_number(directory, "memory.peak"),
+        io_read_bytes=read, io_write_bytes=written, oom_kills=oom_kills(directory),
+        pressure_cpu_s=_stalled_s(directory, "cpu"), pressure_memory_s=_stalled_s(directory, "memory"),
         pressure_io_s=_stalled_s(directory, "io"),
-    )
+    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""inotify(7), which the standard library does not have: the three calls of it."""
+"""inotify(7), which the standard library does not have: its three calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _EVENT = struct.Struct("iIII")
 
 @record
 class Change:
-    """One event: of which watch, what (the bits above), and the name of the file in a watched directory."""
+    """One event: of which watch, what (the bits above), and which file of a watched directory."""
 
     watch: int
     mask: int
@@ -34,7 +34,7 @@ class Change:
 
 
 class Inotify:
-    """One inotify instance. ``where`` is named when there is none to be had (StateError)."""
+    """One inotify instance. Raises StateError, which names ``where``, when there are too many."""
 
     def __init__(self, where: str) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -43,7 +43,7 @@ class Inotify:
             raise _failure(where)
 
     def add(self, path: str, mask: int) -> int | None:
-        """Watch a path; its number, or None when it does not exist. Raises StateError."""
+        """Watch a path. Returns the watch's number, None when the path does not exist. Raises StateError."""
         watch = int(self._libc.inotify_add_watch(self.fd, os.fsencode(path), mask))
         if watch >= 0:
             return watch
@@ -52,9 +52,9 @@ class Inotify:
         raise _failure(path)
 
     def take(self) -> list[Change]:
-        """What happened since the last call; never waits.
+        """What happened since the last call. Never waits.
 
-        Of very much only the first part: somebody who is faster than us is not to keep us here.
+        At most 64 KiB of it, so that somebody who makes changes faster than we read cannot keep us here.
         """
         try:
             data = os.read(self.fd, 65536)

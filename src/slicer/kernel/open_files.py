@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def flock_holder(info: os.stat_result, *, exclusively: bool = False) -> int:
     """The process that took a flock on the file, 0 for none that we can see. Raises OSError.
 
-    The kernel stops all flocks while it makes this list: not to be asked for again and again.
+    Costly: the kernel stops all flocks while it makes the list.
     """
     file = f"{os.major(info.st_dev):02x}:{os.minor(info.st_dev):02x}:{info.st_ino}"
     with open("/proc/locks", encoding="ascii") as lines:
@@ -31,7 +31,7 @@ def with_open(file: os.stat_result) -> list[int]:
 
 
 def has_open(pid: int, file: os.stat_result) -> bool:
-    """Whether a process has a file open; False for one that is gone, or not ours to look at."""
+    """Whether a process has a file open. False for one that is gone, or not ours to look at."""
     try:
         names = os.listdir(f"/proc/{pid}/fd")
     except OSError:
@@ -48,7 +48,7 @@ def _is_open_as(path: str, file: os.stat_result) -> bool:
 
 
 def close_all_but(kept: Collection[int], beginning: str | None = None) -> None:
-    """Close all descriptors above 2 but these, and those of files whose paths have that ``beginning``."""
+    """Close the descriptors above 2, but not ``kept`` and those of paths that start with ``beginning``."""
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
         if fd <= 2 or fd in kept:

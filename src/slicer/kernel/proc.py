@@ -1,4 +1,4 @@
-"""What /proc says about processes and this boot."""
+"""What /proc says about processes and this boot; waiting for processes to end; being a child."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 
-# What /proc says of a process that is gone. One of another user may be hidden (hidepid, ProtectProc).
+# How /proc answers for a process that is gone, or another user's and hidden (hidepid, ProtectProc).
 _UNSEEN = (FileNotFoundError, ProcessLookupError, PermissionError)
 
 _TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
@@ -24,7 +24,7 @@ _CAP_SYS_NICE = 23  # capability.h
 
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
-_EXECUTES_S = 0.1  # for longer than that, what is executed lies on a disk that hangs
+_EXECUTES_S = 0.1  # execve(2) takes longer only from a disk that hangs
 _AGAIN_S = 0.0005
 
 
@@ -38,12 +38,12 @@ def read_text(path: str, limit: int = 65536) -> str:
 
 
 def boot_id() -> str:
-    """The id of this boot: with it, a pid and its start time name a process for ever."""
+    """The id of this boot. With it, a pid and a start time name a process for ever."""
     return read_text("/proc/sys/kernel/random/boot_id").strip()
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the third (state) on; empty when the process is gone or hidden."""
+    """The fields of /proc/PID/stat from the third (state) on. Empty when the process is gone or hidden."""
     try:
         stat = read_text(f"/proc/{pid}/stat")
     except _UNSEEN:
@@ -53,9 +53,9 @@ def _stat(pid: int) -> list[str]:
 
 
 def start_time(pid: int) -> int | None:
-    """Start time of a process in clock ticks since boot (field 22 of stat); None: it has ended; 0: hidden.
+    """When a process started, in clock ticks since boot (field 22 of stat). None: it has ended. 0: hidden.
 
-    A zombie has ended: it holds nothing, though a parent that does not care may keep it for ever.
+    A zombie counts as ended. It holds nothing, but a careless parent may keep it for ever.
     """
     fields = _stat(pid)
     if not fields:
@@ -64,7 +64,7 @@ def start_time(pid: int) -> int | None:
 
 
 def _is_hidden(pid: int) -> bool:
-    """Whether a process that /proc does not show is there all the same, and another user's."""
+    """Whether a process that /proc does not show is another user's and hidden, rather than gone."""
     try:
         os.kill(pid, 0)
     except PermissionError:
@@ -75,7 +75,7 @@ def _is_hidden(pid: int) -> bool:
 
 
 def command_line(pid: int) -> tuple[str, ...]:
-    """The arguments of a process; empty when it is gone, hidden or a kernel thread."""
+    """The arguments of a process. Empty when it is gone, hidden or a kernel thread."""
     try:
         text = read_text(f"/proc/{pid}/cmdline")
     except _UNSEEN:
@@ -91,12 +91,12 @@ def is_stopped(pid: int, started: int | None = None) -> bool:
 
 def stops(pid: int) -> bool:
     """Whether the process is stopped, or has been sent SIGSTOP and is about to be."""
-    # In this order: what is not pending any more has acted by the second look.
+    # In this order: a SIGSTOP that is no longer pending has acted by the second look.
     return _has_bit(pid, "ShdPnd", signal.SIGSTOP - 1) or _stat(pid)[:1] == ["T"]
 
 
 def is_interactive_shell(pid: int) -> bool:
-    """Whether the process looks like a shell with a person at it: those ignore SIGTERM."""
+    """Whether the process looks like a shell that a person types at. Such a shell ignores SIGTERM."""
     try:
         stdin = os.readlink(f"/proc/{pid}/fd/0")
     except _UNSEEN:
@@ -105,12 +105,12 @@ def is_interactive_shell(pid: int) -> bool:
 
 
 def may_be_faster() -> bool:
-    """Whether we may lower a niceness: root in a container often may not."""
+    """Whether we may lower a niceness. Root in a container often may not."""
     return _has_bit(os.getpid(), "CapEff", _CAP_SYS_NICE)
 
 
 def _has_bit(pid: int, which: str, number: int) -> bool:
-    """Whether that set in /proc/PID/status, of signals or of capabilities, has the bit."""
+    """Whether a set in /proc/PID/status (of signals or of capabilities) has the bit."""
     try:
         status = read_text(f"/proc/{pid}/status")
     except _UNSEEN:
@@ -120,15 +120,15 @@ def _has_bit(pid: int, which: str, number: int) -> bool:
 
 
 def parent(pid: int) -> int:
-    """The parent's pid, or 0 when the process is gone or hidden, or is the first of its namespace."""
+    """The parent's pid. 0 when the process is gone or hidden, or is the first of its namespace."""
     fields = _stat(pid)
     return int(fields[1]) if fields else 0
 
 
 def descendants(pid: int) -> list[int]:
-    """The living processes below this one, those in sessions of their own included.
+    """The living processes below this one, also those in sessions of their own.
 
-    One that loses its parent during the look may be missed: look again where it matters.
+    One that loses its parent during the look may be missed. Where that matters, look again.
     """
     below = children if os.path.exists("/proc/thread-self/children") else _families().get
     seen: set[int] = set()
@@ -140,7 +140,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def children(pid: int) -> list[int]:
-    """The children of all threads of a process, zombies among them; none when it is gone or hidden."""
+    """The children of all threads of a process, zombies included. None when it is gone or hidden."""
     found: list[int] = []
     for path in _threads(pid):
         try:
@@ -159,7 +159,7 @@ def _threads(pid: int) -> list[str]:
 
 
 def _families() -> dict[int, list[int]]:
-    """The children of all processes that can be seen, for kernels without CONFIG_PROC_CHILDREN."""
+    """The children of each process that can be seen, for kernels without CONFIG_PROC_CHILDREN."""
     found: dict[int, list[int]] = {}
     for pid in pids():
         found.setdefault(parent(pid), []).append(pid)
@@ -172,9 +172,10 @@ def pids() -> list[int]:
 
 
 def in_lease(variable: str, job: str) -> list[int]:
-    """The processes that were started under the lease of ``job``, as far as we may inspect them.
+    """The processes that were started under the lease of ``job``, of those that we may inspect.
 
-    ``variable`` holds comma-separated ids in the environment that a process was started with.
+    They have its id in the environment variable ``variable``, a comma-separated list. Costs a look at every
+    process.
     """
     prefix, wanted = f"{variable}=".encode(), job.encode()
     found = []
@@ -187,8 +188,10 @@ def in_lease(variable: str, job: str) -> list[int]:
 
 
 def environment(pid: int, limit: int = -1) -> bytes:
-    """What a process was started with, up to ``limit`` bytes (-1: all), as /proc has it; empty for one that
-    is gone, or not ours to inspect. Raises OSError when we are short of something.
+    """The environment that a process was started with, as /proc has it: up to ``limit`` bytes, -1: all.
+
+    Empty for one that is gone, or not ours to inspect. Raises OSError when we are short of descriptors or
+    memory.
     """
     end = time.monotonic() + _EXECUTES_S
     while True:
@@ -197,7 +200,7 @@ def environment(pid: int, limit: int = -1) -> bytes:
                 data = file.read(limit)
         except OSError as error:
             if error.errno in _SHORTAGES:
-                raise  # else who cannot look would see nobody
+                raise  # not being able to look does not mean that nobody is there
             return b""
         if data or time.monotonic() > end or not _has_environment(pid):
             return data
@@ -205,20 +208,20 @@ def environment(pid: int, limit: int = -1) -> bytes:
 
 
 def _has_environment(pid: int) -> bool:
-    """Whether a process that shows no environment has one: within execve(2) none is seen for milliseconds."""
+    """Whether a process that shows no environment has one: in execve(2) it shows none for milliseconds."""
     try:
         os.readlink(f"/proc/{pid}/exe")
     except OSError:
-        return False  # a kernel thread, or it ends: the usual case
+        return False  # it is a kernel thread, or ends: the usual case
     fields = _stat(pid)
     if not fields:
         return False
-    code, begin, end = fields[23], *fields[47:49]  # where they are; the code's is settled last
+    code, begin, end = fields[23], *fields[47:49]  # addresses; execve(2) sets that of the code last
     return code == "0" or begin != end
 
 
 def wait_for_end(living: Callable[[], list[int]], deadline_s: float) -> bool:
-    """Wait until ``living`` names no process; False when it still does after ``deadline_s`` seconds."""
+    """Wait until ``living`` lists no process. False when it still does after ``deadline_s`` seconds."""
     import select
 
     end = time.monotonic() + deadline_s
@@ -254,7 +257,7 @@ def has_ended(pidfd: int) -> bool:
 
 
 def be_child(duty: Callable[[], None]) -> NoReturn:
-    """Do that in a forked child, with all signals held back, and exit. Never returns and never raises."""
+    """Do ``duty`` in a forked child, with all signals blocked, and exit. Never returns and never raises."""
     code = 1
     try:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -267,7 +270,7 @@ def be_child(duty: Callable[[], None]) -> NoReturn:
 
 
 def ancestors(pid: int) -> frozenset[int]:
-    """The pids of all processes above this one, as far as they can be seen."""
+    """The pids of the processes above this one that can be seen."""
     found = set()
     while (pid := parent(pid)) and pid not in found:
         found.add(pid)
@@ -275,7 +278,7 @@ def ancestors(pid: int) -> frozenset[int]:
 
 
 def is_systemd(pid: int) -> bool:
-    """Whether a signal's sender is a systemd (0: it lives outside our pid namespace)."""
+    """Whether the sender of a signal is a systemd. The pid 0 is one outside our pid namespace."""
     if pid in (0, 1):
         return True
     try:
@@ -285,7 +288,10 @@ def is_systemd(pid: int) -> bool:
 
 
 def peak_bytes(maxrss_kib: int) -> int:
-    """The command's peak, or 0 when it used less than we: its figure starts with ours (getrusage(2))."""
+    """Peak memory of the command in bytes, from its ru_maxrss.
+
+    0 if it stayed below slicer's own, because getrusage(2) starts a child at its parent's figure.
+    """
     import resource
 
     own_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -293,8 +299,9 @@ def peak_bytes(maxrss_kib: int) -> int:
 
 
 def survive_group_kill() -> None:
-    """Where we may (root), stay alive when the kernel kills the scope as a whole (OOMPolicy=kill), to tell of
-    it. After the command was started, which would inherit it.
+    """Stay alive when the kernel kills the scope as a whole (OOMPolicy=kill), to tell of it.
+
+    Only root may. To be called after the command was started, which would inherit it.
     """
     try:
         fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)

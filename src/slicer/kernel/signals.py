@@ -6,29 +6,29 @@ from _thread import get_ident
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import signal
+    import signal as signal  # as a name that this module exports
     from collections.abc import Callable
     from types import FrameType
     from typing import Any
 else:
     import _signal as signal
 
-# From the outer half (or ``slicer stop``) to a keeper without systemd: stop the job, as systemctl would.
+# Tells a keeper to stop its job, as systemctl stop would. Sent by the outer half or ``slicer stop``.
 STOP = signal.SIGRTMIN + 3
 
-# What ends a program that has nothing to say about it; held back where half a step must not be left.
+# These end a program that does not handle them. They are blocked where no step may be left half done.
 INTERRUPTS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
 
-SI_KERNEL = 0x80  # si_code of what no process sent
+SI_KERNEL = 0x80  # the si_code of a signal that no process sent
 
 _before: frozenset[int] | None = None  # the mask from before the first block_interrupts()
 
 
 def block_interrupts() -> frozenset[int]:
-    """Block the interrupts, and return the signal mask as it was before this was first done.
+    """Block the interrupts. Returns the signal mask from before the first call.
 
-    An exception out of a signal handler can get lost in an import or an extension, and the signal with it;
-    so from its first instant ``slicer run`` takes signals only where it sleeps, and later on for the job.
+    An exception out of a signal handler can get lost in an import or an extension, and the signal with it. So
+    ``slicer run`` blocks signals from its first instant. It takes them where it sleeps, then for the job.
     """
     global _before
     mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS))
@@ -44,11 +44,13 @@ def unblock_interrupts() -> None:
 
 
 class Postponed:
-    """Holds the interrupts back from this thread but where :attr:`mask` is put in force, and lets them act at
-    the end: of a ``with`` that returns, one that came meanwhile raises what its handler raises.
+    """Blocks the interrupts in this thread until the end of a ``with``, for a program with its own handlers.
 
-    For programs with handlers and threads of their own. What one thread holds back the kernel gives to
-    another, and Python runs the handler in the first thread all the same: so it is sent to that one alone.
+    An interrupt that came meanwhile acts at the end: the ``with`` raises what the handler raises. They also
+    act wherever the caller puts :attr:`mask` in force.
+
+    The kernel gives a signal that one thread blocks to another, and Python still runs the handler in the
+    first. So the handlers are wrapped: while they are blocked, the signal is sent to the first thread alone.
     """
 
     def __enter__(self) -> Postponed:
@@ -79,9 +81,10 @@ class Postponed:
 
 
 def timed_wait(signals: frozenset[int], timeout_s: float) -> Any:
-    """``signal.sigtimedwait``: what came, or None when the time is over.
+    """``signal.sigtimedwait``: the signal that came, or None when the time is over.
 
-    Where it is over while the process is stopped (SIGSTOP), CPython returns what lies on its stack.
+    If the time runs out while the process is stopped (SIGSTOP), CPython returns what lies on its stack. That
+    counts as None.
     """
     info = signal.sigtimedwait(signals, timeout_s)
     return info if info is not None and info.si_signo in signals else None
@@ -91,16 +94,3 @@ def signal_name(number: int) -> str:
     """``SIGKILL``, or ``signal 40`` where it has no name."""
     names = (name for name in dir(signal) if name.startswith("SIG") and name[3].isalpha())
     return next((name for name in sorted(names) if getattr(signal, name) == number), f"signal {number}")
-
-
-__all__ = [
-    "INTERRUPTS",
-    "SI_KERNEL",
-    "STOP",
-    "Postponed",
-    "block_interrupts",
-    "signal",
-    "signal_name",
-    "timed_wait",
-    "unblock_interrupts",
-]

@@ -1,4 +1,4 @@
-"""The terminal's settings, for when a command that has changed them can no longer change them back."""
+"""The terminal's settings, to be restored when a command has changed them and was killed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Settings:
-    """Those of the terminal behind ``fd``, as they are now."""
+    """The settings of the terminal behind ``fd``, as they are now."""
 
     def __init__(self, fd: int) -> None:
         """Raises termios.error where it is none."""
@@ -22,7 +22,7 @@ class Settings:
 
     def restore(self) -> None:
         """Put them in force again, unless somebody else has the terminal by now."""
-        # A shell makes a process group of its own the foreground; dead, it is still that, and we are not.
+        # A shell makes a process group of its own the foreground. When it is dead, its group still is.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
         try:
             if _is_ours(os.tcgetpgrp(self._fd)):
@@ -44,7 +44,7 @@ def remembered() -> Settings | None:
         if os.tcgetpgrp(fd) == os.getpgrp():
             return Settings(fd)
     except (OSError, termios.error):
-        pass  # it goes away just now
+        pass  # it is going away
     os.close(fd)
     return None
 

@@ -11,13 +11,12 @@ seen as the close of a writer: reading the ledger causes no such event.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 
 from slicer import faults
 from slicer.errors import StateError
 from slicer.record import record
-from slicer.state.directory import Directory, check_file, write_all
+from slicer.state.directory import Directory, check_file, try_lock, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def create(folder: Directory, name: str, data: bytes) -> tuple[int, int]:
         remove(folder, name)
         os.close(writer)
         raise StateError(f"cannot be read: {error.strerror}", where=path) from error
-    take(fd)
+    try_lock(fd)
     faults.point("ledger-locked")
     try:
         write_all(writer, data)
@@ -147,7 +146,7 @@ def read(folder: Directory, name: str, warn: Callable[[str], None]) -> Entry | N
         return None
     try:
         info = check_file(fd, path)
-        entry = Entry(os.read(fd, min(info.st_size, _MAX_BYTES)), is_locked(fd))
+        entry = Entry(os.read(fd, min(info.st_size, _MAX_BYTES)), not try_lock(fd, shared=True))
     except StateError as error:
         warn(f"{path}: ignored: {error.message}")
         return None
@@ -180,7 +179,7 @@ def is_held(folder: Directory, name: str) -> bool:
     if fd is None:
         return False
     try:
-        return is_locked(fd)
+        return not try_lock(fd, shared=True)
     finally:
         os.close(fd)
 
@@ -193,24 +192,6 @@ def _open(folder: Directory, name: str) -> int | None:
         if error.errno in _NO_FILE:
             return None
         raise StateError(f"cannot be read: {error.strerror}", where=f"{folder.path}/{name}") from error
-
-
-def take(fd: int) -> bool:
-    """Flock a file for as long as the descriptor is open; False where somebody else holds it."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def is_locked(fd: int) -> bool:
-    """Whether another open file description holds the flock."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    return False
 
 
 def remove(folder: Directory, name: str) -> bool:

@@ -10,9 +10,10 @@ import os
 import time
 
 from slicer import faults
-from slicer.errors import StateError
+from slicer.errors import LedgerGone, StateError
 from slicer.kernel import cgroup, proc
 from slicer.ledger import entries, tickets
+from slicer.ledger.lock import LedgerLock
 from slicer.model import LEASE_VARIABLE, Lease, Ticket
 from slicer.state import statefile
 
@@ -42,6 +43,33 @@ class LedgerFiles:
         self._decoded: dict[str, tuple[bytes, Lease]] = {}  # leases last seen, with what their files said
         self._ringing: dict[str, tuple[int, float]] = {}  # bells seen ringing: which ringing, and since when
         self._seen: tuple[tuple[Lease, bool], ...] = ()  # the leases last seen, and whether they are flocked
+        # The signal mask while asleep (None: as it is), so that a caller who holds signals back can still be
+        # interrupted there, and only there.
+        self.mask: frozenset[int] | None = None
+        self.patience_s: float | None = None  # how long to wait for the lock; None: for ever
+        self._lock_fd = directory.base.open_lock()
+
+    def close(self) -> None:
+        """Close the descriptors, for callers who live on."""
+        os.close(self._lock_fd)
+        self.directory.close()
+
+    def descriptors(self) -> tuple[int, ...]:
+        """What is kept open."""
+        return (self._lock_fd, *self.directory.descriptors())
+
+    def after_fork(self) -> None:
+        """In a child: open the lock file anew, for a flock belongs to what was opened, and so to both.
+
+        Raises StateError.
+        """
+        os.close(self._lock_fd)
+        self._lock_fd = self.directory.base.open_lock()
+
+    def locked(self) -> LedgerLock:
+        """The ledger's lock, to be entered with ``with``."""
+        path = f"{self.directory.path}/lock"
+        return LedgerLock(self._lock_fd, path, self.mask, self.patience_s, self._warn)
 
     def _warn(self, text: str) -> None:
         """Once for each thing, however often it is looked at."""
@@ -99,6 +127,31 @@ class LedgerFiles:
     def spare(self, job: str) -> entries.Spare:
         """Where the next text of a job's lease is laid."""
         return entries.Spare(self.directory.base, job)
+
+    def write(self, writer: int, lease: Lease) -> None:
+        """Write a lease's file anew. Raises StateError."""
+        entries.write(self.spare(lease.job), writer, statefile.encode(lease))
+
+    def give_back(
+        self, job: str, close: Callable[[], None], is_kept: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Take a job off the ledger and ring who comes next. Needs no lock. Raises StateError.
+
+        ``close`` closes the caller's descriptors of its lease or ticket. ``is_kept`` is asked under the lock
+        whether somebody else still holds the lease: then it stays. A ledger that was removed is no error.
+        """
+        try:
+            with self.locked():
+                faults.point("ledger-releasing")
+                if not is_kept():
+                    self.drop_lease(job)
+                faults.point("ledger-unlinked")
+                close()
+                faults.point("ledger-closed")
+                self.tidy()
+            self.nudge()
+        except LedgerGone:
+            close()
 
     def drop_lease(self, job: str) -> None:
         """Take a lease off the ledger."""

@@ -1,4 +1,4 @@
-"""From what is needed to a lease: the ticket, the wait, and the plain lock of scripts beside it."""
+"""From a job's needs to its lease: the ticket, the wait, and the plain lock of scripts."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 
 from slicer.errors import BusyError, UsageError
 from slicer.kernel import proc
-from slicer.ledger import ledger
-from slicer.ledger.ledger import HeldLease
+from slicer.ledger import clock, ledger
+from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.nesting import OuterJobs
 from slicer.ledger.tickets import PRIORITY_MAX, request_of
 from slicer.model import Busy, Lease, Ticket
@@ -19,7 +19,7 @@ AT_ONCE_S = 2.0  # how long --no-wait and --max-wait 0 wait for somebody who is 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from slicer.gpu.view import View
+    from slicer.gpu.observer import GpuObserver
     from slicer.ledger.ledger import Ledger
     from slicer.ledger.waiting import Waiting
     from slicer.model import BackendName, Gpu, Manager, Then
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @record
 class Needs:
-    """What is missing, and how long to wait for it."""
+    """What the job still lacks, and how long to wait for it."""
 
     gpus: int
     gpu_words: tuple[str, ...]  # indices, UUIDs or their beginnings; empty: any
@@ -40,12 +40,22 @@ class Needs:
     wait: bool
     max_wait_s: float | None
     then: Then | None
-    plain_lock: str  # the flock that scripts take; "" for none
+    plain_lock: str  # the path of the lock that scripts take; "" for none
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether the job needs only an entry in the ledger."""
+        return not self.gpus and not self.cpu_slots
+
+    @property
+    def runs_anyway(self) -> bool:
+        """Whether the job runs after ``max_wait_s`` though nothing is free. GPU jobs fail by default."""
+        return self.then == "run" or (self.then is None and not self.gpus)
 
 
 @record
 class Requester:
-    """Who asks. ``name``, ``command``, ``unit`` as in :class:`slicer.model.Lease`."""
+    """The job that asks. ``name``, ``command`` and ``unit`` are as in :class:`slicer.model.Lease`."""
 
     job: str
     name: str
@@ -53,61 +63,58 @@ class Requester:
     backend: BackendName
     manager: Manager
     unit: str
-    inside: tuple[Lease, ...]  # the leases of the jobs around it
+    inside: tuple[Lease, ...]  # the leases of the outer jobs
 
 
 @record
 class PreparedRequest:
-    """All that the ledger is asked. ``draft`` is the lease, still without its GPUs."""
+    """A request that is ready for the ledger. ``draft`` is the lease to come, still without its GPUs."""
 
     needs: Needs
     ticket: Ticket
     draft: Lease
-    view: View
+    view: GpuObserver
 
 
-class Cancel:
-    """A way to end a wait from another thread."""
+class CancelToken:
+    """Ends a wait from another thread."""
 
     def __init__(self) -> None:
-        self.is_asked = False
-        self._waiting: Waiting | None = None
+        self.is_cancelled = False
+        self.waiting: Waiting | None = None  # the wait to end, once there is one
 
-    def ask(self) -> None:
-        """Make whoever waits leave the queue, soon."""
-        self.is_asked = True
-        if self._waiting is not None:
-            self._waiting.interrupt()
-
-    def concerns(self, waiting: Waiting) -> None:
-        """That is the wait to be ended."""
-        self._waiting = waiting
+    def cancel(self) -> None:
+        """Make the waiting thread leave the queue soon."""
+        self.is_cancelled = True
+        if self.waiting is not None:
+            self.waiting.interrupt()
 
 
 @record
 class Hooks:
-    """What the caller does on the way. ``waits`` is called once when the request has to wait, ``comes_first``
-    once when nobody is ahead of it any more: for what can be done before the lease is there. It returns a
-    descriptor that becomes readable when that was in vain (-1: none), and is closed in the end.
-    ``still_waits`` is called before each sleep; it returns the seconds after which it wants to be called
-    again (None: never).
+    """What the caller does during a wait.
+
+    ``waits`` is called once, when the request has to wait. ``reaches_front`` is called once, when nobody is
+    ahead of it any more, and may prepare what needs no lease. It returns a descriptor, which is closed in the
+    end; the descriptor becomes readable if what was prepared is lost (-1: nothing was prepared).
+    ``still_waits`` is called before each sleep. It returns the seconds until its next call (None: never).
     """
 
     waits: Callable[[Busy], None]
-    comes_first: Callable[[Waiting], int] | None
-    cancel: Cancel
+    reaches_front: Callable[[Waiting], int] | None
+    cancel: CancelToken
     still_waits: Callable[[Busy], float | None] | None = None
 
 
-def want(who: Requester, needs: Needs, view: View) -> PreparedRequest:
+def prepare(requester: Requester, needs: Needs, view: GpuObserver) -> PreparedRequest:
     """Prepare the request. Raises UsageError for GPUs that are not there, NoGpu, GpuError."""
-    # Only those that serve: of a GPU on which the jobs around have too little, more can be had.
-    held = OuterJobs(who.inside, False).gpus_for(needs.vram_mib)
+    outer = requester.inside
+    # Only GPUs that serve the job count as held. Of one where the outer jobs have too little it can get more.
+    held = OuterJobs(outer, False).gpus_for(needs.vram_mib)
     chosen: tuple[str, ...] = ()
     if needs.gpus or (needs.gpu_words and held):
-        if not view.gpus:
-            view.open_gpus()
-        chosen = choice(needs.gpu_words, view.gpus)
+        view.open()
+        chosen = gpus_named(needs.gpu_words, view.gpus)
         if not needs.gpus and chosen and not set(chosen) & set(held):
             raise UsageError(
                 "the job around holds none of these",
@@ -116,27 +123,27 @@ def want(who: Requester, needs: Needs, view: View) -> PreparedRequest:
             )
         chosen = tuple(uuid for uuid in chosen if uuid not in held)
     pid = os.getpid()
-    # Jobs around it hold on to what they have while it waits: behind a reservation it could be for ever.
-    holds = any(lease.gpus or lease.cpu_slots for lease in who.inside)
-    priority = PRIORITY_MAX if holds else needs.priority
+    # Outer jobs keep what they have while this one waits. Behind a reservation that could be for ever.
+    is_urgent = any(lease.gpus or lease.cpu_slots for lease in outer)
     draft = Lease(
-        job=who.job, name=who.name, command=who.command, pid=pid, pid_start=proc.start_time(pid) or 0,
-        keeper=0, boot_id=proc.boot_id(), uid=os.geteuid(), backend=who.backend, manager=who.manager,
-        unit=who.unit, cgroup="", gpus=(), vram_mib=None, vram_peak_mib=(), cpu_slots=0,
-        priority=needs.priority, forced=0, since_s=ledger.now_s(), expect_s=needs.expect_s,
+        job=requester.job, name=requester.name, command=requester.command, pid=pid,
+        pid_start=proc.start_time(pid) or 0, keeper=0, boot_id=proc.boot_id(), uid=os.geteuid(),
+        backend=requester.backend, manager=requester.manager, unit=requester.unit, cgroup="", gpus=(),
+        vram_mib=None, vram_peak_mib=(), cpu_slots=0, priority=needs.priority, forced=0,
+        since_s=clock.now_s(), expect_s=needs.expect_s,
     )  # fmt: skip
     ticket = Ticket(
-        job=who.job, name=who.name, command=who.command, pid=pid, pid_start=draft.pid_start,
-        boot_id=draft.boot_id, uid=draft.uid, inside=tuple(lease.job for lease in who.inside),
-        priority=priority, arrived_s=round(draft.since_s, 6), gpus=needs.gpus,
-        gpu_choice=chosen, vram_mib=needs.vram_mib if needs.gpus else None,
+        job=draft.job, name=draft.name, command=draft.command, pid=pid, pid_start=draft.pid_start,
+        boot_id=draft.boot_id, uid=draft.uid, inside=tuple(lease.job for lease in outer),
+        priority=PRIORITY_MAX if is_urgent else needs.priority, arrived_s=round(draft.since_s, 6),
+        gpus=needs.gpus, gpu_choice=chosen, vram_mib=needs.vram_mib if needs.gpus else None,
         margin_mib=needs.margin_mib if needs.gpus and needs.vram_mib is not None else 0,
         cpu_slots=needs.cpu_slots, cpu_limit=needs.cpu_limit, expect_s=needs.expect_s,
     )  # fmt: skip
     return PreparedRequest(needs, ticket, draft, view)
 
 
-def choice(words: tuple[str, ...], gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
+def gpus_named(words: tuple[str, ...], gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
     """The UUIDs that the words mean. Raises UsageError."""
     found: list[str] = []
     for word in words:
@@ -154,17 +161,17 @@ def choice(words: tuple[str, ...], gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def obtain(wanted: PreparedRequest, book: Ledger, hooks: Hooks) -> HeldLease:
-    """The lease, once it can be had.
+def obtain(prepared: PreparedRequest, book: Ledger, hooks: Hooks) -> HeldLease:
+    """Get the lease, and wait for it if ``needs.wait``.
 
     Raises BusyError, InfeasibleError, DeadlockError, StateError, GpuError.
     """
-    needs = wanted.needs
-    until_s = None if needs.max_wait_s is None else wanted.ticket.arrived_s + needs.max_wait_s
+    needs, ticket = prepared.needs, prepared.ticket
+    until_s = None if needs.max_wait_s is None else ticket.arrived_s + needs.max_wait_s
     if not needs.wait:
-        held = ledger.raise_if_busy(book.acquire(request_of(wanted.ticket), wanted.draft, wanted.view))
+        held = ledger.raise_if_busy(book.acquire(request_of(ticket), prepared.draft, prepared.view))
     else:
-        found = book.acquire_or_queue(wanted.ticket, wanted.draft, wanted.view)
+        found = queue_up(prepared, book)
         held = found if isinstance(found, HeldLease) else _wait(found, needs, until_s, hooks)
     if held.lease.gpus and needs.plain_lock:
         try:
@@ -175,57 +182,62 @@ def obtain(wanted: PreparedRequest, book: Ledger, hooks: Hooks) -> HeldLease:
     return held
 
 
+def queue_up(prepared: PreparedRequest, book: Ledger) -> HeldLease | Waiting:
+    """The lease if it is free now, else a place in the queue. Raises as :func:`obtain`."""
+    found = book.acquire_or_queue(prepared.ticket, prepared.draft, prepared.view)
+    if isinstance(found, HeldLease):
+        return found
+    from slicer.ledger.waiting import Waiting  # a job that need not wait needs none of it
+
+    return Waiting(book, prepared.ticket, prepared.draft, prepared.view, found)
+
+
 def _wait(waiting: Waiting, needs: Needs, until_s: float | None, hooks: Hooks) -> HeldLease:
     with waiting:
-        hooks.cancel.concerns(waiting)
+        hooks.cancel.waiting = waiting
         hooks.waits(waiting.busy)
-        waiting.at_the_front, waiting.still_waits = hooks.comes_first, hooks.still_waits
-        held = waiting.wait(until_s, lambda: hooks.cancel.is_asked)
+        waiting.reaches_front, waiting.still_waits = hooks.reaches_front, hooks.still_waits
+        held = waiting.wait(until_s, lambda: hooks.cancel.is_cancelled)
         if held is not None:
             return held
-        found = waiting.give_up(force=_runs_anyway(needs) and not hooks.cancel.is_asked)
+        found = waiting.give_up(force=needs.runs_anyway and not hooks.cancel.is_cancelled)
         if isinstance(found, HeldLease):
             return found
-        raise BusyError(found, waited_s=ledger.now_s() - waiting.ticket.arrived_s)
-
-
-def _runs_anyway(needs: Needs) -> bool:
-    """What becomes of a request that waited too long: CPU jobs run, GPU jobs fail, unless they say so."""
-    return needs.then == "run" or (needs.then is None and not needs.gpus)
+        raise BusyError(found, waited_s=clock.now_s() - waiting.ticket.arrived_s)
 
 
 def _take_plain_lock(
     held: HeldLease, needs: Needs, until_s: float | None, book: Ledger, hooks: Hooks
 ) -> None:
-    """Exclude scripts that know nothing of leases, by the lock that they take."""
+    """Exclude scripts that know nothing of leases, by the lock that they take. Raises BusyError."""
     from slicer.ledger.plain_lock import PlainLock
 
     lock = PlainLock(needs.plain_lock)
     if not lock.take(0.0, book.mask):
         busy = Busy("gpu", (), 0, (), "", lock.holder())
-        began_s = ledger.now_s()
+        began_s = clock.now_s()
         if needs.wait:
             hooks.waits(busy)
         left_s = None if until_s is None else max(0.0, until_s - began_s)
         if not needs.wait or not lock.take(left_s, book.mask):
             lock.release()
-            if needs.wait and _runs_anyway(needs):
+            if needs.wait and needs.runs_anyway:
                 held.update(forced=1)
                 return
-            raise BusyError(busy, waited_s=ledger.now_s() - began_s if needs.wait else None)
-    held.beside = lock
+            raise BusyError(busy, waited_s=clock.now_s() - began_s if needs.wait else None)
+    held.plain_lock = lock
 
 
-def foresee(wanted: PreparedRequest, book: Ledger | None) -> tuple[str, ...] | Busy:
-    """What the answer would be now, without asking: the GPUs, or what stands in the way.
+def foresee(prepared: PreparedRequest, book: Ledger | None) -> tuple[str, ...] | Busy:
+    """The GPUs that the request would get now, or what stands in its way. Nothing is taken.
 
     ``book`` None: there is no ledger yet. Raises InfeasibleError, GpuError.
     """
-    request = request_of(wanted.ticket)
-    wanted.view.look()
+    request = request_of(prepared.ticket)
+    prepared.view.look()
     if book is not None:
-        return book.foresee(request, wanted.view)
-    return ledger.judge_alone(request, wanted.view).answer(request)
+        return book.foresee(request, prepared.view)
+    return ledger.judge_alone(request, prepared.view).answer(request)
 
 
 def patience_s(needs: Needs) -> float | None:
@@ -235,13 +247,8 @@ def patience_s(needs: Needs) -> float | None:
     return None if needs.max_wait_s is None else max(AT_ONCE_S, needs.max_wait_s)
 
 
-def nothing_needed(needs: Needs) -> bool:
-    """Whether nothing is asked of the ledger but to be in it."""
-    return not needs.gpus and not needs.cpu_slots
-
-
-def nested_lease(draft: Lease, around: OuterJobs) -> Lease:
-    """What stands for a lease where the jobs around hold all that is needed."""
-    last = next((lease for lease in reversed(around.leases) if lease.gpus), None)
+def nested_lease(draft: Lease, outer: OuterJobs) -> Lease:
+    """The lease of a job whose outer jobs hold all that it needs."""
+    last = next((lease for lease in reversed(outer.leases) if lease.gpus), None)
     vram_mib = last.vram_mib if last else None
-    return replace(draft, gpus=around.gpus, vram_mib=vram_mib, cpu_slots=around.cpu_slots)
+    return replace(draft, gpus=outer.gpus, vram_mib=vram_mib, cpu_slots=outer.cpu_slots)

@@ -8,7 +8,7 @@ import time
 
 from slicer.errors import LedgerBusy, LedgerGone
 from slicer.kernel.signals import signal
-from slicer.ledger import entries
+from slicer.state.directory import try_lock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _LONGEST_PAUSE_S = 0.02
 _TELL_S = 3.0  # after so long the user is told
 
 
-class Locked:
+class LedgerLock:
     """Holds the lock. Signals wait outside, so that Ctrl-Z cannot stop everybody else's decisions.
 
     ``mask`` is the signal mask while asleep (None: as it is), ``patience_s`` how long to try (None: for
@@ -43,7 +43,7 @@ class Locked:
     def __enter__(self) -> None:
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
-            if not entries.take(self._fd):
+            if not try_lock(self._fd):
                 self._wait()
             if not os.fstat(self._fd).st_nlink:
                 raise LedgerGone(self._path)
@@ -57,7 +57,7 @@ class Locked:
         began_s, pause_s = time.monotonic(), _FIRST_PAUSE_S
         sleeping = self._mask if self._sleeping_mask is None else self._sleeping_mask
         is_told = False
-        while not entries.take(self._fd):
+        while not try_lock(self._fd):
             waited_s = time.monotonic() - began_s
             if self._patience_s is not None and waited_s >= self._patience_s:
                 raise LedgerBusy(self._path, _holder(self._fd), waited_s)

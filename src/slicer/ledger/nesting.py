@@ -1,20 +1,22 @@
-"""What this process already holds through the jobs that it runs inside of. Pure."""
+"""What this process already holds through its outer jobs, the jobs that it runs inside of. Pure."""
 
 from __future__ import annotations
 
+from slicer.model import LEASE_VARIABLE
 from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from slicer.model import Lease
 
 
 @record
 class OuterJobs:
-    """The leases of the jobs around us, outermost first, and whether a foreign wrapper holds the GPU lock
-    (GPU_LOCK_HELD).
+    """The leases of the outer jobs, outermost first.
+
+    ``foreign_gpu``: a wrapper that is not slicer's holds the GPU lock for us (GPU_LOCK_HELD).
     """
 
     leases: tuple[Lease, ...]
@@ -22,39 +24,39 @@ class OuterJobs:
 
     @property
     def gpus(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(gpu for lease in self.leases for gpu in lease.gpus))
+        return _gpus_of(self.leases)
 
     def gpus_for(self, vram_mib: int | None) -> tuple[str, ...]:
-        """The GPUs held that serve a job which wants so much of each (None: the whole of them)."""
-        covering = [
+        """The held GPUs that serve a job which wants ``vram_mib`` of each (None: whole GPUs)."""
+        return _gpus_of(
             lease
             for lease in self.leases
             if lease.vram_mib is None or (vram_mib is not None and vram_mib <= lease.vram_mib)
-        ]
-        return tuple(dict.fromkeys(gpu for lease in covering for gpu in lease.gpus))
+        )
 
     @property
     def cpu_slots(self) -> int:
         return sum(lease.cpu_slots for lease in self.leases)
 
 
-def marked(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The jobs that the environment says we are inside of, outermost first."""
-    return tuple(job for job in environ.get("SLICER_LEASE", "").split(",") if job)
+def _gpus_of(leases: Iterable[Lease]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(gpu for lease in leases for gpu in lease.gpus))
 
 
 def may_be_nested(environ: Mapping[str, str], own_cgroup: str) -> bool:
-    """Whether it is worth reading the ledger for jobs around us."""
-    return bool(marked(environ)) or "/slicer-" in own_cgroup
+    """Whether there may be outer jobs, so that it is worth reading the ledger for them."""
+    return bool(_marked(environ)) or "/slicer-" in own_cgroup
 
 
-def around(
+def outer_jobs(
     environ: Mapping[str, str], own_cgroup: str, ancestors: frozenset[int], leases: tuple[Lease, ...]
 ) -> OuterJobs:
-    """The live leases of the jobs around us: by the marker, by the cgroup (the environment may have been
-    scrubbed), and without scopes by the keeper among our ancestors.
+    """The outer jobs among the live ``leases``.
+
+    They are found by their ids in the environment, and by the cgroup in case somebody has cleared the
+    environment. Without scopes they are found by a keeper among our ancestors.
     """
-    jobs = marked(environ)
+    jobs = _marked(environ)
     inside = [
         lease
         for lease in leases
@@ -63,22 +65,28 @@ def around(
         or (lease.keeper and lease.keeper in ancestors)
     ]
     found = tuple(sorted(inside, key=lambda lease: lease.since_s))
-    claims = environ.get("GPU_LOCK_HELD", "0") not in ("", "0") and not environ.get("SLICER_SIM")
-    foreign = claims and not any(lease.gpus for lease in found)
-    return OuterJobs(found, foreign)
+    claims = _is_set(environ, "GPU_LOCK_HELD") and not environ.get("SLICER_SIM")
+    return OuterJobs(found, claims and not any(lease.gpus for lease in found))
+
+
+def _marked(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The ids of the outer jobs as the environment has them, outermost first."""
+    return tuple(job for job in environ.get(LEASE_VARIABLE, "").split(",") if job)
 
 
 def missing(
     gpus: int, vram_mib: int | None, cpu_slots: int, held: OuterJobs, skip_gpu_lock: bool
 ) -> tuple[int, int]:
     """The GPUs and CPU slots that are needed beyond what is held; ``vram_mib`` as in a profile."""
-    covered = skip_gpu_lock or held.foreign_gpu
-    more_gpus = 0 if covered else max(0, gpus - len(held.gpus_for(vram_mib)))
+    is_covered = skip_gpu_lock or held.foreign_gpu
+    more_gpus = 0 if is_covered else max(0, gpus - len(held.gpus_for(vram_mib)))
     return more_gpus, max(0, cpu_slots - held.cpu_slots)
 
 
 def skips_gpu_lock(environ: Mapping[str, str]) -> bool:
-    """The escape hatch for jobs that do not touch the GPU: SLICER_SKIP_GPU_LOCK or PSRUN_SKIP_GPU_LOCK."""
-    return any(
-        environ.get(name, "0") not in ("", "0") for name in ("SLICER_SKIP_GPU_LOCK", "PSRUN_SKIP_GPU_LOCK")
-    )
+    """Whether the user says that the job does not touch the GPU."""
+    return _is_set(environ, "SLICER_SKIP_GPU_LOCK") or _is_set(environ, "PSRUN_SKIP_GPU_LOCK")
+
+
+def _is_set(environ: Mapping[str, str], name: str) -> bool:
+    return environ.get(name, "0") not in ("", "0")

@@ -1,34 +1,38 @@
 """The plain lock file that scripts flock around GPU work (``compat_gpu_lock``, ``GPU_LOCK_PATH``).
 
-Scripts take it exclusively (``flock FILE command``); slicer's jobs take it shared. So several of slicer's
-jobs, each on its GPUs, may hold it together, while a script excludes all of them and is excluded by each.
-The kernel keeps no order between the two kinds: a script can wait for long where jobs follow each other
-without a gap.
+Scripts take it exclusively (``flock FILE command``), slicer's jobs take it shared. So several jobs, each on
+its GPUs, may hold it together. A script excludes all of them and is excluded by each. The kernel keeps no
+order between the two kinds: a script can wait for long while jobs follow each other without a gap.
+
+flock(2) knows no time limit. So a child sleeps in it, on the file that it inherits. A flock belongs to the
+open file: this process has the lock once the child has it. The child is killed when the time is over.
 """
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import os
 import stat
+import sys
 import time
 
 from slicer.errors import StateError
 from slicer.kernel import proc
 from slicer.kernel.open_files import flock_holder
 from slicer.kernel.signals import signal
+from slicer.kernel.sleep import until_readable
+from slicer.state.directory import try_lock
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import FrameType
-
-_AGAIN_S = 0.1  # how soon the alarm is repeated in case it rang before the wait began
 _HINT = "see compat_gpu_lock in the configuration, or GPU_LOCK_PATH"
 _ALL = frozenset(signal.valid_signals())
-
-
-class _TimeUp(Exception):
-    """The alarm rang."""
+_FROM_TERMINAL = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
+# Standard input is the lock file. The kernel kills the child (PR_SET_PDEATHSIG) when its parent is gone.
+_SLEEPER = """
+import ctypes, fcntl, os, sys
+ctypes.CDLL(None).prctl(1, 9)
+if os.getppid() == int(sys.argv[1]):
+    fcntl.flock(0, fcntl.LOCK_SH)
+"""
 
 
 class PlainLock:
@@ -54,7 +58,7 @@ class PlainLock:
             while True:
                 if self.fd < 0:
                     self.fd = _open(self.path)
-                if not _try(self.fd) and (wait_s == 0 or not self._wait(end_s, mask)):
+                if not try_lock(self.fd, shared=True) and (wait_s == 0 or not self._wait(end_s, mask)):
                     return False
                 if self._is_current():
                     return True
@@ -92,96 +96,48 @@ class PlainLock:
             return False
 
     def _wait(self, end_s: float | None, mask: frozenset[int] | None) -> bool:
-        """Sleep until the lock is free or ``end_s`` (on the monotonic clock) has come."""
-        before = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
-        sleeping = before if mask is None else mask
-        try:
-            signal.pthread_sigmask(signal.SIG_BLOCK, _ALL)
-            if end_s is None:
-                signal.pthread_sigmask(signal.SIG_SETMASK, sleeping)
-                fcntl.flock(self.fd, fcntl.LOCK_SH)
-                return True
-            left_s = max(1e-6, end_s - time.monotonic())
-            try:
-                handler = signal.signal(signal.SIGALRM, signal.SIG_IGN)
-            except ValueError:  # not the main thread: signals are not ours
-                return self._wait_in_thread(left_s)
-            return _wait_for_alarm(self.fd, left_s, sleeping, handler)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-    def _wait_in_thread(self, left_s: float) -> bool:
-        """As another thread sleeps in flock(2), this one can wait with a limit.
-
-        When the time is over that thread is left behind with the file, which is closed, and with it the lock
-        given back, as soon as it gets it.
-        """
-        import _thread
-
-        fd, failures = self.fd, []
-        done = _thread.allocate_lock()
-        done.acquire()
-
-        def sleep() -> None:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_SH)
-            except OSError as error:
-                failures.append(error)
-            done.release()
-
-        _thread.start_new_thread(sleep, ())  # with every signal blocked
-        if not done.acquire(timeout=left_s):
-            self.release()
-            return False
-        if failures:
-            raise failures[0]
+        """Sleep until the lock is ours or ``end_s`` (on the monotonic clock) has come."""
+        while not try_lock(self.fd, shared=True):
+            left_s = None if end_s is None else end_s - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                return False
+            _sleep_in_flock(self.fd, left_s, mask)
         return True
 
 
-def _wait_for_alarm(fd: int, left_s: float, sleeping: frozenset[int], handler: object) -> bool:
-    """Sleep in flock(2) until an alarm rings. Called, and left, with every signal blocked.
-
-    ``handler`` is what SIGALRM did before.
-    """
-    is_armed = True
-
-    def ring(signo: int, frame: FrameType | None) -> None:
-        nonlocal is_armed
-        if is_armed:
-            is_armed = False
-            raise _TimeUp
-
-    signal.signal(signal.SIGALRM, ring)
-    began_s = time.monotonic()
-    # A handler runs between two bytecodes: an alarm after the last of them and before the system call is
-    # noticed when it rings again.
-    timer_s, interval_s = signal.setitimer(signal.ITIMER_REAL, left_s, _AGAIN_S)
+def _sleep_in_flock(fd: int, left_s: float | None, mask: frozenset[int] | None) -> None:
+    """Sleep until the file can be locked, at most ``left_s`` seconds. Raises OSError."""
+    before = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, _ALL))
     try:
-        signal.pthread_sigmask(signal.SIG_SETMASK, sleeping - {signal.SIGALRM})
-        fcntl.flock(fd, fcntl.LOCK_SH)
-        is_armed = False
-        return True
-    except _TimeUp:
-        return _try(fd)  # it may have rung after the lock
+        command = (sys.executable, "-I", "-S", "-c", _SLEEPER, str(os.getpid()))
+        child = os.posix_spawn(
+            sys.executable,
+            command,
+            os.environ,
+            file_actions=[(os.POSIX_SPAWN_DUP2, fd, 0), (os.POSIX_SPAWN_CLOSE, 1), (os.POSIX_SPAWN_CLOSE, 2)],
+            setsigmask=_ALL - _FROM_TERMINAL,  # Ctrl-Z stops both: no stopped process is to get the lock
+            setsigdef=_FROM_TERMINAL,
+        )
+        pidfd = os.pidfd_open(child)
+        try:
+            until_readable([pidfd], left_s, before if mask is None else mask)
+        finally:
+            _end(pidfd)
     finally:
-        is_armed = False
-        try:
-            signal.pthread_sigmask(signal.SIG_BLOCK, _ALL)
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, signal.SIG_IGN)  # takes back an alarm that is still to come
-            signal.signal(signal.SIGALRM, signal.SIG_DFL if handler is None else handler)  # type: ignore[arg-type]
-            if timer_s:
-                left_s = timer_s - (time.monotonic() - began_s)
-                signal.setitimer(signal.ITIMER_REAL, max(1e-6, left_s), interval_s)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _try(fd: int) -> bool:
+def _end(pidfd: int) -> None:
+    """Kill the child, if it still sleeps. Raises OSError if it could not wait for the lock."""
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        ended = os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
+    except (ProcessLookupError, ChildProcessError):
+        return  # the program reaps all children by itself
+    finally:
+        os.close(pidfd)
+    if ended is not None and ended.si_code == os.CLD_EXITED and ended.si_status:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
 
 def _open(path: str) -> int:

@@ -1,16 +1,18 @@
-"""Who holds what on this machine, who waits and why, and what is free: the data behind ``slicer status``."""
+"""The data behind ``slicer status``: which jobs hold what, which wait and why, and what is free."""
 
 from __future__ import annotations
 
 import os
 
 from slicer.config import profiles
-from slicer.errors import SlicerError, StateError
+from slicer.errors import GpuError, SlicerError, StateError
+from slicer.gpu.observer import GpuObserver
+from slicer.ledger.clock import now_s
 from slicer.ledger.halted import halted
-from slicer.ledger.ledger import Ledger, Snapshot, now_s
+from slicer.ledger.ledger import Ledger, Snapshot
 from slicer.ledger.tickets import request_of
-from slicer.placement import decision
-from slicer.placement.decision import Policy
+from slicer.placement import capacity, decision, forecast
+from slicer.placement.capacity import Policy
 from slicer.record import record, replace
 from slicer.state import statedir
 
@@ -19,49 +21,50 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from slicer.config.profiles import Config
-    from slicer.gpu.vram import ForeignPeaks, GpuWatch, PeakKey, Sighting
+    from slicer.gpu.snapshot import GpuSnapshot, ProcessKey
     from slicer.model import Busy, Gpu, Lease, Request, Ticket
-    from slicer.placement.decision import Device, Infeasible
+    from slicer.placement.capacity import Device
+    from slicer.placement.decision import Infeasible
     from slicer.state.statedir import StateDir
 
     Warn = Callable[[str], None]
 
 
-PATIENCE_S = 10.0  # for who only looks, while somebody else decides
+PATIENCE_S = 10.0  # of commands that only look, while another process decides
 
 
 @record
 class Foreign:
-    """A process on a GPU where nothing is set aside for it. ``used_mib`` None: the driver does not say."""
+    """A process on a GPU where nothing is set aside for it."""
 
     pid: int
     name: str  # "" where /proc does not show it
-    used_mib: int | None
+    used_mib: int | None  # None: the driver does not say
     peak_mib: int | None  # the most it was seen to use
-    job: str  # that it belongs to and that does not hold this GPU; "" for none
+    job: str  # the job it belongs to, which does not hold this GPU; "" for none
 
 
 @record
 class GpuState:
-    """One GPU. All that follows ``device`` is worked out from it, and is 0, empty or None without it."""
+    """One GPU. Without ``device`` all that follows is 0, empty or None."""
 
     gpu: Gpu
     device: Device | None  # None: the driver did not answer
     reserved_mib: int  # set aside: for the leases on it, and for foreign processes
-    free_mib: int | None  # that one more sharer could count on; None: unknown
-    is_idle: bool  # could be taken whole
-    unexplained_mib: int  # used, but by no process that is seen
+    free_mib: int | None  # what one more sharer could count on; None: unknown
+    is_idle: bool  # it could be leased whole
+    unexplained_mib: int  # in use by no process that is seen
     foreign: tuple[Foreign, ...]
 
 
 @record
 class Wait:
-    """Why a ticket waits. ``busy`` None: it does not have to (it is about to go, or can never)."""
+    """Why a ticket waits. Without ``busy`` and ``never`` it is about to be served."""
 
     busy: Busy | None
     never: Infeasible | None
     is_reserving: bool  # what it needs is kept for it as it becomes free
-    starts_in_s: float | None  # expected; None: it depends on somebody who gave no estimate
+    starts_in_s: float | None  # expected; None: it depends on a job that gave no estimate
 
 
 @record
@@ -99,20 +102,20 @@ class Status:
         return max(0, self.cpu_slots - sum(lease.cpu_slots for lease in self.leases))
 
 
-def look(environ: Mapping[str, str], warn: Warn) -> Status:
-    """The state of things now. What cannot be found out is said through ``warn`` and left out.
+def read(environ: Mapping[str, str], warn: Warn) -> Status:
+    """The status now. What cannot be found out is said through ``warn`` and left out.
 
-    Raises StateError where there is a ledger that cannot be used.
+    Asks the driver, and waits for the ledger's lock. Raises StateError for a ledger that cannot be used.
     """
-    lookout = Lookout(environ)
+    reader = StatusReader(environ)
     try:
-        return lookout.look(warn)
+        return reader.read(warn)
     finally:
-        lookout.close()
+        reader.close()
 
 
 def existing_ledger(environ: Mapping[str, str], warn: Warn) -> Ledger | None:
-    """The caller's ledger, None while there is none: looking must not make one. Raises StateError."""
+    """The caller's ledger; None while there is none, because looking must not make one. Raises StateError."""
     directory = statedir.existing(environ, os.geteuid())
     if directory is None:
         return None
@@ -123,43 +126,82 @@ def existing_ledger(environ: Mapping[str, str], warn: Warn) -> Ledger | None:
     return book
 
 
-class Lookout:
-    """Looks again and again, and keeps open what is slow to open. What broke is opened anew."""
+class StatusReader:
+    """Reads the status again and again. Keeps the driver and the ledger open, and opens anew what broke."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
-        self._eyes = _Eyes()
+        self._observer = GpuObserver(None)
         self._book: Ledger | None = None
-        self._peaks: ForeignPeaks | None = None
         self._warn: Warn = lambda _: None
 
-    def look(self, warn: Warn) -> Status:
-        """As :func:`look`; each call says anew what it has to say."""
-        self._warn = warn
+    def read(self, warn: Warn) -> Status:
+        """As :func:`read`. Each call repeats what it has to say."""
+        self._warn = self._observer.warn = warn
         config = _config(self._environ, warn)
         policy = config.policy if config else Policy()
-        sighting = self._eyes.look(warn)  # the driver is slow: before the ledger's lock
-        seen, peaks = self._read(sighting)
-        leases = tuple(sorted(seen.leases, key=lambda lease: (lease.since_s, lease.job)))
-        devices = _devices(sighting, leases, peaks)
+        no_gpus = self._look_at_gpus()  # the driver is slow: before the ledger's lock
+        found, devices = self._read_ledger()
+        leases = tuple(sorted(found.leases, key=lambda lease: (lease.since_s, lease.job)))
         at_s = now_s()
         book = self._book
         return Status(
             directory=book.directory.path if book else "",
             leases=leases,
-            tickets=seen.tickets,
-            waits=waits(seen.tickets, devices, leases, policy, at_s),
-            gpus=states(self._eyes.gpus, devices, sighting, leases, policy, peaks),
-            no_gpus=self._eyes.no_gpus,
+            tickets=found.tickets,
+            waits=waits(found.tickets, devices, leases, policy, at_s),
+            gpus=states(
+                self._observer.gpus, devices, self._observer.snapshot, leases, policy,
+                self._observer.foreign_peaks.mib,
+            ),
+            no_gpus=no_gpus,
             cpu_slots=config.slots_cpu if config else None,
             plain_lock=_plain_lock(config),
             now_s=at_s,
             halted=halted(leases),
         )
 
+    def _look_at_gpus(self) -> str:
+        """Take a snapshot of the GPUs, if that can be done. Returns why there are none to list, or ""."""
+        observer, warn = self._observer, self._warn
+        try:
+            observer.open()
+        except GpuError as error:
+            return error.message
+        for note in observer.notes:
+            warn(note)
+        try:
+            observer.observe()
+        except GpuError as error:
+            warn(f"what is on the GPUs is not known: {error.message}")
+            observer.close()
+        return "" if observer.gpus else "the driver lists none"
+
+    def _read_ledger(self) -> tuple[Snapshot, tuple[Device, ...] | None]:
+        """The leases and tickets of one moment, and the GPUs' processes attributed to the leases."""
+        if self._book is not None and not self._book.directory.is_in_place():
+            self._close_book()
+        if self._book is not None:
+            try:
+                return self._read_open(self._book)
+            except StateError:
+                self._close_book()  # its directory was removed: there may be a new one
+        self._book = existing_ledger(self._environ, lambda text: self._warn(text))
+        self._observer.share_in(self.directory)
+        if self._book is None:
+            return Snapshot((), ()), self._observer.devices(())
+        return self._read_open(self._book)
+
+    def _read_open(self, book: Ledger) -> tuple[Snapshot, tuple[Device, ...] | None]:
+        found = book.snapshot()
+        if self._observer.snapshot is None:
+            return found, None
+        with book.locked():
+            return found, self._observer.devices(found.leases)
+
     @property
     def directory(self) -> StateDir | None:
-        """The ledger that was looked at; None for none."""
+        """The directory of the ledger that was read; None for none."""
         return self._book.directory if self._book else None
 
     @property
@@ -169,84 +211,13 @@ class Lookout:
 
     def close(self) -> None:
         """Give the driver's library and the ledger back. Safe to repeat."""
-        self._eyes.close()
+        self._observer.close()
         self._close_book()
 
     def _close_book(self) -> None:
         if self._book is not None:
             self._book.close()
-        self._book = self._peaks = None
-
-    def _read(self, sighting: Sighting | None) -> tuple[Snapshot, Mapping[PeakKey, int]]:
-        """The leases and tickets of one moment, and what foreign processes used at most."""
-        if self._book is not None and not self._book.directory.is_in_place():
-            self._close_book()
-        if self._book is not None:
-            try:
-                return self._read_open(self._book, sighting)
-            except StateError:
-                self._close_book()  # its directory was removed: there may be a new one
-        self._book = existing_ledger(self._environ, lambda text: self._warn(text))
-        if self._book is None:
-            return Snapshot((), ()), {}
-        return self._read_open(self._book, sighting)
-
-    def _read_open(self, book: Ledger, sighting: Sighting | None) -> tuple[Snapshot, Mapping[PeakKey, int]]:
-        seen = book.snapshot()
-        if sighting is None:
-            return seen, {}
-        if self._peaks is None:
-            from slicer.gpu.vram import ForeignPeaks
-
-            self._peaks = ForeignPeaks(book.directory.base)
-        with book.locked():
-            problem = self._peaks.update(sighting, seen.leases)
-        if problem:
-            self._warn(problem)
-        return seen, self._peaks.peaks
-
-
-class _Eyes:
-    """The GPUs through the driver, for as long as it answers."""
-
-    def __init__(self) -> None:
-        self.gpus: tuple[Gpu, ...] = ()
-        self.no_gpus = ""
-        self._notes: tuple[str, ...] = ()
-        self._watch: GpuWatch | None = None
-
-    def look(self, warn: Warn) -> Sighting | None:
-        """What is on the GPUs; None where they cannot be looked at."""
-        from slicer.errors import GpuError
-
-        try:
-            if self._watch is None:
-                self._open()
-        except GpuError as error:
-            self.gpus, self.no_gpus = (), error.message
-            return None
-        assert self._watch is not None
-        for note in self._notes:
-            warn(note)
-        try:
-            return self._watch.look()
-        except GpuError as error:
-            warn(f"what is on the GPUs is not known: {error.message}")
-            self.close()
-            return None
-
-    def _open(self) -> None:
-        from slicer.gpu.vram import GpuWatch
-
-        self._watch, self.gpus = GpuWatch.open()
-        self._notes = self._watch.notes()
-        self.no_gpus = "" if self.gpus else "the driver lists none"
-
-    def close(self) -> None:
-        """Give the driver's library back. Safe to repeat."""
-        if self._watch is not None:
-            self._watch.close()
-            self._watch = None
+        self._book = None
 
 
 def _config(environ: Mapping[str, str], warn: Warn) -> Config | None:
@@ -265,26 +236,16 @@ def _plain_lock(config: Config | None) -> PlainLock | None:
     return PlainLock(config.compat_gpu_lock, plain_lock.PlainLock(config.compat_gpu_lock).holder())
 
 
-# -- worked out, with nothing more to look at ---------------------------------------------------------------
-
-
-def _devices(
-    sighting: Sighting | None, leases: tuple[Lease, ...], peaks: Mapping[PeakKey, int]
-) -> tuple[Device, ...] | None:
-    if sighting is None:
-        return None
-    from slicer.gpu import vram
-
-    return vram.devices(sighting, leases, peaks)
+# -- pure ---------------------------------------------------------------------------------------------------
 
 
 def states(
-    gpus: tuple[Gpu, ...], devices: tuple[Device, ...] | None, sighting: Sighting | None,
-    leases: tuple[Lease, ...], policy: Policy, peaks: Mapping[PeakKey, int],
+    gpus: tuple[Gpu, ...], devices: tuple[Device, ...] | None, snapshot: GpuSnapshot | None,
+    leases: tuple[Lease, ...], policy: Policy, peaks: Mapping[ProcessKey, int],
 ) -> tuple[GpuState, ...]:  # fmt: skip
-    """Each GPU with what is on it. ``devices`` None: nobody could look at them."""
+    """Each GPU with what is on it. ``devices`` None: they could not be looked at."""
     found = {device.uuid: device for device in devices or ()}
-    foreign = _foreign(sighting, leases, peaks)
+    foreign = _foreign(snapshot, leases, peaks)
     return tuple(
         _state(gpu, found.get(gpu.uuid), leases, policy, tuple(foreign.get(gpu.uuid, ()))) for gpu in gpus
     )
@@ -295,36 +256,34 @@ def _state(
 ) -> GpuState:
     if device is None:
         return GpuState(gpu, None, 0, None, False, 0, ())
-    room = decision.headroom(device, leases, policy)
+    room = capacity.headroom(device, leases, policy)
     known = sum(device.used_by.values()) + sum(one.used_mib or 0 for one in foreign if not one.job)
-    is_mute = any(one.used_mib is None for one in foreign)  # then what is left is theirs
+    is_silent = any(one.used_mib is None for one in foreign)  # then the rest is theirs
     return GpuState(
         gpu=gpu,
         device=device,
-        reserved_mib=decision.reserved_mib(device, leases, policy),
+        reserved_mib=capacity.reserved_mib(device, leases, policy),
         free_mib=max(0, room or 0) if device.total_mib else None,
-        is_idle=decision.is_idle(device, leases, policy),
-        unexplained_mib=0 if is_mute else max(0, device.used_mib - known),
+        is_idle=capacity.is_idle(device, leases, policy),
+        unexplained_mib=0 if is_silent else max(0, device.used_mib - known),
         foreign=foreign,
     )
 
 
 def _foreign(
-    sighting: Sighting | None, leases: tuple[Lease, ...], peaks: Mapping[PeakKey, int]
+    snapshot: GpuSnapshot | None, leases: tuple[Lease, ...], peaks: Mapping[ProcessKey, int]
 ) -> dict[str, list[Foreign]]:
     """The foreign processes of each GPU, the largest first."""
-    if sighting is None:
+    if snapshot is None:
         return {}
-    from slicer.gpu import vram
+    from slicer.gpu.attribution import attribute, is_foreign
 
-    owners = vram.Owners(leases)
     found: dict[str, list[Foreign]] = {}
-    for seen in sighting.processes:
-        lease = owners.of(seen)
-        if vram.is_foreign(seen, lease):
-            peak_mib = peaks.get(vram.key_of(seen), seen.used_mib)
-            one = Foreign(seen.pid, seen.name, seen.used_mib, peak_mib, lease.job if lease else "")
-            found.setdefault(seen.gpu_uuid, []).append(one)
+    for process, lease in attribute(snapshot, leases):
+        if is_foreign(process, lease):
+            peak_mib = peaks.get(process.key, process.used_mib)
+            one = Foreign(process.pid, process.name, process.used_mib, peak_mib, lease.job if lease else "")
+            found.setdefault(process.gpu_uuid, []).append(one)
     for each in found.values():
         each.sort(key=lambda one: (-(one.used_mib or 0), one.pid))
     return found
@@ -338,10 +297,10 @@ def waits(
     queue = tuple(request_of(ticket) for ticket in tickets)
     verdict = decision.decide(queue, devices, leases, policy, at_s)
     expected = {ticket.job: ticket.expect_s for ticket in tickets}
-    starts = decision.forecast(queue, expected, devices, leases, policy, at_s)
+    starts = forecast.start_times(queue, expected, devices, leases, policy, at_s)
     found: dict[str, Wait] = {}
     reserving = set(verdict.reserving)
-    reserved = 0  # so many lie between the front and the last that holds a reservation, itself included
+    reserved = 0  # the place of the last one so far with a reservation, counted from 1
     reasons: dict[tuple[object, ...], Busy] = {}  # thousands that wait ask for a handful of things
     for ahead, request in enumerate(queue):
         never = decision.infeasible(request, devices)

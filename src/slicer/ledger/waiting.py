@@ -12,16 +12,17 @@ The ticket ahead then leaves first, and the ticket behind still looks again in t
 from __future__ import annotations
 
 import os
-import select
 
 from slicer import faults
 from slicer.errors import BackendError, LedgerGone
 from slicer.kernel import proc
-from slicer.kernel.signals import signal
+from slicer.kernel.sleep import until_readable
 from slicer.ledger import tickets
+from slicer.ledger.clock import now_s
 from slicer.ledger.files import PATIENCE_S
-from slicer.ledger.ledger import lease_of, now_s
+from slicer.ledger.ledger import lease_of
 from slicer.placement import decision
+from slicer.placement.capacity import reserved_mib
 from slicer.record import record, replace
 
 TYPE_CHECKING = False
@@ -30,13 +31,13 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any
 
-    from slicer.gpu.view import View
-    from slicer.ledger.ledger import HeldLease, Judgement, Ledger
+    from slicer.gpu.observer import GpuObserver
+    from slicer.ledger.held_lease import HeldLease
+    from slicer.ledger.ledger import Judgement, Ledger, Queued
     from slicer.ledger.watch import LedgerWatch
     from slicer.model import Busy, Lease, Request, Ticket
 
 _LOOK_AT_GPUS_S = 1.0
-_LONGEST_SLEEP_S = 86_400.0  # poll(2) counts milliseconds in an int
 
 # How soon to look again where the one ahead cannot be watched: just dead, its child about to let go of the
 # ticket, or (so ever more slowly) in another pid namespace.
@@ -58,21 +59,20 @@ class Waiting:
     """A queued request. Use it as a context manager: leaving it gives the ticket up."""
 
     def __init__(
-        self, ledger: Ledger, ticket: Ticket, draft: Lease, view: View, held: tuple[int, int], bell: int,
-        busy: Busy,
-    ) -> None:  # fmt: skip
+        self, ledger: Ledger, ticket: Ticket, draft: Lease, view: GpuObserver, queued: Queued
+    ) -> None:
         self._ledger = ledger
         self.ticket = ticket
         self.request = tickets.request_of(ticket)
-        self.busy = busy  # why it had to wait
-        self.at_the_front: Callable[[Waiting], int] | None = None  # see slicer.ledger.leasing.Hooks
+        self.busy = queued.busy  # why it had to wait
+        self.reaches_front: Callable[[Waiting], int] | None = None  # see slicer.ledger.leasing.Hooks
         self.still_waits: Callable[[Busy], float | None] | None = None  # the same
         self._name = tickets.name_of(ticket)
         self._draft = draft
         self._view = view
-        self._fd, self._writer = held  # see slicer.ledger.entries.create
-        self._bell = bell
-        self._guard = -1  # what was returned by at_the_front
+        self._fd, self._writer = queued.files
+        self._bell = queued.bell
+        self._guard = -1  # what was returned by reaches_front
         self._watch: LedgerWatch | None = None
         self._unseen_s = _UNSEEN_S[0]
         self._place: _Place | None = None  # where we stood when last looked at
@@ -126,7 +126,7 @@ class Waiting:
         lease = lease_of(self.request, self._draft, gpus, forced=forced)
         held = self._ledger.convert(self._name, (self._fd, self._writer), lease)
         self._fd = self._writer = -1
-        held.put_off_long.append(self._close)  # closing an inotify instance takes the kernel 15 ms
+        held.postponed_slow.append(self._close)  # closing an inotify instance takes the kernel 15 ms
         return held
 
     def why(self) -> Busy:
@@ -210,7 +210,7 @@ class Waiting:
             is_first=not ahead,
             ahead=self._ledger.ticket(names[ahead[-1].job]) if ahead else None,
             leads=not ahead or is_first_gpu,
-            looks_at_gpus=is_first_gpu and self._view.is_restless,
+            looks_at_gpus=is_first_gpu and _is_restless(found),
             is_stale=is_stale or self._must_see_gpus(ahead),
         )
 
@@ -223,12 +223,12 @@ class Waiting:
     def _must_see_gpus(self, ahead: list[Request]) -> bool:
         """Whether the order depends on GPUs that we have not looked at so far."""
         is_mixed = any(request.gpus and request.cpu_slots for request in ahead)
-        return bool(self.request.cpu_slots) and is_mixed and self._view.open()
+        return bool(self.request.cpu_slots) and is_mixed and self._view.try_open()
 
     def _has_to_look_again(self, place: _Place) -> bool:
         """Begin to watch what has to be watched; whether something may have changed just before."""
-        if place.leads and self.at_the_front is not None:
-            prepare, self.at_the_front = self.at_the_front, None
+        if place.leads and self.reaches_front is not None:
+            prepare, self.reaches_front = self.reaches_front, None
             self._guard = prepare(self)
             return True
         if not place.leads:
@@ -246,7 +246,7 @@ class Waiting:
         told_s = None if self.still_waits is None else self.still_waits(self.why())
         limits = [limit for limit in (limit_s, _left(until_s), told_s) if limit is not None]
         try:
-            ready = asleep(descriptors, min(limits) if limits else None, self._ledger.mask)
+            ready = until_readable(descriptors, min(limits) if limits else None, self._ledger.mask)
         finally:
             self._let_pidfd_go()
         self.woken(ready)
@@ -290,6 +290,14 @@ class Waiting:
             self._pidfd = -1
 
 
+def _is_restless(found: Judgement) -> bool:
+    """Whether GPUs are used in ways that change without an event."""
+    return any(
+        device.foreign_pids or device.used_mib > reserved_mib(device, found.leases, found.policy)
+        for device in found.devices or ()
+    )
+
+
 def _left(until_s: float | None) -> float | None:
     return None if until_s is None else max(0.0, until_s - now_s())
 
@@ -306,22 +314,3 @@ def _open(ticket: Ticket | None) -> int:
         return fd
     os.close(fd)
     return -1
-
-
-def asleep(descriptors: list[int], timeout_s: float | None, mask: frozenset[int] | None) -> frozenset[int]:
-    """Sleep until one of the descriptors is readable, or for ``timeout_s`` seconds (None: for ever).
-
-    Returns those that are readable. Signals that ``mask`` lets through (None: as it is) are taken before and
-    during the sleep.
-    """
-    poll = select.poll()
-    for fd in descriptors:
-        poll.register(fd, select.POLLIN)
-    timeout_ms = None if timeout_s is None else min(timeout_s, _LONGEST_SLEEP_S) * 1000
-    if mask is None:
-        return frozenset(fd for fd, _ in poll.poll(timeout_ms))
-    before = signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    try:
-        return frozenset(fd for fd, _ in poll.poll(timeout_ms))
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -9,7 +9,7 @@ import os
 
 from slicer.errors import StateError
 from slicer.kernel import cgroup, inotify, proc
-from slicer.ledger.waiting import asleep
+from slicer.kernel.sleep import until_readable
 from slicer.model import LEASE_VARIABLE
 
 TYPE_CHECKING = False
@@ -106,7 +106,7 @@ class LedgerWatch:
     def wait(self, timeout_s: float | None) -> None:
         """Sleep until there is news, or for ``timeout_s`` seconds."""
         known = [limit for limit in (timeout_s, self.due_s()) if limit is not None]
-        asleep(self.descriptors(), min(known) if known else None, None)
+        until_readable(self.descriptors(), min(known) if known else None, None)
         self.take()
 
     def _drain(self) -> bool:

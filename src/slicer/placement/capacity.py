@@ -1,9 +1,9 @@
-"""What is left to give of one machine: the arithmetic below :mod:`slicer.placement.decision`. Pure.
+"""What one machine has left to give: the arithmetic under :mod:`slicer.placement.decision`. Pure.
 
 Jobs that declared their memory share a GPU. A job that declared none holds it whole.
 
     headroom = total - max(used, reserved)
-    reserved = sum over its leases of (declared; peak x (1 + spike buffer) once that is more)
+    reserved = sum over its leases of (what was declared; once the peak is more, peak x (1 + spike buffer))
                + foreign peaks x (1 + spike buffer)
 """
 
@@ -66,7 +66,7 @@ class Device:
 
 
 def reserved_mib(device: Device, leases: Iterable[Lease], policy: Policy) -> int:
-    """What is set aside on the GPU, for leases and foreign use. A lease without ``vram`` takes all of it."""
+    """MiB set aside on the GPU for leases and foreign use. A lease without ``vram`` takes all of it."""
     total = _buffered(device.foreign_mib, policy)
     for lease in leases:
         if device.uuid not in lease.gpus:
@@ -78,7 +78,7 @@ def reserved_mib(device: Device, leases: Iterable[Lease], policy: Policy) -> int
 
 
 def _budget(lease: Lease, device: Device, policy: Policy) -> int:
-    """What a sharer counts for: its declaration, or more once it was seen to use more."""
+    """MiB that a sharing lease counts for: its declaration, or more once it has used more."""
     seen = device.used_by.get(lease.job, 0)
     place = lease.gpus.index(device.uuid)
     if place < len(lease.vram_peak_mib):
@@ -106,6 +106,7 @@ def is_idle(device: Device, leases: Iterable[Lease], policy: Policy) -> bool:
 
 
 def is_used_by_others(device: Device, policy: Policy) -> bool:
+    """Whether processes of no lease use so much of the GPU that it does not count as idle."""
     return max(device.foreign_mib, _unexplained_mib(device)) > policy.idle_threshold_mib
 
 
@@ -113,8 +114,8 @@ def _unexplained_mib(device: Device) -> int:
     return device.used_mib - sum(device.used_by.values())
 
 
-class _Spot:
-    """One GPU while the queue is gone through."""
+class _Gpu:
+    """What is left of one GPU during a decision."""
 
     def __init__(self, place: int, device: Device, leases: list[Lease], policy: Policy) -> None:
         self.uuid = device.uuid
@@ -123,10 +124,10 @@ class _Spot:
         self.foreign_mib = max(_buffered(device.foreign_mib, policy), _unexplained_mib(device))
         self.is_foreign = is_used_by_others(device, policy)
         self.is_idle = not leases and not self.is_foreign
-        self.room_mib = headroom(device, leases, policy) if device.total_mib else None  # None: not to share
+        self.free_mib = headroom(device, leases, policy) if device.total_mib else None  # None: no sharing
         self.newest_s = max((lease.since_s for lease in leases), default=-NEVER)
-        # When the last of its leases should end. The time left would be 0 for every overdue GPU, and their
-        # order would change by itself.
+        # When the last of its leases should end. Not the time left: that is 0 for every overdue lease, so
+        # the order of the GPUs would change by itself.
         self.end_s = max(
             (NEVER if lease.expect_s is None else lease.since_s + lease.expect_s for lease in leases),
             default=-NEVER,
@@ -136,7 +137,7 @@ class _Spot:
         """Whether something has to end before ``need`` MiB (None: the whole GPU) are free."""
         if need is None:
             return self.newest_s > -NEVER or self.is_foreign
-        return self.room_mib is None or self.room_mib < need
+        return self.free_mib is None or self.free_mib < need
 
     def is_lost(self, need: int | None) -> bool:
         """Whether processes of no lease stand in the way of ``need`` MiB (None: of the whole GPU)."""
@@ -148,45 +149,43 @@ class _Spot:
 
 
 class Capacity:
-    """What is left to give while a decision goes through the queue. It only ever shrinks.
+    """What is left to give while a decision goes through the queue. It only shrinks.
 
-    Most requests of a long queue are blocked. Finding that out takes constant time, whatever they ask for.
+    Most requests of a long queue are blocked. It takes constant time to see that one is.
     """
 
     def __init__(
         self, devices: tuple[Device, ...] | None, leases: tuple[Lease, ...], policy: Policy, now_s: float,
         most_slots: int,
     ) -> None:  # fmt: skip
-        """``most_slots``: the largest number of CPU slots that any request believes this machine has."""
+        """``most_slots``: the most CPU slots that any request assumes this machine to have."""
         self.sees_gpus = devices is not None
-        self.kept_for: dict[str, str] = {}  # the job by what is kept for it: a GPU, or "" for CPU slots
+        self.reserved_for: dict[str, str] = {}  # jobs by what they reserve: a GPU, or "" for CPU slots
         self._policy = policy
         self._now_s = now_s
-        self._slots = sum(lease.cpu_slots for lease in leases)  # held, granted or kept
-        self._slots_kept = 0
-        self._has_turn = {False: True, True: True}  # whether one that wants GPUs (or none) may still reserve
+        self._slots = sum(lease.cpu_slots for lease in leases)  # held, granted or reserved
+        self._reserved_slots = 0
+        self._has_turn = {False: True, True: True}  # may a request still reserve, by whether it wants GPUs
         self._most_slots = most_slots
         by_uuid: dict[str, list[Lease]] = {device.uuid: [] for device in devices or ()}
         for lease in leases:
             for uuid in lease.gpus:
                 if uuid in by_uuid:
                     by_uuid[uuid].append(lease)
-        self._spots = {
-            device.uuid: _Spot(place, device, by_uuid[device.uuid], policy)
+        self._gpus = {
+            device.uuid: _Gpu(place, device, by_uuid[device.uuid], policy)
             for place, device in enumerate(devices or ())
         }
-        self._places = list(self._spots.values())
-        self._open = dict(self._spots)  # kept for nobody
-        self._idle = {uuid: spot for uuid, spot in self._spots.items() if spot.is_idle}
-        # The n-th last entry tells at once whether n GPUs have room.
-        self._shared = sorted((s.room_mib, s.place) for s in self._places if s.room_mib is not None)
-        self._note()
+        self._by_place = list(self._gpus.values())
+        self._unreserved = dict(self._gpus)
+        self._idle = {uuid: gpu for uuid, gpu in self._gpus.items() if gpu.is_idle}
+        # In increasing order: the n-th last entry tells at once whether n GPUs have enough.
+        self._free = sorted((gpu.free_mib, gpu.place) for gpu in self._by_place if gpu.free_mib is not None)
+        self._update()
 
-    def _note(self) -> None:
-        self.is_spent = (  # nobody can be given anything
-            self._slots >= self._most_slots
-            and not self._idle
-            and (not self._shared or self._shared[-1][0] <= 0)
+    def _update(self) -> None:
+        self.is_exhausted = (  # no request can be given anything
+            self._slots >= self._most_slots and not self._idle and (not self._free or self._free[-1][0] <= 0)
         )
 
     def fit(self, request: AnyRequest) -> tuple[str, ...] | None:
@@ -206,109 +205,110 @@ class Capacity:
         if request.vram_mib is None:
             if len(self._idle) < wanted:
                 return None
-            found = _chosen(request, self._idle)
-            return tuple(spot.uuid for spot in found[:wanted]) if len(found) >= wanted else None
+            found = _eligible(request, self._idle)
+            return tuple(gpu.uuid for gpu in found[:wanted]) if len(found) >= wanted else None
         need = request.vram_mib + request.margin_mib
-        if len(self._shared) < wanted or self._shared[-wanted][0] < need:
+        if len(self._free) < wanted or self._free[-wanted][0] < need:
             return None
         if request.gpu_choice:
-            rooms = [(s.room_mib, s.place) for s in _chosen(request, self._spots) if s.room_mib is not None]
-            tightest = sorted(each for each in rooms if each[0] >= need)[:wanted]
+            able = [gpu for gpu in _eligible(request, self._gpus) if not gpu.lacks(need)]
+            tightest = sorted((gpu.free_mib or 0, gpu.place) for gpu in able)[:wanted]
         else:
-            first = _first_at_least(self._shared, need)
-            tightest = self._shared[first : first + wanted]
+            from bisect import bisect_left  # jobs that share no GPU need not load it
+
+            first = bisect_left(self._free, (need,))
+            tightest = self._free[first : first + wanted]
         if len(tightest) < wanted:
             return None
-        return tuple(self._places[place].uuid for place in sorted(place for _, place in tightest))
+        return tuple(self._by_place[place].uuid for place in sorted(place for _, place in tightest))
 
     def take(self, request: AnyRequest, gpus: tuple[str, ...]) -> None:
         """Give the request what :meth:`fit` found."""
         self._slots += request.cpu_slots
         for uuid in gpus:
-            spot = self._spots[uuid]
-            self._shrink(spot, request.vram_mib)
-            spot.newest_s, spot.end_s = self._now_s, NEVER
-        self._note()
+            gpu = self._gpus[uuid]
+            self._shrink(gpu, request.vram_mib)
+            gpu.newest_s, gpu.end_s = self._now_s, NEVER
+        self._update()
 
-    def set_aside(self, cpu_slots: int) -> None:
-        """Take CPU slots only."""
+    def take_slots(self, cpu_slots: int) -> None:
+        """Give CPU slots only."""
         self._slots += cpu_slots
-        self._note()
+        self._update()
 
-    def _shrink(self, spot: _Spot, by_mib: int | None) -> None:
-        """Take those MiB of the GPU out of what is left; None: all of it."""
-        room = spot.room_mib
-        if room is not None:
-            self._shared.remove((room, spot.place))
-        self._idle.pop(spot.uuid, None)
-        spot.room_mib = None
-        if room is not None and by_mib is not None:
-            spot.room_mib = room - by_mib
-            self._shared.append((spot.room_mib, spot.place))
-            self._shared.sort()
+    def _shrink(self, gpu: _Gpu, by_mib: int | None) -> None:
+        """Take so many MiB of the GPU; None: all of it."""
+        before_mib = gpu.free_mib
+        if before_mib is not None:
+            self._free.remove((before_mib, gpu.place))
+        self._idle.pop(gpu.uuid, None)
+        gpu.free_mib = None
+        if before_mib is not None and by_mib is not None:
+            gpu.free_mib = before_mib - by_mib
+            self._free.append((gpu.free_mib, gpu.place))
+            self._free.sort()
 
     def reserve(self, request: AnyRequest) -> bool:
-        """Keep what the request needs from all that follow; whether anything could be kept.
+        """Keep what the request needs from all requests behind it; whether there was anything to keep.
 
         One request with GPUs and one without have their turn at a time. A request that waits for processes of
-        no lease passes its turn on, because these may stay for days. So does one that waits behind such a
-        request.
+        no lease passes its turn on, because these may stay for days. A request behind it does the same.
         """
         is_gpu = request.gpus > 0
         if not self._has_turn[is_gpu]:
             return False
-        keeps_slots = bool(request.cpu_slots) and self._slots_kept < self._most_slots
-        wants_gpus = is_gpu and bool(self._open)
+        keeps_slots = bool(request.cpu_slots) and self._reserved_slots < self._most_slots
+        wants_gpus = is_gpu and bool(self._unreserved)
         if not (keeps_slots or wants_gpus) or not self._is_feasible(request):
             return False
         kept = self._most_promising(request) if wants_gpus else []
         if not keeps_slots and not kept:
             return False
         need = need_mib(request)
-        is_stuck = len(kept) < request.gpus or any(spot.is_stuck(need) for spot in kept)
+        is_stuck = len(kept) < request.gpus or any(gpu.is_stuck(need) for gpu in kept)
         self._has_turn[is_gpu] = is_gpu and is_stuck
         if keeps_slots:
             self._slots += request.cpu_slots
-            self._slots_kept += request.cpu_slots
-            # A request that believes in more slots than this one would hold it up for ever.
+            self._reserved_slots += request.cpu_slots
+            # A request that assumes more slots than this one would delay it for ever.
             self._most_slots = min(self._most_slots, request.cpu_limit)
-            self.kept_for.setdefault("", request.job)
-        for spot in kept:
-            del self._open[spot.uuid]
-            self._shrink(spot, None if spot.lacks(need) else need)
-            self.kept_for[spot.uuid] = request.job
-        self._note()
+            self.reserved_for.setdefault("", request.job)
+        for gpu in kept:
+            del self._unreserved[gpu.uuid]
+            self._shrink(gpu, None if gpu.lacks(need) else need)
+            self.reserved_for[gpu.uuid] = request.job
+        self._update()
         return True
 
     def _is_feasible(self, request: AnyRequest) -> bool:
-        """Whether waiting helps at all. A GPU may have gone since the request was made."""
+        """Whether waiting can help. A GPU may have disappeared since the request was made."""
         if request.cpu_slots > request.cpu_limit:
             return False
         need = need_mib(request)
         if not request.gpu_choice and need is None:
-            return request.gpus <= len(self._spots)
-        able = [spot for spot in _chosen(request, self._spots) if need is None or spot.total_mib >= need]
+            return request.gpus <= len(self._gpus)
+        able = [gpu for gpu in _eligible(request, self._gpus) if need is None or gpu.total_mib >= need]
         return request.gpus <= len(able)
 
-    def _most_promising(self, request: AnyRequest) -> list[_Spot]:
+    def _most_promising(self, request: AnyRequest) -> list[_Gpu]:
         """The GPUs to keep for the request. Every decision chooses the same ones, so that they assemble.
 
-        First come GPUs on which it fits already. Then come those that granted no lease since the reservation
-        began, and then those whose last grant is oldest. So no stream of small jobs can draw the reservation
-        from GPU to GPU, whatever they said about how long they would take.
+        First come GPUs on which the request fits already, then GPUs without a new grant since the reservation
+        began, then those whose last grant is oldest. So no stream of small jobs can draw the reservation from
+        GPU to GPU, whatever durations they state.
         """
         need = need_mib(request)
         began_s = request.arrived_s + self._policy.reserve_after_s  # or later, when it had its turn
 
-        def rank(spot: _Spot) -> tuple[bool, bool, float, float, float, int]:
-            lacks = spot.lacks(need)
+        def rank(gpu: _Gpu) -> tuple[bool, bool, float, float, float, int]:
+            lacks = gpu.lacks(need)
             if not lacks:
-                return spot.is_lost(need), lacks, 0, 0, 0, spot.place
-            newest_s = spot.newest_s if spot.newest_s > began_s else -NEVER
-            emptiest = NEVER if need is None or spot.room_mib is None else -spot.room_mib
-            return spot.is_lost(need), lacks, newest_s, emptiest, spot.end_s, spot.place
+                return gpu.is_lost(need), lacks, 0, 0, 0, gpu.place
+            newest_s = gpu.newest_s if gpu.newest_s > began_s else -NEVER
+            emptiest = NEVER if need is None or gpu.free_mib is None else -gpu.free_mib
+            return gpu.is_lost(need), lacks, newest_s, emptiest, gpu.end_s, gpu.place
 
-        able = [spot for spot in _chosen(request, self._open) if need is None or spot.total_mib >= need]
+        able = [gpu for gpu in _eligible(request, self._unreserved) if need is None or gpu.total_mib >= need]
         return sorted(able, key=rank)[: request.gpus]
 
 
@@ -317,24 +317,14 @@ def need_mib(request: AnyRequest) -> int | None:
     return None if request.vram_mib is None else request.vram_mib + request.margin_mib
 
 
-def _chosen(request: AnyRequest, spots: dict[str, _Spot]) -> list[_Spot]:
-    """The GPUs that will do, in PCI order. A choice is mostly short, and the GPUs many."""
+def _eligible(request: AnyRequest, gpus: dict[str, _Gpu]) -> list[_Gpu]:
+    """The GPUs that the request may use, in PCI order. Its choice is mostly short, and the GPUs many."""
     if not request.gpu_choice:
-        return list(spots.values())
-    found = {spots[uuid].place: spots[uuid] for uuid in request.gpu_choice if uuid in spots}
+        return list(gpus.values())
+    found = {gpus[uuid].place: gpus[uuid] for uuid in request.gpu_choice if uuid in gpus}
     return [found[place] for place in sorted(found)]
 
 
-def will_do(request: AnyRequest, uuid: str) -> bool:
+def is_eligible(request: AnyRequest, uuid: str) -> bool:
+    """Whether the request may use the GPU."""
     return not request.gpu_choice or uuid in request.gpu_choice
-
-
-def _first_at_least(shared: list[tuple[int, int]], need: int) -> int:
-    low, high = 0, len(shared)
-    while low < high:
-        middle = (low + high) // 2
-        if shared[middle][0] < need:
-            low = middle + 1
-        else:
-            high = middle
-    return low

@@ -2,19 +2,20 @@
 
 A request gets all that it asks for at once, or nothing. The decision goes through the requests in their order
 and grants what fits. A blocked request holds nothing back at first, so smaller ones behind it may pass
-(backfill). Once a blocked request has waited for ``Policy.reserve_after_s``, it may have its turn; the first
-such request in the order does. From then on it has a reservation: what it needs is kept from all behind it as
-it becomes free. On a GPU where it fits already, others may have the rest. A GPU where it does not fit yet is
-closed to them. When it starts, the turn passes to the next. Requests without GPUs have turns of their own.
+(backfill). Once it has waited for ``Policy.reserve_after_s``, it may have its turn; the first such request in
+the order does. Then it has a reservation: what it needs is kept from all behind it as it becomes free. On a
+GPU where it fits already, others may have the rest. A GPU where it does not fit yet is closed to them. When
+it starts, the turn passes to the next. Requests without GPUs have turns of their own.
 
-So nobody starves. The argument: let a request have its turn from time T on. Call a GPU *good* if it would do
-for the request, and either the request fits there or nothing was granted there since T. At T every GPU that
-would do is good. The reservation keeps GPUs where the request already fits. If it needs more, it adds those
-that have gone longest without a new grant. These are good as long as enough good ones exist. They stay good,
-because nothing is granted there that takes the request's room. So there are always enough. Once the leases of
-T have ended, the request fits on each good GPU. CPU slots work the same way: others only get what the leases
-and its own need leave. So the request starts at the latest when the leases of T have ended, whatever was
-granted behind it since. Those ahead of it have their turns first, and each turn lasts that long at most.
+So no request starves. The argument: let a request have its turn from time T on. Call a GPU *good* if the
+request may use it, and either it fits there or nothing was granted there since T. At T every GPU that it may
+use is good. The reservation keeps GPUs where the request already fits. If it needs more, it adds those that
+have gone longest without a new grant. These are good as long as enough good ones exist. They stay good,
+because nothing is granted there that takes the request's share. So there are always enough. Once the leases
+of T have ended, the request fits on each good GPU. CPU slots work the same way: others only get what the
+leases and the request's own need leave. So the request starts at the latest when the leases of T have ended,
+whatever was granted behind it since. Requests ahead of it have their turns first, and each turn lasts that
+long at most.
 
 Three limits. A request with a higher priority that arrives later goes ahead. A job that uses more than it
 declared can delay a request by its own length. Processes of no lease may stay for days: a request that waits
@@ -24,28 +25,22 @@ for them keeps its reservation, and the next one has its turn all the same.
 from __future__ import annotations
 
 from slicer.model import Busy
-from slicer.placement.capacity import NEVER, Capacity, is_used_by_others, need_mib, will_do
-from slicer.placement.capacity import Device as Device
-from slicer.placement.capacity import Policy as Policy
-from slicer.placement.capacity import headroom as headroom
-from slicer.placement.capacity import is_idle as is_idle
-from slicer.placement.capacity import reserved_mib as reserved_mib
+from slicer.placement.capacity import NEVER, Capacity, headroom, is_eligible, is_used_by_others, need_mib
 from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
     from typing import Literal
 
-    from slicer.model import Lease, Ticket
-    from slicer.placement.capacity import AnyRequest
-
+    from slicer.model import Lease
+    from slicer.placement.capacity import AnyRequest, Device, Policy
 
 
 @record
 class Verdict:
     """``grants``: the GPUs of each job that can go now (none for CPU jobs), in the order of the queue.
-    ``reserving``: the jobs that are blocked and for which something is kept.
+    ``reserving``: the blocked jobs that have a reservation.
     """
 
     grants: dict[str, tuple[str, ...]]
@@ -73,25 +68,26 @@ def decide(
     """Which requests of the queue, given in their order, can go now. Same input, same answer.
 
     ``devices`` None: nobody has looked at the GPUs. Then only requests without GPUs are granted. A request
-    that wants both sets its slots aside as if it could go.
+    that wants both takes its CPU slots as if it could go.
     """
-    room = Capacity(devices, leases, policy, now_s, _most_slots(queue))
-    return _go_through(queue, room, now_s - policy.reserve_after_s)
+    capacity = Capacity(devices, leases, policy, now_s, _most_slots(queue))
+    return _go_through(queue, capacity, now_s - policy.reserve_after_s)
 
 
-def _go_through(queue: Sequence[AnyRequest], room: Capacity, overdue_s: float) -> Verdict:
-    """Serve the queue from the room. A blocked request may reserve if it arrived by ``overdue_s``."""
+def _go_through(queue: Sequence[AnyRequest], capacity: Capacity, overdue_s: float) -> Verdict:
+    """Serve the queue from the capacity. A blocked request may reserve if it arrived by ``overdue_s``."""
     grants: dict[str, tuple[str, ...]] = {}
     reserving: list[str] = []
     for request in queue:
-        if request.gpus and not room.sees_gpus:
-            room.set_aside(request.cpu_slots)
+        if request.gpus and not capacity.sees_gpus:
+            capacity.take_slots(request.cpu_slots)
             continue
-        gpus = None if room.is_spent and (request.gpus or request.cpu_slots) else room.fit(request)
+        is_blocked = capacity.is_exhausted and (request.gpus or request.cpu_slots)
+        gpus = None if is_blocked else capacity.fit(request)
         if gpus is not None:
-            room.take(request, gpus)
+            capacity.take(request, gpus)
             grants[request.job] = gpus
-        elif request.arrived_s <= overdue_s and room.reserve(request):
+        elif request.arrived_s <= overdue_s and capacity.reserve(request):
             reserving.append(request.job)
     return Verdict(grants, tuple(reserving))
 
@@ -110,7 +106,7 @@ def infeasible(request: AnyRequest, devices: tuple[Device, ...] | None) -> Infea
     for uuid in request.gpu_choice:
         if uuid not in known:
             return Infeasible("gpu-choice", request.gpus, len(known), uuid)
-    pool = [device for device in devices if will_do(request, device.uuid)]
+    pool = [device for device in devices if is_eligible(request, device.uuid)]
     if request.gpus > len(pool):
         return Infeasible("gpu", request.gpus, len(pool))
     need = need_mib(request)
@@ -128,34 +124,34 @@ def explain(
     """What stands in the way of a request of the queue that was not granted."""
     jobs = [each.job for each in queue]
     ahead = jobs.index(request.job) if request.job in jobs else len(jobs)
-    kept_for = _kept_for(request, queue[:ahead], devices, leases, policy, now_s)
+    reserved_for = _reserved_for(request, queue[:ahead], devices, leases, policy, now_s)
     alone = Capacity(devices, leases, policy, now_s, request.cpu_limit)
     if request.gpus and alone.fit_gpus(request) is None:
         foreign = tuple(
             device.uuid
             for device in devices or ()
-            if will_do(request, device.uuid) and is_used_by_others(device, policy)
+            if is_eligible(request, device.uuid) and is_used_by_others(device, policy)
         )
-        return Busy("gpu", gpu_holders(request, leases), ahead, foreign, kept_for)
+        return Busy("gpu", gpu_holders(request, leases), ahead, foreign, reserved_for)
     if not alone.has_slots(request):
-        return Busy("cpu", tuple(lease for lease in leases if lease.cpu_slots), ahead, (), kept_for)
-    return Busy("gpu" if request.gpus else "cpu", (), ahead, (), kept_for)
+        return Busy("cpu", tuple(lease for lease in leases if lease.cpu_slots), ahead, (), reserved_for)
+    return Busy("gpu" if request.gpus else "cpu", (), ahead, (), reserved_for)
 
 
 def gpu_holders(request: AnyRequest, leases: Iterable[Lease]) -> tuple[Lease, ...]:
     """The leases on GPUs that would do for the request."""
-    return tuple(lease for lease in leases if any(will_do(request, uuid) for uuid in lease.gpus))
+    return tuple(lease for lease in leases if any(is_eligible(request, uuid) for uuid in lease.gpus))
 
 
-def _kept_for(
+def _reserved_for(
     request: AnyRequest, ahead: Sequence[AnyRequest], devices: tuple[Device, ...] | None,
     leases: tuple[Lease, ...], policy: Policy, now_s: float,
 ) -> str:  # fmt: skip
-    """The first job ahead of the request for which something is kept that the request could use."""
-    room = Capacity(devices, leases, policy, now_s, max(_most_slots(ahead), request.cpu_limit))
-    _go_through(ahead, room, now_s - policy.reserve_after_s)
-    for what, job in room.kept_for.items():
-        if (request.gpus and will_do(request, what)) if what else request.cpu_slots:
+    """The first job ahead that has reserved what the request could use; "" for none."""
+    capacity = Capacity(devices, leases, policy, now_s, max(_most_slots(ahead), request.cpu_limit))
+    _go_through(ahead, capacity, now_s - policy.reserve_after_s)
+    for what, job in capacity.reserved_for.items():
+        if (request.gpus and is_eligible(request, what)) if what else request.cpu_slots:
             return job
     return ""
 
@@ -163,35 +159,15 @@ def _kept_for(
 def roomiest(
     request: AnyRequest, devices: tuple[Device, ...] | None, leases: tuple[Lease, ...], policy: Policy
 ) -> tuple[str, ...]:
-    """The GPUs with most room: for a request that fits nowhere and will not wait any longer."""
-    rooms = {
+    """The GPUs with most headroom: for a request that fits nowhere and will not wait any longer."""
+    headrooms = {
         device.uuid: headroom(device, leases, policy)
         for device in devices or ()
-        if will_do(request, device.uuid)
+        if is_eligible(request, device.uuid)
     }
-    ranked = sorted(rooms, key=lambda uuid: NEVER if (room := rooms[uuid]) is None else -room)
+    ranked = sorted(headrooms, key=lambda uuid: NEVER if (mib := headrooms[uuid]) is None else -mib)
     chosen = ranked[: request.gpus]
-    return tuple(uuid for uuid in rooms if uuid in chosen)
-
-
-def forecast(
-    queue: Sequence[AnyRequest], expected: Mapping[str, float | None], devices: tuple[Device, ...] | None,
-    leases: tuple[Lease, ...], policy: Policy, now_s: float,
-) -> dict[str, float | None]:  # fmt: skip
-    """In how many seconds each request of the queue is expected to start."""
-    from slicer.placement import forecast  # only status and nested requests look ahead
-
-    return forecast.forecast(queue, expected, devices, leases, policy, now_s)
-
-
-def deadlocked(
-    request: AnyRequest, inside: tuple[str, ...], queue: Sequence[Ticket], devices: tuple[Device, ...] | None,
-    leases: tuple[Lease, ...], policy: Policy, now_s: float,
-) -> tuple[str, ...]:  # fmt: skip
-    """The jobs for which ``request`` would wait for ever; () for none."""
-    from slicer.placement import forecast
-
-    return forecast.deadlocked(request, inside, queue, devices, leases, policy, now_s)
+    return tuple(uuid for uuid in headrooms if uuid in chosen)
 
 
 def expected_remaining(lease: Lease, now_s: float) -> float | None:

@@ -1,6 +1,6 @@
-"""What will become of the queue: when each request should start, and which would wait for ever. Pure.
+"""The future of the queue: when each request should start, and which would wait for ever. Pure.
 
-This is not in :mod:`slicer.placement.decision`, because a job that starts at once needs none of it.
+A job that starts at once needs none of it, so it is apart from :mod:`slicer.placement.decision`.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from slicer.model import Ticket
     from slicer.placement.capacity import AnyRequest, Policy
 
-_FORECAST_DEPTH = 100  # requests; further ahead nobody's estimates mean much
+_FORECAST_DEPTH = 100  # requests; beyond that the estimates mean little
 
 
-def forecast(
+def start_times(
     queue: Sequence[AnyRequest], expected: Mapping[str, float | None], devices: tuple[Device, ...] | None,
     leases: tuple[Lease, ...], policy: Policy, now_s: float,
 ) -> dict[str, float | None]:  # fmt: skip
     """In how many seconds each request of the queue is expected to start.
 
-    The answer rests on the leases' estimates and on those of the requests (``expected``, by job). A lease
-    that is overdue counts as ending now. None: it depends on a job that gave no estimate.
+    This uses the estimates of the leases, and those of the requests (``expected``, by job). An overdue lease
+    counts as ending now. None: the start depends on a job without an estimate.
     """
     found: dict[str, float | None] = dict.fromkeys((request.job for request in queue), None)
     waiting = list(queue[:_FORECAST_DEPTH])
@@ -109,15 +109,15 @@ def _not_served(
     waiting: Sequence[AnyRequest], devices: tuple[Device, ...] | None, held: tuple[Lease, ...],
     policy: Policy, now_s: float,
 ) -> tuple[set[str], list[str]]:  # fmt: skip
-    """The requests that cannot be served, each by itself, while ``held`` lasts, and who has a reservation."""
-    room = Capacity(devices, held, policy, now_s, max(each.cpu_limit for each in waiting))
+    """The jobs that could not be served, each alone, while ``held`` lasts, and those with a reservation."""
+    capacity = Capacity(devices, held, policy, now_s, max(each.cpu_limit for each in waiting))
     left: set[str] = set()
     reserving: list[str] = []
     for each in waiting:
-        if room.fit(each) is not None:
-            continue  # it will end, and leave everything as it was
+        if capacity.fit(each) is not None:
+            continue  # it ends and gives everything back
         left.add(each.job)
-        if now_s - each.arrived_s >= policy.reserve_after_s and room.reserve(each):
+        if now_s - each.arrived_s >= policy.reserve_after_s and capacity.reserve(each):
             reserving.append(each.job)
     return left, reserving
 

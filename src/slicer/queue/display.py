@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import time
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from slicer.ledger import ledger
+from slicer.ledger import clock
 from slicer.queue.judge import judging
 from slicer.queue.model import Board, Event
 from slicer.queue.show import board_text, rows
@@ -16,7 +16,7 @@ from slicer.queue.start.pending import kind_of
 
 if TYPE_CHECKING:
     from slicer.queue.events import Shower
-    from slicer.queue.model import Row
+    from slicer.queue.model import BoardState, Row
     from slicer.queue.options import Options
     from slicer.queue.run.gpu_use import Monitor
     from slicer.queue.start.dispatch import Dispatch
@@ -24,13 +24,11 @@ if TYPE_CHECKING:
     from slicer.queue.start.pending import Kind, Pending
     from slicer.queue.state.register import Register
 
-    StateWord = Literal["running", "stopping", "ending", "drained", "stalled", "ended"]
-
 _DRAW_S = 0.25  # the shortest pause between two boards on the terminal
 _TICK_S = 1.0  # the longest: times are shown in seconds
 _WRITE_S = 1.0  # the shortest pause between two status.txt
-_NUMBER = attrgetter("no")
 _SHARE = 0.05  # of the time, for drawing, however long the queue is
+_NUMBER = attrgetter("no")
 
 
 class Display:
@@ -54,7 +52,7 @@ class Display:
         self._is_unwritten = True
         self._every_s = max(_WRITE_S, options.poll_s)  # how often status.txt is written while jobs run
         self._look = 0  # how many of the monitor's looks status.txt has seen
-        self._state: StateWord = "running"
+        self._state: BoardState = "running"
         self._problem = ""
         self._is_drawing = False
         self._cost_s = 0.0
@@ -64,16 +62,16 @@ class Display:
         now = time.monotonic()
         due = [self._write_at] if self._is_unwritten else []
         if self._register.states.running:
-            due.append(self._again_at())
+            due.append(self._rewrite_at())
         if self._is_drawing:
             due.append(self._draw_at if self.is_stale else self._draw_at + _TICK_S)
         return max(0.0, min(due) - now) if due else None
 
-    def update(self, shower: Shower, state: StateWord, problem: str, running: int) -> None:
+    def update(self, shower: Shower, state: BoardState, problem: str, running: int) -> None:
         """Draw and write what is due. ``running``: how many jobs run or are being started."""
-        if self._register.has_news or state != self._state or problem != self._problem:
+        if self._register.has_changed or state != self._state or problem != self._problem:
             self.is_stale = self._is_unwritten = True
-            self._register.has_news = False
+            self._register.has_changed = False
         if self._look != self._monitor.look_count:
             self._is_unwritten = True
             self._look = self._monitor.look_count
@@ -86,21 +84,21 @@ class Display:
             shower.draw(self.board())
             self.is_stale = False
             self._draw_at = time.monotonic() + max(_DRAW_S, self._cost_s / _SHARE)
-        self.write_board()
+        self._write_status()
 
     def end(self) -> None:
         """Write the last status.txt, which says that the queue has ended."""
         self._state = "ended"
-        self.write_board(force=True)
+        self._write_status(force=True)
 
-    def _again_at(self) -> float:
+    def _rewrite_at(self) -> float:
         """When to write status.txt even if only the time has changed."""
         return self._write_at - _WRITE_S + self._every_s
 
-    def write_board(self, *, force: bool = False) -> None:
+    def _write_status(self, *, force: bool = False) -> None:
         """Write status.txt if it is due. If that fails, it is tried again: nothing depends on the file."""
         now = time.monotonic()
-        is_old = bool(self._register.states.running) and now >= self._again_at()
+        is_old = bool(self._register.states.running) and now >= self._rewrite_at()
         if not force and not is_old and (not self._is_unwritten or now < self._write_at):
             return
         text = board_text.render(self.board(), None)
@@ -152,14 +150,14 @@ class Display:
                 waits_for = f"job {first[kind]}"
             elif not waits_for:
                 first[kind] = state.no
-                waits_for = rows.why(self._requests.why(kind), indices, ledger.now_s())
+                waits_for = rows.why(self._requests.why(kind), indices, clock.now_s())
             found.append(rows.row(state, declared_mib=kind.vram_mib, waits_for=waits_for))
         return found
 
     def why_waiting(self) -> str:
         """What the first job that could start waits for."""
         for kind, _ in self._dispatch.pending.heads(1):
-            return rows.why(self._requests.why(kind), self._monitor.indices(), ledger.now_s())
+            return rows.why(self._requests.why(kind), self._monitor.indices(), clock.now_s())
         return ""
 
     def summary(self, exit_code: int) -> Event:

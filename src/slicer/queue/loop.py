@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 from slicer import backend as backends
 from slicer import faults
+from slicer.gpu.observer import GpuObserver
 from slicer.job import launch
 from slicer.kernel.signals import INTERRUPTS
-from slicer.ledger.waiting import asleep
+from slicer.kernel.sleep import until_readable
 from slicer.queue.display import Display
 from slicer.queue.events import Events
 from slicer.queue.file import jobs_file
@@ -30,7 +31,6 @@ from slicer.queue.model import Event
 from slicer.queue.run.gpu_use import Monitor
 from slicer.queue.run.running import RunningJobs
 from slicer.queue.run.starters import Starters
-from slicer.queue.shared_view import SharedView
 from slicer.queue.show import rows
 from slicer.queue.signal_pipe import SignalPipe
 from slicer.queue.start.dispatch import Dispatch
@@ -41,8 +41,8 @@ from slicer.queue.state.register import Register
 
 if TYPE_CHECKING:
     from slicer.backend import QueueBackend
-    from slicer.queue.display import StateWord
     from slicer.queue.events import Shower
+    from slicer.queue.model import BoardState
     from slicer.queue.options import Options
     from slicer.queue.run.ended_attempt import EndedAttempt
 
@@ -64,7 +64,7 @@ class Queue:
         mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
         self._starters = Starters(self._backend, self._book, mask)
         plans = self._plans = Plans(options, environ, self._book)
-        self._view = SharedView(self._book.directory, plans.policy)
+        self._view = GpuObserver(self._book.directory, plans.policy, reuses=True)
         self._view.warn = self._events.warning
         self.register = Register(options.log_dir, fresh=options.fresh)
         self._file = LiveFile(
@@ -196,7 +196,7 @@ class Queue:
             None if self._signals else self._dispatch.left_s(),
         ]  # fmt: skip
         due = [limit for limit in limits if limit is not None]
-        self._ready = asleep(descriptors, min(due) if due else None, None)
+        self._ready = until_readable(descriptors, min(due) if due else None, None)
         self._requests.woken(self._ready)
 
     def _job_count(self) -> int:
@@ -319,7 +319,7 @@ class Queue:
     def _largest_mib(self) -> int:
         """The memory of the largest GPU that this queue may use."""
         allowed = self._requests.allowed()
-        sizes = [each.total_mib for each in self._view.sighting().memory if each.gpu_uuid in allowed]
+        sizes = [each.total_mib for each in self._view.memory if each.gpu_uuid in allowed]
         return max(sizes, default=0)
 
     # -- how things stand ----------------------------------------------------------------------------------
@@ -334,7 +334,7 @@ class Queue:
         if self.register.is_saved:
             self._events.flush()
 
-    def _state_word(self) -> StateWord:
+    def _state_word(self) -> BoardState:
         if self._signals:
             return "ending" if len(self._signals) > 1 else "stopping"
         if self.register.problem:

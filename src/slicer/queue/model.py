@@ -154,6 +154,9 @@ class GpuRow:
     jobs: tuple[int, ...]  # the numbers of this queue's jobs on it
 
 
+BoardState = Literal["running", "stopping", "ending", "drained", "stalled", "ended"]
+
+
 @record
 class Board:
     """The whole queue at one moment. ``pending`` and ``done`` may be cut short; ``counts`` count all jobs."""
@@ -167,7 +170,7 @@ class Board:
     done: tuple[Row, ...]  # the last to end comes last
     counts: dict[Status, int]
     eta_s: float | None  # until all is done; None: nothing to guess from
-    state: Literal["running", "stopping", "ending", "drained", "stalled", "ended"]
+    state: BoardState
     warning: str  # what keeps the queue from going on: the disk is full, the file malformed; "" for nothing
     pid: int  # the queue's own
     every_s: float  # how often status.txt is written while jobs run

@@ -1,52 +1,141 @@
 """A directory that is opened once. Everything in it is reached through its descriptor, not by its path.
 
-So nobody can exchange what lies behind the path between a check and its use. A directory counts as safe when
-nobody but root and its owner can put something there or take something away, and neither can anybody in the
-directories above it.
+Somebody who may write to a directory above can rename ours, and put another one or a link in its place, at
+any moment. So no path is used twice. :class:`Rules` say what is safe for one purpose.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
 
 from slicer.errors import StateError
+from slicer.record import record, replace
 
+_WAY = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _FILE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_MOST_LINKS = 40  # as many as the kernel follows
+
+
+@record
+class Rules:
+    """Who may own a directory and its files and what others may do there, and what users are told if not."""
+
+    may_be_roots: bool  # root may own it as well as we
+    is_sticky_safe: bool  # others may write there if it is sticky: they cannot take away or exchange ours
+    is_probed: bool  # we must be able to write there
+    is_closed: bool  # others may not even look into it; what they only could read so far is closed
+    foreign: str  # {uid}
+    writable: str  # {others}, {mode}
+    no_directory: str
+    no_file: str
+    second_name: str
+    hint: str
+    writable_hint: str  # {path}
+    full_hint: str  # where the disk is full
+    file_hint: str
+
+
 HINT = "set SLICER_STATE_DIR to a directory of your own"
+LEDGER = Rules(
+    may_be_roots=False,
+    is_sticky_safe=False,
+    is_probed=True,
+    is_closed=True,  # who can open a file can lock it
+    foreign="belongs to uid {uid}, not to you",
+    writable="is writable by {others}",
+    no_directory="is not a directory",
+    no_file="is not a plain file with a single name",
+    second_name="is not a plain file with a single name",
+    hint=HINT,
+    writable_hint=HINT,
+    full_hint=HINT,
+    file_hint="remove it",
+)
+_ABOVE_LEDGER = replace(
+    LEDGER,
+    may_be_roots=True,
+    is_sticky_safe=True,
+    is_probed=False,
+    is_closed=False,
+    foreign="belongs to uid {uid}, neither root nor you",
+)
 
 
 class Directory:
-    """An open directory. ``path`` is how messages call it."""
+    """An open directory. ``path`` is how messages call it, ``rules`` are those of what is in it."""
 
-    def __init__(self, fd: int, path: str) -> None:
+    def __init__(self, fd: int, path: str, rules: Rules = LEDGER) -> None:
         self.fd = fd
         self.path = path
+        self.rules = rules
 
     @property
     def handle(self) -> str:
-        """A path that leads to this very directory, for system calls that know no descriptor of one."""
+        """A path that leads to this very directory, for system calls that take no descriptor."""
         return f"/proc/self/fd/{self.fd}"
 
     def open(self, name: str, flags: int, mode: int = 0o600) -> int:
         """Open a file in it. Links are not followed, and nothing is waited for. Raises OSError."""
         return os.open(name, flags | _FILE, mode, dir_fd=self.fd)
 
+    def open_file(self, name: str, flags: int, mode: int = 0o600) -> int:
+        """As :meth:`open`, but only a file that keeps the rules. Raises OSError, StateError."""
+        fd = self.open(name, flags, mode)
+        try:
+            check_file(fd, self._path_of(name), self.rules)
+        except StateError:
+            os.close(fd)
+            raise
+        return fd
+
+    def read(self, name: str, most_bytes: int) -> bytes:
+        """The beginning of a file; empty where there is none. Raises StateError."""
+        try:
+            fd = self.open_file(name, os.O_RDONLY)
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise failed(self._path_of(name), error, self.rules) from error
+        try:
+            return os.read(fd, most_bytes)
+        finally:
+            os.close(fd)
+
+    def open_lock(self) -> int:
+        """Open the file "lock", which exists only to be flocked. It is made once. Raises StateError."""
+        try:
+            fd = self.open_file("lock", os.O_RDWR | os.O_CREAT)
+        except OSError as error:
+            raise failed(self._path_of("lock"), error, self.rules) from error
+        if os.fstat(fd).st_mode & 0o077:
+            os.fchmod(fd, 0o600)  # who can open it can hold it
+        return fd
+
     def names(self) -> list[str]:
         """What lies in it. Raises OSError, also where the directory itself was removed."""
         # By the handle: a listing of the descriptor itself would move an offset that forked processes share.
         found = os.listdir(self.handle)
-        if not found and not os.fstat(self.fd).st_nlink:
+        if not found and not self.is_there():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         return found
 
+    def is_there(self) -> bool:
+        """Whether the directory still exists, under whatever name."""
+        return os.fstat(self.fd).st_nlink > 0
+
+    def lstat(self, name: str) -> os.stat_result:
+        """Raises OSError."""
+        return os.stat(name, dir_fd=self.fd, follow_symlinks=False)
+
     def has(self, name: str) -> bool:
-        """Whether there is something of that name, if only a link to nowhere."""
+        """Whether there is something of that name, if only a link to nowhere. Raises OSError."""
         try:
-            os.stat(name, dir_fd=self.fd, follow_symlinks=False)
+            self.lstat(name)
         except FileNotFoundError:
             return False
         return True
@@ -66,6 +155,33 @@ class Directory:
         """Move a name, in place of what is there. Raises OSError."""
         os.rename(name, new, src_dir_fd=self.fd, dst_dir_fd=to.fd)
 
+    def replace(self, name: str, data: bytes, *, mode: int = 0o644, sync: bool = False) -> int:
+        """Put a file with ``data`` there, whole or not at all; its descriptor. Raises OSError.
+
+        Only one process at a time may do so. With ``sync`` the data is on the disk before it has its name.
+        """
+        temporary = f"{name}.tmp"  # one that is there is a dead process's
+        self.remove(temporary)
+        fd = self.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
+        try:
+            write_all(fd, data)
+            if sync:
+                os.fsync(fd)
+            self.rename(temporary, self, name)
+        except BaseException:
+            os.close(fd)
+            self.remove(temporary)
+            raise
+        return fd
+
+    def sync(self) -> None:
+        """Have the names in it on the disk. Raises OSError."""
+        try:
+            os.fsync(self.fd)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # a file system that cannot
+                raise
+
     def make_fifo(self, name: str) -> None:
         """Make a FIFO that is its owner's alone. Raises OSError."""
         os.mkfifo(name, 0o600, dir_fd=self.fd)
@@ -73,101 +189,168 @@ class Directory:
     def folder(self, name: str) -> Directory:
         """The directory of that name in it, made for us alone where it is missing. Raises StateError."""
         try:
-            try:
-                return self.open_folder(name)
-            except FileNotFoundError:
-                return self._make(name)
+            return Directory(_open_or_make(name, _OPEN, self.fd, 0o700), self._path_of(name), self.rules)
         except OSError as error:
-            raise failed(f"{self.path}/{name}", error) from error
+            raise failed(self._path_of(name), error, self.rules) from error
+
+    def own_folder(self, name: str) -> Directory:
+        """As :meth:`folder`, but only a directory that keeps the rules."""
+        return _checked(self.folder(name))
 
     def open_folder(self, name: str) -> Directory:
         """The directory of that name in it, if it is one. Raises OSError."""
-        return Directory(os.open(name, _OPEN, dir_fd=self.fd), f"{self.path.rstrip('/')}/{name}")
+        return Directory(os.open(name, _OPEN, dir_fd=self.fd), self._path_of(name), self.rules)
 
-    def _make(self, name: str) -> Directory:
-        try:
-            os.mkdir(name, 0o700, dir_fd=self.fd)
-        except FileExistsError:
-            pass  # made meanwhile
-        made = self.open_folder(name)
-        info = os.fstat(made.fd)
-        if info.st_uid == os.geteuid() and info.st_mode & 0o700 != 0o700:
-            os.fchmod(made.fd, 0o700)  # whatever the umask
-        return made
+    def check(self, rules: Rules | None = None) -> None:
+        """Refuse a directory that breaks the rules (None: its own). Raises StateError."""
+        rules = rules or self.rules
+        info = os.fstat(self.fd)
+        if not _is_owner_fine(info, rules):
+            raise StateError(rules.foreign.format(uid=info.st_uid), where=self.path, hint=rules.hint)
+        if info.st_mode & _OTHERS_WRITE and not (rules.is_sticky_safe and info.st_mode & stat.S_ISVTX):
+            others = "everybody" if info.st_mode & stat.S_IWOTH else f"its group (gid {info.st_gid})"
+            said = rules.writable.format(others=others, mode=f"{stat.S_IMODE(info.st_mode):04o}")
+            raise StateError(said, where=self.path, hint=rules.writable_hint.format(path=self.path))
+        if rules.is_probed and not os.access(self.handle, os.W_OK | os.X_OK):
+            raise StateError("is not writable for you", where=self.path, hint=rules.hint)
+        if rules.is_closed and info.st_mode & 0o077:
+            os.fchmod(self.fd, 0o700)
+
+    def _path_of(self, name: str) -> str:
+        return f"{self.path.rstrip('/')}/{name}"
 
     def close(self) -> None:
-        """Give up the descriptor."""
-        os.close(self.fd)
+        """Give up the descriptor. Safe to repeat."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
 
 
-def check_own(directory: Directory, *, closed: bool) -> None:
-    """Refuse a directory that is not ours alone to write. Raises StateError.
+def check_file(fd: int, path: str, rules: Rules = LEDGER) -> os.stat_result:
+    """Refuse what is no ordinary file with one name (a FIFO, a hard link to elsewhere), or not ours.
 
-    ``closed``: nor may anybody else look into it, for whoever can open a file can lock it. What can only be
-    read so far is closed here; what somebody could write may hold anything.
+    Raises StateError.
     """
-    info = os.fstat(directory.fd)
-    if info.st_uid != os.geteuid():
-        raise StateError(f"belongs to uid {info.st_uid}, not to you", where=directory.path, hint=HINT)
-    if info.st_mode & _OTHERS_WRITE:
-        raise StateError(f"is writable by {_others(info)}", where=directory.path, hint=HINT)
-    if not os.access(directory.handle, os.W_OK | os.X_OK):
-        raise StateError("is not writable for you", where=directory.path, hint=HINT)
-    if closed and info.st_mode & 0o077:
-        os.fchmod(directory.fd, 0o700)
+    info = os.fstat(fd)
+    if not stat.S_ISREG(info.st_mode):
+        problem = rules.no_file
+    elif info.st_nlink > 1:
+        problem = rules.second_name
+    elif not _is_owner_fine(info, rules):
+        problem = rules.foreign.format(uid=info.st_uid)
+    else:
+        return info
+    raise StateError(problem, where=path, hint=rules.file_hint)
+
+
+def _is_owner_fine(info: os.stat_result, rules: Rules) -> bool:
+    return info.st_uid == os.geteuid() or (rules.may_be_roots and not info.st_uid)
+
+
+def _checked(directory: Directory) -> Directory:
+    try:
+        directory.check()
+    except BaseException:
+        directory.close()
+        raise
+    return directory
 
 
 def open_trusted(path: str) -> Directory:
     """Open a directory that is there, each step of the way checked. Raises StateError.
 
-    Every directory from "/" on has to belong to root or to us, and nobody else may write there, except in a
-    sticky one (as /tmp), where nobody else can take away or exchange what is ours.
+    Every directory from "/" on has to belong to root or to us. Nobody else may write there, unless it is
+    sticky.
     """
-    real = os.path.realpath(path)
-    fd = os.open("/", _OPEN)
-    walked = ""
+    walked, here = "/", Directory(os.open("/", _OPEN), "/", _ABOVE_LEDGER)
     try:
-        _check_above(fd, "/")
-        for part in real.split("/")[1:]:
-            if not part:
-                continue
-            walked += f"/{part}"
-            try:
-                below = os.open(part, _OPEN, dir_fd=fd)
-            except OSError as error:
-                raise failed(walked, error) from error
+        here.check()
+        for part in filter(None, os.path.realpath(path).split("/")):
+            walked = f"{walked.rstrip('/')}/{part}"
+            below = here.open_folder(part)
+            here.close()
+            here = below
+            here.check()
+    except OSError as error:
+        here.close()
+        raise failed(walked, error) from error
+    except BaseException:
+        here.close()
+        raise
+    return Directory(here.fd, path)
+
+
+def open_or_make(path: str, rules: Rules) -> Directory:
+    """The directory at ``path``, made where it is missing and checked. Raises StateError.
+
+    What lies above it may be anybody's. A link on the way is followed only if it is ours or root's.
+    """
+    shown = os.path.abspath(path)
+    try:
+        above, name = _walk(os.path.normpath(path), rules)
+        try:
+            return _checked(Directory(_open_or_make(name, _OPEN, above, 0o755), shown, rules))
+        finally:
+            os.close(above)
+    except OSError as error:
+        raise failed(shown, error, rules) from error
+
+
+def _walk(path: str, rules: Rules) -> tuple[int, str]:
+    """The directory above the path's last name (an O_PATH descriptor), and that name. Raises OSError."""
+    *parts, last = path.strip("/").split("/")
+    left = parts[::-1]
+    links = 0
+    fd = os.open("/" if path.startswith("/") else ".", _WAY | os.O_DIRECTORY)
+    try:
+        while left:
+            name = left.pop() or "."
+            found = _open_or_make(name, _WAY, fd, 0o777)
+            info = os.fstat(found)
+            if stat.S_ISLNK(info.st_mode):
+                links += 1
+                target = os.readlink("", dir_fd=found)
+                os.close(found)
+                if not _is_owner_fine(info, rules) or links > _MOST_LINKS:
+                    said = f"leads through {name}, a symbolic link of uid {info.st_uid}; not followed"
+                    raise StateError(said, where=path, hint=rules.hint)
+                left += target.split("/")[::-1]
+                found = os.open("/", _WAY | os.O_DIRECTORY) if target.startswith("/") else os.dup(fd)
             os.close(fd)
-            fd = below
-            _check_above(fd, walked)
+            fd = found
+        return fd, last or "."
     except BaseException:
         os.close(fd)
         raise
-    return Directory(fd, path)
 
 
-def _check_above(fd: int, path: str) -> None:
+def _open_or_make(name: str, flags: int, above: int, mode: int) -> int:
+    """Open a directory, made where it is missing. Raises OSError."""
+    try:
+        return os.open(name, flags, dir_fd=above)
+    except FileNotFoundError:
+        pass
+    try:
+        os.mkdir(name, mode, dir_fd=above)
+    except FileExistsError:
+        pass  # made meanwhile
+    fd = os.open(name, flags, dir_fd=above)
     info = os.fstat(fd)
-    if info.st_uid not in (0, os.geteuid()):
-        raise StateError(f"belongs to uid {info.st_uid}, neither root nor you", where=path, hint=HINT)
-    if info.st_mode & _OTHERS_WRITE and not info.st_mode & stat.S_ISVTX:
-        raise StateError(f"is writable by {_others(info)}", where=path, hint=HINT)
+    if info.st_uid == os.geteuid() and info.st_mode & 0o700 != 0o700 and not flags & os.O_PATH:
+        os.fchmod(fd, mode)  # whatever the umask
+    return fd
 
 
-def _others(info: os.stat_result) -> str:
-    return "everybody" if info.st_mode & stat.S_IWOTH else f"its group (gid {info.st_gid})"
+def try_lock(fd: int, *, shared: bool = False) -> bool:
+    """Flock an open file until it is closed; False where another open file description is in the way.
 
-
-def check_file(fd: int, path: str) -> os.stat_result:
-    """Refuse what is not an ordinary file of ours with one name: a FIFO, a device, a hard link to elsewhere.
-
-    Raises StateError.
+    Raises OSError.
     """
-    info = os.fstat(fd)
-    if not stat.S_ISREG(info.st_mode) or info.st_nlink > 1:
-        raise StateError("is not a plain file with a single name", where=path, hint="remove it")
-    if info.st_uid != os.geteuid():
-        raise StateError(f"belongs to uid {info.st_uid}, not to you", where=path, hint="remove it")
-    return info
+    try:
+        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def write_all(fd: int, data: bytes, offset: int = 0) -> None:
@@ -177,12 +360,11 @@ def write_all(fd: int, data: bytes, offset: int = 0) -> None:
         done += os.pwrite(fd, memoryview(data)[done:], offset + done)
 
 
-def failed(path: str, error: OSError) -> StateError:
-    """What to raise where a path cannot be opened."""
-    if error.errno == errno.ELOOP:
-        return StateError("is a symbolic link; not followed", where=path, hint="remove it")
+def failed(path: str, error: OSError, rules: Rules = LEDGER, what: str = "cannot be used") -> StateError:
+    """The error to raise where the system refuses something."""
+    if error.errno == errno.ELOOP or (error.errno == errno.ENOTDIR and os.path.islink(path)):
+        return StateError("is a symbolic link; not followed", where=path, hint=rules.file_hint)
     if error.errno == errno.ENOTDIR:
-        if os.path.islink(path):
-            return StateError("is a symbolic link; not followed", where=path, hint="remove it")
-        return StateError("is not a directory", where=path, hint=HINT)
-    return StateError(f"cannot be used: {error.strerror}", where=path, hint=HINT)
+        return StateError(rules.no_directory, where=path, hint=rules.hint)
+    hint = rules.full_hint if error.errno in (errno.ENOSPC, errno.EDQUOT) else rules.hint
+    return StateError(f"{what}: {error.strerror}", where=path, hint=hint)

@@ -14,7 +14,8 @@ import os
 import stat
 
 from slicer.errors import StateError
-from slicer.state.directory import HINT, Directory, check_file, check_own, failed, open_trusted
+from slicer.record import replace
+from slicer.state.directory import HINT, LEDGER, Directory, open_trusted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 SYSTEM_DIR = "/run/slicer"
 PUBLIC_DIRS = ("/run/lock", "/dev/shm")  # in memory, and anybody may make directories there
 VERSION = 3  # of what is in the directory; a slicer touches none of another version
+_VERSION_LINE = b"%d\n" % VERSION  # what the file "version" in it says
+_BASE = replace(LEDGER, is_closed=False)  # only what is in it is closed to others
 _FOR_ALL = stat.S_ISVTX | stat.S_IWOTH
 FOLDERS = ("leases", "tickets", "bells")
 USAGE_FOLDER = "usage"  # of simulated GPUs, see slicer.gpu.sim.usage
@@ -67,19 +70,17 @@ def locate(environ: Mapping[str, str], uid: int) -> StateDir:
         if base.path == SYSTEM_DIR and os.fstat(base.fd).st_mode & stat.S_IWGRP:
             hint = "slicer install-units closes it; no group is needed any more"
             raise StateError("an older slicer shares it with a group", where=SYSTEM_DIR, hint=hint)
-        check_own(base, closed=False)
+        base.check(_BASE)
         if sim:
-            opened.append(base.folder(sim))
-            check_own(opened[-1], closed=True)
+            opened.append(base.own_folder(sim))
             opened.pop(0).close()
         for name in FOLDERS:
-            opened.append(opened[0].folder(name))
-            check_own(opened[-1], closed=True)
+            opened.append(opened[0].own_folder(name))
         made = StateDir(opened[0], opened[1:], notes)
-        if read_version(made.base) != version_line():
-            from slicer.state import version
+        if made.base.read("version", len(_VERSION_LINE) + 1) != _VERSION_LINE:
+            from slicer.state import version  # this happens once a boot
 
-            version.settle(made)
+            version.claim(made.base, (made.leases, made.tickets, made.bells), VERSION)
         return made
     except BaseException:
         for each in opened:
@@ -216,27 +217,6 @@ def _is_ours(directory: Directory) -> bool:
 # -- what is in it ----------------------------------------------------------------------------------------
 
 
-def version_line() -> bytes:
-    """What the file ``version`` in a state directory of this slicer says."""
-    return b"%d\n" % VERSION
-
-
-def read_version(base: Directory) -> bytes:
-    """The beginning of the file ``version``; empty where there is none. Raises StateError."""
-    path = f"{base.path}/version"
-    try:
-        fd = base.open("version", os.O_RDONLY)
-    except FileNotFoundError:
-        return b""
-    except OSError as error:
-        raise failed(path, error) from error
-    try:
-        check_file(fd, path)
-        return os.read(fd, 64)
-    finally:
-        os.close(fd)
-
-
 def first_time(directory: StateDir, what: str) -> bool:
     """Whether this is the first call for ``what`` since the directory was made (a boot, mostly)."""
     try:
@@ -244,20 +224,3 @@ def first_time(directory: StateDir, what: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def open_lock(base: Directory) -> int:
-    """Open (create once) the file "lock", which exists only to be flocked. Raises StateError."""
-    path = f"{base.path}/lock"
-    try:
-        fd = base.open("lock", os.O_RDWR | os.O_CREAT)
-    except OSError as error:
-        raise failed(path, error) from error
-    try:
-        info = check_file(fd, path)
-        if info.st_mode & 0o077:
-            os.fchmod(fd, 0o600)  # who can open it can hold it
-    except StateError:
-        os.close(fd)
-        raise
-    return fd

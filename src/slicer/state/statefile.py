@@ -3,8 +3,8 @@
 Readable with cat, source-able by no accident (values are escaped, not quoted), and parsed without ``json``
 (which costs the hot path 8 ms of imports).
 
-This is the one place that decodes them. It checks every field: what is read back may be torn, of another
-version, or written by somebody who means harm.
+This is the one place that decodes them. It checks every field: a file may be torn, of another version, or
+written by somebody who means harm. The rules of the fields serve records in JSON as well.
 """
 
 from __future__ import annotations
@@ -74,11 +74,40 @@ def _decode_value(text: str, annotation: str) -> Any:
             return _unescape(text)
 
 
+def json_reader(annotation: str) -> Callable[[Any], Any]:
+    """A reader of a field's value out of JSON, by its annotation. It raises TypeError and ValueError."""
+    kind, optional, _ = annotation.partition(" | None")
+    if optional:
+        read_some = json_reader(kind)
+        return lambda value: None if value is None else read_some(value)
+    if kind.startswith("tuple["):
+        read_one = json_reader(kind[len("tuple[") : -len(", ...]")])
+        return lambda value: tuple(map(read_one, _list(value)))
+    types: tuple[type, ...] = {"int": (int,), "float": (int, float), "bool": (bool,)}.get(kind, (str,))
+
+    def read(value: Any) -> Any:
+        if type(value) not in types:
+            raise TypeError(f"not of type {kind}")  # to isinstance, true would be a number
+        if int in types and not 0 <= value <= _JSON_MAX:  # nor a NaN
+            raise ValueError("out of range")
+        return float(value) if float in types else value
+
+    return read
+
+
+def _list(value: Any) -> list[Any]:
+    if type(value) is not list:
+        raise TypeError("no list")
+    return value
+
+
 # -- what the fields may say ------------------------------------------------------------------------------
 
 _MOST_DIGITS = 19
+_JSON_MAX = 2**63 - 1  # what the history can keep
 _HEX = frozenset("0123456789abcdef")
-_PID_MAX = 1 << 22  # of the kernel
+PID_MAX = 1 << 22  # of the kernel
+START_MAX = 1 << 62  # of a process's start time, in clock ticks
 MIB_MAX = 1 << 40
 SECONDS_MAX = 1 << 40
 COUNT_MAX = 1 << 20
@@ -115,10 +144,10 @@ def _all(rule: Callable[[Any], bool]) -> Callable[[Any], bool]:
 _RULES: dict[str, Callable[[Any], bool]] = {
     "job": is_job_id,
     "inside": _all(is_job_id),
-    "pid": _between(0, _PID_MAX),
-    "keeper": _between(0, _PID_MAX),
-    "pid_start": _between(0, 1 << 62),
-    "started": _between(0, 1 << 62),
+    "pid": _between(0, PID_MAX),
+    "keeper": _between(0, PID_MAX),
+    "pid_start": _between(0, START_MAX),
+    "started": _between(0, START_MAX),
     "boot_id": _is_boot_id,
     "uid": _between(0, (1 << 32) - 2),
     "backend": ("systemd", "plain", "inner").__contains__,
@@ -138,7 +167,17 @@ _RULES: dict[str, Callable[[Any], bool]] = {
     "since_s": _between(0, SECONDS_MAX),
     "arrived_s": _between(0, SECONDS_MAX),
     "expect_s": _between(0, SECONDS_MAX),
+    "reason": ("exited", "signal", "oom-kill", "timeout", "stopped", "unknown").__contains__,
+    "exit_code": _between(0, 255),
+    "signal": _between(1, 64),
 }
+
+
+def check_fields(values: dict[str, Any]) -> None:
+    """Refuse fields that cannot say what they say. Raises ValueError."""
+    for name, value in values.items():
+        if name in _RULES and not _RULES[name](value):
+            raise ValueError(f"{name.upper()} cannot be that")
 
 
 def _check_scope(values: dict[str, Any]) -> None:
@@ -176,9 +215,7 @@ def decode(kind: type[_T], data: bytes) -> _T:
             name: _decode_value(text, annotation)
             for (name, annotation), (_, _, text) in zip(kind.__annotations__.items(), found, strict=True)
         }
-        for name, value in values.items():
-            if name in _RULES and not _RULES[name](value):
-                raise ValueError(f"{name.upper()} cannot be that")
+        check_fields(values)
         _check_scope(values)
     except ValueError as error:
         raise TornFile(f"bad {kind.__name__.lower()} file: {error}") from error

@@ -15,56 +15,57 @@ from slicer.errors import StateError
 from slicer.kernel import cgroup, proc
 from slicer.kernel.signals import signal, unblock_interrupts
 from slicer.model import LEASE_VARIABLE
-from slicer.state.directory import Directory
-from slicer.state.statedir import VERSION, StateDir, open_lock, read_version, version_line
+from slicer.state.directory import Directory, try_lock
 
 _MAX_BYTES = 1 << 20
+_VERSION_BYTES = 64
 _OWN = "set SLICER_STATE_DIR to a directory of your own"
 
 
-def settle(directory: StateDir) -> None:
-    """Make the directory one of this version, or raise StateError where jobs of another version are in it."""
-    fd = open_lock(directory.base)
+def claim(base: Directory, folders: tuple[Directory, ...], ours: int) -> None:
+    """Make the directory one of version ``ours``.
+
+    Raises StateError where jobs of another version are in it, or where a newer slicer has used it.
+    """
+    fd = base.open_lock()
     try:
         _lock(fd)
-        found = read_version(directory.base)
-        if found != version_line():
-            _refuse_newer(directory.base, found)
-            _take_over(directory)
-            _write_version(directory.base)
+        found = base.read("version", _VERSION_BYTES)
+        if found != b"%d\n" % ours:
+            _refuse_newer(base, found.strip(), ours)
+            _remove_older(folders)
+            _write_version(base, ours)
     finally:
         os.close(fd)  # and the lock with it
 
 
 def _lock(fd: int) -> None:
-    """Take the ledger's lock; whoever holds signals back can still be interrupted while waiting."""
+    """Take the ledger's lock. A caller who holds signals back can still be interrupted while waiting."""
+    if try_lock(fd):
+        return
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-        try:
-            unblock_interrupts()
-            fcntl.flock(fd, fcntl.LOCK_EX)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        unblock_interrupts()
+        fcntl.flock(fd, fcntl.LOCK_EX)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _refuse_newer(base: Directory, found: bytes) -> None:
-    text = found.strip()
+def _refuse_newer(base: Directory, text: bytes, ours: int) -> None:
     if not text:
         return  # older than versions, or its maker was killed before the first byte
     name = f"{base.path}/version"
     if not text.isdigit():
         raise StateError(f"is no version number: {text[:20]!r}", where=name, hint="remove it, or " + _OWN)
-    if int(text) > VERSION:
-        message = f"made by a newer slicer: version {int(text)}, this one knows {VERSION}"
+    if int(text) > ours:
+        message = f"made by a newer slicer: version {int(text)}, this one knows {ours}"
         raise StateError(message, where=name, hint="update this slicer, or " + _OWN)
 
 
-def _take_over(directory: StateDir) -> None:
+def _remove_older(folders: tuple[Directory, ...]) -> None:
     """Remove what an older slicer left behind. Raises StateError while any of it still counts."""
     entries = []
-    for folder in (directory.leases, directory.tickets, directory.bells):
+    for folder in folders:
         try:
             entries += [(folder, name) for name in sorted(folder.names())]
         except OSError as error:
@@ -94,9 +95,7 @@ def _counts(folder: Directory, name: str) -> bool:
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return False
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(fd, shared=True):
             return True
         lines = os.read(fd, _MAX_BYTES).split(b"\n")
     finally:
@@ -112,12 +111,12 @@ def _counts(folder: Directory, name: str) -> bool:
     return is_lease and bool(proc.in_lease(LEASE_VARIABLE, name))
 
 
-def _write_version(base: Directory) -> None:
+def _write_version(base: Directory, ours: int) -> None:
     try:
         base.remove("version")
         fd = base.open("version", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
-            os.write(fd, version_line())
+            os.write(fd, b"%d\n" % ours)
         finally:
             os.close(fd)
     except OSError as error:

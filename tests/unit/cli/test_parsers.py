@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slicer.cli import hold_help, run_help, runoptions
-from slicer.cli.run_help import settled
+from slicer.cli.run_help import parsed
 from slicer.errors import UsageError
 
 GOOD = [
@@ -84,7 +84,7 @@ COMMANDS = {"run": run_help.command, "hold": hold_help.command}
 def by_click(arguments: list[str], program: str) -> tuple[dict[str, Any], tuple[str, ...]] | None:
     """What click makes of it; None for an error."""
     try:
-        return settled(COMMANDS[program].make_context(program, list(arguments)).params)
+        return parsed(COMMANDS[program].make_context(program, list(arguments)).params)
     except click.UsageError:
         return None
 

@@ -12,7 +12,7 @@ import pytest
 from slicer.model import Lease
 from tests.fake_nvml import FakeNvml
 from tests.patience import DEADLINE_S, wait_until
-from tests.process.harness import sleeps_in_flock
+from tests.process.harness import is_waited_for
 from tests.unit.program import Cli
 
 pytest_plugins = ["tests.unit.program", "tests.fake_nvml"]
@@ -73,8 +73,8 @@ def test_a_script_excludes_jobs(cli: Cli, script: subprocess.Popen[str]) -> None
     assert not cli.entries("leases", Lease)
 
 
-def test_a_job_waits_for_the_script(cli: Cli, script: subprocess.Popen[str]) -> None:
+def test_a_job_waits_for_the_script(cli: Cli, path: Path, script: subprocess.Popen[str]) -> None:
     with cli.popen(*RUN, "--gpus", "1", "--", "echo", "ran", stdout=subprocess.PIPE, text=True) as job:
-        wait_until("the job waits for the lock", lambda: sleeps_in_flock(job.pid))
+        wait_until("the job waits for the lock", lambda: is_waited_for(path))
         script.communicate(timeout=DEADLINE_S)
         assert job.communicate(timeout=DEADLINE_S)[0] == "ran\n"

@@ -7,7 +7,7 @@ import pytest
 from slicer.cli import say
 from slicer.errors import SlicerError
 from slicer.kernel.signals import signal_name
-from slicer.ledger.ledger import now_s
+from slicer.ledger.clock import now_s
 from slicer.model import Busy, Usage
 from slicer.record import replace
 from tests.unit.cli.test_history import QUICK

@@ -17,13 +17,13 @@ from slicer.cli.status_json import status_json, without_clocks
 from slicer.cli.status_text import lines, sections
 from slicer.cli.status_why import reason
 from slicer.cli.watch import fit
-from slicer.gpu import vram
-from slicer.gpu.vram import Seen, Sighting
-from slicer.ledger.status import Lookout, PlainLock, Status, states, waits
+from slicer.gpu import attribution
+from slicer.gpu.snapshot import GpuSnapshot, ProcessOnGpu
+from slicer.ledger.status import PlainLock, Status, StatusReader, states, waits
 from slicer.ledger.tickets import request_of
 from slicer.model import Gpu, GpuMemory, Lease, Ticket
 from slicer.placement import decision
-from slicer.placement.decision import Policy
+from slicer.placement.capacity import Policy
 from slicer.record import replace
 from tests.fake_nvml import TWO_GPUS, FakeNvml
 from tests.patience import wait_until
@@ -69,26 +69,26 @@ EVAL = made_up.ticket(
 
 def process(
     uuid: str, pid: int, used_mib: int | None, cgroup: str = "/other.scope", name: str = "python"
-) -> Seen:
-    return Seen(uuid, pid, used_mib, started=1, name=name, cgroup=cgroup, jobs=(), above=())
+) -> ProcessOnGpu:
+    return ProcessOnGpu(uuid, pid, used_mib, started=1, name=name, cgroup=cgroup, jobs=(), above=())
 
 
-def sighting(*processes: Seen, gpus: tuple[Gpu, ...] = GPUS, **extra_mib: int) -> Sighting:
+def snapshot(*processes: ProcessOnGpu, gpus: tuple[Gpu, ...] = GPUS, **extra_mib: int) -> GpuSnapshot:
     """The GPUs with these processes, and memory that none of them owns (by UUID without its prefix)."""
 
     def used(gpu: Gpu) -> int:
         own = sum(one.used_mib or 0 for one in processes if one.gpu_uuid == gpu.uuid)
         return own + extra_mib.get(gpu.uuid.removeprefix("GPU-"), 0)
 
-    return Sighting(tuple(GpuMemory(gpu.uuid, gpu.memory_mib, used(gpu)) for gpu in gpus), processes)
+    return GpuSnapshot(tuple(GpuMemory(gpu.uuid, gpu.memory_mib, used(gpu)) for gpu in gpus), processes)
 
 
 def made(
-    leases: tuple[Lease, ...] = (), tickets: tuple[Ticket, ...] = (), seen: Sighting | None = None,
+    leases: tuple[Lease, ...] = (), tickets: tuple[Ticket, ...] = (), seen: GpuSnapshot | None = None,
     gpus: tuple[Gpu, ...] = GPUS, policy: Policy = POLICY, **other: Any,
 ) -> Status:  # fmt: skip
     """A status worked out as the real one is. ``seen`` None: the driver does not answer."""
-    devices = vram.devices(seen, leases, {}) if seen else None
+    devices = attribution.devices(seen, leases, {}) if seen else None
     values: dict[str, Any] = {
         "directory": "/run/slicer", "no_gpus": "", "cpu_slots": 4, "plain_lock": None,
         "now_s": NOW_S,
@@ -106,7 +106,7 @@ IN_TRAIN = TRAIN.cgroup + "/inner"
 FULL = made(
     (TRAIN, BACKUP, LIGHT),
     (EVAL,),
-    sighting(process(A, 4213, 77000, IN_TRAIN), process(C, 4213, 400, IN_TRAIN), process(B, 99, 2048)),
+    snapshot(process(A, 4213, 77000, IN_TRAIN), process(C, 4213, 400, IN_TRAIN), process(B, 99, 2048)),
 )
 IDLE = made(gpus=(), directory="/tmp/state", cpu_slots=3, no_gpus="there is no NVIDIA driver here")
 
@@ -160,7 +160,7 @@ def test_a_terminal_gets_columns_that_fit_it(monkeypatch: pytest.MonkeyPatch) ->
         gpus=tuple(f"GPU-{i}" for i in range(13)),
     )
     gpus = tuple(replace(gpu, name="NVIDIA RTX PRO 6000 Blackwell Workstation Edition") for gpu in GPUS)
-    status = made((long, replace(SERVE, name=long.name)), (replace(EVAL, name=long.name),), sighting(), gpus)
+    status = made((long, replace(SERVE, name=long.name)), (replace(EVAL, name=long.name),), snapshot(), gpus)
     assert long.name in text(status)  # whoever reads a pipe gets all
     monkeypatch.setattr(output, "is_terminal", lambda: True)
     rows = text(status).splitlines()
@@ -172,7 +172,7 @@ def test_a_terminal_gets_columns_that_fit_it(monkeypatch: pytest.MonkeyPatch) ->
 def test_names_cannot_break_out_of_their_line() -> None:
     evil = replace(TRAIN, name="a\nb\x1b[2J", command="c\u202ed \udcff")
     asks = replace(EVAL, name="\x1b]0;x\x07", command="\r\x9b2J")
-    status = made((evil,), (asks,), sighting(process(B, 7, 900, name="\x1b[31m\n")))
+    status = made((evil,), (asks,), snapshot(process(B, 7, 900, name="\x1b[31m\n")))
     shown = text(status)
     assert all(line.isprintable() for line in shown.splitlines())
     assert shown.count("a\\nb\\x1b[2J") == 5  # the job, who waits for it, the slots, two GPUs
@@ -190,14 +190,14 @@ def row_of(shown: str, word: str) -> str:
 
 
 def test_a_job_that_is_halted_and_holds_a_gpu_is_marked() -> None:  # W16
-    shown = text(made((TRAIN, SERVE), (), sighting(), halted=((TRAIN.job, "stopped"), (SERVE.job, "frozen"))))
+    shown = text(made((TRAIN, SERVE), (), snapshot(), halted=((TRAIN.job, "stopped"), (SERVE.job, "frozen"))))
     assert "  stopped: GPU 0,2" in row_of(shown, f"{TRAIN.job}  train ")
     assert row_of(shown, "      5e72e0aa00bb serve").split()[-2:] == ["frozen", "over"]
 
 
 def test_a_job_over_its_declaration_and_a_forced_one_are_marked() -> None:  # E5, A8
     forced = replace(SERVE, job="f0f0f0f0f0f0", name="late", forced=1, vram_peak_mib=(), cpu_slots=1)
-    seen = sighting(process(B, 502, 31000, SERVE.cgroup))
+    seen = snapshot(process(B, 502, 31000, SERVE.cgroup))
     status = made((SERVE, replace(forced, cgroup="/x.scope")), (), seen)
     shown = text(status)
     assert row_of(shown, "      5e72e0aa00bb serve").split()[2:] == ["30.3G", "30.0G", "31.0G", "over"]
@@ -208,14 +208,14 @@ def test_a_job_over_its_declaration_and_a_forced_one_are_marked() -> None:  # E5
     assert {line.style for line in lines(status) if "late" in line.text and "held" not in line.text} == {
         "yellow"
     }
-    within = text(made((replace(SERVE, vram_peak_mib=(30720,)),), (), sighting()))
+    within = text(made((replace(SERVE, vram_peak_mib=(30720,)),), (), snapshot()))
     assert row_of(within, "      5e72e0aa00bb serve").split()[-1] == "30.0G"
     assert "over" not in within
 
 
 def test_what_is_on_a_gpu_without_a_lease_there() -> None:  # B3, X2
     stray = process(A, 502, 3000, SERVE.cgroup, name="worker")  # SERVE holds B
-    status = made((SERVE,), (), sighting(stray, process(B, 9, None, name="n/a"), aaaa=700, bbbb=5000))
+    status = made((SERVE,), (), snapshot(stray, process(B, 9, None, name="n/a"), aaaa=700, bbbb=5000))
     shown = text(status)
     assert row_of(shown, "of job 5e72e0aa: pid 502 worker").split()[-2:] == ["2.9G", "2.9G"]
     assert row_of(shown, "no process that is seen").split()[-1] == "700.0M"
@@ -241,7 +241,7 @@ def test_gpus_that_cannot_be_looked_at_are_listed_all_the_same() -> None:
 
 def test_memory_shared_with_the_cpu_has_no_figures_to_divide() -> None:
     gpu = replace(GPUS[0], memory_mib=0)
-    shown = text(made((), (), sighting(gpus=(gpu,)), (gpu,)))
+    shown = text(made((), (), snapshot(gpus=(gpu,)), (gpu,)))
     assert row_of(shown, " 0  H100").split()[4:] == ["-", "0", "0", "-"]
 
 
@@ -257,18 +257,18 @@ def test_the_lock_of_scripts_is_shown_while_somebody_has_it() -> None:
 SMALL = made_up.ticket("5a5a00000000", name="small", arrived_s=900.0, gpus=1, vram_mib=20 * 1024)
 SLOT = made_up.ticket("51070000aaaa", name="", arrived_s=950.0, cpu_slots=1, cpu_limit=2)
 ALL = replace(TRAIN, gpus=(A, B, C), cpu_slots=0)
-FOREIGN = sighting(process(A, 1, 70000), process(B, 2, 70000), process(C, 3, 75000))
+FOREIGN = snapshot(process(A, 1, 70000), process(B, 2, 70000), process(C, 3, 75000))
 
 
 @pytest.mark.parametrize(
     ("leases", "tickets", "seen", "why"),
     [
-        ((ALL,), (EVAL,), sighting(), "held by train (about 3m left)"),
-        ((replace(ALL, expect_s=10.0),), (EVAL,), sighting(), "held by train (overdue)"),
-        ((replace(ALL, name="", expect_s=None),), (EVAL,), sighting(), "held by 3f2a9c01b7de"),
-        ((ALL,), (EVAL, replace(EVAL, job="b")), sighting(), "held by train (about 3m left), behind 1 other"),
+        ((ALL,), (EVAL,), snapshot(), "held by train (about 3m left)"),
+        ((replace(ALL, expect_s=10.0),), (EVAL,), snapshot(), "held by train (overdue)"),
+        ((replace(ALL, name="", expect_s=None),), (EVAL,), snapshot(), "held by 3f2a9c01b7de"),
+        ((ALL,), (EVAL, replace(EVAL, job="b")), snapshot(), "held by train (about 3m left), behind 1 other"),
         (
-            (replace(TRAIN, gpus=(A,)), SERVE, replace(SERVE, job="x", gpus=(C,))), (EVAL,), sighting(),
+            (replace(TRAIN, gpus=(A,)), SERVE, replace(SERVE, job="x", gpus=(C,))), (EVAL,), snapshot(),
             "held by train (about 3m left) and 2 others",
         ),
         (
@@ -279,28 +279,28 @@ FOREIGN = sighting(process(A, 1, 70000), process(B, 2, 70000), process(C, 3, 750
             (), (replace(SMALL, gpus=2, gpu_choice=(B, C), margin_mib=512),), FOREIGN,
             "needs 20.5G free on 2 GPUs, none has that, processes outside slicer use GPUs 1,2",
         ),
-        ((BACKUP,), (SLOT,), sighting(), "held by 9b1c22d0aa31 (overdue)"),
+        ((BACKUP,), (SLOT,), snapshot(), "held by 9b1c22d0aa31 (overdue)"),
         # the first has waited for long enough to get what is free kept for it
         (
-            (replace(TRAIN, gpus=(A, B)),), (replace(EVAL, arrived_s=100.0),), sighting(),
+            (replace(TRAIN, gpus=(A, B)),), (replace(EVAL, arrived_s=100.0),), snapshot(),
             "next, with a reservation, held by train (about 3m left)",
         ),
         (
             (replace(TRAIN, gpus=(A, B)),), (replace(EVAL, arrived_s=100.0), replace(SMALL, gpu_choice=(C,))),
-            sighting(), "what is free is kept for eval, which waits longest",
+            snapshot(), "what is free is kept for eval, which waits longest",
         ),
         (
-            (), (EVAL, replace(EVAL, job="b")), sighting(), "behind 1 other",
+            (), (EVAL, replace(EVAL, job="b")), snapshot(), "behind 1 other",
         ),
-        ((), (EVAL,), sighting(), "about to go"),
+        ((), (EVAL,), snapshot(), "about to go"),
         (
-            (), (replace(EVAL, gpus=4),), sighting(),
+            (), (replace(EVAL, gpus=4),), snapshot(),
             "can never be served: 4 GPUs were asked for, but this machine has 3 GPUs",
         ),
     ],
 )  # fmt: skip
 def test_why_the_last_waits(
-    leases: tuple[Lease, ...], tickets: tuple[Ticket, ...], seen: Sighting, why: str
+    leases: tuple[Lease, ...], tickets: tuple[Ticket, ...], seen: GpuSnapshot, why: str
 ) -> None:  # B3
     status = made(leases, tickets, seen)
     assert reason(tickets[-1], status) == why
@@ -319,13 +319,13 @@ def test_why_the_last_waits(
     ],
 )
 def test_what_is_wanted(ticket: Ticket, wants: str) -> None:  # B3
-    shown = text(made((ALL,), (ticket,), sighting()))
+    shown = text(made((ALL,), (ticket,), snapshot()))
     assert f"  {wants}  " in row_of(shown, ticket.job)
 
 
 def test_priority_is_said_where_there_is_one() -> None:  # X4
     urgent = replace(EVAL, priority=5)
-    assert "\n  priority +5 - held by " in text(made((ALL,), (urgent,), sighting()))
+    assert "\n  priority +5 - held by " in text(made((ALL,), (urgent,), snapshot()))
     assert "priority" not in FULL_TEXT
 
 
@@ -333,7 +333,7 @@ def test_the_start_is_worked_out_from_estimates() -> None:  # B2, B3
     second = replace(EVAL, job="b" * 12, arrived_s=800.0)
     third = replace(EVAL, job="c" * 12, arrived_s=810.0, expect_s=None)
     fourth = replace(EVAL, job="d" * 12, arrived_s=820.0)
-    found = status_json(made((ALL,), (EVAL, second, third, fourth), sighting()))
+    found = status_json(made((ALL,), (EVAL, second, third, fourth), snapshot()))
     assert [waiting["starts_in"] for waiting in found["waiting"]] == [180.0, 240.0, 300.0, None]
     assert [waiting["why"]["ahead"] for waiting in found["waiting"]] == [0, 1, 2, 3]
 
@@ -345,7 +345,7 @@ def test_thousands_that_wait_are_explained_in_time() -> None:
         )
         for i in range(3000)
     )
-    status = made((ALL,), many, sighting())
+    status = made((ALL,), many, snapshot())
     assert [status.waits[ticket.job].busy.ahead for ticket in many] == list(range(3000))  # type: ignore[union-attr]
 
 
@@ -357,10 +357,10 @@ def test_each_is_explained_as_if_it_were_the_only_one_to_be() -> None:  # B3
     ]  # fmt: skip
     asked = [made_up.ticket(f"{i:012x}", arrived_s=600.0 + 10 * i, **shapes[i * 5 % 7]) for i in range(40)]
     leases = (replace(ALL, gpus=(A,)), SERVE, replace(BACKUP, cpu_slots=3))
-    seen = sighting(process(C, 9, 30000))
+    seen = snapshot(process(C, 9, 30000))
     status = made(leases, tuple(asked), seen)
     queue = tuple(request_of(ticket) for ticket in asked)
-    devices = vram.devices(seen, leases, {})
+    devices = attribution.devices(seen, leases, {})
     granted = decision.decide(queue, devices, leases, POLICY, NOW_S).grants
     for request in queue:
         if request.job not in granted:
@@ -377,7 +377,7 @@ def test_the_contract() -> None:  # B3
         return {"index": index, "uuid": f"GPU-{letter * 4}", "name": H100, "memory_mib": 81559, **more}
 
     gone = {"index": None, "uuid": C, "name": None, "memory_mib": None, "used_mib": None, "peak_mib": 0}
-    seen = sighting(process(A, 4213, 77000, IN_TRAIN), process(B, 99, 2048), gpus=GPUS[:2])
+    seen = snapshot(process(A, 4213, 77000, IN_TRAIN), process(B, 99, 2048), gpus=GPUS[:2])
     assert status_json(made((TRAIN, LIGHT), (EVAL,), seen, GPUS[:2])) == {
         "state": {"directory": "/run/slicer"},
         "jobs": [
@@ -481,7 +481,7 @@ def test_every_field_is_documented() -> None:  # B3
             return set(item).union(*map(names, item.values()))
         return set().union(*map(names, item)) if isinstance(item, list) else set()
 
-    stray = sighting(process(A, 9, 1))
+    stray = snapshot(process(A, 9, 1))
     full = status_json(made((SERVE,), (EVAL,), stray, plain_lock=PlainLock("/l", 1)))
     assert names(full) <= documented
 
@@ -581,18 +581,18 @@ def test_whoever_looks_again_sees_a_driver_and_a_ledger_that_came_back(
     states_of = fake_nvml.state.read_text()
     said: list[str] = []
     monkeypatch.setattr("slicer.gpu.open_gpus", lambda: _Gpus(fake_nvml, states_of))
-    lookout = Lookout(environ)
-    assert lookout.look(said.append).directory == ""
+    reader = StatusReader(environ)
+    assert reader.read(said.append).directory == ""
     lease = cli.running("-p", "heavy")
-    assert [each.job for each in lookout.look(said.append).leases] == [lease.job]
+    assert [each.job for each in reader.read(said.append).leases] == [lease.job]
     fake_nvml.write("broken")
-    assert lookout.look(said.append).gpus[0].device is None
+    assert reader.read(said.append).gpus[0].device is None
     assert len(said) == 1
     fake_nvml.write(states_of)
-    assert lookout.look(said.append).gpus[0].device is not None
+    assert reader.read(said.append).gpus[0].device is not None
     assert len(said) == 1
-    lookout.close()
-    lookout.close()
+    reader.close()
+    reader.close()
 
 
 class _Gpus:
@@ -673,7 +673,7 @@ def test_a_terminal_that_cannot_be_drawn_on_is_refused(cli: Cli) -> None:
 LONG = made(
     tuple(replace(LIGHT, job=f"{i:012x}", since_s=float(i)) for i in range(30)),
     tuple(replace(EVAL, job=f"{i:012x}") for i in range(100, 140)),
-    sighting(),
+    snapshot(),
 )
 
 

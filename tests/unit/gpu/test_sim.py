@@ -16,8 +16,8 @@ import pytest
 from slicer.errors import EX_USAGE, GpuError, StateError, UsageError
 from slicer.gpu import open_gpus
 from slicer.gpu.sim.gpus import simulated_gpus
-from slicer.gpu.sim.job import LIBRARIES, Plan, Spike, demand_mib, next_step_s, oom_text, visible
-from slicer.gpu.sim.usage import NoRoom, Usage, Use, in_use
+from slicer.gpu.sim.job import LIBRARIES, MemoryPlan, Spike, demand_mib, next_step_s, oom_text, visible_gpus
+from slicer.gpu.sim.usage import NoRoom, UsageFolder, Use, in_use
 from slicer.kernel import proc
 from slicer.model import GpuMemory, GpuProcess
 from slicer.state import statedir
@@ -175,8 +175,8 @@ def directory(place: StateDir) -> Path:
 
 
 @pytest.fixture
-def usage(place: StateDir) -> Iterator[Usage]:
-    made = Usage(place.base, GPUS)
+def usage(place: StateDir) -> Iterator[UsageFolder]:
+    made = UsageFolder(place.base, GPUS)
     yield made
     made.close()
 
@@ -196,7 +196,7 @@ def use_of(pid: int, *mib: int, utilisation: int = 90, started: int | None = Non
 
 # E11
 def test_an_allocation_that_does_not_fit_changes_nothing(
-    usage: Usage, other: subprocess.Popen[bytes]
+    usage: UsageFolder, other: subprocess.Popen[bytes]
 ) -> None:
     mine, theirs = use_of(os.getpid(), 20_000, 1000), use_of(other.pid, 4576)
     assert usage.allocate(mine) is None
@@ -210,7 +210,7 @@ def test_an_allocation_that_does_not_fit_changes_nothing(
 
 # E11
 def test_what_a_dead_process_used_is_free_again(
-    directory: Path, usage: Usage, other: subprocess.Popen[bytes]
+    directory: Path, usage: UsageFolder, other: subprocess.Popen[bytes]
 ) -> None:
     usage.allocate(use_of(other.pid, 24_000))
     (directory / "usage" / f"{other.pid}-1.new").write_bytes(b"half")  # of a process before it with this pid
@@ -221,13 +221,13 @@ def test_what_a_dead_process_used_is_free_again(
     assert os.listdir(directory / "usage") == [f"{os.getpid()}-{proc.start_time(os.getpid())}"]
 
 
-def test_a_pid_that_was_given_anew_does_not_inherit(directory: Path, usage: Usage) -> None:  # E11
+def test_a_pid_that_was_given_anew_does_not_inherit(directory: Path, usage: UsageFolder) -> None:  # E11
     usage.allocate(use_of(os.getpid(), 24_000, started=17))
     assert usage.living() == []
     assert os.listdir(directory / "usage") == []
 
 
-def test_what_else_lies_there_is_left_alone(directory: Path, usage: Usage) -> None:
+def test_what_else_lies_there_is_left_alone(directory: Path, usage: UsageFolder) -> None:
     mine = use_of(os.getpid(), 5)
     name = f"{mine.pid}-{mine.started}"
     for content in (b"", b"SLICER_USE=1\nPID=", b"\xff\xfe" * 100):
@@ -242,7 +242,7 @@ def test_what_else_lies_there_is_left_alone(directory: Path, usage: Usage) -> No
 
 
 # S9
-def test_nobody_else_can_read_what_is_used_whatever_the_umask(directory: Path, usage: Usage) -> None:
+def test_nobody_else_can_read_what_is_used_whatever_the_umask(directory: Path, usage: UsageFolder) -> None:
     before = os.umask(0)
     try:
         usage.allocate(use_of(os.getpid(), 5))
@@ -265,14 +265,14 @@ def make_socket(path: Path) -> None:
 # S7
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, make_link, make_socket])
 def test_what_is_no_plain_file_there_counts_for_nothing(
-    directory: Path, usage: Usage, make: Callable[[Path], None]
+    directory: Path, usage: UsageFolder, make: Callable[[Path], None]
 ) -> None:
     mine = use_of(os.getpid(), 5)
     make(directory / "usage" / f"{mine.pid}-{mine.started}")
     assert usage.living() == []
 
 
-def test_memory_can_be_handed_to_another_process(usage: Usage, other: subprocess.Popen[bytes]) -> None:
+def test_memory_can_be_handed_to_another_process(usage: UsageFolder, other: subprocess.Popen[bytes]) -> None:
     mine, theirs = use_of(os.getpid(), 20_000), use_of(other.pid, 20_000)
     usage.allocate(mine)
     usage.take_over(theirs, mine)
@@ -294,7 +294,7 @@ def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 # E11
 @pytest.mark.usefixtures("environ")
 def test_everybody_sees_simulated_gpus_in_place_of_the_drivers(
-    usage: Usage, other: subprocess.Popen[bytes]
+    usage: UsageFolder, other: subprocess.Popen[bytes]
 ) -> None:
     gpus = open_gpus()
     assert [(gpu.index, gpu.uuid, gpu.name, gpu.memory_mib, gpu.minor) for gpu in gpus.list()] == [
@@ -375,7 +375,7 @@ def test_the_driver_is_asked_how_busy_real_gpus_are(fake_nvml: FakeNvml) -> None
 # -- what a simulated job does ----------------------------------------------------------------------------
 
 
-def steps(plan: Plan) -> list[tuple[float, int]]:
+def steps(plan: MemoryPlan) -> list[tuple[float, int]]:
     """When the job changes what it uses, as long as nothing holds it up."""
     at_s, found = 0.0, [(0.0, demand_mib(plan, 0.0))]
     while at_s < plan.end_s:
@@ -386,25 +386,25 @@ def steps(plan: Plan) -> list[tuple[float, int]]:
 
 # E11
 def test_a_ramp_goes_up_in_steps_and_is_held() -> None:
-    assert steps(Plan(1000, 0.1, 2.0, None)) == [
+    assert steps(MemoryPlan(1000, 0.1, 2.0, None)) == [
         (0.0, 0), (0.02, 200), (0.04, 400), (0.06, 600), (0.08, 800), (0.1, 1000), (2.1, 1000)
     ]  # fmt: skip
-    assert steps(Plan(1000, 0.0, 0.0, None)) == [(0.0, 1000)]
-    assert steps(Plan(1000, 0.05, 0.0, None))[-1] == (0.05, 1000)
+    assert steps(MemoryPlan(1000, 0.0, 0.0, None)) == [(0.0, 1000)]
+    assert steps(MemoryPlan(1000, 0.05, 0.0, None))[-1] == (0.05, 1000)
 
 
 def test_a_late_step_of_the_ramp_leaves_out_those_that_it_missed() -> None:
-    plan = Plan(1000, 1.0, 1.0, Spike(5000, 0.5, 0.1))
+    plan = MemoryPlan(1000, 1.0, 1.0, Spike(5000, 0.5, 0.1))
     assert next_step_s(plan, 0.02, 0.33) == pytest.approx(0.34)
     assert next_step_s(plan, 0.02, 0.75) == 0.5  # but no spike
     assert next_step_s(plan, 1.0, 9.0) == 2.0
 
 
 def test_a_spike_comes_and_goes() -> None:
-    plan = Plan(1000, 0.0, 2.0, Spike(5000, 0.5, 0.1))
+    plan = MemoryPlan(1000, 0.0, 2.0, Spike(5000, 0.5, 0.1))
     assert steps(plan) == [(0.0, 1000), (0.5, 5000), (0.6, 1000), (2.0, 1000)]
-    assert steps(Plan(1000, 0.0, 2.0, Spike(10, 0.5, 0.1)))[1] == (0.5, 1000)  # no dip
-    assert steps(Plan(1000, 0.0, 2.0, Spike(5000, 1.95, 0.1)))[-1] == (2.0, 5000)
+    assert steps(MemoryPlan(1000, 0.0, 2.0, Spike(10, 0.5, 0.1)))[1] == (0.5, 1000)  # no dip
+    assert steps(MemoryPlan(1000, 0.0, 2.0, Spike(5000, 1.95, 0.1)))[-1] == (2.0, 5000)
 
 
 @pytest.mark.parametrize(
@@ -423,13 +423,13 @@ def test_a_spike_comes_and_goes() -> None:
     ],
 )
 def test_the_gpus_are_those_that_cuda_would_see(text: str | None, shown: list[int]) -> None:  # E11
-    assert [gpu.index for gpu in visible(text, GPUS)] == shown
+    assert [gpu.index for gpu in visible_gpus(text, GPUS)] == shown
 
 
 @pytest.mark.parametrize("text", ["2", "SIM-", "GPU-0", "x", "00", "0,7"])
 def test_a_gpu_that_is_not_there_is_an_error(text: str) -> None:
     with pytest.raises(UsageError) as caught:
-        visible(text, GPUS)
+        visible_gpus(text, GPUS)
     assert caught.value.where == "CUDA_VISIBLE_DEVICES"
 
 

@@ -12,8 +12,9 @@ import pytest
 from slicer import gpu
 from slicer.errors import GpuError, NoGpu
 from slicer.job import gpu_leftovers, gpu_watch
-from slicer.job.gpu_watch import JobWatch
-from slicer.ledger.ledger import HeldLease, Ledger
+from slicer.job.gpu_watch import GpuWatch
+from slicer.ledger.held_lease import HeldLease
+from slicer.ledger.ledger import Ledger
 from slicer.model import Gpu, GpuMemory, GpuProcess
 from slicer.record import replace
 from slicer.state.statedir import locate
@@ -75,7 +76,7 @@ class Made:
 
         self.held.update = noted  # type: ignore[method-assign]
         job: Any = type("Job", (), {"name": "train", "id": held.job})
-        self.watch = JobWatch(job, self.held, self.book, self.said.append)
+        self.watch = GpuWatch(job, self.held, self.book, self.said.append)
         self.watch.leases = lambda: (self.held.lease,)  # type: ignore[method-assign]
 
     def use(self, *processes: tuple[int, str, int | None]) -> None:
@@ -107,7 +108,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
 def made(tmp_path: Path, driver: Driver, told: Any) -> Iterator[Made]:
     one = Made(tmp_path, driver)
     yield one
-    one.watch.close()
+    one.watch.observer.close()
     one.book.close()
     assert not driver.is_open
 

@@ -13,7 +13,7 @@ from slicer.job.plan import Invocation, Plan, environment, find_program
 from slicer.ledger.leasing import Needs, patience_s
 from slicer.ledger.nesting import OuterJobs
 from slicer.model import Host, Profile
-from slicer.placement.decision import Policy
+from slicer.placement.capacity import Policy
 from slicer.record import replace
 from tests.unit import made_up
 

@@ -13,25 +13,29 @@ from pathlib import Path
 
 import pytest
 
-from slicer.gpu.view import View
+from slicer.gpu.observer import GpuObserver
 from slicer.kernel import proc
-from slicer.ledger import ledger
-from slicer.ledger.ledger import HeldLease, Ledger
+from slicer.ledger import clock
+from slicer.ledger.held_lease import HeldLease
+from slicer.ledger.ledger import Ledger
 from slicer.ledger.waiting import Waiting
 from slicer.model import Busy, Gpu, Lease
-from slicer.placement.decision import Device, Policy
+from slicer.placement.capacity import Device
 from slicer.state import statefile
 from slicer.state.statedir import StateDir, locate
 from tests.unit import made_up
 
 
-class Shown(View):
+class UnusedGpus(GpuObserver):
     """GPUs of 80 GiB each that nobody uses, without a driver."""
 
     def __init__(self, gpus: tuple[str, ...]) -> None:
-        super().__init__(None, Policy())
+        super().__init__(None)
         self._uuids = gpus
         self.gpus = tuple(Gpu(i, uuid, "Test GPU", 81920, "", i) for i, uuid in enumerate(gpus))
+
+    def open(self) -> None:
+        """There is no driver."""
 
     def devices(self, leases: tuple[Lease, ...]) -> tuple[Device, ...] | None:
         return tuple(Device(uuid, 81920, 0, {}, 0, ()) for uuid in self._uuids) or None
@@ -53,8 +57,8 @@ class Book:
         }  # fmt: skip
         return made_up.lease(job, **{**mine, **changes})
 
-    def view(self, *gpus: str) -> View:
-        return Shown(gpus)
+    def view(self, *gpus: str) -> GpuObserver:
+        return UnusedGpus(gpus)
 
     def ask(
         self,
@@ -64,7 +68,7 @@ class Book:
         limit: int = 1,
         of: tuple[str, ...] = (),
     ) -> HeldLease | Busy:
-        request = made_up.request(job, gpus=gpus, cpu_slots=slots, cpu_limit=limit, arrived_s=ledger.now_s())
+        request = made_up.request(job, gpus=gpus, cpu_slots=slots, cpu_limit=limit, arrived_s=clock.now_s())
         return self.ledger.acquire(request, self.lease(job), self.view(*of))
 
     def take(
@@ -82,10 +86,12 @@ class Book:
     def queue(self, job: str, priority: int = 0, slots: int = 1, **fields: object) -> HeldLease | Waiting:
         draft = self.lease(job)
         ticket = made_up.ticket(
-            job, priority=priority, cpu_slots=slots, cpu_limit=1, arrived_s=round(ledger.now_s(), 6),
+            job, priority=priority, cpu_slots=slots, cpu_limit=1, arrived_s=round(clock.now_s(), 6),
             pid=draft.pid, pid_start=draft.pid_start, boot_id=draft.boot_id, uid=draft.uid, **fields,
         )  # fmt: skip
-        return self.ledger.acquire_or_queue(ticket, draft, self.view())
+        view = self.view()
+        found = self.ledger.acquire_or_queue(ticket, draft, view)
+        return found if isinstance(found, HeldLease) else Waiting(self.ledger, ticket, draft, view, found)
 
     def wait(self, job: str, priority: int = 0, **fields: object) -> Waiting:
         waiting = self.queue(job, priority, **fields)

@@ -16,7 +16,8 @@ import pytest
 from slicer.errors import StateError
 from slicer.kernel import cgroup
 from slicer.ledger import entries
-from slicer.ledger.ledger import HeldLease, Snapshot
+from slicer.ledger.held_lease import HeldLease
+from slicer.ledger.ledger import Snapshot
 from slicer.model import Busy, Lease
 from slicer.record import replace
 from slicer.state import statefile

@@ -14,7 +14,7 @@ from slicer.errors import StateError
 from slicer.kernel import proc
 from slicer.ledger import entries, files
 from slicer.ledger.files import PATIENCE_S
-from slicer.ledger.ledger import HeldLease
+from slicer.ledger.held_lease import HeldLease
 from slicer.model import LEASE_VARIABLE, Busy
 from slicer.state.directory import Directory
 from tests.unit.ledger.book import Book
@@ -135,11 +135,11 @@ def test_a_lease_that_was_not_handed_on_goes_with_its_owner(book: Book) -> None:
 def test_who_finds_nobody_else_still_holds_the_lease(book: Book) -> None:
     held = book.take(JOB)
     held.is_handed_on = True
-    assert not held.find_out()
+    assert not held.is_shared()
     assert entries.is_held(book.place.leases, JOB)
     held.update(keeper=42)
     other = os.dup(held.fd)
-    assert held.find_out()
+    assert held.is_shared()
     assert held.is_outlived
     os.close(other)
     held.release()  # it is known now that the job outlives us: it stays until somebody looks
@@ -151,7 +151,7 @@ def test_a_lease_that_was_removed_by_hand_is_no_obstacle(book: Book) -> None:
     held = book.take(JOB)
     held.is_handed_on = True
     (book.path / "leases" / JOB).unlink()
-    assert not held.find_out()
+    assert not held.is_shared()
     held.release()
     assert book.left() == []
 
@@ -166,7 +166,7 @@ def test_who_cannot_find_out_says_so_and_still_holds_the_lease(
     held = book.take(JOB)
     held.is_handed_on = True
     monkeypatch.setattr(Directory, "open", out_of_descriptors)
-    for call in (held.find_out, held.release):
+    for call in (held.is_shared, held.release):
         with pytest.raises(StateError, match="Too many open files"):
             call()
     monkeypatch.undo()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from slicer.gpu.view import View
+from slicer.gpu.observer import GpuObserver
 from slicer.ledger import leasing
 from slicer.ledger.leasing import Needs, Requester
 from slicer.ledger.tickets import PRIORITY_MAX
-from slicer.placement.decision import Policy
 from tests.unit import made_up
 
 NEEDS = Needs(
@@ -28,4 +27,4 @@ def test_only_a_job_inside_one_that_holds_something_goes_ahead_of_all(
     """A stream of jobs inside a job that holds nothing would starve everybody else."""
     around = tuple(made_up.lease("0123456789ab", **{"cpu_slots": 0, **fields}) for fields in held)
     who = Requester("ba9876543210", "", "true", "plain", "user", "", around)
-    assert leasing.want(who, NEEDS, View(None, Policy())).ticket.priority == priority
+    assert leasing.prepare(who, NEEDS, GpuObserver(None)).ticket.priority == priority

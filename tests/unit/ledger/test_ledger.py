@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from slicer.errors import BusyError, InfeasibleError, StateError
-from slicer.ledger import ledger
-from slicer.ledger.ledger import HeldLease, Snapshot, raise_if_busy
+from slicer.ledger import clock
+from slicer.ledger.held_lease import HeldLease
+from slicer.ledger.ledger import Snapshot, raise_if_busy
 from slicer.model import Busy
 from slicer.record import replace
 from tests.unit import made_up
@@ -59,7 +60,7 @@ def test_gpus_are_named_in_the_lease(book: Book) -> None:
 # A2
 def test_a_closed_descriptor_is_the_end_of_a_lease(book: Book) -> None:
     held = book.take()
-    held.forget()  # as the kernel does for a killed owner
+    held.close()  # as the kernel does for a killed owner
     assert os.listdir(book.path / "leases") == [held.lease.job]
     assert book.ledger.snapshot() == Snapshot((), ())
     assert os.listdir(book.path / "leases") == []
@@ -70,7 +71,7 @@ def test_a_closed_descriptor_is_the_end_of_a_lease(book: Book) -> None:
 def test_a_descriptor_that_the_job_inherited_keeps_the_lease(book: Book) -> None:
     held = book.take()
     job = os.dup(held.fd)
-    held.forget()
+    held.close()
     assert book.ledger.snapshot().leases == (held.lease,)
     os.close(job)
     assert book.ledger.snapshot().leases == ()
@@ -355,4 +356,4 @@ def test_a_write_that_fails_is_said_and_leaves_nothing(book: Book, monkeypatch: 
 
 
 def test_the_clock_of_the_ledger_counts_from_boot() -> None:
-    assert ledger.now_s() >= float(Path("/proc/uptime").read_text().split()[0]) - 1
+    assert clock.now_s() >= float(Path("/proc/uptime").read_text().split()[0]) - 1

@@ -15,7 +15,7 @@ import pytest
 
 from slicer.errors import EX_TEMPFAIL, LedgerBusy, StateError
 from slicer.ledger import lock as ledger_lock
-from slicer.ledger.lock import Locked
+from slicer.ledger.lock import LedgerLock
 from tests.unit.ledger.book import Book
 
 pytest_plugins = ["tests.unit.ledger.book"]
@@ -81,8 +81,8 @@ Tell = Callable[[str], None]
 
 def entering(
     book: Book, tell: Tell, mask: frozenset[int] | None = None, patience_s: float = 3600.0
-) -> Locked:
-    return Locked(book.ledger._lock_fd, f"{book.path}/lock", mask, patience_s, tell)
+) -> LedgerLock:
+    return LedgerLock(book.ledger._lock_fd, f"{book.path}/lock", mask, patience_s, tell)
 
 
 # D13

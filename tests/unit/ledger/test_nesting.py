@@ -52,7 +52,7 @@ NOBODY: frozenset[int] = frozenset()
 def test_the_jobs_around_us(
     environ: dict[str, str], cgroup: str, ancestors: frozenset[int], expected: tuple[Lease, ...]
 ) -> None:
-    assert nesting.around(environ, cgroup, ancestors, LEASES) == OuterJobs(expected, False)
+    assert nesting.outer_jobs(environ, cgroup, ancestors, LEASES) == OuterJobs(expected, False)
 
 
 # A3
@@ -83,7 +83,7 @@ def test_a_foreign_lock_counts_unless_it_is_our_own(
 ) -> None:
     environ = {"SLICER_LEASE": ",".join(lease.job for lease in leases)}
     environ |= {} if value is None else {"GPU_LOCK_HELD": value}
-    assert nesting.around(environ, "/", NOBODY, leases).foreign_gpu is expected
+    assert nesting.outer_jobs(environ, "/", NOBODY, leases).foreign_gpu is expected
 
 
 def wanting(gpus: int, cpu_slots: int) -> Profile:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import signal
 import stat
@@ -16,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from slicer.errors import StateError
+from slicer.kernel import proc
 from slicer.ledger.plain_lock import PlainLock
-from tests.process.harness import SRC, gone, sleeps_in_flock, until
+from tests.process.harness import SRC, gone, is_waited_for, state_of, until
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 LONG_S = 60.0  # longer than any wait that a test is in for
@@ -42,7 +41,7 @@ try:
     print(lock.take(wait_s, frozenset()), flush=True)
 except Interrupted:
     kept = signal.pthread_sigmask(signal.SIG_BLOCK, ()) == {signal.SIGTERM}
-    print("interrupted", lock.fd, kept, signal.getsignal(signal.SIGALRM) == signal.SIG_DFL, flush=True)
+    print("interrupted", lock.fd, kept, flush=True)
 sys.stdin.read()
 """
 # As scripts do it: flock(1) runs the command, or locks a descriptor of the script's.
@@ -62,7 +61,7 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
     def run(*command: str) -> subprocess.Popen[str]:
         pipe = subprocess.PIPE
-        begun.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True))
+        begun.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, process_group=0))
         return begun[-1]
 
     yield run
@@ -73,21 +72,6 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
         for pipe in (process.stdin, process.stdout):
             assert pipe
             pipe.close()
-
-
-@contextlib.contextmanager
-def own_alarm() -> Iterator[None]:
-    """No alarm but the test's: the time limit of every test uses the same."""
-    handler = signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    left = signal.setitimer(signal.ITIMER_REAL, 0)
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        signal.signal(signal.SIGALRM, handler)
-        signal.setitimer(signal.ITIMER_REAL, *left)
 
 
 Start = Callable[..., subprocess.Popen[str]]
@@ -150,7 +134,7 @@ def test_slicer_excludes_scripts_and_not_itself(path: Path) -> None:  # A5
 def test_slicer_is_woken_when_the_script_ends(start: Start, path: Path, wait: str) -> None:  # A5
     held = script(start, path)
     waiting = taker(start, path, wait)
-    until(lambda: sleeps_in_flock(waiting.pid), "it sleeps in flock")
+    until(lambda: is_waited_for(path), "it waits")
     finish(held)
     assert line(waiting) == "True"
     assert not script_gets_it(path)
@@ -160,7 +144,7 @@ def test_a_waiting_script_is_woken_when_slicer_lets_go(start: Start, path: Path)
     lock = PlainLock(str(path))
     assert lock.take(0, None)
     waiting = start("sh", "-c", AROUND, str(path))
-    until(lambda: sleeps_in_flock(waiting.pid), "the script sleeps in flock")
+    until(lambda: is_waited_for(path), "the script waits")
     lock.release()
     assert line(waiting) == "held"
 
@@ -169,7 +153,7 @@ def test_a_waiting_script_is_woken_when_slicer_lets_go(start: Start, path: Path)
 def test_a_killed_holder_holds_nothing(start: Start, path: Path, signo: int) -> None:  # A2
     held = script(start, path, WITHIN)
     waiting = taker(start, path, "ever")
-    until(lambda: sleeps_in_flock(waiting.pid), "it sleeps in flock")
+    until(lambda: is_waited_for(path), "it waits")
     os.kill(held.pid, signo)
     assert line(waiting) == "True"
     os.kill(waiting.pid, signal.SIGKILL)
@@ -194,38 +178,24 @@ def test_who_inherits_the_descriptor_keeps_the_lock(start: Start, path: Path) ->
 def test_the_wait_has_an_end_and_leaves_no_trace(start: Start, path: Path, wait_s: float) -> None:  # A8
     held = script(start, path)
     lock = PlainLock(str(path))
-    with own_alarm():
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGALRM})
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    before = set(os.listdir("/proc/self/fd"))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    try:
         assert not lock.take(wait_s, None)
-        assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
-        assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
-        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == mask
-        assert signal.SIGALRM not in signal.sigpending()
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == mask | {signal.SIGUSR1}
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    assert len(set(os.listdir("/proc/self/fd")) - before) <= 1  # the file itself
+    assert not is_waited_for(path)
     finish(held)
     assert lock.take(wait_s, None)  # it can be tried again
     lock.release()
 
 
-def test_an_alarm_of_the_caller_survives(start: Start, path: Path) -> None:
-    script(start, path)
-    rung: list[int] = []
-    lock = PlainLock(str(path))
-    with own_alarm():
-        signal.signal(signal.SIGALRM, lambda signo, frame: rung.append(signo))
-        signal.setitimer(signal.ITIMER_REAL, LONG_S, 7.0)
-        assert not lock.take(0.02, None)
-        left_s, interval_s = signal.setitimer(signal.ITIMER_REAL, 0.001)
-        assert 0 < left_s < LONG_S
-        assert interval_s == 7.0
-        until(lambda: rung, "the caller's own alarm")
-    lock.release()
-
-
-def test_the_end_of_the_wait_and_of_the_holder_together(path: Path) -> None:  # A8
+def test_the_end_of_the_wait_and_of_the_holder_together(start: Start, path: Path) -> None:  # A8
     for step in range(100):
-        holder = subprocess.Popen(["flock", path, "sleep", "0.02"])
-        until(lambda: not script_gets_it(path), "the script has it")
+        holder = start("flock", str(path), "sh", "-c", "echo held; sleep 0.02")
+        assert line(holder) == "held"
         lock = PlainLock(str(path))
         got = lock.take(0.004 + step * 0.0002, None)
         assert holder.wait(timeout=LONG_S) == 0
@@ -233,37 +203,50 @@ def test_the_end_of_the_wait_and_of_the_holder_together(path: Path) -> None:  # 
         lock.release()
 
 
-def test_an_alarm_that_comes_after_the_lock_takes_nothing_away(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # A8
-    holder = os.open(path, os.O_RDWR | os.O_CREAT)
-    fcntl.flock(holder, fcntl.LOCK_EX)
-    flock = fcntl.flock
-
-    def late(fd: int, operation: int) -> None:
-        if operation == fcntl.LOCK_SH:
-            flock(holder, fcntl.LOCK_UN)
-        flock(fd, operation)
-        if operation == fcntl.LOCK_SH:
-            os.kill(os.getpid(), signal.SIGALRM)
-
-    monkeypatch.setattr(fcntl, "flock", late)
-    lock = PlainLock(str(path))
-    assert lock.take(LONG_S, None)
-    assert not script_gets_it(path)
-    lock.release()
-    os.close(holder)
-
-
 @pytest.mark.parametrize("wait", ["ever", str(LONG_S)])
 def test_who_waits_can_be_interrupted_there_and_only_there(start: Start, path: Path, wait: str) -> None:
     held = script(start, path)
     waiting = taker(start, path, wait)
-    until(lambda: sleeps_in_flock(waiting.pid), "it sleeps in flock")
+    until(lambda: is_waited_for(path), "it waits")
     os.kill(waiting.pid, signal.SIGTERM)
-    assert line(waiting) == "interrupted -1 True True"
+    assert line(waiting) == "interrupted -1 True"
     finish(held)
     assert script_gets_it(path)
+
+
+def test_a_program_that_reaps_all_its_children_can_wait(start: Start, path: Path) -> None:  # B4
+    held = script(start, path)
+    lock = PlainLock(str(path))
+    children = proc.children(os.getpid())
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert not lock.take(0.2, None)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert proc.children(os.getpid()) == children
+    finish(held)
+
+
+# A2
+def test_nothing_is_left_of_a_killed_waiter(start: Start, path: Path) -> None:
+    script(start, path)
+    waiting = taker(start, path, "ever")
+    until(lambda: is_waited_for(path), "it waits")
+    os.kill(waiting.pid, signal.SIGKILL)
+    until(lambda: not is_waited_for(path), "nobody waits any more")
+
+
+# L8: a stopped process must not get the lock, for it would keep scripts out
+def test_who_is_stopped_at_the_terminal_does_not_get_the_lock(start: Start, path: Path) -> None:
+    held = script(start, path)
+    waiting = taker(start, path, "ever")
+    until(lambda: is_waited_for(path), "it waits")
+    os.killpg(waiting.pid, signal.SIGTSTP)
+    until(lambda: state_of(waiting.pid) == "T", "it is stopped")
+    finish(held)
+    assert script_gets_it(path)
+    os.killpg(waiting.pid, signal.SIGCONT)
+    assert line(waiting) == "True"
 
 
 def in_a_thread(lock: PlainLock, wait_s: float) -> tuple[threading.Thread, list[bool]]:
@@ -286,7 +269,7 @@ def test_a_thread_is_woken_when_the_script_ends(start: Start, path: Path) -> Non
     held = script(start, path)
     lock = PlainLock(str(path))
     thread, found = in_a_thread(lock, LONG_S)
-    until(lambda: [x for x in locks() if "->" in x and f"{path.stat().st_ino} 0 EOF" in x], "it waits")
+    until(lambda: is_waited_for(path), "it waits")
     finish(held)
     thread.join(LONG_S)
     assert found == [True]
@@ -297,19 +280,14 @@ def test_a_thread_is_woken_when_the_script_ends(start: Start, path: Path) -> Non
 def test_a_removed_file_is_not_waited_for(start: Start, path: Path) -> None:
     old = script(start, path)
     waiting = taker(start, path, str(LONG_S))
-    until(lambda: sleeps_in_flock(waiting.pid), "it sleeps in flock")
+    until(lambda: is_waited_for(path), "it waits")
     path.unlink()
     new = script(start, path)
     finish(old)
     # It sleeps again, now on the new file: had it the old one, it would have said so.
-    waiting_for = f"{path.stat().st_ino} 0 EOF"
-    until(lambda: [x for x in locks() if "->" in x and waiting_for in x], "it waits for the new file")
+    until(lambda: is_waited_for(path), "it waits for the new file")
     finish(new)
     assert line(waiting) == "True"
-
-
-def locks() -> list[str]:
-    return Path("/proc/locks").read_text().splitlines()
 
 
 # ---- who holds it ----

@@ -5,23 +5,18 @@ from __future__ import annotations
 import pytest
 
 from slicer.model import Busy, Lease, Request
+from slicer.placement.capacity import Device, Policy, headroom, is_idle, reserved_mib
 from slicer.placement.decision import (
-    Device,
     Infeasible,
-    Policy,
     Verdict,
-    deadlocked,
     decide,
     expected_remaining,
     explain,
     first_to_finish,
-    forecast,
-    headroom,
     infeasible,
-    is_idle,
-    reserved_mib,
     roomiest,
 )
+from slicer.placement.forecast import deadlocked, start_times
 from slicer.record import replace
 from tests.unit import made_up
 
@@ -473,7 +468,7 @@ def test_the_forecast_plays_the_queue(
     queue: list[Request], expected: dict[str, float | None], gpus: tuple[Device, ...],
     held: tuple[Lease, ...], starts: dict[str, float | None],
 ) -> None:  # fmt: skip
-    assert forecast(queue, expected, gpus, held, POLICY, NOW_S) == starts
+    assert start_times(queue, expected, gpus, held, POLICY, NOW_S) == starts
 
 
 A_HELD, B_HELD = lease("ha", "a"), lease("hb", "b")

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slicer.model import Lease, Request
-from slicer.placement.decision import Device, Policy, decide, infeasible, is_idle, reserved_mib
+from slicer.placement.capacity import Device, Policy, is_idle, reserved_mib
+from slicer.placement.decision import decide, infeasible
 from slicer.record import as_dict, replace
 from tests.unit import made_up
 

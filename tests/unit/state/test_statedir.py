@@ -413,7 +413,7 @@ def opened(path: Path) -> Directory:
 def test_opening_a_lock_file_makes_it_once(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     for _ in range(2):
-        fd = statedir.open_lock(opened(tmp_path))
+        fd = opened(tmp_path).open_lock()
         assert not os.get_inheritable(fd)
         assert os.fstat(fd).st_ino == path.stat().st_ino
         os.close(fd)
@@ -423,7 +423,7 @@ def test_opening_a_lock_file_makes_it_once(tmp_path: Path) -> None:
 # S9
 def test_nobody_else_can_open_the_lock_file(tmp_path: Path) -> None:
     (tmp_path / "lock").touch(0o666)
-    os.close(statedir.open_lock(opened(tmp_path)))
+    os.close(opened(tmp_path).open_lock())
     assert stat.S_IMODE((tmp_path / "lock").stat().st_mode) == 0o600
 
 
@@ -448,7 +448,7 @@ def test_a_lock_file_that_is_no_plain_file_is_refused(tmp_path: Path, make: obje
     directory = opened(tmp_path)
     before = set(os.listdir("/proc/self/fd"))
     with pytest.raises(StateError) as caught:
-        statedir.open_lock(directory)
+        directory.open_lock()
     assert set(os.listdir("/proc/self/fd")) == before
     assert str(path) in str(caught.value)
     target = tmp_path / "target"

@@ -28,7 +28,7 @@ _OTHERWISE = "or run it in tmux, or with nohup"
 def detach(options: Options, environ: Mapping[str, str], *, as_json: bool, quiet: bool) -> int:
     """Start this command line again as a service, and return.
 
-    All that would keep the queue from starting is found out before, and raised as a queue would.
+    Whatever would keep the queue from starting is found before that, and raised as by a queue.
     """
     is_users = manager_of(os.geteuid()) == "user"
     backend = _manager(is_users)
@@ -56,7 +56,7 @@ def detach(options: Options, environ: Mapping[str, str], *, as_json: bool, quiet
 
 
 def _manager(is_users: bool) -> SystemdBackend:
-    """The manager that is to run the service. Raises BackendError."""
+    """The manager for the service. Raises BackendError."""
     if not os.path.isdir(backends.BOOTED):
         raise BackendError(
             "needs systemd, which does not run here", where="--detach", hint=_OTHERWISE.removeprefix("or ")
@@ -71,7 +71,7 @@ def _manager(is_users: bool) -> SystemdBackend:
 
 
 def _check(options: Options, environ: Mapping[str, str]) -> None:
-    """Open the queue, and leave it to the service. What --fresh forgets is forgotten here."""
+    """Open the queue once, to find obstacles to its start. --fresh acts here, not in the service."""
     if is_pipe(options.jobs_file):
         raise UsageError(
             "the service cannot read this pipe", where=options.jobs_file, hint="save its lines in a file"
@@ -89,13 +89,13 @@ def _check(options: Options, environ: Mapping[str, str]) -> None:
 
 
 def _hand_over(unit: str, log_dir: str, environ: Mapping[str, str], is_users: bool) -> str:
-    """Leave what the service is to have of us, for :mod:`handover`; the file with it. Raises StateError."""
+    """Write the service's hand-over; returns the path of its file. Raises StateError."""
     handed = service.handed(
         (*_program(), *service.arguments(sys.argv[1:])), environ, directory=os.getcwd(),
         log_path=f"{log_dir}/queue.log", umask=_umask(), soft_limits=handover.soft_limits(),
     )  # fmt: skip
     runtime = f"/run/user/{os.geteuid()}" if is_users else "/run"
-    # Under a name of its own: a service that runs may have another one.
+    # A running service may have a hand-over under another name.
     path = f"{runtime}/{unit.removesuffix('.service')}/{os.urandom(4).hex()}"
     try:
         handover.write(path, handed)
@@ -109,7 +109,7 @@ def _take_back(path: str) -> None:
     try:
         os.rmdir(os.path.dirname(path))
     except OSError:
-        return  # that of a service that runs
+        return  # a running service uses it
 
 
 def _program() -> tuple[str, ...]:

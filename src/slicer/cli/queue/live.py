@@ -1,9 +1,8 @@
-"""The queue's board on a terminal: the events scroll by above it, and stay in the scrollback.
+"""The queue's board on a terminal. The events scroll by above it, and stay in the scrollback.
 
-The board is written over the one before; no other page, no hidden cursor and no changed terminal
-settings are left behind however the queue ends, ``kill -9`` included. rich makes the colours, but does not
-place the board: its own live display would draw it anew for each event, and lose its place when the
-terminal becomes narrower.
+Each board is written over the last one. The terminal's page, cursor and settings are never changed, so none
+has to be restored, even after ``kill -9``. rich makes the colours but does not place the board: its own live
+display would draw it anew for each event, and lose its place when the terminal becomes narrower.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _STYLES: dict[event_text.Level, str] = {"info": "", "good": GOOD, "warning": WAR
 
 
 class Live:
-    """Draws on ``stream``, which must be a terminal. What was held back comes with the next call."""
+    """Draws on ``stream``, which must be a terminal. Lines that were held back come with the next call."""
 
     wants_board = True
 
@@ -51,11 +50,11 @@ class Live:
         self._written_at = -_SOONEST_S
 
     def begin(self) -> None:
-        """The terminal is ours from here on: at first, and again when we were stopped (SIGCONT)."""
+        """The terminal is ours from here on: at the start, and again after a stop (SIGCONT)."""
         self._drawn = []
 
     def event(self, event: Event) -> None:
-        """Say it above the board, at once or, where much happens at once, with what follows."""
+        """Say it above the board: at once, or with later events if many come together."""
         text = event_text.line(event, verbose=self._verbose)
         if text is not None:
             self._above.append(Line(f"{clock(event.at)} {text}", _STYLES[event_text.level(event)]))
@@ -68,7 +67,7 @@ class Live:
         self._write()
 
     def end(self, summary: Event | None = None) -> None:
-        """Take the board away; what was said stays, and the summary below it. Safe to repeat."""
+        """Remove the board; the events stay, and the summary follows them. Safe to repeat."""
         if summary is not None:
             first, *others = summary_lines(summary)
             self._above += [Line(first, _STYLES[event_text.level(summary)]), *map(Line, others)]
@@ -82,7 +81,7 @@ class Live:
         if not self._sink.is_ready():
             return
         if not _is_ours(self._fd):
-            # The shell has it and goes on below; a board would be in its way.
+            # The shell writes below now, and a board would be in its way.
             self._drawn = []
             self._sink.write(self._said())
             return
@@ -102,21 +101,21 @@ class Live:
         return "".join(f"{line}\n" for line in lines)
 
     def _rows(self) -> int:
-        """How many the board takes on the screen. A terminal that became narrower has broken its lines."""
+        """How many rows the board takes on the screen. A narrower terminal has broken its lines."""
         width, _ = _size(self._fd)
         return sum(max(1, -(-cells // width)) for cells in self._drawn)
 
     def _back(self) -> str:
-        """To the board's first line."""
+        """Moves to the board's first line."""
         rows = self._rows()
         self._drawn = []
         return f"\r\x1b[{rows}A" if rows else ""
 
     def _erased(self) -> str:
-        """To the board's first line, and nothing is left of the board."""
+        """Clears the board and moves to its first line."""
         rows = min(self._rows(), _size(self._fd)[1] - 1)
         back = self._back()
-        # Line by line: what is cleared from the first to the last line at once, tmux keeps in its scrollback.
+        # Line by line, because tmux keeps in its scrollback what is cleared at once.
         return f"{back}{_CLEARED * rows}\x1b[2K\x1b[{rows}A" if back else ""
 
     def _styled(self, lines: list[Line]) -> list[str]:
@@ -132,7 +131,7 @@ class Live:
 
 
 def page(board: Board, width: int, height: int, glyphs: Glyphs) -> list[Line]:
-    """The board in at most ``height`` lines of ``width`` columns; what is left out is counted."""
+    """The board in at most ``height`` lines of ``width`` columns. Rows that do not fit are counted."""
     head = list(board_text.header(board, width, glyphs).head)
     if height <= len(head):
         progress = clip(board_text.progress(board, width, glyphs), width, glyphs)
@@ -155,7 +154,7 @@ def page(board: Board, width: int, height: int, glyphs: Glyphs) -> list[Line]:
 
 
 def _size(fd: int) -> tuple[int, int]:
-    """Columns and lines; a terminal that does not know is taken for a usual one."""
+    """Columns and lines; 80 and 24 for a terminal that does not know."""
     try:
         columns, rows = os.get_terminal_size(fd)
     except OSError:  # it hung up
@@ -164,7 +163,7 @@ def _size(fd: int) -> tuple[int, int]:
 
 
 def _is_ours(fd: int) -> bool:
-    """Whether we are in the terminal's foreground (or it is not the one that controls us)."""
+    """Whether we are in the terminal's foreground, or it is not our controlling terminal."""
     try:
         return os.tcgetpgrp(fd) in (os.getpgrp(), 0)
     except OSError:

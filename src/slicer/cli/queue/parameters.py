@@ -1,4 +1,4 @@
-"""What the commands of ``slicer queue`` have in common: arguments, options, and how their values are read."""
+"""Arguments and options of the commands of ``slicer queue``, and how their values are read."""
 
 from __future__ import annotations
 

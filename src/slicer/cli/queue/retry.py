@@ -26,7 +26,7 @@ def command(file: str, jobs: tuple[str, ...], log_dir: str) -> None:
 
     The next `slicer queue FILE` runs them. Each attempt has a log of its own.
     """
-    entries = jobs_file.parse(jobs_file.read(file), name=file)
+    entries = jobs_file.load(file)
     if Journal.peek(log_dir) is None:
         raise parameters.no_journal(log_dir)
     register = Register(log_dir, fresh=False)
@@ -48,7 +48,7 @@ def command(file: str, jobs: tuple[str, ...], log_dir: str) -> None:
 
 
 def _chosen(failed: Iterable[JobState], words: tuple[str, ...]) -> list[JobState]:
-    """Those that are meant, or all. Raises UsageError."""
+    """The jobs that the words name, or all. Raises UsageError."""
     found = sorted(failed, key=lambda state: state.no)
     for word in words:
         if not any(word in (str(state.no), state.name) for state in found):

@@ -134,7 +134,7 @@ def command(**said: Any) -> int:
 
 
 def _environment(sim: int | None, sizes: str | None) -> dict[str, str]:
-    """Ours, and with --sim what says so to everything in this process and to the jobs."""
+    """Our environment; --sim puts SLICER_SIM into it, for this process and the jobs."""
     if sim is None and sizes is not None:
         raise UsageError("there are no simulated GPUs", where="--sim-vram", hint="add --sim N")
     if sim is not None:
@@ -143,7 +143,7 @@ def _environment(sim: int | None, sizes: str | None) -> dict[str, str]:
 
 
 def _run(options: Options, environ: dict[str, str], *, as_json: bool, quiet: bool) -> int:
-    gc.disable()  # until Queue.run() has opened it: what is made until then is no garbage
+    gc.disable()  # until Queue.run(): no object made before is garbage
     from slicer.cli.queue.show import choose
     from slicer.queue.loop import Queue
 

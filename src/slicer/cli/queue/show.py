@@ -22,10 +22,9 @@ _DUMB = ("", "dumb", "unknown")
 
 
 def choose(*, as_json: bool, verbose: bool, stdout: TextIO, quiet: bool = False) -> Shower:
-    """What suits those who look.
+    """A board if stdout is a terminal that can be drawn on, else one line an event.
 
-    A board where stdout is a terminal that can be drawn on, else one line an event on stdout. ``quiet``:
-    only lines of what is wrong. ``verbose``: how the jobs' memory grows, too.
+    ``quiet``: only lines about problems. ``verbose``: the growth of the jobs' memory, too.
     """
     if as_json:
         return _Lines(stdout, _json(verbose))

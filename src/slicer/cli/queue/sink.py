@@ -1,4 +1,4 @@
-"""Where a queue's output goes: to a reader who may be slow, or gone, without the queue minding."""
+"""The queue's output, to a reader who may be slow or gone. Neither stops the queue."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import select
 import stat
 from typing import TextIO
 
-_AT_ONCE = 4096  # bytes that a pipe which can be written to takes without blocking
-_MOST_BEHIND = 16 << 20  # bytes that are kept for a slow reader; beyond, we wait for him
+_AT_ONCE = 4096  # bytes that a writable pipe takes without blocking
+_MOST_BEHIND = 16 << 20  # bytes kept for a slow reader; beyond, the queue waits
 
 
 class Sink:
     """Text to the descriptor behind a stream. A reader who is gone, or a full disk, ends only the output.
 
-    Nothing is written through the stream itself: what it could not get rid of it would try again at exit.
+    Nothing is written through the stream itself, which would try unwritten text again at exit.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -28,19 +28,19 @@ class Sink:
         self._poll.register(self._fd, select.POLLOUT)
 
     def write(self, text: str) -> None:
-        """Write as much as goes at once; the rest comes with what follows."""
+        """Write as much as goes at once. The rest goes with the next call."""
         if self._is_gone:
             return
         self._pending += self._encoded(text)
         self._flush(waits=len(self._pending) > _MOST_BEHIND)
 
     def is_ready(self) -> bool:
-        """Whether text would go at once: all before has gone. Not so while Ctrl-S stops a terminal."""
+        """Whether text would go at once, with none left from before. Ctrl-S stops a terminal, for example."""
         self._flush(waits=False)
         return not self._is_gone and not self._pending and bool(self._poll.poll(0))
 
     def close(self) -> None:
-        """Write all that is left, however long the reader takes, and nothing after that. Safe to repeat."""
+        """Write the rest, however long the reader takes, and nothing after that. Safe to repeat."""
         self._flush(waits=True)
         if not self._is_closed:
             self._is_closed = self._is_gone = True
@@ -57,7 +57,7 @@ class Sink:
                     if waits:
                         continue
                     return
-                # Whatever it is: what a queue has to say is worth less than what it runs.
+                # Whatever the error is: the queue's jobs matter more than its output.
                 self._is_gone = True
                 self._pending.clear()
                 return
@@ -71,14 +71,14 @@ class Sink:
 
 
 def _of_our_own(fd: int) -> int:
-    """A descriptor for the same terminal or pipe that never blocks, or else a copy.
+    """A non-blocking descriptor for the same terminal or pipe, or else a copy of ``fd``.
 
-    The given one may not be changed: it is the shell's as well, and other programs' in the pipeline.
+    ``fd`` must not be changed: the shell and other programs of the pipeline share it.
     """
     mode = os.fstat(fd).st_mode
     if stat.S_ISFIFO(mode) or os.isatty(fd):
         try:
             return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         except OSError:
-            pass  # another user's terminal (after su), or it is gone: we shall see
+            pass  # another user's terminal (after su), or it is gone: writing will tell
     return os.dup(fd)

@@ -29,13 +29,12 @@ def command(file: str, log_dir: str, tolerance: float, in_place: bool) -> None:
     if not in_place:
         _check_output(file)
     text = jobs_file.read(file, keep_newlines=True)
-    jobs_file.parse(text, known=(), name=file)
+    keys = {entry.key for entry in jobs_file.parse(text, name=file)}
     records = Journal.peek(log_dir)
     if records is None:
         raise parameters.no_journal(log_dir)
-    declared = suggest.proposals(folding.fold(records).values(), tolerance)
-    keys = {entry.key for entry in jobs_file.parse(text, name=file)}
-    declared = {key: mib for key, mib in declared.items() if key in keys}
+    proposed = suggest.proposals(folding.fold(records).values(), tolerance)
+    declared = {key: mib for key, mib in proposed.items() if key in keys}
     corrected = suggest.corrected(text, declared)
     if not in_place:
         sys.stdout.write(corrected)

@@ -19,12 +19,15 @@ if TYPE_CHECKING:
     Gpus = tuple[Gpu, ...]
 
 
-class Sim:
-    """The GPUs that ``SLICER_SIM`` describes; implements :class:`slicer.gpu.Gpus`."""
+class SimulatedGpus:
+    """The GPUs that ``SLICER_SIM`` describes, and what processes say that they use of them.
+
+    Implements :class:`slicer.gpu.Gpus`.
+    """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         """Raises UsageError where the variable makes no sense, StateError for a bad state directory, GpuError
-        where it cannot be told what is used.
+        where what is used cannot be read.
         """
         sizes = simulated.parse_spec(environ[simulated.VARIABLE])
         self._gpus = simulated_gpus(sizes)
@@ -32,7 +35,7 @@ class Sim:
         self._usage = None
         if self._directory is not None:
             try:
-                self._usage = usage.Usage(self._directory.base, self._gpus)
+                self._usage = usage.UsageFolder(self._directory.base, self._gpus)
             except StateError as error:
                 self.close()
                 raise GpuError(error.message, where=error.where, hint=error.hint) from error
@@ -43,12 +46,12 @@ class Sim:
         return self._gpus
 
     def memory(self, only: Collection[str] = ()) -> tuple[GpuMemory, ...]:
-        """How full they are, by what their processes say that they use. Raises GpuError."""
+        """How full they are. Raises GpuError."""
         used = usage.in_use(self._living())
         return tuple(GpuMemory(gpu.uuid, gpu.memory_mib, used.get(gpu.uuid, 0)) for gpu in self._chosen(only))
 
     def processes(self, only: Collection[str] = ()) -> tuple[GpuProcess, ...]:
-        """The living processes that say that they use them. Raises GpuError."""
+        """The living processes on them. Raises GpuError."""
         wanted = {gpu.uuid for gpu in self._chosen(only)}
         return tuple(
             GpuProcess(uuid, use.pid, mib)
@@ -58,7 +61,7 @@ class Sim:
         )
 
     def utilisation(self, only: Collection[str] = ()) -> dict[str, int | None]:
-        """Percent by UUID: of the busiest process on each, 0 without any. Raises GpuError."""
+        """Percent by UUID: that of the busiest process on each, 0 without any. Raises GpuError."""
         uses = self._living()
         return {
             gpu.uuid: max([use.utilisation for use in uses if gpu.uuid in use.gpus], default=0)

@@ -1,4 +1,4 @@
-"""What a simulated job does when, and what it says when a GPU is full. Pure."""
+"""How a simulated job uses memory over time, and what it prints when a GPU is full. Pure."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Spike:
 
 
 @record
-class Plan:
-    """How much memory is used when; all times count from the start."""
+class MemoryPlan:
+    """How much memory is used when; times count from the start."""
 
     vram_mib: int  # on each GPU, reached at the end of the ramp
     ramp_s: float
@@ -39,8 +39,8 @@ class Plan:
         return self.ramp_s + self.hold_s
 
 
-def demand_mib(plan: Plan, at_s: float) -> int:
-    """What the job wants to use at a moment."""
+def demand_mib(plan: MemoryPlan, at_s: float) -> int:
+    """What the job wants to use on each GPU at a moment."""
     share = min(1.0, at_s / plan.ramp_s) if plan.ramp_s else 1.0
     mib = round(plan.vram_mib * share)
     spike = plan.spike
@@ -49,8 +49,8 @@ def demand_mib(plan: Plan, at_s: float) -> int:
     return mib
 
 
-def next_step_s(plan: Plan, at_s: float, now_s: float) -> float:
-    """When the demand changes next after ``at_s``. Steps of the ramp that ``now_s`` is past are left out."""
+def next_step_s(plan: MemoryPlan, at_s: float, now_s: float) -> float:
+    """When the demand changes next after ``at_s``. Steps of the ramp before ``now_s`` are left out."""
     moments = [plan.end_s, plan.ramp_s]
     if plan.spike is not None:
         moments += [plan.spike.at_s, plan.spike.at_s + plan.spike.length_s]
@@ -59,7 +59,7 @@ def next_step_s(plan: Plan, at_s: float, now_s: float) -> float:
     return min((moment for moment in moments if at_s < moment <= plan.end_s), default=plan.end_s)
 
 
-def visible(text: str | None, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+def visible_gpus(text: str | None, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     """The GPUs that CUDA_VISIBLE_DEVICES shows, by index or by the beginning of their UUID; unset: the first.
 
     Raises UsageError for one that is not there.

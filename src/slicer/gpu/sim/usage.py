@@ -2,8 +2,8 @@
 
 A simulated machine is a state directory of its own (:mod:`slicer.state.statedir`), so that its jobs queue
 with each other and never with real ones. In its folder "usage" each process that uses simulated GPUs has one
-file, named after its pid and start time. That of a process that has ended does not count, and the next look
-removes it.
+file, named after its pid and start time. The file of a process that has ended does not count; whoever reads
+the folder next removes it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from slicer.kernel import proc
 from slicer.model import Gpu
 from slicer.record import record
 from slicer.state import statefile
-from slicer.state.directory import Directory, check_file, check_own, write_all
+from slicer.state.directory import Directory, check_file, write_all
 from slicer.state.statedir import USAGE_FOLDER
 
 TYPE_CHECKING = False
@@ -33,7 +33,7 @@ _NEW = ".new"
 
 @record
 class Use:
-    """What one process uses of simulated GPUs."""
+    """What one process uses of simulated GPUs. This name and those of the fields stand in its file."""
 
     pid: int
     started: int  # clock ticks since boot (see proc.start_time)
@@ -44,7 +44,7 @@ class Use:
 
 @record
 class NoRoom:
-    """Why an allocation failed: on this GPU only so much is free for the process, with what it has."""
+    """Why an allocation failed: ``free_mib``, what the process has included, is all it can have there."""
 
     gpu: Gpu
     free_mib: int
@@ -70,13 +70,12 @@ def in_use(uses: Iterable[Use]) -> Mapping[str, int]:
     return sums
 
 
-class Usage:
+class UsageFolder:
     """The folder with what processes use. Every method may raise StateError."""
 
     def __init__(self, base: Directory, gpus: tuple[Gpu, ...]) -> None:
         """``base``: the simulated machine's state directory. Raises StateError."""
-        self._folder = base.folder(USAGE_FOLDER)
-        check_own(self._folder, closed=True)
+        self._folder = base.own_folder(USAGE_FOLDER)
         self._path = self._folder.path
         self._gpus = gpus
 
@@ -85,7 +84,7 @@ class Usage:
         self._folder.close()
 
     def living(self) -> list[Use]:
-        """What all living processes use; what dead ones left is removed."""
+        """What all living processes use. The files of dead ones are removed."""
         try:
             names = sorted(self._folder.names())
         except OSError as error:
@@ -102,7 +101,7 @@ class Usage:
         return found
 
     def allocate(self, use: Use) -> NoRoom | None:
-        """Make it what the process uses from now on, if there is room; else nothing changes."""
+        """Set what the process uses from now on, if there is room; else nothing changes."""
         lock = self._lock()
         try:
             mine = use.pid, use.started
@@ -115,7 +114,7 @@ class Usage:
             os.close(lock)
 
     def take_over(self, use: Use, before: Use) -> None:
-        """Let a process have what another has had until now."""
+        """Give a process what another has had until now."""
         lock = self._lock()
         try:
             self._write(use)
@@ -129,7 +128,7 @@ class Usage:
         self._remove(_name(use) + _NEW)
 
     def _lock(self) -> int:
-        # The directory itself: there is no further file that a reader would have to tell apart.
+        # The directory itself is locked, so that readers find no further file in it.
         try:
             fd = os.open(self._folder.handle, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:

@@ -1,8 +1,8 @@
-"""What a detached queue has of its caller: taken up in the service, before the queue is executed.
+"""The hand-over from the caller to a detached queue: its environment, directory, limits and umask.
 
-systemd could be told all of this, but it shows a service's environment to every user, refuses values that it
-cannot print, and its files are not opened as the queue opens its own. So the manager executes this file,
-with nothing but the standard library (``python -I -S``), and this becomes the queue.
+systemd could be told all of this. But it shows a service's environment to every user, refuses values that it
+cannot print, and opens files in other ways than the queue. So the manager executes this file, with nothing
+but the standard library (``python -I -S``), and this process becomes the queue.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Any, NoReturn
 
 
 def write(path: str, handed: dict[str, object]) -> None:
-    """Leave it for the service, and for nobody else: the environment may have secrets. Raises OSError."""
+    """Leave it for the service and nobody else: the environment may hold secrets. Raises OSError."""
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "w", encoding="ascii") as file:
-        json.dump(handed, file)  # what is not UTF-8 stands as lone surrogates
+        json.dump(handed, file)  # bytes that are no UTF-8 become lone surrogates
 
 
 def open_log(path: str | bytes) -> int:
-    """The log, to be appended to.
+    """The log, opened for appending.
 
-    Raises OSError, also where it or its directory is a symbolic link, or where others may write to that.
+    Raises OSError, also if it or its directory is a symbolic link, or if others may write to the directory.
     """
     above, name = os.path.split(path)
     directory = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -46,13 +46,13 @@ def open_log(path: str | bytes) -> int:
 
 
 def soft_limits() -> dict[int, int]:
-    """Ours, by their numbers."""
+    """This process's soft limits, by the numbers of getrlimit(2)."""
     numbers = {getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
     return {number: resource.getrlimit(number)[0] for number in sorted(numbers)}
 
 
 def _become(handed: dict[str, Any]) -> NoReturn:
-    """Be the queue. Raises OSError."""
+    """Become the queue. Raises OSError."""
     os.umask(handed["umask"])
     for number, wanted in handed["soft_limits"].items():
         _, most = resource.getrlimit(int(number))
@@ -70,7 +70,7 @@ def _become(handed: dict[str, Any]) -> NoReturn:
 
 
 def _bytes(text: str) -> bytes:
-    """As they were handed over, whatever the locale of the service."""
+    """The bytes that were handed over, whatever the service's locale."""
     return text.encode("utf-8", "surrogateescape")
 
 

@@ -1,4 +1,4 @@
-"""A queue that goes on without its terminal: from a command line and an environment to a service. Pure."""
+"""A detached queue as a service: its name, arguments, environment and properties. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from slicer.text import command_text
 ServiceProperty = tuple[str, str, object]  # as StartTransientUnit has it: name, D-Bus signature, value
 
 _FOREVER = 2**64 - 1
-_RESTARTS = 5  # within _RESTARTS_WITHIN_S; what crashes more often will do so again
+_RESTARTS = 5  # within _RESTARTS_WITHIN_S; a queue that crashes more often will crash again
 _RESTARTS_WITHIN_S = 600
 _RESTART_AFTER_S = 1
 
-# What tells of the terminal or the login session that the caller sits in, which the queue outlives; and what
-# tells of the service or the job that the caller is in, and the queue will not be.
+# Variables about the caller's terminal or login session, which the queue outlives, and about the service or
+# job around the caller, which will not be around the queue.
 _SESSIONS = frozenset((
     "TERM", "COLORTERM", "COLUMNS", "LINES", "TERMCAP", "TERM_PROGRAM", "TERM_PROGRAM_VERSION",
     "TERM_SESSION_ID", "WINDOWID", "VTE_VERSION", "TMUX", "TMUX_PANE", "STY", "WINDOW", "INSIDE_EMACS",
@@ -29,7 +29,7 @@ _SESSIONS = frozenset((
 ))  # fmt: skip
 _TERMINALS = ("KITTY_", "KONSOLE_", "ITERM_", "WEZTERM_", "ALACRITTY_", "VSCODE_")
 
-# What only the service's manager knows: the way to its bus stays good when the caller's session is gone.
+# Variables that come from the service's manager: its bus outlives the caller's session.
 _MANAGERS = ("DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR")
 
 
@@ -40,14 +40,14 @@ def unit_name(log_dir: str) -> str:
 
 
 def description(jobs_file: str) -> str:
-    """What ``systemctl status`` calls it, for every user of the machine: without the directory."""
+    """Its name in ``systemctl status``, without the directory because every user of the machine sees it."""
     return command_text(("slicer", "queue", os.path.basename(jobs_file)))
 
 
 def arguments(said: Sequence[str]) -> tuple[str, ...]:
     """The service's arguments from those of the caller.
 
-    Without ``--fresh``: a service that is restarted after a crash goes on where it was.
+    ``--fresh`` is left out: a service that is restarted after a crash goes on where it was.
     """
     end = said.index("--") if "--" in said else len(said)
     kept = [word for word in said[:end] if word not in ("--detach", "--fresh")]
@@ -55,7 +55,7 @@ def arguments(said: Sequence[str]) -> tuple[str, ...]:
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The caller's environment without what is about its terminal and session."""
+    """The caller's environment without the variables about its terminal and session."""
     return {
         name: value
         for name, value in environ.items()
@@ -64,14 +64,14 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def properties(unit: str) -> tuple[ServiceProperty, ...]:
-    """What the manager is told of the service, besides what it executes.
+    """The service's properties, besides its command.
 
-    ``systemctl stop`` is one SIGTERM to the queue alone, and then patience: its jobs decide how long. After a
-    crash it is started again, which runs nothing twice; not after an end of its own, whatever the exit code.
+    ``systemctl stop`` sends one SIGTERM to the queue alone and waits as long as the jobs take. After a crash
+    the service is restarted, which runs nothing twice; after an exit it is not, whatever the code.
     """
     return (
         ("Type", "s", "exec"),
-        # Without scopes the jobs are in the service's cgroup, and are the queue's to end.
+        # Without scopes the jobs are in the service's cgroup, and the queue ends them.
         ("KillMode", "s", "process"),
         ("TimeoutStopUSec", "t", _FOREVER),
         ("OOMPolicy", "s", "continue"),
@@ -80,7 +80,7 @@ def properties(unit: str) -> tuple[ServiceProperty, ...]:
         ("StartLimitIntervalUSec", "t", _RESTARTS_WITHIN_S * 1_000_000),
         ("StartLimitBurst", "u", _RESTARTS),
         ("CollectMode", "s", "inactive-or-failed"),
-        # Has the hand-over in it, which goes with the service.
+        # For the hand-over: removed with the service.
         ("RuntimeDirectory", "as", [unit.removesuffix(".service")]),
         ("RuntimeDirectoryMode", "u", 0o700),
         ("RuntimeDirectoryPreserve", "s", "restart"),
@@ -91,7 +91,7 @@ def handed(
     command: Sequence[str], environ: Mapping[str, str], *, directory: str, log_path: str, umask: int,
     soft_limits: Mapping[int, int],
 ) -> dict[str, object]:  # fmt: skip
-    """What :mod:`slicer.queue.detach.handover` takes up; ``soft_limits`` by the numbers of getrlimit(2)."""
+    """The data for :mod:`slicer.queue.detach.handover`. ``soft_limits`` has the numbers of getrlimit(2)."""
     return {
         "command": [_text(word) for word in command],
         "environment": {_text(name): _text(value) for name, value in environment(environ).items()},
@@ -104,5 +104,5 @@ def handed(
 
 
 def _text(word: str) -> str:
-    """Bytes of the system as text that is the same in every locale."""
+    """Bytes of the system as text, the same in every locale."""
     return os.fsencode(word).decode("utf-8", "surrogateescape")

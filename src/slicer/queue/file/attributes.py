@@ -1,8 +1,7 @@
-"""What stands in the brackets before a command of the jobs file: ``[vram=18G gpus=2 timeout=2h cancel]``.
+"""The attributes in brackets before a command of the jobs file: ``[vram=18G gpus=2 timeout=2h cancel]``.
 
-Words are split at blanks; a value may be quoted as in a shell (``name="my job"``), but nothing in it is
-expanded. Of an attribute that is given twice the last counts, except ``after``, which adds up. Names of
-attributes may be in any case.
+Blanks separate the words. A value may be quoted as in a shell (``name="my job"``); nothing in it is expanded.
+The last of two equal attributes counts, but ``after`` adds up. Names of attributes may be in any case.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from slicer.errors import UsageError
 from slicer.ledger.tickets import PRIORITY_MAX
 from slicer.queue.model import Attributes
 
-# What is between the brackets, up to the first "]" that is neither quoted nor escaped.
+# The text between the brackets: up to the first "]" that is neither quoted nor escaped.
 INSIDE = r"""(?:[^]'"\\]++|'[^']*+'|"(?:[^"\\]|\\.)*+"|\\.)*+"""
 NAME_MAX = 200  # characters
 
 _WORD = re.compile(r"""(?:[^\s'"\\]++|'[^']*+'|"(?:[^"\\]|\\.)*+"|\\.)++""", re.DOTALL)
 _QUOTED = re.compile(r"""'(?P<raw>[^']*)'|"(?P<escaped>(?:[^"\\]|\\.)*)"|\\(?P<one>.)""", re.DOTALL)
-_ESCAPED = re.compile(r'\\([\\"$`])')  # what a shell takes a backslash for inside "..."
+_ESCAPED = re.compile(r'\\([\\"$`])')  # what a backslash escapes inside "..." in a shell
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:(g(?:i?b)?)|m(?:i?b)?)?", re.IGNORECASE)
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)", re.IGNORECASE)
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -32,9 +31,9 @@ _SHOWN = 40  # characters of a value that an error repeats
 
 
 class AttributeProblem(UsageError):
-    """An attribute is wrong; ``offset`` says where, in characters from the opening bracket's right side."""
+    """An attribute is wrong. ``offset`` is its place, in characters from behind the opening bracket."""
 
-    def __init__(self, message: str, offset: int, hint: str = "") -> None:
+    def __init__(self, message: str, hint: str = "", offset: int = 0) -> None:
         super().__init__(message, hint=hint)
         self.offset = offset
 
@@ -49,7 +48,7 @@ class Word(NamedTuple):
 
 
 def words(inside: str) -> list[Word]:
-    """The words of what is between the brackets; quotes and brackets must be balanced."""
+    """The words between the brackets. Quotes and brackets must be balanced."""
     found = []
     for match in _WORD.finditer(inside):
         key, has_value, value = match[0].partition("=")
@@ -66,12 +65,12 @@ def is_attribute(word: Word) -> bool:
 
 
 def is_known(word: Word) -> bool:
-    """Whether the word begins as an attribute that there is."""
-    return word.value is not None and (word.key in _READERS or word.key.startswith("env."))
+    """Whether the word begins as a known attribute does."""
+    return word.value is not None and (word.key in _READ or word.key.startswith("env."))
 
 
 def parse(inside: str) -> Attributes:
-    """The attributes of what is between the brackets. Raises AttributeProblem."""
+    """The attributes between the brackets. Raises AttributeProblem."""
     said: dict[str, Any] = {}  # the fields of Attributes
     after: dict[str, None] = {}
     env: dict[str, str] = {}
@@ -84,21 +83,22 @@ def parse(inside: str) -> Attributes:
                 env[_env_name(word.text[4 : len(word.key)])] = unquote(word.value)
             elif word.key == "after":
                 after.update(dict.fromkeys(_names(unquote(word.value))))
-            elif word.key in _READERS:
-                field, read = _READERS[word.key]
-                said[field] = read(unquote(word.value))
+            elif word.key in _READ:
+                known = _READ[word.key]
+                said[known.field] = known.read(unquote(word.value))
             else:
                 raise _unknown(word)
-        except _Wrong as wrong:
-            raise AttributeProblem(wrong.message, word.offset, wrong.hint) from None
+        except AttributeProblem as problem:
+            problem.offset = word.offset
+            raise
     if said.get("gpus") == 0 and "vram_mib" in said:
         last = max(word.offset for word in found if word.key == "gpus")
-        raise AttributeProblem("a job with gpus=0 cannot have vram", last, "leave one of them out")
+        raise AttributeProblem("a job with gpus=0 cannot have vram", "leave one of them out", last)
     return Attributes(**said, after=tuple(after), env=tuple(env.items()))
 
 
 def unquote(value: str) -> str:
-    """The value without its quotes, as a shell would pass it on, but nothing is expanded."""
+    """The value without its quotes, as a shell would pass it on; nothing is expanded."""
     return _QUOTED.sub(_unquoted, value)
 
 
@@ -108,56 +108,54 @@ def _unquoted(match: re.Match[str]) -> str:
     return match["raw"] if match["raw"] is not None else match["one"]
 
 
-class _Wrong(Exception):
-    """Why a word cannot be used; :func:`parse` adds where it stands."""
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
-
-
 def _show(text: str) -> str:
     return repr(text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}...")
+
+
+def _cannot_be(what: str, value: str, hint: str) -> AttributeProblem:
+    return AttributeProblem(f"{what} cannot be {_show(value)}", hint)
 
 
 def _read_bare(word: Word, said: dict[str, Any]) -> None:
     if word.key == "cancel":
         said["cancel"] = True
-    elif word.key in _READERS or word.key in ("after", "env"):
-        raise _Wrong(f"{word.key} needs a value", f"as in {_EXAMPLES[word.key]}, without blanks around the =")
+    elif word.key in _KNOWN:
+        hint = f"as in {_KNOWN[word.key].example}, without blanks around the ="
+        raise AttributeProblem(f"{word.key} needs a value", hint)
     else:
         raise _unknown(word)
 
 
-def _unknown(word: Word) -> _Wrong:
+def _unknown(word: Word) -> AttributeProblem:
     if word.key == "route":
-        return _Wrong("there are no routes yet: jobs run on this machine", "leave route= out")
+        return AttributeProblem("there are no routes yet: jobs run on this machine", "leave route= out")
     if word.key == "env":
-        return _Wrong("env needs the name of a variable", f"as in {_EXAMPLES['env']}")
+        return AttributeProblem("env needs the name of a variable", f"as in {_KNOWN['env'].example}")
     if word.key == "cancel":
-        return _Wrong("cancel takes no value", "write just cancel")
+        return AttributeProblem("cancel takes no value", "write just cancel")
     if word.text.startswith("["):
-        return _Wrong("there is one bracket too many", "as in [vram=18G] COMMAND")
+        return AttributeProblem("there is one bracket too many", "as in [vram=18G] COMMAND")
     if word.text.startswith("-"):
-        return _Wrong(f"unknown attribute {_show(word.text)}", "a shell's test needs a blank after its [")
+        hint = "a shell's test needs a blank after its ["
+        return AttributeProblem(f"unknown attribute {_show(word.text)}", hint)
     from slicer.config.property_names import nearest
 
-    names = _EXAMPLES if word.value is not None else ("cancel", *_EXAMPLES)
+    names = _KNOWN if word.value is not None else ("cancel", *_KNOWN)
     wanted = nearest(word.key, names)
-    known = "cancel, " + ", ".join(f"{name}=" for name in _EXAMPLES if name != "env") + ", env.NAME="
-    hint = f"did you mean {_EXAMPLES.get(wanted, wanted)}?" if wanted else f"known: {known}"
-    return _Wrong(f"unknown attribute {_show(word.text)}", hint)
+    known = "cancel, " + ", ".join(f"{name}=" for name in _KNOWN if name != "env") + ", env.NAME="
+    meant = _KNOWN[wanted].example if wanted in _KNOWN else wanted
+    hint = f"did you mean {meant}?" if wanted else f"known: {known}"
+    return AttributeProblem(f"unknown attribute {_show(word.text)}", hint)
 
 
 def _vram(value: str) -> int:
     match = _SIZE.fullmatch(value.strip())
     if match is None:
         between = "blanks, not commas, go between attributes" if "," in value else ""
-        raise _Wrong(f"vram cannot be {_show(value)}", between or "as in vram=18G or vram=18000 (MiB)")
+        raise _cannot_be("vram", value, between or "as in vram=18G or vram=18000 (MiB)")
     mib = float(match[1]) * (1024 if match[2] else 1)
     if not isfinite(mib) or round(mib) < 1:
-        raise _Wrong(f"vram cannot be {_show(value)}", "at least 1 MiB; leave it out if it is not known")
+        raise _cannot_be("vram", value, "at least 1 MiB; leave it out if it is not known")
     return round(mib)
 
 
@@ -165,10 +163,10 @@ def _timeout(value: str) -> float:
     match = _DURATION.fullmatch(value.strip())
     unit = _SECONDS.get(match[2].lower()) if match else None
     if match is None or unit is None:
-        raise _Wrong(f"timeout cannot be {_show(value)}", "as in 90s, 15m, 2h or 1d")
+        raise _cannot_be("timeout", value, "as in 90s, 15m, 2h or 1d")
     seconds = float(match[1]) * unit
     if not isfinite(seconds) or seconds <= 0:
-        raise _Wrong(f"timeout cannot be {_show(value)}", "more than 0; leave it out for no limit")
+        raise _cannot_be("timeout", value, "more than 0; leave it out for no limit")
     return seconds
 
 
@@ -180,20 +178,20 @@ def _whole(what: str, least: int, most: int | None = None) -> Callable[[str], in
         try:
             number = int(value)
         except ValueError:
-            raise _Wrong(f"{what} cannot be {_show(value)}", f"a whole number, {room}") from None
+            raise _cannot_be(what, value, f"a whole number, {room}") from None
         if number < least or (most is not None and number > most):
-            raise _Wrong(f"{what} cannot be {_show(value)}", f"a whole number, {room}")
+            raise _cannot_be(what, value, f"a whole number, {room}")
         return number
 
     return read
 
 
 def _text(what: str) -> Callable[[str], str]:
-    """A reader of what must not be empty."""
+    """A reader of texts that must not be empty."""
 
     def read(value: str) -> str:
         if not value.strip():
-            raise _Wrong(f"{what} needs a value", f"as in {_EXAMPLES[what]}")
+            raise AttributeProblem(f"{what} needs a value", f"as in {_KNOWN[what].example}")
         return value
 
     return read
@@ -202,11 +200,11 @@ def _text(what: str) -> Callable[[str], str]:
 def _name(value: str) -> str:
     name = value.strip()
     if not name:
-        raise _Wrong("a name is missing", "as in name=train or after=train,eval")
+        raise AttributeProblem("a name is missing", "as in name=train or after=train,eval")
     if "," in name or not name.isprintable():
-        raise _Wrong(f"a name cannot be {_show(name)}", "printable characters other than commas")
+        raise _cannot_be("a name", name, "printable characters other than commas")
     if len(name) > NAME_MAX:
-        raise _Wrong(f"the name is too long: {len(name)} characters", f"at most {NAME_MAX}")
+        raise AttributeProblem(f"the name is too long: {len(name)} characters", f"at most {NAME_MAX}")
     return name
 
 
@@ -216,29 +214,26 @@ def _names(value: str) -> list[str]:
 
 def _env_name(name: str) -> str:
     if _IDENTIFIER.fullmatch(name) is None:
-        raise _Wrong(f"a variable cannot be named {_show(name)}", f"as in {_EXAMPLES['env']}")
+        raise AttributeProblem(f"a variable cannot be named {_show(name)}", f"as in {_KNOWN['env'].example}")
     return name
 
 
-_READERS: dict[str, tuple[str, Callable[[str], object]]] = {
-    "vram": ("vram_mib", _vram),
-    "gpus": ("gpus", _whole("gpus", 0)),
-    "timeout": ("timeout_s", _timeout),
-    "retries": ("retries", _whole("retries", 0)),
-    "profile": ("profile", _text("profile")),
-    "priority": ("priority", _whole("priority", -PRIORITY_MAX, PRIORITY_MAX)),
-    "name": ("name", _name),
-    "cwd": ("cwd", _text("cwd")),
+class _Attribute(NamedTuple):
+    example: str
+    field: str = ""  # of Attributes; "" for those that add up
+    read: Callable[[str], object] = str
+
+
+_KNOWN = {
+    "vram": _Attribute("vram=18G", "vram_mib", _vram),
+    "gpus": _Attribute("gpus=2", "gpus", _whole("gpus", 0)),
+    "timeout": _Attribute("timeout=2h", "timeout_s", _timeout),
+    "retries": _Attribute("retries=2", "retries", _whole("retries", 0)),
+    "profile": _Attribute("profile=cpu", "profile", _text("profile")),
+    "priority": _Attribute("priority=10", "priority", _whole("priority", -PRIORITY_MAX, PRIORITY_MAX)),
+    "name": _Attribute("name=train", "name", _name),
+    "cwd": _Attribute("cwd=/data", "cwd", _text("cwd")),
+    "after": _Attribute("after=train"),
+    "env": _Attribute("env.SEED=17"),
 }
-_EXAMPLES = {
-    "vram": "vram=18G",
-    "gpus": "gpus=2",
-    "timeout": "timeout=2h",
-    "retries": "retries=2",
-    "profile": "profile=cpu",
-    "priority": "priority=10",
-    "name": "name=train",
-    "cwd": "cwd=/data",
-    "after": "after=train",
-    "env": "env.SEED=17",
-}
+_READ = {key: attribute for key, attribute in _KNOWN.items() if attribute.field}

@@ -8,8 +8,8 @@
     [name=eval after=train cancel] python eval.py    # not started, or ended if it runs
     [ -f data.bin ] && python train.py               # a shell's own bracket: no attributes
 
-Brackets with nothing but attributes in them are attributes, whatever follows. A mistake in them is an error,
-never a command.
+Brackets that hold nothing but attributes are attributes, whatever follows them. A mistake in them is an
+error, never a command.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from slicer.queue.file.attributes import AttributeProblem
 from slicer.queue.model import Attributes, Entry
 
 try:
-    # hashlib's own, without OpenSSL, whose library takes 2.5 ms to load.
+    # Python's own: hashlib loads OpenSSL first, which takes 2.5 ms.
     from _sha1 import sha1  # type: ignore[import-not-found]
 except ImportError:  # a Python that has only OpenSSL's
     from hashlib import sha1
@@ -35,16 +35,16 @@ except ImportError:  # a Python that has only OpenSSL's
 _LINE = re.compile(r"([^\r\n]*)(?:\r\n|\r|\n|\Z)")  # as Python's text mode splits
 _BLOCK = re.compile(rf"\[({attributes.INSIDE})\]\s*", re.DOTALL)
 _SHELL_OPENS = re.compile(r"\[\[?(?=\s)")
-_SHELL_GOES_ON = re.compile(r"[&|;)<>]|\d+[<>]")  # what may follow a shell's closing bracket
+_SHELL_GOES_ON = re.compile(r"[&|;)<>]|\d+[<>]")  # may follow a shell's closing bracket
 _PLAIN = re.compile(r"[A-Za-z]+")
-_COMPARED = 2000  # names that a misspelt one is compared with
+_COMPARED = 2000  # names at most that a misspelt one is compared with
 _NONE = Attributes()
 
 
 class JobsFileError(UsageError):
     """The jobs file cannot be read, or does not make sense.
 
-    ``line`` and ``column`` count from 1, in characters; both are 0 when the file as a whole is meant.
+    ``line`` and ``column`` count from 1, in characters; both are 0 if the whole file is meant.
     """
 
     kind = "jobs-file"
@@ -68,10 +68,10 @@ class Line(NamedTuple):
 
 
 class Keys:
-    """Gives each command its identity; the same command again gets another one."""
+    """Gives each command its key. The same command again gets another key."""
 
     def __init__(self, before: Iterable[Entry] = ()) -> None:
-        """``before``: those that have theirs."""
+        """``before``: the entries that have their keys already."""
         self._seen: dict[str, int] = {}
         for entry in before:
             self._seen[entry.command] = self._seen.get(entry.command, 0) + 1
@@ -90,9 +90,9 @@ def load(path: str, known: Collection[str] = ()) -> tuple[Entry, ...]:
 
 
 def read(path: str, *, keep_newlines: bool = False, is_live: bool = False) -> str:
-    """The file's text, lines ending with "\\n" only (or, on request, as they do). Raises JobsFileError.
+    """The file's text, with "\\n" as the only line end unless ``keep_newlines``. Raises JobsFileError.
 
-    A pipe is read to its end, which can be done once; not where the queue must go on meanwhile (``is_live``).
+    A pipe is read to its end, which works once. ``is_live`` refuses pipes: the queue must go on meanwhile.
     """
     try:
         # The file may have become a FIFO, whose writer may never come.
@@ -120,7 +120,7 @@ def read(path: str, *, keep_newlines: bool = False, is_live: bool = False) -> st
 def parse(text: str, *, known: Collection[str] = (), name: str = "jobs file") -> tuple[Entry, ...]:
     """The jobs of the text, in its order. Raises JobsFileError, which calls the file ``name``.
 
-    ``known`` are names of jobs that are in the file no more, but may still be waited for.
+    ``known`` are the names of jobs that have left the file; other jobs may still wait for them.
     """
     keys = Keys()
     cache: dict[str, Attributes] = {}
@@ -133,24 +133,24 @@ def parse(text: str, *, known: Collection[str] = (), name: str = "jobs file") ->
 
 
 def parse_more(text: str, line: int, keys: Keys, cache: dict[str, Attributes]) -> tuple[Entry, ...] | None:
-    """The jobs of what was appended to a text after its line number ``line``; None: parse all of it.
+    """The jobs of ``text``, which was appended after line ``line`` of another text; None: parse all of it.
 
-    ``keys`` and ``cache`` are kept from one call to the next, and are of no use once it has returned None.
+    ``keys`` and ``cache`` are kept from call to call. They are of no use once this has returned None.
     """
     entries = []
     try:
         for found in lines(text):
             said = read_attributes(found, cache)
-            if said.after:  # which only the whole file can answer
+            if said.after:  # the names are in the whole file
                 return None
             entries.append(Entry(line + found.number, keys.next(found.command), found.command, said))
-    except JobsFileError:  # and only there is its place known
+    except JobsFileError:  # its place is known only in the whole file
         return None
     return tuple(entries)
 
 
 def lines(text: str, name: str = "jobs file") -> Iterator[Line]:
-    """The jobs of the text, their attributes not yet looked at. Raises JobsFileError while it goes."""
+    """The jobs of the text, with their attributes unread. Raises JobsFileError on the way."""
     first = len(text) - len(text.removeprefix("\ufeff"))
     for number, match in enumerate(_LINE.finditer(text, first), 1):
         line = match[1]
@@ -171,7 +171,7 @@ def lines(text: str, name: str = "jobs file") -> Iterator[Line]:
 def read_attributes(line: Line, cache: dict[str, Attributes], name: str = "jobs file") -> Attributes:
     """The line's attributes. Raises JobsFileError.
 
-    Equal texts share one object, by way of ``cache``: a long file has few different ones.
+    Equal texts share one object through ``cache``: a long file has few different ones.
     """
     if line.inside is None:
         return _NONE
@@ -189,13 +189,13 @@ def _newlines_only(text: str) -> str:
 
 
 def _placed(problem: AttributeProblem, number: int, start: int, name: str) -> JobsFileError:
-    """The problem, and where in the file it is; ``start`` is how far the bracket is from the line's start."""
+    """The problem with its place in the file; ``start`` characters stand before the bracket."""
     column = start + 2 + problem.offset
     return JobsFileError(problem.message, number, column, name=name, hint=problem.hint)
 
 
 def _split(stripped: str) -> tuple[str | None, str]:
-    """What is between the brackets, and the command. Raises AttributeProblem."""
+    """The text between the brackets, None without any, and the command. Raises AttributeProblem."""
     if stripped[0] != "[":
         return None, stripped
     match = _BLOCK.match(stripped)
@@ -206,16 +206,16 @@ def _split(stripped: str) -> tuple[str | None, str]:
     command = stripped[match.end() :]
     if not command:
         raise AttributeProblem(
-            "there is no command after the brackets", match.end() - 1, "write both on one line"
+            "there is no command after the brackets", "write both on one line", match.end() - 1
         )
     return match[1], command
 
 
 def _is_shell(stripped: str, match: re.Match[str] | None) -> bool:
-    """Whether brackets with a blank after the first are a shell's test, as in ``[ -f x ] && make``.
+    """Whether brackets that open with a blank are a shell's test, as in ``[ -f x ] && make``.
 
-    No, where all in them looks like attributes. No, where a shell could do nothing with what follows and
-    something in them was meant as an attribute.
+    They are none if all in them looks like attributes. They are none, too, if one word is meant as an
+    attribute and a shell could do nothing with the text that follows.
     """
     opening = 2 if stripped.startswith("[[") else 1
     if match is None:  # a shell knows more kinds of quotes
@@ -236,15 +236,15 @@ def _unclosed(stripped: str) -> AttributeProblem:
     stop = end.end() if end is not None else 1
     if stripped[stop : stop + 1] in ("'", '"'):
         return AttributeProblem(
-            f"the quote {stripped[stop]} is not closed", stop - 1, "close it on the same line"
+            f"the quote {stripped[stop]} is not closed", "close it on the same line", stop - 1
         )
     return AttributeProblem(
-        "the bracket [ is not closed", -1, "as in [vram=8G] COMMAND; a shell's test is [ -f FILE ] && COMMAND"
+        "the bracket [ is not closed", "as in [vram=8G] COMMAND; a shell's test is [ -f FILE ] && COMMAND", -1
     )
 
 
 def _check_after(entries: list[Entry], known: Collection[str], text: str, name: str) -> None:
-    """Raise JobsFileError where a job waits for what there is not, or for itself."""
+    """Raise JobsFileError if a job waits for an unknown job, or for itself."""
     waiting = [entry for entry in entries if entry.attributes.after]
     if not waiting:
         return
@@ -276,7 +276,7 @@ def _check_after(entries: list[Entry], known: Collection[str], text: str, name: 
 
 
 def _circle(waiting: list[Entry], names: set[str]) -> list[str]:
-    """Names of which each waits for the next, and the last is the first; empty if there are none."""
+    """Names that each wait for the next, from a name back to itself; empty if there is no circle."""
     edges: dict[str, dict[str, None]] = {}
     for entry in waiting:
         if entry.attributes.name:
@@ -300,7 +300,7 @@ def _circle(waiting: list[Entry], names: set[str]) -> list[str]:
 
 
 def _column(text: str, entry: Entry, wanted: str) -> int:
-    """Where the entry says that it waits for ``wanted``."""
+    """The column of the entry's ``after=`` for ``wanted``."""
     line = next(each for each in lines(text) if each.number == entry.number)
     for word in attributes.words(line.inside or ""):
         if word.key == "after" and wanted in attributes.parse(word.text).after:

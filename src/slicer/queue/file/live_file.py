@@ -1,11 +1,11 @@
-"""The jobs file as its user edits it: read again when it changes, and never trusted when it cannot be right.
+"""The jobs file while its user edits it: read again on each change, and ignored while it cannot be right.
 
-Editors save by renaming, by truncating and writing, or in pieces; somebody else appends with ``>>``. So the
-file's directory is watched, and what is read only counts once it parses. A file that is missing, unreadable,
-malformed or quite empty (all of which may be so for a moment) leaves the queue as it was.
+Editors save by renaming, by truncating and writing, or in pieces; others append with ``>>``. So the file's
+directory is watched, and a text counts only if it parses. A file may be missing, unreadable, malformed or
+empty for a moment: then the last good one stays in force.
 
-No event tells of what another machine does to a file (NFS, sshfs), or of a change below an overlay. So the
-file is looked at now and then as well, and once more before the queue leaves. A pipe is read once.
+No event tells of a change by another machine (NFS, sshfs) or below an overlay. So the file is also looked at
+now and then, and once more before the queue leaves. A pipe is read once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from slicer.queue.file.jobs_file import JobsFileError, Keys
 if TYPE_CHECKING:
     from slicer.queue.model import Attributes, Entry
 
-# A writer that keeps the file open may be in the middle of a line; it is over when it pauses for this long.
+# A writer that keeps the file open may be in the middle of a line. A pause this long ends the line.
 _PAUSE_S = 0.1
 _REPLACED = inotify.MOVED_TO | inotify.CREATE | inotify.DELETE | inotify.MOVED_FROM
 _WHOLE = inotify.CLOSE_WRITE | _REPLACED
@@ -34,14 +34,14 @@ _SEARCH_S = 1.0  # how often to look for a directory that is gone
 
 
 class LiveFile:
-    """``entries`` are the last good ones; ``problem`` says why the file is not taken as it is now, or ""."""
+    """``entries`` are the last good ones. ``problem`` says why the file cannot be used now, or is ""."""
 
     def __init__(
         self, path: str, text: str, known: Callable[[], Collection[str]],
         check: Callable[[tuple[Entry, ...]], None], poll_s: float | None,
     ) -> None:  # fmt: skip
-        """``text``: what a pipe said. ``known``: names of earlier jobs. ``check`` raises JobsFileError
-        for what only others know. ``poll_s``: how often to look without an event; None: never.
+        """``text``: the text of a pipe. ``known``: the names of earlier jobs. ``check`` raises JobsFileError
+        for entries that other rooms refuse. ``poll_s``: how often to look without an event; None: never.
 
         Raises JobsFileError, also where the file is not there; StateError where it cannot be watched.
         """
@@ -75,19 +75,16 @@ class LiveFile:
 
     @property
     def fd(self) -> int:
-        """Readable when something happened to the file, perhaps."""
+        """Readable when something may have happened to the file."""
         return self._inotify.fd
 
     def left_s(self) -> float | None:
-        """After how many seconds to :meth:`look` though nothing happens; None: not at all."""
+        """The seconds until :meth:`look` is due without an event; None: never."""
         due = [at for at in (self._due, self._search_at, self._look_at) if at is not None]
         return max(0.0, min(due) - time.monotonic()) if due else None
 
     def look(self, *, is_last: bool = False) -> bool:
-        """Take what happened; whether ``entries`` or ``problem`` are other ones now.
-
-        With ``is_last`` nothing is put off.
-        """
+        """Take the changes; whether ``entries`` or ``problem`` changed. ``is_last``: put nothing off."""
         now = time.monotonic()
         is_whole = False
         for change in self._inotify.take():
@@ -116,7 +113,7 @@ class LiveFile:
         return self._read(is_whole=is_whole)
 
     def _look_without_event(self, now: float) -> bool:
-        """See whether the file has changed unheard; whether its last line is whole, end or not."""
+        """Look for a change without an event; whether the file's last line counts as whole now."""
         self._look_at = now + (self._poll_s or 0.0)
         if self._due is not None:
             return False
@@ -124,7 +121,7 @@ class LiveFile:
             self._is_unheard = True
             self._due = now
             return False
-        if self._is_cut and self._is_unheard:  # nobody went on with that line
+        if self._is_cut and self._is_unheard:  # nobody continued that line
             self._due = now
             return True
         return False
@@ -133,9 +130,9 @@ class LiveFile:
         self._inotify.close()
 
     def _watch(self) -> None:
-        """Watch the directories of the name, and of what it is a symbolic link to. Raises StateError.
+        """Watch the directory of the file's name, and those of the names that it links to. Raises StateError.
 
-        Each write is told of the file alone: what jobs write into files beside it is not to wake us.
+        Single writes are watched on the file alone: jobs that write beside it must not wake the queue.
         """
         self._names, self._search_at = {}, None
         for path in _names_of(self.path):
@@ -177,7 +174,7 @@ class LiveFile:
             self._lines += text.count("\n", len(self._text))
             self._text, self.entries, self.appended = text, self.entries + more, more
             return
-        entries = self._parsed(text)
+        entries = jobs_file.parse(text, known=self._known(), name=self.path)
         if not entries and self.entries and not text.strip():
             raise JobsFileError(
                 "is empty", 0, 0, name=self.path, hint="to take all lines out, leave a comment in it"
@@ -188,7 +185,7 @@ class LiveFile:
         self._keys, self._cache = None, {}
 
     def _parse_more(self, text: str) -> tuple[Entry, ...] | None:
-        """The new jobs, where something was only appended: in a long file that is much quicker."""
+        """The new jobs if the text was only appended to, which is much quicker in a long file; else None."""
         if not self.entries or not self._text.endswith("\n") or not text.startswith(self._text):
             return None
         if self._keys is None:
@@ -199,12 +196,9 @@ class LiveFile:
             self._keys = None
         return more
 
-    def _parsed(self, text: str) -> tuple[Entry, ...]:
-        return jobs_file.parse(text, known=self._known(), name=self.path)
-
 
 def is_pipe(path: str) -> bool:
-    """Whether a file is one that can be read only once."""
+    """Whether the file is a pipe, which can be read only once."""
     try:
         return stat.S_ISFIFO(os.stat(path).st_mode)
     except OSError:
@@ -212,7 +206,7 @@ def is_pipe(path: str) -> bool:
 
 
 def _signature(path: str) -> tuple[int, ...]:
-    """What changes when the file does; () where it cannot be seen."""
+    """Figures that change when the file does; () if they cannot be read."""
     try:
         info = os.stat(path)
     except OSError:
@@ -221,7 +215,7 @@ def _signature(path: str) -> tuple[int, ...]:
 
 
 def _names_of(path: str) -> list[str]:
-    """The names of a file: its own, and where that is a symbolic link, those it leads to."""
+    """The name of a file, and the names that it leads to as a symbolic link."""
     found: list[str] = []
     path = os.path.abspath(path)
     while path not in found:

@@ -8,15 +8,15 @@ from slicer.queue.file import attributes
 from slicer.queue.file.jobs_file import Keys, Line, lines, read_attributes
 from slicer.queue.model import ENOUGH_LOOKS, Attributes, JobState
 
-_STEP_MIB = 256  # what is suggested is a multiple of this
+_STEP_MIB = 256  # a suggestion is a multiple of this
 _ROOM_PERCENT = 105  # of the peak: no two runs use exactly the same
 
 
 def corrected(text: str, declared: Mapping[str, int]) -> str:
-    """The text of a jobs file with other declarations: ``declared`` has a job's key and its MiB on each GPU.
+    """The text of a jobs file with the declarations ``declared``: MiB on each GPU, by the job's key.
 
-    Every character but those of ``vram=`` stays as it is. Lines with ``gpus=0`` have nothing to declare, and
-    keys that are not in the text are passed over. Raises JobsFileError.
+    Every character but those of ``vram=`` stays as it is. Lines with ``gpus=0`` have nothing to declare.
+    Keys that are not in the text are ignored. Raises JobsFileError.
     """
     keys = Keys()
     cache: dict[str, Attributes] = {}
@@ -33,7 +33,7 @@ def corrected(text: str, declared: Mapping[str, int]) -> str:
 
 
 def enough_mib(peak_mib: int) -> int:
-    """What a job should declare whose peak was ``peak_mib``."""
+    """The declaration in MiB for a job whose peak was ``peak_mib``."""
     return -(-peak_mib * _ROOM_PERCENT // (100 * _STEP_MIB)) * _STEP_MIB
 
 
@@ -43,7 +43,7 @@ def vram_attribute(mib: int) -> str:
 
 
 def proposals(states: Iterable[JobState], tolerance: float) -> dict[str, int]:
-    """What jobs should declare, in MiB on each GPU, by key. Only jobs that should change it are named.
+    """The declarations that jobs should change: the new MiB on each GPU, by the job's key.
 
     A declaration is too large if the peak is below it by more than the fraction ``tolerance``. A job that was
     looked at too seldom is never told to declare less, nor to declare something for the first time.
@@ -69,12 +69,12 @@ def _proposal(state: JobState, tolerance: float) -> int | None:
         return wanted if wanted < declared and peak < declared * (1 - tolerance) else None
     if not state.ooms:
         return None
-    # It went well with more than its line declares, which was not enough.
+    # The line declares too little: the job ran out of memory before it went well with more.
     return wanted if is_well_known else -(-declared // _STEP_MIB) * _STEP_MIB
 
 
 def _edit(line: Line, attribute: str) -> tuple[int, int, str]:
-    """What to replace, from the line's first character, and by what."""
+    """The edit of a line: from and to which offset, and the new text."""
     if line.inside is None:
         return 0, 0, f"[{attribute}] "
     words = attributes.words(line.inside)

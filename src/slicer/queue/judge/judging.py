@@ -7,8 +7,11 @@ from collections.abc import Iterable
 
 from slicer.errors import EX_TIMEOUT
 from slicer.queue.model import ENOUGH_LOOKS, JobState, Status, Verdict
-from slicer.queue.run.ended_attempt import Ended
 from slicer.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slicer.queue.run.ended_attempt import Ended
 
 EXIT_CODE_MAX = 255
 _FAILED: frozenset[Status] = frozenset({"failed", "timeout", "oom", "infeasible", "lost"})

@@ -1,1 +1,1 @@
-"""Jobs that are being started, run, or have just ended."""
+"""Running jobs: their keepers, what forks these, and what became of the attempts."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from slicer.errors import StateError
 from slicer.kernel import proc
-from slicer.ledger.ledger import HeldLease
+from slicer.ledger.held_lease import HeldLease
 from slicer.queue.run.outer_half import signal_keeper
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Adopted:
         """Close all descriptors. Safe to repeat."""
         self._close_pidfd()
         if self.held is not None:
-            self.held.forget()
+            self.held.close()
 
     def _close_pidfd(self) -> None:
         if self.pidfd >= 0:

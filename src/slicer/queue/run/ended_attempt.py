@@ -1,18 +1,22 @@
-"""What became of an attempt, as its keeper, its files or systemd tell it. Pure."""
+"""What became of an attempt: what its keeper reports, or what was written down about it."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
-from slicer.errors import EX_TIMEOUT
+from slicer.errors import EX_TIMEOUT, SlicerError
 from slicer.job.report import exec_exit, exit_of
+from slicer.kernel import proc
+from slicer.outcome import history
 from slicer.record import record
 
 if TYPE_CHECKING:
     from slicer.job.report import Report
     from slicer.model import Outcome, Usage
     from slicer.queue.run.gpu_use import Use
+    from slicer.queue.state.attempt import Attempt
 
 
 @record
@@ -49,15 +53,42 @@ def reported(key: str, job_id: str, report: Report, usage: Usage, use: Use | Non
     return EndedAttempt(key, job_id, "ended", ended, report.wall_s, usage.memory_peak_bytes, use=use)
 
 
-def recorded(key: str, job_id: str, outcome: Outcome, use: Use | None) -> EndedAttempt:
-    """An attempt whose outcome was written down."""
-    ended = Ended(outcome.reason, outcome.exit_code, outcome.signal)
-    return EndedAttempt(
-        key, job_id, "ended", ended, outcome.wall_s, outcome.usage.memory_peak_bytes, outcome.vram_peak_mib,
-        use,
-    )  # fmt: skip
-
-
 def unbegun(key: str, job_id: str) -> EndedAttempt:
     """An attempt whose keeper was killed before the command started."""
     return EndedAttempt(key, job_id, "unbegun", why="its keeper was ended before it could begin")
+
+
+def recovered(
+    key: str, job_id: str, found: Attempt | None, use: Use | None, warn: Callable[[str], None],
+    boot_id: str = "",
+) -> EndedAttempt:  # fmt: skip
+    """How the attempt ended. ``found``: what its file says; ``boot_id``: the boot in which it began, or "".
+
+    Its outcome is in the history afterwards, if there is one.
+    """
+    outcome = _outcome(job_id, found, warn)
+    if outcome is not None:
+        return EndedAttempt(
+            key, job_id, "ended", Ended(outcome.reason, outcome.exit_code, outcome.signal), outcome.wall_s,
+            outcome.usage.memory_peak_bytes, outcome.vram_peak_mib, use,
+        )  # fmt: skip
+    if boot_id and boot_id != proc.boot_id():
+        return EndedAttempt(key, job_id, "interrupted", why="the machine was restarted")
+    if found is None:
+        return EndedAttempt(key, job_id, "unbegun", why="the queue ended before it could begin")
+    why = "it was killed together with its keeper: how it ended is not known"
+    return EndedAttempt(key, job_id, "lost", why=why)
+
+
+def _outcome(job_id: str, found: Attempt | None, warn: Callable[[str], None]) -> Outcome | None:
+    """From the attempt file, or else from the history. The keeper may have been killed between the two."""
+    outcome = found.outcome if found is not None else None
+    path = history.default_path()
+    try:
+        known = history.read(path, limit=1, job=job_id)
+        if outcome is not None and not known:
+            history.append(outcome, path)
+    except SlicerError as error:
+        warn(str(error))
+        return outcome
+    return outcome or next(iter(known), None)

@@ -1,7 +1,7 @@
 """What the queue's jobs use on their GPUs. One look serves all of them.
 
-Peaks go into the outcome, and into the leases: who decides about a GPU must know of a job that outgrew its
-declaration (E3). After a job its GPUs are looked at until its memory is really free (B5).
+Peaks go into the outcome. They go into the leases too, because others who decide about the GPU must know of a
+job that outgrew its declaration (E3). After a job, its GPUs are looked at until its memory is free (B5).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from slicer.errors import SlicerError
-from slicer.gpu import vram
 from slicer.job import gpu_leftovers
 from slicer.job.gpu_watch import WORTH_WRITING, describe
 from slicer.quantity import format_size
@@ -19,13 +18,14 @@ from slicer.queue.model import GpuRow
 from slicer.record import record
 
 if TYPE_CHECKING:
-    from slicer.gpu.vram import Sighting
+    from slicer.gpu.observer import GpuObserver
+    from slicer.gpu.snapshot import GpuSnapshot
     from slicer.ledger.ledger import Ledger
     from slicer.model import Lease
-    from slicer.queue.shared_view import SharedView
+    from slicer.placement.capacity import Device
 
 FIRST_LOOKS_S = (0.25, 1.0)  # after a job's start, whatever --poll says
-_AFTERMATH_S = 0.05  # between two looks after a job's end: the driver sends no event
+_AFTER_END_S = 0.05  # between two looks after a job's end: the driver sends no event
 
 
 class Watched(Protocol):
@@ -50,9 +50,9 @@ class Use:
         self.looks = 0
         self.busy_looks = 0
         self.looks_due = looks_due
-        self.exceeded: set[str] = set()  # the GPUs where it was told that it uses too much
+        self.exceeded: set[str] = set()  # the GPUs for which it was reported
         self.ended_at: float | None = None
-        self.is_over = False  # nothing is looked at any more
+        self.is_over = False  # then it is looked at no more
 
 
 @record
@@ -66,15 +66,15 @@ class Exceeded:
 
 
 class Monitor:
-    """Looks every ``poll_s`` seconds while a job of ours has GPUs. ``problem``: why it cannot look, or "".
+    """Looks every ``poll_s`` seconds while a job of the queue has GPUs. ``problem``: why it cannot, or "".
 
     A job is reported when it exceeds its declaration by more than the fraction ``tolerance``.
     """
 
     def __init__(
-        self, view: SharedView, book: Ledger, poll_s: float, idle_threshold_mib: int, tolerance: float
+        self, observer: GpuObserver, book: Ledger, poll_s: float, idle_threshold_mib: int, tolerance: float
     ) -> None:
-        self._view = view
+        self._observer = observer
         self._book = book
         self._poll_s = poll_s
         self._idle_mib = idle_threshold_mib
@@ -82,7 +82,7 @@ class Monitor:
         self._uses: dict[str, Use] = {}
         self._next = 0.0
         self._utilisation: dict[str, int | None] = {}
-        self.look_count = 0  # looks at all GPUs until now
+        self.look_count = 0
         self.problem = ""
 
     # -- which jobs --------------------------------------------------------------------------------------
@@ -90,8 +90,7 @@ class Monitor:
     def follow(self, job: Watched) -> None:
         """The job has begun: look at its GPUs, if it has some. Raises NoGpu, GpuError."""
         if job.lease.gpus:
-            if not self._view.gpus:
-                self._view.open_gpus()
+            self._observer.open()
             now = time.monotonic()
             known = job.lease.vram_peak_mib  # of a job that is adopted
             self._uses[job.lease.job] = Use(job, known, [now + s for s in FIRST_LOOKS_S])
@@ -119,7 +118,7 @@ class Monitor:
         for use in self._uses.values():
             due += use.looks_due[:1]
             if use.ended_at is not None:
-                due.append(time.monotonic() + _AFTERMATH_S)
+                due.append(time.monotonic() + _AFTER_END_S)
         return max(0.0, min(due) - time.monotonic())
 
     def look(self) -> list[Exceeded]:
@@ -130,26 +129,24 @@ class Monitor:
         for use in self._uses.values():
             use.looks_due = [at for at in use.looks_due if at > now]
         try:
-            sighting, leases = self._sighting()
-            self._utilisation = self._view.utilisation()
+            _, devices = self._observe()
+            self._utilisation = self._observer.utilisation()
         except SlicerError as error:
             self.problem = str(error)
             return []
         self.problem = ""
-        used_by = {device.uuid: device.used_by for device in vram.devices(sighting, leases, {})}
+        used_by = {device.uuid: device.used_by for device in devices}
         found: list[Exceeded] = []
         for use in self._uses.values():
             if use.ended_at is None and not use.is_over:
                 found += self._note(use, used_by)
         return found
 
-    def _sighting(self) -> tuple[Sighting, tuple[Lease, ...]]:
-        self._view.expire()
-        self._view.look()
+    def _observe(self) -> tuple[GpuSnapshot, tuple[Device, ...]]:
+        """What is on the GPUs now, also attributed to the leases. Raises NoGpu, GpuError, StateError."""
+        snapshot = self._observer.observe()
         with self._book.locked():
-            leases = self._book.leases()
-            self._view.devices(leases)  # this also tells others what foreign processes use
-        return self._view.sighting(), leases
+            return snapshot, self._observer.devices(self._book.leases()) or ()
 
     def _note(self, use: Use, used_by: dict[str, dict[str, int]]) -> list[Exceeded]:
         lease = use.job.lease
@@ -179,28 +176,25 @@ class Monitor:
     # -- after a job -------------------------------------------------------------------------------------
 
     def settled(self, say: Callable[[str], None]) -> set[str]:
-        """The ended jobs whose GPUs may be used again: the memory is free, or we waited for it long enough.
-
-        Each is named once.
-        """
+        """The ended jobs whose GPUs may be used again, each once: their memory is free, or took too long."""
         ended = {job: use for job, use in self._uses.items() if use.ended_at is not None}
         if not ended:
             return set()
         try:
-            sighting, _ = self._sighting()
+            snapshot = self._observe()[0]
         except SlicerError as error:
             self.problem = str(error)
-            sighting = None
+            snapshot = None
         found = set()
         for job, use in ended.items():
-            if sighting is None or self._is_settled(use, sighting, say):
+            if snapshot is None or self._is_settled(use, snapshot, say):
                 use.ended_at = None
                 use.is_over = True
                 found.add(job)
         return found
 
-    def _is_settled(self, use: Use, sighting: Sighting, say: Callable[[str], None]) -> bool:
-        left = gpu_leftovers.remains(sighting, use.job.lease, self._idle_mib)
+    def _is_settled(self, use: Use, snapshot: GpuSnapshot, say: Callable[[str], None]) -> bool:
+        left = gpu_leftovers.remains(snapshot, use.job.lease, self._idle_mib)
         if not left.own and not left.unexplained:
             return True
         if use.ended_at is not None and time.monotonic() - use.ended_at < gpu_leftovers.SETTLE_S:
@@ -213,20 +207,20 @@ class Monitor:
     # -- for people --------------------------------------------------------------------------------------
 
     def uses(self) -> list[tuple[str, Use]]:
-        """What each job in flight uses, by its id."""
+        """What each running job uses, by its id."""
         return list(self._uses.items())
 
     def indices(self) -> dict[str, int]:
         """The numbers by which people know the GPUs, by UUID."""
-        return {gpu.uuid: gpu.index for gpu in self._view.gpus}
+        return {gpu.uuid: gpu.index for gpu in self._observer.gpus}
 
     def index(self, uuid: str) -> int:
-        """The number of one GPU. One that is not listed has a number after all others."""
-        return self.indices().get(uuid, len(self._view.gpus))
+        """The number of one GPU; for a GPU that is not listed, the number after all others."""
+        return self.indices().get(uuid, len(self._observer.gpus))
 
     def rows(self, numbers: dict[str, int]) -> tuple[GpuRow, ...]:
         """The GPUs as last seen. ``numbers`` maps the ids of this queue's jobs to their numbers."""
-        memory = {each.gpu_uuid: each for each in self._view.sighting().memory}
+        memory = {each.gpu_uuid: each for each in self._observer.memory}
         on: dict[str, list[int]] = {}
         for job, use in self._uses.items():
             for uuid in use.job.lease.gpus:
@@ -240,5 +234,5 @@ class Monitor:
                 self._utilisation.get(gpu.uuid) if self._uses else None,
                 tuple(sorted(on.get(gpu.uuid, []))),
             )
-            for gpu in self._view.gpus
+            for gpu in self._observer.gpus
         )

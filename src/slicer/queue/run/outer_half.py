@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from slicer.backend import QueueBackend
     from slicer.job.job import Job, Observer
     from slicer.job.report import Report
-    from slicer.ledger.ledger import HeldLease, Ledger
+    from slicer.ledger.held_lease import HeldLease
+    from slicer.ledger.ledger import Ledger
     from slicer.model import Lease, Usage
     from slicer.queue.run.starters import Starters
     from slicer.queue.state.log_dir import LogDir
@@ -134,7 +135,7 @@ class QueueOuterHalf(OuterHalf):
         except BackendError:
             self.abandon()
             raise
-        self._held.catch_up()
+        self._held.do_postponed()
         self._journal_start(self._waited_s)
 
     def abandon(self) -> None:
@@ -194,7 +195,7 @@ class QueueOuterHalf(OuterHalf):
         self.keeper_was_killed = True
         os.close(self.pidfd)
         self.pidfd = os.pidfd_open(child)
-        self._held.forget()  # the child has to find out whether anybody else holds the lease
+        self._held.close()  # the child has to find out whether anybody else holds the lease
         os.close(wait_fd)
         os.close(held_fd)
         return True
@@ -204,7 +205,7 @@ class QueueOuterHalf(OuterHalf):
         if self.keeper_was_killed:
             os.waitpid(self._keeper, 0)
         self._close()
-        self._held.forget()
+        self._held.close()
 
     def _close(self) -> None:
         for fd in (self._up_read, self._down_write, self.pidfd):

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from slicer.errors import BackendError
 from slicer.queue.run import ended_attempt
 from slicer.queue.run.adopted import Adopted
-from slicer.queue.run.recovery import recovered
 
 if TYPE_CHECKING:
     from slicer.backend import QueueBackend
@@ -170,7 +169,7 @@ class RunningJobs:
 
     def _recovered(self, key: str, job_id: str, boot_id: str = "") -> EndedAttempt:
         found, use = self._register.attempt(job_id), self._monitor.forget(job_id)
-        return recovered(key, job_id, found, use, self._observer.warning, boot_id)
+        return ended_attempt.recovered(key, job_id, found, use, self._observer.warning, boot_id)
 
     # -- ending ------------------------------------------------------------------------------------------
 

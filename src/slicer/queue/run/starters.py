@@ -295,7 +295,6 @@ class _StarterProcess:
         self._backend.after_fork()
         self._book.after_fork()
         down_read, up_write, logs, attempts, *lease = own
-        half = keeper.QueueKeeper(
+        keeper.QueueKeeper(
             job, self._backend, self._book, self._mask, self._queue, up_write, down_read, logs, attempts
-        )
-        half.run(tuple(lease))
+        ).run(tuple(lease))

@@ -1,1 +1,1 @@
-"""The queue as people and scripts see it."""
+"""The queue in texts: for people and for scripts."""

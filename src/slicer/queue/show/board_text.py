@@ -22,7 +22,7 @@ _QUEUE_BAR = 30
 _GPU_NAME = 16  # characters
 _PENDING_SHOWN = 20
 _DONE_SHOWN = 20
-_COMMAND_MOST = 2000  # characters of one that are looked at: it may have 128 KiB
+_COMMAND_MOST = 2000  # characters of a command that are looked at; it may have 131,072
 
 
 @record
@@ -89,7 +89,7 @@ def header(board: Board, width: int | None, glyphs: Glyphs) -> Part:
 
 
 def written(board: Board) -> str:
-    """When this was written, by which process, and how a reader finds out whether that still lives."""
+    """When the board was written and by which process, and how to see whether the process still lives."""
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(board.at))
     told = f"written {at} by pid {board.pid}, "
     if board.state == "ended":
@@ -255,7 +255,7 @@ def _unknown(row: Row) -> str:
 
 
 def _used(gpu: GpuRow) -> int:
-    """So many of the cells of its bar."""
+    """How many cells of its bar are full."""
     return min(_GPU_BAR, round(gpu.used_mib * _GPU_BAR / gpu.total_mib)) if gpu.total_mib else 0
 
 

@@ -1,4 +1,4 @@
-"""Events as lines of JSON; docs/queue-events.md says what they promise."""
+"""Events as lines of JSON, as docs/queue-events.md promises them."""
 
 from __future__ import annotations
 

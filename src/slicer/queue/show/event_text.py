@@ -31,7 +31,7 @@ _STATUS_LEVELS: dict[Status, Level] = {"ok": "good", "cancelled": "info"}
 
 
 def level(event: Event) -> Level:
-    """How much it matters."""
+    """How much the event matters."""
     if event.kind == "finished" and event.job is not None:
         return _STATUS_LEVELS.get(event.job.status, "bad")
     if event.kind == "summary":
@@ -41,7 +41,7 @@ def level(event: Event) -> Level:
 
 
 def _log(event: Event) -> str:
-    """Where the log is, in a form that can be pasted, and its last line."""
+    """The log's path, ready to be pasted, and the log's last line."""
     log = event.data.get("log_path") or event.data.get("log")
     last = _text(event, "last_line")
     return (f" (log: {quote(str(log))})" if log else "") + (f", last line: {last}" if last else "")

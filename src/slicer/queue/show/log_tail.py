@@ -1,4 +1,4 @@
-"""The last line of a job's log, as text that can be shown: a job prints what it likes."""
+"""The last line of a job's log, made fit to be shown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slicer.errors import StateError
 from slicer.text import one_line
 
 if TYPE_CHECKING:
-    from slicer.queue.state.directory import OwnDirectory
+    from slicer.state.directory import Directory
 
 _TAIL_BYTES = 8 << 10
 _CHARACTERS = 200  # of the line
@@ -21,12 +21,12 @@ _TERMINAL = re.compile(
 )
 
 
-def last_line(directory: OwnDirectory, name: str) -> str:
-    """The last line of the log of that name that is not blank; "" where there is none, or no such log."""
+def last_line(directory: Directory, name: str) -> str:
+    """The last line of the log ``name`` that is not blank; "" if there is no such line or log."""
     try:
         fd = directory.open_file(name, os.O_RDONLY)
     except (OSError, StateError):
-        return ""  # somebody removed it, or put something else there: it is only shown
+        return ""  # somebody removed or replaced it
     try:
         size = os.fstat(fd).st_size
         return line_of(os.pread(fd, _TAIL_BYTES, max(0, size - _TAIL_BYTES)))
@@ -37,7 +37,7 @@ def last_line(directory: OwnDirectory, name: str) -> str:
 
 
 def line_of(data: bytes) -> str:
-    """The last line of ``data`` that is not blank, without what would be commands to a terminal."""
+    """The last line of ``data`` that is not blank, without commands to a terminal."""
     text = _TERMINAL.sub("", data.decode("utf-8", "surrogateescape"))
     lines = (line.strip() for line in re.split("[\r\n]", text))
     return one_line(next((line for line in reversed(list(lines)) if line), ""), _CHARACTERS)

@@ -17,14 +17,13 @@ if TYPE_CHECKING:
     from slicer.queue.run.gpu_use import Use
 
 PENDING_SHOWN = 50
-_ENOUGH_S = 10.0  # jobs that ended well must have run for so long before we guess from them
+_ENOUGH_S = 10.0  # no guess before the jobs that ended well have run for this long in all
 
 
 def row(
-    state: JobState, use: Use | None = None, *, declared_mib: int | None = None, waits_for: str = "",
-    note: str = "",
-) -> Row:  # fmt: skip
-    """One job. ``use``: what it uses now; ``declared_mib``: what a pending one would declare."""
+    state: JobState, use: Use | None = None, *, declared_mib: int | None = None, waits_for: str = ""
+) -> Row:
+    """One job. ``use`` is of a running job, ``declared_mib`` what a pending job would declare."""
     is_pending, is_running = state.status == "pending", state.status == "running"
     # Somebody may set the clock back while a job runs.
     wall_s = max(0.0, time.time() - state.started_at) if is_running else state.wall_s
@@ -45,7 +44,7 @@ def row(
         reason=state.reason,
         verdict=state.verdict,
         waits_for=waits_for,
-        note=note or ("cancelling" if is_running and state.cancelling else ""),
+        note="cancelling" if is_running and state.cancelling else "",
     )
 
 
@@ -55,7 +54,7 @@ def counts(states: Iterable[JobState]) -> dict[Status, int]:
 
 
 def with_pending(numbers: Mapping[Status, int], pending: int) -> dict[Status, int]:
-    """The counts, but with so many pending jobs: a job whose line was deleted is not pending."""
+    """The counts with ``pending`` pending jobs, because a job whose line was deleted is not pending."""
     found: dict[Status, int] = {**numbers, "pending": pending}
     return {status: number for status, number in found.items() if number}
 
@@ -81,7 +80,7 @@ def why(busy: Busy | None, indices: Mapping[str, int], now_s: float) -> str:
 
 
 def eta_s(walls_s: float, walls: int, running_s: Sequence[float], pending: int, width: int) -> float | None:
-    """How long until all is done, in seconds; None where there is too little to tell it from.
+    """The seconds until all is done; None if there is too little to estimate them from.
 
     ``walls`` jobs have ended well, after ``walls_s`` in all. ``running_s`` has the ages of the running ones.
     ``pending`` jobs are left to start, ``width`` at a time.
@@ -93,5 +92,5 @@ def eta_s(walls_s: float, walls: int, running_s: Sequence[float], pending: int, 
     longer_s = [wall_s for wall_s in running_s if wall_s > mean_s]
     mean_s = (walls_s + sum(longer_s)) / (walls + len(longer_s))
     left_s = sum(max(0.0, mean_s - wall_s) for wall_s in running_s) + pending * mean_s
-    # The last jobs outlived the mean: nobody knows when they end.
+    # Below 1 s the last jobs have outlived the mean: nobody knows when they end.
     return left_s / max(1, width) if left_s >= 1 else None

@@ -10,7 +10,7 @@ from slicer.queue.model import Event, Row, Status
 from slicer.queue.show.words import command_of, counts, deviation, ended, enough_vram, used, who
 from slicer.text import counted, one_line, quote
 
-_EARLIER = 10  # jobs that failed in an earlier run, and are named
+_EARLIER = 10  # jobs named of those that failed in an earlier run
 
 
 def summary_lines(event: Event) -> list[str]:

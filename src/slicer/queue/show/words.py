@@ -1,4 +1,4 @@
-"""What is said of a job: parts of the lines about it. Pure.
+"""Parts of the lines about a job. Pure.
 
 No text contains control characters, whatever commands and names it shows.
 """
@@ -64,12 +64,12 @@ def used(row: Row) -> str:
 
 
 def is_seldom_seen(row: Row) -> bool:
-    """Whether there were too few looks at its GPUs to know its peak."""
+    """Whether its GPUs were looked at too seldom to know its peak."""
     return row.looks < ENOUGH_LOOKS
 
 
 def enough_vram(row: Row) -> str:
-    """What its line should declare, as in "[vram=18G]"; "" where its peak is unknown."""
+    """The declaration that its peak asks for, as in "[vram=18G]"; "" if the peak is unknown."""
     return f"[{vram_attribute(enough_mib(max(row.peak_mib)))}]" if row.peak_mib else ""
 
 
@@ -87,7 +87,7 @@ def advice(row: Row) -> str:
 
 
 def ended(row: Row) -> str:
-    """How it ended, as in "ok", "failed with exit code 3", "killed by SIGSEGV"."""
+    """How the job ended, as in "ok", "failed with exit code 3", "killed by SIGSEGV"."""
     if row.status == "failed":
         if row.reason == "signal" and row.exit_code > 128:
             return f"killed by {signal_name(row.exit_code - 128)}"

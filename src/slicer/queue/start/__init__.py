@@ -1,1 +1,1 @@
-"""Which jobs are started next, and the leases for them."""
+"""Which jobs are started next, their leases, and the start of their scopes and commands."""

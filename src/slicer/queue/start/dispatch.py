@@ -21,11 +21,11 @@ from slicer.queue.start.pending import Pending
 from slicer.queue.state import folding
 
 if TYPE_CHECKING:
+    from slicer.gpu.observer import GpuObserver
     from slicer.job.plan import Plan
     from slicer.queue.events import Events
     from slicer.queue.model import Attributes, Entry
     from slicer.queue.run.running import RunningJobs
-    from slicer.queue.shared_view import SharedView
     from slicer.queue.start.lease_requests import Granted, LeaseRequests
     from slicer.queue.start.pending import Kind
     from slicer.queue.start.plans import Plans
@@ -47,7 +47,7 @@ class Dispatch:
 
     def __init__(
         self, register: Register, plans: Plans, requests: LeaseRequests, starting: StartingJobs,
-        running: RunningJobs, view: SharedView, events: Events,
+        running: RunningJobs, view: GpuObserver, events: Events,
     ) -> None:  # fmt: skip
         self._register = register
         self._plans = plans
@@ -125,7 +125,7 @@ class Dispatch:
         """Make sure that there are GPUs if jobs want some. Raises NoGpu, GpuError, and what a plan may."""
         for kind, entry in self.pending.heads(_MOST_KINDS):
             if not self._view.gpus and self._plan(kind, entry).need_gpus:
-                self._view.open_gpus()
+                self._view.open()
 
     def start(self) -> None:
         """Have systemd start the scopes of all jobs that can be started; ask for leases for the others."""
@@ -231,23 +231,24 @@ class Dispatch:
 
     def _refuse(self, entry: Entry, error: SlicerError, code: int = 1) -> None:
         reason = plans.reason_of(error)
-        self.pending.take(entry.key)
-        self.touched.add(entry.key)
         self._refused[entry.key] = entry.attributes
-        self._register.do(folding.refused(entry.key, "infeasible", reason, code))
+        self._end_unstarted(entry.key, reason, code)
         self._events.add("infeasible", self._register.states[entry.key], reason=reason)
         self.pending.release()
 
     def give_up(self) -> None:
         """Refuse the jobs that wait for what will never be, so that nobody waits for them."""
         for key, why in self.pending.never.copy().items():
-            self.pending.take(key)
-            self.touched.add(key)
             self._in_vain.add(key)
-            self._register.do(folding.refused(key, "infeasible", why, 1))
+            self._end_unstarted(key, why, 1)
             if self._told_in_vain.get(key) != why:
                 self._told_in_vain[key] = why
                 self._events.add("unrunnable", self._register.states[key], why=why)
+
+    def _end_unstarted(self, key: str, reason: str, code: int) -> None:
+        self.pending.take(key)
+        self.touched.add(key)
+        self._register.do(folding.refused(key, "infeasible", reason, code))
 
     def _wait_for_better(self, error: SlicerError) -> None:
         """Tell of the error once, and try again after a pause."""

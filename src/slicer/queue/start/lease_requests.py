@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING
 
 from slicer.errors import InfeasibleError, UsageError
 from slicer.job.plan import job_of, needs_of, requester_of, spec_of
-from slicer.ledger import leasing, ledger
-from slicer.ledger.ledger import HeldLease
+from slicer.ledger import clock, leasing
+from slicer.ledger.held_lease import HeldLease
 from slicer.queue.start.pending import Kind
 from slicer.record import record, replace
 from slicer.text import one_line
 
 if TYPE_CHECKING:
     from slicer.backend import QueueBackend
+    from slicer.gpu.observer import GpuObserver
     from slicer.job.job import Job
     from slicer.job.plan import Plan
     from slicer.ledger.leasing import PreparedRequest
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from slicer.ledger.waiting import Waiting
     from slicer.model import Busy
     from slicer.queue.model import Entry
-    from slicer.queue.shared_view import SharedView
     from slicer.queue.start.pending import Place
 
 _INSTANT_S = 1e-6  # the smallest difference that the ledger's clock shows
@@ -55,10 +55,10 @@ class _Request:
         self.watched: list[int] = []
         self.due_at: float | None = None  # by the ledger's clock: when to ask again though nothing happens
 
-    def prepared(self, gpu_words: tuple[str, ...], view: SharedView) -> PreparedRequest:
+    def prepared(self, gpu_words: tuple[str, ...], view: GpuObserver) -> PreparedRequest:
         """The request for the GPUs of these words. Raises UsageError, NoGpu, GpuError."""
         needs = replace(needs_of(self.plan), gpu_words=gpu_words if self.plan.need_gpus else ())
-        return leasing.want(self._requester, needs, view)
+        return leasing.prepare(self._requester, needs, view)
 
 
 @record
@@ -75,7 +75,7 @@ class LeaseRequests:
     """The requests of one queue. Errors of the ledger (StateError, GpuError) go to the caller."""
 
     def __init__(
-        self, book: Ledger, backend: QueueBackend, view: SharedView, gpu_words: tuple[str, ...],
+        self, book: Ledger, backend: QueueBackend, view: GpuObserver, gpu_words: tuple[str, ...],
         *, exclusive: bool,
     ) -> None:  # fmt: skip
         self._book = book
@@ -102,7 +102,7 @@ class LeaseRequests:
         if request is not None and (request.entry.key, request.choice) != (entry.key, choice):
             self._withdraw(kind)
             request = None
-        if self._not_before.get(kind, 0.0) > ledger.now_s():
+        if self._not_before.get(kind, 0.0) > clock.now_s():
             return None
         if request is None:
             return self._ask_first(kind, _Request(entry, plan, choice, self._backend), places)
@@ -125,7 +125,7 @@ class LeaseRequests:
             if len(request.choice) < request.plan.need_gpus:
                 return None
         try:
-            found = self._book.acquire_or_queue(ticket, prepared.draft, self._view)
+            found = leasing.queue_up(replace(prepared, ticket=ticket), self._book)
         except InfeasibleError:
             if not is_narrowed:
                 raise
@@ -147,7 +147,7 @@ class LeaseRequests:
             for request in self._requests.values()
             if places.get(request.entry.key, place) > place and places[request.entry.key][0] == place[0]
         ]
-        arrived_s = round(min(later) - _INSTANT_S if later else ledger.now_s(), 6)
+        arrived_s = round(min(later) - _INSTANT_S if later else clock.now_s(), 6)
         self._arrived[entry.key] = arrived_s
         return arrived_s
 
@@ -155,14 +155,13 @@ class LeaseRequests:
         """The GPUs that will do, in words; () any. With --exclusive, none that a job of ours is on."""
         if not self._exclusive or not plan.need_gpus:
             return self._words if plan.need_gpus else ()
-        if not self._view.gpus:
-            self._view.open_gpus()
+        self._view.open()
         return tuple(uuid for uuid in self.allowed() if uuid not in in_use)
 
     def allowed(self) -> tuple[str, ...]:
         """The UUIDs of the GPUs that this queue may use. Raises UsageError for one that is not there."""
         try:
-            chosen = leasing.choice(self._words, self._view.gpus)
+            chosen = leasing.gpus_named(self._words, self._view.gpus)
         except UsageError as error:
             raise UsageError(error.message, where="--gpus", hint=error.hint) from error
         return chosen or tuple(gpu.uuid for gpu in self._view.gpus)
@@ -170,16 +169,16 @@ class LeaseRequests:
     def check(self) -> None:
         """Make sure that the GPUs of --gpus are there. Raises UsageError, GpuError."""
         if self._words:
-            self._view.open_gpus()
+            self._view.open()
             self.allowed()
 
     def _granted(self, kind: Kind, request: _Request, held: HeldLease) -> Granted | None:
         plain_lock = request.plan.config.compat_gpu_lock
         if held.lease.gpus and plain_lock and not _take_plain_lock(plain_lock, held):
-            self._not_before[kind] = ledger.now_s() + _PLAIN_LOCK_S
+            self._not_before[kind] = clock.now_s() + _PLAIN_LOCK_S
             held.release()
             return None
-        waited_s = max(0.0, ledger.now_s() - self._arrived.pop(request.entry.key))
+        waited_s = max(0.0, clock.now_s() - self._arrived.pop(request.entry.key))
         return Granted(request.entry, request.job, held, waited_s)
 
     # -- waiting -----------------------------------------------------------------------------------------
@@ -200,7 +199,7 @@ class LeaseRequests:
     def watched(self) -> tuple[list[int], float | None]:
         """Descriptors that tell when to ask again, and the seconds after which to ask without an event."""
         descriptors: list[int] = []
-        now_s = ledger.now_s()
+        now_s = clock.now_s()
         limits = [max(0.0, at - now_s) for at in self._not_before.values()]
         for request in self._requests.values():
             if request.is_due or request.waiting.is_unsettled:
@@ -216,7 +215,7 @@ class LeaseRequests:
 
     def woken(self, ready: Collection[int]) -> None:
         """Note which requests to ask again for. ``ready``: the descriptors that are readable."""
-        now_s = ledger.now_s()
+        now_s = clock.now_s()
         self._not_before = {kind: at for kind, at in self._not_before.items() if at > now_s}
         for request in self._requests.values():
             if request.is_due or request.waiting.is_unsettled:
@@ -243,7 +242,7 @@ def _take_plain_lock(path: str, held: HeldLease) -> bool:
 
     lock = PlainLock(path)
     if lock.take(0.0, None):
-        held.beside = lock
+        held.plain_lock = lock
         return True
     lock.release()
     return False

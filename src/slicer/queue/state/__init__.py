@@ -1,1 +1,1 @@
-"""What the queue knows of its jobs, and keeps."""
+"""The state of the queue's jobs, and its journal and log directory."""

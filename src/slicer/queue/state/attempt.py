@@ -1,12 +1,14 @@
 """The attempt file of a queue's job: whether its command began, and how it ended, whoever has died since.
 
-The queue makes it, with room for what will be written, so that a full disk is noticed before a job and not
-after it. The keeper flocks it for as long as it lives, and writes: a line with its pid and start time, which
-says that the command begins; a provisional outcome where systemd ends the job, and might end the keeper with
-it; the outcome. Each is one line, and what is not yet written reads as NUL.
+The queue makes the file at full size, so that a full disk is noticed before the job and not after it. The
+keeper flocks it for as long as it lives, and writes up to three lines:
 
-A file is named by its directory's descriptor and the job's id. What is read back is checked here, field by
-field: a file that cannot be right costs its own attempt, and nothing else.
+    PID START     when the command begins: the keeper's pid and start time
+    {outcome}     provisional, when systemd ends the job: it may end the keeper too
+    {outcome}     final
+
+What is not yet written reads as NUL. A file is named by its directory's descriptor and the job's id. Every
+field that is read back is checked. A file that cannot be right costs its own attempt and nothing else.
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
-import math
 import os
 import stat
 
@@ -22,11 +23,8 @@ from slicer.kernel import proc
 from slicer.model import Outcome, Usage
 from slicer.outcome.outcome_file import outcome_json
 from slicer.record import record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+from slicer.state.directory import try_lock
+from slicer.state.statefile import PID_MAX, START_MAX, check_fields, json_reader
 
 _ROOM = 8192  # bytes: an outcome with a long command has 3000
 _LONGEST = 4 << 20  # of a file that is read; the longest command is half of that
@@ -131,11 +129,7 @@ def read(directory: int, job: str) -> Attempt | None:
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return _NOTHING
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            is_alive = False
-        except BlockingIOError:
-            is_alive = True
+        is_alive = not try_lock(fd, shared=True)
         data = _contents(fd)
         is_damaged = not os.fstat(fd).st_size
     finally:
@@ -167,98 +161,29 @@ def _whole(data: bytes) -> bytes:
 
 # -- what is read back ------------------------------------------------------------------------------------
 
-_MOST = 2**63 - 1  # what the history can keep
-_PID_MOST = 2**22  # the kernel's PID_MAX_LIMIT
-_SIGNAL_MOST = 64
-_CODE_MOST = 255
-
-
 def _keeper(line: bytes) -> tuple[int, int]:
     """The keeper's pid and start time; zeros for anything else."""
     words = line.split(b" ")
     if len(words) != 2 or not all(word.isdigit() and len(word) < 20 for word in words):
         return 0, 0
     pid, start = map(int, words)
-    return (pid, start) if 1 < pid <= _PID_MOST and start <= _MOST else (0, 0)
+    return (pid, start) if 1 < pid <= PID_MAX and start <= START_MAX else (0, 0)
 
 
 def _outcome(line: bytes, job: str) -> tuple[Outcome, bool] | None:
     """The outcome in a line, and whether it is final; None for anything else."""
     try:
         data = json.loads(line)
-        made = _made(data)
+        usage = {name: json_reader(kind)(data["usage"].get(name)) for name, kind in _USAGE.items()}
+        said = {**data, "unit": "" if data["unit"] is None else data["unit"], "forced": int(data["forced"])}
+        values = {name: json_reader(kind)(said[name]) for name, kind in _OUTCOME.items()}
+        check_fields(values)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
-    return (made, data.get(_PROVISIONAL) is not True) if made.job == job else None
+    if values["job"] != job:
+        return None
+    return Outcome(usage=Usage(**usage), **values), data.get(_PROVISIONAL) is not True
 
 
-def _made(data: Any) -> Outcome:
-    """Raises ValueError, TypeError, KeyError, AttributeError or OverflowError for what is no outcome."""
-    usage = Usage(**{name: _READERS[kind](data["usage"].get(name)) for name, kind in _USAGE.items()})
-    said = {**data, "unit": "" if data["unit"] is None else data["unit"], "forced": int(data["forced"])}
-    values = {name: _READERS[kind](said[name]) for name, kind in _OUTCOME.items()}
-    signo = values["signal"]
-    if values["exit_code"] > _CODE_MOST or (signo is not None and not 0 < signo <= _SIGNAL_MOST):
-        raise ValueError("no exit code, or no signal")
-    return Outcome(usage=usage, **values)
-
-
-def _text(value: Any) -> str:
-    if type(value) is not str:
-        raise TypeError("no text")
-    return value
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int:  # to isinstance, true is one
-        raise TypeError("no whole number")
-    if not 0 <= value <= _MOST:
-        raise ValueError("out of range")
-    return value
-
-
-def _figure(value: Any) -> float:
-    if type(value) not in (int, float):
-        raise TypeError("no number")
-    if not (math.isfinite(value) and 0 <= value <= _MOST):
-        raise ValueError("out of range")
-    return float(value)
-
-
-def _word(*known: str) -> Callable[[Any], str]:
-    def read_word(value: Any) -> str:
-        if _text(value) not in known:
-            raise ValueError("unknown word")
-        return str(value)
-
-    return read_word
-
-
-def _list(read_one: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
-    def read_list(value: Any) -> tuple[Any, ...]:
-        if type(value) is not list:
-            raise TypeError("no list")
-        return tuple(map(read_one, value))
-
-    return read_list
-
-
-def _or_none(read_one: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: None if value is None else read_one(value)
-
-
-# How a field is read, by its annotation.
-_READERS: dict[str, Callable[[Any], Any]] = {
-    "str": _text,
-    "int": _count,
-    "int | None": _or_none(_count),
-    "float": _figure,
-    "float | None": _or_none(_figure),
-    "tuple[str, ...]": _list(_text),
-    "tuple[int, ...]": _list(_count),
-    "Reason": _word("exited", "signal", "oom-kill", "timeout", "stopped", "unknown"),
-    "BackendName": _word("systemd", "plain", "inner"),
-    "Manager": _word("system", "user"),
-}
 _USAGE: dict[str, str] = Usage.__annotations__
 _OUTCOME: dict[str, str] = {name: kind for name, kind in Outcome.__annotations__.items() if name != "usage"}

@@ -1,20 +1,19 @@
 """From the journal's records to the state of each job. Records are made here and read here. Pure.
 
-A record is applied whole or not at all. A repeated one changes nothing, nor does one about an earlier
-attempt. So a queue that died between two records may write the second again.
+A record is applied whole or not at all. Neither a repeated record nor one about an earlier attempt changes
+anything. So a queue that died between two records may write the second again.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict, Unpack, get_args
 
 from slicer.queue.model import FINAL, STATE_DEFAULTS, STATE_FIELDS, JobState, Status, Verdict
 from slicer.queue.state.journal import Record
+from slicer.state.statefile import json_reader
 
-_MOST = 2**53  # of a whole number: what every reader of JSON takes
 _FILE_NAME = re.compile(r"(?:\w[\w.-]{0,63})?", re.ASCII)
 
 
@@ -50,7 +49,7 @@ def begun(
     vram_mib: int | None,
     at: float,
 ) -> Record:
-    """An attempt (counted from 1) is about to start. This must be on the disk before it starts."""
+    """The attempt (counted from 1) is about to start. The record must be on the disk before."""
     return {
         "event": "begun", "key": key, "job": job, "boot_id": boot_id, "attempts": attempt, "log": log,
         "gpus": list(gpus), "gpu_indices": list(gpu_indices), "vram_mib": vram_mib, "started_at": at,
@@ -83,7 +82,7 @@ def refused(key: str, status: Status, reason: str, exit_code: int) -> Record:
 
 
 def reconsidered(key: str) -> Record:
-    """The job is to be started after all: it failed and somebody says so, or is not infeasible any more."""
+    """The job is to be started after all: a user asks for it, or the job may no longer be infeasible."""
     return {"event": "reconsidered", "key": key}
 
 
@@ -123,7 +122,7 @@ def apply(states: dict[str, JobState], record: Record) -> bool:
         values = {name: _READERS[name](record[name]) for name in rule.fields}
         may_lack = STATE_DEFAULTS if event == "state" else _ADDED
         values |= {name: _READERS[name](record[name]) for name in may_lack if name in record}
-    except (_Damaged, KeyError, OverflowError):
+    except (TypeError, ValueError, KeyError):
         return False
     state = states.get(key)
     if state is None or event == "state":
@@ -160,73 +159,32 @@ def _snapshot(state: JobState) -> Record:
     return record
 
 
-class _Damaged(ValueError):
-    """A value of a type that its field cannot have."""
-
-
-def _a(*kinds: type) -> Callable[[Any], Any]:
-    def read(value: Any) -> Any:
-        # Not isinstance: to Python, true is an int.
-        if type(value) not in kinds or (type(value) is float and not math.isfinite(value)):
-            raise _Damaged(repr(value))
-        return float(value) if float in kinds and value is not None else value
-
-    return read
-
-
-def _count(value: Any) -> Any:
-    if type(value) is not int or not 0 <= value <= _MOST:
-        raise _Damaged("out of range")
-    return value
-
-
-def _file_name(value: Any) -> Any:
-    """What becomes the name of a file: nothing that leads elsewhere."""
-    if type(value) is not str or not _FILE_NAME.fullmatch(value):
-        raise _Damaged(repr(value))
-    return value
-
-
-def _or_none(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: None if value is None else read(value)
-
-
-def _tuple_of(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def read_all(value: Any) -> tuple[Any, ...]:
-        if type(value) is not list:
-            raise _Damaged(repr(value))
-        return tuple(map(read, value))
-
-    return read_all
-
-
-def _one_of(*words: str) -> Callable[[Any], Any]:
+def _word(words: Collection[str]) -> Callable[[Any], Any]:
     def read(value: Any) -> Any:
         if value not in words:
-            raise _Damaged(repr(value))
+            raise ValueError(f"{value!r} is none of {words}")
         return value
 
     return read
 
 
-# How a field is read, by its annotation.
-_BY_TYPE: dict[str, Callable[[Any], Any]] = {
-    "str": _a(str),
-    "bool": _a(bool),
-    "int": _count,
-    "int | None": _or_none(_count),
-    "float": _a(float, int),
-    "float | None": _or_none(_a(float, int)),
-    "tuple[str, ...]": _tuple_of(_a(str)),
-    "tuple[int, ...]": _tuple_of(_count),
-    "Status": _one_of(*get_args(Status)),
-    "Verdict": _one_of(*get_args(Verdict)),
-}
-_READERS = {name: _BY_TYPE[kind] for name, kind in STATE_FIELDS.items()}
-_READERS |= {"job": _file_name, "log": _file_name}
+def _file_name(value: Any) -> Any:
+    """The name of a file in the log directory, which leads nowhere else."""
+    if not _FILE_NAME.fullmatch(value):
+        raise ValueError(f"{value!r} is no name of a file")
+    return value
+
+
+# How a field is read.
+_READERS = {name: json_reader(kind) for name, kind in STATE_FIELDS.items()}
+_READERS |= {
+    "job": _file_name, "log": _file_name,
+    "status": _word(get_args(Status)), "verdict": _word(get_args(Verdict)),
+}  # fmt: skip
+
 
 class _Rule(NamedTuple):
-    """What a record of an event does. ``change`` has the fields of the job that change, from its state."""
+    """What a record of an event does: ``change`` makes a job's new fields from its state and the record's."""
 
     fields: tuple[str, ...]  # that the record must have
     change: Callable[[JobState, _Values], _Values]

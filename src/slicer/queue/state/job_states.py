@@ -54,7 +54,7 @@ class JobStates(dict[str, JobState]):
         return list(self._last)
 
     def apply(self, record: Record) -> None:
-        """Do what the record says (:func:`folding.apply`)."""
+        """Change a job's state as the record says (:func:`folding.apply`)."""
         key = str(record.get("key"))
         was_running = key in self.running
         if key in self:

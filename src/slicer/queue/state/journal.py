@@ -1,8 +1,8 @@
-"""The queue's journal: what must outlast it, as JSON lines that are only ever appended to.
+"""The queue's journal: JSON lines that outlast the queue and are only ever appended to.
 
-What is committed is on the disk, whole and once; what a crash left half written is cut off before anything is
-appended. What the records mean is :mod:`slicer.queue.state.folding`'s business. The lock of the log directory
-(:mod:`slicer.queue.state.log_dir`) keeps a second writer out.
+A committed record is on the disk, whole and once. A record that a crash left half written is cut off before
+anything is appended. :mod:`slicer.queue.state.folding` says what the records mean. The lock of the log
+directory (:mod:`slicer.queue.state.log_dir`) keeps a second writer out.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import os
 from collections.abc import Iterable, Iterator
 
 from slicer.errors import StateError
-from slicer.queue.state.directory import HINT, OwnDirectory, failed
-from slicer.state.directory import write_all
+from slicer.queue.state.log_dir import HINT, failing
+from slicer.state.directory import Directory, write_all
 
 Record = dict[str, object]
 
@@ -26,10 +26,10 @@ _LINES_NAMED = 10  # in the warning about damaged lines
 class Journal:
     """An open journal. Not for two threads at once.
 
-    ``warnings``: what was found wrong, and repaired or skipped, when it was opened; sentences for people.
+    ``warnings``: sentences for people about damage that was repaired or skipped when it was opened.
     """
 
-    def __init__(self, directory: OwnDirectory, fd: int, size: int, warnings: tuple[str, ...] = ()) -> None:
+    def __init__(self, directory: Directory, fd: int, size: int, warnings: tuple[str, ...] = ()) -> None:
         """For :meth:`open`: ``fd`` is open for writing, and committed up to ``size`` bytes."""
         self.path = _path(directory)
         self.warnings = warnings
@@ -39,13 +39,13 @@ class Journal:
         self._is_urgent = False
 
     @classmethod
-    def open(cls, directory: OwnDirectory, *, fresh: bool = False) -> tuple[Journal, tuple[Record, ...]]:
+    def open(cls, directory: Directory, *, fresh: bool = False) -> tuple[Journal, tuple[Record, ...]]:
         """The journal in ``directory``, made where there is none, and its records (without the first).
 
         With ``fresh``, a journal that is there, of whatever version, is replaced by an empty one. Raises
         StateError where it cannot be read or repaired, is a newer slicer's, or not a queue's at all.
         """
-        try:
+        with failing(_path(directory)):
             try:
                 fd = directory.open_file(_NAME, os.O_RDWR)
             except FileNotFoundError:
@@ -55,19 +55,17 @@ class Journal:
             except BaseException:
                 os.close(fd)
                 raise
-        except OSError as error:
-            raise failed("cannot be used", _path(directory), error) from error
 
     @classmethod
-    def _create(cls, directory: OwnDirectory) -> Journal:
+    def _create(cls, directory: Directory) -> Journal:
         made = cls(directory, directory.replace(_NAME, _HEADER, sync=True), len(_HEADER))
         directory.sync()
         return made
 
     @classmethod
-    def _read(cls, directory: OwnDirectory, fd: int, fresh: bool) -> tuple[Journal, tuple[Record, ...]]:
+    def _read(cls, directory: Directory, fd: int, fresh: bool) -> tuple[Journal, tuple[Record, ...]]:
         head = os.pread(fd, 4096, 0)
-        # Nothing but the beginning of the first line, or what a power cut made of it.
+        # Only the beginning of the first line is there, or a power cut made zeros of it.
         is_begin = head != _HEADER and _HEADER.startswith(head)
         is_unborn = is_begin or (not head.strip(b"\0") and os.fstat(fd).st_size <= len(head))
         if not is_unborn:
@@ -90,90 +88,83 @@ class Journal:
         Nothing is repaired. Raises StateError where it cannot be read.
         """
         path = f"{log_dir}/{_NAME}"
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise failed("cannot be read", path, error) from error
-        try:
-            _check_head(path, os.pread(fd, 4096, 0), fresh=False)
-            return tuple(_Found(fd))[1:]
-        except OSError as error:
-            raise failed("cannot be read", path, error) from error
-        finally:
-            os.close(fd)
+        with failing(path, "cannot be read"):
+            try:
+                fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+            except FileNotFoundError:
+                return None
+            try:
+                _check_head(path, os.pread(fd, 4096, 0), fresh=False)
+                return tuple(_Found(fd))[1:]
+            finally:
+                os.close(fd)
 
     @property
     def pending(self) -> bool:
-        """Whether something was added that is not on the disk."""
+        """Whether a record was added that is not on the disk."""
         return bool(self._buffer)
 
     @property
     def is_urgent(self) -> bool:
-        """Whether something is pending that must not wait."""
+        """Whether a pending record must not wait."""
         return self._is_urgent
 
     def add(self, record: Record, *, durable: bool = True) -> None:
-        """Append ``record`` with the next :meth:`commit`; not ``durable``: that may take its time.
+        """Append ``record`` with the next :meth:`commit`, which may come late if it need not be ``durable``.
 
-        Raises ValueError or TypeError for what JSON has no word for.
+        Raises ValueError or TypeError for a value that JSON cannot express.
         """
         self._buffer.append(_encode(record))
         self._is_urgent = self._is_urgent or durable
 
     def commit(self) -> None:
-        """Have all that was added on the disk.
+        """Write all added records to the disk, and wait for it.
 
-        Raises StateError when it cannot be: then none of it is in the journal, and the next call tries again.
+        Raises StateError if that fails: then none of them is in the journal, and the next call tries again.
         """
         if not self._buffer:
             return
         data = b"".join(self._buffer)
-        try:
+        with failing(self.path, "cannot be written"):
             try:
                 write_all(self._fd, data, self._size)
                 os.fdatasync(self._fd)
             except OSError:
-                # Should this fail, too: the next call writes the same, and maybe more, over what is there.
+                # If this fails, too, the next call overwrites it with the same records, and maybe more.
                 os.ftruncate(self._fd, self._size)
                 raise
-        except OSError as error:
-            raise failed("cannot be written", self.path, error) from error
         self._size += len(data)
         self._empty()
 
-    def is_gone(self, directory: OwnDirectory) -> bool:
+    def is_gone(self, directory: Directory) -> bool:
         """Whether the file was deleted, replaced or cut short by somebody. Raises StateError."""
-        try:
-            ours = os.fstat(self._fd)
-            return ours.st_size < self._size or not os.path.samestat(ours, directory.lstat(_NAME))
-        except FileNotFoundError:
-            return True
-        except OSError as error:
-            raise failed("cannot be looked at", self.path, error) from error
+        with failing(self.path, "cannot be looked at"):
+            try:
+                ours = os.fstat(self._fd)
+                return ours.st_size < self._size or not os.path.samestat(ours, directory.lstat(_NAME))
+            except FileNotFoundError:
+                return True
 
-    def rewrite(self, directory: OwnDirectory, records: Iterable[Record]) -> None:
-        """Put a journal with just ``records`` in the place of whatever is in ``directory`` now.
+    def rewrite(self, directory: Directory, records: Iterable[Record]) -> None:
+        """Put a journal of just ``records`` in the place of whatever is in ``directory`` now.
 
-        They stand for all that was added so far, committed or not. Raises StateError; what
-        was pending still is then, and as long as :meth:`is_gone`, this is to be tried again.
+        They stand for all that was added so far, committed or not. Raises StateError: then pending records
+        stay pending, and this is to be repeated while :meth:`is_gone`.
         """
         data = _HEADER + b"".join(map(_encode, records))
-        fd = -1
-        try:
+        with failing(self.path, "cannot be written"):
             fd = directory.replace(_NAME, data, sync=True)
-            directory.sync()
-        except OSError as error:
-            if fd >= 0:
+            try:
+                directory.sync()
+            except OSError:
                 os.close(fd)
-            raise failed("cannot be written", self.path, error) from error
+                raise
         os.close(self._fd)
         self._fd, self._size = fd, len(data)
         self._empty()
 
     def close(self) -> None:
-        """Give the file back; what is pending is not written. Safe to repeat, and in a forked child."""
+        """Close the file; pending records are not written. Safe to repeat, and in a forked child."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -184,7 +175,7 @@ class Journal:
 
 
 class _Found:
-    """The records of an open journal, in their order; when they were all given, what was wrong with it."""
+    """The records of an open journal in their order; after the last one, also the damage found."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -207,7 +198,7 @@ class _Found:
                 yield record
 
     def warnings(self, path: str) -> tuple[str, ...]:
-        """What people should know of it."""
+        """Sentences for people about the damage."""
         said = []
         if self._damaged:
             named = ", ".join(map(str, self._damaged[:_LINES_NAMED]))
@@ -230,7 +221,7 @@ def _decode(line: bytes) -> Record | None:
     return record if isinstance(record, dict) else None
 
 
-# ASCII: commands may hold bytes that are no UTF-8, which Python has as lone surrogates.
+# ASCII, because commands may hold lone surrogates: bytes that are no UTF-8.
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
@@ -239,7 +230,7 @@ def _encode(record: Record) -> bytes:
 
 
 def _check_head(path: str, head: bytes, fresh: bool) -> None:
-    """Refuse what is not a journal of a queue, or one of a version that we do not know."""
+    """Refuse a file that is no queue's journal, or is of an unknown version."""
     first = _decode(head[: head.find(b"\n") + 1]) or {}
     version = first.get("v")
     if first.get("event") != "journal" or type(version) is not int or version < 1:
@@ -255,5 +246,5 @@ def _check_head(path: str, head: bytes, fresh: bool) -> None:
         )
 
 
-def _path(directory: OwnDirectory) -> str:
+def _path(directory: Directory) -> str:
     return f"{directory.path}/{_NAME}"

@@ -8,25 +8,51 @@
     attempts/ID     of one attempt, by the id of its lease: what its keeper leaves for the queue
 
 The directory must be the user's own, or root's, and nobody else's to write to. It is opened once
-(slicer.queue.state.directory); what lies in it is opened through its descriptor, and no symbolic link is
+(slicer.state.directory); what lies in it is opened through its descriptor, and no symbolic link is
 followed.
 """
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from slicer.errors import EX_TEMPFAIL, SlicerError, StateError
-from slicer.queue.state.directory import HINT, OwnDirectory, failed
+from slicer.state.directory import Directory, Rules, failed, open_or_make, try_lock, write_all
 from slicer.text import quote
 
+HINT = "choose another one with --log-dir"
+RULES = Rules(
+    may_be_roots=True,
+    is_sticky_safe=False,
+    is_probed=False,
+    is_closed=False,
+    foreign="belongs to uid {uid}",
+    writable="can be written to by others (mode {mode})",
+    no_directory="cannot be used: Not a directory",
+    no_file="is not a regular file",
+    second_name="has a second name (a hard link)",
+    hint=HINT,
+    writable_hint=f"chmod go-w {{path}}, or {HINT}",
+    full_hint="make room there",
+    file_hint=f"remove it, or {HINT}",
+)
 _LOCK = "lock"
 _STATUS = "status.txt"
 _LOG = re.compile(r"job\d{4,}(?:\.\d+)?\.log")
+
+
+@contextmanager
+def failing(path: str, how: str = "cannot be used") -> Iterator[None]:
+    """Raise an OSError of the block as StateError about ``path``."""
+    try:
+        yield
+    except OSError as error:
+        raise failed(path, error, RULES, how) from error
 
 
 class QueueRunning(SlicerError):
@@ -46,7 +72,7 @@ class QueueRunning(SlicerError):
 
 
 class LogDir:
-    """A log directory that is ours until :meth:`close`, or until all processes that have it open are dead.
+    """A log directory, ours until :meth:`close` or until all processes that have it open are dead.
 
     A forked child that is to outlive the queue must call :meth:`close`, too, which takes nothing away from
     the queue.
@@ -56,10 +82,10 @@ class LogDir:
         """Make the directory where it is missing, and lock it. Raises QueueRunning, StateError."""
         self._said = path
         self._owner = os.getpid()
-        self.directory = OwnDirectory.at(path)
-        self.attempts = OwnDirectory(-1, "")
+        self.directory = open_or_make(path, RULES)
+        self.attempts = Directory(-1, "")
         try:
-            self.attempts = self.directory.below("attempts")
+            self.attempts = self.directory.own_folder("attempts")
             self._fd = self._lock()
         except BaseException:
             self.attempts.close()
@@ -85,21 +111,19 @@ class LogDir:
 
         Raises StateError.
         """
-        try:
+        with failing(self.path, "earlier logs cannot be set aside"):
             logs = [name for name in self.directory.names() if _LOG.fullmatch(name)]
             if not logs:
                 return ""
             name = time.strftime("earlier-%Y%m%dT%H%M%S")
-            aside = self.directory.below(name)
+            aside = self.directory.own_folder(name)
             for log in logs:
                 self.directory.rename(log, aside, log)
             aside.close()
-        except OSError as error:
-            raise failed("earlier logs cannot be set aside", self.path, error) from error
-        return name
+            return name
 
     def restore(self) -> bool:
-        """Make again what somebody deleted of directory and lock; whether that was needed.
+        """Make directory and lock again if somebody deleted them; whether that was needed.
 
         Raises QueueRunning where another queue was faster, StateError where it cannot be made; the lock that
         we had stays ours then.
@@ -118,11 +142,10 @@ class LogDir:
             return
         fd, self._fd = self._fd, -1
         try:
-            if os.getpid() == self._owner:
-                os.ftruncate(fd, 0)  # nobody is to be told of a pid that is gone
-                fcntl.flock(fd, fcntl.LOCK_UN)  # even if a child still has it open
-        except OSError as error:
-            raise failed("cannot be used", self._lock_path, error) from error
+            with failing(self._lock_path):
+                if os.getpid() == self._owner:
+                    os.ftruncate(fd, 0)  # the pid will be gone
+                    fcntl.flock(fd, fcntl.LOCK_UN)  # even if a child still has it open
         finally:
             os.close(fd)
             self.attempts.close()
@@ -133,17 +156,17 @@ class LogDir:
         return f"{self.path}/{_LOCK}"
 
     def _reopen(self) -> bool:
-        """Open the directories anew where those that we have lost their names; whether any had."""
+        """Open the directories anew if ours have lost their names; whether any had."""
         try:
-            found = OwnDirectory.at(self._said)
+            found = open_or_make(self._said, RULES)
         except StateError:
             if self.directory.is_there():
-                return False  # something that is not ours is in its place: we stay where we are
+                return False  # something foreign is in its place: we stay in ours
             raise
         had_to = not _is_same(found, self.directory)
         self.directory.close()
         self.directory = found
-        attempts = found.below("attempts")
+        attempts = found.own_folder("attempts")
         had_to |= not _is_same(attempts, self.attempts)
         self.attempts.close()
         self.attempts = attempts
@@ -151,52 +174,37 @@ class LogDir:
 
     def _lock(self) -> int:
         while True:
-            fd = self._open()
+            with failing(self._lock_path):
+                fd = self.directory.open_lock()
             try:
-                self._take(fd)
-                if self._is_current(fd):
-                    _write_pid(fd)
+                if self._is_taken(fd):
                     return fd
-            except OSError as error:
-                os.close(fd)
-                raise failed("cannot be used", self._lock_path, error) from error
             except SlicerError:
                 os.close(fd)
                 raise
             os.close(fd)  # it was deleted while we took it
 
-    def _open(self) -> int:
-        try:
-            fd = self.directory.open_file(_LOCK, os.O_RDWR | os.O_CREAT)
-            os.fchmod(fd, 0o600)  # who can open a file can flock it
-        except OSError as error:
-            raise failed("cannot be used", self._lock_path, error) from error
-        return fd
-
-    def _take(self, fd: int) -> None:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            text = os.pread(fd, 32, 0).strip()
-            pid = int(text) if text.isdigit() else None
-            raise QueueRunning(self._said, pid, os.fstat(fd).st_mtime) from None
+    def _is_taken(self, fd: int) -> bool:
+        """Take the lock; False if the file is no longer the directory's. Raises QueueRunning, StateError."""
+        with failing(self._lock_path):
+            if not try_lock(fd):
+                text = os.pread(fd, 32, 0).strip()
+                pid = int(text) if text.isdigit() else None
+                raise QueueRunning(self._said, pid, os.fstat(fd).st_mtime)
+            if not self._is_current(fd):
+                return False
+            os.ftruncate(fd, 0)
+            write_all(fd, b"%d\n" % os.getpid(), 0)
+            return True
 
     def _is_current(self, fd: int) -> bool:
-        """Whether what we have open is what others would find."""
-        try:
-            return os.path.samestat(os.fstat(fd), self.directory.lstat(_LOCK))
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            raise failed("cannot be used", self._lock_path, error) from error
+        """Whether others would find the file that we have open."""
+        with failing(self._lock_path):
+            try:
+                return os.path.samestat(os.fstat(fd), self.directory.lstat(_LOCK))
+            except FileNotFoundError:
+                return False
 
 
-def _is_same(one: OwnDirectory, other: OwnDirectory) -> bool:
+def _is_same(one: Directory, other: Directory) -> bool:
     return os.path.samestat(os.fstat(one.fd), os.fstat(other.fd))
-
-
-def _write_pid(fd: int) -> None:
-    text = b"%d\n" % os.getpid()
-    os.ftruncate(fd, 0)
-    if os.pwrite(fd, text, 0) < len(text):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

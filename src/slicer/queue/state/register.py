@@ -1,7 +1,7 @@
-"""What the queue knows of its jobs, and keeps: every change is a record of the journal first.
+"""The register of the queue's jobs: every change of a state is a record in the journal.
 
-A change counts at once, but what announces it to the world waits for :meth:`Register.save`. While the journal
-cannot be written (a full disk) nothing is lost: the records wait, and so does all that depends on them.
+A change counts at once, but it is announced only after :meth:`Register.save`. While the journal cannot be
+written (a full disk) nothing is lost: the records wait, and so does everything that depends on them.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 from slicer import faults
 from slicer.errors import StateError
 from slicer.queue.state import attempt, folding
-from slicer.queue.state.directory import OwnDirectory, failed
 from slicer.queue.state.job_states import JobStates
 from slicer.queue.state.journal import Journal
-from slicer.queue.state.log_dir import LogDir
+from slicer.queue.state.log_dir import LogDir, failing
 
 if TYPE_CHECKING:
     from slicer.queue.model import Entry
     from slicer.queue.state.journal import Record
+    from slicer.state.directory import Directory
 
 _PROBE = "probe"
 _AGAIN_S = 1.0  # how soon to try to write again
@@ -32,7 +32,7 @@ class Register:
     def __init__(self, path: str, *, fresh: bool) -> None:
         """Open the log directory. Raises QueueRunning, StateError."""
         self.log_dir = LogDir(path)
-        self.set_aside = ""  # where earlier logs are now
+        self.set_aside = ""  # the directory of earlier logs, by its name
         try:
             if fresh:
                 _forget_attempts(self.log_dir.attempts)
@@ -44,16 +44,16 @@ class Register:
             raise
         self.warnings = self._journal.warnings
         self.states = JobStates(folding.fold(records))
-        # What could not be with another --gpus, or on another day, is asked for again.
+        # Jobs that were infeasible with another --gpus, or on another day, are tried again.
         self._refused = {key for key, state in self.states.items() if state.status == "infeasible"}
         self.problem = ""
         self._next_no = max([state.no for state in self.states.values()], default=0) + 1
         self._again_at = 0.0
         self._lacks_room = False
-        self.has_news = True  # something changed that the board does not show yet
+        self.has_changed = True  # something changed that the board does not show yet
 
     def see(self, entries: Iterable[Entry]) -> None:
-        """Give those jobs a number that have none yet."""
+        """Give a number to each job that has none yet."""
         for entry in entries:
             state = self.states.get(entry.key)
             if state is None or not state.no or state.name != entry.attributes.name:
@@ -68,10 +68,10 @@ class Register:
         """Change a job's state, and have it written with the next :meth:`save`."""
         self.states.apply(record)
         self._journal.add(record, durable=durable)
-        self.has_news = True
+        self.has_changed = True
 
     def save(self) -> bool:
-        """Write what has to last; whether all of it is on the disk now."""
+        """Write all that must last; whether it is on the disk now."""
         if not self._journal.is_urgent and not self.problem:
             return True
         is_early = bool(self.problem) and time.monotonic() < self._again_at
@@ -91,11 +91,11 @@ class Register:
 
     @property
     def is_saved(self) -> bool:
-        """Whether all that has to last is on the disk."""
+        """Whether all that must last is on the disk."""
         return not self._journal.is_urgent
 
     def reserve(self, job_id: str) -> bool:
-        """Make sure that there is room for what is to be said of an attempt; else there is a ``problem``."""
+        """Make the attempt's file, with room in it; False, with a ``problem``, if there is none."""
         try:
             attempt.reserve(self.log_dir.attempts.fd, job_id)
         except OSError as error:
@@ -105,24 +105,24 @@ class Register:
         return True
 
     def sweep(self) -> None:
-        """Remove the files of attempts that no job has under way: made, but then the queue was killed."""
+        """Remove the files of attempts that do not run: a queue was killed before it forgot them."""
         under_way = {state.job for state in self.states.running.values()}
         for name in set(self.log_dir.attempts.names()) - under_way:
             self.forget(name)
 
     def forget(self, job_id: str) -> None:
-        """How the attempt ended is on the disk, or it never began: its file is not needed any more."""
+        """Remove the attempt's file: the end of the attempt is on the disk, or the attempt never began."""
         try:
             self.log_dir.attempts.unlink(job_id)
         except OSError:
             return  # it is only a small file
 
     def attempt(self, job_id: str) -> attempt.Attempt | None:
-        """What became of an attempt, as far as its keeper wrote it down; None: its command never began."""
+        """What the keeper wrote about the attempt; None: its command never began."""
         return attempt.read(self.log_dir.attempts.fd, job_id)
 
     def _has_room(self) -> bool:
-        """Whether what could not be reserved could be by now."""
+        """Whether there is room for attempts, after there was none."""
         if self._lacks_room and self.reserve(_PROBE):
             self.forget(_PROBE)
             self._lacks_room = False
@@ -133,13 +133,13 @@ class Register:
         self._again_at = time.monotonic() + _AGAIN_S
 
     def left_s(self) -> float | None:
-        """After how many seconds to :meth:`save` again; None: nothing waits."""
+        """The seconds until :meth:`save` is due; None: nothing waits."""
         if self.problem:
             return max(0.0, self._again_at - time.monotonic())
         return None if self.is_saved else 0.0
 
     def restore(self) -> bool:
-        """Make the log directory and the journal again where somebody removed them. Raises StateError."""
+        """Make the log directory and the journal again if somebody removed them. Raises StateError."""
         was_gone = self.log_dir.restore()
         if self._journal.is_gone(self.log_dir.directory):
             self._journal.rewrite(self.log_dir.directory, folding.records(self.states))
@@ -147,7 +147,7 @@ class Register:
         return was_gone
 
     def known_names(self) -> frozenset[str]:
-        """The names of all jobs that were ever seen."""
+        """The names of all jobs ever seen."""
         return frozenset(state.name for state in self.states.values() if state.name)
 
     def close(self) -> None:
@@ -160,8 +160,8 @@ class Register:
         self.log_dir.close()
 
 
-def _forget_attempts(directory: OwnDirectory) -> None:
-    """Remove what an earlier queue left. Raises StateError where jobs of it still run."""
+def _forget_attempts(directory: Directory) -> None:
+    """Remove an earlier queue's files of attempts. Raises StateError if jobs of it still run."""
     names = directory.names()
     found = [attempt.read(directory.fd, name) for name in names]
     alive = [each for each in found if each is not None and each.is_alive]
@@ -173,7 +173,5 @@ def _forget_attempts(directory: OwnDirectory) -> None:
             hint="without --fresh they are taken over; or end them first, see slicer status",
         )
     for name in names:
-        try:
+        with failing(f"{directory.path}/{name}", "cannot be removed"):
             directory.remove(name)
-        except OSError as error:
-            raise failed("cannot be removed", f"{directory.path}/{name}", error) from error

@@ -11,14 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slicer.queue.show.log_tail import last_line, line_of
-from slicer.queue.state.directory import OwnDirectory
+from slicer.queue.state.log_dir import RULES
+from slicer.state.directory import Directory, open_or_make
 
 
 @pytest.fixture
-def logs(tmp_path: Path) -> Iterator[OwnDirectory]:
+def logs(tmp_path: Path) -> Iterator[Directory]:
     path = tmp_path / "logs"
     path.mkdir(0o755)
-    directory = OwnDirectory.at(str(path))
+    directory = open_or_make(str(path), RULES)
     yield directory
     directory.close()
 
@@ -54,7 +55,7 @@ def test_nothing_of_it_is_a_command_to_a_terminal(data: bytes) -> None:  # W19
     assert len(line) <= 200
 
 
-def test_only_a_regular_file_of_ours_is_read(logs: OwnDirectory, tmp_path: Path) -> None:  # W19, S6
+def test_only_a_regular_file_of_ours_is_read(logs: Directory, tmp_path: Path) -> None:  # W19, S6
     secret = tmp_path / "secret"
     secret.write_text("secret\n")
     os.symlink(secret, f"{logs.path}/link.log")

@@ -175,9 +175,9 @@ def test_any_bytes_are_read(head: bytes, lines: list[bytes]) -> None:
 
 
 def test_what_is_read_back_can_be_kept_in_the_history(tmp_path: Path) -> None:
-    odd = {**outcome_json(OUTCOME), "name": "\udcff\0", "uid": 2**63 - 1, "wall_s": 1e15, "signal": 64}
+    odd = {**outcome_json(OUTCOME), "name": "\udcff\0", "uid": 2**32 - 2, "wall_s": 1e15, "signal": 64}
     found = decoded(HEAD + json.dumps(odd).encode() + b"\n").outcome
     assert found is not None
     path = str(tmp_path / "state" / "history.db")
     history.append(found, path)
-    assert history.read(path)[0].uid == 2**63 - 1
+    assert history.read(path)[0].uid == 2**32 - 2

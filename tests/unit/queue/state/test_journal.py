@@ -12,17 +12,18 @@ import pytest
 
 from slicer.errors import StateError
 from slicer.queue.state import folding, journal
-from slicer.queue.state.directory import OwnDirectory
 from slicer.queue.state.journal import Journal, Record
+from slicer.queue.state.log_dir import RULES
+from slicer.state.directory import Directory, open_or_make
 
 HEADER = b'{"event":"journal","v":1}\n'
 ONE: Record = {"event": "one", "text": "grün \udcff \n"}  # an argument that is no UTF-8, too
 TWO: Record = {"event": "two", "n": [1, 2.5, None, True]}
 
 
-def at(path: Path) -> OwnDirectory:
+def at(path: Path) -> Directory:
     """Where it lies, as it is now."""
-    return OwnDirectory.at(str(path.parent))
+    return open_or_make(str(path.parent), RULES)
 
 
 @pytest.fixture

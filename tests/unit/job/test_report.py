@@ -1,4 +1,4 @@
-"""The keeper's words: exit codes as the shell has them, and its messages over the pipe."""
+"""What the keeper reports: exit codes as the shell has them, reasons, and the messages over the pipe."""
 
 from __future__ import annotations
 

@@ -1,0 +1,154 @@
+"""The one observer of GPUs: it opens the driver, takes snapshots, and attributes memory to the leases.
+
+Taking a snapshot is slow, because the driver is asked. Attributing it is quick, so that it can happen under
+the ledger's lock. This module is on the hot path: it loads nothing more until somebody wants GPUs.
+"""
+
+from __future__ import annotations
+
+from slicer.errors import GpuError
+from slicer.placement.capacity import Policy
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from slicer.gpu import Gpus
+    from slicer.gpu.foreign_peaks import ForeignPeaks
+    from slicer.gpu.snapshot import GpuSnapshot
+    from slicer.model import Gpu, GpuMemory, Lease
+    from slicer.placement.capacity import Device
+    from slicer.state.statedir import StateDir
+
+
+class GpuObserver:
+    """The GPUs: which there are (``gpus``, ``notes``, once opened), and what was last seen on them."""
+
+    def __init__(
+        self, directory: StateDir | None, policy: Policy | None = None, *,
+        only: Collection[str] = (), reuses: bool = False,
+    ) -> None:  # fmt: skip
+        """``directory``: where foreign peaks are shared; None while there is no ledger.
+
+        ``policy``: by which the ledger decides on what is seen. ``only``: the GPUs to look at (UUIDs); empty:
+        all. ``reuses``: :meth:`look` takes no new snapshot until :meth:`expire`.
+        """
+        self.policy = policy or Policy()
+        self.gpus: tuple[Gpu, ...] = ()
+        self.notes: tuple[str, ...] = ()
+        self.snapshot: GpuSnapshot | None = None
+        self.warn: Callable[[str], None] | None = None  # told once of what goes wrong but stops nothing
+        self._directory = directory
+        self._only = only
+        self._reuses = reuses
+        self._is_fresh = False
+        self._driver: Gpus | None = None
+        self._peaks: ForeignPeaks | None = None
+        self._is_wanted = True
+        self._is_out_of_reach = False
+
+    def open(self) -> None:
+        """Open the driver, unless it is open. Raises NoGpu, GpuError."""
+        self._is_wanted = True
+        if self._driver is not None:
+            return
+        from slicer.gpu import open_gpus
+
+        self.gpus = self.notes = ()
+        driver = open_gpus()
+        try:
+            self.gpus = driver.list()
+            self.notes = driver.notes()
+        except BaseException:
+            driver.close()
+            raise
+        self._driver = driver
+
+    def try_open(self) -> bool:
+        """As :meth:`open`, for a request that can do without GPUs; whether more can be seen than before."""
+        if self._driver is not None or self._is_out_of_reach:
+            return False
+        try:
+            self.open()
+        except GpuError:
+            self._is_out_of_reach = True
+            return False
+        self._is_wanted = False
+        return True
+
+    def observe(self) -> GpuSnapshot:
+        """A new snapshot. Opens the driver where it is not open. Raises NoGpu, GpuError."""
+        self.open()
+        return self._take()
+
+    def look(self) -> None:
+        """Take a new snapshot, where the driver is open. Raises GpuError unless GPUs can be done without."""
+        if self._driver is None or self._is_fresh:
+            return
+        try:
+            self._take()
+        except GpuError:
+            if self._is_wanted:
+                raise
+            self.snapshot = None
+
+    def _take(self) -> GpuSnapshot:
+        from slicer.gpu.snapshot import take
+
+        assert self._driver is not None
+        self.snapshot = take(self._driver, self.snapshot, self._only)
+        self._is_fresh = self._reuses
+        return self.snapshot
+
+    def expire(self) -> None:
+        """The last snapshot is old by now."""
+        self._is_fresh = False
+
+    def devices(self, leases: tuple[Lease, ...]) -> tuple[Device, ...] | None:
+        """The GPUs of the last snapshot, their processes attributed to the leases; None without a snapshot.
+
+        Shares the foreign peaks on the way: call it under the ledger's lock.
+        """
+        if self.snapshot is None:
+            return None
+        from slicer.gpu.attribution import devices
+
+        problem = self.foreign_peaks.update(self.snapshot, leases)
+        if problem and self.warn is not None:
+            self.warn(problem)
+            self.warn = None
+        return devices(self.snapshot, leases, self.foreign_peaks.mib)
+
+    @property
+    def foreign_peaks(self) -> ForeignPeaks:
+        """What foreign processes used at most."""
+        if self._peaks is None:
+            from slicer.gpu.foreign_peaks import ForeignPeaks
+
+            self._peaks = ForeignPeaks(self._directory.base if self._directory else None, self._only)
+        return self._peaks
+
+    def share_in(self, directory: StateDir | None) -> None:
+        """Share foreign peaks in this directory from now on, and forget those of another one."""
+        if directory is not self._directory or directory is None:
+            self._directory, self._peaks = directory, None
+
+    @property
+    def memory(self) -> tuple[GpuMemory, ...]:
+        """How full the GPUs were in the last snapshot; () without one."""
+        return self.snapshot.memory if self.snapshot else ()
+
+    def utilisation(self) -> dict[str, int | None]:
+        """How busy each GPU is now, in percent; None where the driver does not say. Raises GpuError."""
+        return self._driver.utilisation() if self._driver is not None else {}
+
+    def index(self, uuid: str) -> str:
+        """How people call the GPU: its index, or the UUID of one that is not listed."""
+        return next((str(gpu.index) for gpu in self.gpus if gpu.uuid == uuid), uuid)
+
+    def close(self) -> None:
+        """Give the driver's library back. Safe to repeat; :meth:`open` may follow."""
+        if self._driver is not None:
+            self._driver.close()
+        self._driver = self.snapshot = None
+        self._is_fresh = False

@@ -1,0 +1,126 @@
+"""What is on the GPUs at one moment: their memory, and their processes with what tells whose they are.
+
+The driver names processes by pid. /proc then tells their cgroup, environment and ancestors. That is slow, so
+it happens without the ledger's lock; :mod:`slicer.gpu.attribution` says under the lock whose they are.
+"""
+
+from __future__ import annotations
+
+from slicer.kernel import cgroup, proc
+from slicer.model import LEASE_VARIABLE
+from slicer.record import record, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from slicer.gpu import Gpus
+    from slicer.model import GpuMemory, GpuProcess
+
+    ProcessKey = tuple[int, int, str]  # pid, start time, GPU
+
+_MOST_ANCESTORS = 64
+_MOST_ENVIRON = 4 << 20  # bytes; the kernel allows a quarter of the stack limit, 2 MiB by default
+_DELETED = " (deleted)"  # what the kernel adds to the name of a cgroup that is gone
+_NOWHERE = ("", "/")  # where a process is that has left its cgroup on its way out
+
+
+@record
+class ProcessOnGpu:
+    """A process with a context on one GPU, and what tells whose it is."""
+
+    gpu_uuid: str
+    pid: int
+    used_mib: int | None  # None: the driver does not say
+    started: int  # clock ticks since boot (see proc.start_time); 0: not in our /proc
+    name: str
+    cgroup: str  # as in /proc/PID/cgroup; "" unknown
+    jobs: tuple[str, ...]  # the jobs that it was started inside of, the innermost last
+    above: tuple[int, ...]  # the pids of its ancestors, the nearest first
+
+    @property
+    def key(self) -> ProcessKey:
+        """What tells this use of a GPU from all others."""
+        return self.pid, self.started, self.gpu_uuid
+
+
+@record
+class GpuSnapshot:
+    """The GPUs at one moment, in the driver's order, and every process on any of them."""
+
+    memory: tuple[GpuMemory, ...]
+    processes: tuple[ProcessOnGpu, ...]
+
+
+def take(gpus: Gpus, before: GpuSnapshot | None, only: Collection[str]) -> GpuSnapshot:
+    """Ask the driver and /proc, about the GPUs ``only`` (empty: all). Raises GpuError.
+
+    When a process is killed, its environment is gone before its memory on the GPU is. So what a process said
+    of itself is taken over from ``before``, the snapshot before this one.
+    """
+    known = {process.pid: process for process in before.processes} if before else {}
+    found = _take(gpus, known, only)
+    if all(process.started for process in found.processes):
+        return found
+    # Most such processes ended since the driver told of them: by now the driver lists them no more.
+    return _take(gpus, known, only)
+
+
+def _take(gpus: Gpus, known: Mapping[int, ProcessOnGpu], only: Collection[str]) -> GpuSnapshot:
+    memory = gpus.memory(only)
+    facts: dict[int, ProcessOnGpu] = {}
+    found = []
+    for listed in gpus.processes(only):
+        pid = listed.pid
+        process = facts.get(pid) or _facts(listed, known.get(pid))
+        facts[pid] = replace(process, gpu_uuid=listed.gpu_uuid, used_mib=listed.used_mib)
+        found.append(facts[pid])
+    return GpuSnapshot(memory, tuple(found))
+
+
+def _facts(listed: GpuProcess, known: ProcessOnGpu | None) -> ProcessOnGpu:
+    """The process as /proc has it. What /proc no longer tells is taken from ``known``."""
+    pid = listed.pid
+    started, name = _identity(pid)
+    if known is not None and started in (0, known.started):
+        within = _cgroup(pid)
+        return replace(known, cgroup=within if within not in _NOWHERE else known.cgroup)
+    if not started:
+        return ProcessOnGpu(listed.gpu_uuid, pid, listed.used_mib, 0, "", "", (), ())
+    return ProcessOnGpu(
+        listed.gpu_uuid, pid, listed.used_mib, started, name, _cgroup(pid), _marker(pid),
+        tuple(_ancestors(pid)),
+    )  # fmt: skip
+
+
+def _identity(pid: int) -> tuple[int, str]:
+    """The start time and the name of a process; 0 and "" for one that is not there, or not for us."""
+    try:
+        stat = proc.read_text(f"/proc/{pid}/stat")
+    except OSError:
+        return 0, ""
+    name, _, rest = stat.partition("(")[2].rpartition(")")
+    return int(rest.split()[19]), name
+
+
+def _cgroup(pid: int) -> str:
+    try:
+        return cgroup.of(pid).removesuffix(_DELETED)
+    except OSError:
+        return ""
+
+
+def _marker(pid: int) -> tuple[str, ...]:
+    """The jobs around a process by its environment; none when that is not ours to read."""
+    prefix = f"{LEASE_VARIABLE}=".encode()
+    entries = proc.environment(pid, _MOST_ENVIRON).split(b"\0")
+    text = next((entry.removeprefix(prefix) for entry in entries if entry.startswith(prefix)), b"")
+    return tuple(filter(None, text.decode("ascii", "replace").split(",")))
+
+
+def _ancestors(pid: int) -> Iterator[int]:
+    for _ in range(_MOST_ANCESTORS):  # pids may be given anew while we climb
+        pid = proc.parent(pid)
+        if not pid:
+            return
+        yield pid

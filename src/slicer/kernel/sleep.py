@@ -1,0 +1,30 @@
+"""Sleeping until a descriptor is readable."""
+
+from __future__ import annotations
+
+import select
+
+from slicer.kernel.signals import signal
+
+_LONGEST_S = 86_400.0  # poll(2) counts milliseconds in an int
+
+
+def until_readable(
+    descriptors: list[int], timeout_s: float | None, mask: frozenset[int] | None
+) -> frozenset[int]:
+    """Sleep until one of the descriptors is readable, or for ``timeout_s`` seconds (None: for ever).
+
+    Returns those that are readable. Nobody is woken later than after a day. ``mask`` is the signal mask while
+    asleep (None: as it is); a signal that it lets through is taken before or during the sleep.
+    """
+    poll = select.poll()
+    for fd in descriptors:
+        poll.register(fd, select.POLLIN)
+    timeout_ms = None if timeout_s is None else min(timeout_s, _LONGEST_S) * 1000
+    if mask is None:
+        return frozenset(fd for fd, _ in poll.poll(timeout_ms))
+    before = signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    try:
+        return frozenset(fd for fd, _ in poll.poll(timeout_ms))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

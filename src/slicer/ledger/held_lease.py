@@ -1,0 +1,143 @@
+"""A lease that this process holds: its flocked file, and what is done with it until it is given back."""
+
+from __future__ import annotations
+
+import os
+
+from slicer import faults
+from slicer.errors import StateError
+from slicer.ledger import entries
+from slicer.ledger.files import lives_on
+from slicer.record import replace
+from slicer.state.directory import try_lock
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from slicer.ledger.files import LedgerFiles
+    from slicer.ledger.plain_lock import PlainLock
+    from slicer.model import Lease
+
+
+class HeldLease:
+    """A lease of ours, proved by a flocked file.
+
+    ``fd`` has the flock and can only read; the job may inherit it. ``writer`` is the same file opened to be
+    written; with -1 it is opened here. Without a file (``fd`` -1) this stands for what outer jobs hold.
+    """
+
+    def __init__(self, files: LedgerFiles, lease: Lease, fd: int = -1, writer: int = -1) -> None:
+        self._files = files
+        self.lease = lease
+        self.fd = fd
+        self._writer = writer
+        if fd >= 0 and writer < 0:
+            try:
+                self._writer = entries.open_writer(files.directory.leases, lease.job)
+            except StateError:
+                pass  # the ledger was removed: the job can run all the same, and update() will say it
+        self.is_handed_on = False  # to a job that runs: it holds the lease too, and may outlive us
+        self.is_outlived = False  # the job lives on without us: its end frees the lease, not ours
+        self.plain_lock: PlainLock | None = None  # held along with it, for scripts that know no leases
+        self.postponed: list[Callable[[], None]] = []  # what can wait until the command runs
+        self.postponed_slow: list[Callable[[], None]] = []  # what takes long, and can wait for a quiet moment
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """The descriptors that prove the lease. The job inherits them."""
+        own = (self.fd,) if self.fd >= 0 else ()
+        return own if self.plain_lock is None else (*own, self.plain_lock.fd)
+
+    @property
+    def private(self) -> tuple[int, ...]:
+        """The descriptors that nobody may inherit. A forked child that is no holder closes them."""
+        return (self._writer,) if self._writer >= 0 else ()
+
+    def update(self, **changes: Any) -> None:
+        """Record what became known after the grant (the cgroup, the pid). Raises StateError."""
+        self.lease = replace(self.lease, **changes)
+        if self.fd < 0:
+            return
+        if self._writer < 0:
+            raise StateError("is gone", where=f"{self._files.directory.leases.path}/{self.lease.job}")
+        with self._files.locked():
+            faults.point("ledger-updating")
+            self._files.write(self._writer, self.lease)
+
+    def note_peaks(self, peaks_mib: tuple[int, ...]) -> None:
+        """Record the most memory that the job used of each GPU, if that is new. Raises StateError."""
+        if self.fd >= 0 and self.lease.vram_peak_mib != peaks_mib:
+            self.update(vram_peak_mib=peaks_mib)
+
+    def do_postponed(self) -> None:
+        """Do what waited for the command's start. Safe to repeat."""
+        while self.postponed:
+            self.postponed.pop(0)()
+
+    def do_postponed_slow(self) -> None:
+        """Do what waited for a quiet moment. Safe to repeat."""
+        while self.postponed_slow:
+            self.postponed_slow.pop(0)()
+
+    def close(self) -> None:
+        """Close our files and leave the lease to another holder, who gives it back. Safe to repeat."""
+        self.do_postponed()
+        self._close_files()
+        if self.plain_lock is not None:
+            self.plain_lock.release()
+        self.do_postponed_slow()
+
+    def _close_files(self) -> None:
+        for fd in (self.fd, self._writer):
+            if fd >= 0:
+                os.close(fd)
+        self.fd = self._writer = -1
+
+    def release(self) -> None:
+        """Give the resources back; only close the files if the job outlives us. Safe to repeat.
+
+        The lease may have been handed on (:attr:`is_handed_on`). Then it is taken off the ledger only if
+        nobody else holds it any more. Raises StateError.
+        """
+        self.do_postponed()
+        if self.fd < 0:
+            return
+        if self.plain_lock is not None:
+            self.plain_lock.release()
+        self._files.give_back(self.lease.job, self._close_files, self._is_kept)
+        self.do_postponed_slow()
+
+    def _is_kept(self) -> bool:
+        if self.is_handed_on and not self.is_outlived:
+            self.is_outlived = self._has_others()
+        return self.is_outlived
+
+    def alert(self) -> None:
+        """Some time after :meth:`release`: make sure that somebody has looked."""
+        self._files.alert()
+
+    def is_shared(self) -> bool:
+        """Whether others hold the lease too: a process of the job, or the job as a whole by its scope.
+
+        Raises StateError.
+        """
+        if self.fd >= 0 and not self.is_outlived:
+            with self._files.locked():
+                self.is_outlived = self._has_others()
+        return self.is_outlived
+
+    def _has_others(self) -> bool:
+        """Give up our flock, and take it again if nobody else has it. Call it under the ledger's lock."""
+        folder = self._files.directory.leases
+        try:
+            again = folder.open(self.lease.job, os.O_RDONLY)
+        except FileNotFoundError:
+            return False  # somebody removed the file: there is nothing left to hold
+        except OSError as error:
+            where = f"{folder.path}/{self.lease.job}"
+            raise StateError(f"cannot be read: {error.strerror}", where=where) from error
+        os.close(self.fd)
+        self.fd = again
+        return not try_lock(again) or lives_on(self.lease)
