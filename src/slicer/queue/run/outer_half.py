@@ -26,7 +26,7 @@ from slicer.queue.state import attempt
 
 if TYPE_CHECKING:
     from slicer.backend import QueueBackend
-    from slicer.job.job import Job, Observer
+    from slicer.job.job import Job, Listener
     from slicer.job.report import Report
     from slicer.ledger.held_lease import HeldLease
     from slicer.ledger.ledger import Ledger
@@ -54,9 +54,9 @@ class QueueOuterHalf(OuterHalf):
 
     def __init__(
         self, key: str, job: Job, backend: QueueBackend, starters: Starters, log_dir: LogDir, book: Ledger,
-        observer: Observer,
+        listener: Listener,
     ) -> None:  # fmt: skip
-        super().__init__(job, backend, book, observer, frozenset())
+        super().__init__(job, backend, book, listener, frozenset())
         self.key = key
         self.job_id = job.id
         self.pidfd = -1

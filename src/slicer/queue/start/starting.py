@@ -19,7 +19,7 @@ from slicer.record import replace
 
 if TYPE_CHECKING:
     from slicer.backend import QueueBackend
-    from slicer.job.job import Observer
+    from slicer.job.job import Listener
     from slicer.job.plan import Plan
     from slicer.ledger.ledger import Ledger
     from slicer.queue.model import JobState
@@ -44,7 +44,7 @@ class StartingJobs:
 
     def __init__(
         self, book: Ledger, backend: QueueBackend, starters: Starters, register: Register, monitor: Monitor,
-        running: RunningJobs, observer: Observer, *, at_a_time: int | None, most_unbound: int | None,
+        running: RunningJobs, listener: Listener, *, at_a_time: int | None, most_unbound: int | None,
     ) -> None:  # fmt: skip
         self._book = book
         self._backend = backend
@@ -52,7 +52,7 @@ class StartingJobs:
         self._register = register
         self._monitor = monitor
         self._running = running
-        self._observer = observer
+        self._listener = listener
         self._at_a_time = at_a_time
         self._most_unbound = most_unbound
         self._directory = os.getcwd()
@@ -103,7 +103,7 @@ class StartingJobs:
         if is_short and not self._told_of_limit:
             self._told_of_limit = True
             count = len(self._jobs) + len(self._running)
-            self._observer.warning(
+            self._listener.warning(
                 f"no more than {count} jobs at a time: of {limit} descriptors few are left (ulimit -Hn)"
             )
         return is_short
@@ -131,7 +131,7 @@ class StartingJobs:
         )  # fmt: skip
         job = QueueOuterHalf(
             state.key, replace(granted.job, log=log, directory=directory), self._backend, self._starters,
-            self._register.log_dir, self._book, self._observer,
+            self._register.log_dir, self._book, self._listener,
         )  # fmt: skip
         self._jobs[job_id] = job
         try:
