@@ -14,7 +14,7 @@ from tests.unit.surface.shape import Shape
 from tests.unit.surface.words import journal, keys, settled, tree
 
 _RUN = ("run", "--backend", "plain")
-_EAT = "(head -c 100000000 /dev/zero; sleep 99) | tail"
+_EAT = "(head -c 100000000 /dev/zero; sleep 99) | tail >/dev/null"
 # Each ends in another way, and is told of in another way.
 _ENDED: tuple[tuple[str, ...], ...] = (
     ("-n", "ok", "--", "true"),
