@@ -20,7 +20,7 @@ def main() -> None:
     arguments = sys.argv[1:]
     if arguments[:1] in (["run"], ["hold"]):
         block_interrupts()
-        gc.disable()  # a supervisor makes no garbage worth collecting, and forks share more memory
+        gc.disable()  # a job makes no garbage here worth collecting, and forks share more memory
         if arguments[0] == "run":
             from slicer.cli.run import main as fast
         else:

@@ -233,7 +233,7 @@ def obtain(
         try:
             return _take(wanted, outer, book, cancel)
         finally:
-            wanted.view.close()
+            wanted.observer.close()
     except BaseException:
         book.close()
         raise

@@ -1,1 +1,1 @@
-"""cli"""
+"""The command line: one file a command. Only this package prints and exits."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import string
+from contextlib import closing, suppress
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
@@ -56,42 +57,32 @@ def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[st
     """Names and ids of the jobs that run or wait."""
     from slicer.ledger.status import existing_ledger
 
-    try:
+    with suppress(SlicerError):
         book = existing_ledger(os.environ, lambda _: None)
-        seen = book.snapshot() if book else None
-    except SlicerError:
-        return []
-    if seen is None:
-        return []
-    words = [word for lease in seen.leases for word in (lease.name, lease.job)]
-    words += [word for ticket in seen.tickets for word in (ticket.name, ticket.job)]
-    return harmless(words, incomplete)
+        if book:
+            seen = book.snapshot()
+            words = [word for lease in seen.leases for word in (lease.name, lease.job)]
+            words += [word for ticket in seen.tickets for word in (ticket.name, ticket.job)]
+            return harmless(words, incomplete)
+    return []
 
 
 def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """The names of the profiles."""
     from slicer.config.profiles import host, load
 
-    try:
-        names = load(os.environ, host()).names()
-    except SlicerError:
-        return []
-    return harmless(names, incomplete)
+    with suppress(SlicerError):
+        return harmless(load(os.environ, host()).names(), incomplete)
+    return []
 
 
 def gpus(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """The indices of the GPUs, one more after each comma."""
-    from slicer.errors import GpuError
     from slicer.gpu import open_gpus
 
-    try:
-        found = open_gpus()
-        try:
-            indices = [str(gpu.index) for gpu in found.list()]
-        finally:
-            found.close()
-    except GpuError:
-        return []
+    indices: list[str] = []
+    with suppress(SlicerError), closing(open_gpus()) as found:
+        indices = [str(gpu.index) for gpu in found.list()]
     before = incomplete.rpartition(",")[0]
     stem = f"{before}," if before else ""
     words = [stem + index for index in indices if index not in before.split(",")]

@@ -94,9 +94,9 @@ def _foresee(
     directory = book.directory if book is not None else None
     wanted = leasing.prepare(asker, needs_of(plan), GpuObserver(directory, plan.config.policy))
     try:
-        return leasing.foresee(wanted, book), wanted.view.gpus
+        return leasing.foresee(wanted, book), wanted.observer.gpus
     finally:
-        wanted.view.close()
+        wanted.observer.close()
 
 
 def _overview(

@@ -46,7 +46,7 @@ def perform(options: dict[str, Any], command: tuple[str, ...]) -> int:
 def _hold(options: dict[str, Any], command: tuple[str, ...]) -> int:
     invocation = invocation_of(options, command, os.environ)
     kind = say.Messages if command else Messages
-    return run.supervise(invocation, kind(options["verbosity"]))
+    return run.run_job(invocation, kind(options["verbosity"]))
 
 
 def invocation_of(

@@ -121,10 +121,10 @@ def _run(options: dict[str, Any], command: tuple[str, ...]) -> int:
 
         unblock_interrupts()
         return guarded(lambda: show(invocation))
-    return supervise(invocation, say.Messages(options["verbosity"]))
+    return run_job(invocation, say.Messages(options["verbosity"]))
 
 
-def supervise(invocation: Invocation, messages: say.Messages) -> int:
+def run_job(invocation: Invocation, messages: say.Messages) -> int:
     """Run the job to its end and tell about it. Returns the exit code."""
     for signo in INTERRUPTS:
         if signal.getsignal(signo) != signal.SIG_IGN:

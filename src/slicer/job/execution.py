@@ -28,7 +28,7 @@ class Execution:
         self._mask = mask
         self._cgroup: str | None = None
 
-    def prepare(self, descriptors: tuple[int, ...], foreign: tuple[int, ...] = ()) -> dict[str, Any]:
+    def start_scope(self, descriptors: tuple[int, ...], foreign: tuple[int, ...] = ()) -> dict[str, Any]:
         """Enter the scope. Returns what the lease should say of it. Raises BackendError."""
         self._cgroup = self._backend.start(self._job.spec, os.getpid(), lambda: None)
         self._backend.close()
@@ -50,7 +50,7 @@ class Execution:
         job = self._job
         try:
             if self._cgroup is None:
-                held.update(**self.prepare(held.descriptors))
+                held.update(**self.start_scope(held.descriptors))
             held.do_postponed()
             held.do_postponed_slow()
             tell(job, "started", command=" ".join(job.command))

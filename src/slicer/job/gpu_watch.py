@@ -1,7 +1,7 @@
 """What one job uses on the GPUs of its lease. It is looked at once a second, and after its end.
 
-The outer half of the supervisor does this; where it is dead, the keeper looks at the end. Nobody looks while
-a job runs that is its own supervisor (``--exec``), that uses what a job around it holds, or whose outer half
+The outer half does this. If it is dead, the keeper looks at the end. Nobody looks while a job runs that has
+neither (``--exec``), that uses what a job around it holds, or whose outer half
 was killed. What a job uses between two looks, or in its first instants, is not seen: the driver keeps no
 peaks.
 """

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from slicer.model import Busy, Lease, Profile, ScopeSpec
     from slicer.outcome import journal
 
-    class Observer(Protocol):
+    class Listener(Protocol):
         """Hears what happens to a job while it happens, for people."""
 
         def notice(self, text: str) -> None:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         def warning(self, text: str) -> None:
             """Something that went wrong, but stops nothing."""
 
-    class RunObserver(Observer, Protocol):
+    class RunListener(Listener, Protocol):
         """Hears of the wait for the lease, too."""
 
         def waiting(self, busy: Busy) -> None:

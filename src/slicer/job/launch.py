@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from slicer.backend import Backend
     from slicer.job.execution import Execution
-    from slicer.job.job import Job, Observer, RunObserver
+    from slicer.job.job import Job, Listener, RunListener
     from slicer.job.plan import Invocation, Plan
     from slicer.kernel.terminal import Settings
     from slicer.ledger.waiting import Waiting
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 _DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/nvidia0")
 
 
-def open_ledger(environ: Mapping[str, str], observer: Observer) -> Ledger:
+def open_ledger(environ: Mapping[str, str], listener: Listener) -> Ledger:
     """This user's ledger. Raises StateError."""
     directory = statedir.locate(environ, os.geteuid())
     for note in directory.notes:
-        observer.warning(note)
-    return Ledger(directory, observer.warning)
+        listener.warning(note)
+    return Ledger(directory, listener.warning)
 
 
-def run(invocation: Invocation, environ: Mapping[str, str], observer: RunObserver) -> Outcome:
+def run(invocation: Invocation, environ: Mapping[str, str], listener: RunListener) -> Outcome:
     """Run one job to its end. Raises BusyError, InfeasibleError and other SlicerErrors; then nothing ran.
 
     Signals are for the job: those that end a program act only while this waits for the lease. When it
@@ -52,7 +52,7 @@ def run(invocation: Invocation, environ: Mapping[str, str], observer: RunObserve
     job_id = os.urandom(6).hex()
     mask = block_interrupts()
     try:
-        return _run(job_id, invocation, environ, observer, mask)
+        return _run(job_id, invocation, environ, listener, mask)
     except SlicerError as failure:
         _journal_error(job_id, invocation, failure)
         unblock_interrupts()
@@ -63,37 +63,37 @@ def run(invocation: Invocation, environ: Mapping[str, str], observer: RunObserve
 
 
 def _run(
-    job_id: str, invocation: Invocation, environ: Mapping[str, str], observer: RunObserver,
+    job_id: str, invocation: Invocation, environ: Mapping[str, str], listener: RunListener,
     mask: frozenset[int],
 ) -> Outcome:  # fmt: skip
-    book = open_ledger(environ, observer)
+    book = open_ledger(environ, listener)
     book.mask = mask
     book.patience_s = None if invocation.wait else leasing.AT_ONCE_S
     plan = plan_of(invocation, environ, book)
-    _warn(plan, observer)
+    _warn(plan, listener)
     backend = choose_backend(plan)
     if invocation.exec and backend.name == "plain":
         raise UsageError("--exec needs systemd: without a scope nothing would hold the lease", where="--exec")
     # Whatever does not need the lease happens before it: a waiting job starts with one D-Bus call.
     backend.connect()
     if backend.notice:
-        observer.notice(backend.notice)
+        listener.notice(backend.notice)
     spec = spec_of(job_id, plan, backend)
-    view = GpuObserver(book.directory, plan.config.policy)
-    wanted = leasing.prepare(requester_of(job_id, plan, backend, spec), needs_of(plan), view)
-    view.warn = observer.warning
-    for note in view.notes:
-        observer.notice(note)
-    _say_no_gpu(plan, book.directory, observer)
-    runner = _runner(plan, job_of(job_id, plan, spec), backend, book, observer, mask)
+    gpu_observer = GpuObserver(book.directory, plan.config.policy)
+    wanted = leasing.prepare(requester_of(job_id, plan, backend, spec), needs_of(plan), gpu_observer)
+    gpu_observer.warn = listener.warning
+    for note in gpu_observer.notes:
+        listener.notice(note)
+    _say_no_gpu(plan, book.directory, listener)
+    runner = _runner(plan, job_of(job_id, plan, spec), backend, book, listener, mask)
     try:
         book.patience_s = leasing.patience_s(wanted.needs)
-        held, waited_s = _acquire(plan, wanted, spec, book, runner, observer)
+        held, waited_s = _acquire(plan, wanted, spec, book, runner, listener)
         book.patience_s = None  # what follows has to be done, whoever is in the way
     except BaseException:
         runner.abandon()
         raise
-    held.postponed_slow.append(view.close)
+    held.postponed_slow.append(gpu_observer.close)
     book.mask = None  # from here on signals are the job's, also while the ledger's lock is waited for
     faults.point("launch-acquired")
     settings = _terminal_settings()
@@ -104,18 +104,18 @@ def _run(
 
 
 def _runner(
-    plan: Plan, job: Job, backend: Backend, book: Ledger, observer: Observer, mask: frozenset[int]
+    plan: Plan, job: Job, backend: Backend, book: Ledger, listener: Listener, mask: frozenset[int]
 ) -> OuterHalf | Execution:
     if plan.invocation.exec:
         from slicer.job.execution import Execution
 
         return Execution(job, backend, mask)
-    return OuterHalf(job, backend, book, observer, mask)
+    return OuterHalf(job, backend, book, listener, mask)
 
 
 def _acquire(
     plan: Plan, wanted: PreparedRequest, spec: ScopeSpec, book: Ledger, runner: OuterHalf | Execution,
-    observer: RunObserver,
+    listener: RunListener,
 ) -> tuple[HeldLease, float]:  # fmt: skip
     """The lease and how long it took to get it, in seconds. Raises BusyError."""
     if plan.nested:
@@ -123,12 +123,12 @@ def _acquire(
     began_s = clock.now_s()
     nothing = wanted.needs.is_nothing
     if not nothing and not plan.environ.get("SLICER_STATE_DIR"):
-        _say_whose(book.directory, observer)
+        _say_whose(book.directory, listener)
     # The time limit counts from the scope's start; and the keeper must inherit the plain lock.
     has_to_wait = plan.profile.timeout_s is not None or (wanted.needs.plain_lock and wanted.needs.gpus)
 
     def waits(busy: Busy) -> None:
-        observer.waiting(busy)
+        listener.waiting(busy)
         _journal_waiting(wanted.ticket.job, plan.invocation, spec, busy)
         runner.rest()
 
@@ -136,13 +136,13 @@ def _acquire(
         """Have the scope started with nothing but the keeper in it: then a pipe's word starts the command."""
         if has_to_wait:
             return -1
-        waiting.tell_lease(runner.prepare(waiting.descriptors, waiting.private))
+        waiting.tell_lease(runner.start_scope(waiting.descriptors, waiting.private))
         return runner.watch()
 
-    held = leasing.obtain(wanted, book, Hooks(waits, reaches_front, CancelToken(), observer.still_waiting))
+    held = leasing.obtain(wanted, book, Hooks(waits, reaches_front, CancelToken(), listener.still_waiting))
     waited_s = clock.now_s() - began_s
     if not nothing:
-        observer.acquired(held.lease, waited_s)
+        listener.acquired(held.lease, waited_s)
     return held, waited_s
 
 
@@ -158,25 +158,25 @@ def _terminal_settings() -> Settings | None:
 # -- what is said on the way -------------------------------------------------------------------------------
 
 
-def _warn(plan: Plan, observer: Observer) -> None:
+def _warn(plan: Plan, listener: Listener) -> None:
     for warning in plan.config.warnings:
-        observer.warning(warning)
+        listener.warning(warning)
     if plan.need_gpus:
         from slicer.job.outside import what_is_lost
 
         lost = what_is_lost(plan.invocation.command)
         if lost:
-            observer.warning(lost)
+            listener.warning(lost)
 
 
-def _say_whose(directory: StateDir, observer: Observer) -> None:
+def _say_whose(directory: StateDir, listener: Listener) -> None:
     """Once a boot: that leases exclude only this user's jobs."""
     if statedir.first_time(directory, "private-noticed"):
         whose = "root's" if os.geteuid() == 0 else "your"
-        observer.notice(f"leases exclude only {whose} own jobs, not those of other users (said once a boot)")
+        listener.notice(f"leases exclude only {whose} own jobs, not those of other users (said once a boot)")
 
 
-def _say_no_gpu(plan: Plan, directory: StateDir, observer: Observer) -> None:
+def _say_no_gpu(plan: Plan, directory: StateDir, listener: Listener) -> None:
     """Once a boot: that this job sees no GPU, where there are some and nobody said that it needs none."""
     invocation = plan.invocation
     is_chosen = invocation.profile is not None or invocation.overrides.gpus is not None
@@ -184,7 +184,7 @@ def _say_no_gpu(plan: Plan, directory: StateDir, observer: Observer) -> None:
         return
     sees_none = environment(plan, (), "").get("CUDA_VISIBLE_DEVICES") == ""
     if sees_none and statedir.first_time(directory, "no-gpu-noticed"):
-        observer.notice("no GPU for this job; --gpus 1 takes one (said once a boot)")
+        listener.notice("no GPU for this job; --gpus 1 takes one (said once a boot)")
 
 
 def _has_gpus(environ: Mapping[str, str]) -> bool:

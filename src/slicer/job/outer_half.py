@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from slicer.backend import Backend
     from slicer.job.gpu_watch import GpuWatch
-    from slicer.job.job import Job, Observer
+    from slicer.job.job import Job, Listener
     from slicer.job.report import Report
     from slicer.ledger.ledger import Ledger
     from slicer.model import Outcome, Usage
@@ -70,12 +70,12 @@ class OuterHalf:
     """The outer half of one job. ``mask`` is the signal mask that the command gets."""
 
     def __init__(
-        self, job: Job, backend: Backend, book: Ledger, observer: Observer, mask: frozenset[int]
+        self, job: Job, backend: Backend, book: Ledger, listener: Listener, mask: frozenset[int]
     ) -> None:
         self._job = job
         self._backend = backend
         self._book = book
-        self._observer = observer
+        self._listener = listener
         self._mask = mask
         self._pid = os.getpid()
         self._keeper = 0
@@ -87,7 +87,7 @@ class OuterHalf:
 
     # -- before the lease ----------------------------------------------------------------------------------
 
-    def prepare(self, descriptors: tuple[int, ...], foreign: tuple[int, ...] = ()) -> dict[str, Any]:
+    def start_scope(self, descriptors: tuple[int, ...], foreign: tuple[int, ...] = ()) -> dict[str, Any]:
         """Fork the keeper and have systemd put it into its scope: all that does not need the lease.
 
         ``descriptors`` are those of the lease, or of the ticket that will become it; ``foreign`` are not for
@@ -165,7 +165,7 @@ class OuterHalf:
         self._began = time.monotonic()
         try:
             if not self._keeper:
-                self._held.update(**self.prepare(self._held.descriptors, self._held.private))
+                self._held.update(**self.start_scope(self._held.descriptors, self._held.private))
             faults.point("outer-updated-lease")
             started = Started(self._cgroup, time.time(), self._began, waited_s)
             self._note_kills()
@@ -180,7 +180,7 @@ class OuterHalf:
         self._tell_what_does_not_act(enforced[1])
         from slicer.job import ending
 
-        self._watch = ending.gpu_watch(self._job, self._held, self._book, self._observer.warning)
+        self._watch = ending.gpu_watch(self._job, self._held, self._book, self._listener.warning)
         faults.point("outer-waiting")
         reported = self._wait()
         if reported is None or not reported[0].is_final:
@@ -217,7 +217,7 @@ class OuterHalf:
         if self._backend.name == "inner":
             asked = [name for name in missing if self._job.profile.sources.get(name) == "--set"]
             if asked:
-                self._observer.notice(
+                self._listener.notice(
                     f"{', '.join(asked)}: not set, for it runs inside {self._job.spec.unit}"
                 )
         elif missing and self._backend.name == "systemd":
@@ -225,7 +225,7 @@ class OuterHalf:
 
             if first_time(self._book.directory, f"not-enforced-{'-'.join(sorted(missing))}"):
                 why = "no cgroup controller for it; said once a boot"
-                self._observer.notice(f"not enforced here: {', '.join(missing)} ({why})")
+                self._listener.notice(f"not enforced here: {', '.join(missing)} ({why})")
 
     # -- while the command runs ----------------------------------------------------------------------------
 
@@ -250,7 +250,7 @@ class OuterHalf:
                 return reported
             if reported is not None and reported[0].leftovers and not warned:
                 warned = True
-                self._observer.notice(
+                self._listener.notice(
                     f"{reported[0].leftovers} processes of other users outlive the command: waiting for them"
                 )
             if os.waitid(os.P_PID, self._keeper, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
@@ -301,7 +301,7 @@ class OuterHalf:
         if report.exec_errno:
             ending.release(self._job, self._held)
         else:
-            ending.finish(self._job, outcome, self._held, self._observer.warning, self._watch)
+            ending.finish(self._job, outcome, self._held, self._listener.warning, self._watch)
         faults.point("outer-settled")
         self._send(RECORDED)
         faults.point("outer-told-keeper")
@@ -356,7 +356,7 @@ class OuterHalf:
             try:
                 backend.end(job.id, job.spec.unit, stop_timeout_s(job.profile))
             except BackendError as error:
-                self._observer.warning(str(error))
+                self._listener.warning(str(error))
         # A process with a clean environment is not seen among the living, but holds the lease.
         self._held.is_outlived = bool(backend.living(job.id, started.cgroup)) or self._held.is_shared()
         reason = last[0].reason if last else "oom-kill" if usage.oom_kills else "signal"

@@ -73,7 +73,7 @@ class PreparedRequest:
     needs: Needs
     ticket: Ticket
     draft: Lease
-    view: GpuObserver
+    observer: GpuObserver
 
 
 class CancelToken:
@@ -106,15 +106,15 @@ class Hooks:
     still_waits: Callable[[Busy], float | None] | None = None
 
 
-def prepare(requester: Requester, needs: Needs, view: GpuObserver) -> PreparedRequest:
+def prepare(requester: Requester, needs: Needs, observer: GpuObserver) -> PreparedRequest:
     """Prepare the request. Raises UsageError for GPUs that are not there, NoGpu, GpuError."""
     outer = requester.inside
     # Only GPUs that serve the job count as held. Of one where the outer jobs have too little it can get more.
     held = OuterJobs(outer, False).gpus_for(needs.vram_mib)
     chosen: tuple[str, ...] = ()
     if needs.gpus or (needs.gpu_words and held):
-        view.open()
-        chosen = gpus_named(needs.gpu_words, view.gpus)
+        observer.open()
+        chosen = gpus_named(needs.gpu_words, observer.gpus)
         if not needs.gpus and chosen and not set(chosen) & set(held):
             raise UsageError(
                 "the job around holds none of these",
@@ -140,7 +140,7 @@ def prepare(requester: Requester, needs: Needs, view: GpuObserver) -> PreparedRe
         margin_mib=needs.margin_mib if needs.gpus and needs.vram_mib is not None else 0,
         cpu_slots=needs.cpu_slots, cpu_limit=needs.cpu_limit, expect_s=needs.expect_s,
     )  # fmt: skip
-    return PreparedRequest(needs, ticket, draft, view)
+    return PreparedRequest(needs, ticket, draft, observer)
 
 
 def gpus_named(words: tuple[str, ...], gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
@@ -169,7 +169,7 @@ def obtain(prepared: PreparedRequest, book: Ledger, hooks: Hooks) -> HeldLease:
     needs, ticket = prepared.needs, prepared.ticket
     until_s = None if needs.max_wait_s is None else ticket.arrived_s + needs.max_wait_s
     if not needs.wait:
-        held = ledger.raise_if_busy(book.acquire(request_of(ticket), prepared.draft, prepared.view))
+        held = ledger.raise_if_busy(book.acquire(request_of(ticket), prepared.draft, prepared.observer))
     else:
         found = queue_up(prepared, book)
         held = found if isinstance(found, HeldLease) else _wait(found, needs, until_s, hooks)
@@ -184,12 +184,12 @@ def obtain(prepared: PreparedRequest, book: Ledger, hooks: Hooks) -> HeldLease:
 
 def queue_up(prepared: PreparedRequest, book: Ledger) -> HeldLease | Waiting:
     """The lease if it is free now, else a place in the queue. Raises as :func:`obtain`."""
-    found = book.acquire_or_queue(prepared.ticket, prepared.draft, prepared.view)
+    found = book.acquire_or_queue(prepared.ticket, prepared.draft, prepared.observer)
     if isinstance(found, HeldLease):
         return found
     from slicer.ledger.waiting import Waiting  # a job that need not wait needs none of it
 
-    return Waiting(book, prepared.ticket, prepared.draft, prepared.view, found)
+    return Waiting(book, prepared.ticket, prepared.draft, prepared.observer, found)
 
 
 def _wait(waiting: Waiting, needs: Needs, until_s: float | None, hooks: Hooks) -> HeldLease:
@@ -234,10 +234,10 @@ def foresee(prepared: PreparedRequest, book: Ledger | None) -> tuple[str, ...] |
     ``book`` None: there is no ledger yet. Raises InfeasibleError, GpuError.
     """
     request = request_of(prepared.ticket)
-    prepared.view.look()
+    prepared.observer.look()
     if book is not None:
-        return book.foresee(request, prepared.view)
-    return ledger.judge_alone(request, prepared.view).answer(request)
+        return book.foresee(request, prepared.observer)
+    return ledger.judge_alone(request, prepared.observer).answer(request)
 
 
 def patience_s(needs: Needs) -> float | None:

@@ -79,29 +79,29 @@ class Ledger(LedgerFiles):
         with self.locked():
             return Snapshot(self.leases(), tuple(self.live_tickets()))
 
-    def acquire(self, request: Request, draft: Lease, view: GpuObserver) -> HeldLease | Busy:
+    def acquire(self, request: Request, draft: Lease, observer: GpuObserver) -> HeldLease | Busy:
         """Grant the request now, or say what stands in its way.
 
         ``draft`` is the lease to come, still without its GPUs. Raises InfeasibleError when waiting could
         never help, StateError, GpuError.
         """
-        view.look()
+        observer.look()
         with self.locked():
-            found = self.attempt(request, view)
+            found = self.attempt(request, observer)
             gpus = found.verdict.grants.get(request.job)
             if gpus is None:
                 return found.why_not(request)
             return self._grant(request, draft, gpus)
 
-    def acquire_or_queue(self, ticket: Ticket, draft: Lease, view: GpuObserver) -> HeldLease | Queued:
+    def acquire_or_queue(self, ticket: Ticket, draft: Lease, observer: GpuObserver) -> HeldLease | Queued:
         """As :meth:`acquire`, but take a ticket under the same lock if the request has to wait.
 
         Raises DeadlockError when it would wait for jobs that wait for it.
         """
         request = tickets.request_of(ticket)
-        view.look()
+        observer.look()
         with self.locked():
-            found = self.attempt(request, view)
+            found = self.attempt(request, observer)
             gpus = found.verdict.grants.get(request.job)
             if gpus is not None:
                 return self._grant(request, draft, gpus)
@@ -119,16 +119,16 @@ class Ledger(LedgerFiles):
                 raise
             return Queued(files, bell, busy)
 
-    def foresee(self, request: Request, view: GpuObserver) -> tuple[str, ...] | Busy:
+    def foresee(self, request: Request, observer: GpuObserver) -> tuple[str, ...] | Busy:
         """The GPUs that ``request`` would be granted now, or what stands in its way."""
         with self.locked():
-            return self.judge(request, view).answer(request)
+            return self.judge(request, observer).answer(request)
 
     # -- under the lock ----------------------------------------------------------------------------------
 
-    def attempt(self, request: Request, view: GpuObserver) -> Judgement:
+    def attempt(self, request: Request, observer: GpuObserver) -> Judgement:
         """Decide for all, and ring the others that could go."""
-        found = self.judge(request, view)
+        found = self.judge(request, observer)
         faults.point("ledger-judged")
         for job in found.verdict.grants:
             if job != request.job:
@@ -136,14 +136,14 @@ class Ledger(LedgerFiles):
                 faults.point("ledger-rung")
         return found
 
-    def judge(self, request: Request, view: GpuObserver) -> Judgement:
+    def judge(self, request: Request, observer: GpuObserver) -> Judgement:
         """The decision as of now, without idle and dead tickets. Raises InfeasibleError for ``request``."""
         leases = self.leases()
-        devices = _feasible_devices(request, leases, view)
+        devices = _feasible_devices(request, leases, observer)
         stopped: set[str] = set()
         while True:
             queue = tuple(each for each in self._queue(request) if each.job not in stopped)
-            verdict = decision.decide(queue, devices, leases, view.policy, now_s())
+            verdict = decision.decide(queue, devices, leases, observer.policy, now_s())
             others = {job for job in (*verdict.grants, *verdict.reserving) if job != request.job}
             names = self.names_by_job() if others else {}
             dead = {job for job in others if not self.is_waiting(names[job])}
@@ -151,7 +151,7 @@ class Ledger(LedgerFiles):
                 self.discard(names[job], job)
             idle = {job for job in others - dead if self.is_idle(names[job])}
             if not dead and not idle:
-                return Judgement(verdict, queue, leases, devices, view.policy)
+                return Judgement(verdict, queue, leases, devices, observer.policy)
             stopped |= idle
 
     def _grant(self, request: Request, draft: Lease, gpus: tuple[str, ...]) -> HeldLease:
@@ -216,10 +216,10 @@ def lease_of(request: Request, draft: Lease, gpus: tuple[str, ...], *, forced: b
 
 
 def _feasible_devices(
-    request: Request, leases: tuple[Lease, ...], view: GpuObserver
+    request: Request, leases: tuple[Lease, ...], observer: GpuObserver
 ) -> tuple[Device, ...] | None:
     """The GPUs as last looked at. Raises InfeasibleError when they can never serve ``request``."""
-    devices = view.devices(leases)
+    devices = observer.devices(leases)
     never = decision.infeasible(request, devices)
     if never is not None:
         from slicer.placement.refusal import refusal
@@ -228,11 +228,11 @@ def _feasible_devices(
     return devices
 
 
-def judge_alone(request: Request, view: GpuObserver) -> Judgement:
+def judge_alone(request: Request, observer: GpuObserver) -> Judgement:
     """As :meth:`Ledger.judge`, where there is no ledger yet."""
-    devices = _feasible_devices(request, (), view)
-    verdict = decision.decide((request,), devices, (), view.policy, now_s())
-    return Judgement(verdict, (request,), (), devices, view.policy)
+    devices = _feasible_devices(request, (), observer)
+    verdict = decision.decide((request,), devices, (), observer.policy, now_s())
+    return Judgement(verdict, (request,), (), devices, observer.policy)
 
 
 def raise_if_busy(found: HeldLease | Busy) -> HeldLease:

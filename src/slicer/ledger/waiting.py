@@ -60,7 +60,7 @@ class Waiting:
     """A queued request. Use it as a context manager: its end gives the ticket up."""
 
     def __init__(
-        self, ledger: Ledger, ticket: Ticket, draft: Lease, view: GpuObserver, queued: Queued
+        self, ledger: Ledger, ticket: Ticket, draft: Lease, observer: GpuObserver, queued: Queued
     ) -> None:
         self._ledger = ledger
         self.ticket = ticket
@@ -70,7 +70,7 @@ class Waiting:
         self.still_waits: Callable[[Busy], float | None] | None = None  # the same
         self._name = tickets.name_of(ticket)
         self._draft = draft
-        self._view = view
+        self._observer = observer
         self._fd, self._writer = queued.files
         self._bell = queued.bell
         self._guard = -1  # what was returned by reaches_front
@@ -163,9 +163,9 @@ class Waiting:
         time is over, and call :meth:`woken` before. Raises as :meth:`wait`.
         """
         tickets.silence(self._bell)
-        self._view.look()
+        self._observer.look()
         with self._ledger.locked():
-            found = self._ledger.attempt(self.request, self._view)
+            found = self._ledger.attempt(self.request, self._observer)
             gpus = found.verdict.grants.get(self.request.job)
             if gpus is not None:
                 return self._convert(gpus)
@@ -177,9 +177,9 @@ class Waiting:
 
     def give_up(self, *, force: bool) -> HeldLease | Busy:
         """Leave after too long a wait: with a lease on what is not free (``force``), or with the reason."""
-        self._view.look()
+        self._observer.look()
         with self._ledger.locked():
-            found = self._ledger.attempt(self.request, self._view)
+            found = self._ledger.attempt(self.request, self._observer)
             gpus = found.verdict.grants.get(self.request.job)
             if gpus is not None:
                 return self._convert(gpus)
@@ -224,7 +224,7 @@ class Waiting:
     def _must_see_gpus(self, ahead: list[Request]) -> bool:
         """Whether the order depends on GPUs at which we have not looked so far."""
         is_mixed = any(request.gpus and request.cpu_slots for request in ahead)
-        return bool(self.request.cpu_slots) and is_mixed and self._view.try_open()
+        return bool(self.request.cpu_slots) and is_mixed and self._observer.try_open()
 
     def _has_to_look_again(self, place: _Place) -> bool:
         """Begin to watch what has to be watched. Returns whether it may have changed just before."""

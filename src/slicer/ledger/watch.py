@@ -121,7 +121,7 @@ class LedgerWatch:
 
 
 def _processes_of(lease: Lease, leases: Directory) -> list[int]:
-    """Pidfds of the processes that keep a lease without a scope alive after its supervisor's death."""
+    """Pidfds of the processes that keep a lease without a scope alive after its outer half's death."""
     from slicer.kernel.open_files import with_open
 
     pids = proc.in_lease(LEASE_VARIABLE, lease.job)

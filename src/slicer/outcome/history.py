@@ -1,6 +1,6 @@
 """Outcomes of jobs, kept in SQLite: one row a job, in plain columns for ``sqlite3`` and ``slicer history``.
 
-A supervisor opens the database at its job's end, inserts one row and closes it. That is on the hot path, so
+At its end a job opens the database, inserts one row and closes it. That is on the hot path, so
 every choice was measured (two cores, Python 3.11, SQLite 3.40). A row costs 1.8 ms with all imports, and
 0.6 ms where :func:`preload` was called while the job ran.
 
@@ -83,7 +83,7 @@ def default_path(environ: Mapping[str, str] | None = None) -> str:
 
 
 def preload() -> None:
-    """Load SQLite (0.8 ms, some 1 MiB), for a supervisor that has nothing else to do while its job runs."""
+    """Load SQLite (0.8 ms, some 1 MiB), for a process that has nothing else to do while its job runs."""
     try:
         _sqlite()
     except StateError:

@@ -214,7 +214,7 @@ class Capacity:
             able = [gpu for gpu in _eligible(request, self._gpus) if not gpu.lacks(need)]
             tightest = sorted((gpu.free_mib or 0, gpu.place) for gpu in able)[:wanted]
         else:
-            from bisect import bisect_left  # jobs that share no GPU need not load it
+            from _bisect import bisect_left  # bisect itself is one more module to load
 
             first = bisect_left(self._free, (need,))
             tightest = self._free[first : first + wanted]

@@ -127,8 +127,8 @@ class Display:
             done=tuple(map(rows.row, states.last())),
             counts=rows.with_pending(states.counts, len(pending)),
             eta_s=rows.eta_s(
-                states.walls_s, states.walls, [now - state.started_at for state in running], len(pending),
-                self._width,
+                states.ok_wall_s, states.ok_count, [now - state.started_at for state in running],
+                len(pending), self._width,
             ),
             state=self._state,
             warning=self._problem,

@@ -36,7 +36,7 @@ class Shower(Protocol):
 class Events:
     """Keeps events until :meth:`flush`: by then the journal has what they announce.
 
-    It is the observer (:class:`slicer.job.job.Observer`) of all that the queue starts.
+    It is the listener (:class:`slicer.job.job.Listener`) of all that the queue starts.
     """
 
     def __init__(self, shower: Shower) -> None:

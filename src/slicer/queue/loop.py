@@ -64,18 +64,16 @@ class Queue:
         mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
         self._starters = Starters(self._backend, self._book, mask)
         plans = self._plans = Plans(options, environ, self._book)
-        self._view = GpuObserver(self._book.directory, plans.policy, reuses=True)
-        self._view.warn = self._events.warning
+        self._gpu_observer = GpuObserver(self._book.directory, plans.policy, reuses=True)
+        self._gpu_observer.warn = self._events.warning
         self.register = Register(options.log_dir, fresh=options.fresh)
-        self._file = LiveFile(
-            options.jobs_file, text, self.register.known_names, plans.check, options.poll_s
-        )  # fmt: skip
+        self._file = LiveFile(options.jobs_file, text, self.register.known_names, plans.check, options.poll_s)
         if not self._file.entries and not options.watch:
             raise JobsFileError(
                 "there are no jobs in it", name=options.jobs_file, hint="--watch waits for some"
             )
         self._monitor = Monitor(
-            self._view, self._book, options.poll_s, plans.policy.idle_threshold_mib, options.tolerance
+            self._gpu_observer, self._book, options.poll_s, plans.policy.idle_threshold_mib, options.tolerance
         )
         self._events.monitor = self._monitor
         self._running = RunningJobs(self._book, self._backend, self.register, self._monitor, self._events)
@@ -85,15 +83,16 @@ class Queue:
             most_unbound=plans.cpus if options.at_a_time is None else None,
         )  # fmt: skip
         self._requests = LeaseRequests(
-            self._book, self._backend, self._view, options.gpus, exclusive=options.exclusive
+            self._book, self._backend, self._gpu_observer, options.gpus, exclusive=options.exclusive
         )
         self._requests.check()
         self._conclusions = Conclusions(
             self.register, options, plans.margin_mib, self._largest_mib, self._events
-        )  # fmt: skip
-        self._dispatch = Dispatch(
-            self.register, plans, self._requests, self._starting, self._running, self._view, self._events
         )
+        self._dispatch = Dispatch(
+            self.register, plans, self._requests, self._starting, self._running, self._gpu_observer,
+            self._events,
+        )  # fmt: skip
         self._display = Display(self.register, self._monitor, self._requests, self._dispatch, options)
         self._ready: frozenset[int] = frozenset()  # the descriptors that woke us
         self._signals: list[int] = []  # those that ask the queue to leave
@@ -128,7 +127,7 @@ class Queue:
         self.register.close()
         if self.register.problem:
             self._shower.event(Event("warning", time.time(), data={"text": self.register.problem}))
-        for each in (self._file, self._view, self._starters, self._backend, self._book):
+        for each in (self._file, self._gpu_observer, self._starters, self._backend, self._book):
             each.close()
 
     def summary(self) -> Event:
@@ -319,7 +318,7 @@ class Queue:
     def _largest_mib(self) -> int:
         """The memory of the largest GPU that this queue may use."""
         allowed = self._requests.allowed()
-        sizes = [each.total_mib for each in self._view.memory if each.gpu_uuid in allowed]
+        sizes = [each.total_mib for each in self._gpu_observer.memory if each.gpu_uuid in allowed]
         return max(sizes, default=0)
 
     # -- how things stand ----------------------------------------------------------------------------------

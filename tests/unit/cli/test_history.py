@@ -11,7 +11,7 @@ from slicer.model import Outcome, Usage
 from slicer.outcome.history import append
 from slicer.outcome.outcome_file import outcome_json
 from slicer.record import replace
-from tests.unit.cli.test_outcome_file import OUTCOME
+from tests.unit.outcome.test_outcome_file import OUTCOME
 from tests.unit.program import Cli
 
 pytest_plugins = ["tests.unit.program"]

@@ -13,8 +13,8 @@ from slicer.errors import SlicerError
 from slicer.model import Busy
 from slicer.outcome.history import append
 from slicer.record import replace
-from tests.unit.cli.test_outcome_file import OUTCOME
-from tests.unit.cli.test_status import TRAIN
+from tests.unit.cli.made_up_status import TRAIN
+from tests.unit.outcome.test_outcome_file import OUTCOME
 from tests.unit.program import Cli
 
 pytest_plugins = ["tests.unit.program"]

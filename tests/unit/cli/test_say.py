@@ -10,9 +10,9 @@ from slicer.kernel.signals import signal_name
 from slicer.ledger.clock import now_s
 from slicer.model import Busy, Usage
 from slicer.record import replace
+from tests.unit.cli.made_up_status import BACKUP, TRAIN
 from tests.unit.cli.test_history import QUICK
-from tests.unit.cli.test_outcome_file import OUTCOME
-from tests.unit.cli.test_status import BACKUP, TRAIN
+from tests.unit.outcome.test_outcome_file import OUTCOME
 
 LINES = pytest.CaptureFixture[str]
 

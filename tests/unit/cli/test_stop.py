@@ -22,7 +22,7 @@ from slicer.record import replace
 from slicer.state import statefile
 from tests.patience import wait_until
 from tests.process.harness import place
-from tests.unit.cli.test_status import BACKUP, EVAL, TRAIN
+from tests.unit.cli.made_up_status import BACKUP, EVAL, TRAIN
 from tests.unit.program import Cli
 
 pytest_plugins = ["tests.unit.program"]

@@ -57,7 +57,7 @@ class Book:
         }  # fmt: skip
         return made_up.lease(job, **{**mine, **changes})
 
-    def view(self, *gpus: str) -> GpuObserver:
+    def observer(self, *gpus: str) -> GpuObserver:
         return UnusedGpus(gpus)
 
     def ask(
@@ -69,7 +69,7 @@ class Book:
         of: tuple[str, ...] = (),
     ) -> HeldLease | Busy:
         request = made_up.request(job, gpus=gpus, cpu_slots=slots, cpu_limit=limit, arrived_s=clock.now_s())
-        return self.ledger.acquire(request, self.lease(job), self.view(*of))
+        return self.ledger.acquire(request, self.lease(job), self.observer(*of))
 
     def take(
         self,
@@ -89,9 +89,9 @@ class Book:
             job, priority=priority, cpu_slots=slots, cpu_limit=1, arrived_s=round(clock.now_s(), 6),
             pid=draft.pid, pid_start=draft.pid_start, boot_id=draft.boot_id, uid=draft.uid, **fields,
         )  # fmt: skip
-        view = self.view()
-        found = self.ledger.acquire_or_queue(ticket, draft, view)
-        return found if isinstance(found, HeldLease) else Waiting(self.ledger, ticket, draft, view, found)
+        observer = self.observer()
+        found = self.ledger.acquire_or_queue(ticket, draft, observer)
+        return found if isinstance(found, HeldLease) else Waiting(self.ledger, ticket, draft, observer, found)
 
     def wait(self, job: str, priority: int = 0, **fields: object) -> Waiting:
         waiting = self.queue(job, priority, **fields)

@@ -215,7 +215,7 @@ def test_creating_does_not_follow_or_overwrite(book: Book, tmp_path: Path) -> No
 def test_a_long_name_does_not_make_a_lease_invisible(book: Book, length: int) -> None:
     name = "x" * length
     request = made_up.request("aaaaaaaaaaaa", cpu_slots=1, cpu_limit=1)
-    held = book.ledger.acquire(request, book.lease("aaaaaaaaaaaa", name=name), book.view())
+    held = book.ledger.acquire(request, book.lease("aaaaaaaaaaaa", name=name), book.observer())
     assert isinstance(held, HeldLease)
     second = book.ask("bbbbbbbbbbbb")
     for each in (held, second):

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from slicer import backend as backends
 from slicer.backend.systemd import SystemdBackend
@@ -21,6 +22,9 @@ from slicer.queue.loop import Queue
 from slicer.queue.options import Options
 from slicer.text import quote
 
+if TYPE_CHECKING:
+    from slicer.model import Manager
+
 _LINGER = "/var/lib/systemd/linger"
 _OTHERWISE = "or run it in tmux, or with nohup"
 
@@ -30,12 +34,12 @@ def detach(options: Options, environ: Mapping[str, str], *, as_json: bool, quiet
 
     Whatever would keep the queue from starting is found before that, and raised as by a queue.
     """
-    is_users = manager_of(os.geteuid()) == "user"
-    backend = _manager(is_users)
+    manager = manager_of(os.geteuid())
+    backend = _backend(manager)
     _check(options, environ)
     log_dir = os.path.realpath(options.log_dir)
     unit = service.unit_name(log_dir)
-    path = _hand_over(unit, log_dir, environ, is_users)
+    path = _hand_over(unit, log_dir, environ, manager)
     argv = (sys.executable, "-I", "-S", os.path.abspath(handover.__file__), path)
     try:
         backend.start_service(
@@ -47,25 +51,28 @@ def detach(options: Options, environ: Mapping[str, str], *, as_json: bool, quiet
     finally:
         backend.close()
     if as_json:
-        _print_json(unit, is_users, f"{options.log_dir}/queue.log")
+        _print_json(unit, manager, f"{options.log_dir}/queue.log")
     elif not quiet:
-        _print(unit, is_users, options.log_dir)
-    if is_users and not os.path.exists(f"{_LINGER}/{_user()}"):
-        say.line(f"your last logout would end it: loginctl enable-linger {_user()} keeps it running")
+        _print(unit, manager, options.log_dir)
+    user = user_name(os.geteuid())
+    if manager == "user" and not os.path.exists(f"{_LINGER}/{user}"):
+        say.line(f"your last logout would end it: loginctl enable-linger {user} keeps it running")
     return EX_OK
 
 
-def _manager(is_users: bool) -> SystemdBackend:
-    """The manager for the service. Raises BackendError."""
+def _backend(manager: Manager) -> SystemdBackend:
+    """The connection to the manager. Raises BackendError."""
     if not os.path.isdir(backends.BOOTED):
         raise BackendError(
             "needs systemd, which does not run here", where="--detach", hint=_OTHERWISE.removeprefix("or ")
         )
-    backend = SystemdBackend(manager_of(os.geteuid()))
+    backend = SystemdBackend(manager)
     try:
         backend.connect()
     except BackendError as error:
-        hint = f"as root: loginctl enable-linger {_user()}; {_OTHERWISE}" if is_users else _OTHERWISE[3:]
+        hint = _OTHERWISE.removeprefix("or ")
+        if manager == "user":
+            hint = f"as root: loginctl enable-linger {user_name(os.geteuid())}; {_OTHERWISE}"
         raise BackendError(error.message, where="--detach", hint=hint) from error
     return backend
 
@@ -88,13 +95,13 @@ def _check(options: Options, environ: Mapping[str, str]) -> None:
         queue.register.close()
 
 
-def _hand_over(unit: str, log_dir: str, environ: Mapping[str, str], is_users: bool) -> str:
+def _hand_over(unit: str, log_dir: str, environ: Mapping[str, str], manager: Manager) -> str:
     """Write the service's hand-over; returns the path of its file. Raises StateError."""
     handed = service.handed(
         (*_program(), *service.arguments(sys.argv[1:])), environ, directory=os.getcwd(),
         log_path=f"{log_dir}/queue.log", umask=_umask(), soft_limits=handover.soft_limits(),
     )  # fmt: skip
-    runtime = f"/run/user/{os.geteuid()}" if is_users else "/run"
+    runtime = f"/run/user/{os.geteuid()}" if manager == "user" else "/run"
     # A running service may have a hand-over under another name.
     path = f"{runtime}/{unit.removesuffix('.service')}/{os.urandom(4).hex()}"
     try:
@@ -126,21 +133,17 @@ def _umask() -> int:
         return next(int(line.split()[1], 8) for line in status if line.startswith("Umask:"))
 
 
-def _user() -> str:
-    return user_name(os.geteuid())
-
-
-def _print_json(unit: str, is_users: bool, log: str) -> None:
+def _print_json(unit: str, manager: Manager, log: str) -> None:
     told = {
         "v": 1, "event": "detached", "at": round(time.time(), 3), "job": None, "unit": unit,
-        "manager": manager_of(os.geteuid()), "log": os.path.abspath(log),
+        "manager": manager, "log": os.path.abspath(log),
     }  # fmt: skip
     print(json.dumps(told, separators=(",", ":")))
 
 
-def _print(unit: str, is_users: bool, log_dir: str) -> None:
+def _print(unit: str, manager: Manager, log_dir: str) -> None:
     """Where to look, and how to stop it."""
     looks = f"tail -f {quote(f'{log_dir}/queue.log')}, watch cat {quote(f'{log_dir}/status.txt')}"
-    systemctl = "systemctl --user" if is_users else "systemctl"
+    systemctl = "systemctl --user" if manager == "user" else "systemctl"
     print(f"detached as {unit}: {looks}")
     print(f"{systemctl} stop {unit}: starts nothing new and waits for what runs")

@@ -17,8 +17,9 @@ from rich.text import Text
 
 from slicer.cli import output
 from slicer.cli.queue.sink import Sink
-from slicer.columns import BAD, GOOD, WARNING, Glyphs, Line, cell_count, clip
-from slicer.queue.show import board_text, event_text
+from slicer.columns import BAD, GOOD, WARNING, Line, cell_count
+from slicer.queue.show import event_text
+from slicer.queue.show.board_text import page
 from slicer.queue.show.summary import summary_lines
 from slicer.text import clock
 
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
 _SOONEST_S = 0.1  # between two writes, however much happens
 _HELD_BACK = 20_000  # lines, while the terminal takes none
-_SPACIOUS = 16  # lines, from which on there are empty ones between the parts
-_PENDING_SHOWN = 10
 _CLEARED = "\x1b[2K\n"
 _STYLES: dict[event_text.Level, str] = {"info": "", "good": GOOD, "warning": WARNING, "bad": BAD}
 
@@ -125,32 +124,6 @@ class Live:
         with self._console.capture() as drawn:
             self._console.print(text, end="", soft_wrap=True)
         return drawn.get().split("\n")
-
-
-# -- what fits ----------------------------------------------------------------------------------------------
-
-
-def page(board: Board, width: int, height: int, glyphs: Glyphs) -> list[Line]:
-    """The board in at most ``height`` lines of ``width`` columns. Rows that do not fit are counted."""
-    head = list(board_text.header(board, width, glyphs).head)
-    if height <= len(head):
-        progress = clip(board_text.progress(board, width, glyphs), width, glyphs)
-        return [Line(progress)][: max(0, height)]
-    parts = [
-        board_text.gpus(board.gpus, width, glyphs),
-        board_text.running(board.running[:height], width, glyphs, total=len(board.running)),
-        board_text.pending(board, min(height, _PENDING_SHOWN), width, glyphs),
-    ]
-    gap = [Line("")] if height >= _SPACIOUS else []
-    room = height - len(head)
-    sizes = [len(board_text.lines(part, width, glyphs)) for part in parts]
-    while sum(size + len(gap) for size in sizes if size) > room:
-        sizes[sizes.index(max(sizes))] -= 1
-    shown = head
-    for part, size in zip(parts, sizes, strict=True):
-        found = board_text.lines(part, width, glyphs, size)
-        shown += [*gap, *found] if found else []
-    return shown
 
 
 def _size(fd: int) -> tuple[int, int]:

@@ -117,17 +117,11 @@ class Conclusions:
         # The driver's figure is of the second before the look: of few looks' average, much is not the job's.
         busy = attempt.use.utilisation if attempt.use is not None and looks >= ENOUGH_LOOKS else None
         return Ending(
-            exit_code=judged.exit_code,
-            signal=attempt.ended.signal if attempt.ended is not None else None,
-            reason=reason,
-            wall_s=round(attempt.wall_s, 3),
-            vram_peak_mib=_peaks(attempt),
-            utilisation=None if busy is None else round(busy, 1),
-            looks=looks,
-            verdict=judged.verdict,
-            memory_peak_bytes=attempt.memory_peak_bytes,
-            at=time.time(),
-        )
+            exit_code=judged.exit_code, signal=attempt.ended.signal if attempt.ended is not None else None,
+            reason=reason, wall_s=round(attempt.wall_s, 3), vram_peak_mib=_peaks(attempt),
+            utilisation=None if busy is None else round(busy, 1), looks=looks, verdict=judged.verdict,
+            memory_peak_bytes=attempt.memory_peak_bytes, at=time.time(),
+        )  # fmt: skip
 
 
 def _looks(attempt: EndedAttempt) -> int:

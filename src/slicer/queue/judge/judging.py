@@ -28,17 +28,9 @@ class Judged:
 
 
 def judge(
-    ended: Ended,
-    *,
-    declared_mib: int | None,
-    peak_mib: tuple[int, ...],
-    looks: int,
-    tolerance: float,
-    has_oom_text: bool,
-    cancelling: bool,
-    ooms: int,
-    retries: int,
-) -> Judged:
+    ended: Ended, *, declared_mib: int | None, peak_mib: tuple[int, ...], looks: int, tolerance: float,
+    has_oom_text: bool, cancelling: bool, ooms: int, retries: int,
+) -> Judged:  # fmt: skip
     """Judge an attempt.
 
     ``peak_mib`` has one figure a GPU, () unknown, from ``looks`` looks. ``tolerance`` is a fraction. ``ooms``

@@ -43,7 +43,10 @@ class Adopted:
     def _find_keeper(self) -> None:
         found = self._attempt(self.job_id)
         if found is not None and found.is_alive and found.keeper:
-            self.pidfd = _pidfd(found.keeper)
+            try:
+                self.pidfd = os.pidfd_open(found.keeper)
+            except OSError:
+                return
             if proc.start_time(found.keeper) != found.keeper_start:  # another process by then
                 self._close_pidfd()
 
@@ -80,13 +83,6 @@ class Adopted:
         if self.pidfd >= 0:
             os.close(self.pidfd)
             self.pidfd = -1
-
-
-def _pidfd(pid: int) -> int:
-    try:
-        return os.pidfd_open(pid)
-    except OSError:
-        return -1
 
 
 def _held(book: Ledger, lease: Lease) -> HeldLease:

@@ -72,9 +72,10 @@ class Monitor:
     """
 
     def __init__(
-        self, observer: GpuObserver, book: Ledger, poll_s: float, idle_threshold_mib: int, tolerance: float
-    ) -> None:
-        self._observer = observer
+        self, gpu_observer: GpuObserver, book: Ledger, poll_s: float, idle_threshold_mib: int,
+        tolerance: float,
+    ) -> None:  # fmt: skip
+        self._gpu_observer = gpu_observer
         self._book = book
         self._poll_s = poll_s
         self._idle_mib = idle_threshold_mib
@@ -90,7 +91,7 @@ class Monitor:
     def follow(self, job: Watched) -> None:
         """The job has begun: look at its GPUs, if it has some. Raises NoGpu, GpuError."""
         if job.lease.gpus:
-            self._observer.open()
+            self._gpu_observer.open()
             now = time.monotonic()
             known = job.lease.vram_peak_mib  # of a job that is adopted
             self._uses[job.lease.job] = Use(job, known, [now + s for s in FIRST_LOOKS_S])
@@ -130,7 +131,7 @@ class Monitor:
             use.looks_due = [at for at in use.looks_due if at > now]
         try:
             _, devices = self._observe()
-            self._utilisation = self._observer.utilisation()
+            self._utilisation = self._gpu_observer.utilisation()
         except SlicerError as error:
             self.problem = str(error)
             return []
@@ -144,9 +145,9 @@ class Monitor:
 
     def _observe(self) -> tuple[GpuSnapshot, tuple[Device, ...]]:
         """What is on the GPUs now, also attributed to the leases. Raises NoGpu, GpuError, StateError."""
-        snapshot = self._observer.observe()
+        snapshot = self._gpu_observer.observe()
         with self._book.locked():
-            return snapshot, self._observer.devices(self._book.leases()) or ()
+            return snapshot, self._gpu_observer.devices(self._book.leases()) or ()
 
     def _note(self, use: Use, used_by: dict[str, dict[str, int]]) -> list[Exceeded]:
         lease = use.job.lease
@@ -212,15 +213,15 @@ class Monitor:
 
     def indices(self) -> dict[str, int]:
         """The numbers by which people know the GPUs, by UUID."""
-        return {gpu.uuid: gpu.index for gpu in self._observer.gpus}
+        return {gpu.uuid: gpu.index for gpu in self._gpu_observer.gpus}
 
     def index(self, uuid: str) -> int:
         """The number of one GPU; for a GPU that is not listed, the number after all others."""
-        return self.indices().get(uuid, len(self._observer.gpus))
+        return self.indices().get(uuid, len(self._gpu_observer.gpus))
 
     def rows(self, numbers: dict[str, int]) -> tuple[GpuRow, ...]:
         """The GPUs as last seen. ``numbers`` maps the ids of this queue's jobs to their numbers."""
-        memory = {each.gpu_uuid: each for each in self._observer.memory}
+        memory = {each.gpu_uuid: each for each in self._gpu_observer.memory}
         on: dict[str, list[int]] = {}
         for job, use in self._uses.items():
             for uuid in use.job.lease.gpus:
@@ -234,5 +235,5 @@ class Monitor:
                 self._utilisation.get(gpu.uuid) if self._uses else None,
                 tuple(sorted(on.get(gpu.uuid, []))),
             )
-            for gpu in self._observer.gpus
+            for gpu in self._gpu_observer.gpus
         )

@@ -26,11 +26,11 @@ from slicer.queue.state import attempt
 
 if TYPE_CHECKING:
     from slicer.backend import QueueBackend
-    from slicer.job.job import Job, Observer
+    from slicer.job.job import Job, Listener
     from slicer.job.report import Report
     from slicer.ledger.held_lease import HeldLease
     from slicer.ledger.ledger import Ledger
-    from slicer.model import Lease, Usage
+    from slicer.model import Usage
     from slicer.queue.run.starters import Starters
     from slicer.queue.state.log_dir import LogDir
 
@@ -54,9 +54,9 @@ class QueueOuterHalf(OuterHalf):
 
     def __init__(
         self, key: str, job: Job, backend: QueueBackend, starters: Starters, log_dir: LogDir, book: Ledger,
-        observer: Observer,
+        listener: Listener,
     ) -> None:  # fmt: skip
-        super().__init__(job, backend, book, observer, frozenset())
+        super().__init__(job, backend, book, listener, frozenset())
         self.key = key
         self.job_id = job.id
         self.pidfd = -1
@@ -68,17 +68,8 @@ class QueueOuterHalf(OuterHalf):
         self._started: Started | None = None
 
     @property
-    def lease(self) -> Lease:
-        return self._held.lease
-
-    @property
     def held(self) -> HeldLease:
         return self._held
-
-    @property
-    def is_unbound(self) -> bool:
-        """Whether the job needs nothing that the ledger counts."""
-        return not self.lease.gpus and not self.lease.cpu_slots
 
     # -- starting ----------------------------------------------------------------------------------------
 
@@ -119,10 +110,8 @@ class QueueOuterHalf(OuterHalf):
         self.pidfd = found.pidfd
         self._cgroup = found.cgroup
         self._started = Started(found.cgroup, time.time(), self._began, 0.0)
-        start_time = proc.start_time(found.pid) or 0
-        self._held.update(
-            cgroup=found.cgroup, keeper=found.pid, pid=found.pid, pid_start=start_time
-        )  # fmt: skip
+        start = proc.start_time(found.pid) or 0
+        self._held.update(cgroup=found.cgroup, keeper=found.pid, pid=found.pid, pid_start=start)
         self._note_kills()
         faults.point("queue-scope-stands")
         return True

@@ -12,7 +12,7 @@ from slicer.queue.run.adopted import Adopted
 
 if TYPE_CHECKING:
     from slicer.backend import QueueBackend
-    from slicer.job.job import Observer
+    from slicer.job.job import Listener
     from slicer.ledger.ledger import Ledger
     from slicer.model import Lease
     from slicer.queue.model import JobState
@@ -29,13 +29,13 @@ class RunningJobs:
     """All running jobs, by their ids: those of this queue, and those adopted from one that died."""
 
     def __init__(
-        self, book: Ledger, backend: QueueBackend, register: Register, monitor: Monitor, observer: Observer
+        self, book: Ledger, backend: QueueBackend, register: Register, monitor: Monitor, listener: Listener
     ) -> None:
         self._book = book
         self._backend = backend
         self._register = register
         self._monitor = monitor
-        self._observer = observer
+        self._listener = listener
         self._running: dict[str, QueueOuterHalf] = {}
         self._ended: dict[str, QueueOuterHalf] = {}  # their commands have ended, their keepers have not
         self._adopted: dict[str, Adopted] = {}
@@ -52,14 +52,14 @@ class RunningJobs:
 
     def leases(self) -> Iterator[Lease]:
         for job in self._running.values():
-            yield job.lease
+            yield job.held.lease
         for adopted in self._adopted.values():
             if adopted.held is not None:
                 yield adopted.held.lease
 
     def unbound(self) -> int:
-        """How many of them need nothing that the ledger counts."""
-        return sum(not lease.gpus and not lease.cpu_slots for lease in self.leases())
+        """How many of the jobs hold nothing that the ledger counts."""
+        return sum(map(is_unbound, self.leases()))
 
     def add(self, job: QueueOuterHalf) -> None:
         """The job's command has started. Raises NoGpu, GpuError."""
@@ -143,7 +143,7 @@ class RunningJobs:
             self._clean_up_at[job_id] = time.monotonic() + _CLEAN_UP_AGAIN_S
 
     def _service_ended(self) -> None:
-        free = self._monitor.settled(self._observer.warning)
+        free = self._monitor.settled(self._listener.warning)
         for job_id, job in list(self._ended.items()):
             if job_id in free:
                 job.gpus_are_free()
@@ -169,7 +169,7 @@ class RunningJobs:
 
     def _recovered(self, key: str, job_id: str, boot_id: str = "") -> EndedAttempt:
         found, use = self._register.attempt(job_id), self._monitor.forget(job_id)
-        return ended_attempt.recovered(key, job_id, found, use, self._observer.warning, boot_id)
+        return ended_attempt.recovered(key, job_id, found, use, self._listener.warning, boot_id)
 
     # -- ending ------------------------------------------------------------------------------------------
 
@@ -196,4 +196,9 @@ class RunningJobs:
         try:
             self._backend.request_end(lease.job, lease.unit)
         except BackendError as error:
-            self._observer.warning(str(error))
+            self._listener.warning(str(error))
+
+
+def is_unbound(lease: Lease) -> bool:
+    """Whether the job holds nothing that the ledger counts."""
+    return not lease.gpus and not lease.cpu_slots

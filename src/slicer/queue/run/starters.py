@@ -15,6 +15,7 @@ import pickle
 import resource
 import select
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from slicer import faults
@@ -66,7 +67,13 @@ class Starters:
         count = _STARTERS if backend.name == "systemd" else 1
         # Commands get our limit as it was. The queue needs more: it has four descriptors for each job.
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._starters = [_Starter(backend, book, mask, limits) for _ in range(count)]
+        queue = os.getpid()
+
+        def serve(theirs: socket.socket) -> None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            _StarterProcess(theirs, backend, book, mask, queue).serve()
+
+        self._starters = [_Starter(serve) for _ in range(count)]
         self._found: dict[str, StartedKeeper | BackendError] = {}
         resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
 
@@ -108,13 +115,9 @@ class Starters:
 class _Starter:
     """The queue's end of one starter. If the starter was killed, another one is forked."""
 
-    def __init__(
-        self, backend: QueueBackend, book: Ledger, mask: frozenset[int], limits: tuple[int, int]
-    ) -> None:
-        self._backend = backend
-        self._book = book
-        self._mask = mask
-        self._limits = limits
+    def __init__(self, serve: Callable[[socket.socket], None]) -> None:
+        """``serve``: what the starter does, with its end of the socket. Raises BackendError."""
+        self._serve = serve
         self.asked: set[str] = set()  # jobs without an answer
         self._begin()
 
@@ -125,7 +128,6 @@ class _Starter:
     def _begin(self) -> None:
         """Raises BackendError; then the next :meth:`ask` tries again."""
         self._pid = 0
-        queue = os.getpid()
         try:
             self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         except OSError as error:
@@ -136,8 +138,7 @@ class _Starter:
             theirs.close()
             raise cannot_fork(error) from error
         if self._pid == 0:
-            resource.setrlimit(resource.RLIMIT_NOFILE, self._limits)
-            proc.be_child(_StarterProcess(theirs, self._backend, self._book, self._mask, queue).live)
+            proc.be_child(lambda: self._serve(theirs))
         theirs.close()
         self._socket.setblocking(False)
 
@@ -223,7 +224,7 @@ class _StarterProcess:
         self._queue = queue
         self._keepers: dict[int, int] = {}  # their pids, by their pidfds
 
-    def live(self) -> None:
+    def serve(self) -> None:
         """Start keepers until the queue has ended."""
         gc.freeze()  # collecting garbage would copy the pages that all keepers share
         gc.disable()
@@ -234,12 +235,12 @@ class _StarterProcess:
         close_all_but((self._socket.fileno(), *self._book.descriptors()))
         self._book.after_fork()
         try:
-            while self._serve():
+            while self._serve_one():
                 pass
         except (BrokenPipeError, ConnectionResetError):
             return  # the queue has ended
 
-    def _serve(self) -> bool:
+    def _serve_one(self) -> bool:
         """Wait for a job to be started or for a keeper's end; False when there will be no more."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)

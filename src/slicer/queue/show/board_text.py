@@ -21,41 +21,58 @@ _GPU_BAR = 10  # cells
 _QUEUE_BAR = 30
 _GPU_NAME = 16  # characters
 _PENDING_SHOWN = 20
+_PENDING_ON_PAGE = 10
+_SPACIOUS = 16  # lines of a page, from which on empty ones stand between the parts
 _DONE_SHOWN = 20
 _COMMAND_MOST = 2000  # characters of a command that are looked at; it may have 131,072
 
 
 @record
-class Part:
+class _Part:
     """A part of the board. ``rows`` may be only some of its rows; ``total`` counts all of them."""
 
     head: tuple[Line, ...] = ()
     rows: tuple[Line, ...] = ()
     total: int = 0
 
-    @property
-    def is_empty(self) -> bool:
-        return not (self.head or self.rows)
-
 
 def render(board: Board, width: int | None) -> str:
     """The whole board as text, at most ``width`` columns wide (None: any width). Ends with a newline."""
     glyphs = UNICODE
     parts = [
-        header(board, width, glyphs),
-        gpus(board.gpus, width, glyphs),
-        running(board.running, width, glyphs),
-        pending(board, _PENDING_SHOWN, width, glyphs),
+        _gpus(board.gpus, width, glyphs),
+        _running(board.running, width, glyphs),
+        _pending(board, _PENDING_SHOWN, width, glyphs),
         _done(board.done[-_DONE_SHOWN:], width, glyphs),
     ]
-    blocks = [
-        "\n".join(line.text for line in lines(part, width, glyphs)) for part in parts if not part.is_empty
+    head = [*_header(board, width, glyphs), Line(clip(_written(board), width, glyphs))]
+    blocks = [head, *(_lines(part, width, glyphs) for part in parts)]
+    return "\n\n".join("\n".join(line.text for line in block) for block in blocks if block) + "\n"
+
+
+def page(board: Board, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+    """The board in at most ``height`` lines of ``width`` columns. Rows that do not fit are counted."""
+    head = _header(board, width, glyphs)
+    if height <= len(head):
+        return [Line(clip(progress(board, width, glyphs), width, glyphs))][: max(0, height)]
+    parts = [
+        _gpus(board.gpus, width, glyphs),
+        _running(board.running[:height], width, glyphs, total=len(board.running)),
+        _pending(board, min(height, _PENDING_ON_PAGE), width, glyphs),
     ]
-    blocks[0] += "\n" + clip(written(board), width, glyphs)
-    return "\n\n".join(blocks) + "\n"
+    gap = [Line("")] if height >= _SPACIOUS else []
+    room = height - len(head)
+    sizes = [len(_lines(part, width, glyphs)) for part in parts]
+    while sum(size + len(gap) for size in sizes if size) > room:
+        sizes[sizes.index(max(sizes))] -= 1
+    shown = head
+    for part, size in zip(parts, sizes, strict=True):
+        found = _lines(part, width, glyphs, size)
+        shown += [*gap, *found] if found else []
+    return shown
 
 
-def lines(part: Part, width: int | None, glyphs: Glyphs, most: int | None = None) -> list[Line]:
+def _lines(part: _Part, width: int | None, glyphs: Glyphs, most: int | None = None) -> list[Line]:
     """The part in at most ``most`` lines (None: all). The last line says how many rows are missing."""
     room = len(part.rows) if most is None else most - len(part.head)
     if max(part.total, len(part.rows)) > room or part.total > len(part.rows):
@@ -71,7 +88,7 @@ def lines(part: Part, width: int | None, glyphs: Glyphs, most: int | None = None
 # -- parts --------------------------------------------------------------------------------------------------
 
 
-def header(board: Board, width: int | None, glyphs: Glyphs) -> Part:
+def _header(board: Board, width: int | None, glyphs: Glyphs) -> list[Line]:
     """The jobs file, the time, the counts, the progress, and what stops the queue."""
     since = f"for {format_duration(max(0, round(board.at - board.began_at)))}"
     states = {"running": "", "drained": "all done", "ended": "ended"}
@@ -85,10 +102,10 @@ def header(board: Board, width: int | None, glyphs: Glyphs) -> Part:
     ]
     if board.warning:
         shown.append(Line(clip(f"! {one_line(board.warning)}", width, glyphs), WARNING))
-    return Part(tuple(shown))
+    return shown
 
 
-def written(board: Board) -> str:
+def _written(board: Board) -> str:
     """When the board was written and by which process, and how to see whether the process still lives."""
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(board.at))
     told = f"written {at} by pid {board.pid}, "
@@ -114,7 +131,7 @@ def progress(board: Board, width: int | None, glyphs: Glyphs) -> str:
     return f"{_bar(cells, full, part, glyphs)}{GAP}{told}"
 
 
-def gpus(rows: Sequence[GpuRow], width: int | None, glyphs: Glyphs) -> Part:
+def _gpus(rows: Sequence[GpuRow], width: int | None, glyphs: Glyphs) -> _Part:
     """The GPUs: how much of each is in use, and which of the queue's jobs are on it."""
     cells = [
         (
@@ -127,13 +144,13 @@ def gpus(rows: Sequence[GpuRow], width: int | None, glyphs: Glyphs) -> Part:
         )
         for gpu in rows
     ]
-    return Part((), tuple(map(Line, aligned(cells, "lllrrl", width, glyphs))))
+    return _Part((), tuple(map(Line, aligned(cells, "lllrrl", width, glyphs))))
 
 
-def running(rows: Sequence[Row], width: int | None, glyphs: Glyphs, total: int = 0) -> Part:
+def _running(rows: Sequence[Row], width: int | None, glyphs: Glyphs, total: int = 0) -> _Part:
     """The running jobs: where, for how long, and their memory on each GPU beside their declaration."""
     if not rows:
-        return Part()
+        return _Part()
     heading = ["", "JOB", "GPU", "FOR", "NOW", "PEAK", "OF", "BUSY", "RUNNING"]
     cells = [
         [
@@ -153,11 +170,11 @@ def running(rows: Sequence[Row], width: int | None, glyphs: Glyphs, total: int =
     return _table([heading, *cells], "lrlrrrrrl", width, glyphs, total, map(_running_style, rows))
 
 
-def pending(board: Board, most: int, width: int | None, glyphs: Glyphs) -> Part:
+def _pending(board: Board, most: int, width: int | None, glyphs: Glyphs) -> _Part:
     """The next ``most`` pending jobs and why they wait, and how many more there are."""
     rows = board.pending[:most]
     if not rows:
-        return Part()
+        return _Part()
     heading = ["", "JOB", "NEEDS", "PENDING"]
     cells = [
         [glyphs.again if row.attempt > 1 else glyphs.pending, str(row.no), _declared(row), _what(row)]
@@ -174,9 +191,9 @@ def pending(board: Board, most: int, width: int | None, glyphs: Glyphs) -> Part:
     return _table([heading, *cells], align, width, glyphs, total)
 
 
-def _done(rows: Sequence[Row], width: int | None, glyphs: Glyphs) -> Part:
+def _done(rows: Sequence[Row], width: int | None, glyphs: Glyphs) -> _Part:
     if not rows:
-        return Part()
+        return _Part()
     heading = ["", "JOB", "RESULT", "AFTER", "PEAK", "OF", "", "BUSY", "DONE"]
     cells = [
         [
@@ -199,10 +216,10 @@ def _done(rows: Sequence[Row], width: int | None, glyphs: Glyphs) -> Part:
 def _table(
     rows: Sequence[Sequence[str]], align: str, width: int | None, glyphs: Glyphs, total: int = 0,
     styles: Iterable[str] = (),
-) -> Part:  # fmt: skip
+) -> _Part:  # fmt: skip
     """Rows, of which the first is the heading, as a part of the board."""
     head, *texts = aligned(rows, align, width, glyphs)
-    return Part((Line(head, HEADING),), tuple(map(Line, texts, styles or repeat(""))), total)
+    return _Part((Line(head, HEADING),), tuple(map(Line, texts, styles or repeat(""))), total)
 
 
 # -- cells --------------------------------------------------------------------------------------------------

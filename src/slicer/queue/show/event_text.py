@@ -133,22 +133,22 @@ _OF_THE_QUEUE: dict[EventKind, Callable[[Event], str | None]] = {
 }
 
 
-# -- one job ------------------------------------------------------------------------------------------------
+# -- one job, which a line names first ----------------------------------------------------------------------
+
+
+def _where(row: Row) -> str:
+    return f" on {gpus(row.gpu_indices)}" if row.gpu_indices else ""
 
 
 def _started(event: Event, row: Row) -> str:
     again = f" again (attempt {row.attempt})" if row.attempt > 1 else ""
-    where = f" on {gpus(row.gpu_indices)}" if row.gpu_indices else ""
-    declared = ""
-    if row.gpu_indices:
-        # Without a declaration a job has its GPU to itself.
-        declared = f" (declared {short_mib(row.declared_mib)})" if row.declared_mib else " (alone)"
-    return f"{who(row)} started{again}{where}{declared}: {command_of(row)}"
+    # Without a declaration a job has its GPU to itself.
+    declared = f" (declared {short_mib(row.declared_mib)})" if row.declared_mib else " (alone)"
+    return f"started{again}{_where(row)}{declared if row.gpu_indices else ''}: {command_of(row)}"
 
 
 def _adopted(event: Event, row: Row) -> str:
-    where = f" on {gpus(row.gpu_indices)}" if row.gpu_indices else ""
-    return f"{who(row)} found running{where} for {format_duration(row.wall_s)}, taken over: {command_of(row)}"
+    return f"found running{_where(row)} for {format_duration(row.wall_s)}, taken over: {command_of(row)}"
 
 
 def _usage(event: Event, row: Row) -> str | None:
@@ -157,14 +157,14 @@ def _usage(event: Event, row: Row) -> str | None:
     now = ", ".join(map(short_mib, row.now_mib))
     declared = f", declared {short_mib(row.declared_mib)}" if row.declared_mib else ""
     peak = f" (peak {', '.join(map(short_mib, row.peak_mib))})" if row.peak_mib > row.now_mib else ""
-    return f"{who(row)} uses {now} of {gpus(row.gpu_indices)}{declared}{peak}"
+    return f"uses {now} of {gpus(row.gpu_indices)}{declared}{peak}"
 
 
 def _exceeds(event: Event, row: Row) -> str:
     used_mib, declared_mib = _figure(event, "used_mib"), _figure(event, "declared_mib")
     more = f" ({round((used_mib / declared_mib - 1) * 100)}% more)" if declared_mib else ""
     what = f"{short_mib(used_mib)} of GPU {_figure(event, 'gpu')}, declared {short_mib(declared_mib)}{more}"
-    return f"{who(row)} uses {what}: what shares the GPU may run out of memory"
+    return f"uses {what}: what shares the GPU may run out of memory"
 
 
 def _finished(event: Event, row: Row) -> str:
@@ -174,7 +174,7 @@ def _finished(event: Event, row: Row) -> str:
     if row.status != "ok":
         facts.append(command_of(row) + _log(event))
     told = f": {'; '.join(facts)}" if facts else ""
-    return f"{who(row)} {ended(row)}{attempts} after {format_duration(row.wall_s)}{told}"
+    return f"{ended(row)}{attempts} after {format_duration(row.wall_s)}{told}"
 
 
 def _retry(event: Event, row: Row) -> str:
@@ -182,22 +182,22 @@ def _retry(event: Event, row: Row) -> str:
     attempt = f" (attempt {_figure(event, 'attempt')} of {_figure(event, 'attempts')})"
     changed = following and before and before != following
     again = (f" with {following}" if following else "") + (f" instead of {before}" if changed else "")
-    return f"{who(row)} ran out of GPU memory{attempt}: again{again}"
+    return f"ran out of GPU memory{attempt}: again{again}"
 
 
 def _infeasible(event: Event, row: Row) -> str:
     reason = _text(event, "reason") or one_line(row.reason)
-    return f"{who(row)} can never run here: {reason}; {command_of(row)}"
+    return f"can never run here: {reason}; {command_of(row)}"
 
 
 def _lost(event: Event, row: Row) -> str:
     how = one_line(row.reason) or "it ended together with its keeper, how is not known"
-    return f"{who(row)} lost: {how}; {command_of(row)}{_log(event)}"
+    return f"lost: {how}; {command_of(row)}{_log(event)}"
 
 
 def _unrunnable(event: Event, row: Row) -> str:
     why = _text(event, "why") or one_line(row.waits_for)
-    return f"{who(row)} skipped: {why}; {command_of(row)}"
+    return f"skipped: {why}; {command_of(row)}"
 
 
 _OF_A_JOB: dict[EventKind, Callable[[Event, Row], str | None]] = {
@@ -208,13 +208,12 @@ _OF_A_JOB: dict[EventKind, Callable[[Event, Row], str | None]] = {
     "finished": _finished,
     "retry": _retry,
     "infeasible": _infeasible,
-    "cancelling": lambda event, row: f'{who(row)} is being ended: its line says "cancel"',
-    "cancelled": lambda event, row: f"{who(row)} cancelled before it started: {command_of(row)}",
-    "requeued": lambda event, row: _because(f"{who(row)} is to be started again", event),
+    "cancelling": lambda event, row: 'is being ended: its line says "cancel"',
+    "cancelled": lambda event, row: f"cancelled before it started: {command_of(row)}",
+    "requeued": lambda event, row: _because("is to be started again", event),
     "lost": _lost,
     "unrunnable": _unrunnable,
 }
-_VERBOSE: frozenset[EventKind] = frozenset({"usage"})
 
 
 def line(event: Event, *, verbose: bool) -> str | None:
@@ -222,16 +221,14 @@ def line(event: Event, *, verbose: bool) -> str | None:
 
     A warning begins with "WARN". Raises ValueError if the event needs a job and has none.
     """
-    if event.kind in _VERBOSE and not verbose:
+    if event.kind == "usage" and not verbose:
         return None
-    told = _told(event)
-    return f"WARN {told}" if told is not None and level(event) == "warning" else told
-
-
-def _told(event: Event) -> str | None:
-    say = _OF_THE_QUEUE.get(event.kind)
-    if say is not None:
-        return say(event)
-    if event.job is None:
+    of_queue = _OF_THE_QUEUE.get(event.kind)
+    if of_queue is not None:
+        told = of_queue(event)
+    elif event.job is None:
         raise ValueError(f"an event {event.kind!r} needs a job")
-    return _OF_A_JOB[event.kind](event, event.job)
+    else:
+        told = _OF_A_JOB[event.kind](event, event.job)
+        told = told and f"{who(event.job)} {told}"
+    return f"WARN {told}" if told is not None and level(event) == "warning" else told

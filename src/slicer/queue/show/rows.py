@@ -79,18 +79,20 @@ def why(busy: Busy | None, indices: Mapping[str, int], now_s: float) -> str:
     return text
 
 
-def eta_s(walls_s: float, walls: int, running_s: Sequence[float], pending: int, width: int) -> float | None:
+def eta_s(
+    ok_wall_s: float, ok_count: int, running_s: Sequence[float], pending: int, width: int
+) -> float | None:
     """The seconds until all is done; None if there is too little to estimate them from.
 
-    ``walls`` jobs have ended well, after ``walls_s`` in all. ``running_s`` has the ages of the running ones.
-    ``pending`` jobs are left to start, ``width`` at a time.
+    ``ok_count`` jobs have ended well, after ``ok_wall_s`` in all. ``running_s`` has the ages of the running
+    jobs. ``pending`` jobs are left to start, ``width`` at a time.
     """
-    if walls_s < _ENOUGH_S:
+    if ok_wall_s < _ENOUGH_S:
         return None
-    mean_s = walls_s / walls
+    mean_s = ok_wall_s / ok_count
     # A running job that is older than the mean shows that the mean is too short.
     longer_s = [wall_s for wall_s in running_s if wall_s > mean_s]
-    mean_s = (walls_s + sum(longer_s)) / (walls + len(longer_s))
+    mean_s = (ok_wall_s + sum(longer_s)) / (ok_count + len(longer_s))
     left_s = sum(max(0.0, mean_s - wall_s) for wall_s in running_s) + pending * mean_s
     # Below 1 s the last jobs have outlived the mean: nobody knows when they end.
     return left_s / max(1, width) if left_s >= 1 else None

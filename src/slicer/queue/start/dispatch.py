@@ -47,14 +47,14 @@ class Dispatch:
 
     def __init__(
         self, register: Register, plans: Plans, requests: LeaseRequests, starting: StartingJobs,
-        running: RunningJobs, view: GpuObserver, events: Events,
+        running: RunningJobs, gpu_observer: GpuObserver, events: Events,
     ) -> None:  # fmt: skip
         self._register = register
         self._plans = plans
         self._requests = requests
         self._starting = starting
         self._running = running
-        self._view = view
+        self._gpu_observer = gpu_observer
         self._events = events
         self.pending = Pending((), register.states)
         self.touched: set[str] = set()
@@ -124,8 +124,8 @@ class Dispatch:
     def check(self) -> None:
         """Make sure that there are GPUs if jobs want some. Raises NoGpu, GpuError, and what a plan may."""
         for kind, entry in self.pending.heads(_MOST_KINDS):
-            if not self._view.gpus and self._plan(kind, entry).need_gpus:
-                self._view.open()
+            if not self._gpu_observer.gpus and self._plan(kind, entry).need_gpus:
+                self._gpu_observer.open()
 
     def start(self) -> None:
         """Have systemd start the scopes of all jobs that can be started; ask for leases for the others."""
@@ -138,7 +138,7 @@ class Dispatch:
         if self._register.problem or self._not_before is not None:
             self._requests.keep(())
             return
-        self._view.expire()
+        self._gpu_observer.expire()
         kinds: list[Kind] | None = None
         while kinds is None and self._not_before is None:
             kinds = self._start_one()

@@ -55,10 +55,10 @@ class _Request:
         self.watched: list[int] = []
         self.due_at: float | None = None  # by the ledger's clock: when to ask again though nothing happens
 
-    def prepared(self, gpu_words: tuple[str, ...], view: GpuObserver) -> PreparedRequest:
+    def prepared(self, gpu_words: tuple[str, ...], gpu_observer: GpuObserver) -> PreparedRequest:
         """The request for the GPUs of these words. Raises UsageError, NoGpu, GpuError."""
         needs = replace(needs_of(self.plan), gpu_words=gpu_words if self.plan.need_gpus else ())
-        return leasing.prepare(self._requester, needs, view)
+        return leasing.prepare(self._requester, needs, gpu_observer)
 
 
 @record
@@ -75,12 +75,12 @@ class LeaseRequests:
     """The requests of one queue. Errors of the ledger (StateError, GpuError) go to the caller."""
 
     def __init__(
-        self, book: Ledger, backend: QueueBackend, view: GpuObserver, gpu_words: tuple[str, ...],
+        self, book: Ledger, backend: QueueBackend, gpu_observer: GpuObserver, gpu_words: tuple[str, ...],
         *, exclusive: bool,
     ) -> None:  # fmt: skip
         self._book = book
         self._backend = backend
-        self._view = view
+        self._gpu_observer = gpu_observer
         self._words = gpu_words
         self._exclusive = exclusive
         self._requests: dict[Kind, _Request] = {}
@@ -116,12 +116,12 @@ class LeaseRequests:
         return self._granted(kind, request, held)
 
     def _ask_first(self, kind: Kind, request: _Request, places: Mapping[str, Place]) -> Granted | None:
-        prepared = request.prepared(request.choice, self._view)
+        prepared = request.prepared(request.choice, self._gpu_observer)
         ticket = replace(prepared.ticket, arrived_s=self._arrival(request.entry, places))
         is_narrowed = self._exclusive and request.plan.need_gpus > 0
         if is_narrowed:
             # It may be that not even all the GPUs of this queue would do.
-            leasing.foresee(request.prepared(self._words, self._view), self._book)
+            leasing.foresee(request.prepared(self._words, self._gpu_observer), self._book)
             if len(request.choice) < request.plan.need_gpus:
                 return None
         try:
@@ -155,21 +155,21 @@ class LeaseRequests:
         """The GPUs that will do, in words; () any. With --exclusive, none that a job of ours is on."""
         if not self._exclusive or not plan.need_gpus:
             return self._words if plan.need_gpus else ()
-        self._view.open()
+        self._gpu_observer.open()
         return tuple(uuid for uuid in self.allowed() if uuid not in in_use)
 
     def allowed(self) -> tuple[str, ...]:
         """The UUIDs of the GPUs that this queue may use. Raises UsageError for one that is not there."""
         try:
-            chosen = leasing.gpus_named(self._words, self._view.gpus)
+            chosen = leasing.gpus_named(self._words, self._gpu_observer.gpus)
         except UsageError as error:
             raise UsageError(error.message, where="--gpus", hint=error.hint) from error
-        return chosen or tuple(gpu.uuid for gpu in self._view.gpus)
+        return chosen or tuple(gpu.uuid for gpu in self._gpu_observer.gpus)
 
     def check(self) -> None:
         """Make sure that the GPUs of --gpus are there. Raises UsageError, GpuError."""
         if self._words:
-            self._view.open()
+            self._gpu_observer.open()
             self.allowed()
 
     def _granted(self, kind: Kind, request: _Request, held: HeldLease) -> Granted | None:

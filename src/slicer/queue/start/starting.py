@@ -13,12 +13,13 @@ from slicer.errors import SlicerError
 from slicer.kernel import proc
 from slicer.queue.run import ended_attempt
 from slicer.queue.run.outer_half import QueueOuterHalf
+from slicer.queue.run.running import is_unbound
 from slicer.queue.state import folding
 from slicer.record import replace
 
 if TYPE_CHECKING:
     from slicer.backend import QueueBackend
-    from slicer.job.job import Observer
+    from slicer.job.job import Listener
     from slicer.job.plan import Plan
     from slicer.ledger.ledger import Ledger
     from slicer.queue.model import JobState
@@ -43,7 +44,7 @@ class StartingJobs:
 
     def __init__(
         self, book: Ledger, backend: QueueBackend, starters: Starters, register: Register, monitor: Monitor,
-        running: RunningJobs, observer: Observer, *, at_a_time: int | None, most_unbound: int | None,
+        running: RunningJobs, listener: Listener, *, at_a_time: int | None, most_unbound: int | None,
     ) -> None:  # fmt: skip
         self._book = book
         self._backend = backend
@@ -51,7 +52,7 @@ class StartingJobs:
         self._register = register
         self._monitor = monitor
         self._running = running
-        self._observer = observer
+        self._listener = listener
         self._at_a_time = at_a_time
         self._most_unbound = most_unbound
         self._directory = os.getcwd()
@@ -63,23 +64,23 @@ class StartingJobs:
 
     def gpus(self) -> frozenset[str]:
         """The GPUs of all jobs of this queue, starting or running."""
-        leases = [*self._running.leases(), *(job.lease for job in self._jobs.values())]
+        leases = [*self._running.leases(), *(job.held.lease for job in self._jobs.values())]
         return frozenset(uuid for lease in leases for uuid in lease.gpus)
 
     # -- whether one more may be started -----------------------------------------------------------------
 
     def may_add(self, plan: Plan) -> bool:
         """Whether the job's scope may be started now. A job that holds nothing may be a little early."""
-        is_unbound = not plan.need_gpus and not plan.need_cpu_slots
-        if is_unbound and self._ahead() >= _MOST_AHEAD:
+        needs_nothing = not plan.need_gpus and not plan.need_cpu_slots
+        if needs_nothing and self._ahead() >= _MOST_AHEAD:
             return False
         if len(self._jobs) >= _MOST_STARTING or self._lacks_descriptors():
             return False
-        return is_unbound or self._is_below_limit()
+        return needs_nothing or self._is_below_limit()
 
     def _ahead(self) -> int:
         """How many scopes are started early: their jobs hold nothing, and so are in nobody's way."""
-        return sum(job.is_unbound for job in self._jobs.values())
+        return sum(is_unbound(job.held.lease) for job in self._jobs.values())
 
     def _is_below_limit(self) -> bool:
         count = len(self._jobs) - self._ahead() + len(self._running)
@@ -87,7 +88,7 @@ class StartingJobs:
 
     def _has_turn(self, job: QueueOuterHalf) -> bool:
         """Whether the command may start. A job that holds something had its turn when it got its lease."""
-        if not job.is_unbound:
+        if not is_unbound(job.held.lease):
             return True
         is_below = self._most_unbound is None or self._running.unbound() < self._most_unbound
         return is_below and self._is_below_limit()
@@ -102,7 +103,7 @@ class StartingJobs:
         if is_short and not self._told_of_limit:
             self._told_of_limit = True
             count = len(self._jobs) + len(self._running)
-            self._observer.warning(
+            self._listener.warning(
                 f"no more than {count} jobs at a time: of {limit} descriptors few are left (ulimit -Hn)"
             )
         return is_short
@@ -130,7 +131,7 @@ class StartingJobs:
         )  # fmt: skip
         job = QueueOuterHalf(
             state.key, replace(granted.job, log=log, directory=directory), self._backend, self._starters,
-            self._register.log_dir, self._book, self._observer,
+            self._register.log_dir, self._book, self._listener,
         )  # fmt: skip
         self._jobs[job_id] = job
         try:

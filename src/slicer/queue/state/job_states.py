@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class JobStates(dict[str, JobState]):
     """The states by the jobs' keys. Only :meth:`apply` may change them.
 
-    ``running`` has those of the running jobs. ``walls`` jobs have ended well since this was made, after
-    ``walls_s`` seconds in all.
+    ``running`` has the states of the running jobs. ``ok_count`` jobs have ended well since this was made;
+    they ran for ``ok_wall_s`` seconds in all.
     """
 
     def __init__(self, states: Mapping[str, JobState]) -> None:
@@ -32,8 +32,8 @@ class JobStates(dict[str, JobState]):
         self.running: dict[str, JobState] = {}
         self._by_job: dict[str, JobState] = {}
         self._last: list[JobState] | None = None  # in the order of their ends; None: not known yet
-        self.walls = 0
-        self.walls_s = 0.0
+        self.ok_count = 0
+        self.ok_wall_s = 0.0
         for state in self.values():
             self._enter(state)
 
@@ -64,8 +64,8 @@ class JobStates(dict[str, JobState]):
         if after is not None:
             self._enter(after)
             if was_running and after.status == "ok":
-                self.walls += 1
-                self.walls_s += after.wall_s
+                self.ok_count += 1
+                self.ok_wall_s += after.wall_s
 
     def _leave(self, state: JobState) -> None:
         self._counts[state.status] -= 1

@@ -20,14 +20,15 @@ from typing import Any, TextIO
 import pytest
 
 from slicer.cli.queue import live as live_module
-from slicer.cli.queue.live import Live, page
+from slicer.cli.queue.live import Live
 from slicer.cli.queue.show import choose
 from slicer.cli.queue.sink import Sink
 from slicer.columns import ASCII, Glyphs, cell_count
 from slicer.queue.events import Shower
 from slicer.queue.model import Board
-from tests.unit.queue.show.test_board import board, empty
-from tests.unit.queue.show.test_words import event, row, summed_up
+from slicer.queue.show.board_text import page
+from tests.unit.queue.show.test_board_text import board, empty
+from tests.unit.queue.show.test_event_text import event, row, summed_up
 
 UNFINISHED = re.compile(r"\x1b(\[[\d;]*)?$")
 SEQUENCE = re.compile(r"\x1b\[(\d*)([A-Za-z])|\x1b\[[\d;]*m")

@@ -33,8 +33,7 @@ def starter() -> _Starter:
     made._socket.setblocking(False)
     theirs.close()
     child = subprocess.Popen(["true"])
-    made._pid, made.asked, made._limits = child.pid, {"a"}, (1024, 1024)
-    made._backend = made._book = made._mask = None
+    made._pid, made.asked = child.pid, {"a"}
     child.returncode = 0  # it is ours to wait for, not its
     found: _Starter = made
     return found

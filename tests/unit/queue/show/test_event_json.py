@@ -12,7 +12,7 @@ import pytest
 from slicer.queue.model import Event, EventKind, Status
 from slicer.queue.show import event_json
 from slicer.record import as_dict
-from tests.unit.queue.show.test_words import NASTY, UNSEEN, event, row
+from tests.unit.queue.show.test_event_text import NASTY, UNSEEN, event, row
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "queue-events.md"
 

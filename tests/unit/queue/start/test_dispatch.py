@@ -23,10 +23,10 @@ def test_a_pause_that_ends_between_two_looks_is_noticed(monkeypatch: pytest.Monk
     monkeypatch.setattr(dispatch.time, "monotonic", lambda: now[0])
     asked: list[int] = []
     register: Any = SimpleNamespace(states={}, problem="")
-    view: Any = SimpleNamespace(expire=lambda: asked.append(1))
+    gpu_observer: Any = SimpleNamespace(expire=lambda: asked.append(1))
     requests: Any = SimpleNamespace(keep=lambda kinds: None)
     nobody: Any = None
-    queue = Dispatch(register, nobody, requests, nobody, nobody, view, nobody)
+    queue = Dispatch(register, nobody, requests, nobody, nobody, gpu_observer, nobody)
     assert queue.left_s() is None
     queue.pause()
     now[0] += 0.999
@@ -54,9 +54,9 @@ class Refusing:
         plans_ = any_(plan=lambda entry, *_: any_(need_gpus=0, need_cpu_slots=1, entry=entry))
         requests = any_(keep=lambda kinds: None, ask=lambda kind, entry, *_: any_(entry=entry))
         starting = any_(gpus=frozenset, may_add=lambda _: True, add=self.add)
-        view = any_(expire=lambda: None)
+        gpu_observer = any_(expire=lambda: None)
         events = any_(add=lambda kind, *_, **__: self.told.append(kind), warning=self.told.append)
-        self.dispatch = Dispatch(register, plans_, requests, starting, any_(), view, events)
+        self.dispatch = Dispatch(register, plans_, requests, starting, any_(), gpu_observer, events)
         self.dispatch.load(jobs_file.parse(lines))
 
     def do(self, record: Record) -> None:

@@ -81,7 +81,7 @@ def test_the_figures_are_those_that_counting_anew_gives(before: list[Record], re
         assert states.counts == rows.counts(states.values())
         assert states.running == {key: state for key, state in states.items() if state.status == "running"}
         assert states.last() == anew.last()
-        assert (states.walls, states.walls_s) == (len(walls), sum(walls))
+        assert (states.ok_count, states.ok_wall_s) == (len(walls), sum(walls))
         for state in states.values():
             assert not state.job or states.by_job(state.job) is state
     assert states == folding.fold([*before, *records])
@@ -89,7 +89,7 @@ def test_the_figures_are_those_that_counting_anew_gives(before: list[Record], re
 
 # Q14, W8: what failed, and what took no time, tells nothing of how long the others will take
 @pytest.mark.parametrize(
-    ("walls_s", "walls", "running_s", "pending", "expected"),
+    ("ok_wall_s", "ok_count", "running_s", "pending", "expected"),
     [
         (0.0, 0, [], 6, None),
         (0.011, 1, [], 6, None),
@@ -101,9 +101,9 @@ def test_the_figures_are_those_that_counting_anew_gives(before: list[Record], re
     ],
 )
 def test_how_long_it_will_take_is_told_from_jobs_that_did_their_work(
-    walls_s: float, walls: int, running_s: list[float], pending: int, expected: float | None
+    ok_wall_s: float, ok_count: int, running_s: list[float], pending: int, expected: float | None
 ) -> None:
-    assert rows.eta_s(walls_s, walls, running_s, pending, 2) == expected
+    assert rows.eta_s(ok_wall_s, ok_count, running_s, pending, 2) == expected
 
 
 def test_no_more_of_the_last_are_kept_than_people_are_shown() -> None:

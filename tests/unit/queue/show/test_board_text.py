@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from slicer.columns import ASCII, Glyphs, cell_count, told_apart
 from slicer.queue.model import Board, GpuRow
 from slicer.queue.show import board_text
-from tests.unit.queue.show.test_words import NASTY, UNSEEN, row
+from tests.unit.queue.show.test_event_text import NASTY, UNSEEN, row
 
 AT = 1_700_000_000.0
 WAITS: dict[str, Any] = {"status": "pending", "wall_s": 0.0, **UNSEEN}

@@ -1,0 +1,151 @@
+"""What a script reads of ``slicer status --json``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from slicer.cli.status_json import status_json, without_clocks
+from slicer.ledger.status import PlainLock
+from slicer.record import replace
+from tests.unit.cli.made_up_status import (
+    EVAL,
+    FULL,
+    GPUS,
+    H100,
+    IN_TRAIN,
+    LIGHT,
+    NOW_S,
+    SERVE,
+    TRAIN,
+    A,
+    B,
+    C,
+    made,
+    process,
+    snapshot,
+)
+
+DOCS = Path(__file__).parents[3] / "docs" / "json.md"
+
+
+def test_the_contract() -> None:  # B3
+    def gpu(index: int, letter: str, **more: object) -> dict[str, object]:
+        return {"index": index, "uuid": f"GPU-{letter * 4}", "name": H100, "memory_mib": 81559, **more}
+
+    gone = {"index": None, "uuid": C, "name": None, "memory_mib": None, "used_mib": None, "peak_mib": 0}
+    seen = snapshot(process(A, 4213, 77000, IN_TRAIN), process(B, 99, 2048), gpus=GPUS[:2])
+    assert status_json(made((TRAIN, LIGHT), (EVAL,), seen, GPUS[:2])) == {
+        "state": {"directory": "/run/slicer"},
+        "jobs": [
+            {
+                "job": "3f2a9c01b7de",
+                "name": "train",
+                "pid": 4211,
+                "unit": "slicer-3f2a9c01b7de.scope",
+                "held_for": 720.0,
+                "expected_remaining": 180.0,
+                "command": "python train.py --epochs 90",
+                "uid": 0,
+                "user": "root",
+                "backend": "systemd",
+                "manager": "system",
+                "cgroup": "/gpu.slice/slicer-3f2a9c01b7de.scope",
+                "priority": 0,
+                "vram_mib": None,
+                "cpu_slots": 1,
+                "forced": False,
+                "halted": None,
+                "gpus": [gpu(0, "a", used_mib=77000, peak_mib=78000), gone],
+            },
+            {
+                "job": "c0ffee112233",
+                "name": "tar cJf backup.txz /srv",
+                "pid": 88123,
+                "unit": None,
+                "held_for": 0.3,
+                "expected_remaining": None,
+                "command": "tar cJf backup.txz /srv",
+                "uid": 0,
+                "user": "root",
+                "backend": "plain",
+                "manager": "user",
+                "cgroup": None,
+                "priority": 0,
+                "vram_mib": None,
+                "cpu_slots": 0,
+                "forced": False,
+                "halted": None,
+                "gpus": [],
+            },
+        ],
+        "waiting": [
+            {
+                "job": "77aa00bb11cc",
+                "name": "eval",
+                "pid": 4300,
+                "uid": 0,
+                "user": "root",
+                "priority": 0,
+                "gpus": 2,
+                "gpu_choice": [],
+                "vram_mib": None,
+                "margin_mib": 0,
+                "cpu_slots": 1,
+                "inside": [],
+                "waited": 243.0,
+                "expected": 60.0,
+                "starts_in": None,  # the process outside slicer gave no estimate
+                "reserving": False,
+                "why": {
+                    "text": "held by train (about 3m left), processes outside slicer use GPU 1",
+                    "lacks": "gpu",
+                    "holders": ["3f2a9c01b7de"],
+                    "ahead": 0,
+                    "foreign": ["GPU-bbbb"],
+                    "reserved_for": None,
+                    "never": None,
+                },
+                "command": "python eval.py",
+            },
+        ],
+        "gpus": {
+            "total": 2,
+            "free": [gpu(1, "b")],
+            "all": [
+                gpu(
+                    0, "a", used_mib=77000, reserved_mib=81559, free_mib=0, unexplained_mib=0, idle=False,
+                    jobs=["3f2a9c01b7de"], foreign=[],
+                ),
+                gpu(
+                    1, "b", used_mib=2048, reserved_mib=2253, free_mib=79306, unexplained_mib=0, idle=False,
+                    jobs=[],
+                    foreign=[{"pid": 99, "name": "python", "used_mib": 2048, "peak_mib": 2048, "job": None}],
+                ),
+            ],
+            "why_none": None,
+        },
+        "cpu_slots": {"total": 4, "free": 3},
+        "plain_lock": None,
+    }  # fmt: skip
+
+
+def test_every_field_is_documented() -> None:  # B3
+    documented = set(re.findall(r"[a-z_]+", " ".join(re.findall("`[^`]+`", DOCS.read_text()))))
+
+    def names(item: object) -> set[str]:
+        if isinstance(item, dict):
+            return set(item).union(*map(names, item.values()))
+        return set().union(*map(names, item)) if isinstance(item, list) else set()
+
+    stray = snapshot(process(A, 9, 1))
+    full = status_json(made((SERVE,), (EVAL,), stray, plain_lock=PlainLock("/l", 1)))
+    assert names(full) <= documented
+
+
+def test_what_only_the_clock_changes_is_no_change() -> None:
+    later = replace(FULL, now_s=NOW_S + 100)
+    assert status_json(FULL) != status_json(later)
+    assert without_clocks(status_json(FULL)) == without_clocks(status_json(later))
+    other = replace(FULL, leases=FULL.leases[1:])
+    assert without_clocks(status_json(FULL)) != without_clocks(status_json(other))

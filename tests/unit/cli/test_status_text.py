@@ -1,0 +1,159 @@
+"""What a person reads of ``slicer status`` in 80 columns."""
+
+from __future__ import annotations
+
+import pytest
+
+from slicer.cli import output
+from slicer.cli.status_json import status_json
+from slicer.cli.status_text import lines
+from slicer.ledger.status import PlainLock, Status
+from slicer.record import replace
+from tests.unit.cli.made_up_status import (
+    EVAL,
+    FULL,
+    GPUS,
+    IDLE,
+    SERVE,
+    TRAIN,
+    A,
+    B,
+    made,
+    process,
+    row_of,
+    snapshot,
+    text,
+)
+
+FULL_TEXT = """\
+JOB           NAME   HOLDS                USER     PID  FOR     LEFT
+3f2a9c01b7de  train  GPU 0,2, 1 CPU slot  root    4211  12m       3m
+  slicer-3f2a9c01b7de.scope: python train.py --epochs 90
+9b1c22d0aa31  -      2 CPU slots          54321  88123  10s  overdue
+  slicer-9b1c22d0aa31.scope (--user): tar cJf backup.txz /srv
+c0ffee112233  -      -                    root   88123   0s        -
+  no scope: tar cJf backup.txz /srv
+
+WAITING       NAME  WANTS               USER   FOR  STARTS
+77aa00bb11cc  eval  2 GPUs, 1 CPU slot  root  4m3s     ~3m
+  held by train (about 3m left), processes outside slicer use GPU 1 - python eval.py
+
+CPU slots: 1 of 4 free; held by train, 9b1c22d0aa31 (2 slots)
+GPUs: 0 of 3 free                          USED  RESERVED   FREE   PEAK
+ 0  H100 80GB HBM3  79.6G  [#########=]   75.2G     79.6G      0
+      3f2a9c01b7de train                  75.2G     whole         76.2G
+ 1  H100 80GB HBM3  79.6G  [..........]    2.0G      2.2G  77.4G
+      no job: pid 99 python                2.0G                    2.0G
+ 2  H100 80GB HBM3  79.6G  [==========]  400.0M     79.6G      0
+      3f2a9c01b7de train                 400.0M     whole
+"""
+IDLE_TEXT = """\
+No job runs.
+
+CPU slots: 3 of 3 free
+No GPUs: there is no NVIDIA driver here
+
+Jobs of this user only (/tmp/state).
+"""
+
+
+@pytest.mark.parametrize(("status", "expected"), [(FULL, FULL_TEXT), (IDLE, IDLE_TEXT)])
+def test_the_text_in_80_columns(status: Status, expected: str) -> None:  # B3
+    shown = text(status)
+    assert shown == expected
+    assert max(len(row) for row in shown.splitlines() if not row.startswith("  held")) <= 80
+
+
+def test_a_terminal_gets_columns_that_fit_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    long = replace(
+        TRAIN,
+        name="a name as long as names of jobs should never be",
+        gpus=tuple(f"GPU-{i}" for i in range(13)),
+    )
+    gpus = tuple(replace(gpu, name="NVIDIA RTX PRO 6000 Blackwell Workstation Edition") for gpu in GPUS)
+    status = made((long, replace(SERVE, name=long.name)), (replace(EVAL, name=long.name),), snapshot(), gpus)
+    assert long.name in text(status)  # whoever reads a pipe gets all
+    monkeypatch.setattr(output, "is_terminal", lambda: True)
+    rows = text(status).splitlines()
+    assert rows[1].startswith("3f2a9c01b7de  a name as long as…  GPU ?,?,?,?,?,?,?,?,?,?…")
+    assert all(len(row) <= 80 for row in rows[-8:])
+    assert " 0  RTX PRO 6000 …  79.6G  [··········]" in "\n".join(rows)
+
+
+def test_names_cannot_break_out_of_their_line() -> None:
+    evil = replace(TRAIN, name="a\nb\x1b[2J", command="c\u202ed \udcff")
+    asks = replace(EVAL, name="\x1b]0;x\x07", command="\r\x9b2J")
+    status = made((evil,), (asks,), snapshot(process(B, 7, 900, name="\x1b[31m\n")))
+    shown = text(status)
+    assert all(line.isprintable() for line in shown.splitlines())
+    assert shown.count("a\\nb\\x1b[2J") == 5  # the job, who waits for it, the slots, two GPUs
+    assert ": c\\u202ed \\udcff\n" in shown
+
+
+def test_a_broken_configuration_hides_no_job() -> None:
+    shown = text(replace(FULL, cpu_slots=None))
+    assert "CPU slots: unknown; held by train," in shown
+    assert status_json(replace(FULL, cpu_slots=None))["cpu_slots"] == {"total": None, "free": None}
+
+
+def test_a_job_that_is_halted_and_holds_a_gpu_is_marked() -> None:  # W16
+    shown = text(made((TRAIN, SERVE), (), snapshot(), halted=((TRAIN.job, "stopped"), (SERVE.job, "frozen"))))
+    assert "  stopped: GPU 0,2" in row_of(shown, f"{TRAIN.job}  train ")
+    assert row_of(shown, "      5e72e0aa00bb serve").split()[-2:] == ["frozen", "over"]
+
+
+def test_a_job_over_its_declaration_and_a_forced_one_are_marked() -> None:  # E5, A8
+    forced = replace(SERVE, job="f0f0f0f0f0f0", name="late", forced=1, vram_peak_mib=(), cpu_slots=1)
+    seen = snapshot(process(B, 502, 31000, SERVE.cgroup))
+    status = made((SERVE, replace(forced, cgroup="/x.scope")), (), seen)
+    shown = text(status)
+    assert row_of(shown, "      5e72e0aa00bb serve").split()[2:] == ["30.3G", "30.0G", "31.0G", "over"]
+    assert row_of(shown, "      f0f0f0f0f0f0 late").split()[2:] == ["0", "30.0G", "forced"]
+    assert "  over: 30G of GPU 1 " in row_of(shown, "5e72e0aa00bb  serve ")
+    assert "  forced: 30G of GPU 1, 1 CPU slot " in row_of(shown, "f0f0f0f0f0f0  late ")
+    assert "; held by late (forced)\n" in shown
+    assert {line.style for line in lines(status) if "late" in line.text and "held" not in line.text} == {
+        "yellow"
+    }
+    within = text(made((replace(SERVE, vram_peak_mib=(30720,)),), (), snapshot()))
+    assert row_of(within, "      5e72e0aa00bb serve").split()[-1] == "30.0G"
+    assert "over" not in within
+
+
+def test_what_is_on_a_gpu_without_a_lease_there() -> None:  # B3, X2
+    stray = process(A, 502, 3000, SERVE.cgroup, name="worker")  # SERVE holds B
+    status = made((SERVE,), (), snapshot(stray, process(B, 9, None, name="n/a"), aaaa=700, bbbb=5000))
+    shown = text(status)
+    assert row_of(shown, "of job 5e72e0aa: pid 502 worker").split()[-2:] == ["2.9G", "2.9G"]
+    assert row_of(shown, "no process that is seen").split()[-1] == "700.0M"
+    assert row_of(shown, "no job: pid 9 n/a").split()[-1] == "-"
+    assert shown.count("no process that is seen") == 1  # what is left of B is the silent one's
+    first, second, _ = status_json(status)["gpus"]["all"]
+    assert first["foreign"] == [
+        {"pid": 502, "name": "worker", "used_mib": 3000, "peak_mib": 3000, "job": SERVE.job}
+    ]
+    assert (first["unexplained_mib"], second["unexplained_mib"]) == (700, 0)
+    assert (first["idle"], first["jobs"], second["jobs"]) == (False, [], [SERVE.job])
+    assert [gpu["index"] for gpu in status_json(status)["gpus"]["free"]] == [0, 2]  # no job holds them
+
+
+def test_gpus_that_cannot_be_looked_at_are_listed_all_the_same() -> None:
+    status = made((TRAIN,), (EVAL,), None)
+    shown = text(status)
+    assert row_of(shown, " 1  H100").split() == ["1", "H100", "80GB", "HBM3", "79.6G", "-", "-", "-"]
+    assert "the GPUs cannot be looked at" in shown
+    gpu = status_json(status)["gpus"]["all"][0]
+    assert (gpu["used_mib"], gpu["reserved_mib"], gpu["free_mib"], gpu["idle"]) == (None,) * 4
+
+
+def test_memory_shared_with_the_cpu_has_no_figures_to_divide() -> None:
+    gpu = replace(GPUS[0], memory_mib=0)
+    shown = text(made((), (), snapshot(gpus=(gpu,)), (gpu,)))
+    assert row_of(shown, " 0  H100").split()[4:] == ["-", "0", "0", "-"]
+
+
+def test_the_lock_of_scripts_is_shown_while_somebody_has_it() -> None:
+    held = replace(FULL, plain_lock=PlainLock("/tmp/gpu.lock", 815))
+    assert "\nGPU lock of scripts: /tmp/gpu.lock is held by pid 815\n" in text(held)
+    assert status_json(held)["plain_lock"] == {"path": "/tmp/gpu.lock", "pid": 815}
+    assert "of scripts" not in text(replace(FULL, plain_lock=PlainLock("/tmp/gpu.lock", 0)))
