@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     Manager = Literal["system", "user"]
-    BackendName = Literal["systemd", "plain", "inner"]
+    BackendName = Literal["systemd", "plain", "inner"]  # inner: nested in another job's scope
     SliceName = Literal["cpu", "gpu"]
     Reason = Literal["exited", "signal", "oom-kill", "timeout", "stopped", "unknown"]
     Then = Literal["run", "fail"]

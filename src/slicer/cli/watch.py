@@ -19,6 +19,7 @@ from slicer.cli.status_json import status_json, without_clocks
 from slicer.cli.status_text import Section, joined, sections
 from slicer.columns import FAINT, WARNING, Line, clip
 from slicer.errors import EX_OK, SlicerError, StateError, UsageError
+from slicer.kernel.signal_pipe import SignalPipe
 from slicer.kernel.sleep import until_readable
 from slicer.ledger.status import StatusReader
 from slicer.ledger.watch import LedgerWatch
@@ -29,7 +30,6 @@ from slicer.text import visible
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import FrameType
 
     from slicer.ledger.status import Status
     from slicer.state.statedir import StateDir
@@ -205,44 +205,30 @@ class _LiveView:
         self._status: Status | None = None
         self._looked_at = ""
         self._notes: list[str] = []
-        self._signals: list[int] = []  # that came
         self._screen = _Screen()
 
     def run(self) -> int:
         """Until q or Ctrl-C (0), or another signal that ends (128 + its number)."""
-        inner, outer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        wakeup = signal.set_wakeup_fd(outer, warn_on_full_buffer=False)
-        handled = (*_LEAVES, signal.SIGWINCH, signal.SIGTSTP)
-        before = {signo: signal.signal(signo, self._note) for signo in handled}
+        signals = SignalPipe((*_LEAVES, signal.SIGWINCH, signal.SIGTSTP))
         try:
             self._look()  # an error of this first look is printed on the page as it was
             try:
                 self._screen.take()
-                return self._show(inner)
+                return self._show(signals)
             finally:
                 self._screen.give_back()
         finally:
-            for signo, handler in before.items():
-                signal.signal(signo, handler)
-            signal.set_wakeup_fd(wakeup)
-            os.close(inner)
-            os.close(outer)
+            signals.close()
 
-    def _note(self, signo: int, frame: FrameType | None) -> None:
-        self._signals.append(signo)
-
-    def _show(self, inner: int) -> int:
+    def _show(self, signals: SignalPipe) -> int:
         screen = self._screen
         keys = [0] if screen.has_keys else []
         while True:
             screen.draw(self._page(screen.console.size.height))
-            ready = self._changes.wait([inner, *keys])
-            if inner in ready:
-                os.read(inner, 4096)
+            ready = self._changes.wait([signals.fd, *keys])
             if 0 in ready and _keys() in (b"", b"q", b"Q"):
                 return EX_OK
-            while self._signals:
-                signo = self._signals.pop(0)
+            for signo in signals.take():
                 if signo in _LEAVES:
                     return EX_OK if signo == signal.SIGINT else 128 + signo
                 if signo == signal.SIGTSTP:

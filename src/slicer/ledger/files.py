@@ -345,7 +345,7 @@ def _listed(folder: Directory) -> list[str]:
 
 
 def _is_left_alone(lease: Lease) -> bool:
-    """Whether the job alone holds a flocked lease: neither half is left, or (--exec) there never was one."""
+    """Whether the job alone holds a flocked lease: its outer half is dead, or (--exec) there was none."""
     is_exec = bool(lease.cgroup) and not lease.keeper
     return is_exec or not proc.is_running(lease.pid, lease.pid_start)
 

@@ -18,7 +18,8 @@ from slicer import backend as backends
 from slicer import faults
 from slicer.gpu.observer import GpuObserver
 from slicer.job import launch
-from slicer.kernel.signals import INTERRUPTS
+from slicer.kernel.signal_pipe import SignalPipe
+from slicer.kernel.signals import INTERRUPTS, block_interrupts
 from slicer.kernel.sleep import until_readable
 from slicer.queue.display import Display
 from slicer.queue.events import Events
@@ -32,7 +33,6 @@ from slicer.queue.run.gpu_use import Monitor
 from slicer.queue.run.running import RunningJobs
 from slicer.queue.run.starters import Starters
 from slicer.queue.show import rows
-from slicer.queue.signal_pipe import SignalPipe
 from slicer.queue.start.dispatch import Dispatch
 from slicer.queue.start.lease_requests import LeaseRequests
 from slicer.queue.start.plans import Plans
@@ -103,7 +103,8 @@ class Queue:
 
     def run(self) -> int:
         """Until nothing is left to do, or somebody asks the queue to leave; the exit code."""
-        self._signal_pipe = SignalPipe()
+        kept = (*INTERRUPTS, signal.SIGCONT)
+        self._signal_pipe = SignalPipe((*kept, signal.SIGWINCH), unless_ignored=kept)
         try:
             self._shower.begin()
             self._open()
@@ -118,6 +119,7 @@ class Queue:
             return self._exit_code()
         finally:
             self._requests.keep(())
+            block_interrupts()  # a late one must neither delay the queue's end nor change its exit code
             self._signal_pipe.close()
 
     def close(self) -> None:

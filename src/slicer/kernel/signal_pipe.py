@@ -1,25 +1,22 @@
-"""Signals as a readable descriptor, so that the queue can wait for signals and descriptors at once."""
+"""Signals as a readable descriptor, so that a loop waits for signals and descriptors at once."""
 
 from __future__ import annotations
 
 import os
 import signal
-
-from slicer.kernel.signals import INTERRUPTS, block_interrupts
-
-_TAKEN = (*INTERRUPTS, signal.SIGWINCH, signal.SIGCONT)
+from collections.abc import Collection, Iterable
 
 
 class SignalPipe:
-    """Takes the signals that the queue acts on, until :meth:`close`. A process can have only one."""
+    """Takes signals until :meth:`close`; ``fd`` is readable when some came. A process can have only one."""
 
-    def __init__(self) -> None:
+    def __init__(self, signals: Iterable[int], *, unless_ignored: Collection[int] = ()) -> None:
+        """``unless_ignored``: those that stay ignored if they are so now (nohup)."""
         self.fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._signals: list[int] = []
         self._before = {}
-        for signo in _TAKEN:
-            # A signal that is ignored from the start (nohup) stays ignored.
-            if signo == signal.SIGWINCH or signal.getsignal(signo) != signal.SIG_IGN:
+        for signo in signals:
+            if signo not in unless_ignored or signal.getsignal(signo) != signal.SIG_IGN:
                 self._before[signo] = signal.signal(signo, self._note)
         self._fd_before = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
 
@@ -37,10 +34,7 @@ class SignalPipe:
         return found
 
     def close(self) -> None:
-        """Restore the handlers. Signals that ask the queue to leave stay blocked, as it is leaving already:
-        a late one must neither delay it nor change its exit code.
-        """
-        block_interrupts()
+        """Restore the handlers."""
         signal.set_wakeup_fd(self._fd_before)
         for signo, handler in self._before.items():
             signal.signal(signo, handler)
