@@ -14,7 +14,7 @@ from slicer.model import Busy, Lease, Ticket
 from slicer.record import record, replace
 
 TYPE_CHECKING = False
-AT_ONCE_S = 2.0  # how long --no-wait and --max-wait 0 wait for somebody who is deciding just now
+AT_ONCE_S = 2.0  # how long --no-wait and --max-wait 0 wait for the ledger's lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -241,7 +241,7 @@ def foresee(prepared: PreparedRequest, book: Ledger | None) -> tuple[str, ...] |
 
 
 def patience_s(needs: Needs) -> float | None:
-    """How long to wait for somebody who is deciding, in seconds: it is no waiting for what was asked for."""
+    """How long to wait for the ledger's lock, in seconds; None: for ever. Not the wait for a lease."""
     if not needs.wait:
         return AT_ONCE_S
     return None if needs.max_wait_s is None else max(AT_ONCE_S, needs.max_wait_s)
