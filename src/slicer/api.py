@@ -101,12 +101,12 @@ class Lease:
     """What was acquired; a context manager that gives it back, as :meth:`release` does (safe to repeat)."""
 
     def __init__(
-        self, held: HeldLease, around: tuple[model.Lease, ...], book: Ledger, waited_s: float
+        self, held: HeldLease, around: tuple[model.Lease, ...], ledger: Ledger, waited_s: float
     ) -> None:
         self._held = held
         self.is_own = held.fd >= 0  # else the jobs around hold it
         self.file = held.lease
-        self._book = book
+        self._ledger = ledger
         self._around = around
         self._pid = os.getpid()
         self.job = held.lease.job
@@ -137,7 +137,7 @@ class Lease:
             return
         inside.set(tuple(one for one in inside.get() if one.job != self.job))
         self._held.release()
-        self._book.close()
+        self._ledger.close()
         _tell("released", self._held.lease)
         atexit.unregister(self.release)
 
@@ -216,11 +216,11 @@ def obtain(
     """
     _check(arguments)
     environ = dict(os.environ)
-    book = Ledger(statedir.locate(environ, os.geteuid()), _warn)
-    book.mask = mask
+    ledger = Ledger(statedir.locate(environ, os.geteuid()), _warn)
+    ledger.mask = mask
     try:
         config = profiles.load(environ, profiles.host())
-        outer = plan.outer_jobs(environ, book, in_scopes=plan.has_scopes())
+        outer = plan.outer_jobs(environ, ledger, in_scopes=plan.has_scopes())
         own = tuple(one for one in around if one.job not in {other.job for other in outer.leases})
         outer = nesting.OuterJobs((*outer.leases, *own), outer.foreign_gpu)
         needs = _needs(arguments, config, outer, environ)
@@ -228,30 +228,30 @@ def obtain(
         command = command_text(tuple(sys.orig_argv))
         manager = manager_of(os.geteuid())
         who = Requester(job, arguments.name, command, "plain", manager, "", outer.leases)
-        wanted = leasing.prepare(who, needs, GpuObserver(book.directory, config.policy))
-        book.patience_s = leasing.patience_s(needs)
+        wanted = leasing.prepare(who, needs, GpuObserver(ledger.directory, config.policy))
+        ledger.patience_s = leasing.patience_s(needs)
         try:
-            return _take(wanted, outer, book, cancel)
+            return _take(wanted, outer, ledger, cancel)
         finally:
             wanted.observer.close()
     except BaseException:
-        book.close()
+        ledger.close()
         raise
 
 
-def _take(wanted: PreparedRequest, outer: OuterJobs, book: Ledger, cancel: CancelToken) -> Lease:
+def _take(wanted: PreparedRequest, outer: OuterJobs, ledger: Ledger, cancel: CancelToken) -> Lease:
     if wanted.needs.is_nothing:
-        return Lease(HeldLease(book, leasing.nested_lease(wanted.draft, outer)), outer.leases, book, 0.0)
+        return Lease(HeldLease(ledger, leasing.nested_lease(wanted.draft, outer)), outer.leases, ledger, 0.0)
     began_s = clock.now_s()
     try:
-        held = leasing.obtain(wanted, book, Hooks(lambda _: _tell("waiting", wanted.draft), None, cancel))
+        held = leasing.obtain(wanted, ledger, Hooks(lambda _: _tell("waiting", wanted.draft), None, cancel))
     except BusyError as error:
         raise (GpuBusy if error.busy.kind == "gpu" else CpuBusy)(error.busy) from None
-    book.patience_s = None  # to give back has to be done, whoever is in the way
+    ledger.patience_s = None  # to give back has to be done, whoever is in the way
     held.do_postponed()
     held.do_postponed_slow()
     _tell("acquired", held.lease)
-    return Lease(held, outer.leases, book, clock.now_s() - began_s)
+    return Lease(held, outer.leases, ledger, clock.now_s() - began_s)
 
 
 def entered(lease: Lease) -> Lease:

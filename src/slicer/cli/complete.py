@@ -58,9 +58,9 @@ def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[st
     from slicer.ledger.status import existing_ledger
 
     with suppress(SlicerError):
-        book = existing_ledger(os.environ, lambda _: None)
-        if book:
-            seen = book.snapshot()
+        ledger = existing_ledger(os.environ, lambda _: None)
+        if ledger:
+            seen = ledger.snapshot()
             words = [word for lease in seen.leases for word in (lease.name, lease.job)]
             words += [word for ticket in seen.tickets for word in (ticket.name, ticket.job)]
             return harmless(words, incomplete)

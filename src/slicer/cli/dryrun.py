@@ -41,14 +41,14 @@ class _Forecast:
 
 def show(invocation: Invocation) -> None:
     """Print the plan of a job. Raises what running it would raise before its lease."""
-    book = existing_ledger(os.environ, say.line)
-    plan = plan_of(invocation, os.environ, book)
+    ledger = existing_ledger(os.environ, say.line)
+    plan = plan_of(invocation, os.environ, ledger)
     for warning in plan.config.warnings:
         say.line(warning)
     backend = choose_backend(plan)
     backend.connect()
     backend.close()
-    output.show(lines(plan, backend, _forecast(plan, backend, book)))
+    output.show(lines(plan, backend, _forecast(plan, backend, ledger)))
 
 
 def lines(plan: Plan, backend: Backend, forecast: _Forecast) -> list[Line]:
@@ -64,7 +64,7 @@ def lines(plan: Plan, backend: Backend, forecast: _Forecast) -> list[Line]:
     ]
 
 
-def _forecast(plan: Plan, backend: Backend, book: Ledger | None) -> _Forecast:
+def _forecast(plan: Plan, backend: Backend, ledger: Ledger | None) -> _Forecast:
     if plan.nested:
         return _Forecast("nothing more than the job around it holds", ())
     vram_mib = plan.profile.vram_mib if plan.need_gpus else None
@@ -74,7 +74,7 @@ def _forecast(plan: Plan, backend: Backend, book: Ledger | None) -> _Forecast:
     if not plan.need_gpus and not plan.need_cpu_slots:
         return _Forecast(what, ())
     try:
-        found, gpus = _foresee(plan, backend, book)
+        found, gpus = _foresee(plan, backend, ledger)
     except (InfeasibleError, NoGpu) as never:
         return _Forecast(f"{what}: never: {never.message}", ())
     except GpuError as failed:
@@ -86,15 +86,15 @@ def _forecast(plan: Plan, backend: Backend, book: Ledger | None) -> _Forecast:
 
 
 def _foresee(
-    plan: Plan, backend: Backend, book: Ledger | None
+    plan: Plan, backend: Backend, ledger: Ledger | None
 ) -> tuple[tuple[str, ...] | Busy, tuple[Gpu, ...]]:
     """What the ledger would answer, and the GPUs there are. Raises InfeasibleError, NoGpu, GpuError."""
     spec = scope.spec(plan.profile, backend.manager, _ID, plan.invocation.name, plan.invocation.command)
     asker = requester_of(_ID, plan, backend, spec)
-    directory = book.directory if book is not None else None
+    directory = ledger.directory if ledger is not None else None
     wanted = leasing.prepare(asker, needs_of(plan), GpuObserver(directory, plan.config.policy))
     try:
-        return leasing.foresee(wanted, book), wanted.observer.gpus
+        return leasing.foresee(wanted, ledger), wanted.observer.gpus
     finally:
         wanted.observer.close()
 

@@ -40,8 +40,8 @@ def command(jobs: tuple[str, ...], quiet: bool) -> int:
     shows them. A job gets SIGTERM, and SIGKILL when it has not ended after its stop timeout (10s, or the
     profile's TimeoutStopSec). A job that still waits leaves the queue.
     """
-    book = existing_ledger(os.environ, say.line)
-    seen = book.snapshot() if book else Snapshot((), ())
+    ledger = existing_ledger(os.environ, say.line)
+    seen = ledger.snapshot() if ledger else Snapshot((), ())
     meant: dict[str, Lease | Ticket] = {}
     codes = []
     for job in jobs:
@@ -52,8 +52,8 @@ def command(jobs: tuple[str, ...], quiet: bool) -> int:
             codes.append(failure.exit_code)
         else:
             meant[entry.job] = entry
-    if book:
-        codes += [_stop(entry, book, quiet=quiet) for entry in meant.values()]
+    if ledger:
+        codes += [_stop(entry, ledger, quiet=quiet) for entry in meant.values()]
     return max(codes)
 
 
@@ -70,9 +70,9 @@ def _ended(job: str) -> UnknownJob | None:
     return UnknownJob(f"{job!r} has ended", hint=f"slicer history {quote(job)}") if exact else None
 
 
-def _stop(entry: Lease | Ticket, book: Ledger, *, quiet: bool) -> int:
+def _stop(entry: Lease | Ticket, ledger: Ledger, *, quiet: bool) -> int:
     try:
-        stop(entry, book)
+        stop(entry, ledger)
     except SlicerError as failure:
         say.error(failure)
         return failure.exit_code

@@ -48,13 +48,13 @@ def outcome_of(
     )  # fmt: skip
 
 
-def gpu_watch(job: Job, held: HeldLease, book: Ledger, warn: Callable[[str], None]) -> GpuWatch | None:
+def gpu_watch(job: Job, held: HeldLease, ledger: Ledger, warn: Callable[[str], None]) -> GpuWatch | None:
     """What looks at the job's GPUs. None: it holds none of its own."""
     if not held.lease.gpus or held.fd < 0:
         return None
     from slicer.job.gpu_watch import GpuWatch
 
-    return GpuWatch(job, held, book, warn)
+    return GpuWatch(job, held, ledger, warn)
 
 
 def finish(

@@ -36,12 +36,12 @@ WORTH_REPEATING = 1.10  # times the use that was warned of
 class GpuWatch:
     """Looks at the GPUs of one job. What fails on the way is said once, and then ends the looking."""
 
-    def __init__(self, job: Job, held: HeldLease, book: Ledger, warn: Callable[[str], None]) -> None:
+    def __init__(self, job: Job, held: HeldLease, ledger: Ledger, warn: Callable[[str], None]) -> None:
         self.job = job
         self.held = held
-        self.book = book
+        self.ledger = ledger
         self._warn = warn
-        self.observer = GpuObserver(book.directory, only=held.lease.gpus)
+        self.observer = GpuObserver(ledger.directory, only=held.lease.gpus)
         self._due = time.monotonic() + FIRST_SAMPLE_S
         self.has_failed = False  # then looking again makes no sense
         self._leases: tuple[Lease, ...] = (held.lease,)
@@ -82,8 +82,8 @@ class GpuWatch:
 
     def leases(self) -> tuple[Lease, ...]:
         """All live leases. Raises StateError."""
-        with self.book.locked():
-            return self.book.leases()
+        with self.ledger.locked():
+            return self.ledger.leases()
 
     def _learn_leases(self, snapshot: GpuSnapshot) -> None:
         """Read the leases where there are new processes. For the known ones the lock need not be taken."""
@@ -140,8 +140,8 @@ class GpuWatch:
         peaks = self.observer.foreign_peaks
         if not peaks.is_stale(snapshot, leases):
             return
-        with self.book.locked():
-            self._leases = self.book.leases()
+        with self.ledger.locked():
+            self._leases = self.ledger.leases()
             warning = peaks.update(snapshot, self._leases)
         if warning:
             self.say(warning)

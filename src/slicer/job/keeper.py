@@ -42,12 +42,12 @@ class Keeper:
     """One keeper. ``outer`` is the outer half's pid, ``up_write`` and ``down_read`` are ends of the pipes."""
 
     def __init__(
-        self, job: Job, backend: Backend, book: Ledger, mask: frozenset[int], outer: int, up_write: int,
+        self, job: Job, backend: Backend, ledger: Ledger, mask: frozenset[int], outer: int, up_write: int,
         down_read: int,
     ) -> None:  # fmt: skip
         self._job = job
         self._backend = backend
-        self._book = book
+        self._ledger = ledger
         self._mask = mask
         self._outer = outer
         self._up_write = up_write
@@ -68,13 +68,13 @@ class Keeper:
         faults.point("keeper-forked")
         order = self._wait_for_order()
         if order is None:
-            self._book.give_back(job.id, lambda: _close(descriptors))
+            self._ledger.give_back(job.id, lambda: _close(descriptors))
         if not order:
             return
         faults.point("keeper-ordered")
         head, _, tail = order.partition(END)
         started, lease = decode(Started, head + END), decode(Lease, tail)
-        self._held = HeldLease(self._book, lease, descriptors[0] if descriptors else -1)
+        self._held = HeldLease(self._ledger, lease, descriptors[0] if descriptors else -1)
         task = Task(
             program=job.program, command=job.command, env=job.env(lease.gpus),
             scope=job.spec.unit if self._backend.name == "systemd" else "", timeout_s=profile.timeout_s,
@@ -178,7 +178,7 @@ class Keeper:
         if report.exec_errno:
             ending.release(self._job, self._held)
             return
-        watch = ending.gpu_watch(self._job, self._held, self._book, lambda _: None)
+        watch = ending.gpu_watch(self._job, self._held, self._ledger, lambda _: None)
         ending.finish(self._job, self._outcome(started, report, usage), self._held, lambda _: None, watch)
 
     def _outcome(self, started: Started, report: Report, usage: Usage) -> Outcome:

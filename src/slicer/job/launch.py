@@ -66,10 +66,10 @@ def _run(
     job_id: str, invocation: Invocation, environ: Mapping[str, str], listener: RunListener,
     mask: frozenset[int],
 ) -> Outcome:  # fmt: skip
-    book = open_ledger(environ, listener)
-    book.mask = mask
-    book.patience_s = None if invocation.wait else leasing.AT_ONCE_S
-    plan = plan_of(invocation, environ, book)
+    ledger = open_ledger(environ, listener)
+    ledger.mask = mask
+    ledger.patience_s = None if invocation.wait else leasing.AT_ONCE_S
+    plan = plan_of(invocation, environ, ledger)
     _warn(plan, listener)
     backend = choose_backend(plan)
     if invocation.exec and backend.name == "plain":
@@ -79,22 +79,22 @@ def _run(
     if backend.notice:
         listener.notice(backend.notice)
     spec = spec_of(job_id, plan, backend)
-    gpu_observer = GpuObserver(book.directory, plan.config.policy)
+    gpu_observer = GpuObserver(ledger.directory, plan.config.policy)
     wanted = leasing.prepare(requester_of(job_id, plan, backend, spec), needs_of(plan), gpu_observer)
     gpu_observer.warn = listener.warning
     for note in gpu_observer.notes:
         listener.notice(note)
-    _say_no_gpu(plan, book.directory, listener)
-    runner = _runner(plan, job_of(job_id, plan, spec), backend, book, listener, mask)
+    _say_no_gpu(plan, ledger.directory, listener)
+    runner = _runner(plan, job_of(job_id, plan, spec), backend, ledger, listener, mask)
     try:
-        book.patience_s = leasing.patience_s(wanted.needs)
-        held, waited_s = _acquire(plan, wanted, spec, book, runner, listener)
-        book.patience_s = None  # what follows has to be done, whoever is in the way
+        ledger.patience_s = leasing.patience_s(wanted.needs)
+        held, waited_s = _acquire(plan, wanted, spec, ledger, runner, listener)
+        ledger.patience_s = None  # what follows has to be done, whoever is in the way
     except BaseException:
         runner.abandon()
         raise
     held.postponed_slow.append(gpu_observer.close)
-    book.mask = None  # from here on signals are the job's, also while the ledger's lock is waited for
+    ledger.mask = None  # from here on signals are the job's, also while the ledger's lock is waited for
     faults.point("launch-acquired")
     settings = _terminal_settings()
     outcome = runner.run(held, waited_s)
@@ -104,26 +104,26 @@ def _run(
 
 
 def _runner(
-    plan: Plan, job: Job, backend: Backend, book: Ledger, listener: Listener, mask: frozenset[int]
+    plan: Plan, job: Job, backend: Backend, ledger: Ledger, listener: Listener, mask: frozenset[int]
 ) -> OuterHalf | Execution:
     if plan.invocation.exec:
         from slicer.job.execution import Execution
 
         return Execution(job, backend, mask)
-    return OuterHalf(job, backend, book, listener, mask)
+    return OuterHalf(job, backend, ledger, listener, mask)
 
 
 def _acquire(
-    plan: Plan, wanted: PreparedRequest, spec: ScopeSpec, book: Ledger, runner: OuterHalf | Execution,
+    plan: Plan, wanted: PreparedRequest, spec: ScopeSpec, ledger: Ledger, runner: OuterHalf | Execution,
     listener: RunListener,
 ) -> tuple[HeldLease, float]:  # fmt: skip
     """The lease and how long it took to get it, in seconds. Raises BusyError."""
     if plan.nested:
-        return HeldLease(book, leasing.nested_lease(wanted.draft, plan.outer)), 0.0
+        return HeldLease(ledger, leasing.nested_lease(wanted.draft, plan.outer)), 0.0
     began_s = clock.now_s()
     nothing = wanted.needs.is_nothing
     if not nothing and not plan.environ.get("SLICER_STATE_DIR"):
-        _say_whose(book.directory, listener)
+        _say_whose(ledger.directory, listener)
     # The time limit counts from the scope's start; and the keeper must inherit the plain lock.
     has_to_wait = plan.profile.timeout_s is not None or (wanted.needs.plain_lock and wanted.needs.gpus)
 
@@ -139,7 +139,7 @@ def _acquire(
         waiting.tell_lease(runner.start_scope(waiting.descriptors, waiting.private))
         return runner.watch()
 
-    held = leasing.obtain(wanted, book, Hooks(waits, reaches_front, CancelToken(), listener.still_waiting))
+    held = leasing.obtain(wanted, ledger, Hooks(waits, reaches_front, CancelToken(), listener.still_waiting))
     waited_s = clock.now_s() - began_s
     if not nothing:
         listener.acquired(held.lease, waited_s)

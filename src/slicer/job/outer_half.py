@@ -70,11 +70,11 @@ class OuterHalf:
     """The outer half of one job. ``mask`` is the signal mask that the command gets."""
 
     def __init__(
-        self, job: Job, backend: Backend, book: Ledger, listener: Listener, mask: frozenset[int]
+        self, job: Job, backend: Backend, ledger: Ledger, listener: Listener, mask: frozenset[int]
     ) -> None:
         self._job = job
         self._backend = backend
-        self._book = book
+        self._ledger = ledger
         self._listener = listener
         self._mask = mask
         self._pid = os.getpid()
@@ -125,9 +125,9 @@ class OuterHalf:
         for fd in (self._up_read, self._down_write, *foreign):
             os.close(fd)
         self._backend.after_fork()
-        self._book.after_fork()
+        self._ledger.after_fork()
         Keeper(
-            self._job, self._backend, self._book, self._mask, self._pid, self._up_write, self._down_read
+            self._job, self._backend, self._ledger, self._mask, self._pid, self._up_write, self._down_read
         ).run(descriptors)
 
     def rest(self) -> None:
@@ -180,7 +180,7 @@ class OuterHalf:
         self._tell_what_does_not_act(enforced[1])
         from slicer.job import ending
 
-        self._watch = ending.gpu_watch(self._job, self._held, self._book, self._listener.warning)
+        self._watch = ending.gpu_watch(self._job, self._held, self._ledger, self._listener.warning)
         faults.point("outer-waiting")
         reported = self._wait()
         if reported is None or not reported[0].is_final:
@@ -223,7 +223,7 @@ class OuterHalf:
         elif missing and self._backend.name == "systemd":
             from slicer.state.statedir import first_time
 
-            if first_time(self._book.directory, f"not-enforced-{'-'.join(sorted(missing))}"):
+            if first_time(self._ledger.directory, f"not-enforced-{'-'.join(sorted(missing))}"):
                 why = "no cgroup controller for it; said once a boot"
                 self._listener.notice(f"not enforced here: {', '.join(missing)} ({why})")
 

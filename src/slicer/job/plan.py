@@ -62,7 +62,7 @@ class Plan:
     environ: Mapping[str, str]
 
 
-def plan_of(invocation: Invocation, environ: Mapping[str, str], book: Ledger | None) -> Plan:
+def plan_of(invocation: Invocation, environ: Mapping[str, str], ledger: Ledger | None) -> Plan:
     """Resolve the profile and find out what is missing. Raises SlicerError for what cannot be right."""
     host = profiles.host()
     config = profiles.load(environ, host)
@@ -70,7 +70,7 @@ def plan_of(invocation: Invocation, environ: Mapping[str, str], book: Ledger | N
     if invocation.hold:
         profile = profiles.without_limits(profile, invocation.overrides)
     program = find_program(invocation.command, {**environ, **profile.env})
-    outer = outer_jobs(environ, book, in_scopes=invocation.backend != "plain" and has_scopes())
+    outer = outer_jobs(environ, ledger, in_scopes=invocation.backend != "plain" and has_scopes())
     skip = nesting.skips_gpu_lock(environ)
     gpus, slots = nesting.missing(profile.gpus, profile.vram_mib, profile.cpu_slots, outer, skip)
     nested = bool(outer.leases) and not gpus and not slots
@@ -84,13 +84,13 @@ def has_scopes() -> bool:
     return os.path.isdir(backends.BOOTED)
 
 
-def outer_jobs(environ: Mapping[str, str], book: Ledger | None, *, in_scopes: bool) -> OuterJobs:
+def outer_jobs(environ: Mapping[str, str], ledger: Ledger | None, *, in_scopes: bool) -> OuterJobs:
     """The jobs around this process. ``in_scopes``: whether a job can be found by its cgroup."""
     own = cgroup.of("self")
-    if book is None or (in_scopes and not nesting.may_be_nested(environ, own)):
+    if ledger is None or (in_scopes and not nesting.may_be_nested(environ, own)):
         return nesting.outer_jobs(environ, own, frozenset(), ())
     ancestors = frozenset() if in_scopes else proc.ancestors(os.getpid())
-    return nesting.outer_jobs(environ, own, ancestors, book.snapshot().leases)
+    return nesting.outer_jobs(environ, own, ancestors, ledger.snapshot().leases)
 
 
 def find_program(command: tuple[str, ...], environ: Mapping[str, str]) -> str:

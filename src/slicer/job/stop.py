@@ -69,7 +69,7 @@ def _known(word: str, entries: tuple[Lease | Ticket, ...]) -> str:
     return f"did you mean {close!r}?" if close else "see slicer status"
 
 
-def stop(entry: Lease | Ticket, book: Ledger, deadline_s: float = DEADLINE_S) -> None:
+def stop(entry: Lease | Ticket, ledger: Ledger, deadline_s: float = DEADLINE_S) -> None:
     """End the job (SIGTERM, then SIGKILL after its stop timeout) and wait until its lease is given back.
 
     A waiting job leaves the queue. Raises StateError, BackendError, and StillThere when the job outlives
@@ -79,10 +79,10 @@ def stop(entry: Lease | Ticket, book: Ledger, deadline_s: float = DEADLINE_S) ->
     if not isinstance(entry, Lease):
         _signal(entry.pid, entry.pid_start, entry.uid, signal.SIGTERM)
     elif entry.backend != "systemd" or not entry.cgroup:
-        _stop_processes(entry, book)
+        _stop_processes(entry, ledger)
     elif os.path.isdir(cgroup.path_of(entry.cgroup)):  # else it is over, and about to give its lease back
         _stop_unit(entry)
-    if not _wait_until_gone(entry, book, deadline_s):
+    if not _wait_until_gone(entry, ledger, deadline_s):
         raise StillThere(
             f"job {entry.job} has not ended within {deadline_s:g} s", hint="it was told to; see slicer status"
         )
@@ -114,9 +114,9 @@ def _stop_unit(lease: Lease) -> None:
         backend.close()
 
 
-def _stop_processes(lease: Lease, book: Ledger) -> None:
+def _stop_processes(lease: Lease, ledger: Ledger) -> None:
     """Tell the job's keeper, which ends the rest. Without one, signal the processes that are there."""
-    if lease.keeper and _holds(lease.keeper, lease, book):
+    if lease.keeper and _holds(lease.keeper, lease, ledger):
         _continue_outer_half(lease)
         _signal(lease.keeper, None, lease.uid, STOP)
     elif not lease.keeper:
@@ -137,10 +137,10 @@ def _end_orphans(lease: Lease) -> None:
     PlainBackend(lease.uid).end(lease.job, "", DEFAULT_STOP_TIMEOUT_S)
 
 
-def _holds(pid: int, lease: Lease, book: Ledger) -> bool:
+def _holds(pid: int, lease: Lease, ledger: Ledger) -> bool:
     """Whether the process has the lease's file open. That proves that the pid is still the keeper's."""
     try:
-        file = os.stat(lease.job, dir_fd=book.directory.leases.fd, follow_symlinks=False)
+        file = os.stat(lease.job, dir_fd=ledger.directory.leases.fd, follow_symlinks=False)
     except FileNotFoundError:
         return False
     return has_open(pid, file)
@@ -162,18 +162,18 @@ def _signal(pid: int, started: int | None, uid: int, signo: int) -> None:
         os.close(fd)
 
 
-def _wait_until_gone(entry: Lease | Ticket, book: Ledger, deadline_s: float) -> bool:
+def _wait_until_gone(entry: Lease | Ticket, ledger: Ledger, deadline_s: float) -> bool:
     def is_alive() -> bool:
-        seen = book.snapshot()
+        seen = ledger.snapshot()
         entries: tuple[Lease | Ticket, ...] = (*seen.leases, *seen.tickets)
         return any(other.job == entry.job for other in entries)
 
     end = time.monotonic() + deadline_s
-    with LedgerWatch(book.directory, (book.directory.leases, book.directory.tickets)) as watch:
+    with LedgerWatch(ledger.directory, (ledger.directory.leases, ledger.directory.tickets)) as watch:
         while is_alive():
             left_s = end - time.monotonic()
             if left_s <= 0:
                 return False
-            if not watch.follow(book.orphans()):
+            if not watch.follow(ledger.orphans()):
                 watch.wait(left_s)
     return True

@@ -6,8 +6,9 @@ import os
 
 from slicer.errors import BusyError, UsageError
 from slicer.kernel import proc
-from slicer.ledger import clock, ledger
+from slicer.ledger import clock
 from slicer.ledger.held_lease import HeldLease
+from slicer.ledger.ledger import Ledger, judge_alone, raise_if_busy
 from slicer.ledger.nesting import OuterJobs
 from slicer.ledger.tickets import PRIORITY_MAX, request_of
 from slicer.model import Busy, Lease, Ticket
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from slicer.gpu.observer import GpuObserver
-    from slicer.ledger.ledger import Ledger
     from slicer.ledger.waiting import Waiting
     from slicer.model import BackendName, Gpu, Manager, Then
 
@@ -161,7 +161,7 @@ def gpus_named(words: tuple[str, ...], gpus: tuple[Gpu, ...]) -> tuple[str, ...]
     return tuple(found)
 
 
-def obtain(prepared: PreparedRequest, book: Ledger, hooks: Hooks) -> HeldLease:
+def obtain(prepared: PreparedRequest, ledger: Ledger, hooks: Hooks) -> HeldLease:
     """Get the lease, and wait for it if ``needs.wait``.
 
     Raises BusyError, InfeasibleError, DeadlockError, StateError, GpuError.
@@ -169,27 +169,27 @@ def obtain(prepared: PreparedRequest, book: Ledger, hooks: Hooks) -> HeldLease:
     needs, ticket = prepared.needs, prepared.ticket
     until_s = None if needs.max_wait_s is None else ticket.arrived_s + needs.max_wait_s
     if not needs.wait:
-        held = ledger.raise_if_busy(book.acquire(request_of(ticket), prepared.draft, prepared.observer))
+        held = raise_if_busy(ledger.acquire(request_of(ticket), prepared.draft, prepared.observer))
     else:
-        found = queue_up(prepared, book)
+        found = queue_up(prepared, ledger)
         held = found if isinstance(found, HeldLease) else _wait(found, needs, until_s, hooks)
     if held.lease.gpus and needs.plain_lock:
         try:
-            _take_plain_lock(held, needs, until_s, book, hooks)
+            _take_plain_lock(held, needs, until_s, ledger, hooks)
         except BaseException:
             held.release()
             raise
     return held
 
 
-def queue_up(prepared: PreparedRequest, book: Ledger) -> HeldLease | Waiting:
+def queue_up(prepared: PreparedRequest, ledger: Ledger) -> HeldLease | Waiting:
     """The lease if it is free now, else a place in the queue. Raises as :func:`obtain`."""
-    found = book.acquire_or_queue(prepared.ticket, prepared.draft, prepared.observer)
+    found = ledger.acquire_or_queue(prepared.ticket, prepared.draft, prepared.observer)
     if isinstance(found, HeldLease):
         return found
     from slicer.ledger.waiting import Waiting  # a job that need not wait needs none of it
 
-    return Waiting(book, prepared.ticket, prepared.draft, prepared.observer, found)
+    return Waiting(ledger, prepared.ticket, prepared.draft, prepared.observer, found)
 
 
 def _wait(waiting: Waiting, needs: Needs, until_s: float | None, hooks: Hooks) -> HeldLease:
@@ -207,19 +207,19 @@ def _wait(waiting: Waiting, needs: Needs, until_s: float | None, hooks: Hooks) -
 
 
 def _take_plain_lock(
-    held: HeldLease, needs: Needs, until_s: float | None, book: Ledger, hooks: Hooks
+    held: HeldLease, needs: Needs, until_s: float | None, ledger: Ledger, hooks: Hooks
 ) -> None:
     """Exclude scripts that know nothing of leases, by the lock that they take. Raises BusyError."""
     from slicer.ledger.plain_lock import PlainLock
 
     lock = PlainLock(needs.plain_lock)
-    if not lock.take(0.0, book.mask):
+    if not lock.take(0.0, ledger.mask):
         busy = Busy("gpu", (), 0, (), "", lock.holder())
         began_s = clock.now_s()
         if needs.wait:
             hooks.waits(busy)
         left_s = None if until_s is None else max(0.0, until_s - began_s)
-        if not needs.wait or not lock.take(left_s, book.mask):
+        if not needs.wait or not lock.take(left_s, ledger.mask):
             lock.release()
             if needs.wait and needs.runs_anyway:
                 held.update(forced=1)
@@ -228,16 +228,16 @@ def _take_plain_lock(
     held.plain_lock = lock
 
 
-def foresee(prepared: PreparedRequest, book: Ledger | None) -> tuple[str, ...] | Busy:
+def foresee(prepared: PreparedRequest, ledger: Ledger | None) -> tuple[str, ...] | Busy:
     """The GPUs that the request would get now, or what stands in its way. Nothing is taken.
 
-    ``book`` None: there is no ledger yet. Raises InfeasibleError, GpuError.
+    ``ledger`` None: there is no ledger yet. Raises InfeasibleError, GpuError.
     """
     request = request_of(prepared.ticket)
     prepared.observer.look()
-    if book is not None:
-        return book.foresee(request, prepared.observer)
-    return ledger.judge_alone(request, prepared.observer).answer(request)
+    if ledger is not None:
+        return ledger.foresee(request, prepared.observer)
+    return judge_alone(request, prepared.observer).answer(request)
 
 
 def patience_s(needs: Needs) -> float | None:

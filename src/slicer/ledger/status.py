@@ -121,9 +121,9 @@ def existing_ledger(environ: Mapping[str, str], warn: Warn) -> Ledger | None:
         return None
     for note in directory.notes:
         warn(note)
-    book = Ledger(directory, warn)
-    book.patience_s = PATIENCE_S
-    return book
+    ledger = Ledger(directory, warn)
+    ledger.patience_s = PATIENCE_S
+    return ledger
 
 
 class StatusReader:
@@ -132,7 +132,7 @@ class StatusReader:
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
         self._observer = GpuObserver(None)
-        self._book: Ledger | None = None
+        self._ledger: Ledger | None = None
         self._warn: Warn = lambda _: None
 
     def read(self, warn: Warn) -> Status:
@@ -144,9 +144,9 @@ class StatusReader:
         found, devices = self._read_ledger()
         leases = tuple(sorted(found.leases, key=lambda lease: (lease.since_s, lease.job)))
         at_s = now_s()
-        book = self._book
+        ledger = self._ledger
         return Status(
-            directory=book.directory.path if book else "",
+            directory=ledger.directory.path if ledger else "",
             leases=leases,
             tickets=found.tickets,
             waits=waits(found.tickets, devices, leases, policy, at_s),
@@ -179,35 +179,35 @@ class StatusReader:
 
     def _read_ledger(self) -> tuple[Snapshot, tuple[Device, ...] | None]:
         """The leases and tickets of one moment, and the GPUs' processes attributed to the leases."""
-        if self._book is not None and not self._book.directory.is_in_place():
+        if self._ledger is not None and not self._ledger.directory.is_in_place():
             self._close_book()
-        if self._book is not None:
+        if self._ledger is not None:
             try:
-                return self._read_open(self._book)
+                return self._read_open(self._ledger)
             except StateError:
                 self._close_book()  # its directory was removed: there may be a new one
-        self._book = existing_ledger(self._environ, lambda text: self._warn(text))
+        self._ledger = existing_ledger(self._environ, lambda text: self._warn(text))
         self._observer.share_in(self.directory)
-        if self._book is None:
+        if self._ledger is None:
             return Snapshot((), ()), self._observer.devices(())
-        return self._read_open(self._book)
+        return self._read_open(self._ledger)
 
-    def _read_open(self, book: Ledger) -> tuple[Snapshot, tuple[Device, ...] | None]:
-        found = book.snapshot()
+    def _read_open(self, ledger: Ledger) -> tuple[Snapshot, tuple[Device, ...] | None]:
+        found = ledger.snapshot()
         if self._observer.snapshot is None:
             return found, None
-        with book.locked():
+        with ledger.locked():
             return found, self._observer.devices(found.leases)
 
     @property
     def directory(self) -> StateDir | None:
         """The directory of the ledger that was read; None for none."""
-        return self._book.directory if self._book else None
+        return self._ledger.directory if self._ledger else None
 
     @property
     def orphans(self) -> tuple[Lease, ...]:
         """See :class:`slicer.ledger.ledger.Ledger`."""
-        return self._book.orphans() if self._book else ()
+        return self._ledger.orphans() if self._ledger else ()
 
     def close(self) -> None:
         """Give the driver's library and the ledger back. Safe to repeat."""
@@ -215,9 +215,9 @@ class StatusReader:
         self._close_book()
 
     def _close_book(self) -> None:
-        if self._book is not None:
-            self._book.close()
-        self._book = None
+        if self._ledger is not None:
+            self._ledger.close()
+        self._ledger = None
 
 
 def _config(environ: Mapping[str, str], warn: Warn) -> Config | None:

@@ -60,11 +60,11 @@ class Queue:
         text = jobs_file.read(options.jobs_file)  # before anything is made in its directory
         self._backend: QueueBackend = backends.choose(options.backend, os.geteuid())
         self._backend.preload()
-        self._book = launch.open_ledger(environ, self._events)
+        self._ledger = launch.open_ledger(environ, self._events)
         mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
-        self._starters = Starters(self._backend, self._book, mask)
-        plans = self._plans = Plans(options, environ, self._book)
-        self._gpu_observer = GpuObserver(self._book.directory, plans.policy, reuses=True)
+        self._starters = Starters(self._backend, self._ledger, mask)
+        plans = self._plans = Plans(options, environ, self._ledger)
+        self._gpu_observer = GpuObserver(self._ledger.directory, plans.policy, reuses=True)
         self._gpu_observer.warn = self._events.warning
         self.register = Register(options.log_dir, fresh=options.fresh)
         self._file = LiveFile(options.jobs_file, text, self.register.known_names, plans.check, options.poll_s)
@@ -73,17 +73,18 @@ class Queue:
                 "there are no jobs in it", name=options.jobs_file, hint="--watch waits for some"
             )
         self._monitor = Monitor(
-            self._gpu_observer, self._book, options.poll_s, plans.policy.idle_threshold_mib, options.tolerance
+            self._gpu_observer, self._ledger, options.poll_s, plans.policy.idle_threshold_mib,
+            options.tolerance,
         )
         self._events.monitor = self._monitor
-        self._running = RunningJobs(self._book, self._backend, self.register, self._monitor, self._events)
+        self._running = RunningJobs(self._ledger, self._backend, self.register, self._monitor, self._events)
         self._starting = StartingJobs(
-            self._book, self._backend, self._starters, self.register, self._monitor, self._running,
+            self._ledger, self._backend, self._starters, self.register, self._monitor, self._running,
             self._events, at_a_time=options.at_a_time,
             most_unbound=plans.cpus if options.at_a_time is None else None,
         )  # fmt: skip
         self._requests = LeaseRequests(
-            self._book, self._backend, self._gpu_observer, options.gpus, exclusive=options.exclusive
+            self._ledger, self._backend, self._gpu_observer, options.gpus, exclusive=options.exclusive
         )
         self._requests.check()
         self._conclusions = Conclusions(
@@ -129,7 +130,7 @@ class Queue:
         self.register.close()
         if self.register.problem:
             self._shower.event(Event("warning", time.time(), data={"text": self.register.problem}))
-        for each in (self._file, self._gpu_observer, self._starters, self._backend, self._book):
+        for each in (self._file, self._gpu_observer, self._starters, self._backend, self._ledger):
             each.close()
 
     def summary(self) -> Event:

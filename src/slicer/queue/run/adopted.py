@@ -29,14 +29,14 @@ class Adopted:
 
     def __init__(
         self, key: str, job_id: str, attempt: Callable[[str], Attempt | None], lease: Lease | None,
-        book: Ledger,
+        ledger: Ledger,
     ) -> None:  # fmt: skip
         """``attempt`` reads the attempt file of a job."""
         self.key = key
         self.job_id = job_id
         self._attempt = attempt
-        self._book = book
-        self.held = _held(book, lease) if lease is not None else None
+        self._ledger = ledger
+        self.held = _held(ledger, lease) if lease is not None else None
         self.pidfd = -1
         self._find_keeper()
 
@@ -70,8 +70,8 @@ class Adopted:
             if self.pidfd >= 0:
                 return False
         # No keeper is to be seen. The lease holds for as long as the job lives.
-        with self._book.locked():
-            return all(lease.job != self.job_id for lease in self._book.leases())
+        with self._ledger.locked():
+            return all(lease.job != self.job_id for lease in self._ledger.leases())
 
     def close(self) -> None:
         """Close all descriptors. Safe to repeat."""
@@ -85,9 +85,9 @@ class Adopted:
             self.pidfd = -1
 
 
-def _held(book: Ledger, lease: Lease) -> HeldLease:
+def _held(ledger: Ledger, lease: Lease) -> HeldLease:
     """The lease as we can write it. It is not flocked: it is the keeper's."""
     try:
-        return HeldLease(book, lease, book.directory.leases.open(lease.job, os.O_RDONLY))
+        return HeldLease(ledger, lease, ledger.directory.leases.open(lease.job, os.O_RDONLY))
     except (OSError, StateError):
-        return HeldLease(book, lease)
+        return HeldLease(ledger, lease)

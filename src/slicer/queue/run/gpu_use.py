@@ -72,11 +72,11 @@ class Monitor:
     """
 
     def __init__(
-        self, gpu_observer: GpuObserver, book: Ledger, poll_s: float, idle_threshold_mib: int,
+        self, gpu_observer: GpuObserver, ledger: Ledger, poll_s: float, idle_threshold_mib: int,
         tolerance: float,
     ) -> None:  # fmt: skip
         self._gpu_observer = gpu_observer
-        self._book = book
+        self._ledger = ledger
         self._poll_s = poll_s
         self._idle_mib = idle_threshold_mib
         self._tolerance = tolerance
@@ -146,8 +146,8 @@ class Monitor:
     def _observe(self) -> tuple[GpuSnapshot, tuple[Device, ...]]:
         """What is on the GPUs now, also attributed to the leases. Raises NoGpu, GpuError, StateError."""
         snapshot = self._gpu_observer.observe()
-        with self._book.locked():
-            return snapshot, self._gpu_observer.devices(self._book.leases()) or ()
+        with self._ledger.locked():
+            return snapshot, self._gpu_observer.devices(self._ledger.leases()) or ()
 
     def _note(self, use: Use, used_by: dict[str, dict[str, int]]) -> list[Exceeded]:
         lease = use.job.lease

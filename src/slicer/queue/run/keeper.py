@@ -81,11 +81,11 @@ class QueueKeeper(Keeper):
     _attempt: int  # the attempt file
 
     def __init__(
-        self, job: Job, backend: Backend, book: Ledger, mask: frozenset[int], queue: int, up_write: int,
+        self, job: Job, backend: Backend, ledger: Ledger, mask: frozenset[int], queue: int, up_write: int,
         down_read: int, logs: int, attempts: int,
     ) -> None:  # fmt: skip
         """``logs`` and ``attempts``: descriptors of the log directory, and of the attempts' below it."""
-        super().__init__(job, backend, book, mask, queue, up_write, down_read)
+        super().__init__(job, backend, ledger, mask, queue, up_write, down_read)
         self._logs = logs
         self._attempts = attempts
 
@@ -142,7 +142,7 @@ class QueueKeeper(Keeper):
         faults.point("keeper-told")
         watch = None
         if outcome.gpus and not self._has_queue_checked():
-            watch = ending.gpu_watch(self._job, self._held, self._book, self._log.say)
+            watch = ending.gpu_watch(self._job, self._held, self._ledger, self._log.say)
         ending.finish(self._job, outcome, self._held, self._log.say, watch)
 
     def _has_queue_checked(self) -> bool:

@@ -53,10 +53,10 @@ class QueueOuterHalf(OuterHalf):
     """
 
     def __init__(
-        self, key: str, job: Job, backend: QueueBackend, starters: Starters, log_dir: LogDir, book: Ledger,
+        self, key: str, job: Job, backend: QueueBackend, starters: Starters, log_dir: LogDir, ledger: Ledger,
         listener: Listener,
     ) -> None:  # fmt: skip
-        super().__init__(job, backend, book, listener, frozenset())
+        super().__init__(job, backend, ledger, listener, frozenset())
         self.key = key
         self.job_id = job.id
         self.pidfd = -1
@@ -207,10 +207,10 @@ class QueueOuterHalf(OuterHalf):
         os.read(wait_fd, 1)  # until the queue holds the lease no more
         # Others' leases live for as long as their descriptors do. NVML goes on using those that it has open.
         attempts = self._log_dir.attempts.fd
-        kept = {*self._held.descriptors, *self._held.private, *self._book.descriptors(), attempts}
+        kept = {*self._held.descriptors, *self._held.private, *self._ledger.descriptors(), attempts}
         close_all_but(kept, _GPU_DEVICES)
         self._backend.after_fork()
-        self._book.after_fork()
+        self._ledger.after_fork()
         assert self._started is not None
         report, usage = self._without_keeper(self._started, last)
         known = attempt.read(attempts, self.job_id)
@@ -220,5 +220,5 @@ class QueueOuterHalf(OuterHalf):
             enforced = self._backend.enforced(self._job.spec, self._cgroup)
             outcome = ending.outcome_of(self._job, self._started, report, usage, self._held, enforced)
             attempt.note(attempts, self.job_id, outcome)
-        watch = ending.gpu_watch(self._job, self._held, self._book, lambda _: None)
+        watch = ending.gpu_watch(self._job, self._held, self._ledger, lambda _: None)
         ending.finish(self._job, outcome, self._held, lambda _: None, watch)

@@ -29,9 +29,9 @@ class RunningJobs:
     """All running jobs, by their ids: those of this queue, and those adopted from one that died."""
 
     def __init__(
-        self, book: Ledger, backend: QueueBackend, register: Register, monitor: Monitor, listener: Listener
+        self, ledger: Ledger, backend: QueueBackend, register: Register, monitor: Monitor, listener: Listener
     ) -> None:
-        self._book = book
+        self._ledger = ledger
         self._backend = backend
         self._register = register
         self._monitor = monitor
@@ -69,12 +69,12 @@ class RunningJobs:
     def recover(self, state: JobState) -> EndedAttempt | None:
         """Find out what became of an attempt that an earlier queue began; None: it runs, and is adopted."""
         found = self._register.attempt(state.job)
-        with self._book.locked():
-            lease = next((each for each in self._book.leases() if each.job == state.job), None)
+        with self._ledger.locked():
+            lease = next((each for each in self._ledger.leases() if each.job == state.job), None)
         is_over = found is not None and found.is_final
         if is_over or (lease is None and (found is None or not found.is_alive)):
             return self._recovered(state.key, state.job, state.boot_id)
-        adopted = Adopted(state.key, state.job, self._register.attempt, lease, self._book)
+        adopted = Adopted(state.key, state.job, self._register.attempt, lease, self._ledger)
         self._adopted[state.job] = adopted
         if adopted.held is not None:
             self._monitor.follow(adopted.held)

@@ -60,7 +60,7 @@ class _Environment:
 class Starters:
     """All starters. ``mask`` is the signal mask that commands get."""
 
-    def __init__(self, backend: QueueBackend, book: Ledger, mask: frozenset[int]) -> None:
+    def __init__(self, backend: QueueBackend, ledger: Ledger, mask: frozenset[int]) -> None:
         """To be called before the queue has descriptors that no keeper must have. Raises BackendError."""
         keeper.preload()
         # One is enough where there is no systemd to wait for.
@@ -71,7 +71,7 @@ class Starters:
 
         def serve(theirs: socket.socket) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-            _StarterProcess(theirs, backend, book, mask, queue).serve()
+            _StarterProcess(theirs, backend, ledger, mask, queue).serve()
 
         self._starters = [_Starter(serve) for _ in range(count)]
         self._found: dict[str, StartedKeeper | BackendError] = {}
@@ -215,11 +215,11 @@ class _StarterProcess:
     """The starter itself."""
 
     def __init__(
-        self, theirs: socket.socket, backend: QueueBackend, book: Ledger, mask: frozenset[int], queue: int
+        self, theirs: socket.socket, backend: QueueBackend, ledger: Ledger, mask: frozenset[int], queue: int
     ) -> None:
         self._socket = theirs
         self._backend = backend
-        self._book = book
+        self._ledger = ledger
         self._mask = mask
         self._queue = queue
         self._keepers: dict[int, int] = {}  # their pids, by their pidfds
@@ -232,8 +232,8 @@ class _StarterProcess:
         with open("/proc/self/comm", "wb", buffering=0) as comm:
             comm.write(b"slicer-starter")
         # One that replaces a killed starter is forked when the queue has opened everything.
-        close_all_but((self._socket.fileno(), *self._book.descriptors()))
-        self._book.after_fork()
+        close_all_but((self._socket.fileno(), *self._ledger.descriptors()))
+        self._ledger.after_fork()
         try:
             while self._serve_one():
                 pass
@@ -294,8 +294,8 @@ class _StarterProcess:
         for pidfd in self._keepers:
             os.close(pidfd)
         self._backend.after_fork()
-        self._book.after_fork()
+        self._ledger.after_fork()
         down_read, up_write, logs, attempts, *lease = own
         keeper.QueueKeeper(
-            job, self._backend, self._book, self._mask, self._queue, up_write, down_read, logs, attempts
+            job, self._backend, self._ledger, self._mask, self._queue, up_write, down_read, logs, attempts
         ).run(tuple(lease))

@@ -75,10 +75,10 @@ class LeaseRequests:
     """The requests of one queue. Errors of the ledger (StateError, GpuError) go to the caller."""
 
     def __init__(
-        self, book: Ledger, backend: QueueBackend, gpu_observer: GpuObserver, gpu_words: tuple[str, ...],
+        self, ledger: Ledger, backend: QueueBackend, gpu_observer: GpuObserver, gpu_words: tuple[str, ...],
         *, exclusive: bool,
     ) -> None:  # fmt: skip
-        self._book = book
+        self._ledger = ledger
         self._backend = backend
         self._gpu_observer = gpu_observer
         self._words = gpu_words
@@ -121,11 +121,11 @@ class LeaseRequests:
         is_narrowed = self._exclusive and request.plan.need_gpus > 0
         if is_narrowed:
             # It may be that not even all the GPUs of this queue would do.
-            leasing.foresee(request.prepared(self._words, self._gpu_observer), self._book)
+            leasing.foresee(request.prepared(self._words, self._gpu_observer), self._ledger)
             if len(request.choice) < request.plan.need_gpus:
                 return None
         try:
-            found = leasing.queue_up(replace(prepared, ticket=ticket), self._book)
+            found = leasing.queue_up(replace(prepared, ticket=ticket), self._ledger)
         except InfeasibleError:
             if not is_narrowed:
                 raise

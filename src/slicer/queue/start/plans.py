@@ -30,13 +30,13 @@ _SHELL = "/bin/sh"
 class Plans:
     """Makes the plans. ``config`` is read once: the queue keeps to it until its end."""
 
-    def __init__(self, options: Options, environ: Mapping[str, str], book: Ledger) -> None:
+    def __init__(self, options: Options, environ: Mapping[str, str], ledger: Ledger) -> None:
         """Raises ConfigError, and UsageError where the queue itself runs inside a job that holds GPUs."""
         self._options = options
         self._environ = dict(environ)
         self._host = profiles.host()
         self.config: Config = profiles.load(environ, self._host)
-        around = outer_jobs(environ, book, in_scopes=has_scopes())
+        around = outer_jobs(environ, ledger, in_scopes=has_scopes())
         if around.gpus or around.cpu_slots or around.foreign_gpu:
             raise UsageError(
                 "a queue cannot run inside a job that holds GPUs or CPU slots",

@@ -43,10 +43,10 @@ class StartingJobs:
     """
 
     def __init__(
-        self, book: Ledger, backend: QueueBackend, starters: Starters, register: Register, monitor: Monitor,
+        self, ledger: Ledger, backend: QueueBackend, starters: Starters, register: Register, monitor: Monitor,
         running: RunningJobs, listener: Listener, *, at_a_time: int | None, most_unbound: int | None,
     ) -> None:  # fmt: skip
-        self._book = book
+        self._ledger = ledger
         self._backend = backend
         self._starters = starters
         self._register = register
@@ -131,7 +131,7 @@ class StartingJobs:
         )  # fmt: skip
         job = QueueOuterHalf(
             state.key, replace(granted.job, log=log, directory=directory), self._backend, self._starters,
-            self._register.log_dir, self._book, self._listener,
+            self._register.log_dir, self._ledger, self._listener,
         )  # fmt: skip
         self._jobs[job_id] = job
         try:
