@@ -15,7 +15,7 @@ from slicer.queue.show.log_tail import last_line
 from slicer.queue.start.pending import kind_of
 
 if TYPE_CHECKING:
-    from slicer.queue.events import Shower
+    from slicer.queue.events import Renderer
     from slicer.queue.model import BoardState, Row
     from slicer.queue.options import Options
     from slicer.queue.run.gpu_use import Monitor
@@ -67,7 +67,7 @@ class Display:
             due.append(self._draw_at if self.is_stale else self._draw_at + _TICK_S)
         return max(0.0, min(due) - now) if due else None
 
-    def update(self, shower: Shower, state: BoardState, problem: str, running: int) -> None:
+    def update(self, renderer: Renderer, state: BoardState, problem: str, running: int) -> None:
         """Draw and write what is due. ``running``: how many jobs run or are being started."""
         if self._register.has_changed or state != self._state or problem != self._problem:
             self.is_stale = self._is_unwritten = True
@@ -77,11 +77,11 @@ class Display:
             self._look = self._monitor.look_count
         self._state, self._problem = state, problem
         self._width = max(self._width, running)
-        self._is_drawing = shower.wants_board
+        self._is_drawing = renderer.wants_board
         now = time.monotonic()
         ticks = now >= self._draw_at + _TICK_S
         if self._is_drawing and now >= self._draw_at and (self.is_stale or ticks):
-            shower.draw(self.board())
+            renderer.draw(self.board())
             self.is_stale = False
             self._draw_at = time.monotonic() + max(_DRAW_S, self._cost_s / _SHARE)
         self._write_status()
@@ -122,7 +122,7 @@ class Display:
             at=now,
             began_at=self._began_at,
             gpus=self._monitor.rows(numbers),
-            running=tuple(rows.row(state, self._monitor.use_of(state.job)) for state in running),
+            running=tuple(rows.row(each, self._monitor.use_of(each.job), now_s=now) for each in running),
             pending=tuple(self._pending_rows(pending)),
             done=tuple(map(rows.row, states.last())),
             counts=rows.with_pending(states.counts, len(pending)),

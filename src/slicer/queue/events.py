@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from slicer.queue.run.gpu_use import Monitor
 
 
-class Shower(Protocol):
+class Renderer(Protocol):
     """Shows the queue to whoever looks. None of it fails because nobody does any more."""
 
     @property
@@ -39,8 +39,8 @@ class Events:
     It is the listener (:class:`slicer.job.job.Listener`) of all that the queue starts.
     """
 
-    def __init__(self, shower: Shower) -> None:
-        self._shower = shower
+    def __init__(self, renderer: Renderer) -> None:
+        self._renderer = renderer
         self._kept: list[Event] = []
         self._has_stalled = False
         self._was_waiting = False
@@ -53,13 +53,13 @@ class Events:
 
     def add(self, kind: EventKind, state: JobState | None = None, /, **data: object) -> None:
         """Something happened to the queue, or to a job of this state."""
-        row = None
+        row, now_s = None, time.time()
         if state is not None:
             use = None  # the state of a job that has ended has its final figures
             if self.monitor is not None and state.status == "running":
                 use = self.monitor.use_of(state.job)
-            row = rows.row(state, use)
-        self._kept.append(Event(kind, time.time(), row, data))
+            row = rows.row(state, use, now_s=now_s)
+        self._kept.append(Event(kind, now_s, row, data))
 
     def notice(self, text: str) -> None:
         self.add("notice", text=text)
@@ -71,7 +71,7 @@ class Events:
         """Tell all that is kept."""
         kept, self._kept = self._kept, []
         for event in kept:
-            self._shower.event(event)
+            self._renderer.event(event)
 
     # -- told once ---------------------------------------------------------------------------------------
 
@@ -84,7 +84,7 @@ class Events:
             return
         self._has_stalled = not self._has_stalled
         if problem:
-            self._shower.event(Event("stalled", time.time(), data={"why": problem}))
+            self._renderer.event(Event("stalled", time.time(), data={"why": problem}))
         else:
             self.add("resumed")
 

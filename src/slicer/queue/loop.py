@@ -41,7 +41,7 @@ from slicer.queue.state.register import Register
 
 if TYPE_CHECKING:
     from slicer.backend import QueueBackend
-    from slicer.queue.events import Shower
+    from slicer.queue.events import Renderer
     from slicer.queue.model import BoardState
     from slicer.queue.options import Options
     from slicer.queue.run.ended_attempt import EndedAttempt
@@ -52,11 +52,11 @@ _USAGE_STEP_MIB = 256  # how much a peak has to grow to be told of
 class Queue:
     """One queue, from its jobs file and log directory to its exit code."""
 
-    def __init__(self, options: Options, environ: Mapping[str, str], shower: Shower) -> None:
+    def __init__(self, options: Options, environ: Mapping[str, str], renderer: Renderer) -> None:
         """Open everything. Raises JobsFileError, QueueRunning, StateError, ConfigError, BackendError, …"""
         self._options = options
-        self._shower = shower
-        self._events = Events(shower)
+        self._renderer = renderer
+        self._events = Events(renderer)
         text = jobs_file.read(options.jobs_file)  # before anything is made in its directory
         self._backend: QueueBackend = backends.choose(options.backend, os.geteuid())
         self._backend.preload()
@@ -107,7 +107,7 @@ class Queue:
         kept = (*INTERRUPTS, signal.SIGCONT)
         self._signal_pipe = SignalPipe((*kept, signal.SIGWINCH), unless_ignored=kept)
         try:
-            self._shower.begin()
+            self._renderer.begin()
             self._open()
             gc.freeze()  # what is there now stays; with a long file, looking through it takes long
             gc.enable()
@@ -129,7 +129,7 @@ class Queue:
         self._display.end()
         self.register.close()
         if self.register.problem:
-            self._shower.event(Event("warning", time.time(), data={"text": self.register.problem}))
+            self._renderer.event(Event("warning", time.time(), data={"text": self.register.problem}))
         for each in (self._file, self._gpu_observer, self._starters, self._backend, self._ledger):
             each.close()
 
@@ -184,7 +184,7 @@ class Queue:
             self._events.flush()
         self._tell_if_idle()
         problem = self.register.problem or self._file.problem or self._dispatch.trouble
-        self._display.update(self._shower, self._state_word(), problem, self._job_count())
+        self._display.update(self._renderer, self._state_word(), problem, self._job_count())
 
     def _sleep(self) -> None:
         waiting, ask_s = self._requests.watched()
@@ -237,7 +237,7 @@ class Queue:
             if signo in INTERRUPTS:
                 self._leave(signo)
             elif signo == signal.SIGCONT:
-                self._shower.begin()
+                self._renderer.begin()
             self._display.is_stale = True
 
     def _leave(self, signo: int) -> None:

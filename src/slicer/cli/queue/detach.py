@@ -83,8 +83,8 @@ def _check(options: Options, environ: Mapping[str, str]) -> None:
         raise UsageError(
             "the service cannot read this pipe", where=options.jobs_file, hint="save its lines in a file"
         )
-    shower = choose(as_json=False, verbose=False, quiet=True, stdout=sys.stdout)
-    queue = Queue(options, environ, shower)
+    renderer = choose(as_json=False, verbose=False, quiet=True, stdout=sys.stdout)
+    queue = Queue(options, environ, renderer)
     path = f"{queue.register.log_dir.path}/queue.log"
     try:
         os.close(handover.open_log(path))

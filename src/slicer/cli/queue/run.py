@@ -147,13 +147,13 @@ def _run(options: Options, environ: dict[str, str], *, as_json: bool, quiet: boo
     from slicer.cli.queue.show import choose
     from slicer.queue.loop import Queue
 
-    shower = choose(as_json=as_json, verbose=options.verbose, quiet=quiet, stdout=sys.stdout)
-    queue = Queue(options, environ, shower)
+    renderer = choose(as_json=as_json, verbose=options.verbose, quiet=quiet, stdout=sys.stdout)
+    queue = Queue(options, environ, renderer)
     summary = None
     try:
         code = queue.run()
         summary = queue.summary()
     finally:
         queue.close()
-        shower.end(summary)
+        renderer.end(summary)
     return code

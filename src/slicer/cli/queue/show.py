@@ -13,7 +13,7 @@ from slicer.text import clock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from slicer.queue.events import Shower
+    from slicer.queue.events import Renderer
     from slicer.queue.model import Board, Event
 
     Encode = Callable[[Event], str | None]  # an event as a line, or lines; None: it is not worth one
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _DUMB = ("", "dumb", "unknown")
 
 
-def choose(*, as_json: bool, verbose: bool, stdout: TextIO, quiet: bool = False) -> Shower:
+def choose(*, as_json: bool, verbose: bool, stdout: TextIO, quiet: bool = False) -> Renderer:
     """A board if stdout is a terminal that can be drawn on, else one line an event.
 
     ``quiet``: only lines about problems. ``verbose``: the growth of the jobs' memory, too.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -21,12 +20,15 @@ _ENOUGH_S = 10.0  # no guess before the jobs that ended well have run for this l
 
 
 def row(
-    state: JobState, use: Use | None = None, *, declared_mib: int | None = None, waits_for: str = ""
-) -> Row:
-    """One job. ``use`` is of a running job, ``declared_mib`` what a pending job would declare."""
+    state: JobState, use: Use | None = None, *, now_s: float = 0.0, declared_mib: int | None = None,
+    waits_for: str = "",
+) -> Row:  # fmt: skip
+    """One job. A running job needs its ``use`` and the time ``now_s`` in seconds since the epoch. A pending
+    job needs ``declared_mib``, what it would declare.
+    """
     is_pending, is_running = state.status == "pending", state.status == "running"
     # Somebody may set the clock back while a job runs.
-    wall_s = max(0.0, time.time() - state.started_at) if is_running else state.wall_s
+    wall_s = max(0.0, now_s - state.started_at) if is_running else state.wall_s
     return Row(
         no=state.no,
         name=state.name,

@@ -24,7 +24,7 @@ from slicer.cli.queue.live import Live
 from slicer.cli.queue.show import choose
 from slicer.cli.queue.sink import Sink
 from slicer.columns import ASCII, Glyphs, cell_count
-from slicer.queue.events import Shower
+from slicer.queue.events import Renderer
 from slicer.queue.model import Board
 from slicer.queue.show.board_text import page
 from tests.unit.queue.show.test_board_text import board, empty
@@ -326,12 +326,12 @@ def written_to(path: Path) -> Iterator[TextIO]:
         yield stream
 
 
-def shower(stream: TextIO, **wants: Any) -> Shower:
+def renderer(stream: TextIO, **wants: Any) -> Renderer:
     usual: dict[str, Any] = {"as_json": False, "verbose": False, "stdout": stream}
     return choose(**{**usual, **wants})
 
 
-def play(one: Shower) -> None:
+def play(one: Renderer) -> None:
     one.begin()
     one.event(finished(1))
     one.event(event("usage", row(2)))
@@ -342,7 +342,7 @@ def play(one: Shower) -> None:
 
 def test_a_file_gets_a_line_an_event_in_their_order(tmp_path: Path) -> None:  # E8, E12
     with written_to(tmp_path / "out") as stream:
-        one = shower(stream)
+        one = renderer(stream)
         assert not one.wants_board
         play(one)
     lines = (tmp_path / "out").read_text().splitlines()
@@ -357,11 +357,11 @@ def test_a_file_gets_a_line_an_event_in_their_order(tmp_path: Path) -> None:  # 
 
 def test_verbose_says_more_and_quiet_only_what_is_wrong(tmp_path: Path) -> None:  # E12
     with written_to(tmp_path / "out") as stream:
-        play(shower(stream, verbose=True))
+        play(renderer(stream, verbose=True))
     assert "job 2 uses 16.6G of GPU 0" in (tmp_path / "out").read_text()
     with written_to(tmp_path / "out") as stream:
-        play(shower(stream, quiet=True))
-        shower(stream, quiet=True).end(summed_up())
+        play(renderer(stream, quiet=True))
+        renderer(stream, quiet=True).end(summed_up())
     text = (tmp_path / "out").read_text()
     assert "job 1 ok" not in text
     assert "exit code 3" in text
@@ -374,7 +374,7 @@ def test_json_is_an_object_a_line_and_the_summary_the_last(tmp_path: Path) -> No
         (True, ["finished", "usage", "exceeds", "summary"]),
     ):
         with written_to(tmp_path / "out") as stream:
-            one = shower(stream, as_json=True, verbose=verbose)
+            one = renderer(stream, as_json=True, verbose=verbose)
             assert not one.wants_board
             play(one)
         found = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
@@ -382,7 +382,7 @@ def test_json_is_an_object_a_line_and_the_summary_the_last(tmp_path: Path) -> No
 
 
 def test_a_terminal_gets_the_board_and_then_the_summary(terminal: Terminal) -> None:  # E8, E12
-    one = shower(terminal.stream)
+    one = renderer(terminal.stream)
     assert one.wants_board
     play(one)
     lines = terminal.look()
@@ -400,7 +400,7 @@ def test_a_terminal_that_cannot_be_drawn_on_gets_lines(
     monkeypatch.delenv("TERM")
     if term is not None:
         monkeypatch.setenv("TERM", term)
-    one = shower(terminal.stream)
+    one = renderer(terminal.stream)
     assert not one.wants_board
     play(one)
     terminal.look()
@@ -413,11 +413,11 @@ def test_a_reader_who_leaves_does_not_end_the_queue(as_json: bool) -> None:  # E
     os.close(inner)
     with open(outer, "w", encoding="utf-8") as stream:
         for _ in range(3):
-            play(shower(stream, as_json=as_json))
+            play(renderer(stream, as_json=as_json))
 
 
 def test_a_terminal_that_hangs_up_does_not_end_the_queue(terminal: Terminal) -> None:  # E12
-    one = shower(terminal.stream)
+    one = renderer(terminal.stream)
     one.draw(board())
     terminal.hang_up()
     play(one)
@@ -426,8 +426,8 @@ def test_a_terminal_that_hangs_up_does_not_end_the_queue(terminal: Terminal) -> 
 
 def test_a_full_disk_behind_stdout_does_not_end_the_queue() -> None:  # E12
     with open("/dev/full", "w", encoding="utf-8") as stream:
-        play(shower(stream))
-        play(shower(stream, as_json=True))
+        play(renderer(stream))
+        play(renderer(stream, as_json=True))
 
 
 def test_a_slow_reader_misses_nothing_and_keeps_nobody_waiting() -> None:  # E12
