@@ -21,6 +21,7 @@ from slicer.ledger.files import LedgerFiles
 from slicer.ledger.held_lease import HeldLease
 from slicer.model import Lease, Ticket
 from slicer.placement import decision
+from slicer.placement.capacity import rank_of
 from slicer.record import record, replace
 from slicer.state import statefile
 
@@ -184,10 +185,7 @@ class Ledger(LedgerFiles):
     def _refuse_deadlock(self, ticket: Ticket, found: Judgement) -> None:
         from slicer.placement.forecast import deadlocked  # only nested requests look so far ahead
 
-        stuck = deadlocked(
-            tickets.request_of(ticket), ticket.inside, self.live_tickets(), found.devices, found.leases,
-            found.policy, now_s(),
-        )  # fmt: skip
+        stuck = deadlocked(ticket, self.live_tickets(), found.devices, found.leases, found.policy, now_s())
         if stuck:
             raise DeadlockError(
                 f"would wait for ever: {', '.join(stuck)} has what is missing, and waits for us",
@@ -199,12 +197,8 @@ class Ledger(LedgerFiles):
         queue = [request for _, request in self.requests()]
         if tickets.name_of(own) not in self._parsed:
             queue.append(own)
-            queue.sort(key=_order)
+            queue.sort(key=rank_of)
         return tuple(queue)
-
-
-def _order(request: Request | Ticket) -> tuple[int, float, str]:
-    return -request.priority, request.arrived_s, request.job
 
 
 def lease_of(request: Request, draft: Lease, gpus: tuple[str, ...], *, forced: bool = False) -> Lease:

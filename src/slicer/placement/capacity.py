@@ -14,32 +14,10 @@ from slicer.record import record
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Protocol
 
-    from slicer.model import Lease
+    from slicer.model import Lease, Request, Ticket
 
-    class AnyRequest(Protocol):
-        """A request, or the ticket of one: see :class:`slicer.model.Request`."""
-
-        @property
-        def job(self) -> str: ...
-        @property
-        def priority(self) -> int: ...
-        @property
-        def arrived_s(self) -> float: ...
-        @property
-        def gpus(self) -> int: ...
-        @property
-        def gpu_choice(self) -> tuple[str, ...]: ...
-        @property
-        def vram_mib(self) -> int | None: ...
-        @property
-        def margin_mib(self) -> int: ...
-        @property
-        def cpu_slots(self) -> int: ...
-        @property
-        def cpu_limit(self) -> int: ...
-
+    AnyRequest = Request | Ticket  # a ticket has all fields of its request
 
 NEVER = float("inf")
 
@@ -310,6 +288,11 @@ class Capacity:
 
         able = [gpu for gpu in _eligible(request, self._unreserved) if need is None or gpu.total_mib >= need]
         return sorted(able, key=rank)[: request.gpus]
+
+
+def rank_of(request: AnyRequest) -> tuple[int, float, str]:
+    """The sort key of a request among others: by priority (highest first), then arrival, then job."""
+    return -request.priority, request.arrived_s, request.job
 
 
 def need_mib(request: AnyRequest) -> int | None:

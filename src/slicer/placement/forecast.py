@@ -6,7 +6,7 @@ A job that starts at once needs none of it, so it is apart from :mod:`slicer.pla
 from __future__ import annotations
 
 from slicer.model import Lease
-from slicer.placement.capacity import Capacity, Device
+from slicer.placement.capacity import Capacity, Device, rank_of
 from slicer.placement.decision import decide, gpu_holders
 from slicer.record import replace
 
@@ -39,15 +39,15 @@ def start_times(
             found[request.job] = at_s - now_s
             running.append(_as_lease(request, grants[request.job], at_s, expected.get(request.job)))
         waiting = [request for request in waiting if request.job not in grants]
-        ends = [max(at_s, lease.since_s + lease.expect_s) for lease in running if lease.expect_s is not None]
-        if not ends:
-            break
-        at_s = min(ends)
-        ended = {
-            lease.job
+        ends_s = {
+            lease.job: max(at_s, lease.since_s + lease.expect_s)
             for lease in running
-            if lease.expect_s is not None and lease.since_s + lease.expect_s <= at_s
+            if lease.expect_s is not None
         }
+        if not ends_s:
+            break
+        at_s = min(ends_s.values())
+        ended = {job for job, end_s in ends_s.items() if end_s == at_s}
         running = [lease for lease in running if lease.job not in ended]
         devices = None if devices is None else tuple(_without(device, ended) for device in devices)
     return found
@@ -73,40 +73,36 @@ def _as_lease(request: AnyRequest, gpus: tuple[str, ...], since_s: float, expect
 
 
 def deadlocked(
-    request: AnyRequest, inside: tuple[str, ...], queue: Sequence[Ticket], devices: tuple[Device, ...] | None,
-    leases: tuple[Lease, ...], policy: Policy, now_s: float,
+    ticket: Ticket, queue: Sequence[Ticket], devices: tuple[Device, ...] | None, leases: tuple[Lease, ...],
+    policy: Policy, now_s: float,
 ) -> tuple[str, ...]:  # fmt: skip
-    """The jobs for which ``request``, made inside the jobs ``inside``, would wait for ever; () for none.
+    """The jobs for which ``ticket`` would wait for ever; () for none. It need not be in the queue yet.
 
     A job that waits inside another keeps the outer job's lease from ending. All other leases will end. Then
     some inner jobs can be served, so their outer jobs end too, and so on (the banker's argument). A request
     that has a reservation and still cannot be served keeps its share from those behind it.
     """
-    waiting: list[tuple[AnyRequest, tuple[str, ...]]] = [
-        (ticket, ticket.inside) for ticket in queue if ticket.job != request.job
-    ]
-    waiting.append((request, inside))
-    waiting.sort(key=lambda each: (-each[0].priority, each[0].arrived_s, each[0].job))
+    waiting = sorted([*(each for each in queue if each.job != ticket.job), ticket], key=rank_of)
     empty = None if devices is None else tuple(_unused(device) for device in devices)
     while True:
-        outer = {job for _, around in waiting for job in around}
+        outer = {job for each in waiting for job in each.inside}
         held = tuple(lease for lease in leases if lease.job in outer)
-        left, reserving = _not_served([each for each, _ in waiting], empty, held, policy, now_s)
-        if request.job not in left:
+        left, reserving = _not_served(waiting, empty, held, policy, now_s)
+        if ticket.job not in left:
             return ()
         if len(left) == len(waiting):
             break
-        waiting = [(each, around) for each, around in waiting if each.job in left]
-    holders = gpu_holders(request, held) if request.gpus else ()
-    slots = tuple(lease for lease in held if lease.cpu_slots) if request.cpu_slots else ()
-    jobs = [lease.job for lease in (*holders, *slots) if lease.job not in inside]
-    order = [each.job for each, _ in waiting]
-    jobs += [job for job in reserving if order.index(job) < order.index(request.job)]
-    return tuple(dict.fromkeys(jobs)) or inside
+        waiting = [each for each in waiting if each.job in left]
+    holders = gpu_holders(ticket, held) if ticket.gpus else ()
+    slots = tuple(lease for lease in held if lease.cpu_slots) if ticket.cpu_slots else ()
+    jobs = [lease.job for lease in (*holders, *slots) if lease.job not in ticket.inside]
+    order = [each.job for each in waiting]
+    jobs += [job for job in reserving if order.index(job) < order.index(ticket.job)]
+    return tuple(dict.fromkeys(jobs)) or ticket.inside
 
 
 def _not_served(
-    waiting: Sequence[AnyRequest], devices: tuple[Device, ...] | None, held: tuple[Lease, ...],
+    waiting: Sequence[Ticket], devices: tuple[Device, ...] | None, held: tuple[Lease, ...],
     policy: Policy, now_s: float,
 ) -> tuple[set[str], list[str]]:  # fmt: skip
     """The jobs that could not be served, each alone, while ``held`` lasts, and those with a reservation."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from slicer.errors import InfeasibleError
 from slicer.quantity import format_size
+from slicer.text import counted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,8 +21,7 @@ def refusal(never: Infeasible, request: Request) -> InfeasibleError:
     what = "GPU" if never.kind == "gpu" else "CPU slot"
     were = "was" if never.wanted == 1 else "were"
     return InfeasibleError(
-        f"{_counted(never.wanted, what)} {were} asked for,"
-        f" but this machine has {_counted(never.total, what)}",
+        f"{counted(never.wanted, what)} {were} asked for, but this machine has {counted(never.total, what)}",
         hint="ask for fewer" if never.total else f"this machine has no {what}",
     )
 
@@ -40,7 +40,3 @@ def _too_large(never: Infeasible, request: Request) -> str:
 
 def _size(mib: int) -> str:
     return format_size(mib << 20).replace(".0", "")
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from slicer.errors import UsageError
 from slicer.quantity import QuantityError, parse_mib, size_text
+from slicer.text import counted
 
 VARIABLE = "SLICER_SIM"
 DEFAULT_MIB = 24 << 10
@@ -32,7 +33,7 @@ def spec_of(count: int, sizes: str | None) -> str:
     words = (f"{DEFAULT_MIB}M" if sizes is None else sizes).split(",")
     if len(words) > count:
         raise UsageError(
-            f"{len(words)} sizes for {count} GPU{'' if count == 1 else 's'}",
+            f"{len(words)} sizes for {counted(count, 'GPU')}",
             where="--sim-vram",
             hint="give at most one for each; the last counts for all that follow",
         )

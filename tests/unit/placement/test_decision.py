@@ -17,7 +17,7 @@ from slicer.placement.decision import (
     roomiest,
 )
 from slicer.placement.forecast import deadlocked, start_times
-from slicer.record import replace
+from slicer.record import as_dict, replace
 from tests.unit import made_up
 
 NOW_S = 10_000.0
@@ -508,15 +508,12 @@ def test_whoever_would_wait_for_ever_is_told(
     wanted: Request, inside: tuple[str, ...], waiting: list[tuple[Request, tuple[str, ...]]],
     held: tuple[Lease, ...], stuck: tuple[str, ...],
 ) -> None:  # fmt: skip
-    fields = [
-        {**{name: getattr(each, name) for name in Request.__annotations__}, "inside": around}
-        for each, around in waiting
-    ]
-    queue = [made_up.ticket(**each) for each in fields]
-    assert deadlocked(wanted, inside, queue, devices("ab"), held, POLICY, NOW_S) == stuck
+    queue = [made_up.ticket(**as_dict(each), inside=around) for each, around in waiting]
+    ticket = made_up.ticket(**as_dict(wanted), inside=inside)
+    assert deadlocked(ticket, queue, devices("ab"), held, POLICY, NOW_S) == stuck
     # foreign use may end, and what is used now does not matter
     busy = tuple(device(uuid, used_mib=79_000, foreign_mib=79_000) for uuid in "ab")
-    assert deadlocked(wanted, inside, queue, busy, held, POLICY, NOW_S) == stuck
+    assert deadlocked(ticket, queue, busy, held, POLICY, NOW_S) == stuck
 
 
 # B2
