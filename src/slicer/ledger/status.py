@@ -151,11 +151,7 @@ class StatusReader:
             tickets=found.tickets,
             waits=waits(found.tickets, devices, leases, policy, at_s),
             gpus=states(
-                self._observer.gpus,
-                devices,
-                self._observer.snapshot,
-                leases,
-                policy,
+                self._observer.gpus, devices, self._observer.snapshot, leases, policy,
                 self._observer.foreign_peaks.mib,
             ),
             no_gpus=no_gpus,

@@ -14,7 +14,7 @@ import os
 import stat
 
 from slicer.errors import StateError
-from slicer.record import replace
+from slicer.record import record, replace
 from slicer.state.directory import HINT, LEDGER, Directory, open_trusted
 
 TYPE_CHECKING = False
@@ -27,18 +27,21 @@ VERSION = 3  # of what is in the directory; a slicer touches none of another ver
 _VERSION_LINE = b"%d\n" % VERSION  # what the file "version" in it says
 _BASE = replace(LEDGER, is_closed=False)  # only what is in it is closed to others
 _FOR_ALL = stat.S_ISVTX | stat.S_IWOTH
-FOLDERS = ("leases", "tickets", "bells")
-USAGE_FOLDER = "usage"  # of simulated GPUs, see slicer.gpu.sim.usage
 
 
+@record
 class StateDir:
-    """An open state directory. ``notes`` are for its user."""
+    """An open state directory."""
 
-    def __init__(self, base: Directory, folders: list[Directory], notes: tuple[str, ...]) -> None:
-        self.base = base
-        self.path = base.path
-        self.notes = notes
-        self.leases, self.tickets, self.bells = folders
+    notes: tuple[str, ...]  # for its user
+    base: Directory
+    leases: Directory
+    tickets: Directory
+    bells: Directory
+
+    @property
+    def path(self) -> str:
+        return self.base.path
 
     def descriptors(self) -> tuple[int, ...]:
         """What is kept open."""
@@ -74,9 +77,9 @@ def locate(environ: Mapping[str, str], uid: int) -> StateDir:
         if sim:
             opened.append(base.own_folder(sim))
             opened.pop(0).close()
-        for name in FOLDERS:
+        for name in ("leases", "tickets", "bells"):
             opened.append(opened[0].own_folder(name))
-        made = StateDir(opened[0], opened[1:], notes)
+        made = StateDir(notes, *opened)
         if made.base.read("version", len(_VERSION_LINE) + 1) != _VERSION_LINE:
             from slicer.state import version  # this happens once a boot
 

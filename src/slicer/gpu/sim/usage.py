@@ -18,7 +18,6 @@ from slicer.model import Gpu
 from slicer.record import record
 from slicer.state import statefile
 from slicer.state.directory import Directory, check_file, write_all
-from slicer.state.statedir import USAGE_FOLDER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ class UsageFolder:
 
     def __init__(self, base: Directory, gpus: tuple[Gpu, ...]) -> None:
         """``base``: the simulated machine's state directory. Raises StateError."""
-        self._folder = base.own_folder(USAGE_FOLDER)
+        self._folder = base.own_folder("usage")
         self._path = self._folder.path
         self._gpus = gpus
 
