@@ -7,7 +7,7 @@ import os
 from slicer import faults
 from slicer.errors import StateError
 from slicer.gpu.attribution import attribute, is_foreign
-from slicer.state.directory import Directory, check_file, write_all
+from slicer.state.directory import Directory, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _FILE = "foreign"
 _NEW = "foreign.new"
-_HEAD = "SLICER_FOREIGN=1"  # the last is its version
+_HEAD = "SLICER_FOREIGN=1"  # 1: the version of the file's form
 _MAX_BYTES = 1 << 20
 _WORTH_WRITING = 1.05  # times what is written: else every look would write
 
@@ -73,16 +73,9 @@ class ForeignPeaks:
         if self._base is None:
             return {}
         try:
-            fd = self._base.open(_FILE, os.O_RDONLY)
-        except OSError:
-            return {}
-        try:
-            check_file(fd, _FILE)
-            return parse_peaks(os.read(fd, _MAX_BYTES))
+            return parse_peaks(self._base.read(_FILE, _MAX_BYTES))
         except (OSError, StateError):
             return {}
-        finally:
-            os.close(fd)
 
     def _write(self, peaks: Mapping[ProcessKey, int]) -> None:
         base = self._base

@@ -154,13 +154,9 @@ def read(folder: Directory, name: str, warn: Callable[[str], None]) -> Entry | N
 def peek(folder: Directory, name: str) -> bytes:
     """The file's content, as far as it is written; empty if it cannot be read. Takes no lock."""
     try:
-        fd = folder.open_file(name, os.O_RDONLY)
-    except (OSError, StateError):
+        return folder.read(name, _MAX_BYTES)
+    except StateError:
         return b""
-    try:
-        return os.read(fd, _MAX_BYTES)
-    finally:
-        os.close(fd)
 
 
 def is_held(folder: Directory, name: str) -> bool:

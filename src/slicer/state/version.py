@@ -112,11 +112,6 @@ def _counts(folder: Directory, name: str) -> bool:
 
 def _write_version(base: Directory, ours: int) -> None:
     try:
-        base.remove("version")
-        fd = base.open("version", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        try:
-            os.write(fd, b"%d\n" % ours)
-        finally:
-            os.close(fd)
+        os.close(base.replace("version", b"%d\n" % ours, mode=0o600))
     except OSError as error:
         raise failed(f"{base.path}/version", error, what="cannot be written") from error

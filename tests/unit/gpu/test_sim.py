@@ -213,7 +213,7 @@ def test_what_a_dead_process_used_is_free_again(
     directory: Path, usage: UsageFolder, other: subprocess.Popen[bytes]
 ) -> None:
     usage.allocate(use_of(other.pid, 24_000))
-    (directory / "usage" / f"{other.pid}-1.new").write_bytes(b"half")  # of a process before it with this pid
+    (directory / "usage" / f"{other.pid}-1.tmp").write_bytes(b"half")  # of a process before it with this pid
     assert usage.allocate(use_of(os.getpid(), 1000)) is not None
     other.kill()
     until(lambda: proc.start_time(other.pid) is None, "it is a zombie")

@@ -1,9 +1,8 @@
-"""Simulated GPUs: which there are (``SLICER_SIM``), and what simulated jobs use of them.
+"""What simulated jobs use of simulated GPUs.
 
-A simulated machine is a state directory of its own (:mod:`slicer.state.statedir`), so that its jobs queue
-with each other and never with real ones. In its folder "usage" each process that uses simulated GPUs has one
-file, named after its pid and start time. The file of a process that has ended does not count; whoever reads
-the folder next removes it.
+A simulated machine has a state directory of its own (:mod:`slicer.state.statedir`). In its folder "usage"
+each process that uses simulated GPUs has one file, named after its pid and start time. The file of a process
+that has ended does not count; the next reader of the folder removes it.
 """
 
 from __future__ import annotations
@@ -17,17 +16,14 @@ from slicer.kernel import proc
 from slicer.model import Gpu
 from slicer.record import record
 from slicer.state import statefile
-from slicer.state.directory import Directory, check_file, write_all
+from slicer.state.directory import Directory, check_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 _MAX_BYTES = 1 << 16
-_NEW = ".new"
-
-
-# -- what is used of them ---------------------------------------------------------------------------------
+_NEW = ".tmp"  # the end of a file's name while it is written
 
 
 @record
@@ -153,14 +149,8 @@ class UsageFolder:
         return use if len(use.gpus) == len(use.mib) and _name(use) == name else None
 
     def _write(self, use: Use) -> None:
-        name = _name(use)
         try:
-            fd = self._folder.open(name + _NEW, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            try:
-                write_all(fd, statefile.encode(use))
-            finally:
-                os.close(fd)
-            self._folder.rename(name + _NEW, self._folder, name)
+            os.close(self._folder.replace(_name(use), statefile.encode(use), mode=0o600))
         except OSError as error:
             raise self._failed("written", error) from error
 
