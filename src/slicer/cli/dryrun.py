@@ -74,7 +74,7 @@ def _forecast(plan: Plan, backend: Backend, ledger: Ledger | None) -> _Forecast:
     if not plan.need_gpus and not plan.need_cpu_slots:
         return _Forecast(what, ())
     try:
-        found, gpus = _foresee(plan, backend, ledger)
+        found, gpus = _preview(plan, backend, ledger)
     except (InfeasibleError, NoGpu) as never:
         return _Forecast(f"{what}: never: {never.message}", ())
     except GpuError as failed:
@@ -85,7 +85,7 @@ def _forecast(plan: Plan, backend: Backend, ledger: Ledger | None) -> _Forecast:
     return _Forecast(f"{what}: free now{f' ({names})' if names else ''}", found)
 
 
-def _foresee(
+def _preview(
     plan: Plan, backend: Backend, ledger: Ledger | None
 ) -> tuple[tuple[str, ...] | Busy, tuple[Gpu, ...]]:
     """What the ledger would answer, and the GPUs there are. Raises InfeasibleError, NoGpu, GpuError."""
@@ -94,7 +94,7 @@ def _foresee(
     directory = ledger.directory if ledger is not None else None
     wanted = leasing.prepare(asker, needs_of(plan), GpuObserver(directory, plan.config.policy))
     try:
-        return leasing.foresee(wanted, ledger), wanted.observer.gpus
+        return leasing.preview(wanted, ledger), wanted.observer.gpus
     finally:
         wanted.observer.close()
 

@@ -9,6 +9,11 @@ from slicer.kernel.signals import signal
 _LONGEST_S = 86_400.0  # poll(2) counts milliseconds in an int
 
 
+def soonest(*limits_s: float | None) -> float | None:
+    """The shortest of the limits in seconds; None (for ever) where none is given."""
+    return min((limit_s for limit_s in limits_s if limit_s is not None), default=None)
+
+
 def until_readable(
     descriptors: list[int], timeout_s: float | None, mask: frozenset[int] | None
 ) -> frozenset[int]:

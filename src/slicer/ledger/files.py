@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # How long a waiting job may take to look at the ledger after it was rung. One that takes longer is frozen,
 # hangs in the GPU's driver or waits for a disk. The next ones go ahead until it looks again.
-PATIENCE_S = 5.0
+ANSWER_WITHIN_S = 5.0
 
 
 class LedgerFiles:
@@ -294,7 +294,7 @@ class LedgerFiles:
         if proc.is_stopped(ticket.pid, ticket.pid_start):
             return True
         since_s = self.unanswered_s(ticket.job)
-        return since_s is not None and since_s >= PATIENCE_S
+        return since_s is not None and since_s >= ANSWER_WITHIN_S
 
     def unanswered_s(self, job: str) -> float | None:
         """The seconds since we first saw the job's bell ring; None: the job has looked since."""

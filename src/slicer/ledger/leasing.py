@@ -8,21 +8,21 @@ from slicer.errors import BusyError, UsageError
 from slicer.kernel import proc
 from slicer.ledger import clock
 from slicer.ledger.held_lease import HeldLease
-from slicer.ledger.ledger import Ledger, judge_alone, raise_if_busy
+from slicer.ledger.ledger import Ledger, decide_alone
 from slicer.ledger.nesting import OuterJobs
 from slicer.ledger.tickets import PRIORITY_MAX, request_of
 from slicer.model import Busy, Lease, Ticket
 from slicer.record import record, replace
 
 TYPE_CHECKING = False
-AT_ONCE_S = 2.0  # how long --no-wait and --max-wait 0 wait for the ledger's lock
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from slicer.gpu.observer import GpuObserver
     from slicer.ledger.waiting import Waiting
     from slicer.model import BackendName, Gpu, Manager, Then
+
+AT_ONCE_S = 2.0  # how long --no-wait and --max-wait 0 wait for the ledger's lock
 
 
 @record
@@ -168,11 +168,14 @@ def obtain(prepared: PreparedRequest, ledger: Ledger, hooks: Hooks) -> HeldLease
     """
     needs, ticket = prepared.needs, prepared.ticket
     until_s = None if needs.max_wait_s is None else ticket.arrived_s + needs.max_wait_s
-    if not needs.wait:
-        held = raise_if_busy(ledger.acquire(request_of(ticket), prepared.draft, prepared.observer))
+    if needs.wait:
+        queued = queue_up(prepared, ledger)
+        held = queued if isinstance(queued, HeldLease) else _wait(queued, needs, until_s, hooks)
     else:
-        found = queue_up(prepared, ledger)
-        held = found if isinstance(found, HeldLease) else _wait(found, needs, until_s, hooks)
+        found = ledger.acquire(request_of(ticket), prepared.draft, prepared.observer)
+        if isinstance(found, Busy):
+            raise BusyError(found)
+        held = found
     if held.lease.gpus and needs.plain_lock:
         try:
             _take_plain_lock(held, needs, until_s, ledger, hooks)
@@ -228,7 +231,7 @@ def _take_plain_lock(
     held.plain_lock = lock
 
 
-def foresee(prepared: PreparedRequest, ledger: Ledger | None) -> tuple[str, ...] | Busy:
+def preview(prepared: PreparedRequest, ledger: Ledger | None) -> tuple[str, ...] | Busy:
     """The GPUs that the request would get now, or what stands in its way. Nothing is taken.
 
     ``ledger`` None: there is no ledger yet. Raises InfeasibleError, GpuError.
@@ -236,8 +239,8 @@ def foresee(prepared: PreparedRequest, ledger: Ledger | None) -> tuple[str, ...]
     request = request_of(prepared.ticket)
     prepared.observer.look()
     if ledger is not None:
-        return ledger.foresee(request, prepared.observer)
-    return judge_alone(request, prepared.observer).answer(request)
+        return ledger.preview(request, prepared.observer)
+    return decide_alone(request, prepared.observer).answer(request)
 
 
 def patience_s(needs: Needs) -> float | None:

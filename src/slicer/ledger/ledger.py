@@ -14,12 +14,12 @@ from __future__ import annotations
 import os
 
 from slicer import faults
-from slicer.errors import BusyError, DeadlockError, StateError
+from slicer.errors import DeadlockError, StateError
 from slicer.ledger import entries, tickets
 from slicer.ledger.clock import now_s
 from slicer.ledger.files import LedgerFiles
 from slicer.ledger.held_lease import HeldLease
-from slicer.model import Lease, Ticket
+from slicer.model import Busy, Lease, Ticket
 from slicer.placement import decision
 from slicer.placement.capacity import rank_of
 from slicer.record import record, replace
@@ -28,7 +28,7 @@ from slicer.state import statefile
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.gpu.observer import GpuObserver
-    from slicer.model import Busy, Request
+    from slicer.model import Request
     from slicer.placement.capacity import Device, Policy
     from slicer.placement.decision import Verdict
 
@@ -42,7 +42,7 @@ class Snapshot:
 
 
 @record
-class Judgement:
+class Decision:
     """One decision for all requests, and what it was made from."""
 
     verdict: Verdict
@@ -88,11 +88,8 @@ class Ledger(LedgerFiles):
         """
         observer.look()
         with self.locked():
-            found = self.attempt(request, observer)
-            gpus = found.verdict.grants.get(request.job)
-            if gpus is None:
-                return found.why_not(request)
-            return self._grant(request, draft, gpus)
+            answer = self.decide_and_ring(request, observer).answer(request)
+            return answer if isinstance(answer, Busy) else self._grant(request, draft, answer)
 
     def acquire_or_queue(self, ticket: Ticket, draft: Lease, observer: GpuObserver) -> HeldLease | Queued:
         """As :meth:`acquire`, but take a ticket under the same lock if the request has to wait.
@@ -102,11 +99,10 @@ class Ledger(LedgerFiles):
         request = tickets.request_of(ticket)
         observer.look()
         with self.locked():
-            found = self.attempt(request, observer)
-            gpus = found.verdict.grants.get(request.job)
-            if gpus is not None:
-                return self._grant(request, draft, gpus)
-            busy = found.why_not(request)
+            found = self.decide_and_ring(request, observer)
+            answer = found.answer(request)
+            if not isinstance(answer, Busy):
+                return self._grant(request, draft, answer)
             if ticket.inside:
                 self._refuse_deadlock(ticket, found)
             name = tickets.name_of(ticket)
@@ -118,18 +114,18 @@ class Ledger(LedgerFiles):
                 for fd in files:
                     os.close(fd)
                 raise
-            return Queued(files, bell, busy)
+            return Queued(files, bell, answer)
 
-    def foresee(self, request: Request, observer: GpuObserver) -> tuple[str, ...] | Busy:
+    def preview(self, request: Request, observer: GpuObserver) -> tuple[str, ...] | Busy:
         """The GPUs that ``request`` would be granted now, or what stands in its way."""
         with self.locked():
-            return self.judge(request, observer).answer(request)
+            return self.decide(request, observer).answer(request)
 
     # -- under the lock ----------------------------------------------------------------------------------
 
-    def attempt(self, request: Request, observer: GpuObserver) -> Judgement:
+    def decide_and_ring(self, request: Request, observer: GpuObserver) -> Decision:
         """Decide for all, and ring the others that could go."""
-        found = self.judge(request, observer)
+        found = self.decide(request, observer)
         faults.point("ledger-judged")
         for job in found.verdict.grants:
             if job != request.job:
@@ -137,7 +133,7 @@ class Ledger(LedgerFiles):
                 faults.point("ledger-rung")
         return found
 
-    def judge(self, request: Request, observer: GpuObserver) -> Judgement:
+    def decide(self, request: Request, observer: GpuObserver) -> Decision:
         """The decision as of now, without idle and dead tickets. Raises InfeasibleError for ``request``."""
         leases = self.leases()
         devices = _feasible_devices(request, leases, observer)
@@ -152,7 +148,7 @@ class Ledger(LedgerFiles):
                 self.discard(names[job], job)
             idle = {job for job in others - dead if self.is_idle(names[job])}
             if not dead and not idle:
-                return Judgement(verdict, queue, leases, devices, observer.policy)
+                return Decision(verdict, queue, leases, devices, observer.policy)
             stopped |= idle
 
     def _grant(self, request: Request, draft: Lease, gpus: tuple[str, ...]) -> HeldLease:
@@ -182,7 +178,7 @@ class Ledger(LedgerFiles):
         found.postponed.append(lambda: self.wake_next(name))
         return found
 
-    def _refuse_deadlock(self, ticket: Ticket, found: Judgement) -> None:
+    def _refuse_deadlock(self, ticket: Ticket, found: Decision) -> None:
         from slicer.placement.forecast import deadlocked  # only nested requests look so far ahead
 
         stuck = deadlocked(ticket, self.live_tickets(), found.devices, found.leases, found.policy, now_s())
@@ -222,15 +218,8 @@ def _feasible_devices(
     return devices
 
 
-def judge_alone(request: Request, observer: GpuObserver) -> Judgement:
-    """As :meth:`Ledger.judge`, where there is no ledger yet."""
+def decide_alone(request: Request, observer: GpuObserver) -> Decision:
+    """As :meth:`Ledger.decide`, where there is no ledger yet."""
     devices = _feasible_devices(request, (), observer)
     verdict = decision.decide((request,), devices, (), observer.policy, now_s())
-    return Judgement(verdict, (request,), (), devices, observer.policy)
-
-
-def raise_if_busy(found: HeldLease | Busy) -> HeldLease:
-    """The lease. Raises BusyError if there is none. For callers who do not wait."""
-    if isinstance(found, HeldLease):
-        return found
-    raise BusyError(found)
+    return Decision(verdict, (request,), (), devices, observer.policy)

@@ -17,10 +17,10 @@ import os
 from slicer import faults
 from slicer.errors import BackendError, LedgerGone
 from slicer.kernel import proc
-from slicer.kernel.sleep import until_readable
+from slicer.kernel.sleep import soonest, until_readable
 from slicer.ledger import tickets
 from slicer.ledger.clock import now_s
-from slicer.ledger.files import PATIENCE_S
+from slicer.ledger.files import ANSWER_WITHIN_S
 from slicer.ledger.ledger import lease_of
 from slicer.placement import decision
 from slicer.placement.capacity import reserved_mib
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from slicer.gpu.observer import GpuObserver
     from slicer.ledger.held_lease import HeldLease
-    from slicer.ledger.ledger import Judgement, Ledger, Queued
+    from slicer.ledger.ledger import Decision, Ledger, Queued
     from slicer.ledger.watch import LedgerWatch
     from slicer.model import Busy, Lease, Request, Ticket
 
@@ -77,8 +77,8 @@ class Waiting:
         self._watch: LedgerWatch | None = None
         self._unseen_s = _UNSEEN_S[0]
         self._place: _Place | None = None  # at the last look
-        self._found: Judgement | None = None  # at the last look
-        self._patience_s: float | None = None  # when to see whether others that were rung have looked
+        self._found: Decision | None = None  # at the last look
+        self._answers_due_s: float | None = None  # when to see whether others that were rung have looked
         self._pidfd = -1  # of the owner just ahead, while asleep
         self.is_unsettled = True  # the ledger may have changed since it was looked at: do not sleep
 
@@ -146,7 +146,7 @@ class Waiting:
         Raises BackendError when what was prepared at the front is lost.
         """
         while not is_cancelled():
-            held = self.attempt()
+            held = self.look()
             if held is not None:
                 return held
             if until_s is not None and now_s() >= until_s:
@@ -156,7 +156,7 @@ class Waiting:
                 self._sleep(until_s)
         return None
 
-    def attempt(self) -> HeldLease | None:
+    def look(self) -> HeldLease | None:
         """Look once: the lease, if it is granted now. For callers who wait for several things at a time.
 
         Look again at once if :attr:`is_unsettled`. Else look when one of :meth:`watched` is readable or its
@@ -165,12 +165,12 @@ class Waiting:
         tickets.silence(self._bell)
         self._observer.look()
         with self._ledger.locked():
-            found = self._ledger.attempt(self.request, self._observer)
+            found = self._ledger.decide_and_ring(self.request, self._observer)
             gpus = found.verdict.grants.get(self.request.job)
             if gpus is not None:
                 return self._convert(gpus)
-            place = self._placed(found)
-            self._patience_s = self._patience(found)
+            place = self._find_place(found)
+            self._answers_due_s = self._seconds_to_answer(found)
         self._place, self._found = place, found
         self.is_unsettled = place.is_stale or self._has_to_look_again(place)
         return None
@@ -179,7 +179,7 @@ class Waiting:
         """Leave after too long a wait: with a lease on what is not free (``force``), or with the reason."""
         self._observer.look()
         with self._ledger.locked():
-            found = self._ledger.attempt(self.request, self._observer)
+            found = self._ledger.decide_and_ring(self.request, self._observer)
             gpus = found.verdict.grants.get(self.request.job)
             if gpus is not None:
                 return self._convert(gpus)
@@ -190,7 +190,7 @@ class Waiting:
         self.leave()
         return busy
 
-    def _placed(self, found: Judgement) -> _Place:
+    def _find_place(self, found: Decision) -> _Place:
         """Where we stand among the living. Dead owners' tickets just ahead are removed."""
         names = self._ledger.names_by_job()
         jobs = [request.job for request in found.queue]
@@ -215,11 +215,11 @@ class Waiting:
             is_stale=is_stale or self._must_see_gpus(ahead),
         )
 
-    def _patience(self, found: Judgement) -> float | None:
+    def _seconds_to_answer(self, found: Decision) -> float | None:
         """The seconds until a request that was rung counts as idle, unless it looks; None: none was rung."""
         others = {*found.verdict.grants, *found.verdict.reserving} - {self.request.job}
         rung = [since_s for job in others if (since_s := self._ledger.unanswered_s(job)) is not None]
-        return max(0.0, PATIENCE_S - max(rung)) if rung else None
+        return max(0.0, ANSWER_WITHIN_S - max(rung)) if rung else None
 
     def _must_see_gpus(self, ahead: list[Request]) -> bool:
         """Whether the order depends on GPUs at which we have not looked so far."""
@@ -245,9 +245,9 @@ class Waiting:
         """Sleep until something happens that concerns us."""
         descriptors, limit_s = self.watched()
         told_s = None if self.still_waits is None else self.still_waits(self.why())
-        limits = [limit for limit in (limit_s, _left(until_s), told_s) if limit is not None]
+        left_s = None if until_s is None else max(0.0, until_s - now_s())
         try:
-            ready = until_readable(descriptors, min(limits) if limits else None, self._ledger.mask)
+            ready = until_readable(descriptors, soonest(limit_s, left_s, told_s), self._ledger.mask)
         finally:
             self._close_pidfd()
         self.woken(ready)
@@ -258,12 +258,10 @@ class Waiting:
         if place is None:
             return [self._bell], 0.0
         descriptors = [self._bell]
-        limits = [_LOOK_AT_GPUS_S] if place.looks_at_gpus else []
-        limits += [] if self._patience_s is None else [self._patience_s]
+        limits = [_LOOK_AT_GPUS_S if place.looks_at_gpus else None, self._answers_due_s]
         if place.leads and self._watch is not None:
             descriptors += self._watch.descriptors()
-            due_s = self._watch.due_s()
-            limits += [] if due_s is None else [due_s]
+            limits.append(self._watch.due_s())
         if self._guard >= 0:
             descriptors.append(self._guard)
         self._close_pidfd()
@@ -274,7 +272,7 @@ class Waiting:
         elif not place.is_first:
             limits.append(self._unseen_s)
             self._unseen_s = min(2 * self._unseen_s, _UNSEEN_S[1])
-        return descriptors, min(limits) if limits else None
+        return descriptors, soonest(*limits)
 
     def woken(self, ready: Collection[int]) -> None:
         """Take note of the readable descriptors. Raises BackendError when what was prepared is lost."""
@@ -291,16 +289,12 @@ class Waiting:
             self._pidfd = -1
 
 
-def _is_restless(found: Judgement) -> bool:
+def _is_restless(found: Decision) -> bool:
     """Whether GPUs are used in ways that change without an event."""
     return any(
         device.foreign_pids or device.used_mib > reserved_mib(device, found.leases, found.policy)
         for device in found.devices or ()
     )
-
-
-def _left(until_s: float | None) -> float | None:
-    return None if until_s is None else max(0.0, until_s - now_s())
 
 
 def _pidfd_of(ticket: Ticket | None) -> int:

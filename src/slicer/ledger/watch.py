@@ -9,7 +9,7 @@ import os
 
 from slicer.errors import StateError
 from slicer.kernel import cgroup, inotify, proc
-from slicer.kernel.sleep import until_readable
+from slicer.kernel.sleep import soonest, until_readable
 from slicer.model import LEASE_VARIABLE
 
 TYPE_CHECKING = False
@@ -105,8 +105,7 @@ class LedgerWatch:
 
     def wait(self, timeout_s: float | None) -> None:
         """Sleep until an event, at most ``timeout_s`` seconds (None: for ever)."""
-        known = [limit for limit in (timeout_s, self.due_s()) if limit is not None]
-        until_readable(self.descriptors(), min(known) if known else None, None)
+        until_readable(self.descriptors(), soonest(timeout_s, self.due_s()), None)
         self.take()
 
     def _drain(self) -> bool:

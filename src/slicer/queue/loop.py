@@ -20,7 +20,7 @@ from slicer.gpu.observer import GpuObserver
 from slicer.job import launch
 from slicer.kernel.signal_pipe import SignalPipe
 from slicer.kernel.signals import INTERRUPTS, block_interrupts
-from slicer.kernel.sleep import until_readable
+from slicer.kernel.sleep import soonest, until_readable
 from slicer.queue.display import Display
 from slicer.queue.events import Events
 from slicer.queue.file import jobs_file
@@ -197,8 +197,7 @@ class Queue:
             self.register.left_s(), self._display.left_s(),
             None if self._signals else self._dispatch.left_s(),
         ]  # fmt: skip
-        due = [limit for limit in limits if limit is not None]
-        self._ready = until_readable(descriptors, min(due) if due else None, None)
+        self._ready = until_readable(descriptors, soonest(*limits), None)
         self._requests.woken(self._ready)
 
     def _job_count(self) -> int:

@@ -13,7 +13,7 @@ import pytest
 from slicer.errors import StateError
 from slicer.kernel import proc
 from slicer.ledger import entries, files
-from slicer.ledger.files import PATIENCE_S
+from slicer.ledger.files import ANSWER_WITHIN_S
 from slicer.ledger.held_lease import HeldLease
 from slicer.model import LEASE_VARIABLE, Busy
 from slicer.state.directory import Directory
@@ -194,7 +194,7 @@ def test_who_was_rung_and_does_not_look_stands_in_nobodys_way(book: Book, clock:
     assert proc.is_running(hanging.ticket.pid, hanging.ticket.pid_start)
     assert book.ledger.unanswered_s("bbbbbbbbbbbb") is not None
     assert book.try_again(next_one) is None  # it may still be on its way
-    clock[0] += PATIENCE_S
+    clock[0] += ANSWER_WITHIN_S
     taken = book.try_again(next_one)
     assert isinstance(taken, HeldLease)
     # It has kept its place, and is the next again as soon as it looks.

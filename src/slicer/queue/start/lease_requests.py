@@ -109,7 +109,7 @@ class LeaseRequests:
         if not (request.is_due or request.waiting.is_unsettled):
             return None
         request.is_due = False
-        held = request.waiting.attempt()
+        held = request.waiting.look()
         if held is None:
             return None
         del self._requests[kind]
@@ -121,7 +121,7 @@ class LeaseRequests:
         is_narrowed = self._exclusive and request.plan.need_gpus > 0
         if is_narrowed:
             # It may be that not even all the GPUs of this queue would do.
-            leasing.foresee(request.prepared(self._words, self._gpu_observer), self._ledger)
+            leasing.preview(request.prepared(self._words, self._gpu_observer), self._ledger)
             if len(request.choice) < request.plan.need_gpus:
                 return None
         try:
