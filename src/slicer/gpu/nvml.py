@@ -21,12 +21,8 @@ if TYPE_CHECKING:
 _MIB = 1 << 20
 _UNKNOWN_MINOR = -1  # WSL has no /dev/nvidiaN
 
-# Newest first. Driver 510 brought _v3; pynvml's own unversioned names insist on the newest.
-_PROCESS_LISTS = {
-    "compute": ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"),
-    "graphics": ("nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v2"),
-    "mps": ("nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v2"),
-}
+_PROCESS_LISTS = ("Compute", "Graphics", "MPSCompute")
+_LIST_VERSIONS = ("_v3", "_v2")  # driver 510 brought _v3; pynvml's own unversioned names insist on the newest
 _TRIES = 5  # of reading a process list that grows while it is read
 
 
@@ -58,7 +54,12 @@ class Nvml:
             raise _init_error(pynvml, error) from error
         self._open = True
         try:
-            self._refuse_no_devices()
+            if self._count() == 0:
+                raise NoGpu(
+                    "no-devices",
+                    "the NVIDIA driver is loaded but finds no GPU",
+                    hint="in a container, pass the GPUs in (--gpus all); else see `lspci` and `dmesg`",
+                )
         except BaseException:
             self.close()
             raise
@@ -107,14 +108,6 @@ class Nvml:
                 self._nvml.nvmlShutdown()
             except self._nvml.NVMLError:
                 return
-
-    def _refuse_no_devices(self) -> None:
-        if self._count() == 0:
-            raise NoGpu(
-                "no-devices",
-                "the NVIDIA driver is loaded but finds no GPU",
-                hint="in a container, pass the GPUs in (--gpus all); else see `lspci` and `dmesg`",
-            )
 
     def _count(self) -> int:
         if not self._open:
@@ -221,9 +214,9 @@ class Nvml:
             raise
 
     def _running(self, handle: Any) -> Iterator[Any]:
-        for names in _PROCESS_LISTS.values():
-            for name in names:
-                function = getattr(self._nvml, name, None)
+        for kind in _PROCESS_LISTS:
+            for version in _LIST_VERSIONS:
+                function = getattr(self._nvml, f"nvmlDeviceGet{kind}RunningProcesses{version}", None)
                 listed = None if function is None else self._supported(self._grown(function), handle)
                 if listed is not None:
                     yield from listed

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     Warn = Callable[[str], None]
 
-
 PATIENCE_S = 10.0  # of commands that only look, while another process decides
 
 
@@ -180,12 +179,12 @@ class StatusReader:
     def _read_ledger(self) -> tuple[Snapshot, tuple[Device, ...] | None]:
         """The leases and tickets of one moment, and the GPUs' processes attributed to the leases."""
         if self._ledger is not None and not self._ledger.directory.is_in_place():
-            self._close_book()
+            self._close_ledger()
         if self._ledger is not None:
             try:
                 return self._read_open(self._ledger)
             except StateError:
-                self._close_book()  # its directory was removed: there may be a new one
+                self._close_ledger()  # its directory was removed: there may be a new one
         self._ledger = existing_ledger(self._environ, lambda text: self._warn(text))
         self._observer.share_in(self.directory)
         if self._ledger is None:
@@ -206,15 +205,15 @@ class StatusReader:
 
     @property
     def orphans(self) -> tuple[Lease, ...]:
-        """See :class:`slicer.ledger.ledger.Ledger`."""
+        """See :meth:`slicer.ledger.files.LedgerFiles.orphans`."""
         return self._ledger.orphans() if self._ledger else ()
 
     def close(self) -> None:
         """Give the driver's library and the ledger back. Safe to repeat."""
         self._observer.close()
-        self._close_book()
+        self._close_ledger()
 
-    def _close_book(self) -> None:
+    def _close_ledger(self) -> None:
         if self._ledger is not None:
             self._ledger.close()
         self._ledger = None
@@ -256,14 +255,14 @@ def _state(
 ) -> GpuState:
     if device is None:
         return GpuState(gpu, None, 0, None, False, 0, ())
-    room = capacity.headroom(device, leases, policy)
+    headroom_mib = capacity.headroom(device, leases, policy)
     known = sum(device.used_by.values()) + sum(one.used_mib or 0 for one in foreign if not one.job)
     is_silent = any(one.used_mib is None for one in foreign)  # then the rest is theirs
     return GpuState(
         gpu=gpu,
         device=device,
         reserved_mib=capacity.reserved_mib(device, leases, policy),
-        free_mib=max(0, room or 0) if device.total_mib else None,
+        free_mib=max(0, headroom_mib or 0) if device.total_mib else None,
         is_idle=capacity.is_idle(device, leases, policy),
         unexplained_mib=0 if is_silent else max(0, device.used_mib - known),
         foreign=foreign,

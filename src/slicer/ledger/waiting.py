@@ -53,7 +53,7 @@ class _Place:
     ahead: Ticket | None  # the one just ahead whose owner lives
     leads: bool
     looks_at_gpus: bool
-    is_stale: bool  # dead tickets were found ahead: decide once more
+    is_stale: bool  # there were dead tickets ahead, or the GPUs are seen only from now on: decide once more
 
 
 class Waiting:
@@ -212,7 +212,7 @@ class Waiting:
             ahead=self._ledger.ticket(names[ahead[-1].job]) if ahead else None,
             leads=not ahead or is_first_gpu,
             looks_at_gpus=is_first_gpu and _is_restless(found),
-            is_stale=is_stale or self._must_see_gpus(ahead),
+            is_stale=is_stale or self._sees_more_gpus(ahead),
         )
 
     def _seconds_to_answer(self, found: Decision) -> float | None:
@@ -221,8 +221,8 @@ class Waiting:
         rung = [since_s for job in others if (since_s := self._ledger.unanswered_s(job)) is not None]
         return max(0.0, ANSWER_WITHIN_S - max(rung)) if rung else None
 
-    def _must_see_gpus(self, ahead: list[Request]) -> bool:
-        """Whether the order depends on GPUs at which we have not looked so far."""
+    def _sees_more_gpus(self, ahead: list[Request]) -> bool:
+        """Open the GPUs if the order depends on them. Returns whether more can be seen than before."""
         is_mixed = any(request.gpus and request.cpu_slots for request in ahead)
         return bool(self.request.cpu_slots) and is_mixed and self._observer.try_open()
 
