@@ -155,7 +155,7 @@ class Lease:
 
 @record
 class Ticket:
-    """A request that waits for its lease (the fields of :class:`Request`), and who waits."""
+    """A request that waits for its lease (all fields of :class:`Request`), and who waits."""
 
     job: str
     name: str

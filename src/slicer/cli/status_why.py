@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from slicer.ledger.tickets import request_of
 from slicer.placement.decision import expected_remaining, first_to_finish
 from slicer.placement.refusal import refusal
 from slicer.quantity import format_estimate, short_mib
@@ -91,7 +90,7 @@ def _name_of(job: str, status: Status) -> str:
 
 def never_text(never: Infeasible, ticket: Ticket) -> str:
     """Why not even an empty machine could serve it."""
-    return refusal(never, request_of(ticket)).message
+    return refusal(never, ticket).message
 
 
 def indices(uuids: Iterable[str], status: Status) -> str:

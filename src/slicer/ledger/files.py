@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from slicer.model import Request
+    from slicer.placement.capacity import AnyRequest
     from slicer.state.directory import Directory
     from slicer.state.statedir import StateDir
 
@@ -39,7 +39,7 @@ class LedgerFiles:
         self._say = warn
         self._said: set[str] = set()
         self._ignored: set[str] = set()  # names among the tickets that are none, and cannot be removed
-        self._parsed: dict[str, Request] = {}  # by the tickets' file names, which say it all
+        self._parsed: dict[str, AnyRequest] = {}  # by the tickets' file names
         self._decoded: dict[str, tuple[bytes, Lease]] = {}  # the leases last seen, and what their files said
         self._ringing: dict[str, tuple[int, float]] = {}  # by job: the bell's ringing, and since when
         self._seen: tuple[tuple[Lease, bool], ...] = ()  # leases last seen, and whether they are flocked
@@ -160,7 +160,7 @@ class LedgerFiles:
         if statefile.is_job_id(job):
             self.spare(job).remove()
 
-    def requests(self) -> list[tuple[str, Request]]:
+    def requests(self) -> list[tuple[str, AnyRequest]]:
         """The tickets' names and requests, in their order. Hardly a file is opened."""
         names = sorted(_listed(self.directory.tickets))
         self._parsed = {name: request for name in names if (request := self._request(name)) is not None}
@@ -170,7 +170,7 @@ class LedgerFiles:
         """The names of the tickets that :meth:`requests` last saw, less those discarded since."""
         return {request.job: name for name, request in self._parsed.items()}
 
-    def _request(self, name: str) -> Request | None:
+    def _request(self, name: str) -> AnyRequest | None:
         known = self._parsed.get(name)
         if known is not None or name in self._ignored:
             return known
@@ -178,8 +178,7 @@ class LedgerFiles:
         if request is None:
             self._warn(f"{self._ticket_path(name)}: ignored: not the name of a ticket")
         elif tickets.has_choice(name):
-            ticket = self.ticket(name)
-            return tickets.request_of(ticket) if ticket is not None else None
+            return self.ticket(name)
         return request
 
     def ticket(self, name: str) -> Ticket | None:

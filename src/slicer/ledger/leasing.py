@@ -10,7 +10,7 @@ from slicer.ledger import clock
 from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.ledger import Ledger, decide_alone
 from slicer.ledger.nesting import OuterJobs
-from slicer.ledger.tickets import PRIORITY_MAX, request_of
+from slicer.ledger.tickets import PRIORITY_MAX
 from slicer.model import Busy, Lease, Ticket
 from slicer.record import record, replace
 
@@ -172,7 +172,7 @@ def obtain(prepared: PreparedRequest, ledger: Ledger, hooks: Hooks) -> HeldLease
         queued = queue_up(prepared, ledger)
         held = queued if isinstance(queued, HeldLease) else _wait(queued, needs, until_s, hooks)
     else:
-        found = ledger.acquire(request_of(ticket), prepared.draft, prepared.observer)
+        found = ledger.acquire(ticket, prepared.draft, prepared.observer)
         if isinstance(found, Busy):
             raise BusyError(found)
         held = found
@@ -236,11 +236,10 @@ def preview(prepared: PreparedRequest, ledger: Ledger | None) -> tuple[str, ...]
 
     ``ledger`` None: there is no ledger yet. Raises InfeasibleError, GpuError.
     """
-    request = request_of(prepared.ticket)
     prepared.observer.look()
     if ledger is not None:
-        return ledger.preview(request, prepared.observer)
-    return decide_alone(request, prepared.observer).answer(request)
+        return ledger.preview(prepared.ticket, prepared.observer)
+    return decide_alone(prepared.ticket, prepared.observer).answer(prepared.ticket)
 
 
 def patience_s(needs: Needs) -> float | None:

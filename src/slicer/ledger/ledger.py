@@ -28,8 +28,7 @@ from slicer.state import statefile
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.gpu.observer import GpuObserver
-    from slicer.model import Request
-    from slicer.placement.capacity import Device, Policy
+    from slicer.placement.capacity import AnyRequest, Device, Policy
     from slicer.placement.decision import Verdict
 
 
@@ -46,16 +45,16 @@ class Decision:
     """One decision for all requests, and what it was made from."""
 
     verdict: Verdict
-    queue: tuple[Request, ...]
+    queue: tuple[AnyRequest, ...]
     leases: tuple[Lease, ...]
     devices: tuple[Device, ...] | None
     policy: Policy
 
-    def why_not(self, request: Request) -> Busy:
+    def why_not(self, request: AnyRequest) -> Busy:
         """What stands in the way of a request that was not granted."""
         return decision.explain(request, self.queue, self.devices, self.leases, self.policy, now_s())
 
-    def answer(self, request: Request) -> tuple[str, ...] | Busy:
+    def answer(self, request: AnyRequest) -> tuple[str, ...] | Busy:
         """The GPUs that the request was granted, or what stands in its way."""
         gpus = self.verdict.grants.get(request.job)
         return self.why_not(request) if gpus is None else gpus
@@ -80,7 +79,7 @@ class Ledger(LedgerFiles):
         with self.locked():
             return Snapshot(self.leases(), tuple(self.live_tickets()))
 
-    def acquire(self, request: Request, draft: Lease, observer: GpuObserver) -> HeldLease | Busy:
+    def acquire(self, request: AnyRequest, draft: Lease, observer: GpuObserver) -> HeldLease | Busy:
         """Grant the request now, or say what stands in its way.
 
         ``draft`` is the lease to come, still without its GPUs. Raises InfeasibleError when waiting could
@@ -96,13 +95,12 @@ class Ledger(LedgerFiles):
 
         Raises DeadlockError when it would wait for jobs that wait for it.
         """
-        request = tickets.request_of(ticket)
         observer.look()
         with self.locked():
-            found = self.decide_and_ring(request, observer)
-            answer = found.answer(request)
+            found = self.decide_and_ring(ticket, observer)
+            answer = found.answer(ticket)
             if not isinstance(answer, Busy):
-                return self._grant(request, draft, answer)
+                return self._grant(ticket, draft, answer)
             if ticket.inside:
                 self._refuse_deadlock(ticket, found)
             name = tickets.name_of(ticket)
@@ -116,14 +114,14 @@ class Ledger(LedgerFiles):
                 raise
             return Queued(files, bell, answer)
 
-    def preview(self, request: Request, observer: GpuObserver) -> tuple[str, ...] | Busy:
+    def preview(self, request: AnyRequest, observer: GpuObserver) -> tuple[str, ...] | Busy:
         """The GPUs that ``request`` would be granted now, or what stands in its way."""
         with self.locked():
             return self.decide(request, observer).answer(request)
 
     # -- under the lock ----------------------------------------------------------------------------------
 
-    def decide_and_ring(self, request: Request, observer: GpuObserver) -> Decision:
+    def decide_and_ring(self, request: AnyRequest, observer: GpuObserver) -> Decision:
         """Decide for all, and ring the others that could go."""
         found = self.decide(request, observer)
         faults.point("ledger-judged")
@@ -133,7 +131,7 @@ class Ledger(LedgerFiles):
                 faults.point("ledger-rung")
         return found
 
-    def decide(self, request: Request, observer: GpuObserver) -> Decision:
+    def decide(self, request: AnyRequest, observer: GpuObserver) -> Decision:
         """The decision as of now, without idle and dead tickets. Raises InfeasibleError for ``request``."""
         leases = self.leases()
         devices = _feasible_devices(request, leases, observer)
@@ -151,7 +149,7 @@ class Ledger(LedgerFiles):
                 return Decision(verdict, queue, leases, devices, observer.policy)
             stopped |= idle
 
-    def _grant(self, request: Request, draft: Lease, gpus: tuple[str, ...]) -> HeldLease:
+    def _grant(self, request: AnyRequest, draft: Lease, gpus: tuple[str, ...]) -> HeldLease:
         lease = lease_of(request, draft, gpus)
         created = entries.create(self.directory.leases, lease.job, statefile.encode(lease))
         return HeldLease(self, lease, *created)
@@ -188,7 +186,7 @@ class Ledger(LedgerFiles):
                 hint="ask for everything in the outer job",
             )
 
-    def _queue(self, own: Request) -> tuple[Request, ...]:
+    def _queue(self, own: AnyRequest) -> tuple[AnyRequest, ...]:
         """All requests in their order, ``own`` among them, whether it has a ticket or not."""
         queue = [request for _, request in self.requests()]
         if tickets.name_of(own) not in self._parsed:
@@ -197,7 +195,7 @@ class Ledger(LedgerFiles):
         return tuple(queue)
 
 
-def lease_of(request: Request, draft: Lease, gpus: tuple[str, ...], *, forced: bool = False) -> Lease:
+def lease_of(request: AnyRequest, draft: Lease, gpus: tuple[str, ...], *, forced: bool = False) -> Lease:
     """The lease for a request that is granted these GPUs."""
     return replace(
         draft, gpus=gpus, vram_mib=request.vram_mib, cpu_slots=request.cpu_slots,
@@ -206,7 +204,7 @@ def lease_of(request: Request, draft: Lease, gpus: tuple[str, ...], *, forced: b
 
 
 def _feasible_devices(
-    request: Request, leases: tuple[Lease, ...], observer: GpuObserver
+    request: AnyRequest, leases: tuple[Lease, ...], observer: GpuObserver
 ) -> tuple[Device, ...] | None:
     """The GPUs as last looked at. Raises InfeasibleError when they can never serve ``request``."""
     devices = observer.devices(leases)
@@ -218,7 +216,7 @@ def _feasible_devices(
     return devices
 
 
-def decide_alone(request: Request, observer: GpuObserver) -> Decision:
+def decide_alone(request: AnyRequest, observer: GpuObserver) -> Decision:
     """As :meth:`Ledger.decide`, where there is no ledger yet."""
     devices = _feasible_devices(request, (), observer)
     verdict = decision.decide((request,), devices, (), observer.policy, now_s())

@@ -10,7 +10,6 @@ from slicer.gpu.observer import GpuObserver
 from slicer.ledger.clock import now_s
 from slicer.ledger.halted import halted
 from slicer.ledger.ledger import Ledger, Snapshot
-from slicer.ledger.tickets import request_of
 from slicer.placement import capacity, decision, forecast
 from slicer.placement.capacity import Policy
 from slicer.record import record, replace
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
     from slicer.config.profiles import Config
     from slicer.gpu.snapshot import GpuSnapshot, ProcessKey
-    from slicer.model import Busy, Gpu, Lease, Request, Ticket
+    from slicer.model import Busy, Gpu, Lease, Ticket
     from slicer.placement.capacity import Device
     from slicer.placement.decision import Infeasible
     from slicer.state.statedir import StateDir
@@ -293,32 +292,29 @@ def waits(
     policy: Policy, at_s: float,
 ) -> dict[str, Wait]:  # fmt: skip
     """Why each ticket waits, and when it is expected to go."""
-    queue = tuple(request_of(ticket) for ticket in tickets)
-    verdict = decision.decide(queue, devices, leases, policy, at_s)
-    expected = {ticket.job: ticket.expect_s for ticket in tickets}
-    starts = forecast.start_times(queue, expected, devices, leases, policy, at_s)
+    verdict = decision.decide(tickets, devices, leases, policy, at_s)
+    starts = forecast.start_times(tickets, devices, leases, policy, at_s)
     found: dict[str, Wait] = {}
     reserving = set(verdict.reserving)
     reserved = 0  # the place of the last one so far with a reservation, counted from 1
     reasons: dict[tuple[object, ...], Busy] = {}  # thousands that wait ask for a handful of things
-    for ahead, request in enumerate(queue):
-        never = decision.infeasible(request, devices)
+    for ahead, ticket in enumerate(tickets):
+        never = decision.infeasible(ticket, devices)
         busy = None
-        if never is None and request.job not in verdict.grants:
-            asked = _asked(request), reserved
+        if never is None and ticket.job not in verdict.grants:
+            asked = _asked(ticket), reserved
             if asked not in reasons:
-                before = (*queue[:reserved], request)
-                reasons[asked] = decision.explain(request, before, devices, leases, policy, at_s)
+                before = (*tickets[:reserved], ticket)
+                reasons[asked] = decision.explain(ticket, before, devices, leases, policy, at_s)
             busy = replace(reasons[asked], ahead=ahead)
-        is_reserving = request.job in reserving and never is None
-        found[request.job] = Wait(busy, never, is_reserving, starts[request.job])
-        if request.job in reserving:
+        is_reserving = ticket.job in reserving and never is None
+        found[ticket.job] = Wait(busy, never, is_reserving, starts[ticket.job])
+        if ticket.job in reserving:
             reserved = ahead + 1
     return found
 
 
-def _asked(request: Request) -> tuple[object, ...]:
+def _asked(ticket: Ticket) -> tuple[object, ...]:
     return (
-        request.gpus, request.gpu_choice, request.vram_mib, request.margin_mib, request.cpu_slots,
-        request.cpu_limit,
+        ticket.gpus, ticket.gpu_choice, ticket.vram_mib, ticket.margin_mib, ticket.cpu_slots, ticket.cpu_limit
     )  # fmt: skip

@@ -17,23 +17,19 @@ import stat
 
 from slicer import faults
 from slicer.errors import StateError
-from slicer.model import Request, Ticket
+from slicer.model import Request
 from slicer.state.statefile import COUNT_MAX, MIB_MAX, SECONDS_MAX, is_job_id, number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from slicer.placement.capacity import AnyRequest
     from slicer.state.directory import Directory
 
 PRIORITY_MAX = 100  # and -100 the least
 _PARTS = 5
 
 
-def request_of(ticket: Ticket) -> Request:
-    """What the ticket asks for."""
-    return Request(*(getattr(ticket, name) for name in Request.__annotations__))
-
-
-def name_of(request: Request | Ticket) -> str:
+def name_of(request: AnyRequest) -> str:
     """The ticket's file name."""
     rank = PRIORITY_MAX - request.priority
     arrived_us = round(request.arrived_s * 1e6)

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from slicer.ledger.held_lease import HeldLease
     from slicer.ledger.ledger import Decision, Ledger, Queued
     from slicer.ledger.watch import LedgerWatch
-    from slicer.model import Busy, Lease, Request, Ticket
+    from slicer.model import Busy, Lease, Ticket
+    from slicer.placement.capacity import AnyRequest
 
 _LOOK_AT_GPUS_S = 1.0
 
@@ -64,7 +65,6 @@ class Waiting:
     ) -> None:
         self._ledger = ledger
         self.ticket = ticket
-        self.request = tickets.request_of(ticket)
         self.busy = queued.busy  # why it had to wait
         self.reaches_front: Callable[[Waiting], int] | None = None  # see slicer.ledger.leasing.Hooks
         self.still_waits: Callable[[Busy], float | None] | None = None  # the same
@@ -110,7 +110,7 @@ class Waiting:
             return
         try:
             with self._ledger.locked():
-                self._ledger.discard(self._name, self.request.job)
+                self._ledger.discard(self._name, self.ticket.job)
                 self._close()
         except LedgerGone:
             self._close()
@@ -124,7 +124,7 @@ class Waiting:
             self._watch.close()
 
     def _convert(self, gpus: tuple[str, ...], *, forced: bool = False) -> HeldLease:
-        lease = lease_of(self.request, self._draft, gpus, forced=forced)
+        lease = lease_of(self.ticket, self._draft, gpus, forced=forced)
         held = self._ledger.convert(self._name, (self._fd, self._writer), lease)
         self._fd = self._writer = -1
         held.postponed_slow.append(self._close)  # closing an inotify instance takes the kernel 15 ms
@@ -132,7 +132,7 @@ class Waiting:
 
     def why(self) -> Busy:
         """What stood in the way at the last look."""
-        return self.busy if self._found is None else self._found.why_not(self.request)
+        return self.busy if self._found is None else self._found.why_not(self.ticket)
 
     def interrupt(self) -> None:
         """Make a :meth:`wait` in another thread look again."""
@@ -165,8 +165,8 @@ class Waiting:
         tickets.silence(self._bell)
         self._observer.look()
         with self._ledger.locked():
-            found = self._ledger.decide_and_ring(self.request, self._observer)
-            gpus = found.verdict.grants.get(self.request.job)
+            found = self._ledger.decide_and_ring(self.ticket, self._observer)
+            gpus = found.verdict.grants.get(self.ticket.job)
             if gpus is not None:
                 return self._convert(gpus)
             place = self._find_place(found)
@@ -179,14 +179,14 @@ class Waiting:
         """Leave after too long a wait: with a lease on what is not free (``force``), or with the reason."""
         self._observer.look()
         with self._ledger.locked():
-            found = self._ledger.decide_and_ring(self.request, self._observer)
-            gpus = found.verdict.grants.get(self.request.job)
+            found = self._ledger.decide_and_ring(self.ticket, self._observer)
+            gpus = found.verdict.grants.get(self.ticket.job)
             if gpus is not None:
                 return self._convert(gpus)
             if force:
-                gpus = decision.roomiest(self.request, found.devices, found.leases, found.policy)
+                gpus = decision.roomiest(self.ticket, found.devices, found.leases, found.policy)
                 return self._convert(gpus, forced=True)
-            busy = found.why_not(self.request)
+            busy = found.why_not(self.ticket)
         self.leave()
         return busy
 
@@ -194,7 +194,7 @@ class Waiting:
         """Where we stand among the living. Dead owners' tickets just ahead are removed."""
         names = self._ledger.names_by_job()
         jobs = [request.job for request in found.queue]
-        ahead = list(found.queue[: jobs.index(self.request.job)])
+        ahead = list(found.queue[: jobs.index(self.ticket.job)])
         is_stale = False
         while ahead:
             name = names[ahead[-1].job]
@@ -205,8 +205,8 @@ class Waiting:
                 ahead.pop()  # it does nothing, so it rings nobody
             else:
                 break
-        rivals = [names[request.job] for request in ahead if request.gpus] if self.request.gpus else []
-        is_first_gpu = bool(self.request.gpus) and all(self._ledger.is_idle(name) for name in rivals)
+        rivals = [names[request.job] for request in ahead if request.gpus] if self.ticket.gpus else []
+        is_first_gpu = bool(self.ticket.gpus) and all(self._ledger.is_idle(name) for name in rivals)
         return _Place(
             is_first=not ahead,
             ahead=self._ledger.ticket(names[ahead[-1].job]) if ahead else None,
@@ -217,14 +217,14 @@ class Waiting:
 
     def _seconds_to_answer(self, found: Decision) -> float | None:
         """The seconds until a request that was rung counts as idle, unless it looks; None: none was rung."""
-        others = {*found.verdict.grants, *found.verdict.reserving} - {self.request.job}
+        others = {*found.verdict.grants, *found.verdict.reserving} - {self.ticket.job}
         rung = [since_s for job in others if (since_s := self._ledger.unanswered_s(job)) is not None]
         return max(0.0, ANSWER_WITHIN_S - max(rung)) if rung else None
 
-    def _sees_more_gpus(self, ahead: list[Request]) -> bool:
+    def _sees_more_gpus(self, ahead: list[AnyRequest]) -> bool:
         """Open the GPUs if the order depends on them. Returns whether more can be seen than before."""
         is_mixed = any(request.gpus and request.cpu_slots for request in ahead)
-        return bool(self.request.cpu_slots) and is_mixed and self._observer.try_open()
+        return bool(self.ticket.cpu_slots) and is_mixed and self._observer.try_open()
 
     def _has_to_look_again(self, place: _Place) -> bool:
         """Begin to watch what has to be watched. Returns whether it may have changed just before."""

@@ -12,33 +12,33 @@ from slicer.record import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from slicer.model import Ticket
-    from slicer.placement.capacity import AnyRequest, Policy
+    from slicer.placement.capacity import Policy
 
 _FORECAST_DEPTH = 100  # requests; beyond that the estimates mean little
 
 
 def start_times(
-    queue: Sequence[AnyRequest], expected: Mapping[str, float | None], devices: tuple[Device, ...] | None,
-    leases: tuple[Lease, ...], policy: Policy, now_s: float,
+    queue: Sequence[Ticket], devices: tuple[Device, ...] | None, leases: tuple[Lease, ...], policy: Policy,
+    now_s: float,
 ) -> dict[str, float | None]:  # fmt: skip
-    """In how many seconds each request of the queue is expected to start.
+    """In how many seconds each ticket of the queue is expected to become a lease, by job.
 
-    This uses the estimates of the leases, and those of the requests (``expected``, by job). An overdue lease
-    counts as ending now. None: the start depends on a job without an estimate.
+    This uses the estimates of the leases and tickets. An overdue lease counts as ending now. None: the start
+    depends on a job without an estimate.
     """
-    found: dict[str, float | None] = dict.fromkeys((request.job for request in queue), None)
+    found: dict[str, float | None] = dict.fromkeys((ticket.job for ticket in queue), None)
     waiting = list(queue[:_FORECAST_DEPTH])
     running = list(leases)
     at_s = now_s
     while waiting:
         grants = decide(waiting, devices, tuple(running), policy, at_s).grants
-        for request in [each for each in waiting if each.job in grants]:
-            found[request.job] = at_s - now_s
-            running.append(_as_lease(request, grants[request.job], at_s, expected.get(request.job)))
-        waiting = [request for request in waiting if request.job not in grants]
+        for ticket in [each for each in waiting if each.job in grants]:
+            found[ticket.job] = at_s - now_s
+            running.append(_as_lease(ticket, grants[ticket.job], at_s))
+        waiting = [ticket for ticket in waiting if ticket.job not in grants]
         ends_s = {
             lease.job: max(at_s, lease.since_s + lease.expect_s)
             for lease in running
@@ -62,13 +62,12 @@ def _without(device: Device, jobs: set[str]) -> Device:
     return replace(device, used_mib=max(0, device.used_mib - sum(gone.values())), used_by=kept)
 
 
-def _as_lease(request: AnyRequest, gpus: tuple[str, ...], since_s: float, expect_s: float | None) -> Lease:
-    """The lease that a request would become, as far as a decision looks at it."""
+def _as_lease(ticket: Ticket, gpus: tuple[str, ...], since_s: float) -> Lease:
+    """The lease that a ticket would become, as far as a decision looks at it."""
     return Lease(
-        job=request.job, name="", command="", pid=0, pid_start=0, keeper=0, boot_id="", uid=0,
-        backend="plain", manager="system", unit="", cgroup="", gpus=gpus, vram_mib=request.vram_mib,
-        vram_peak_mib=(), cpu_slots=request.cpu_slots, priority=0, forced=0, since_s=since_s,
-        expect_s=expect_s,
+        job=ticket.job, name="", command="", pid=0, pid_start=0, keeper=0, boot_id="", uid=0, backend="plain",
+        manager="system", unit="", cgroup="", gpus=gpus, vram_mib=ticket.vram_mib, vram_peak_mib=(),
+        cpu_slots=ticket.cpu_slots, priority=0, forced=0, since_s=since_s, expect_s=ticket.expect_s,
     )  # fmt: skip
 
 

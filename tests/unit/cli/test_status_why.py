@@ -8,7 +8,6 @@ from slicer.cli.status_json import status_json
 from slicer.cli.status_why import reason
 from slicer.gpu import attribution
 from slicer.gpu.snapshot import GpuSnapshot
-from slicer.ledger.tickets import request_of
 from slicer.model import Lease, Ticket
 from slicer.placement import decision
 from slicer.record import replace
@@ -136,11 +135,10 @@ def test_each_is_explained_as_if_it_were_the_only_one_to_be() -> None:  # B3
     leases = (replace(ALL, gpus=(A,)), SERVE, replace(BACKUP, cpu_slots=3))
     seen = snapshot(process(C, 9, 30000))
     status = made(leases, tuple(asked), seen)
-    queue = tuple(request_of(ticket) for ticket in asked)
     devices = attribution.devices(seen, leases, {})
-    granted = decision.decide(queue, devices, leases, POLICY, NOW_S).grants
-    for request in queue:
-        if request.job not in granted:
-            busy = decision.explain(request, queue, devices, leases, POLICY, NOW_S)
-            assert status.waits[request.job].busy == busy
+    granted = decision.decide(asked, devices, leases, POLICY, NOW_S).grants
+    for ticket in asked:
+        if ticket.job not in granted:
+            busy = decision.explain(ticket, asked, devices, leases, POLICY, NOW_S)
+            assert status.waits[ticket.job].busy == busy
     assert len({wait.busy.reserved_for for wait in status.waits.values() if wait.busy}) > 1

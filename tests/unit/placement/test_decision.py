@@ -468,7 +468,8 @@ def test_the_forecast_plays_the_queue(
     queue: list[Request], expected: dict[str, float | None], gpus: tuple[Device, ...],
     held: tuple[Lease, ...], starts: dict[str, float | None],
 ) -> None:  # fmt: skip
-    assert start_times(queue, expected, gpus, held, POLICY, NOW_S) == starts
+    tickets = [made_up.ticket(**as_dict(each), expect_s=expected.get(each.job)) for each in queue]
+    assert start_times(tickets, gpus, held, POLICY, NOW_S) == starts
 
 
 A_HELD, B_HELD = lease("ha", "a"), lease("hb", "b")
