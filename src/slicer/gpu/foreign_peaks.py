@@ -8,6 +8,7 @@ from slicer import faults
 from slicer.errors import StateError
 from slicer.gpu.attribution import attribute, is_foreign
 from slicer.state.directory import Directory, write_all
+from slicer.state.statefile import is_digits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class ForeignPeaks:
     def is_stale(self, snapshot: GpuSnapshot, leases: Iterable[Lease]) -> bool:
         """Whether :meth:`update` would write something. Needs no lock."""
         written = self._read()
-        return _is_news(self._merged(snapshot, leases, written, {}), written)
+        return _is_worth_writing(self._merged(snapshot, leases, written, {}), written)
 
     def update(self, snapshot: GpuSnapshot, leases: Iterable[Lease]) -> str | None:
         """Merge what was seen, forget processes that left the GPU, and write what others should know.
@@ -51,7 +52,7 @@ class ForeignPeaks:
         written = self._read()
         self.mib = self._merged(snapshot, leases, written, self.mib)
         try:
-            if _is_news(self.mib, written) or not self.mib:
+            if _is_worth_writing(self.mib, written) or not self.mib:
                 self._write(self.mib)
         except OSError as error:
             return f"{_FILE}: what foreign processes used cannot be written: {error.strerror}"
@@ -99,7 +100,7 @@ class ForeignPeaks:
             raise
 
 
-def _is_news(peaks: Mapping[ProcessKey, int], written: Mapping[ProcessKey, int]) -> bool:
+def _is_worth_writing(peaks: Mapping[ProcessKey, int], written: Mapping[ProcessKey, int]) -> bool:
     grown = any(mib > written.get(key, 0) * _WORTH_WRITING for key, mib in peaks.items())
     return grown or peaks.keys() != written.keys()
 
@@ -119,11 +120,7 @@ def parse_peaks(data: bytes) -> dict[ProcessKey, int]:
     for line in lines[:-2]:
         words = line.removeprefix("PEAK=").split(" ")
         numbers = [word for index, word in enumerate(words) if index != 2]
-        if not line.startswith("PEAK=") or len(words) != 4 or not all(map(_is_number, numbers)):
+        if not line.startswith("PEAK=") or len(words) != 4 or not all(map(is_digits, numbers)):
             return {}
         found[int(words[0]), int(words[1]), words[2]] = int(words[3])
     return found
-
-
-def _is_number(word: str) -> bool:
-    return word.isascii() and word.isdigit() and len(word) < 20

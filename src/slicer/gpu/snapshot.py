@@ -1,7 +1,7 @@
-"""What is on the GPUs at one moment: their memory, and their processes with what tells whose they are.
+"""What is on the GPUs at one moment: their memory, and the facts that tell whose their processes are.
 
 The driver names processes by pid. /proc then tells their cgroup, environment and ancestors. That is slow, so
-it happens without the ledger's lock; :mod:`slicer.gpu.attribution` says under the lock whose they are.
+it happens without the ledger's lock. Under the lock :mod:`slicer.gpu.attribution` says whose they are.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def take(gpus: Gpus, before: GpuSnapshot | None, only: Collection[str]) -> GpuSn
     found = _take(gpus, known, only)
     if all(process.started for process in found.processes):
         return found
-    # Most such processes ended since the driver told of them: by now the driver lists them no more.
+    # /proc did not have some of them. Most such processes have just ended: the driver lists them no more.
     return _take(gpus, known, only)
 
 
@@ -94,7 +94,7 @@ def _facts(listed: GpuProcess, known: ProcessOnGpu | None) -> ProcessOnGpu:
 
 
 def _identity(pid: int) -> tuple[int, str]:
-    """The start time and the name of a process; 0 and "" for one that is not there, or not for us."""
+    """The start time and the name of a process; 0 and "" for one that /proc does not show."""
     try:
         stat = proc.read_text(f"/proc/{pid}/stat")
     except OSError:

@@ -8,7 +8,7 @@ from slicer.kernel.proc import pids
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
 
 def flock_holder(info: os.stat_result, *, exclusively: bool = False) -> int:
@@ -32,19 +32,22 @@ def with_open(file: os.stat_result) -> list[int]:
 
 def has_open(pid: int, file: os.stat_result) -> bool:
     """Whether a process has a file open. False for one that is gone, or not ours to look at."""
+    return any(descriptors_of(pid, file))
+
+
+def descriptors_of(pid: int, file: os.stat_result) -> Iterator[str]:
+    """The descriptors by which a process has a file open."""
     try:
         names = os.listdir(f"/proc/{pid}/fd")
     except OSError:
-        return False
-    return any(_is_open_as(f"/proc/{pid}/fd/{name}", file) for name in names)
-
-
-def _is_open_as(path: str, file: os.stat_result) -> bool:
-    try:
-        info = os.stat(path)
-    except OSError:
-        return False  # closed meanwhile
-    return (info.st_dev, info.st_ino) == (file.st_dev, file.st_ino)
+        return  # gone, or another user's
+    for name in names:
+        try:
+            info = os.stat(f"/proc/{pid}/fd/{name}")
+        except OSError:
+            continue  # closed meanwhile
+        if os.path.samestat(info, file):
+            yield name
 
 
 def close_all_but(kept: Collection[int], beginning: str | None = None) -> None:

@@ -90,7 +90,7 @@ def write(spare: Spare, writer: int, data: bytes) -> None:
 
 
 class Spare:
-    """The new text of a job's lease, while it is written. In the leases' folder it would wake the leaders."""
+    """The new text of a job's lease while it is written. Not in the leases' folder: it would wake leaders."""
 
     def __init__(self, base: Directory, job: str) -> None:
         self._base = base

@@ -43,8 +43,8 @@ class LedgerFiles:
         self._decoded: dict[str, tuple[bytes, Lease]] = {}  # the leases last seen, and what their files said
         self._ringing: dict[str, tuple[int, float]] = {}  # by job: the bell's ringing, and since when
         self._seen: tuple[tuple[Lease, bool], ...] = ()  # leases last seen, and whether they are flocked
-        # The signal mask while asleep (None: as it is). A caller who blocks signals can so be interrupted
-        # there, and only there.
+        # The signal mask while asleep (None: as it is). With it, a caller who blocks signals can be
+        # interrupted there, and only there.
         self.mask: frozenset[int] | None = None
         self.patience_s: float | None = None  # how long to wait for the lock; None: for ever
         self._lock_fd = directory.base.open_lock()
@@ -59,10 +59,7 @@ class LedgerFiles:
         return (self._lock_fd, *self.directory.descriptors())
 
     def after_fork(self) -> None:
-        """In a child: open the lock file anew, for a flock belongs to what was opened, and so to both.
-
-        Raises StateError.
-        """
+        """In a child: open the lock file anew, or it would share its parent's flock. Raises StateError."""
         os.close(self._lock_fd)
         self._lock_fd = self.directory.base.open_lock()
 
@@ -72,7 +69,7 @@ class LedgerFiles:
         return LedgerLock(self._lock_fd, path, self.mask, self.patience_s, self._warn)
 
     def _warn(self, text: str) -> None:
-        """Once for each thing, however often it is looked at."""
+        """Say it once, however often the thing is looked at."""
         if text not in self._said:
             self._said.add(text)
             self._say(text)
@@ -252,7 +249,7 @@ class LedgerFiles:
             self._ring_first(line)
 
     def alert(self) -> None:
-        """Ring the next ticket if a leader has not looked yet, some time after :meth:`nudge`."""
+        """Some time after :meth:`nudge`: ring the next ticket if a leader has not looked yet."""
         for line in self._lines():
             if len(line) > 1 and self.unanswered_s(tickets.job_of(line[0])) is not None:
                 self._ring_first(line[1:])

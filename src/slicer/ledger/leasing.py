@@ -109,7 +109,7 @@ class Hooks:
 def prepare(requester: Requester, needs: Needs, observer: GpuObserver) -> PreparedRequest:
     """Prepare the request. Raises UsageError for GPUs that are not there, NoGpu, GpuError."""
     outer = requester.inside
-    # Only GPUs that serve the job count as held. Of one where the outer jobs have too little it can get more.
+    # Only GPUs that serve the job count as held. It can get more of one where the outer jobs have too little.
     held = OuterJobs(outer, False).gpus_for(needs.vram_mib)
     chosen: tuple[str, ...] = ()
     if needs.gpus or (needs.gpu_words and held):
@@ -123,7 +123,7 @@ def prepare(requester: Requester, needs: Needs, observer: GpuObserver) -> Prepar
             )
         chosen = tuple(uuid for uuid in chosen if uuid not in held)
     pid = os.getpid()
-    # Outer jobs keep what they have while this one waits. Behind a reservation that could be for ever.
+    # Outer jobs keep what they have while this one waits. Behind a reservation it could wait for ever.
     is_urgent = any(lease.gpus or lease.cpu_slots for lease in outer)
     draft = Lease(
         job=requester.job, name=requester.name, command=requester.command, pid=pid,

@@ -157,8 +157,8 @@ class Ledger(LedgerFiles):
     def convert(self, name: str, held: tuple[int, int], lease: Lease) -> HeldLease:
         """Make the ticket of that name the lease: the same file, under another name. Raises StateError.
 
-        ``held`` is what :func:`slicer.ledger.entries.create` gave for the ticket. A process that inherited
-        the ticket so holds the lease. The next ticket is rung only when the job has started, because its
+        ``held`` is what :func:`slicer.ledger.entries.create` gave for the ticket. So a process that inherited
+        the ticket holds the lease. The next ticket is rung only when the job has started, because its
         look would slow the start down. If we die before that, it notices our death.
         """
         folder = self.directory.tickets

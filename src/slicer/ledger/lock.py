@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 # How soon to try again while somebody else holds the lock, in seconds. A decision takes about a millisecond.
 #
-# No child sleeps in flock(2) here, as for the lock of scripts: /proc/locks names the process that called
-# flock(2), so after such a wait it would name a dead child as the holder.
+# A child could sleep in flock(2) instead, as for the lock of scripts. But /proc/locks names the process that
+# called flock(2): after such a wait it would name a dead child as the holder.
 _FIRST_PAUSE_S = 0.0002
 _LONGEST_PAUSE_S = 0.02
 _TELL_S = 3.0  # when to tell the user

@@ -18,7 +18,7 @@ import time
 
 from slicer.errors import StateError
 from slicer.kernel import proc
-from slicer.kernel.open_files import flock_holder
+from slicer.kernel.open_files import descriptors_of, flock_holder
 from slicer.kernel.signals import signal
 from slicer.kernel.sleep import until_readable
 from slicer.state.directory import try_lock
@@ -175,20 +175,13 @@ def _failed(path: str, error: OSError) -> StateError:
 
 def _with_lock_open(info: os.stat_result) -> int:
     """The first process that has the locked file open, of those that we may look at; 0: none."""
-    for pid in sorted(proc.pids()):
-        try:
-            fds = os.listdir(f"/proc/{pid}/fd")
-        except OSError:
-            continue  # gone, or another user's
-        if any(_has_lock(pid, fd, info) for fd in fds):
-            return pid
-    return 0
+    return next(
+        (pid for pid in sorted(proc.pids()) for fd in descriptors_of(pid, info) if _has_lock(pid, fd)), 0
+    )
 
 
-def _has_lock(pid: int, fd: str, info: os.stat_result) -> bool:
+def _has_lock(pid: int, fd: str) -> bool:
     try:
-        if not os.path.samestat(os.stat(f"/proc/{pid}/fd/{fd}"), info):
-            return False
         with open(f"/proc/{pid}/fdinfo/{fd}", encoding="ascii") as lines:
             return any(line.startswith("lock:") and " WRITE " in line for line in lines)
     except OSError:

@@ -73,7 +73,7 @@ def parse_name(name: str) -> Request | None:
         )  # fmt: skip
     except ValueError:
         return None
-    # We did not write what we would write otherwise ("+5", "1_000").
+    # A name is not ours if we would have written it in another way ("+5", "1_000").
     is_ours = is_job_id(job) and name_of(request) == name.removesuffix("s")
     return request if is_ours and _is_sane(request) else None
 

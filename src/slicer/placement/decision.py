@@ -39,12 +39,10 @@ if TYPE_CHECKING:
 
 @record
 class Verdict:
-    """``grants``: the GPUs of each job that can go now (none for CPU jobs), in the order of the queue.
-    ``reserving``: the blocked jobs that have a reservation.
-    """
+    """What the queue gets."""
 
-    grants: dict[str, tuple[str, ...]]
-    reserving: tuple[str, ...]
+    grants: dict[str, tuple[str, ...]]  # the GPUs (none for CPU jobs) of each job that can go, in their order
+    reserving: tuple[str, ...]  # the blocked jobs that have a reservation
 
 
 @record

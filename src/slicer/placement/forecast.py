@@ -82,7 +82,7 @@ def deadlocked(
     that has a reservation and still cannot be served keeps its share from those behind it.
     """
     waiting = sorted([*(each for each in queue if each.job != ticket.job), ticket], key=rank_of)
-    empty = None if devices is None else tuple(_unused(device) for device in devices)
+    empty = devices and tuple(Device(each.uuid, each.total_mib, 0, {}, 0, ()) for each in devices)
     while True:
         outer = {job for each in waiting for job in each.inside}
         held = tuple(lease for lease in leases if lease.job in outer)
@@ -115,7 +115,3 @@ def _not_served(
         if now_s - each.arrived_s >= policy.reserve_after_s and capacity.reserve(each):
             reserving.append(each.job)
     return left, reserving
-
-
-def _unused(device: Device) -> Device:
-    return Device(device.uuid, device.total_mib, 0, {}, 0, ())

@@ -23,12 +23,13 @@ _MOST_LINKS = 40  # as many as the kernel follows
 
 @record
 class Rules:
-    """Who may own a directory and its files and what others may do there, and what users are told if not."""
+    """Who may own a directory and its files, and what others may do there; and the texts for users if not."""
 
     may_be_roots: bool  # root may own it as well as we
     is_sticky_safe: bool  # others may write there if it is sticky: they cannot take away or exchange ours
     is_probed: bool  # we must be able to write there
-    is_closed: bool  # others may not even look into it; what they only could read so far is closed
+    is_closed: bool  # others may not even look into it: if they may so far, that ends
+    # What users are told. What stands in braces is filled in.
     foreign: str  # {uid}
     writable: str  # {others}, {mode}
     no_directory: str
@@ -117,7 +118,7 @@ class Directory:
         return fd
 
     def names(self) -> list[str]:
-        """What lies in it. Raises OSError, also where the directory itself was removed."""
+        """The names in it. Raises OSError, also where the directory itself was removed."""
         # By the handle: a listing of the descriptor itself would move an offset that forked processes share.
         found = os.listdir(self.handle)
         if not found and not self.is_there():

@@ -48,7 +48,7 @@ class StateDir:
         return tuple(each.fd for each in (self.base, self.leases, self.tickets, self.bells))
 
     def is_in_place(self) -> bool:
-        """Whether the path still leads here. For observers: a lease here counts all the same."""
+        """Whether the path still leads here. For those who only look: a lease counts wherever its file is."""
         try:
             return os.path.samestat(os.lstat(self.path), os.fstat(self.base.fd))
         except FileNotFoundError:

@@ -49,6 +49,11 @@ def number(text: str) -> int:
     return int(text)
 
 
+def is_digits(text: str) -> bool:
+    """Whether the text is a whole number of a sensible size, in plain digits."""
+    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
+
+
 def _finite(text: str) -> float:
     value = float(text)
     if value - value != 0.0:  # infinite, or no number
@@ -174,7 +179,7 @@ _RULES: dict[str, Callable[[Any], bool]] = {
 
 
 def check_fields(values: dict[str, Any]) -> None:
-    """Refuse fields that cannot say what they say. Raises ValueError."""
+    """Refuse values that a field of that name cannot have. Raises ValueError."""
     for name, value in values.items():
         if name in _RULES and not _RULES[name](value):
             raise ValueError(f"{name.upper()} cannot be that")

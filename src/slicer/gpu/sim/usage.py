@@ -171,6 +171,6 @@ def _name(use: Use) -> str:
 def _owner(name: str) -> tuple[int, int] | None:
     """The pid and start time that a file is named after; None for a file that is none of ours."""
     words = name.removesuffix(_NEW).split("-")
-    if len(words) != 2 or not all(word.isascii() and word.isdigit() and len(word) < 20 for word in words):
+    if len(words) != 2 or not all(map(statefile.is_digits, words)):
         return None
     return int(words[0]), int(words[1])
