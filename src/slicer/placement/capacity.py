@@ -58,9 +58,9 @@ def reserved_mib(device: Device, leases: Iterable[Lease], policy: Policy) -> int
 def _budget(lease: Lease, device: Device, policy: Policy) -> int:
     """MiB that a sharing lease counts for: its declaration, or more once it has used more."""
     seen = device.used_by.get(lease.job, 0)
-    place = lease.gpus.index(device.uuid)
-    if place < len(lease.vram_peak_mib):
-        seen = max(seen, lease.vram_peak_mib[place])
+    index = lease.gpus.index(device.uuid)
+    if index < len(lease.vram_peak_mib):
+        seen = max(seen, lease.vram_peak_mib[index])
     declared = lease.vram_mib or 0
     return declared if seen <= declared else _buffered(seen, policy)
 
@@ -95,9 +95,9 @@ def _unexplained_mib(device: Device) -> int:
 class _Gpu:
     """What is left of one GPU during a decision."""
 
-    def __init__(self, place: int, device: Device, leases: list[Lease], policy: Policy) -> None:
+    def __init__(self, index: int, device: Device, leases: list[Lease], policy: Policy) -> None:
         self.uuid = device.uuid
-        self.place = place  # in PCI order
+        self.index = index  # in PCI order
         self.total_mib = device.total_mib
         self.foreign_mib = max(_buffered(device.foreign_mib, policy), _unexplained_mib(device))
         self.is_foreign = is_used_by_others(device, policy)
@@ -117,13 +117,13 @@ class _Gpu:
             return self.newest_s > -NEVER or self.is_foreign
         return self.free_mib is None or self.free_mib < need
 
-    def is_lost(self, need: int | None) -> bool:
+    def is_taken_by_foreign(self, need: int | None) -> bool:
         """Whether processes of no lease stand in the way of ``need`` MiB (None: of the whole GPU)."""
         return self.is_foreign if need is None else self.total_mib - self.foreign_mib < need
 
     def is_stuck(self, need: int | None) -> bool:
-        """Whether it is lost, and no lease is left whose end could free it."""
-        return self.is_lost(need) and self.newest_s == -NEVER
+        """Whether it is taken by foreign processes, and no lease is left whose end could free it."""
+        return self.is_taken_by_foreign(need) and self.newest_s == -NEVER
 
 
 class Capacity:
@@ -151,14 +151,14 @@ class Capacity:
                 if uuid in by_uuid:
                     by_uuid[uuid].append(lease)
         self._gpus = {
-            device.uuid: _Gpu(place, device, by_uuid[device.uuid], policy)
-            for place, device in enumerate(devices or ())
+            device.uuid: _Gpu(index, device, by_uuid[device.uuid], policy)
+            for index, device in enumerate(devices or ())
         }
-        self._by_place = list(self._gpus.values())
+        self._by_index = list(self._gpus.values())
         self._unreserved = dict(self._gpus)
         self._idle = {uuid: gpu for uuid, gpu in self._gpus.items() if gpu.is_idle}
         # In increasing order: the n-th last entry tells at once whether n GPUs have enough.
-        self._free = sorted((gpu.free_mib, gpu.place) for gpu in self._by_place if gpu.free_mib is not None)
+        self._free = sorted((gpu.free_mib, gpu.index) for gpu in self._by_index if gpu.free_mib is not None)
         self._update()
 
     def _update(self) -> None:
@@ -190,7 +190,7 @@ class Capacity:
             return None
         if request.gpu_choice:
             able = [gpu for gpu in _eligible(request, self._gpus) if not gpu.lacks(need)]
-            tightest = sorted((gpu.free_mib or 0, gpu.place) for gpu in able)[:wanted]
+            tightest = sorted((gpu.free_mib or 0, gpu.index) for gpu in able)[:wanted]
         else:
             from _bisect import bisect_left  # bisect itself is one more module to load
 
@@ -198,7 +198,7 @@ class Capacity:
             tightest = self._free[first : first + wanted]
         if len(tightest) < wanted:
             return None
-        return tuple(self._by_place[place].uuid for place in sorted(place for _, place in tightest))
+        return tuple(self._by_index[index].uuid for index in sorted(index for _, index in tightest))
 
     def take(self, request: AnyRequest, gpus: tuple[str, ...]) -> None:
         """Give the request what :meth:`fit` found."""
@@ -218,12 +218,12 @@ class Capacity:
         """Take so many MiB of the GPU; None: all of it."""
         before_mib = gpu.free_mib
         if before_mib is not None:
-            self._free.remove((before_mib, gpu.place))
+            self._free.remove((before_mib, gpu.index))
         self._idle.pop(gpu.uuid, None)
         gpu.free_mib = None
         if before_mib is not None and by_mib is not None:
             gpu.free_mib = before_mib - by_mib
-            self._free.append((gpu.free_mib, gpu.place))
+            self._free.append((gpu.free_mib, gpu.index))
             self._free.sort()
 
     def reserve(self, request: AnyRequest) -> bool:
@@ -281,10 +281,10 @@ class Capacity:
         def rank(gpu: _Gpu) -> tuple[bool, bool, float, float, float, int]:
             lacks = gpu.lacks(need)
             if not lacks:
-                return gpu.is_lost(need), lacks, 0, 0, 0, gpu.place
+                return gpu.is_taken_by_foreign(need), lacks, 0, 0, 0, gpu.index
             newest_s = gpu.newest_s if gpu.newest_s > began_s else -NEVER
             emptiest = NEVER if need is None or gpu.free_mib is None else -gpu.free_mib
-            return gpu.is_lost(need), lacks, newest_s, emptiest, gpu.end_s, gpu.place
+            return gpu.is_taken_by_foreign(need), lacks, newest_s, emptiest, gpu.end_s, gpu.index
 
         able = [gpu for gpu in _eligible(request, self._unreserved) if need is None or gpu.total_mib >= need]
         return sorted(able, key=rank)[: request.gpus]
@@ -304,8 +304,8 @@ def _eligible(request: AnyRequest, gpus: dict[str, _Gpu]) -> list[_Gpu]:
     """The GPUs that the request may use, in PCI order. Its choice is mostly short, and the GPUs many."""
     if not request.gpu_choice:
         return list(gpus.values())
-    found = {gpus[uuid].place: gpus[uuid] for uuid in request.gpu_choice if uuid in gpus}
-    return [found[place] for place in sorted(found)]
+    found = {gpus[uuid].index: gpus[uuid] for uuid in request.gpu_choice if uuid in gpus}
+    return [found[index] for index in sorted(found)]
 
 
 def is_eligible(request: AnyRequest, uuid: str) -> bool:
