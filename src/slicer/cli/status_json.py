@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from slicer.ledger.status import Foreign, GpuState, Status
+    from slicer.ledger.status import ForeignProcess, GpuState, Status
     from slicer.model import Gpu, Lease, Ticket
 
 
@@ -66,7 +66,7 @@ def _state(state: GpuState, status: Status) -> dict[str, Any]:
     }
 
 
-def _foreign(one: Foreign) -> dict[str, Any]:
+def _foreign(one: ForeignProcess) -> dict[str, Any]:
     return {
         "pid": one.pid,
         "name": one.name or None,

@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from slicer.ledger.status import Foreign, GpuState, Status
+    from slicer.ledger.status import ForeignProcess, GpuState, Status
     from slicer.model import Lease, Ticket
 
 _BAR = 10  # cells
@@ -285,7 +285,7 @@ def _holder_row(lease: Lease, state: GpuState, status: Status) -> _Row:
     return _Row(cells, WARNING if marks else "")
 
 
-def _foreign_row(one: Foreign) -> _Row:
+def _foreign_row(one: ForeignProcess) -> _Row:
     whose = f"of job {one.job[:8]}" if one.job else "no job"
     what = f"  {whose}: pid {one.pid} {one.name}".rstrip()
     peak = format_mib(one.peak_mib) if one.peak_mib else ""

@@ -27,7 +27,7 @@ _WORTH_WRITING = 1.05  # times what is written: else every look would write
 class ForeignPeaks:
     """``mib``: the most that each foreign process was seen to use.
 
-    The file is no lease. Without it, or where it is torn or not ours, peaks begin anew with what is used now.
+    Where the file is missing, torn or not ours, peaks begin anew with what is used now.
     """
 
     def __init__(self, base: Directory | None, only: Collection[str] = ()) -> None:

@@ -65,7 +65,7 @@ class GpuObserver:
         self._driver = driver
 
     def try_open(self) -> bool:
-        """As :meth:`open`, for a request that can do without GPUs; whether more can be seen than before."""
+        """As :meth:`open`, for a request that can do without GPUs. Returns whether more can be seen."""
         if self._driver is not None or self._is_out_of_reach:
             return False
         try:
@@ -82,7 +82,7 @@ class GpuObserver:
         return self._take()
 
     def look(self) -> None:
-        """Take a new snapshot, where the driver is open. Raises GpuError unless GPUs can be done without."""
+        """Take a new snapshot, if the driver is open. Raises GpuError unless GPUs are optional."""
         if self._driver is None or self._is_fresh:
             return
         try:

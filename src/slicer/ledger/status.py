@@ -32,7 +32,7 @@ PATIENCE_S = 10.0  # of commands that only look, while another process decides
 
 
 @record
-class Foreign:
+class ForeignProcess:
     """A process on a GPU where nothing is set aside for it."""
 
     pid: int
@@ -52,7 +52,7 @@ class GpuState:
     free_mib: int | None  # what one more sharer could count on; None: unknown
     is_idle: bool  # it could be leased whole
     unexplained_mib: int  # in use by no process that is seen
-    foreign: tuple[Foreign, ...]
+    foreign: tuple[ForeignProcess, ...]
 
 
 @record
@@ -66,7 +66,7 @@ class Wait:
 
 
 @record
-class PlainLock:
+class PlainLockState:
     """The lock of scripts, and the process that excludes slicer's GPU jobs by it (0: none)."""
 
     path: str
@@ -84,7 +84,7 @@ class Status:
     gpus: tuple[GpuState, ...]
     no_gpus: str  # why there are none to list; "" where there are
     cpu_slots: int | None  # None: the configuration cannot be read
-    plain_lock: PlainLock | None  # None: not configured
+    plain_lock: PlainLockState | None  # None: not configured
     now_s: float  # the ledger's clock
     halted: tuple[tuple[str, str], ...] = ()  # jobs that are "stopped" or "frozen"
 
@@ -101,7 +101,7 @@ class Status:
 
 
 def read(environ: Mapping[str, str], warn: Warn) -> Status:
-    """The status now. What cannot be found out is said through ``warn`` and left out.
+    """The status now. It warns of what cannot be found out, and leaves it out.
 
     Asks the driver, and waits for the ledger's lock. Raises StateError for a ledger that cannot be used.
     """
@@ -226,12 +226,12 @@ def _config(environ: Mapping[str, str], warn: Warn) -> Config | None:
         return None
 
 
-def _plain_lock(config: Config | None) -> PlainLock | None:
+def _plain_lock(config: Config | None) -> PlainLockState | None:
     if config is None or not config.compat_gpu_lock:
         return None
-    from slicer.ledger import plain_lock
+    from slicer.ledger.plain_lock import PlainLock
 
-    return PlainLock(config.compat_gpu_lock, plain_lock.PlainLock(config.compat_gpu_lock).holder())
+    return PlainLockState(config.compat_gpu_lock, PlainLock(config.compat_gpu_lock).holder())
 
 
 # -- pure ---------------------------------------------------------------------------------------------------
@@ -250,8 +250,9 @@ def states(
 
 
 def _state(
-    gpu: Gpu, device: Device | None, leases: tuple[Lease, ...], policy: Policy, foreign: tuple[Foreign, ...]
-) -> GpuState:
+    gpu: Gpu, device: Device | None, leases: tuple[Lease, ...], policy: Policy,
+    foreign: tuple[ForeignProcess, ...],
+) -> GpuState:  # fmt: skip
     if device is None:
         return GpuState(gpu, None, 0, None, False, 0, ())
     headroom_mib = capacity.headroom(device, leases, policy)
@@ -270,17 +271,18 @@ def _state(
 
 def _foreign(
     snapshot: GpuSnapshot | None, leases: tuple[Lease, ...], peaks: Mapping[ProcessKey, int]
-) -> dict[str, list[Foreign]]:
+) -> dict[str, list[ForeignProcess]]:
     """The foreign processes of each GPU, the largest first."""
     if snapshot is None:
         return {}
     from slicer.gpu.attribution import attribute, is_foreign
 
-    found: dict[str, list[Foreign]] = {}
+    found: dict[str, list[ForeignProcess]] = {}
     for process, lease in attribute(snapshot, leases):
         if is_foreign(process, lease):
             peak_mib = peaks.get(process.key, process.used_mib)
-            one = Foreign(process.pid, process.name, process.used_mib, peak_mib, lease.job if lease else "")
+            job = lease.job if lease else ""
+            one = ForeignProcess(process.pid, process.name, process.used_mib, peak_mib, job)
             found.setdefault(process.gpu_uuid, []).append(one)
     for each in found.values():
         each.sort(key=lambda one: (-(one.used_mib or 0), one.pid))

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from slicer.cli.status_json import status_json, without_clocks
-from slicer.ledger.status import PlainLock
+from slicer.ledger.status import PlainLockState
 from slicer.record import replace
 from tests.unit.cli.made_up_status import (
     EVAL,
@@ -139,7 +139,7 @@ def test_every_field_is_documented() -> None:  # B3
         return set().union(*map(names, item)) if isinstance(item, list) else set()
 
     stray = snapshot(process(A, 9, 1))
-    full = status_json(made((SERVE,), (EVAL,), stray, plain_lock=PlainLock("/l", 1)))
+    full = status_json(made((SERVE,), (EVAL,), stray, plain_lock=PlainLockState("/l", 1)))
     assert names(full) <= documented
 
 

@@ -7,7 +7,7 @@ import pytest
 from slicer.cli import output
 from slicer.cli.status_json import status_json
 from slicer.cli.status_text import lines
-from slicer.ledger.status import PlainLock, Status
+from slicer.ledger.status import PlainLockState, Status
 from slicer.record import replace
 from tests.unit.cli.made_up_status import (
     EVAL,
@@ -153,7 +153,7 @@ def test_memory_shared_with_the_cpu_has_no_figures_to_divide() -> None:
 
 
 def test_the_lock_of_scripts_is_shown_while_somebody_has_it() -> None:
-    held = replace(FULL, plain_lock=PlainLock("/tmp/gpu.lock", 815))
+    held = replace(FULL, plain_lock=PlainLockState("/tmp/gpu.lock", 815))
     assert "\nGPU lock of scripts: /tmp/gpu.lock is held by pid 815\n" in text(held)
     assert status_json(held)["plain_lock"] == {"path": "/tmp/gpu.lock", "pid": 815}
-    assert "of scripts" not in text(replace(FULL, plain_lock=PlainLock("/tmp/gpu.lock", 0)))
+    assert "of scripts" not in text(replace(FULL, plain_lock=PlainLockState("/tmp/gpu.lock", 0)))

@@ -39,10 +39,10 @@ class Use:
 
 @record
 class NoRoom:
-    """Why an allocation failed: ``free_mib``, what the process has included, is all it can have there."""
+    """Why an allocation failed."""
 
     gpu: Gpu
-    free_mib: int
+    free_mib: int  # all that the process can have there, with what it has already
 
 
 def no_room(use: Use, others: Iterable[Use], gpus: Iterable[Gpu]) -> NoRoom | None:
