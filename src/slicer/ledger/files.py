@@ -20,11 +20,13 @@ from slicer.state import statefile
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import Any
+    from typing import TypeVar
 
     from slicer.placement.capacity import AnyRequest
     from slicer.state.directory import Directory
     from slicer.state.statedir import StateDir
+
+    _Record = TypeVar("_Record", Lease, Ticket)
 
 # How long a waiting job may take to look at the ledger after it was rung. One that takes longer is frozen,
 # hangs in the GPU's driver or waits for a disk. The next ones go ahead until it looks again.
@@ -119,8 +121,7 @@ class LedgerFiles:
                 statefile.decode(Lease, data)
         except statefile.TornFile:
             data = b""
-        found: Lease | None = self._decode(Lease, path, data or entry.data)
-        return found
+        return self._decode(Lease, path, data or entry.data)
 
     def spare(self, job: str) -> entries.Spare:
         """The spare file in which the next text of a job's lease is laid first."""
@@ -184,7 +185,7 @@ class LedgerFiles:
         entry = entries.read(self.directory.tickets, name, self._warn)
         if entry is None:
             return None
-        ticket: Ticket | None = self._decode(Ticket, path, entry.data)
+        ticket = self._decode(Ticket, path, entry.data)
         if ticket is not None and tickets.name_of(ticket) != name:
             self._warn(f"{path}: ignored: its name is not what it says")
             return None
@@ -207,7 +208,7 @@ class LedgerFiles:
     def _ticket_path(self, name: str) -> str:
         return f"{self.directory.tickets.path}/{name}"
 
-    def _decode(self, kind: type[Any], path: str, data: bytes) -> Any:
+    def _decode(self, kind: type[_Record], path: str, data: bytes) -> _Record | None:
         """The record in the file, or None with a warning."""
         try:
             found = statefile.decode(kind, data)
@@ -308,10 +309,9 @@ class LedgerFiles:
     def _peek(self, name: str) -> Ticket | None:
         """The ticket in a file, if it is whole. Needs no lock, so the file may be half made."""
         try:
-            ticket: Ticket = statefile.decode(Ticket, entries.peek(self.directory.tickets, name))
+            return statefile.decode(Ticket, entries.peek(self.directory.tickets, name))
         except statefile.TornFile:
             return None
-        return ticket
 
     def ring(self, job: str) -> None:
         """Make a waiting job look at the ledger."""
