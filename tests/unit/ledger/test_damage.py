@@ -258,7 +258,7 @@ def test_a_lease_that_cannot_be_opened_is_not_taken_for_gone(
     with book.wait("bbbbbbbbbbbb") as waiting:
         left = book.left()
         monkeypatch.setattr(Directory, "open", out_of_descriptors)
-        for look in (book.ledger.snapshot, lambda: book.ask("cccccccccccc"), waiting.attempt):
+        for look in (book.ledger.snapshot, lambda: book.ask("cccccccccccc"), waiting.look):
             with pytest.raises(StateError, match="Too many open files"):
                 look()
         monkeypatch.undo()
