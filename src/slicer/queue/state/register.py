@@ -79,7 +79,9 @@ class Register:
             return self.is_saved
         faults.point("queue-saving")
         try:
-            self.restore()
+            self.log_dir.restore()  # somebody may have removed it, or the journal in it
+            if self._journal.is_gone(self.log_dir.directory):
+                self._journal.rewrite(self.log_dir.directory, folding.records(self.states))
             self._journal.commit()
         except StateError as error:
             self._fail(str(error))
@@ -137,14 +139,6 @@ class Register:
         if self.problem:
             return max(0.0, self._again_at - time.monotonic())
         return None if self.is_saved else 0.0
-
-    def restore(self) -> bool:
-        """Make the log directory and the journal again if somebody removed them. Raises StateError."""
-        was_gone = self.log_dir.restore()
-        if self._journal.is_gone(self.log_dir.directory):
-            self._journal.rewrite(self.log_dir.directory, folding.records(self.states))
-            was_gone = True
-        return was_gone
 
     def known_names(self) -> frozenset[str]:
         """The names of all jobs ever seen."""
