@@ -85,10 +85,9 @@ class RunningJobs:
     def descriptors(self) -> list[int]:
         """What becomes readable when something happened to any of the jobs."""
         found: list[int] = []
-        for job_id, job in self._running.items():
-            if job_id in self._clean_up_at:
-                continue  # its end is known
-            found += [job.pidfd] if job.keeper_was_killed else [job.pidfd, job.reports]
+        for job in self._running.values():
+            if job.job_id not in self._clean_up_at:  # or its end is known
+                found += [job.pidfd] if job.keeper_was_killed else [job.pidfd, job.reports]
         found += [job.pidfd for job in self._ended.values()]
         return found + [adopted.pidfd for adopted in self._adopted.values() if adopted.pidfd >= 0]
 
@@ -106,15 +105,17 @@ class RunningJobs:
         return [*found, *self._service_adopted(ready)]
 
     def _service_running(self, ready: Collection[int]) -> Iterator[EndedAttempt]:
-        for job_id, job in list(self._running.items()):
-            clean_up_at = self._clean_up_at.get(job_id)
+        for job in list(self._running.values()):
+            clean_up_at = self._clean_up_at.get(job.job_id)
             is_due = clean_up_at is not None and time.monotonic() >= clean_up_at
             if is_due or job.pidfd in ready or job.reports in ready:
-                ended = self._hear(job_id, job)
+                ended = self._hear(job)
                 if ended is not None:
                     yield ended
 
-    def _hear(self, job_id: str, job: QueueOuterHalf) -> EndedAttempt | None:
+    def _hear(self, job: QueueOuterHalf) -> EndedAttempt | None:
+        """Take up what happened to the job: its end, if it is over."""
+        job_id = job.job_id
         if not job.keeper_was_killed:
             job.listen()
         if job.said is not None:
@@ -128,19 +129,19 @@ class RunningJobs:
             job.close()
             return self._recovered(job.key, job_id)
         if self._register.attempt(job_id) is not None:
-            self._clean_up(job_id, job)
+            self._clean_up(job)
             return None
         del self._running[job_id]
         self._monitor.forget(job_id)
         job.abandon()
         return ended_attempt.unbegun(job.key, job_id)
 
-    def _clean_up(self, job_id: str, job: QueueOuterHalf) -> None:
+    def _clean_up(self, job: QueueOuterHalf) -> None:
         """Have the duties of its killed keeper done; later, if no process can be forked now."""
         if job.clean_up():
-            self._clean_up_at.pop(job_id, None)
+            self._clean_up_at.pop(job.job_id, None)
         else:
-            self._clean_up_at[job_id] = time.monotonic() + _CLEAN_UP_AGAIN_S
+            self._clean_up_at[job.job_id] = time.monotonic() + _CLEAN_UP_AGAIN_S
 
     def _service_ended(self) -> None:
         free = self._monitor.settled(self._listener.warning)
