@@ -36,13 +36,14 @@ class Display:
 
     def __init__(
         self, register: Register, monitor: Monitor, requests: LeaseRequests, dispatch: Dispatch,
-        options: Options,
+        options: Options, renderer: Renderer,
     ) -> None:  # fmt: skip
         self._register = register
         self._monitor = monitor
         self._requests = requests
         self._dispatch = dispatch
         self._options = options
+        self._renderer = renderer
         self._began_at = time.time()
         self._began = time.monotonic()
         self.is_stale = True
@@ -54,7 +55,6 @@ class Display:
         self._look = 0  # how many of the monitor's looks status.txt has seen
         self._state: BoardState = "running"
         self._problem = ""
-        self._is_drawing = False
         self._cost_s = 0.0
 
     def left_s(self) -> float | None:
@@ -63,11 +63,11 @@ class Display:
         due = [self._write_at] if self._is_unwritten else []
         if self._register.states.running:
             due.append(self._rewrite_at())
-        if self._is_drawing:
+        if self._renderer.wants_board:
             due.append(self._draw_at if self.is_stale else self._draw_at + _TICK_S)
         return max(0.0, min(due) - now) if due else None
 
-    def update(self, renderer: Renderer, state: BoardState, problem: str, running: int) -> None:
+    def update(self, state: BoardState, problem: str, running: int) -> None:
         """Draw and write what is due. ``running``: how many jobs run or are being started."""
         if self._register.has_changed or state != self._state or problem != self._problem:
             self.is_stale = self._is_unwritten = True
@@ -77,11 +77,10 @@ class Display:
             self._look = self._monitor.look_count
         self._state, self._problem = state, problem
         self._width = max(self._width, running)
-        self._is_drawing = renderer.wants_board
         now = time.monotonic()
-        ticks = now >= self._draw_at + _TICK_S
-        if self._is_drawing and now >= self._draw_at and (self.is_stale or ticks):
-            renderer.draw(self.board())
+        is_due = now >= (self._draw_at if self.is_stale else self._draw_at + _TICK_S)
+        if is_due and self._renderer.wants_board:
+            self._renderer.draw(self.board())
             self.is_stale = False
             self._draw_at = time.monotonic() + max(_DRAW_S, self._cost_s / _SHARE)
         self._write_status()
@@ -125,7 +124,7 @@ class Display:
             running=tuple(rows.row(each, self._monitor.use_of(each.job), now_s=now) for each in running),
             pending=tuple(self._pending_rows(pending)),
             done=tuple(map(rows.row, states.last())),
-            counts=rows.with_pending(states.counts, len(pending)),
+            counts={**states.counts, "pending": len(pending)},  # a job without a line is not pending
             eta_s=rows.eta_s(
                 states.ok_wall_s, states.ok_count, [now - state.started_at for state in running],
                 len(pending), self._width,

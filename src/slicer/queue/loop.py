@@ -94,7 +94,9 @@ class Queue:
             self.register, plans, self._requests, self._starting, self._running, self._gpu_observer,
             self._events,
         )  # fmt: skip
-        self._display = Display(self.register, self._monitor, self._requests, self._dispatch, options)
+        self._display = Display(
+            self.register, self._monitor, self._requests, self._dispatch, options, renderer
+        )
         self._ready: frozenset[int] = frozenset()  # the descriptors that woke us
         self._signals: list[int] = []  # those that ask the queue to leave
         self._concluded: list[str] = []  # attempts whose ends are not yet on the disk
@@ -184,7 +186,7 @@ class Queue:
             self._events.flush()
         self._tell_if_idle()
         problem = self.register.problem or self._file.problem or self._dispatch.trouble
-        self._display.update(self._renderer, self._state_word(), problem, self._job_count())
+        self._display.update(self._state_word(), problem, self._job_count())
 
     def _sleep(self) -> None:
         waiting, ask_s = self._requests.watched()

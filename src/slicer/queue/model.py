@@ -139,7 +139,7 @@ class Row:
     reason: str
     verdict: Verdict
     waits_for: str  # why a pending job does not run: "GPU 0 is held by train", "job 3"; "" unknown or no
-    note: str  # "cancelling", "timing out", "adopted"; "" for nothing
+    note: str  # "cancelling"; "" for nothing
 
 
 @record
@@ -177,7 +177,7 @@ class Board:
 
 
 EventKind = Literal[
-    "opened",  # the queue begins: total, pending, done (how many), log_dir, resumed (bool), detail
+    "opened",  # the queue begins: total, pending, done (how many), log_dir, jobs_file, resumed (bool)
     "file-changed",  # added, removed (how many pending lines came and went)
     "file-kept",  # the file cannot be used now; the last good one stays: error
     "file-good",  # it can be used again

@@ -77,8 +77,7 @@ def _opened(event: Event) -> str:
     if event.data.get("resumed"):
         parts.append("resumed")
     where = f"; logs and status.txt in {_text(event, 'log_dir')}" if event.data.get("log_dir") else ""
-    detail = f"; {_text(event, 'detail')}" if event.data.get("detail") else ""
-    return ", ".join(parts) + where + detail
+    return ", ".join(parts) + where
 
 
 def _file_changed(event: Event) -> str | None:
