@@ -75,7 +75,7 @@ class Queue:
         self._monitor = Monitor(
             self._gpu_observer, self._ledger, options.poll_s, plans.policy.idle_threshold_mib,
             options.tolerance,
-        )
+        )  # fmt: skip
         self._events.monitor = self._monitor
         self._running = RunningJobs(self._ledger, self._backend, self.register, self._monitor, self._events)
         self._starting = StartingJobs(
@@ -278,7 +278,7 @@ class Queue:
             self._events.add("file-changed", added=added, removed=removed)
 
     def _take_ended(self) -> None:
-        ended = [*self._starting.take_killed(self._ready), *self._running.service(self._ready)]
+        ended = [*self._starting.take_killed(self._ready), *self._running.take_ended(self._ready)]
         for attempt in ended:
             self._conclude(attempt)
         if ended:

@@ -1,4 +1,4 @@
-"""The jobs file, read: a shell command a line, with optional attributes in brackets before it.
+"""Reads the jobs file: a shell command a line, with optional attributes in brackets before it.
 
 ::
 
@@ -132,18 +132,18 @@ def parse(text: str, *, known: Collection[str] = (), name: str = "jobs file") ->
     return tuple(entries)
 
 
-def parse_more(text: str, line: int, keys: Keys, cache: dict[str, Attributes]) -> tuple[Entry, ...] | None:
-    """The jobs of ``text``, which was appended after line ``line`` of another text; None: parse all of it.
+def parse_more(text: str, before: int, keys: Keys, cache: dict[str, Attributes]) -> tuple[Entry, ...] | None:
+    """The jobs of ``text``, appended to another text of ``before`` lines; None: parse the whole text.
 
     ``keys`` and ``cache`` are kept from call to call. They are of no use once this has returned None.
     """
     entries = []
     try:
-        for found in lines(text):
-            said = read_attributes(found, cache)
+        for line in lines(text):
+            said = read_attributes(line, cache)
             if said.after:  # the names are in the whole file
                 return None
-            entries.append(Entry(line + found.number, keys.next(found.command), found.command, said))
+            entries.append(Entry(before + line.number, keys.next(line.command), line.command, said))
     except JobsFileError:  # its place is known only in the whole file
         return None
     return tuple(entries)

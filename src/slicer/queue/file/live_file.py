@@ -41,7 +41,7 @@ class LiveFile:
         check: Callable[[tuple[Entry, ...]], None], poll_s: float | None,
     ) -> None:  # fmt: skip
         """``text``: the text of a pipe. ``known``: the names of earlier jobs. ``check`` raises JobsFileError
-        for entries that other rooms refuse. ``poll_s``: how often to look without an event; None: never.
+        for an entry whose profile is not there. ``poll_s``: how often to look without an event; None: never.
 
         Raises JobsFileError, also where the file is not there; StateError where it cannot be watched.
         """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from slicer.queue.events import Events
     from slicer.queue.model import Entry, JobState
     from slicer.queue.options import Options
-    from slicer.queue.run.ended_attempt import Ended, EndedAttempt
+    from slicer.queue.run.ended_attempt import CommandEnd, EndedAttempt
     from slicer.queue.state.register import Register
 
 _FAILURES = ("exited", "signal")
@@ -69,7 +69,7 @@ class Conclusions:
         self._register.do(folding.ended(state.key, state.job, "lost", **how))
         self._events.add("lost", state, **self._log_of(state))
 
-    def _judge(self, state: JobState, attempt: EndedAttempt, ended: Ended, entry: Entry | None) -> bool:
+    def _judge(self, state: JobState, attempt: EndedAttempt, ended: CommandEnd, entry: Entry | None) -> bool:
         peak_mib, retries = _peaks(attempt), self._retries(entry)
         judged = judging.judge(
             ended, declared_mib=state.vram_mib, peak_mib=peak_mib, looks=_looks(attempt),
@@ -102,7 +102,7 @@ class Conclusions:
         own = entry.attributes.retries if entry is not None else None
         return self._options.oom_retries if own is None else own
 
-    def _has_oom_text(self, state: JobState, ended: Ended) -> bool:
+    def _has_oom_text(self, state: JobState, ended: CommandEnd) -> bool:
         """Only the attempt's own log counts, and only if the attempt failed by itself."""
         if not state.gpus or not ended.exit_code or ended.reason not in _FAILURES:
             return False

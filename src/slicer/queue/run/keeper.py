@@ -96,7 +96,7 @@ class QueueKeeper(Keeper):
         self._forwarder = -1
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, 0)
-        os.dup2(null, 1)  # who reads the queue's output to its end must not wait for us
+        os.dup2(null, 1)  # a reader of the queue's output must not wait for our end
         os.close(null)
         super().run(descriptors)
 

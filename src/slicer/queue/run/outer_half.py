@@ -1,9 +1,9 @@
 """The outer half of the supervisor for one job of a queue. Unlike that of ``slicer run`` it never waits.
 
-The queue has many at a time. What ``slicer run`` waits for, one step after the other, descriptors tell here,
-and the queue's loop acts on it. All that follows the command's end is the keeper's
-(:mod:`slicer.queue.run.keeper`). Where the keeper was killed, a child forked for that cleans up, because it
-may take long.
+The queue has many at a time. ``slicer run`` waits for one step after the other. Here descriptors tell that a
+step is done, and the queue's loop acts on it. All that follows the command's end is the keeper's duty
+(:mod:`slicer.queue.run.keeper`). If the keeper was killed, a forked child cleans up, because that may take
+long.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ class QueueOuterHalf(OuterHalf):
     def _be_cleaner(self, last: tuple[Report, Usage] | None, read_fd: int, write_fd: int) -> None:
         os.close(write_fd)
         os.read(read_fd, 1)  # until the queue holds the lease no more
-        # Others' leases live for as long as their descriptors do. NVML goes on using those that it has open.
+        # Others' leases live for as long as their descriptors do. NVML needs the devices that it has open.
         attempts = self._log_dir.attempts.fd
         kept = {*self._held.descriptors, *self._held.private, *self._ledger.descriptors(), attempts}
         close_all_but(kept, _GPU_DEVICES)

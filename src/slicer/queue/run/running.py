@@ -92,19 +92,19 @@ class RunningJobs:
         return found + [adopted.pidfd for adopted in self._adopted.values() if adopted.pidfd >= 0]
 
     def left_s(self) -> float | None:
-        """After how many seconds to :meth:`service` without an event; None: not at all."""
+        """After how many seconds to :meth:`take_ended` without an event; None: not at all."""
         due = [*self._clean_up_at.values()]
         if any(adopted.pidfd < 0 for adopted in self._adopted.values()):
             due.append(self._orphans_at)
         return max(0.0, min(due) - time.monotonic()) if due else None
 
-    def service(self, ready: Collection[int]) -> list[EndedAttempt]:
+    def take_ended(self, ready: Collection[int]) -> list[EndedAttempt]:
         """Take up what happened; the attempts that are over. ``ready``: the descriptors that are readable."""
-        found = [*self._service_running(ready)]
-        self._service_ended()
-        return [*found, *self._service_adopted(ready)]
+        found = [*self._take_running(ready)]
+        self._take_keepers()
+        return [*found, *self._take_adopted(ready)]
 
-    def _service_running(self, ready: Collection[int]) -> Iterator[EndedAttempt]:
+    def _take_running(self, ready: Collection[int]) -> Iterator[EndedAttempt]:
         for job in list(self._running.values()):
             clean_up_at = self._clean_up_at.get(job.job_id)
             is_due = clean_up_at is not None and time.monotonic() >= clean_up_at
@@ -143,7 +143,8 @@ class RunningJobs:
         else:
             self._clean_up_at[job.job_id] = time.monotonic() + _CLEAN_UP_AGAIN_S
 
-    def _service_ended(self) -> None:
+    def _take_keepers(self) -> None:
+        """Let go of jobs whose keepers have ended, too; tell the others when their GPUs are free."""
         free = self._monitor.settled(self._listener.warning)
         for job_id, job in list(self._ended.items()):
             if job_id in free:
@@ -153,7 +154,7 @@ class RunningJobs:
                 self._monitor.forget(job_id)
                 job.close()
 
-    def _service_adopted(self, ready: Collection[int]) -> Iterator[EndedAttempt]:
+    def _take_adopted(self, ready: Collection[int]) -> Iterator[EndedAttempt]:
         is_time = time.monotonic() >= self._orphans_at
         for job_id, adopted in list(self._adopted.items()):
             had_keeper = adopted.pidfd >= 0

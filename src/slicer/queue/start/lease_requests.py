@@ -120,7 +120,7 @@ class LeaseRequests:
         ticket = replace(prepared.ticket, arrived_s=self._arrival(request.entry, places))
         is_narrowed = self._exclusive and request.plan.need_gpus > 0
         if is_narrowed:
-            # It may be that not even all the GPUs of this queue would do.
+            # This raises InfeasibleError if not even all the GPUs of this queue would do.
             leasing.foresee(request.prepared(self._words, self._gpu_observer), self._ledger)
             if len(request.choice) < request.plan.need_gpus:
                 return None
@@ -137,7 +137,7 @@ class LeaseRequests:
         return None
 
     def _arrival(self, entry: Entry, places: Mapping[str, Place]) -> float:
-        """When the job counts as having arrived: when first asked for, or just before who comes after it."""
+        """When the job counts as having arrived: when first asked for, or just before a job behind it."""
         known = self._arrived.get(entry.key)
         if known is not None:
             return known

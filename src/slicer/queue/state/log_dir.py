@@ -56,7 +56,7 @@ def failing(path: str, how: str = "cannot be used") -> Iterator[None]:
 
 
 class QueueRunning(SlicerError):
-    """Another queue uses the log directory (exit code 75). ``pid`` is its process, if it is told."""
+    """Another queue uses the log directory (exit code 75). ``pid`` is its process, None if unknown."""
 
     exit_code = EX_TEMPFAIL
     kind = "queue-busy"
