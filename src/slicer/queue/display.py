@@ -7,6 +7,7 @@ import time
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from slicer.kernel.sleep import seconds_until
 from slicer.ledger import clock
 from slicer.queue.judge import judging
 from slicer.queue.model import Board, Event
@@ -59,13 +60,12 @@ class Display:
 
     def left_s(self) -> float | None:
         """After how many seconds to :meth:`update` without an event; None: not at all."""
-        now = time.monotonic()
         due = [self._write_at] if self._is_unwritten else []
         if self._register.states.running:
             due.append(self._rewrite_at())
         if self._renderer.wants_board:
             due.append(self._draw_at if self.is_stale else self._draw_at + _TICK_S)
-        return max(0.0, min(due) - now) if due else None
+        return seconds_until(*due)
 
     def update(self, state: BoardState, problem: str, running: int) -> None:
         """Draw and write what is due. ``running``: how many jobs run or are being started."""

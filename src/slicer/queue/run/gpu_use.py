@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from slicer.errors import SlicerError
 from slicer.job import gpu_leftovers
 from slicer.job.gpu_watch import WORTH_WRITING, describe
+from slicer.kernel.sleep import seconds_until
 from slicer.quantity import format_size
 from slicer.queue.model import GpuRow
 from slicer.record import record
@@ -105,12 +106,10 @@ class Monitor:
         """How many seconds until the next :meth:`look`; None: there is nothing to look at."""
         if not self._uses:
             return None
-        due = [self._next]
-        for use in self._uses.values():
-            due += use.looks_due[:1]
-            if use.ended_at is not None:
-                due.append(time.monotonic() + _AFTER_END_S)
-        return max(0.0, min(due) - time.monotonic())
+        due = [self._next, *(at for use in self._uses.values() for at in use.looks_due[:1])]
+        if any(use.ended_at is not None for use in self._uses.values()):
+            due.append(time.monotonic() + _AFTER_END_S)
+        return seconds_until(*due)
 
     def look(self) -> list[Exceeded]:
         """Look at all GPUs once. Returns which jobs have outgrown their declarations since the last look."""

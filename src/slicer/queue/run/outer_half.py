@@ -1,4 +1,4 @@
-"""The outer half of the supervisor for one job of a queue. Unlike that of ``slicer run`` it never waits.
+"""The outer half for one job of a queue. Unlike that of ``slicer run`` it never waits.
 
 The queue has many at a time. ``slicer run`` waits for one step after the other. Here descriptors tell that a
 step is done, and the queue's loop acts on it. All that follows the command's end is the keeper's duty

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
 from slicer.errors import BackendError
+from slicer.kernel.sleep import seconds_until
 from slicer.queue.run import ended_attempt
 from slicer.queue.run.adopted import Adopted
 
@@ -93,10 +94,8 @@ class RunningJobs:
 
     def left_s(self) -> float | None:
         """After how many seconds to :meth:`take_ended` without an event; None: not at all."""
-        due = [*self._clean_up_at.values()]
-        if any(adopted.pidfd < 0 for adopted in self._adopted.values()):
-            due.append(self._orphans_at)
-        return max(0.0, min(due) - time.monotonic()) if due else None
+        has_orphans = any(adopted.pidfd < 0 for adopted in self._adopted.values())
+        return seconds_until(self._orphans_at if has_orphans else None, *self._clean_up_at.values())
 
     def take_ended(self, ready: Collection[int]) -> list[EndedAttempt]:
         """Take up what happened; the attempts that are over. ``ready``: the descriptors that are readable."""

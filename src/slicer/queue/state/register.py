@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from slicer import faults
 from slicer.errors import StateError
+from slicer.kernel.sleep import seconds_until
 from slicer.queue.state import attempt, folding
 from slicer.queue.state.job_states import JobStates
 from slicer.queue.state.journal import Journal
@@ -137,7 +138,7 @@ class Register:
     def left_s(self) -> float | None:
         """The seconds until :meth:`save` is due; None: nothing waits."""
         if self.problem:
-            return max(0.0, self._again_at - time.monotonic())
+            return seconds_until(self._again_at)
         return None if self.is_saved else 0.0
 
     def known_names(self) -> frozenset[str]:
