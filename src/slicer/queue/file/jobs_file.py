@@ -260,19 +260,14 @@ def _check_after(entries: list[Entry], known: Collection[str], text: str, name: 
                 raise JobsFileError(f"no job is named {wanted!r}", entry.number, column, name=name, hint=hint)
     circle = _circle(waiting, names)
     if circle:
-        entry = next(
-            each
-            for each in waiting
-            if each.attributes.name == circle[0] and circle[1] in each.attributes.after
-        )
+        first, second = circle[:2]
+        named = (entry for entry in waiting if entry.attributes.name == first)
+        entry = next(entry for entry in named if second in entry.attributes.after)
         way = " → ".join(circle if len(circle) <= 10 else (*circle[:8], "…", circle[-1]))
         raise JobsFileError(
-            f"these jobs wait for each other in a circle: {way}",
-            entry.number,
-            _column(text, entry, circle[1]),
-            name=name,
-            hint="take one after= out",
-        )
+            f"these jobs wait for each other in a circle: {way}", entry.number, _column(text, entry, second),
+            name=name, hint="take one after= out",
+        )  # fmt: skip
 
 
 def _circle(waiting: list[Entry], names: set[str]) -> list[str]:

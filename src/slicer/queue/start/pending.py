@@ -178,7 +178,7 @@ class Pending:
         return found
 
     def _verdict(self, name: str, keys: list[str]) -> str | None:
-        """ "" if all jobs of that name have ended well, None if they still may; else why that cannot be."""
+        """Why the jobs of that name cannot all end well; "" if they have, None if they still may."""
         if not keys:
             return f"there is no job named {name}, which it follows"
         is_over = True

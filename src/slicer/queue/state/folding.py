@@ -38,17 +38,9 @@ def seen(key: str, no: int, command: str, name: str) -> Record:
 
 
 def begun(
-    key: str,
-    job: str,
-    *,
-    boot_id: str,
-    attempt: int,
-    log: str,
-    gpus: Sequence[str],
-    gpu_indices: Sequence[int],
-    vram_mib: int | None,
-    at: float,
-) -> Record:
+    key: str, job: str, *, boot_id: str, attempt: int, log: str, gpus: Sequence[str],
+    gpu_indices: Sequence[int], vram_mib: int | None, at: float,
+) -> Record:  # fmt: skip
     """The attempt (counted from 1) is about to start. The record must be on the disk before."""
     return {
         "event": "begun", "key": key, "job": job, "boot_id": boot_id, "attempts": attempt, "log": log,
