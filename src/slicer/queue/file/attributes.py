@@ -1,7 +1,7 @@
 """The attributes in brackets before a command of the jobs file: ``[vram=18G gpus=2 timeout=2h cancel]``.
 
 Blanks separate the words. A value may be quoted as in a shell (``name="my job"``); nothing in it is expanded.
-The last of two equal attributes counts, but ``after`` adds up. Names of attributes may be in any case.
+The last of two equal attributes counts, but ``after`` adds up. Case does not matter in attributes' names.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ class Conclusions:
 
     def _ending(self, attempt: EndedAttempt, judged: Judged, reason: str) -> Ending:
         looks = _looks(attempt)
-        # The driver's figure is of the second before the look: of few looks' average, much is not the job's.
+        # The driver's figure is of the second before the look: the average of a few may not be the job's.
         busy = attempt.use.utilisation if attempt.use is not None and looks >= ENOUGH_LOOKS else None
         return Ending(
             exit_code=judged.exit_code, signal=attempt.ended.signal if attempt.ended is not None else None,

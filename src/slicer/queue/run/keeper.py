@@ -153,7 +153,7 @@ class QueueKeeper(Keeper):
 
     def _tell(self, report: Report, usage: Usage) -> None:
         if not report.is_final and report.reason in _ENDED_FROM_OUTSIDE:
-            # systemd may kill us with the job; if it does not, the outcome is written over this.
+            # systemd may kill us with the job. If it does not, the final outcome follows.
             foreseen = replace(report, status=signal.SIGKILL)
             attempt.end(self._attempt, self._outcome(self._started, foreseen, usage), is_final=False)
         try:
