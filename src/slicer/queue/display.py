@@ -80,7 +80,7 @@ class Display:
         now = time.monotonic()
         is_due = now >= (self._draw_at if self.is_stale else self._draw_at + _TICK_S)
         if is_due and self._renderer.wants_board:
-            self._renderer.draw(self.board())
+            self._renderer.draw(self._board())
             self.is_stale = False
             self._draw_at = time.monotonic() + max(_DRAW_S, self._cost_s / _SHARE)
         self._write_status()
@@ -100,7 +100,7 @@ class Display:
         is_old = bool(self._register.states.running) and now >= self._rewrite_at()
         if not force and not is_old and (not self._is_unwritten or now < self._write_at):
             return
-        text = board_text.render(self.board(), None)
+        text = board_text.render(self._board(), None)
         self._is_unwritten = False
         self._write_at = time.monotonic() + max(_WRITE_S, self._cost_s / _SHARE)
         try:
@@ -108,7 +108,7 @@ class Display:
         except OSError:
             self._is_unwritten = True
 
-    def board(self) -> Board:
+    def _board(self) -> Board:
         """The whole queue at this moment."""
         began = time.monotonic()
         pending = self._dispatch.pending

@@ -84,9 +84,9 @@ class Keys:
         return f"{digest[:12]}#{before}"
 
 
-def load(path: str, known: Collection[str] = ()) -> tuple[Entry, ...]:
+def load(path: str) -> tuple[Entry, ...]:
     """The jobs of the file. Raises JobsFileError."""
-    return parse(read(path), known=known, name=path)
+    return parse(read(path), name=path)
 
 
 def read(path: str, *, keep_newlines: bool = False, is_live: bool = False) -> str:
