@@ -64,7 +64,7 @@ class Display:
         if self._register.states.running:
             due.append(self._rewrite_at())
         if self._renderer.wants_board:
-            due.append(self._draw_at if self.is_stale else self._draw_at + _TICK_S)
+            due.append(self._redraw_at())
         return seconds_until(*due)
 
     def update(self, state: BoardState, problem: str, running: int) -> None:
@@ -77,9 +77,7 @@ class Display:
             self._look = self._monitor.look_count
         self._state, self._problem = state, problem
         self._width = max(self._width, running)
-        now = time.monotonic()
-        is_due = now >= (self._draw_at if self.is_stale else self._draw_at + _TICK_S)
-        if is_due and self._renderer.wants_board:
+        if self._renderer.wants_board and time.monotonic() >= self._redraw_at():
             self._renderer.draw(self._board())
             self.is_stale = False
             self._draw_at = time.monotonic() + max(_DRAW_S, self._cost_s / _SHARE)
@@ -89,6 +87,10 @@ class Display:
         """Write the last status.txt, which says that the queue has ended."""
         self._state = "ended"
         self._write_status(force=True)
+
+    def _redraw_at(self) -> float:
+        """When to draw the board: even if nothing but the time has changed."""
+        return self._draw_at if self.is_stale else self._draw_at + _TICK_S
 
     def _rewrite_at(self) -> float:
         """When to write status.txt even if only the time has changed."""
