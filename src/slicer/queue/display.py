@@ -89,7 +89,7 @@ class Display:
         self._write_status(force=True)
 
     def _redraw_at(self) -> float:
-        """When to draw the board: even if nothing but the time has changed."""
+        """When to draw the board: soon if something has changed, later if nothing has but the time."""
         return self._draw_at if self.is_stale else self._draw_at + _TICK_S
 
     def _rewrite_at(self) -> float:
@@ -166,7 +166,7 @@ class Display:
         known, touched = self._register.states, self._dispatch.touched
         ended = sorted((s for s in known.values() if s.key in touched and s.is_final), key=_NUMBER)
         others = [known[key] for key in self._dispatch.pending.entries if key not in touched]
-        failed = [s for s in ended if s.status not in ("ok", "cancelled")]
+        failed = list(filter(judging.has_failed, ended))
         logs = self._register.log_dir.directory
         data: dict[str, Any] = {
             "counts": rows.counts([*ended, *(known[key] for key in self._dispatch.pending)]),

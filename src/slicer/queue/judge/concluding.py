@@ -94,7 +94,7 @@ class Conclusions:
         found: dict[str, object] = {
             "log": state.log, "log_path": os.path.join(self._options.log_dir, state.log)
         }  # fmt: skip
-        if state.status not in ("ok", "cancelled"):
+        if judging.has_failed(state):
             found["last_line"] = last_line(self._register.log_dir.directory, state.log)
         return found
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from slicer.queue.run.ended_attempt import CommandEnd
 
 EXIT_CODE_MAX = 255
-_FAILED: frozenset[Status] = frozenset({"failed", "timeout", "oom", "infeasible", "lost"})
 
 
 @record
@@ -97,7 +96,7 @@ def raised(
 
 def has_failed(state: JobState) -> bool:
     """Whether the job failed, so that it counts for the queue's exit code."""
-    return state.status in _FAILED
+    return state.is_final and state.status not in ("ok", "cancelled")
 
 
 def exit_code_of(states: Iterable[JobState]) -> int:
