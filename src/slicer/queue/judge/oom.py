@@ -75,12 +75,24 @@ def _parts(name: str, directory: int | None) -> Iterator[bytes]:
             return
         size = info.st_size
         if size <= HEAD_BYTES + TAIL_BYTES:
-            yield os.pread(fd, size, 0)
+            yield _read(fd, size, 0)
         else:
-            yield os.pread(fd, TAIL_BYTES, size - TAIL_BYTES)
-            yield os.pread(fd, HEAD_BYTES, 0)
+            yield _read(fd, TAIL_BYTES, size - TAIL_BYTES)
+            yield _read(fd, HEAD_BYTES, 0)
     finally:
         os.close(fd)
+
+
+def _read(fd: int, length: int, offset: int) -> bytes:
+    parts = []
+    while length > 0:
+        part = os.pread(fd, length, offset)
+        if not part:
+            break  # somebody cut it short
+        parts.append(part)
+        length -= len(part)
+        offset += len(part)
+    return b"".join(parts)
 
 
 def _tells(data: bytes) -> bool:
