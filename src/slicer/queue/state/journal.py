@@ -98,6 +98,11 @@ class Journal:
             finally:
                 os.close(fd)
 
+    @property
+    def pending(self) -> bool:
+        """Whether a record was added that is not on the disk."""
+        return bool(self._buffer)
+
     def add(self, record: Record, *, durable: bool = True) -> None:
         """Append ``record`` with the next :meth:`commit`, which may come late if it need not be ``durable``.
 

@@ -59,9 +59,9 @@ def test_what_is_committed_is_read_back(opened: Opener, path: Path) -> None:
     assert path.read_bytes() == HEADER
     first.add(ONE)
     first.add(TWO, durable=False)
-    assert (first.is_urgent, path.read_bytes()) == (True, HEADER)
+    assert (first.pending, first.is_urgent, path.read_bytes()) == (True, True, HEADER)
     first.commit()
-    assert not first.is_urgent
+    assert (first.pending, first.is_urgent) == (False, False)
     second, records = opened()
     assert records == (ONE, TWO)
     assert second.warnings == ()
