@@ -109,7 +109,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _dispatch(arguments: list[str]) -> Any:
-    """As app.main, but without its handling of Ctrl-C and of a reader that leaves."""
+    """Run one command line, or complete it; its result, or whatever it raises."""
     instruction = os.environ.get(_COMPLETE)
     if instruction:
         from slicer.cli import complete
@@ -147,11 +147,7 @@ def report(failure: Exception, *, as_json: bool = False) -> int:
     if os.environ.get("SLICER_DEBUG") == "1":
         _trace(failure)
     told = failure if isinstance(failure, SlicerError) else _translated(failure)
-    if as_json:
-        say.error_json(told)
-    else:
-        say.error(told)
-    return told.exit_code
+    return say.error_json(told) if as_json else say.error(told)
 
 
 def _trace(failure: Exception) -> None:

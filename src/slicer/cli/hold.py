@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from slicer.cli import run, runoptions, say
+from slicer.cli import run, say
 from slicer.config import profiles
-from slicer.errors import SlicerError, UsageError
+from slicer.errors import UsageError
 from slicer.job.plan import Invocation
 
 TYPE_CHECKING = False
@@ -30,17 +30,12 @@ class Messages(say.Messages):
 
 def main(arguments: list[str]) -> int:
     """Run the command line after ``slicer hold``; returns slicer's exit code."""
-    try:
-        options, command = runoptions.parse(arguments, "hold")
-    except SlicerError as failure:
-        say.error(failure)
-        return failure.exit_code
-    return perform(options, command)
+    return run.main_of("hold", arguments, perform)
 
 
 def perform(options: dict[str, Any], command: tuple[str, ...]) -> int:
     """Do what a parsed command line asks for; returns slicer's exit code."""
-    return run.guarded("hold", options, lambda: _hold(options, command))
+    return run.reported("hold", options, lambda: _hold(options, command))
 
 
 def _hold(options: dict[str, Any], command: tuple[str, ...]) -> int:

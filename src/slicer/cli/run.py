@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from slicer.model import Outcome
 
-
 _LONGEST_NAME = 200  # others read it in one line
 
 
@@ -33,20 +32,26 @@ class _Interrupted(BaseException):
 
 def main(arguments: list[str]) -> int:
     """Run the command line after ``slicer run``; returns slicer's exit code."""
+    return main_of("run", arguments, perform)
+
+
+def main_of(
+    program: str, arguments: list[str], perform: Callable[[dict[str, Any], tuple[str, ...]], int]
+) -> int:
+    """Parse the command line after ``slicer PROGRAM`` and perform it; returns slicer's exit code."""
     try:
-        options, command = runoptions.parse(arguments)
+        options, command = runoptions.parse(arguments, program)
     except SlicerError as failure:
-        say.error(failure)
-        return failure.exit_code
+        return say.error(failure)
     return perform(options, command)
 
 
 def perform(options: dict[str, Any], command: tuple[str, ...]) -> int:
     """Do what a parsed command line asks for; returns slicer's exit code."""
-    return guarded("run", options, lambda: _run(options, command))
+    return reported("run", options, lambda: _run(options, command))
 
 
-def guarded(program: str, options: dict[str, Any], act: Callable[[], int]) -> int:
+def reported(program: str, options: dict[str, Any], act: Callable[[], int]) -> int:
     """Show help, or do ``act``. What that raises is said. Returns the exit code."""
     try:
         if options["help"]:
@@ -66,8 +71,7 @@ def _told(options: dict[str, Any], act: Callable[[], int]) -> int:
         say.busy_json(failure.busy)
         return failure.exit_code
     except SlicerError as failure:
-        say.error(failure)
-        return failure.exit_code
+        return say.error(failure)
     except Exception as failure:
         from slicer.cli.app import report
 
