@@ -11,7 +11,6 @@ from slicer.job.plan import Invocation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from typing import Any
 
     from slicer.model import Lease
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 _SHELL = "/bin/sh"
 
 
-class Messages(say.Messages):
+class ShellMessages(say.Messages):
     """Tells the user of a shell what it holds. Nothing else would show it."""
 
     def acquired(self, lease: Lease, waited_s: float) -> None:
@@ -39,17 +38,10 @@ def perform(options: dict[str, Any], command: tuple[str, ...]) -> int:
 
 
 def _hold(options: dict[str, Any], command: tuple[str, ...]) -> int:
-    invocation = invocation_of(options, command, os.environ)
-    kind = say.Messages if command else Messages
-    return run.run_job(invocation, kind(options["verbosity"]))
-
-
-def invocation_of(
-    options: dict[str, Any], command: tuple[str, ...], environ: Mapping[str, str]
-) -> Invocation:
-    """What the parsed options ask for; without a command the user's shell. Raises SlicerError."""
-    invocation = Invocation(**run.fields(options, command or (environ.get("SHELL") or _SHELL,)), hold=True)
-    profile = profiles.load(environ, profiles.host()).profile(invocation.profile, invocation.overrides)
+    shell = os.environ.get("SHELL") or _SHELL
+    invocation = Invocation(**run.fields(options, command or (shell,)), hold=True)
+    profile = profiles.load(os.environ, profiles.host()).profile(invocation.profile, invocation.overrides)
     if not profile.gpus and not profile.cpu_slots:
         raise UsageError("nothing to hold", hint="say --gpus, --vram or --cpu-slots")
-    return invocation
+    kind = say.Messages if command else ShellMessages
+    return run.run_job(invocation, kind(options["verbosity"]))

@@ -55,8 +55,10 @@ def reported(program: str, options: dict[str, Any], act: Callable[[], int]) -> i
     """Show help, or do ``act``. What that raises is said. Returns the exit code."""
     try:
         if options["help"]:
+            from slicer.cli.app import main
+
             unblock_interrupts()
-            return _help(program)
+            return main([program, "--help"])
         return _told(options, act)
     except _Interrupted as interrupted:  # perhaps while a failure was told: signals act again by then
         return _die_of(interrupted.signo)
@@ -76,13 +78,6 @@ def _told(options: dict[str, Any], act: Callable[[], int]) -> int:
         from slicer.cli.app import report
 
         return report(failure)
-
-
-def invocation_of(options: dict[str, Any], command: tuple[str, ...]) -> Invocation:
-    """What the parsed options ask for. Raises UsageError."""
-    if not command:
-        raise UsageError("no command given", hint="slicer run [OPTIONS] -- COMMAND [ARGUMENTS]")
-    return Invocation(**fields(options, command), hold=False)
 
 
 def fields(options: dict[str, Any], command: tuple[str, ...]) -> dict[str, Any]:
@@ -118,7 +113,9 @@ def _overrides(options: dict[str, Any]) -> Overrides:
 
 
 def _run(options: dict[str, Any], command: tuple[str, ...]) -> int:
-    invocation = invocation_of(options, command)
+    if not command:
+        raise UsageError("no command given", hint="slicer run [OPTIONS] -- COMMAND [ARGUMENTS]")
+    invocation = Invocation(**fields(options, command), hold=False)
     if options["dry_run"]:
         from slicer.cli.app import guarded
         from slicer.cli.dryrun import show
@@ -183,9 +180,3 @@ def _check_outcome(path: str) -> None:
     fits = os.access(path, os.W_OK) if is_stream(path) else os.access(directory, os.W_OK | os.X_OK)
     if os.path.isdir(path) or not fits:
         raise UsageError("cannot be written there", where=f"--outcome {path}", hint="name a file of yours")
-
-
-def _help(program: str) -> int:
-    from slicer.cli.app import main
-
-    return main([program, "--help"])
