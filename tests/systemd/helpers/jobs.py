@@ -171,11 +171,11 @@ def sweep(ledger: str) -> None:
         identity = ("setpriv", f"--reuid={owner}", f"--regid={owner}", "--clear-groups")
         systemctl.output(*identity, "env", f"SLICER_STATE_DIR={ledger}", "slicer", "status")
         return
-    book = Ledger(locate({"SLICER_STATE_DIR": ledger}, 0), print)
+    opened = Ledger(locate({"SLICER_STATE_DIR": ledger}, 0), print)
     try:
-        book.snapshot()
+        opened.snapshot()
     finally:
-        book.close()
+        opened.close()
 
 
 class Slicer:

@@ -78,7 +78,7 @@ def test_an_unknown_job_is_refused_with_the_nearest(word: str, hint: str) -> Non
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> Ledger:
+def ledger(tmp_path: Path) -> Ledger:
     for name in ("leases", "tickets"):
         (tmp_path / "ledger" / name).mkdir(parents=True)
     return Ledger(place(tmp_path / "ledger"), print)
@@ -95,23 +95,23 @@ def book(tmp_path: Path) -> Ledger:
     ],
 )
 def test_a_lease_cannot_talk_anybody_into_stopping_what_is_not_its_own(
-    book: Ledger, lie: dict[str, object]
+    ledger: Ledger, lie: dict[str, object]
 ) -> None:
     lying = replace(TRAIN, **{"uid": os.geteuid(), "boot_id": proc.boot_id(), **lie})
-    path = Path(book.directory.leases.path) / lying.job
+    path = Path(ledger.directory.leases.path) / lying.job
     path.write_bytes(statefile.encode(lying))
     with path.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert book.snapshot() == Snapshot((), ())
+        assert ledger.snapshot() == Snapshot((), ())
 
 
-def test_a_pid_that_is_another_process_by_now_is_not_signalled(book: Ledger) -> None:
+def test_a_pid_that_is_another_process_by_now_is_not_signalled(ledger: Ledger) -> None:
     with subprocess.Popen(["sleep", "1000"]) as bystander:
         pid, start, uid = bystander.pid, proc.start_time(bystander.pid) or 0, os.geteuid()
-        stop.stop(replace(EVAL, pid=pid, pid_start=start + 1, uid=uid), book)
+        stop.stop(replace(EVAL, pid=pid, pid_start=start + 1, uid=uid), ledger)
         starting = replace(TRAIN, pid=pid, pid_start=start + 1, keeper=0, backend="plain", cgroup="", uid=uid)
-        stop.stop(starting, book)
-        stop.stop(replace(starting, keeper=pid), book)  # it does not hold the lease
+        stop.stop(starting, ledger)
+        stop.stop(replace(starting, keeper=pid), ledger)  # it does not hold the lease
         bystander.send_signal(signal.SIGRTMIN)  # delivered after all that came before
     assert bystander.returncode == -signal.SIGRTMIN
 
@@ -175,12 +175,12 @@ def test_what_cannot_be_stopped_keeps_nothing_else_running(cli: Cli) -> None:  #
 
 
 def test_who_ends_a_job_is_told_to_the_journal_before_it_ends(
-    book: Ledger, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # W17
     said: list[tuple[str, Any]] = []
     monkeypatch.setattr(journal, "event", lambda kind, **fields: said.append((kind, fields)))
-    monkeypatch.setattr(stop, "_stop_processes", lambda lease, book: said.append(("act", None)))
-    stop.stop(replace(TRAIN, uid=os.geteuid(), backend="plain"), book)
+    monkeypatch.setattr(stop, "_stop_processes", lambda lease, ledger: said.append(("act", None)))
+    stop.stop(replace(TRAIN, uid=os.geteuid(), backend="plain"), ledger)
     (kind, fields), act = said
     by = pwd.getpwuid(os.getuid()).pw_name
     assert (kind, act) == ("stopping", ("act", None))
@@ -219,7 +219,7 @@ def test_what_lives_on_after_slicer_was_killed_is_ended(
 def test_a_job_that_does_not_end_is_said_and_124(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = cli.running("--name", "x")
     ledger = Ledger(place(cli.state), print)
-    monkeypatch.setattr(stop, "_stop_processes", lambda lease, book: None)
+    monkeypatch.setattr(stop, "_stop_processes", lambda lease, ledger: None)
     with pytest.raises(stop.StillThere) as caught:
         stop.stop(lease, ledger, deadline_s=0.1)
     assert caught.value.exit_code == 124

@@ -1,6 +1,6 @@
 """A ledger for tests, in a directory of its own, with jobs of this process.
 
-As a pytest plugin (``pytest_plugins = ["tests.unit.ledger.book"]``) it offers the fixture ``book``.
+As a pytest plugin (``pytest_plugins = ["tests.unit.ledger.box"]``) it offers the fixture ``box``.
 
 PYTEST_DONT_REWRITE: tests import names from here before pytest loads it as a plugin.
 """
@@ -41,7 +41,7 @@ class UnusedGpus(GpuObserver):
         return tuple(Device(uuid, 81920, 0, {}, 0, ()) for uuid in self._uuids) or None
 
 
-class Book:
+class LedgerBox:
     """A ledger in a directory of its own, and the warnings that it gave."""
 
     def __init__(self, path: Path) -> None:
@@ -115,9 +115,9 @@ class Book:
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> Iterator[Book]:
+def box(tmp_path: Path) -> Iterator[LedgerBox]:
     before = set(os.listdir("/proc/self/fd"))
-    made = Book(tmp_path / "state")
+    made = LedgerBox(tmp_path / "state")
     yield made
     made.ledger.close()
     assert set(os.listdir("/proc/self/fd")) <= before
