@@ -8,11 +8,10 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -23,7 +22,7 @@ from slicer.model import Lease, Outcome, Ticket
 from slicer.outcome import history
 from slicer.state import statefile
 from slicer.state.statedir import StateDir, locate
-from tests.patience import DEADLINE_S, Deadline
+from tests.patience import DEADLINE_S, until
 
 SRC = str(Path(slicer.__file__).resolve().parents[1])
 MARK = "SLICER_TEST_BOX"
@@ -34,8 +33,6 @@ SLICER = (sys.executable, "-c", "from slicer.__main__ import main; main()")
 # Root's history is /var/lib/slicer: in a mount namespace of its own a test has one to itself.
 _OWN_VAR_LIB = 'mount --bind "$0" /var/lib && exec "$@"'
 _UNSHARE = ("unshare", "--mount", "--propagation", "private", "sh", "-c", _OWN_VAR_LIB)
-
-T = TypeVar("T")
 
 
 def unprivileged(uid: int) -> tuple[str, ...]:
@@ -48,17 +45,6 @@ def unprivileged(uid: int) -> tuple[str, ...]:
     keep = "-all,+dac_read_search"
     ids = (f"--reuid={uid}", f"--regid={uid}", "--clear-groups")
     return ("setpriv", *ids, f"--inh-caps={keep}", f"--ambient-caps={keep}", "--")
-
-
-def until(look: Callable[[], T], what: str, deadline_s: float = DEADLINE_S) -> T:
-    """Look until the result is true and return it; fail with the last result once the deadline has passed."""
-    deadline, pause_s = Deadline(deadline_s), 0.002
-    while not (seen := look()):
-        if deadline.has_passed():
-            pytest.fail(f"still not, after {deadline_s:g} s: {what}; last seen: {seen!r}")
-        time.sleep(pause_s)
-        pause_s = min(0.02, pause_s * 1.5)
-    return seen
 
 
 @functools.cache

@@ -20,18 +20,8 @@ from slicer.queue.model import JobState
 from slicer.queue.state import folding
 from slicer.queue.state.journal import Journal
 from slicer.state import simulated
-from tests.process.harness import (
-    DEADLINE_S,
-    SLICER,
-    Box,
-    gone,
-    kill,
-    kill_9,
-    place,
-    sleeps_in_poll,
-    state_of,
-    until,
-)
+from tests.patience import DEADLINE_S, until
+from tests.process.harness import SLICER, Box, gone, kill, kill_9, place, sleeps_in_poll, state_of
 
 # "job NAME [SECONDS [EXIT]]": notes its start and its end in a file that slicer knows nothing of, each with
 # one write. "hold NAME [EXIT]": the same, but runs until the test says "let NAME end".

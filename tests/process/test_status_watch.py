@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.fake_nvml import FakeNvml
-from tests.process.harness import SLICER, Box, Gate, kill_9, until
+from tests.patience import until
+from tests.process.harness import SLICER, Box, Gate, kill_9
 from tests.systemd.helpers.terminal import BASH, CTRL_C, CTRL_Z, PROMPT, Terminal
 
 pytest_plugins = ["tests.fake_nvml"]

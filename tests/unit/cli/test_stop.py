@@ -20,7 +20,7 @@ from slicer.model import Lease
 from slicer.outcome import journal
 from slicer.record import replace
 from slicer.state import statefile
-from tests.patience import wait_until
+from tests.patience import until
 from tests.process.harness import place
 from tests.unit.cli.made_up_status import BACKUP, EVAL, TRAIN
 from tests.unit.program import Cli
@@ -128,7 +128,7 @@ def test_a_running_job_ends_with_all_that_it_started(cli: Cli) -> None:
     lease = cli.running(
         "--name", "x", command=("sh", "-c", f"setsid sleep 1000 & echo $! > {pids}; exec sleep 1000")
     )
-    left = int(wait_until("the other process's pid", lambda: pids.exists() and pids.read_text()))
+    left = int(until(lambda: pids.exists() and pids.read_text(), "the other process's pid"))
     done = cli.run("stop", "x")
     assert done.stdout == f"stopped {lease.job}  x\n"
     assert done.stderr == ""
@@ -148,7 +148,7 @@ def test_the_next_in_line_gets_what_it_held(cli: Cli) -> None:
     def second_runs() -> bool:
         return [lease.job for lease in cli.entries("leases", Lease) if lease.keeper] == [ticket.job]
 
-    wait_until("the second runs", second_runs)
+    until(second_runs, "the second runs")
 
 
 def test_a_waiting_job_leaves_the_queue(cli: Cli) -> None:
@@ -191,7 +191,7 @@ def test_who_ends_a_job_is_told_to_the_journal_before_it_ends(
 def test_a_supervisor_stopped_by_ctrl_z_gives_its_lease_back(cli: Cli) -> None:
     lease = cli.running("-p", "heavy", "--name", "x")
     os.kill(lease.pid, signal.SIGSTOP)
-    wait_until("it is stopped", lambda: ") T " in proc.read_text(f"/proc/{lease.pid}/stat"))
+    until(lambda: ") T " in proc.read_text(f"/proc/{lease.pid}/stat"), "it is stopped")
     cli.run("stop", "x")
     assert not cli.entries("leases", Lease)
 
@@ -203,10 +203,10 @@ def test_what_lives_on_after_slicer_was_killed_is_ended(
     ready = cli.root / "ready"
     script = f"{trap} : > {ready}; sleep 1000; sleep 1000"
     lease = cli.running("-p", "heavy", "--name", "x", command=("sh", "-c", script))
-    wait_until("the command is up", ready.exists)
+    until(ready.exists, "the command is up")
     for pid in (lease.pid, lease.keeper):
         os.kill(pid, signal.SIGKILL)
-    wait_until("the keeper is gone", lambda: gone(lease.keeper))
+    until(lambda: gone(lease.keeper), "the keeper is gone")
     assert [job["job"] for job in cli.json("status")["jobs"]] == [lease.job]
     left = cli.processes()
     assert len(left) == 2

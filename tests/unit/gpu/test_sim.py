@@ -24,7 +24,8 @@ from slicer.state import statedir
 from slicer.state.simulated import DEFAULT_MIB, canonical, parse_spec, spec_of
 from slicer.state.statedir import StateDir
 from tests.fake_nvml import TWO_GPUS, FakeNvml
-from tests.process.harness import SRC, until
+from tests.patience import until
+from tests.process.harness import SRC
 
 pytest_plugins = ["tests.fake_nvml"]
 

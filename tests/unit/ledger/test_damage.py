@@ -22,7 +22,8 @@ from slicer.model import Busy, Lease
 from slicer.record import replace
 from slicer.state import statefile
 from slicer.state.directory import Directory
-from tests.process.harness import DEADLINE_S, SRC
+from tests.patience import DEADLINE_S
+from tests.process.harness import SRC
 from tests.unit.ledger.box import LedgerBox
 from tests.unit.state.test_hostile_files import changed
 
