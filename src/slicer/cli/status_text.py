@@ -150,7 +150,7 @@ def _left(lease: Lease, now_s: float) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    """A duration in whole seconds: this is a moment's picture."""
+    """A duration in whole seconds; a finer one is out of date when it is read."""
     return format_duration(float(max(0, round(seconds))))
 
 
