@@ -25,7 +25,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 _INTERRUPTED = 130  # 128 + SIGINT, as a shell has it
 _BROKEN_PIPE = 141  # 128 + SIGPIPE
 
-# Each is a module of this package with a ``command``; listed as a user meets them.
+# A command's name and its module in this package, in the order of the help.
 _COMMANDS = {
     "run": "run_help",
     "hold": "hold_help",

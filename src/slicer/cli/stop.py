@@ -58,7 +58,7 @@ def command(jobs: tuple[str, ...], quiet: bool) -> int:
 
 
 def _ended(job: str) -> UnknownJob | None:
-    """What to say of a job that is in the history: it was there."""
+    """What to say of a job that is in the history; None for one that is not."""
     from slicer.cli.history import find_outcomes
     from slicer.outcome.history import default_path
 

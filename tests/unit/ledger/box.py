@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,15 +72,9 @@ class LedgerBox:
         request = made_up.request(job, gpus=gpus, cpu_slots=slots, cpu_limit=limit, arrived_s=clock.now_s())
         return self.ledger.acquire(request, self.lease(job), self.observer(*of))
 
-    def take(
-        self,
-        job: str = "0123456789ab",
-        gpus: int = 0,
-        slots: int = 1,
-        limit: int = 1,
-        of: tuple[str, ...] = (),
-    ) -> HeldLease:
-        held = self.ask(job, gpus, slots, limit, of)
+    def take(self, *wants: Any, **more: Any) -> HeldLease:
+        """As :meth:`ask`, for what is free."""
+        held = self.ask(*wants, **more)
         assert isinstance(held, HeldLease)
         return held
 

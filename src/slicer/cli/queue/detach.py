@@ -32,7 +32,7 @@ _OTHERWISE = "run it in tmux, or with nohup"
 def detach(options: Options, environ: Mapping[str, str], *, as_json: bool, quiet: bool) -> int:
     """Start this command line again as a service, and return.
 
-    Whatever would keep the queue from starting is found before that, and raised as by a queue.
+    Obstacles to its start are found before that, and raised as a queue raises them.
     """
     manager = manager_of(os.geteuid())
     backend = _backend(manager)
