@@ -176,7 +176,7 @@ class Box:
     def snapshot(self) -> Snapshot:
         """The ledger as slicer sees it; cleans up after dead owners."""
         warnings: list[str] = []
-        ledger = Ledger(place(self.state), warnings.append)
+        ledger = Ledger(state_dir(self.state), warnings.append)
         try:
             seen = ledger.snapshot()
         finally:
@@ -323,7 +323,7 @@ _IS_X86 = os.uname().machine == "x86_64"
 _POLL, _LOCKING = (("7", "271"), ("73", "230", "35")) if _IS_X86 else (("73",), ("32", "115", "101"))
 
 
-def place(path: Path | str) -> StateDir:
+def state_dir(path: Path | str) -> StateDir:
     """The state directory at that path, made when missing."""
     return locate({"SLICER_STATE_DIR": str(path)}, os.geteuid())
 

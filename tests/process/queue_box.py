@@ -21,7 +21,7 @@ from slicer.queue.state import folding
 from slicer.queue.state.journal import Journal
 from slicer.state import simulated
 from tests.patience import DEADLINE_S, until
-from tests.process.harness import SLICER, Box, kill, kill_9, place, sleeps_in_poll, state_of
+from tests.process.harness import SLICER, Box, kill, kill_9, sleeps_in_poll, state_dir, state_of
 
 # "job NAME [SECONDS [EXIT]]": notes its start and its end in a file that slicer knows nothing of, each with
 # one write. "hold NAME [EXIT]": the same, but runs until the test says "let NAME end".
@@ -236,7 +236,7 @@ class QueueBox:
     def snapshot(self) -> Snapshot:
         """The simulated machine's ledger as slicer sees it; cleans up after dead owners."""
         machine = self.box.state / f"sim-{simulated.spec_of(self.gpus, self.sizes)}"
-        ledger = Ledger(place(machine), pytest.fail)
+        ledger = Ledger(state_dir(machine), pytest.fail)
         try:
             return ledger.snapshot()
         finally:

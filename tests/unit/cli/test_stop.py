@@ -21,7 +21,7 @@ from slicer.outcome import journal
 from slicer.record import replace
 from slicer.state import statefile
 from tests.patience import until
-from tests.process.harness import place
+from tests.process.harness import state_dir
 from tests.unit.cli.made_up_status import BACKUP, EVAL, TRAIN
 from tests.unit.program import Cli
 
@@ -81,7 +81,7 @@ def test_an_unknown_job_is_refused_with_the_nearest(word: str, hint: str) -> Non
 def ledger(tmp_path: Path) -> Ledger:
     for name in ("leases", "tickets"):
         (tmp_path / "ledger" / name).mkdir(parents=True)
-    return Ledger(place(tmp_path / "ledger"), print)
+    return Ledger(state_dir(tmp_path / "ledger"), print)
 
 
 # S1, S7: a ledger is one user's own, so what stands in it is that user's to end, or it does not count
@@ -211,14 +211,14 @@ def test_what_lives_on_after_slicer_was_killed_is_ended(
     left = cli.processes()
     assert len(left) == 2
     monkeypatch.setattr(stop, "DEFAULT_STOP_TIMEOUT_S", 0.2)
-    stop.stop(lease, Ledger(place(cli.state), print))
+    stop.stop(lease, Ledger(state_dir(cli.state), print))
     assert all(map(gone, left))
     assert cli.json("status")["jobs"] == []
 
 
 def test_a_job_that_does_not_end_is_said_and_124(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = cli.running("--name", "x")
-    ledger = Ledger(place(cli.state), print)
+    ledger = Ledger(state_dir(cli.state), print)
     monkeypatch.setattr(stop, "_stop_processes", lambda lease, ledger: None)
     with pytest.raises(stop.StillThere) as caught:
         stop.stop(lease, ledger, deadline_s=0.1)

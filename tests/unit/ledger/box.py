@@ -23,7 +23,7 @@ from slicer.ledger.waiting import Waiting
 from slicer.model import Busy, Gpu, Lease
 from slicer.placement.capacity import Device
 from slicer.state import statefile
-from slicer.state.statedir import StateDir, locate
+from slicer.state.statedir import locate
 from tests.unit import made_up
 
 
@@ -48,8 +48,7 @@ class LedgerBox:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.warnings: list[str] = []
-        self.place: StateDir = locate({"SLICER_STATE_DIR": str(path)}, os.geteuid())
-        self.ledger = Ledger(self.place, self.warnings.append)
+        self.ledger = Ledger(locate({"SLICER_STATE_DIR": str(path)}, os.geteuid()), self.warnings.append)
 
     def lease(self, job: str = "0123456789ab", **changes: object) -> Lease:
         mine = {

@@ -348,5 +348,5 @@ def test_a_file_that_is_written_anew_stays_the_one_that_is_flocked(box: LedgerBo
     before = os.fstat(held.fd).st_ino
     held.update(keeper=42)
     assert (box.path / "leases" / "aaaaaaaaaaaa").stat().st_ino == before
-    assert entries.is_held(box.place.leases, "aaaaaaaaaaaa")
+    assert entries.is_held(box.ledger.directory.leases, "aaaaaaaaaaaa")
     held.release()

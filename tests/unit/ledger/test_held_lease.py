@@ -136,7 +136,7 @@ def test_who_finds_nobody_else_still_holds_the_lease(box: LedgerBox) -> None:
     held = box.take(JOB)
     held.is_handed_on = True
     assert not held.is_shared()
-    assert entries.is_held(box.place.leases, JOB)
+    assert entries.is_held(box.ledger.directory.leases, JOB)
     held.update(keeper=42)
     other = os.dup(held.fd)
     assert held.is_shared()
@@ -170,7 +170,7 @@ def test_who_cannot_find_out_says_so_and_still_holds_the_lease(
         with pytest.raises(StateError, match="Too many open files"):
             call()
     monkeypatch.undo()
-    assert entries.is_held(box.place.leases, JOB)
+    assert entries.is_held(box.ledger.directory.leases, JOB)
     held.release()
     assert box.left() == []
 
