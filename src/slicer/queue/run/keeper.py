@@ -111,7 +111,7 @@ class QueueKeeper(Keeper):
         except OSError as error:
             return Report(1, 0, error.errno or errno.EIO, "unknown", 0.0, 0), Usage()
         os.dup2(self._log.stdout, 2)  # so that an exception of ours is in the log
-        faults.point("batch-noted-start")
+        faults.point("keeper-noted-start")
         try:
             os.chdir(self._job.directory)
         except OSError as error:
@@ -136,7 +136,7 @@ class QueueKeeper(Keeper):
         problem = attempt.end(self._attempt, outcome)
         if problem:
             self._log.say(problem)
-        faults.point("batch-noted-end")
+        faults.point("keeper-noted-end")
         self._tell(report, usage)
         os.close(self._up_write)
         faults.point("keeper-told")
