@@ -1,8 +1,9 @@
-"""Sleeping until a descriptor is readable."""
+"""Sleeping until a descriptor is readable, or something is due."""
 
 from __future__ import annotations
 
 import select
+import time
 
 from slicer.kernel.signals import signal
 
@@ -10,7 +11,7 @@ _LONGEST_S = 86_400.0  # poll(2) counts milliseconds in an int
 
 
 def soonest(*limits_s: float | None) -> float | None:
-    """The shortest of the limits in seconds; None (for ever) where none is given."""
+    """The least of these numbers of seconds; None (for ever) without any."""
     return min((limit_s for limit_s in limits_s if limit_s is not None), default=None)
 
 
@@ -33,3 +34,9 @@ def until_readable(
         return frozenset(fd for fd, _ in poll.poll(timeout_ms))
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def seconds_until(*due: float | None) -> float | None:
+    """The seconds until the first of these times of the monotonic clock, at least 0; None without any."""
+    first = soonest(*due)
+    return None if first is None else max(0.0, first - time.monotonic())
