@@ -15,7 +15,6 @@ from slicer import faults
 from slicer.job.job_control import JobControl
 from slicer.job.report import Report, final_reason
 from slicer.kernel import cgroup, proc
-from slicer.kernel.proc import start_time
 from slicer.kernel.signals import INTERRUPTS, SI_KERNEL, STOP, signal, timed_wait
 from slicer.model import Usage
 from slicer.record import record
@@ -116,7 +115,7 @@ class Command:
         exec_errno = self._spawn()
         proc.survive_group_kill()
         if exec_errno:
-            return Report(1, 0, exec_errno, "exited", 0.0, 0), self._usage()
+            return Report(1, "exited", exec_errno=exec_errno), self._usage()
         for signo in early:
             self._forward(signo)
         for info in unmet:
@@ -140,7 +139,8 @@ class Command:
             self._output.finish()
         usage = self._usage()
         reason = final_reason(self._reason, self._status, usage.oom_kills)
-        return Report(1, self._status, 0, reason, self._ended - self._began, leftovers), usage
+        wall_s = self._ended - self._began
+        return Report(1, reason, self._status, wall_s=wall_s, leftovers=leftovers), usage
 
     # -- its beginning -------------------------------------------------------------------------------------
 
@@ -222,7 +222,7 @@ class Command:
         # Should systemd have to use SIGKILL in the end, this is the last chance to tell why.
         usage = self._usage()
         reason = final_reason(self._reason, self._status, usage.oom_kills)
-        self._notify(Report(0, 0, 0, reason, now - self._began, 0), usage)
+        self._notify(Report(0, reason, wall_s=now - self._began), usage)
 
     # -- deadlines -----------------------------------------------------------------------------------------
 
@@ -279,7 +279,7 @@ class Command:
         self._kill_at = None
         self._is_helpless = True
         left = len(self._others())
-        self._notify(Report(0, 0, 0, self._reason or "exited", 0.0, left), self._usage())
+        self._notify(Report(0, self._reason or "exited", leftovers=left), self._usage())
 
     def _signal_all(self, signo: int) -> bool:
         """Signal the job's processes; False when there are some and we may signal none of them."""
@@ -328,7 +328,7 @@ class Command:
         asked: set[tuple[int, int]] = set()
         while True:
             # A process that is just ending has no start time. It was counted before, or it ended by itself.
-            left = [(pid, at) for pid in self._others() if (at := start_time(pid)) is not None]
+            left = [(pid, at) for pid in self._others() if (at := proc.start_time(pid)) is not None]
             if not left:
                 return len(asked)
             if not self._task.linger or self._reason is not None:
