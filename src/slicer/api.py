@@ -19,6 +19,7 @@ import math
 import os
 import sys
 
+from slicer.backend import has_systemd
 from slicer.config import profiles
 from slicer.errors import BusyError
 from slicer.gpu.observer import GpuObserver
@@ -220,7 +221,7 @@ def obtain(
     ledger.mask = mask
     try:
         config = profiles.load(environ, profiles.host())
-        outer = plan.outer_jobs(environ, ledger, in_scopes=plan.has_scopes())
+        outer = plan.outer_jobs(environ, ledger, in_scopes=has_systemd())
         own = tuple(one for one in around if one.job not in {other.job for other in outer.leases})
         outer = nesting.OuterJobs((*outer.leases, *own), outer.foreign_gpu)
         needs = _needs(arguments, config, outer, environ)

@@ -17,6 +17,7 @@ import stat
 import subprocess
 import tempfile
 
+from slicer.backend import has_systemd
 from slicer.errors import SlicerError
 from slicer.record import record
 from slicer.state.directory import Directory
@@ -171,8 +172,7 @@ def apply(plan: Plan, *, force: bool = False, run: Runner | None = None) -> Repo
     older version installed and shared is taken back. Raises SlicerError when a file cannot be written; what
     was written before stays.
     """
-    files = tuple(_install(action, force) for action in plan.actions)
-    return _retire(plan, Report(files, _commands(plan.commands, plan.live, run)), force, run)
+    return _finish(plan, tuple(_install(action, force) for action in plan.actions), force, run)
 
 
 def outdated(plan: Plan, *, force: bool = False) -> Outdated:
@@ -187,14 +187,15 @@ def outdated(plan: Plan, *, force: bool = False) -> Outdated:
     return Outdated(files, commands, tuple(path for path in plan.shared if plan.live and _is_shared(path)))
 
 
-def _retire(plan: Plan, report: Report, force: bool, run: Runner | None) -> Report:
-    """Take away what only older versions had: files, a group, and what its members could write."""
+def _finish(plan: Plan, files: tuple[Done, ...], force: bool, run: Runner | None) -> Report:
+    """Tell systemd, then take away what only older versions had: files, a group, and its directories."""
+    commands = _commands(plan.commands, plan.live, run)
     old = outdated(plan, force=force)
     gone = tuple(done for each in plan.retired if (done := _uninstall(each, force)).status != "absent")
-    commands = (*report.commands, *_commands(old.commands, plan.live, run))
-    # Last, for members may have put things there that make it fail.
+    commands += _commands(old.commands, plan.live, run)
+    # Last, because members of the group may have put things there that make it fail.
     closed = tuple(path for path in plan.shared if plan.live and _close(path))
-    return Report((*report.files, *gone), commands, closed)
+    return Report((*files, *gone), commands, closed)
 
 
 def _has_group(name: str) -> bool:
@@ -278,7 +279,7 @@ def remove(plan: Plan, *, force: bool = False, run: Runner | None = None) -> Rep
         if directory.endswith(".service.d"):  # the one directory that exists for a drop-in of ours
             with contextlib.suppress(OSError):
                 os.rmdir(directory)
-    return _retire(plan, Report(files, _commands(plan.commands, plan.live, run)), force, run)
+    return _finish(plan, files, force, run)
 
 
 def _data_home(environ: Mapping[str, str]) -> str:
@@ -378,7 +379,7 @@ def _commands(commands: tuple[tuple[str, ...], ...], live: bool, run: Runner | N
 
 
 def _run(command: tuple[str, ...]) -> Ran:
-    if command[0] == "systemctl" and not os.path.isdir("/run/systemd/system"):
+    if command[0] == "systemctl" and not has_systemd():
         return Ran(command, None, "systemd is not running")
     program = shutil.which(command[0])
     if program is None:

@@ -1,12 +1,12 @@
 """The outer half: what the user started and sees as ``slicer run``, from the lease to the outcome.
 
 A job has two processes of slicer beside it. The outer half is the one that the shell waits for. It forwards
-signals, looks at the job's GPUs and writes down the outcome. The keeper (:mod:`slicer.job.keeper`), which it forks,
-sits in the scope as the command's parent. If the outer half is killed, the keeper writes the outcome down and
-gives the lease back. So no exit code is lost, and no resource is free while the job lives.
+signals, looks at the job's GPUs and writes down the outcome. It forks the keeper (:mod:`slicer.job.keeper`),
+which sits in the scope as the command's parent. If the outer half is killed, the keeper writes the outcome
+down and gives the lease back. So no exit code is lost, and no resource is free while the job lives.
 
-Imports inside functions are not needed before systemd is asked for the scope. They are made while it works
-on that, or in the keeper, on another CPU.
+Imports inside functions are not needed before systemd is asked for the scope. They are made while systemd
+works on that, or in the keeper, on another CPU.
 """
 
 from __future__ import annotations

@@ -70,18 +70,13 @@ def plan_of(invocation: Invocation, environ: Mapping[str, str], ledger: Ledger |
     if invocation.hold:
         profile = profiles.without_limits(profile, invocation.overrides)
     program = find_program(invocation.command, {**environ, **profile.env})
-    outer = outer_jobs(environ, ledger, in_scopes=invocation.backend != "plain" and has_scopes())
+    outer = outer_jobs(environ, ledger, in_scopes=invocation.backend != "plain" and backends.has_systemd())
     skip = nesting.skips_gpu_lock(environ)
     gpus, slots = nesting.missing(profile.gpus, profile.vram_mib, profile.cpu_slots, outer, skip)
     nested = bool(outer.leases) and not gpus and not slots
     if nested and invocation.exec:
         raise UsageError("--exec makes no sense inside another job, whose scope stays", where="--exec")
     return Plan(invocation, config, profile, host, program, outer, gpus, slots, nested, skip, environ)
-
-
-def has_scopes() -> bool:
-    """Whether jobs can have scopes here, and so be found by their cgroup."""
-    return os.path.isdir(backends.BOOTED)
 
 
 def outer_jobs(environ: Mapping[str, str], ledger: Ledger | None, *, in_scopes: bool) -> OuterJobs:
