@@ -15,9 +15,9 @@ class NestedBackend:
     name: BackendName = "inner"
     notice = ""
 
-    def __init__(self, manager: Manager, outer: Lease | None) -> None:
+    def __init__(self, manager: Manager, outer: Lease) -> None:
         self.manager: Manager = manager
-        self._cgroup = outer.cgroup if outer else ""
+        self._cgroup = outer.cgroup
 
     def connect(self) -> None:
         """Nothing to connect to."""
