@@ -70,9 +70,7 @@ def event(
     name: str,
     unit: str = "",
     manager: Manager = "system",
-    gpus: tuple[str, ...] = (),
     message: str = "",
-    priority: int | None = None,
     path: str = SOCKET,
     fields: Mapping[str, str | bytes | float | None] | None = None,
 ) -> bool:
@@ -82,13 +80,12 @@ def event(
     ``--user-unit UNIT``) finds the entry; "" where there is none. ``fields`` are those of this kind of event:
     ``{"exit_code": 1}`` is ``SLICER_EXIT_CODE=1``, ``{"reason": "oom-kill"}`` is ``SLICER_REASON=oom-kill``;
     None leaves the field out. Undecodable bytes, as Python's argv has them, arrive as they were. ``message``
-    and ``priority`` (syslog's, 3 error … 6 info) replace the kind's own. Never blocks. The journal's faults
-    raise nothing; ValueError means a field name that journald would drop (longer than 64 characters, or with
-    other characters than letters, digits and underscores).
+    replaces the kind's own. Never blocks. The journal's faults raise nothing; ValueError means a field name
+    that journald would drop (longer than 64 characters, or with other characters than letters, digits and
+    underscores).
     """
     what, more = KINDS[kind], fields or {}
-    if priority is None:
-        priority = NOTICE if kind == "finished" and more.get("exit_code") else what.priority
+    priority = NOTICE if kind == "finished" and more.get("exit_code") else what.priority
     entry: dict[str, Field] = {
         "MESSAGE": visible(message or what.message.format(name=visible(name)), keep="\n\t"),
         "MESSAGE_ID": what.message_id,
@@ -103,8 +100,6 @@ def event(
         # What journalctl believes in an entry of another process: OBJECT_SYSTEMD_UNIT when _UID=0,
         # USER_UNIT when _UID is the reader's own (add_matches_for_unit() in systemd's logs-show.c).
         entry["USER_UNIT" if manager == "user" else "OBJECT_SYSTEMD_UNIT"] = unit
-    if gpus:
-        entry["SLICER_GPUS"] = " ".join(gpus)
     for key, value in more.items():
         if value is not None:
             entry[f"SLICER_{key.upper()}"] = value if isinstance(value, str | bytes | int) else repr(value)
