@@ -29,8 +29,7 @@ from slicer.ledger import clock, leasing, nesting
 from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.leasing import CancelToken, Hooks, Needs, Requester
 from slicer.ledger.ledger import Ledger
-from slicer.ledger.tickets import PRIORITY_MAX
-from slicer.model import LEASE_VARIABLE, manager_of
+from slicer.model import LEASE_VARIABLE, PRIORITY_MAX, manager_of
 from slicer.outcome import journal
 from slicer.placement.decision import expected_remaining, first_to_finish
 from slicer.quantity import QuantityError, parse_mib

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 LEASE_VARIABLE = "SLICER_LEASE"  # in a job's environment: the ids of the jobs it runs inside of
 SLICES: tuple[SliceName, ...] = ("cpu", "gpu")
+PRIORITY_MAX = 100  # and -100 the least
 
 
 def manager_of(uid: int) -> Manager:
