@@ -1,8 +1,8 @@
 """What one job uses on the GPUs of its lease. It is looked at once a second, and after its end.
 
 The outer half does this. If it is dead, the keeper looks at the end. Nobody looks while a job runs that has
-neither (``--exec``), that uses what an outer job holds, or whose outer half was killed. Nobody sees what a job
-uses between two looks, or in its first instants: the driver keeps no peaks.
+neither (``--exec``), that uses what an outer job holds, or whose outer half was killed. Nobody sees what a
+job uses between two looks, or in its first instants: the driver keeps no peaks.
 """
 
 from __future__ import annotations
