@@ -28,7 +28,7 @@ _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _EXECUTES_S = 0.1  # execve(2) takes longer only from a disk that hangs
 _AGAIN_S = 0.0005
 
-_LONGEST_S = 86_400.0  # poll(2) counts milliseconds in an int
+LONGEST_POLL_S = 86_400.0  # poll(2) counts milliseconds in an int
 
 
 def read_text(path: str) -> str:
@@ -238,7 +238,7 @@ def wait_for_end(living: Callable[[], list[int]], deadline_s: float) -> bool:
         try:
             poll = select.poll()
             poll.register(pidfd, select.POLLIN)
-            poll.poll(min(left_s, _LONGEST_S) * 1000)
+            poll.poll(min(left_s, LONGEST_POLL_S) * 1000)
         finally:
             os.close(pidfd)
     return True
