@@ -24,7 +24,7 @@ from slicer.config import profiles
 from slicer.errors import BusyError
 from slicer.gpu.observer import GpuObserver
 from slicer.job import plan, scope
-from slicer.kernel.signals import Postponed
+from slicer.kernel.signals import BlockedInterrupts
 from slicer.ledger import clock, leasing, nesting
 from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.leasing import CancelToken, Hooks, Needs, Requester
@@ -105,7 +105,6 @@ class Lease:
     ) -> None:
         self._held = held
         self.is_own = held.fd >= 0  # else the jobs around hold it
-        self.file = held.lease
         self._ledger = ledger
         self._around = around
         self._pid = os.getpid()
@@ -180,8 +179,8 @@ def acquire(
     )  # fmt: skip
     made: list[Lease] = []
     try:
-        with Postponed() as postponed:  # Ctrl-C acts while it waits, and once there is a lease to give back
-            made.append(entered(obtain(arguments, inside.get(), CancelToken(), postponed.mask)))
+        with BlockedInterrupts() as blocked:  # Ctrl-C acts while this waits, and once a lease can be given back
+            made.append(entered(obtain(arguments, inside.get(), CancelToken(), blocked.mask)))
     except BaseException:
         for lease in made:
             lease.release()
@@ -257,7 +256,7 @@ def _take(wanted: PreparedRequest, outer: OuterJobs, ledger: Ledger, cancel: Can
 def entered(lease: Lease) -> Lease:
     """The lease, known to the context that it was acquired in."""
     if lease.is_own:
-        inside.set((*inside.get(), lease.file))
+        inside.set((*inside.get(), lease._held.lease))
         atexit.register(lease.release)
     return lease
 

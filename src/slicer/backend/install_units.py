@@ -222,10 +222,10 @@ def _is_roots_alone(info: os.stat_result) -> bool:
 
 
 def _close(path: str) -> bool:
-    """Make a directory that a group could write root's alone, with all directories in it; whether it was not.
+    """Make a directory root's alone, and those in it. Returns whether one of them was not.
 
-    Each is opened before it is changed, and listed only then. So whoever could write there can neither
-    exchange nor add anything meanwhile. Raises SlicerError.
+    Each is opened before it is changed, and listed only then. So members of the group can neither exchange
+    nor add anything meanwhile. Raises SlicerError.
     """
     parent, name = os.path.split(path)
     try:

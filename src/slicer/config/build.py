@@ -11,6 +11,7 @@ from slicer.config.properties import KEYS, LISTS, find_key, parse_property
 from slicer.errors import ConfigError, UsageError
 from slicer.model import SLICES, Host, Profile, Property
 from slicer.quantity import INFINITY, QuantityError
+from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,12 +78,12 @@ def _is_zero(entry: Entry | None) -> bool:
     return entry is not None and entry[0] in (0, "0") and entry[0] is not False
 
 
+@record
 class _Taken:
     """The entries of a profile, and for each field of it the source of what was taken."""
 
-    def __init__(self, entries: dict[str, Entry]) -> None:
-        self.entries = entries
-        self.sources: dict[str, str] = {}
+    entries: dict[str, Entry]
+    sources: dict[str, str]
 
     def said(self, key: str, field: str = "") -> Entry | None:
         """What was said of a key, None where nothing was."""
@@ -103,7 +104,7 @@ def profile(
     ``margin`` is the default margin in MiB, with its source. Raises the entry's own kind of error for a value
     that is not what it should be.
     """
-    taken = _Taken(entries)
+    taken = _Taken(entries, {})
     properties: dict[str, Property] = {}
     for key in KEYS:
         if key in entries:

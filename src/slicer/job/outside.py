@@ -45,7 +45,7 @@ def what_is_lost(command: tuple[str, ...]) -> str:
     if program not in _KNOWN:
         return ""
     if any(word.startswith(_KEEPS) or "_VISIBLE_DEVICES" in word for word in command[1:]):
-        return ""  # whoever says that has thought of it
+        return ""  # the user has thought of it
     if program == "su" and not set(command[1:]) & {"-", "-l", "--login"}:
         return ""  # it keeps the environment
     lost, instead = _KNOWN[program]

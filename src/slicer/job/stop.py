@@ -75,7 +75,7 @@ def stop(entry: Lease | Ticket, ledger: Ledger, deadline_s: float = DEADLINE_S) 
     A waiting job leaves the queue. Raises StateError, BackendError, and StillThere when the job outlives
     ``deadline_s`` seconds.
     """
-    _record(entry)
+    _tell_journal(entry)
     if not isinstance(entry, Lease):
         _signal(entry.pid, entry.pid_start, entry.uid, signal.SIGTERM)
     elif entry.backend != "systemd" or not entry.cgroup:
@@ -88,7 +88,7 @@ def stop(entry: Lease | Ticket, ledger: Ledger, deadline_s: float = DEADLINE_S) 
         )
 
 
-def _record(entry: Lease | Ticket) -> None:
+def _tell_journal(entry: Lease | Ticket) -> None:
     """Tell the journal who ends the job. The job's keeper only sees that it is stopped."""
     from slicer.kernel.users import user_name
     from slicer.outcome import journal
