@@ -101,16 +101,16 @@ class Lease:
     """What was acquired; a context manager that gives it back, as :meth:`release` does (safe to repeat)."""
 
     def __init__(
-        self, held: HeldLease, around: tuple[model.Lease, ...], ledger: Ledger, waited_s: float
+        self, held: HeldLease, outer: tuple[model.Lease, ...], ledger: Ledger, waited_s: float
     ) -> None:
         self._held = held
-        self.is_own = held.fd >= 0  # else the jobs around hold it
+        self.is_own = held.fd >= 0  # else outer jobs hold it
         self._ledger = ledger
-        self._around = around
+        self._outer = outer
         self._pid = os.getpid()
         self.job = held.lease.job
         self.waited_s = waited_s
-        self.gpus = tuple(dict.fromkeys((*(uuid for one in around for uuid in one.gpus), *held.lease.gpus)))
+        self.gpus = tuple(dict.fromkeys((*(uuid for one in outer for uuid in one.gpus), *held.lease.gpus)))
         self.cpu_slots = held.lease.cpu_slots
         self.forced = bool(held.lease.forced)  # it was not free, and max_wait was over
 
@@ -121,7 +121,7 @@ class Lease:
         ``CUDA_VISIBLE_DEVICES`` holds the UUIDs of the GPUs, and children that call slicer know that they run
         under this lease.
         """
-        jobs = [one.job for one in self._around]
+        jobs = [one.job for one in self._outer]
         if self.is_own:
             jobs.append(self.job)
         return {**scope.visible_gpus(self.gpus), LEASE_VARIABLE: ",".join(jobs)}
@@ -179,7 +179,7 @@ def acquire(
     )  # fmt: skip
     made: list[Lease] = []
     try:
-        with BlockedInterrupts() as blocked:  # Ctrl-C acts while this waits, and once a lease can be given back
+        with BlockedInterrupts() as blocked:  # they act during the wait, and once there is a lease to release
             made.append(entered(obtain(arguments, inside.get(), CancelToken(), blocked.mask)))
     except BaseException:
         for lease in made:
@@ -262,7 +262,7 @@ def entered(lease: Lease) -> Lease:
 
 
 def _needs(arguments: Arguments, config: Config, outer: OuterJobs, environ: dict[str, str]) -> Needs:
-    """What is missing beyond what the jobs around hold."""
+    """What is missing beyond what the outer jobs hold."""
     vram_mib = _mib(arguments.vram, "vram")
     skip = nesting.skips_gpu_lock(environ)
     gpus, cpu_slots = nesting.missing(arguments.gpus, vram_mib, arguments.cpu_slots, outer, skip)

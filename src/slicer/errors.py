@@ -118,7 +118,7 @@ class BusyError(SlicerError):
 
 
 class DeadlockError(SlicerError):
-    """The request would wait for jobs that wait for what is held around it (exit code 75)."""
+    """The request would wait for jobs that wait for what its outer jobs hold (exit code 75)."""
 
     exit_code = EX_TEMPFAIL
     kind = "deadlock"

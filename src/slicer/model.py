@@ -165,7 +165,7 @@ class Ticket:
     pid_start: int
     boot_id: str
     uid: int
-    inside: tuple[str, ...]  # the jobs around it, which hold on to their leases while it waits
+    inside: tuple[str, ...]  # its outer jobs, which hold on to their leases while it waits
     priority: int
     arrived_s: float
     gpus: int

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class NestedBackend:
-    """No scope of its own. ``outer`` is the lease of the job around it."""
+    """No scope of its own. ``outer`` is the lease of the innermost outer job."""
 
     name: BackendName = "inner"
     notice = ""

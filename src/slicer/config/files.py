@@ -36,7 +36,7 @@ class Layer:
     lines: dict[tuple[str, ...], int]
 
     def where(self, *keys: str) -> str:
-        """``path:line`` of a key, or of the innermost table around it that the line is known of."""
+        """``path:line`` of a key, or of the innermost table around it whose line is known."""
         for depth in range(len(keys), 0, -1):
             line = self.lines.get(keys[:depth])
             if line:

@@ -1,4 +1,4 @@
-"""What a job leaves on its GPUs (B5). It is given a moment to go, and reported where it stays.
+"""What a job leaves on its GPUs (B5). It is given a moment to go, and reported if it stays.
 
 Nothing is ended here. The processes of the job's scope have been ended before; others are not the job's. The
 lease is held meanwhile, so that the next holder starts on memory that is really free. Ctrl-C ends the wait.

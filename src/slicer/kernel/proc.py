@@ -143,7 +143,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def children(pid: int) -> list[int]:
-    """The children of all threads of a process, zombies included. None when it is gone or hidden."""
+    """The children of all threads of a process, zombies included. Empty when it is gone or hidden."""
     found: list[int] = []
     for path in _threads(pid):
         try:
