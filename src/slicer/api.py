@@ -53,7 +53,7 @@ inside: contextvars.ContextVar[tuple[model.Lease, ...]] = contextvars.ContextVar
 
 @record
 class Holder:
-    """Who holds what was asked for. Times in seconds; ``job`` is its id, as in ``slicer status``."""
+    """A job that holds what was asked for. Times in seconds; ``job`` is its id, as in ``slicer status``."""
 
     job: str
     name: str
@@ -65,7 +65,7 @@ class Holder:
 
 
 class ResourceBusy(Exception):
-    """What was asked for is held by others. ``holder`` is the one that is expected to finish first.
+    """Others hold what was asked for. ``holder`` is the one that is expected to finish first.
 
     It is None when only processes outside slicer, or requests that came earlier, are in the way.
     """

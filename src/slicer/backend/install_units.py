@@ -168,9 +168,9 @@ def plan(
 def apply(plan: Plan, *, force: bool = False, run: Runner | None = None) -> Report:
     """Install the files, then tell systemd if the plan is live. Safe to repeat.
 
-    A file that somebody edited stays as it is unless ``force``. Each file is replaced in one step. What an
-    older version installed and shared is taken back. Raises SlicerError when a file cannot be written; what
-    was written before stays.
+    A file that somebody edited stays as it is unless ``force``. Each file is replaced in one step. The files
+    and directories of older versions are taken back. Raises SlicerError when a file cannot be written; those
+    written before stay.
     """
     return _finish(plan, tuple(_install(action, force) for action in plan.actions), force, run)
 

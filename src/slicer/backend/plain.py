@@ -26,7 +26,7 @@ _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 _DEFAULT_WEIGHT = 100
 _KILL_DEADLINE_S = 10.0
 
-# What is done here, and how; the rest of what was asked for is reported as not enforced.
+# The directives that act here, and how. All others are reported as not enforced.
 _BEST_EFFORT = {
     "CPUQuota": "by CPU affinity",
     "AllowedCPUs": "by CPU affinity",

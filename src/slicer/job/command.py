@@ -311,7 +311,7 @@ class Command:
             if change is None:
                 return
             if change.si_code in (os.CLD_STOPPED, os.CLD_CONTINUED):
-                # What is taken may be a later change than what was seen.
+                # The change that is taken may be a later one than was seen.
                 change = os.waitid(os.P_PID, change.si_pid, os.WSTOPPED | os.WCONTINUED | os.WNOHANG)
                 if change is not None and change.si_pid == self._pid:
                     self._job_control.command_changed(change.si_code)

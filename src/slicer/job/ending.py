@@ -61,7 +61,7 @@ def finish(
 ) -> None:
     """Tell the journal, see that the GPUs' memory is free (``watch``), give the lease back, then write.
 
-    In this order, because a slow disk must not keep the next job waiting. What fails on the way is told
+    In this order, because a slow disk must not keep the next job waiting. A failure on the way is told
     (``warn``, and an event of the journal) and stops nothing.
     """
     used = outcome.usage

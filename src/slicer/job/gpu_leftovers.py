@@ -37,7 +37,7 @@ class Remains:
 
 
 def remains(snapshot: GpuSnapshot, lease: Lease, idle_threshold_mib: int) -> Remains:
-    """What of the job's, or of nobody's, is still there. Pure."""
+    """What is left on the job's GPUs: processes of its own, and memory that no process explains. Pure."""
     listed = {process.gpu_uuid for process in snapshot.processes}
     return Remains(
         tuple(

@@ -230,9 +230,9 @@ class OuterHalf:
     # -- while the command runs ----------------------------------------------------------------------------
 
     def _wait(self) -> Reported | None:
-        """Forward signals until the keeper has reported the end.
+        """Forward signals until the keeper has reported the end. Returns that report.
 
-        If the keeper is killed, its last report, which is not final, or None.
+        If the keeper is killed: the last one that it made, which is not final, or None.
         """
         from slicer.job.job_control import is_for_keeper
 

@@ -40,7 +40,7 @@ _KEEPS = ("--preserve-env", "-E", "--cgroups=split")
 
 
 def what_is_lost(command: tuple[str, ...]) -> str:
-    """What of a GPU lease gets lost with this command, and what to do; "" where nothing is known to."""
+    """The warning for a command that a GPU lease cannot follow, and what to do; "" for any other."""
     program = command[0].rpartition("/")[2]
     if program not in _KNOWN:
         return ""

@@ -21,7 +21,7 @@ def unit_name(job: str) -> str:
 
 
 def label(name: str, command: tuple[str, ...]) -> str:
-    """What a job is called where not only its owner reads: its name, or its program's."""
+    """The job's name, or its program's: what others than its owner may read of it."""
     return name or command[0].rpartition("/")[2] or command[0]
 
 

@@ -293,8 +293,8 @@ def _translated(error: Exception, path: str) -> Exception:
 def _prepare(path: str) -> os.stat_result:
     """Make sure that ``path`` is a file of ours in a directory where nobody can swap it.
 
-    SQLite opens by name and follows symlinks. What is checked here must hold until then, so the directory is
-    checked too. Raises StateError.
+    SQLite opens by name and follows symlinks. These checks must still hold then, so the directory is checked
+    too. Raises StateError.
     """
     directory = os.path.dirname(path) or "."
     try:
