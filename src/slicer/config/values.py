@@ -67,7 +67,7 @@ def lock_path(entry: Entry) -> str:
 
 
 def count(entry: Entry, label: str, *, lowest: int, also: str = "") -> int:
-    """A whole number from ``lowest`` to _MAX_COUNT, out of a file or as text from elsewhere."""
+    """A whole number from ``lowest`` to as many as a machine can have CPUs."""
     what = f"a whole number such as {max(lowest, 2)}{also}"
     written = _digits(entry, label, what)
     return _parsed(entry, label, quantity.parse_count, written, lowest=lowest, highest=_MAX_COUNT, what=what)
