@@ -9,12 +9,11 @@ import signal
 import sys
 import termios
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.fake_nvml import FakeNvml
-from tests.process.harness import SLICER, Box, Gate, kill_9, until
+from tests.process.harness import SLICER, Box, Gate, descriptors_of, kill_9, until
 from tests.systemd.helpers.terminal import BASH, CTRL_C, CTRL_Z, PROMPT, Terminal
 
 pytest_plugins = ["tests.fake_nvml"]
@@ -101,8 +100,7 @@ def test_the_end_of_what_outlived_slicer_is_seen(box: Box, gate: Gate) -> None:
 
 
 def follows_a_process(pid: int) -> bool:
-    links = [os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()]
-    return any("pidfd" in link for link in links)
+    return any("pidfd" in target for target in descriptors_of(pid))
 
 
 @pytest.mark.parametrize(

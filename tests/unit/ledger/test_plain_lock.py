@@ -16,7 +16,7 @@ import pytest
 from slicer.errors import StateError
 from slicer.kernel import proc
 from slicer.ledger.plain_lock import PlainLock
-from tests.process.harness import SRC, gone, is_waited_for, state_of, until
+from tests.process.harness import SRC, children, gone, is_waited_for, sleeps_in_flock, state_of, until
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 LONG_S = 60.0  # longer than any wait that a test is in for
@@ -89,6 +89,11 @@ def taker(start: Start, path: Path, wait: str) -> subprocess.Popen[str]:
     return start(sys.executable, "-c", TAKER, SRC, str(path), wait)
 
 
+def waits(process: subprocess.Popen[str]) -> bool:
+    """Whether the taker waits: its child sleeps in flock(2)."""
+    return any(map(sleeps_in_flock, children(process.pid)))
+
+
 def line(process: subprocess.Popen[str]) -> str:
     assert process.stdout
     return process.stdout.readline().strip()
@@ -134,7 +139,7 @@ def test_slicer_excludes_scripts_and_not_itself(path: Path) -> None:  # A5
 def test_slicer_is_woken_when_the_script_ends(start: Start, path: Path, wait: str) -> None:  # A5
     held = script(start, path)
     waiting = taker(start, path, wait)
-    until(lambda: is_waited_for(path), "it waits")
+    until(lambda: waits(waiting), "it waits")
     finish(held)
     assert line(waiting) == "True"
     assert not script_gets_it(path)
@@ -153,7 +158,7 @@ def test_a_waiting_script_is_woken_when_slicer_lets_go(start: Start, path: Path)
 def test_a_killed_holder_holds_nothing(start: Start, path: Path, signo: int) -> None:  # A2
     held = script(start, path, WITHIN)
     waiting = taker(start, path, "ever")
-    until(lambda: is_waited_for(path), "it waits")
+    until(lambda: waits(waiting), "it waits")
     os.kill(held.pid, signo)
     assert line(waiting) == "True"
     os.kill(waiting.pid, signal.SIGKILL)
@@ -207,7 +212,7 @@ def test_the_end_of_the_wait_and_of_the_holder_together(start: Start, path: Path
 def test_who_waits_can_be_interrupted_there_and_only_there(start: Start, path: Path, wait: str) -> None:
     held = script(start, path)
     waiting = taker(start, path, wait)
-    until(lambda: is_waited_for(path), "it waits")
+    until(lambda: waits(waiting), "it waits")
     os.kill(waiting.pid, signal.SIGTERM)
     assert line(waiting) == "interrupted -1 True"
     finish(held)
@@ -231,7 +236,7 @@ def test_a_program_that_reaps_all_its_children_can_wait(start: Start, path: Path
 def test_nothing_is_left_of_a_killed_waiter(start: Start, path: Path) -> None:
     script(start, path)
     waiting = taker(start, path, "ever")
-    until(lambda: is_waited_for(path), "it waits")
+    until(lambda: waits(waiting), "it waits")
     os.kill(waiting.pid, signal.SIGKILL)
     until(lambda: not is_waited_for(path), "nobody waits any more")
 
@@ -240,7 +245,7 @@ def test_nothing_is_left_of_a_killed_waiter(start: Start, path: Path) -> None:
 def test_who_is_stopped_at_the_terminal_does_not_get_the_lock(start: Start, path: Path) -> None:
     held = script(start, path)
     waiting = taker(start, path, "ever")
-    until(lambda: is_waited_for(path), "it waits")
+    until(lambda: waits(waiting), "it waits")
     os.killpg(waiting.pid, signal.SIGTSTP)
     until(lambda: state_of(waiting.pid) == "T", "it is stopped")
     finish(held)
@@ -280,7 +285,7 @@ def test_a_thread_is_woken_when_the_script_ends(start: Start, path: Path) -> Non
 def test_a_removed_file_is_not_waited_for(start: Start, path: Path) -> None:
     old = script(start, path)
     waiting = taker(start, path, str(LONG_S))
-    until(lambda: is_waited_for(path), "it waits")
+    until(lambda: waits(waiting), "it waits")
     path.unlink()
     new = script(start, path)
     finish(old)
