@@ -31,11 +31,12 @@ class Deadline:
         return os.getloadavg()[0] / len(os.sched_getaffinity(0))
 
 
-def wait_until(what: str, probe: Callable[[], T | None], deadline_s: float = DEADLINE_S) -> T:
-    """The probe's first true value. Fails with what was expected and the last value seen."""
-    deadline = Deadline(deadline_s)
-    while not (found := probe()):
+def until(look: Callable[[], T | None], what: str, deadline_s: float = DEADLINE_S) -> T:
+    """Look until the result is true and return it; fail with the last result once the deadline has passed."""
+    deadline, pause_s = Deadline(deadline_s), 0.002
+    while not (seen := look()):
         if deadline.has_passed():
-            raise AssertionError(f"not within {deadline_s:g} s: {what}; last seen: {found!r}")
-        time.sleep(0.01)
-    return found
+            raise AssertionError(f"still not, after {deadline_s:g} s: {what}; last seen: {seen!r}")
+        time.sleep(pause_s)
+        pause_s = min(0.02, pause_s * 1.5)
+    return seen

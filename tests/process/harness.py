@@ -8,11 +8,10 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -23,7 +22,7 @@ from slicer.model import Lease, Outcome, Ticket
 from slicer.outcome import history
 from slicer.state import statefile
 from slicer.state.statedir import StateDir, locate
-from tests.patience import DEADLINE_S, Deadline
+from tests.patience import DEADLINE_S, until
 
 SRC = str(Path(slicer.__file__).resolve().parents[1])
 MARK = "SLICER_TEST_BOX"
@@ -34,8 +33,6 @@ SLICER = (sys.executable, "-c", "from slicer.__main__ import main; main()")
 # Root's history is /var/lib/slicer: in a mount namespace of its own a test has one to itself.
 _OWN_VAR_LIB = 'mount --bind "$0" /var/lib && exec "$@"'
 _UNSHARE = ("unshare", "--mount", "--propagation", "private", "sh", "-c", _OWN_VAR_LIB)
-
-T = TypeVar("T")
 
 
 def unprivileged(uid: int) -> tuple[str, ...]:
@@ -48,17 +45,6 @@ def unprivileged(uid: int) -> tuple[str, ...]:
     keep = "-all,+dac_read_search"
     ids = (f"--reuid={uid}", f"--regid={uid}", "--clear-groups")
     return ("setpriv", *ids, f"--inh-caps={keep}", f"--ambient-caps={keep}", "--")
-
-
-def until(look: Callable[[], T], what: str, deadline_s: float = DEADLINE_S) -> T:
-    """Look until the result is true and return it; fail with the last result once the deadline has passed."""
-    deadline, pause_s = Deadline(deadline_s), 0.002
-    while not (seen := look()):
-        if deadline.has_passed():
-            pytest.fail(f"still not, after {deadline_s:g} s: {what}; last seen: {seen!r}")
-        time.sleep(pause_s)
-        pause_s = min(0.02, pause_s * 1.5)
-    return seen
 
 
 @functools.cache
@@ -190,7 +176,7 @@ class Box:
     def snapshot(self) -> Snapshot:
         """The ledger as slicer sees it; cleans up after dead owners."""
         warnings: list[str] = []
-        ledger = Ledger(place(self.state), warnings.append)
+        ledger = Ledger(state_dir(self.state), warnings.append)
         try:
             seen = ledger.snapshot()
         finally:
@@ -337,7 +323,7 @@ _IS_X86 = os.uname().machine == "x86_64"
 _POLL, _LOCKING = (("7", "271"), ("73", "230", "35")) if _IS_X86 else (("73",), ("32", "115", "101"))
 
 
-def place(path: Path | str) -> StateDir:
+def state_dir(path: Path | str) -> StateDir:
     """The state directory at that path, made when missing."""
     return locate({"SLICER_STATE_DIR": str(path)}, os.geteuid())
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +20,8 @@ from slicer.queue.model import JobState
 from slicer.queue.state import folding
 from slicer.queue.state.journal import Journal
 from slicer.state import simulated
-from tests.process.harness import (
-    DEADLINE_S,
-    SLICER,
-    Box,
-    gone,
-    kill,
-    kill_9,
-    place,
-    sleeps_in_poll,
-    state_of,
-    until,
-)
+from tests.patience import DEADLINE_S, until
+from tests.process.harness import SLICER, Box, kill, kill_9, sleeps_in_poll, state_dir, state_of
 
 # "job NAME [SECONDS [EXIT]]": notes its start and its end in a file that slicer knows nothing of, each with
 # one write. "hold NAME [EXIT]": the same, but runs until the test says "let NAME end".
@@ -246,7 +236,7 @@ class QueueBox:
     def snapshot(self) -> Snapshot:
         """The simulated machine's ledger as slicer sees it; cleans up after dead owners."""
         machine = self.box.state / f"sim-{simulated.spec_of(self.gpus, self.sizes)}"
-        ledger = Ledger(place(machine), pytest.fail)
+        ledger = Ledger(state_dir(machine), pytest.fail)
         try:
             return ledger.snapshot()
         finally:
@@ -281,7 +271,3 @@ class QueueBox:
         path = self.box.state.with_suffix(".armed")
         path.with_suffix(".new").write_text(" ".join(points))
         path.with_suffix(".new").rename(path)
-
-
-def all_gone(pids: Iterable[int]) -> Callable[[], bool]:
-    return lambda: all(gone(pid) for pid in pids)

@@ -12,7 +12,15 @@ import textwrap
 import pytest
 
 from tests.fake_nvml import FakeNvml
-from tests.process.harness import Box, Gate, gone, kill_9, sleeps_in_poll, state_of, until
+from tests.patience import until
+from tests.process.harness import (
+    Box,
+    Gate,
+    gone,
+    kill_9,
+    sleeps_in_poll,
+    state_of,
+)
 
 pytest_plugins = ["tests.fake_nvml"]
 pytestmark = pytest.mark.both_pythons

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.process.harness import Box, gone, kill, until
+from tests.patience import until
+from tests.process.harness import Box, gone, kill
 from tests.process.queue_box import QueueBox, Running
 
 

@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.process.harness import SLICER, Box, until
+from tests.patience import until
+from tests.process.harness import SLICER, Box
 from tests.process.queue_box import QueueBox
 
 

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.process.harness import Box, gone, kill_9, sleeps_in_flock, until
+from tests.patience import until
+from tests.process.harness import Box, gone, kill_9, sleeps_in_flock
 from tests.process.queue_box import QueueBox, Running
 
 # Where the queue itself comes by, on the way of one job.
@@ -22,9 +23,9 @@ QUEUE = [
 STARTER = ["starter-asked", "starter-forked", "starter-answering"]
 # Where the keeper of one of its jobs comes by.
 KEEPER = [
-    "keeper-forked", "keeper-ordered", "batch-noted-start", "keeper-spawned", "keeper-reaped", "keeper-ended",
-    "batch-noted-end", "keeper-told", "ending-finished", "ledger-releasing", "ledger-unlinked",
-    "ledger-closed", "ending-released", "ending-written",
+    "keeper-forked", "keeper-ordered", "keeper-noted-start", "keeper-spawned", "keeper-reaped",
+    "keeper-ended", "keeper-noted-end", "keeper-told", "ending-finished", "ledger-releasing",
+    "ledger-unlinked", "ledger-closed", "ending-released", "ending-written",
 ]  # fmt: skip
 LEDGER = [
     "ledger-judged", "ledger-created", "ledger-locked", "ledger-half-written", "ledger-written",
@@ -119,10 +120,10 @@ def test_a_keeper_killed_while_the_queue_lives(queues: QueueBox, point: str) -> 
     queues.append("[vram=20G gpus=2] job b")
     kill_9(keeper)
     until(lambda: queues.go_on() or queue.process.poll() is not None, f"the queue ends\n{queue.out}")
-    known = KEEPER.index(point) >= KEEPER.index("batch-noted-end")
+    known = KEEPER.index(point) >= KEEPER.index("keeper-noted-end")
     assert queues.statuses() == {"job a 0.02 3": ("failed", 3 if known else 137), "job b": ("ok", 0)}
     assert queue.wait() == (3 if known else 137)
-    assert queues.starts()["a"] == (0 if point == "batch-noted-start" else 1)
+    assert queues.starts()["a"] == (0 if point == "keeper-noted-start" else 1)
     assert not queue.err
     queues.assert_clean()
 
@@ -233,10 +234,10 @@ def test_queue_and_keeper_killed_at_a_point(queues: QueueBox, point: str) -> Non
     queue = queues.start(env=queues.faults(point))
     (keeper,) = until(queues.stopped, f"somebody comes to {point}\n{queue.out}")
     kill_9(queue.pid, keeper)
-    is_known = point in BEFORE or KEEPER.index(point) >= KEEPER.index("batch-noted-end")
+    is_known = point in BEFORE or KEEPER.index(point) >= KEEPER.index("keeper-noted-end")
     expected = ("failed", 3) if is_known else ("lost", 1)
     finish(queues, {"job a 0.02 3": expected}, expected[1])
-    assert queues.starts()["a"] == (0 if point == "batch-noted-start" else 1)
+    assert queues.starts()["a"] == (0 if point == "keeper-noted-start" else 1)
 
 
 # E13: nobody is left who could tell how it ended: it is said so, and it is not run again

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.harness import Box, gone, kill_9, until
+from tests.patience import until
+from tests.process.harness import Box, gone, kill_9
 from tests.process.queue_box import QueueBox
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.harness import Box, gone, until
+from tests.patience import until
+from tests.process.harness import Box, gone
 from tests.process.queue_box import QueueBox, Running
 
 

@@ -9,7 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from slicer.state import simulated
-from tests.process.harness import SLICER, Box, until
+from tests.patience import until
+from tests.process.harness import SLICER, Box
 from tests.process.queue_box import QueueBox
 
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.patience import DEADLINE_S, Deadline
-from tests.process.harness import SLICER, Box, children, gone, state_of, until
+from tests.patience import DEADLINE_S, Deadline, until
+from tests.process.harness import SLICER, Box, children, gone, state_of
 from tests.process.queue_box import QueueBox
 
 pytestmark = pytest.mark.both_pythons

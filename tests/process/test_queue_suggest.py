@@ -37,9 +37,7 @@ def suggest(queues: QueueBox, *options: str, redirect: str = "") -> tuple[int, s
 
 # Q14: nothing is lost without a word, and nothing that is still there is lost
 @pytest.mark.parametrize(("redirect", "is_emptied"), [("> jobs.txt", True), (">> jobs.txt", False)])
-def test_a_file_that_is_also_the_output_is_refused(
-    queues: QueueBox, redirect: str, is_emptied: bool
-) -> None:
+def test_a_file_that_is_also_the_output_is_refused(queues: QueueBox, redirect: str, is_emptied: bool) -> None:
     code, _, err = suggest(queues, "jobs.txt", redirect=redirect)
     assert code == 2
     assert "jobs.txt: is where the output goes" in err

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.harness import SLICER, Box, Gate, kill_9, until
+from tests.patience import until
+from tests.process.harness import SLICER, Box, Gate, kill_9
 
 pytestmark = pytest.mark.both_pythons
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from slicer.kernel import proc
+from tests.patience import until
 from tests.process import test_queue_crash
 from tests.process.harness import (
     SRC,
@@ -27,7 +28,6 @@ from tests.process.harness import (
     sleeps_in_flock,
     sleeps_in_poll,
     state_of,
-    until,
 )
 
 # Runs under a lock of its own, as an outside witness.

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.fake_nvml import FakeNvml
-from tests.process.harness import Box, Gate, sleeps_in_poll, switches, until
+from tests.patience import until
+from tests.process.harness import Box, Gate, sleeps_in_poll, switches
 
 pytest_plugins = ["tests.fake_nvml"]
 

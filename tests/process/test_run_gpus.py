@@ -7,7 +7,8 @@ import json
 import pytest
 
 from tests.fake_nvml import FakeNvml
-from tests.process.harness import Box, Gate, until
+from tests.patience import until
+from tests.process.harness import Box, Gate
 
 pytest_plugins = ["tests.fake_nvml"]
 

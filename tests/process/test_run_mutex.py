@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from slicer.ledger.ledger import Snapshot
-from tests.process.harness import Box, Gate, gone, kill, kill_9, until
+from tests.patience import until
+from tests.process.harness import Box, Gate, gone, kill, kill_9
 
 # Holds one of $SLOTS files as an outside witness would: with a flock that the kernel lets go.
 WITNESS = """

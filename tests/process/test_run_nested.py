@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from tests.process.harness import Box, Gate, until
+from tests.patience import until
+from tests.process.harness import Box, Gate
 
 SCRUBBED = (
     "env -i PATH=$PATH PYTHONPATH=$PYTHONPATH SLICER_STATE_DIR=$SLICER_STATE_DIR HOME=$HOME CPU_RUN_SLOTS=1"

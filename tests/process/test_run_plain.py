@@ -13,7 +13,15 @@ import pytest
 
 from slicer import backend
 from slicer.kernel.signals import STOP
-from tests.process.harness import Box, Gate, children, gone, kill, state_of, until
+from tests.patience import until
+from tests.process.harness import (
+    Box,
+    Gate,
+    children,
+    gone,
+    kill,
+    state_of,
+)
 
 pytestmark = pytest.mark.both_pythons
 

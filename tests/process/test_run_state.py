@@ -15,7 +15,8 @@ import pytest
 from slicer.kernel import proc
 from slicer.record import replace
 from slicer.state import statefile
-from tests.process.harness import Box, Gate, text, unprivileged, until
+from tests.patience import until
+from tests.process.harness import Box, Gate, text, unprivileged
 from tests.unit import made_up
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away and mount")

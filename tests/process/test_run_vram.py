@@ -19,7 +19,16 @@ from slicer import gpu
 from slicer.gpu.foreign_peaks import parse_peaks
 from slicer.model import Lease
 from tests.fake_nvml import USE, FakeNvml
-from tests.process.harness import SLICER, Box, Gate, kill_9, sleeps_in_flock, state_of, text, until
+from tests.patience import until
+from tests.process.harness import (
+    SLICER,
+    Box,
+    Gate,
+    kill_9,
+    sleeps_in_flock,
+    state_of,
+    text,
+)
 from tests.process.hot_path import imported
 
 pytest_plugins = ["tests.fake_nvml"]

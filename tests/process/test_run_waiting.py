@@ -10,7 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.harness import Box, Gate, gone, kill, kill_9, sleeps_in_poll, state_of, switches, until
+from tests.patience import until
+from tests.process.harness import (
+    Box,
+    Gate,
+    gone,
+    kill,
+    kill_9,
+    sleeps_in_poll,
+    state_of,
+    switches,
+)
 
 
 def names(box: Box, event: str) -> list[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from tests.process.harness import Box, Gate, sleeps_in_poll, switches, until
+from tests.patience import until
+from tests.process.harness import Box, Gate, sleeps_in_poll, switches
 
 QUIET_S = 3.0
 

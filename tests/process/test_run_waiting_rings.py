@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.harness import Box, Gate, kill, kill_9, sleeps_in_flock, state_of, until
+from tests.patience import until
+from tests.process.harness import (
+    Box,
+    Gate,
+    kill,
+    kill_9,
+    sleeps_in_flock,
+    state_of,
+)
 from tests.process.test_run_waiting import settled
 
 

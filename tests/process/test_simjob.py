@@ -20,17 +20,8 @@ from slicer.kernel import proc
 from slicer.model import Lease
 from slicer.state import simulated, statefile
 from slicer.state.directory import Directory
-from tests.process.harness import (
-    DEADLINE_S,
-    SLICER,
-    Box,
-    Gate,
-    kill_9,
-    sleeps_in_flock,
-    state_of,
-    text,
-    until,
-)
+from tests.patience import DEADLINE_S, until
+from tests.process.harness import SLICER, Box, Gate, kill_9, sleeps_in_flock, state_of, text
 from tests.process.hot_path import PLAIN, imported, surplus
 
 SPEC = "2x24G"

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.fake_nvml import FakeNvml
-from tests.process.harness import SLICER, Box, Gate, descriptors_of, kill_9, until
+from tests.patience import until
+from tests.process.harness import SLICER, Box, Gate, descriptors_of, kill_9
 from tests.systemd.helpers.terminal import BASH, CTRL_C, CTRL_Z, PROMPT, Terminal
 
 pytest_plugins = ["tests.fake_nvml"]

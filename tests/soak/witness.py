@@ -22,10 +22,10 @@ def main(
     log: str, name: str, hold_ms: str, code: str, child_ms: str, base: str, cpu: str, gpus: str, units: str
 ) -> int:
     move_up()
-    book = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    log_fd = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
 
     def note(word: str) -> None:
-        os.write(book, f"{word} {name} {os.getpid()} {os.getppid()} {time.monotonic_ns()}\n".encode())
+        os.write(log_fd, f"{word} {name} {os.getpid()} {os.getppid()} {time.monotonic_ns()}\n".encode())
 
     needs = {"cpu": int(cpu)}
     uuids = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpus != "0" else []
@@ -40,7 +40,7 @@ def main(
         held += got
     note("start")
     if child_ms != "0":
-        be_two(book, held, float(child_ms) / 1000, note)
+        be_two(log_fd, held, float(child_ms) / 1000, note)
     time.sleep(float(hold_ms) / 1000)
     note("end")
     return int(code)
@@ -72,12 +72,12 @@ def take(directory: str, wanted: int) -> list[int]:
     return held
 
 
-def be_two(book: int, held: list[int], for_s: float, note) -> None:  # type: ignore[no-untyped-def]
+def be_two(log_fd: int, held: list[int], for_s: float, note) -> None:  # type: ignore[no-untyped-def]
     if os.fork():
         return
     os.setsid()
     for fd in map(int, os.listdir("/proc/self/fd")):
-        if fd not in (*held, book):
+        if fd not in (*held, log_fd):
             try:
                 os.close(fd)
             except OSError:

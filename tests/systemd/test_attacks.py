@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import wait_until
+from tests.patience import until
 from tests.systemd.helpers.attackers import (
     ALICE,
     BOB,
@@ -190,7 +190,7 @@ def test_a_program_that_gave_up_root_can_do_nothing_with_what_it_inherited(
     code = TRY + INHERITED
     drop = ("runuser", "-u", "bob", "--")
     job = slicer.start(*HEAVY, "--", *drop, sys.executable, "-I", "-S", "-c", code, *map(str, arguments))
-    wait_until("it has tried", there.exists)
+    until(there.exists, "it has tried")
     assert job.stdout == ""
     assert slicer.is_busy(*HEAVY)  # the scope holds the lease, whatever was unlocked
     if ending == "outer half killed":
@@ -201,7 +201,7 @@ def test_a_program_that_gave_up_root_can_do_nothing_with_what_it_inherited(
     gate.open()
     if ending == "as usual":
         assert job.end().code == 0
-    wait_until("it is over", lambda: not slicer.is_busy(*HEAVY))
+    until(lambda: not slicer.is_busy(*HEAVY), "it is over")
 
 
 # -- places open to all --------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from slicer.model import Lease
-from tests.patience import wait_until
+from tests.patience import until
 from tests.systemd.helpers import processes, systemctl
 from tests.systemd.helpers.jobs import SYSTEM_LEDGER, Slicer, configured, leases, tickets
 from tests.systemd.helpers.queues import Queue, Queues, cgroup_of, is_gone, no_process_says, wide_open
@@ -38,7 +38,7 @@ env = { FLAVOUR = "limited" }
 @pytest.fixture
 def queues(slicer: Slicer) -> Iterator[Queues]:
     yield Queues(slicer)
-    wait_until("the simulated ledger is empty", lambda: not leases(SIM_LEDGER) and not tickets(SIM_LEDGER))
+    until(lambda: not leases(SIM_LEDGER) and not tickets(SIM_LEDGER), "the simulated ledger is empty")
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_a_job_that_somebody_stops_has_failed_and_the_queue_goes_on(
     queues.write(f"[vram=1G retries=2 name=victim] {oom}; : < {gate}", "echo second")
     queue = queues.start(*SIM, "-j", "1")
     queue.told("started", 1)
-    wait_until("it waits at the gate", lambda: queues.log(1))
+    until(lambda: queues.log(1), "it waits at the gate")
     if way == "systemctl stop":
         systemctl.output("systemctl", "stop", queues.scope(1))
     else:
@@ -154,7 +154,7 @@ def test_a_scope_that_is_killed_whole_is_noticed(slicer: Slicer, queues: Queues,
     if not alive:
         queue.crash()
     systemctl.output("systemctl", "kill", "--signal=KILL", unit)
-    wait_until("its scope is gone", partial(is_gone, unit))
+    until(partial(is_gone, unit), "its scope is gone")
     if not alive:
         queue = queues.start(*SIM, "-j", "1")
     done = queue.end()
@@ -187,7 +187,7 @@ def test_a_timeout_holds_whether_the_queue_lives_or_not(
     unit = queues.scope(1)
     if not alive:
         queue.crash()
-    wait_until("its scope is gone", partial(is_gone, unit))
+    until(partial(is_gone, unit), "its scope is gone")
     assert time.monotonic() - began > 10.5  # 1 s, and 10 from SIGTERM to SIGKILL
     assert no_process_says("sleep\x001000.5")
     if not alive:
@@ -229,7 +229,7 @@ def test_twenty_jobs_survive_the_queue_and_are_adopted(slicer: Slicer, queues: Q
     queue.crash()
     assert len(systemctl.scopes()) == 20
     with wide_open(gates[0]):
-        wait_until("ten scopes are left", lambda: len(systemctl.scopes()) == 10)
+        until(lambda: len(systemctl.scopes()) == 10, "ten scopes are left")
     queue = queues.start(*SIM)
     queue.told("adopted", times=10)
     assert len(sim_leases()) == 10
@@ -263,9 +263,9 @@ def test_killed_while_it_starts_a_job_that_job_runs_once(
     env = {"SLICER_STATE_DIR": str(state)}
     queues.write(f"[vram=1G] echo once >> {ran}; exit 3")
     queue = queues.start(*SIM, env={**env, "SLICER_FAULTS": f"{state}:{point}"})
-    wait_until(f"it stands still at {point}", lambda: processes.state(queue.pid) == "T")
+    until(lambda: processes.state(queue.pid) == "T", f"it stands still at {point}")
     queue.crash()
-    wait_until("no scope is left", lambda: not systemctl.scopes())
+    until(lambda: not systemctl.scopes(), "no scope is left")
     assert ran.exists() == (point == "queue-let-go")
     assert queues.run(*SIM, env=env).code == 3
     assert ran.read_text() == "once\n"
@@ -278,9 +278,9 @@ STARTER = ["starter-asked", "starter-forked", "starter-answering"]
 
 def stopped_starter(queue: Queue) -> int:
     """The process that forks the queue's keepers, once it stands still."""
-    return wait_until(
-        "one of its children stands still",
+    return until(
         lambda: next((pid for pid in processes.children(queue.pid) if processes.state(pid) == "T"), 0),
+        "one of its children stands still",
     )
 
 
@@ -297,7 +297,7 @@ def test_with_its_starter_killed_the_job_runs_once(slicer: Slicer, queues: Queue
     assert queue.end().code == 3
     assert ran.read_text() == "once\n"
     assert queues.exit_codes() == {1: 3}
-    wait_until("no scope is left", lambda: not systemctl.scopes())
+    until(lambda: not systemctl.scopes(), "no scope is left")
     assert not leases(f"{state}/sim-2x24G")
 
 
@@ -340,8 +340,8 @@ def test_killed_while_its_starter_starts_a_job_that_job_runs_once(
     queue.crash()
     state.with_suffix(".go").touch()
     os.kill(starter, signal.SIGCONT)
-    wait_until("it has ended, too", lambda: not processes.is_alive(starter))
-    wait_until("no scope is left", lambda: not systemctl.scopes())
+    until(lambda: not processes.is_alive(starter), "it has ended, too")
+    until(lambda: not systemctl.scopes(), "no scope is left")
     assert not ran.exists()
     assert queues.run(*SIM, env=env).code == 3
     assert ran.read_text() == "once\n"
@@ -363,7 +363,7 @@ def test_history_and_journal_have_every_attempt(slicer: Slicer, queues: Queues) 
     queue.crash()
     unit = queues.scope(2)
     with wide_open(gate):
-        wait_until("the job without a queue has ended", partial(is_gone, unit))
+        until(partial(is_gone, unit), "the job without a queue has ended")
     assert queues.run(*SIM).code == 7
     orphan = queues.job_id(2)
     attempts = [queues.job_id(1), queues.job_id(1, 2)]
@@ -424,7 +424,7 @@ def test_a_waiting_queue_starts_when_the_holder_ends(slicer: Slicer, queues: Que
     first = slicer.start("-p", "heavy", "--", "sh", "-c", f"echo up; : < {gate}", env={"SLICER_SIM": "2x24G"})
     first.said("up")
     queue = queues.start(*SIM)
-    wait_until("its ticket", lambda: tickets(SIM_LEDGER))
+    until(lambda: tickets(SIM_LEDGER), "its ticket")
     assert len(systemctl.scopes()) == 1
     gate.open()
     assert first.end().code == 0

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.patience import wait_until
+from tests.patience import until
 from tests.systemd.helpers import processes, systemctl
 from tests.systemd.helpers.jobs import SYSTEM_LEDGER, Done, Slicer, leases, tickets
 from tests.systemd.helpers.queues import Queues, cgroup_of, wide_open
@@ -74,7 +74,7 @@ class Service:
             return found[times - 1] if len(found) >= times else None
 
         try:
-            return wait_until(f"{times} x {kind!r}", find)
+            return until(find, f"{times} x {kind!r}")
         except AssertionError as error:
             raise AssertionError(f"{error}; it said {self.log.read_text()!r}") from None
 
@@ -87,7 +87,7 @@ class Service:
         return self.show("LoadState")["LoadState"] == "not-found"
 
     def end(self) -> None:
-        wait_until(f"{self.unit} is gone", self.is_gone)
+        until(self.is_gone, f"{self.unit} is gone")
 
     def messages(self) -> str:
         """What the journal has of the unit, from its manager."""
@@ -115,7 +115,7 @@ class Detached(Queues):
             systemctl.output(*self.manager.systemctl, "stop", service.unit, check=False)
         for scope in systemctl.scopes(self.manager.systemctl):  # of a test that failed
             systemctl.output(*self.manager.systemctl, "kill", "--signal=KILL", scope, check=False)
-        wait_until("the ledgers are empty", self._is_clean)
+        until(self._is_clean, "the ledgers are empty")
 
     def _is_clean(self) -> bool:
         ledgers = self.manager.ledger, f"{self.manager.ledger}/{SIM_NAME}"
@@ -217,7 +217,7 @@ def test_it_says_how_to_follow_and_to_stop_it_in_two_lines(slicer: Slicer, roots
     unit = said[0].split()[2].rstrip(":")
     assert f"tail -f {roots.log_dir}/queue.log" in said[0]
     assert f"systemctl stop {unit}" in said[1]
-    wait_until("it has ended", lambda: systemctl.show(unit, "LoadState")["LoadState"] == "not-found")
+    until(lambda: systemctl.show(unit, "LoadState")["LoadState"] == "not-found", "it has ended")
     lines = (roots.log_dir / "queue.log").read_text().splitlines()
     assert any("job 1 ok" in line for line in lines), lines
 
@@ -259,13 +259,13 @@ def test_it_survives_the_end_of_the_session_that_started_it(
         "systemd-run", "--quiet", f"--unit={_SESSION}", f"--property=User={session}",
         "--property=PAMName=login", *environ, "sh", "-c", f"{command}; exec sleep 1000",
     )  # fmt: skip
-    wait_until("it is detached", lambda: said.read_text().endswith("\n"))
+    until(lambda: said.read_text().endswith("\n"), "it is detached")
     service = Service(Done(0, 0, said.read_text(), ""), queues.log_dir, queues.manager)
     queues.services.append(service)
     service.has_told("started")
     (its,) = set(sessions(session)) - set(before)
     systemctl.output("loginctl", "terminate-session", its)
-    wait_until("the session is gone", lambda: its not in sessions(session))
+    until(lambda: its not in sessions(session), "the session is gone")
     assert service.show("ActiveState")["ActiveState"] == "active"
     with wide_open(gate):
         service.end()
@@ -342,7 +342,7 @@ def test_killed_it_comes_back_and_runs_nothing_twice(
     queues.write(f"[vram=1G] echo first >> {ran}", f"[vram=1G] echo second >> {ran}; : < {gate}; exit 7")
     service = queues.detach("--fresh", *options)
     service.has_told("finished")
-    wait_until("the second runs", lambda: ran.read_text().count("second"))
+    until(lambda: ran.read_text().count("second"), "the second runs")
     service.send(signal.SIGKILL)
     service.has_told("adopted")
     with wide_open(gate):

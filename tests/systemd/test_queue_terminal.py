@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.patience import wait_until
+from tests.patience import until
 from tests.systemd.helpers import processes, systemctl
 from tests.systemd.helpers.jobs import Slicer
 from tests.systemd.helpers.queues import Queues, wide_open
@@ -92,7 +92,7 @@ def test_ctrl_z_stops_the_queue_and_not_its_jobs(
     bash.type(CTRL_Z)
     assert "Stopped" in bash.expect(PROMPT)
     with wide_open(gate):
-        wait_until("the job ends all the same", lambda: queues.log(1) == "up\nover\n")
+        until(lambda: queues.log(1) == "up\nover\n", "the job ends all the same")
     assert not queues.journal("ended")
     bash.line("fg")
     bash.expect("job 2 ok")

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from tests.patience import wait_until
+from tests.patience import until
 from tests.systemd.helpers import processes, systemctl
 from tests.systemd.helpers.jobs import SYSTEM_LEDGER, Slicer, leases, tickets
 from tests.systemd.helpers.queues import Queues, cgroup_of, is_gone, wide_open
@@ -29,9 +29,9 @@ def slicer(public_slicer: Slicer) -> Slicer:
 def queues(slicer: Slicer, alice: User) -> Iterator[Queues]:
     """Alice's."""
     yield Queues(slicer, alice.via, "alice")
-    wait_until("no scope of hers", lambda: not systemctl.scopes(alice.systemctl))
+    until(lambda: not systemctl.scopes(alice.systemctl), "no scope of hers")
     for ledger in (alice.ledger, f"{alice.ledger}/{SIM_NAME}"):
-        wait_until(f"{ledger} is empty", lambda ledger=ledger: not leases(ledger) and not tickets(ledger))  # type: ignore[misc]
+        until(lambda ledger=ledger: not leases(ledger) and not tickets(ledger), f"{ledger} is empty")  # type: ignore[misc]
 
 
 # -- a manager of one's own ----------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ def test_a_users_jobs_survive_her_queue_and_are_adopted(
     queue.told("started", times=8)
     queue.crash()
     with wide_open(gates[0]):
-        wait_until("four are left", lambda: len(systemctl.scopes(alice.systemctl)) == 4)
+        until(lambda: len(systemctl.scopes(alice.systemctl)) == 4, "four are left")
     queue = queues.start(*SIM)
     queue.told("adopted", times=4)
     with wide_open(gates[1]):
@@ -101,7 +101,7 @@ def test_a_queue_dead_or_alive_a_users_timeout_holds(
     queue.told("started", 1)
     unit = queues.scope(1)
     queue.crash()
-    wait_until("its scope is gone", partial(is_gone, unit, alice.systemctl))
+    until(partial(is_gone, unit, alice.systemctl), "its scope is gone")
     assert queues.run(*SIM).code == 124
 
 
@@ -180,7 +180,7 @@ def test_a_queue_killed_with_all_that_is_its_own_leaves_the_gpu_to_another(
     second = Queues(slicer, alice.bare, "other")
     second.write("echo others")
     other = second.start(*SIM, "--gpus", "0")
-    wait_until("it waits", lambda: tickets(f"{alice.ledger}/{SIM_NAME}"))
+    until(lambda: tickets(f"{alice.ledger}/{SIM_NAME}"), "it waits")
     unit = queues.scope(1)
     inside = processes.in_cgroup(cgroup_of(unit, alice.systemctl))
     assert inside

@@ -13,7 +13,7 @@ import pytest
 from slicer.backend.systemd import SystemdBackend
 from slicer.errors import BackendError
 from slicer.model import Property, ScopeSpec
-from tests.patience import wait_until
+from tests.patience import until
 from tests.systemd.helpers import processes, systemctl
 from tests.systemd.helpers.jobs import Done, Slicer
 
@@ -57,7 +57,7 @@ def start_d_bus() -> None:
         return "org.freedesktop.systemd1" in names and "org.freedesktop.login1" in names
 
     systemctl.output("systemctl", "restart", "systemd-logind.service")
-    wait_until("systemd and logind are on the bus again", everybody_is_back)
+    until(everybody_is_back, "systemd and logind are on the bus again")
 
 
 def test_d_bus_stopped(slicer: Slicer, no_d_bus: None) -> None:
@@ -135,7 +135,7 @@ def test_a_process_killed_on_its_way_into_its_scope_leaves_none(where: str) -> N
 
         def kill(child: subprocess.Popen[bytes] = child, unit: str = unit) -> None:
             if where == "inside":
-                wait_until("it is in its scope", lambda: processes.cgroup(child.pid).endswith(f"/{unit}"))
+                until(lambda: processes.cgroup(child.pid).endswith(f"/{unit}"), "it is in its scope")
             if where != "at the end":
                 child.kill()
 
@@ -146,7 +146,7 @@ def test_a_process_killed_on_its_way_into_its_scope_leaves_none(where: str) -> N
             child.kill()
             child.wait()
     backend.close()
-    wait_until("no scope is left", lambda: not systemctl.scopes())
+    until(lambda: not systemctl.scopes(), "no scope is left")
 
 
 @pytest.mark.core

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slicer.model import Lease
-from tests.patience import wait_until
+from tests.patience import until
 from tests.systemd.helpers import processes, systemctl
 from tests.systemd.helpers.jobs import Gate, Job, Slicer
 
@@ -53,7 +53,7 @@ def still_held(slicer: Slicer, lease: Lease, waiting: Job | None = None) -> None
 def kill(*pids: int) -> None:
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
-    wait_until(f"{pids} are dead", lambda: not any(map(processes.is_alive, pids)))
+    until(lambda: not any(map(processes.is_alive, pids)), f"{pids} are dead")
 
 
 @pytest.mark.core
@@ -106,7 +106,7 @@ def test_a_job_that_closes_all_its_descriptors_when_slicer_is_killed(slicer: Sli
     slicer.dirty = True
     gate = slicer.gate()
     job = slicer.start(*HEAVY, "--", sys.executable, "-c", CLOSING, str(gate))
-    wait_until("the job is up", slicer.path("log").exists)
+    until(slicer.path("log").exists, "the job is up")
     lease = job.lease()
     still_held(slicer, lease)
     waiting = waiting_job(slicer)
@@ -148,7 +148,7 @@ log("first over")
 
 def daemonising(slicer: Slicer, gate: Gate, on_term: str, *options: str) -> Job:
     job = slicer.start(*HEAVY, *options, "--", sys.executable, "-c", DAEMON, str(gate), on_term)
-    wait_until("the daemon is up", slicer.path("log").exists)
+    until(slicer.path("log").exists, "the daemon is up")
     return job
 
 
@@ -164,7 +164,7 @@ def test_what_outlives_the_command_gets_sigterm(slicer: Slicer) -> None:  # K2
 
 def test_what_ignores_sigterm_is_killed_after_the_stop_timeout(slicer: Slicer) -> None:  # K2
     job = daemonising(slicer, slicer.gate(), "stay", "--set", "TimeoutStopSec=1s")
-    wait_until("SIGTERM has come", lambda: "first got SIGTERM" in log(slicer))
+    until(lambda: "first got SIGTERM" in log(slicer), "SIGTERM has come")
     still_held(slicer, job.lease())
     waiting = waiting_job(slicer)
     assert job.end().code == 5
@@ -178,7 +178,7 @@ def test_linger_waits_for_what_outlives_the_command(slicer: Slicer) -> None:  # 
     job = daemonising(slicer, gate, "stay", "--linger")
     lease = job.lease()
     waiting = waiting_job(slicer)
-    wait_until("the main process is reaped", lambda: not processes.children(lease.keeper))
+    until(lambda: not processes.children(lease.keeper), "the main process is reaped")
     still_held(slicer, lease, waiting)
     gate.open()
     done = job.end()
@@ -191,7 +191,7 @@ def test_linger_waits_for_what_outlives_the_command(slicer: Slicer) -> None:  # 
 def test_sigterm_ends_lingering(slicer: Slicer) -> None:  # K2
     job = daemonising(slicer, slicer.gate(), "leave", "--linger")
     lease = job.lease()
-    wait_until("the main process is reaped", lambda: not processes.children(lease.keeper))
+    until(lambda: not processes.children(lease.keeper), "the main process is reaped")
     job.kill(signal.SIGTERM)
     assert job.end().code == 5
     assert log(slicer) == ["first began", "first got SIGTERM"]
@@ -311,4 +311,4 @@ def test_slicer_killed_at_any_instant_of_its_start_leaves_nothing(slicer: Slicer
             job.popen.wait()
     assert slicer.run(*HEAVY, "--", "true").code == 0
     assert not list(Path("/run/slicer/leases").iterdir())
-    wait_until("no scope is left", lambda: not systemctl.scopes(), 5.0)
+    until(lambda: not systemctl.scopes(), "no scope is left", 5.0)

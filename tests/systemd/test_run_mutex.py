@@ -8,7 +8,7 @@ import os
 import pytest
 
 from tests.fake_nvml import FakeNvml
-from tests.patience import wait_until
+from tests.patience import until
 from tests.systemd.helpers import systemctl
 from tests.systemd.helpers.jobs import Job, Slicer, leases
 
@@ -170,7 +170,7 @@ def test_the_state_is_in_ram(slicer: Slicer) -> None:  # B7
     assert [lease.job for lease in leases()] == [job.lease().job]
     gate.open()
     assert job.end().code == 0
-    wait_until("the lease's file is gone", lambda: not leases())
+    until(lambda: not leases(), "the lease's file is gone")
 
 
 def test_messages_can_be_silenced_and_never_mix_with_output(slicer: Slicer) -> None:  # A9

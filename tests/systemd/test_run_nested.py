@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.fake_nvml import FakeNvml
-from tests.patience import wait_until
+from tests.patience import until
 from tests.systemd.helpers.jobs import Slicer, leases
 
 pytest_plugins = ["tests.systemd.helpers.fixtures", "tests.fake_nvml"]
@@ -49,7 +49,7 @@ def test_a_nested_job_of_another_kind_is_acquired_as_usual(slicer: Slicer, fake_
     gate = slicer.gate()
     script = f"sed -n s/^0:://p /proc/self/cgroup; echo $SLICER_LEASE; echo $CUDA_VISIBLE_DEVICES; : < {gate}"
     job = slicer.start("-q", "-p", "heavy", "--", *inner, "sh", "-c", script, env=fake_nvml.env)
-    wait_until("two leases with a scope", lambda: len([lease for lease in leases() if lease.cgroup]) == 2)
+    until(lambda: len([lease for lease in leases() if lease.cgroup]) == 2, "two leases with a scope")
     outer = job.lease()
     (nested,) = (lease for lease in leases() if lease.job != outer.job)
     assert (outer.cpu_slots, len(outer.gpus), nested.cpu_slots, len(nested.gpus)) == (1, 0, 0, 2)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import wait_until
+from tests.patience import until
 from tests.systemd.helpers import processes, systemctl
 from tests.systemd.helpers.jobs import Slicer, configured
 from tests.systemd.helpers.users import User
@@ -120,9 +120,9 @@ def test_a_job_that_does_nothing_and_holds_what_it_has_is_shown_as_such(slicer: 
         (("systemctl", "freeze", unit), ("systemctl", "thaw", unit), "frozen: 1 CPU slot"),
     ):
         systemctl.output(*halt)
-        wait_until(how, lambda how=how: how in shown())
+        until(lambda how=how: how in shown(), how)
         systemctl.output(*go_on)
-        wait_until("it goes on", lambda how=how: how not in shown())
+        until(lambda how=how: how not in shown(), "it goes on")
     gate.open()
     assert job.end().code == 0
 
@@ -189,14 +189,14 @@ def test_a_frozen_job_stands_still_and_goes_on_when_thawed(slicer: Slicer) -> No
     def grew_since(size: int) -> bool:
         return ticks.stat().st_size > size
 
-    wait_until("ticks", lambda: ticks.exists() and grew_since(0))
+    until(lambda: ticks.exists() and grew_since(0), "ticks")
     systemctl.output("systemctl", "freeze", unit)  # returns when the kernel reports it as frozen
     frozen_at = ticks.stat().st_size
     assert systemctl.show(unit, "FreezerState") == {"FreezerState": "frozen"}
     assert not slicer.is_busy()  # others go on (and time passes)
     assert ticks.stat().st_size == frozen_at
     systemctl.output("systemctl", "thaw", unit)
-    wait_until("ticks again", lambda: grew_since(frozen_at))
+    until(lambda: grew_since(frozen_at), "ticks again")
     systemctl.output("systemctl", "stop", unit)
     assert job.end().code == 143
 
@@ -234,4 +234,4 @@ def test_every_job_has_a_unit_of_its_own_and_leaves_none(slicer: Slicer) -> None
     for job in jobs:
         os.kill(job.command_pid(), 15)
     assert {job.end().code for job in jobs} == {143}
-    wait_until("no scope is left", lambda: not systemctl.scopes())
+    until(lambda: not systemctl.scopes(), "no scope is left")

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.patience import wait_until
+from tests.patience import until
 from tests.systemd.helpers import processes
 from tests.systemd.helpers.jobs import Job, Slicer, leases
 
@@ -125,9 +125,9 @@ def test_nohup_and_a_background_job_of_a_script_work_as_without(slicer: Slicer) 
         stdout=subprocess.PIPE, start_new_session=True, text=True,
     )  # fmt: skip
     pid_file = slicer.path("pid")
-    wait_until("the job is up", lambda: pid_file.exists() and pid_file.read_text())
+    until(lambda: pid_file.exists() and pid_file.read_text(), "the job is up")
     pid = int(pid_file.read_text())
-    wait_until("sleep runs", lambda: processes.read(pid, "comm") == b"sleep\n")
+    until(lambda: processes.read(pid, "comm") == b"sleep\n", "sleep runs")
     (slicer_pid,) = (found for found in processes.pids() if processes.parent_is(found, popen.pid))
     os.kill(slicer_pid, signal.SIGINT)
     os.kill(slicer_pid, signal.SIGTERM)
@@ -139,7 +139,7 @@ def test_a_stopped_and_continued_slicer_loses_nothing(slicer: Slicer) -> None:
     gate = slicer.gate()
     job = slicer.hold(gate, "-p", "heavy", code=3)
     job.kill(signal.SIGSTOP)
-    wait_until("slicer is stopped", lambda: processes.state(job.pid) == "T")
+    until(lambda: processes.state(job.pid) == "T", "slicer is stopped")
     gate.open()
     job.said("over")
     job.kill(signal.SIGCONT)
@@ -202,8 +202,8 @@ def test_closed_descriptors_stay_closed(slicer: Slicer, closed: str) -> None:  #
         env=slicer.environ(),
         cwd=slicer.directory,
     ) as popen:
-        wait_until(
-            "the command is done", lambda: slicer.path("found").exists() and slicer.path("found").read_text()
+        until(
+            lambda: slicer.path("found").exists() and slicer.path("found").read_text(), "the command is done"
         )
         held = [lease.pid for lease in leases()]
         assert slicer.is_busy("-p", "heavy")

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.patience import wait_until
+from tests.patience import until
 from tests.systemd.helpers import processes
 from tests.systemd.helpers.jobs import Slicer, leases
 from tests.systemd.helpers.terminal import BASH, CTRL_BACKSLASH, CTRL_C, CTRL_D, CTRL_Z, PROMPT, Terminal
@@ -46,7 +46,7 @@ def keeper_and_command() -> tuple[int, int]:
                 return lease.keeper, min(inside)
         return None
 
-    return wait_until("a job with a command", find)
+    return until(find, "a job with a command")
 
 
 @pytest.mark.core
@@ -115,7 +115,7 @@ def test_the_terminal_is_put_in_order_after_a_command_that_was_killed(
 def test_what_a_command_has_set_by_itself_stays_set(bash: Terminal) -> None:
     command(bash, "slicer run -q -- stty -onlcr")
     bash.expect(PROMPT)
-    wait_until("it is set", lambda: not termios.tcgetattr(bash.fd)[1] & termios.ONLCR)
+    until(lambda: not termios.tcgetattr(bash.fd)[1] & termios.ONLCR, "it is set")
 
 
 @pytest.mark.core
@@ -224,7 +224,7 @@ def test_ctrl_z_and_bg_continue_in_the_background(bash: Terminal, slicer: Slicer
     command(bash, "bg")
     bash.expect(PROMPT)
     _, pid = keeper_and_command()
-    wait_until("it runs again", lambda: processes.state(pid) == "S")
+    until(lambda: processes.state(pid) == "S", "it runs again")
     gate.open()
     bash.expect("done in the back")
     command(bash, "wait; echo code=$?")
@@ -258,7 +258,7 @@ def test_a_program_that_stops_its_whole_group_gives_the_shell_back(bash: Termina
 def test_a_background_job_that_reads_the_terminal_stops_until_fg(bash: Terminal) -> None:
     command(bash, "slicer run -q -- cat &")
     _, cat = keeper_and_command()
-    wait_until("cat is stopped", lambda: processes.state(cat) == "T")
+    until(lambda: processes.state(cat) == "T", "cat is stopped")
     bash.expect(PROMPT)
     command(bash, "wait; jobs")  # wait returns at a stopped job's change of state
     bash.expect("Stopped")
@@ -398,7 +398,7 @@ def test_a_full_screen_program_works_in_tmux(slicer: Slicer) -> None:
 
     tmux("new-session", "-d", "-x", "80", "-y", "24", "slicer run -q -- top -c -d 1000; echo code=$?; cat")
     try:
-        wait_until("top's screen", lambda: "PID USER" in tmux("capture-pane", "-p"))
+        until(lambda: "PID USER" in tmux("capture-pane", "-p"), "top's screen")
         heights = itertools.cycle(("40", "41"))
 
         def look() -> bool:
@@ -407,9 +407,9 @@ def test_a_full_screen_program_works_in_tmux(slicer: Slicer) -> None:
             # Only the wider screen has room for the whole of slicer's own command line.
             return "slicer run -q -- top -c -d 1000" in tmux("capture-pane", "-p")
 
-        wait_until("the wider screen", look)
+        until(look, "the wider screen")
         # top drops what is typed while it draws.
-        wait_until("top's end", lambda: tmux("send-keys", "q") or "code=0" in tmux("capture-pane", "-p"))
+        until(lambda: tmux("send-keys", "q") or "code=0" in tmux("capture-pane", "-p"), "top's end")
     finally:
         tmux("kill-server")
 

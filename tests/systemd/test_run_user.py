@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from slicer.outcome import history
-from tests.patience import wait_until
+from tests.patience import until
 from tests.systemd.helpers import processes, systemctl
 from tests.systemd.helpers.jobs import SYSTEM_LEDGER, Job, Slicer, leases
 from tests.systemd.helpers.queues import wide_open
@@ -30,7 +30,7 @@ def slicer(public_slicer: Slicer) -> Slicer:
 
 def nothing_left(someone: User) -> None:
     """Of the user's jobs."""
-    wait_until("no scope", lambda: not systemctl.scopes(someone.systemctl))
+    until(lambda: not systemctl.scopes(someone.systemctl), "no scope")
     assert not leases(someone.ledger)
 
 
@@ -48,7 +48,7 @@ def hold(
 
 
 def let_through(path: Path) -> None:
-    wait_until("somebody waits at the gate", lambda: _opened(path))
+    until(lambda: _opened(path), "somebody waits at the gate")
 
 
 def _opened(path: Path) -> bool:
@@ -100,7 +100,7 @@ def test_a_users_lease_outlives_a_killed_slicer(slicer: Slicer, alice: User) -> 
     waiting.ticket()
     let_through(gate)
     assert waiting.end().code == 0
-    (outcome,) = wait_until("an outcome", lambda: history.read(alice.history, job=lease.job))
+    (outcome,) = until(lambda: history.read(alice.history, job=lease.job), "an outcome")
     assert (outcome.exit_code, outcome.manager, outcome.uid) == (0, "user", alice.uid)
     nothing_left(alice)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.fake_nvml import USE, FakeNvml
-from tests.patience import wait_until
+from tests.patience import until
 from tests.systemd.helpers import systemctl
 from tests.systemd.helpers.jobs import Gate, Job, Slicer
 
@@ -26,7 +26,7 @@ def start(slicer: Slicer, nvml: FakeNvml, script: str, *options: str) -> Job:
 
 def peak(job: Job, *mib: int) -> None:
     """Wait until the job's lease knows of this peak."""
-    wait_until(f"a peak of {mib}: {job.stderr}", lambda: job.lease().vram_peak_mib == mib)
+    until(lambda: job.lease().vram_peak_mib == mib, f"a peak of {mib}: {job.stderr}")
 
 
 def child_script(slicer: Slicer, gate: Gate, mib: int) -> Path:
@@ -97,7 +97,7 @@ def test_a_process_that_left_the_scope_is_reported_and_not_ended(
     child = child_script(slicer, other_gate, 3277)
     script = f"systemd-run --scope --quiet --collect --unit=vram-escape {child} &\n: < {gate}\nexit 5"
     job = start(slicer, fake_nvml, script, "--gpus", "1")
-    lines = wait_until("it is on the GPU", lambda: _live(fake_nvml))
+    lines = until(lambda: _live(fake_nvml), "it is on the GPU")
     assert len(lines) == 1
     pid = int(lines[0].split()[2])
     assert "vram-escape.scope" in Path(f"/proc/{pid}/cgroup").read_text()
@@ -111,7 +111,7 @@ def test_a_process_that_left_the_scope_is_reported_and_not_ended(
     # Nobody gets the GPU as a whole while it is there.
     assert slicer.is_busy("--gpu", "0", env=fake_nvml.env)
     other_gate.open()
-    wait_until("it has ended", lambda: not Path(f"/proc/{pid}").exists())
+    until(lambda: not Path(f"/proc/{pid}").exists(), "it has ended")
     assert not slicer.is_busy("--gpu", "0", env=fake_nvml.env)
 
 
@@ -145,7 +145,7 @@ def test_the_gpu_stays_held_until_its_memory_is_back_though_slicer_was_killed(
     job.popen.wait()
     command = next(int(line.split()[2]) for line in _live(fake_nvml))
     gate.open()
-    wait_until("the command has ended", lambda: not Path(f"/proc/{command}").exists())
+    until(lambda: not Path(f"/proc/{command}").exists(), "the command has ended")
     # The scope is not empty: its keeper looks at the GPUs.
     assert slicer.is_busy("--gpus", "2", env=fake_nvml.env)
     os.kill(lease.keeper, 0)

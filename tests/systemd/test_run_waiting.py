@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from tests.patience import wait_until
+from tests.patience import until
 from tests.systemd.helpers import processes, systemctl
 from tests.systemd.helpers.jobs import Job, Slicer
 
@@ -26,7 +26,7 @@ def inside(unit: str) -> set[int]:
 def ready(job: Job) -> str:
     """The scope of the waiting job, once it stands."""
     unit = unit_of(job)
-    wait_until(f"{unit} stands", lambda: inside(unit))
+    until(lambda: inside(unit), f"{unit} stands")
     return unit
 
 
@@ -40,7 +40,7 @@ def test_the_first_in_line_has_its_scope_and_nobody_else_has(slicer: Slicer) -> 
     unit = ready(first)
     second = slicer.start("-p", "heavy", "--", "true")
     second.ticket()
-    keeper = wait_until("the keeper alone is in it", lambda: inside(unit))
+    keeper = until(lambda: inside(unit), "the keeper alone is in it")
     assert keeper == processes.children(first.pid)
     assert systemctl.show(unit, "CPUWeight")["CPUWeight"] == "7"
     assert set(systemctl.scopes()) == {holder.lease().unit, unit}
@@ -48,7 +48,7 @@ def test_the_first_in_line_has_its_scope_and_nobody_else_has(slicer: Slicer) -> 
     first.said("up")
     lease = first.lease()
     assert (lease.unit, {lease.keeper}) == (unit, keeper)
-    wait_until("the next is ready", lambda: inside(unit_of(second)))
+    until(lambda: inside(unit_of(second)), "the next is ready")
     second_gate.open()
     assert [job.end().code for job in (holder, first, second)] == [0, 0, 0]
     assert slicer.outcome_of(first.end()).unit == unit
@@ -95,7 +95,7 @@ def test_a_waiting_job_that_goes_takes_its_scope_along(slicer: Slicer, signo: si
     second.ticket()
     first.kill(signo)
     assert first.end().code == -signo
-    wait_until("its scope is gone", lambda: unit not in systemctl.scopes())
+    until(lambda: unit not in systemctl.scopes(), "its scope is gone")
     gate.open()
     assert [job.end().code for job in (holder, second)] == [0, 0]
     assert not slicer.path("ran").exists()
@@ -109,7 +109,7 @@ def test_waiting_does_not_count_against_the_time_limit(slicer: Slicer) -> None:
     first.ticket()
     second = slicer.start("-p", "heavy", "--", "true")
     second.ticket()
-    wait_until("both sleep", lambda: all(processes.state(job.pid) == "S" for job in (first, second)))
+    until(lambda: all(processes.state(job.pid) == "S" for job in (first, second)), "both sleep")
     assert systemctl.scopes() == [holder.lease().unit]
     os.kill(holder.pid, 0)
     gate.open()

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from slicer.model import Ticket
-from tests.patience import wait_until
+from tests.patience import until
 from tests.systemd.helpers import processes, systemctl
 from tests.systemd.helpers.jobs import Gate, Job, Slicer, tickets
 from tests.systemd.helpers.terminal import BASH, CTRL_C, CTRL_Z, PROMPT, Terminal
@@ -32,8 +32,8 @@ PLAIN = ("--backend", "plain")
 def slicer(public_slicer: Slicer, alice: User) -> Iterator[Slicer]:
     public_slicer.ledger = alice.ledger
     yield public_slicer
-    wait_until("the ledger is empty", lambda: not left_in_ledger(public_slicer))
-    wait_until("no scope", lambda: not systemctl.scopes(alice.systemctl))
+    until(lambda: not left_in_ledger(public_slicer), "the ledger is empty")
+    until(lambda: not systemctl.scopes(alice.systemctl), "no scope")
 
 
 def left_in_ledger(slicer: Slicer) -> list[Path]:
@@ -69,7 +69,7 @@ def order(slicer: Slicer) -> Path:
 def scope_of(job: Job, someone: User) -> str:
     """The scope of the first in line, once it stands."""
     unit = f"slicer-{job.ticket().job}.scope"
-    wait_until(f"{unit} is active", lambda: is_active(unit, someone))
+    until(lambda: is_active(unit, someone), f"{unit} is active")
     return unit
 
 
@@ -173,7 +173,7 @@ def test_who_waits_for_a_job_without_a_supervisor_sleeps(slicer: Slicer, alice: 
     jobs = [wait_in_line(slicer, alice, name) for name in ("first", "second")]
     for pid in (holder.pid, lease.keeper):  # only the scope, of her manager, holds the lease
         os.kill(pid, signal.SIGKILL)
-    before = [wait_until("it sleeps soundly", partial(sleeps_of, job)) for job in jobs]
+    before = [until(partial(sleeps_of, job), "it sleeps soundly") for job in jobs]
     assert [sleeps_of(job) for job in jobs] == before
     gate.open()
     assert [job.end().code for job in jobs] == [0, 0]
@@ -189,9 +189,9 @@ def test_ctrl_z_of_a_waiting_job_leaves_its_scope_ready_and_the_others_served(
         terminal.expect(PROMPT)
         terminal.line(f"slicer run -p heavy -n first -- sh -c 'echo first >> {order}'")
         terminal.expect("waiting for a CPU slot")
-        first = wait_until("its ticket", lambda: next(iter(tickets_of(slicer, "first")), None))
+        first = until(lambda: next(iter(tickets_of(slicer, "first")), None), "its ticket")
         unit = f"slicer-{first.job}.scope"
-        wait_until("its scope stands", lambda: is_active(unit, alice))
+        until(lambda: is_active(unit, alice), "its scope stands")
         terminal.type(CTRL_Z)
         terminal.expect(PROMPT)
         assert processes.state(first.pid) == "T"

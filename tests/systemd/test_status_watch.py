@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import wait_until
+from tests.patience import until
 from tests.systemd.helpers.jobs import Slicer
 from tests.systemd.helpers.terminal import CTRL_C, Terminal
 
@@ -50,7 +50,7 @@ os.close(os.open(sys.argv[1], os.O_RDONLY))
 def test_the_end_of_a_scope_that_outlived_slicer_is_seen(slicer: Slicer) -> None:
     gate = slicer.gate()
     job = slicer.start("-p", "heavy", "--name", "train", "--", sys.executable, "-c", CLOSING, str(gate))
-    wait_until("the command is up", slicer.path("up").exists)
+    until(slicer.path("up").exists, "the command is up")
     lease = job.lease()
     with Terminal(*WATCH, env=slicer.environ()) as terminal:
         terminal.expect("  train  1 CPU slot")
@@ -58,7 +58,7 @@ def test_the_end_of_a_scope_that_outlived_slicer_is_seen(slicer: Slicer) -> None
         job.kill()
         os.kill(lease.keeper, signal.SIGKILL)
         job.popen.wait()
-        wait_until("its cgroup is watched", lambda: watches(terminal.pid) == 3)
+        until(lambda: watches(terminal.pid) == 3, "its cgroup is watched")
         gate.open()
         terminal.expect("No job runs.")
         terminal.type("q")

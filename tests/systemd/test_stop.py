@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slicer.outcome import history
-from tests.patience import wait_until
+from tests.patience import until
 from tests.systemd.helpers import processes, systemctl
 from tests.systemd.helpers.jobs import Job, Slicer, leases, tickets
 from tests.systemd.helpers.users import User
@@ -40,11 +40,11 @@ def test_stop_ends_the_scope_and_waits_for_the_lease(slicer: Slicer, by: str) ->
         found = processes.in_cgroup(lease.cgroup)
         return found if len(found) == 3 else set()
 
-    inside = wait_until("keeper, command and its child are in the scope", all_three)
+    inside = until(all_three, "keeper, command and its child are in the scope")
     word = {"name": "x", "id": lease.job[:5], "unit": lease.unit}[by]
     assert slicer.command("stop", word).stdout == f"stopped {lease.job}  x\n"
     assert not leases()
-    wait_until("none of them is left", lambda: not any(Path(f"/proc/{pid}").exists() for pid in inside))
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in inside), "none of them is left")
     done = job.end()
     assert (done.code, "exit 143 (stopped)" in done.stderr) == (143, True)
     outcome = slicer.outcome(lease.job)
@@ -91,7 +91,7 @@ def test_stop_ends_a_job_that_ctrl_z_stopped(slicer: Slicer) -> None:
     pid = job.command_pid()
     for each in (pid, job.pid):
         os.kill(each, signal.SIGSTOP)
-    wait_until("both are stopped", lambda: ") T " in Path(f"/proc/{job.pid}/stat").read_text())
+    until(lambda: ") T " in Path(f"/proc/{job.pid}/stat").read_text(), "both are stopped")
     slicer.command("stop", "x")
     assert not leases()
     assert job.end().code == 143
@@ -127,7 +127,7 @@ def test_a_user_sees_and_stops_her_own_jobs_and_nobody_elses_are_seen(
     slicer.command("stop", "hers", via=alice.bare)
     assert not leases(alice.ledger)
     assert job.end().code == 143
-    (outcome,) = wait_until("an outcome", lambda: history.read(alice.history, job=lease.job))
+    (outcome,) = until(lambda: history.read(alice.history, job=lease.job), "an outcome")
     assert outcome.reason == "stopped"
 
 

@@ -24,7 +24,7 @@ import slicer
 from slicer.kernel import proc
 from slicer.model import Lease, Ticket
 from slicer.state import statefile
-from tests.patience import DEADLINE_S, wait_until
+from tests.patience import DEADLINE_S, until
 
 SRC = str(Path(slicer.__file__).parents[1])
 
@@ -91,7 +91,7 @@ class Cli:
             leases = self.entries("leases", Lease)
             return next((lease for lease in leases if lease.pid == process.pid and lease.keeper), None)
 
-        return wait_until(f"a lease of pid {process.pid}", find)
+        return until(find, f"a lease of pid {process.pid}")
 
     def waiting(self, *options: str) -> Ticket:
         """The ticket of a job that waits."""
@@ -100,7 +100,7 @@ class Cli:
         def find() -> Ticket | None:
             return next((t for t in self.entries("tickets", Ticket) if t.pid == process.pid), None)
 
-        return wait_until(f"a ticket of pid {process.pid}", find)
+        return until(find, f"a ticket of pid {process.pid}")
 
     def entries(self, folder: str, kind: type[T]) -> list[T]:
         found = []

@@ -11,7 +11,7 @@ import tomllib
 from pathlib import Path
 
 from slicer.cli import app, runoptions
-from tests.patience import DEADLINE_S, wait_until
+from tests.patience import DEADLINE_S, until
 from tests.unit.config.machine import Machine
 from tests.unit.program import Cli
 
@@ -43,7 +43,7 @@ def test_the_python_example_works_as_printed(cli: Cli) -> None:  # W3
     assert (done.returncode, done.stdout) == (0, ""), done
     holder = cli.popen("run", "--backend", "plain", "--vram", "8G", "-n", "other", "sleep", "9", env=env)
     try:
-        wait_until("it holds its part", lambda: cli.json("status", env=env)["jobs"])
+        until(lambda: cli.json("status", env=env)["jobs"], "it holds its part")
         done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
         assert (done.returncode, done.stdout) == (0, "other None\n"), done
     finally:

@@ -25,7 +25,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 _INTERRUPTED = 130  # 128 + SIGINT, as a shell has it
 _BROKEN_PIPE = 141  # 128 + SIGPIPE
 
-# Each is a module of this package with a ``command``; listed as a user meets them.
+# A command's name and its module in this package, in the order of the help.
 _COMMANDS = {
     "run": "run_help",
     "hold": "hold_help",
@@ -109,7 +109,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _dispatch(arguments: list[str]) -> Any:
-    """As app.main, but without its handling of Ctrl-C and of a reader that leaves."""
+    """Run one command line, or complete it; its result, or whatever it raises."""
     instruction = os.environ.get(_COMPLETE)
     if instruction:
         from slicer.cli import complete
@@ -147,11 +147,7 @@ def report(failure: Exception, *, as_json: bool = False) -> int:
     if os.environ.get("SLICER_DEBUG") == "1":
         _trace(failure)
     told = failure if isinstance(failure, SlicerError) else _translated(failure)
-    if as_json:
-        say.error_json(told)
-    else:
-        say.error(told)
-    return told.exit_code
+    return say.error_json(told) if as_json else say.error(told)
 
 
 def _trace(failure: Exception) -> None:

@@ -55,9 +55,7 @@ def command(job: str | None, number: int, name: str | None, since: str | None, a
     """
     began = None if since is None else time.time() - _seconds(since)
     path = default_path()
-    outcomes = find_outcomes(
-        path, job, {"limit": number + 1 if number else None, "name": name, "since": began}
-    )
+    outcomes = find_outcomes(path, job, limit=number + 1 if number else None, name=name, since=began)
     if job is not None and not outcomes:
         hint = "slicer status shows those that run"
         raise UnknownOutcome(f"no ended job {job!r}", where=path, hint=hint)
@@ -74,15 +72,18 @@ def command(job: str | None, number: int, name: str | None, since: str | None, a
             say.line(f"only the last {number} of them: -n 0 shows all")
 
 
-def find_outcomes(path: str, job: str | None, limits: dict[str, Any]) -> list[Outcome]:
-    """The outcomes that ``job`` means, as in `slicer stop`: an id or unit, a name, the beginning of an id."""
+def find_outcomes(path: str, job: str | None, **limits: Any) -> list[Outcome]:
+    """The outcomes that ``job`` means, as in `slicer stop`: an id or unit, a name, the beginning of an id.
+
+    ``limits`` are arguments of :func:`slicer.outcome.history.read`.
+    """
     if job is None:
         return read(path, **limits)
     word = job.removesuffix(".scope").removeprefix("slicer-")
     exact = [outcome for outcome in read(path, job=word, **limits) if outcome.job == word]
     if exact:
         return exact
-    named = [] if limits["name"] else read(path, **{**limits, "name": _literal(job)})
+    named = [] if limits.get("name") else read(path, **{**limits, "name": _literal(job)})
     return named or read(path, job=word, **limits)
 
 
@@ -196,9 +197,9 @@ def _vram(outcome: Outcome) -> str:
     """What was declared for each GPU, and the most that was seen in use on each."""
     if not outcome.gpus:
         return "-"
-    declared = (
-        "not declared" if outcome.vram_mib is None else f"{format_size(outcome.vram_mib << 20)} declared"
-    )
+    declared = "not declared"
+    if outcome.vram_mib is not None:
+        declared = f"{format_size(outcome.vram_mib << 20)} declared"
     peaks = ", ".join(format_size(mib << 20) for mib in outcome.vram_peak_mib) or "-"
     return f"{declared}, peak {peaks}"
 

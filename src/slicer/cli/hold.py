@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 
-from slicer.cli import run, runoptions, say
+from slicer.cli import run, say
 from slicer.config import profiles
-from slicer.errors import SlicerError, UsageError
+from slicer.errors import UsageError
 from slicer.job.plan import Invocation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from typing import Any
 
     from slicer.model import Lease
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 _SHELL = "/bin/sh"
 
 
-class Messages(say.Messages):
+class ShellMessages(say.Messages):
     """Tells the user of a shell what it holds. Nothing else would show it."""
 
     def acquired(self, lease: Lease, waited_s: float) -> None:
@@ -30,31 +29,19 @@ class Messages(say.Messages):
 
 def main(arguments: list[str]) -> int:
     """Run the command line after ``slicer hold``; returns slicer's exit code."""
-    try:
-        options, command = runoptions.parse(arguments, "hold")
-    except SlicerError as failure:
-        say.error(failure)
-        return failure.exit_code
-    return perform(options, command)
+    return run.main_of("hold", arguments, perform)
 
 
 def perform(options: dict[str, Any], command: tuple[str, ...]) -> int:
     """Do what a parsed command line asks for; returns slicer's exit code."""
-    return run.guarded("hold", options, lambda: _hold(options, command))
+    return run.reported("hold", options, lambda: _hold(options, command))
 
 
 def _hold(options: dict[str, Any], command: tuple[str, ...]) -> int:
-    invocation = invocation_of(options, command, os.environ)
-    kind = say.Messages if command else Messages
-    return run.run_job(invocation, kind(options["verbosity"]))
-
-
-def invocation_of(
-    options: dict[str, Any], command: tuple[str, ...], environ: Mapping[str, str]
-) -> Invocation:
-    """What the parsed options ask for; without a command the user's shell. Raises SlicerError."""
-    invocation = Invocation(**run.fields(options, command or (environ.get("SHELL") or _SHELL,)), hold=True)
-    profile = profiles.load(environ, profiles.host()).profile(invocation.profile, invocation.overrides)
+    shell = os.environ.get("SHELL") or _SHELL
+    invocation = Invocation(**run.fields(options, command or (shell,)), hold=True)
+    profile = profiles.load(os.environ, profiles.host()).profile(invocation.profile, invocation.overrides)
     if not profile.gpus and not profile.cpu_slots:
         raise UsageError("nothing to hold", hint="say --gpus, --vram or --cpu-slots")
-    return invocation
+    kind = say.Messages if command else ShellMessages
+    return run.run_job(invocation, kind(options["verbosity"]))

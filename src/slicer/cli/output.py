@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 @record
 class Column:
-    """``cap`` is the most columns of a terminal that a cell may take; 0: any number."""
+    """``cap`` is the most columns of a terminal that a cell may take; None: any number."""
 
     title: str
     right: bool = False
-    cap: int = 0
+    cap: int | None = None
 
 
 def glyphs(stream: TextIO | None = None) -> Glyphs:
@@ -36,8 +36,7 @@ def table(columns: Sequence[Column], cells: Iterable[Sequence[str]]) -> list[Lin
     if is_terminal():
         mark = glyphs()
         shown = [
-            [clip(cell, column.cap or None, mark) for cell, column in zip(row, columns, strict=True)]
-            for row in shown
+            [clip(cell, column.cap, mark) for cell, column in zip(row, columns, strict=True)] for row in shown
         ]
     align = "".join("r" if column.right else "l" for column in columns)
     head, *texts = aligned([[column.title for column in columns], *shown], align)

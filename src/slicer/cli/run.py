@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from slicer.model import Outcome
 
-
 _LONGEST_NAME = 200  # others read it in one line
 
 
@@ -33,25 +32,33 @@ class _Interrupted(BaseException):
 
 def main(arguments: list[str]) -> int:
     """Run the command line after ``slicer run``; returns slicer's exit code."""
+    return main_of("run", arguments, perform)
+
+
+def main_of(
+    program: str, arguments: list[str], perform: Callable[[dict[str, Any], tuple[str, ...]], int]
+) -> int:
+    """Parse the command line after ``slicer PROGRAM`` and perform it; returns slicer's exit code."""
     try:
-        options, command = runoptions.parse(arguments)
+        options, command = runoptions.parse(arguments, program)
     except SlicerError as failure:
-        say.error(failure)
-        return failure.exit_code
+        return say.error(failure)
     return perform(options, command)
 
 
 def perform(options: dict[str, Any], command: tuple[str, ...]) -> int:
     """Do what a parsed command line asks for; returns slicer's exit code."""
-    return guarded("run", options, lambda: _run(options, command))
+    return reported("run", options, lambda: _run(options, command))
 
 
-def guarded(program: str, options: dict[str, Any], act: Callable[[], int]) -> int:
+def reported(program: str, options: dict[str, Any], act: Callable[[], int]) -> int:
     """Show help, or do ``act``. What that raises is said. Returns the exit code."""
     try:
         if options["help"]:
+            from slicer.cli.app import main
+
             unblock_interrupts()
-            return _help(program)
+            return main([program, "--help"])
         return _told(options, act)
     except _Interrupted as interrupted:  # perhaps while a failure was told: signals act again by then
         return _die_of(interrupted.signo)
@@ -66,19 +73,11 @@ def _told(options: dict[str, Any], act: Callable[[], int]) -> int:
         say.busy_json(failure.busy)
         return failure.exit_code
     except SlicerError as failure:
-        say.error(failure)
-        return failure.exit_code
+        return say.error(failure)
     except Exception as failure:
         from slicer.cli.app import report
 
         return report(failure)
-
-
-def invocation_of(options: dict[str, Any], command: tuple[str, ...]) -> Invocation:
-    """What the parsed options ask for. Raises UsageError."""
-    if not command:
-        raise UsageError("no command given", hint="slicer run [OPTIONS] -- COMMAND [ARGUMENTS]")
-    return Invocation(**fields(options, command), hold=False)
 
 
 def fields(options: dict[str, Any], command: tuple[str, ...]) -> dict[str, Any]:
@@ -114,7 +113,9 @@ def _overrides(options: dict[str, Any]) -> Overrides:
 
 
 def _run(options: dict[str, Any], command: tuple[str, ...]) -> int:
-    invocation = invocation_of(options, command)
+    if not command:
+        raise UsageError("no command given", hint="slicer run [OPTIONS] -- COMMAND [ARGUMENTS]")
+    invocation = Invocation(**fields(options, command), hold=False)
     if options["dry_run"]:
         from slicer.cli.app import guarded
         from slicer.cli.dryrun import show
@@ -179,9 +180,3 @@ def _check_outcome(path: str) -> None:
     fits = os.access(path, os.W_OK) if is_stream(path) else os.access(directory, os.W_OK | os.X_OK)
     if os.path.isdir(path) or not fits:
         raise UsageError("cannot be written there", where=f"--outcome {path}", hint="name a file of yours")
-
-
-def _help(program: str) -> int:
-    from slicer.cli.app import main
-
-    return main([program, "--help"])

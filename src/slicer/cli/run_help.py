@@ -89,7 +89,7 @@ def _click_option(option: Option) -> click.Option:
 def parsed(params: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The options and the command as the fast parser gives them.
 
-    click is not told the defaults: what one means for a flag with a value differs between its versions.
+    click is not told the defaults: its versions differ in what a default means for a flag with a value.
     """
     options = {
         name: params[name] if params.get(name) is not None else default for name, default in DEFAULTS.items()

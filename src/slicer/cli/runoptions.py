@@ -91,7 +91,7 @@ def options_of(program: str) -> tuple[Option, ...]:
     return tuple(option for option in OPTIONS if option.field not in _SCOPE_FIELDS)
 
 
-def parse(arguments: list[str], program: str = "run") -> tuple[dict[str, Any], tuple[str, ...]]:
+def parse(arguments: list[str], program: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The options by field and the command. Raises UsageError; an empty command is the caller's to judge."""
     known = {name: option for option in options_of(program) for name in option.names}
     found = dict(DEFAULTS)

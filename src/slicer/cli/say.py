@@ -60,13 +60,14 @@ def _end_drawn() -> None:
     _drawn = False
 
 
-def error(failure: SlicerError) -> None:
-    """An error as one line: what was wrong, where, and what to do."""
+def error(failure: SlicerError) -> int:
+    """An error as one line: what was wrong, where, and what to do. Returns its exit code."""
     line(str(failure))
+    return failure.exit_code
 
 
-def error_json(failure: SlicerError) -> None:
-    """An error as one line of JSON; ``where`` and ``hint`` are null when there is nothing to say."""
+def error_json(failure: SlicerError) -> int:
+    """The same as one line of JSON; ``where`` and ``hint`` are null when there is nothing to say."""
     import json
 
     data = {
@@ -76,6 +77,7 @@ def error_json(failure: SlicerError) -> None:
         "hint": failure.hint or None,
     }
     _write(json.dumps(data) + "\n")
+    return failure.exit_code
 
 
 def _write(text: str) -> None:
@@ -102,8 +104,8 @@ class Messages:
 
     def waiting(self, busy: Busy) -> None:
         self._has_waited = self._waits = True
-        if self._verbosity >= 0 and not _has_foreground():
-            line(f"waiting for {describe_busy(busy)}")
+        if not _has_foreground():
+            self.notice(f"waiting for {describe_busy(busy)}")
 
     def still_waiting(self, busy: Busy) -> float | None:
         """On a terminal the line is kept up to date. A file would fill up."""
@@ -115,8 +117,8 @@ class Messages:
 
     def interrupted(self) -> None:
         """A signal ended it before the command began."""
-        if self._waits and self._verbosity >= 0:
-            line("no longer waiting")
+        if self._waits:
+            self.notice("no longer waiting")
 
     def acquired(self, lease: Lease, waited_s: float) -> None:
         self._waits = False
@@ -132,12 +134,10 @@ class Messages:
 
     def gave_up(self, busy: Busy, waited_s: float) -> None:
         """It waited as long as it was told to."""
-        if self._verbosity >= 0:
-            line(f"gave up after {format_duration(waited_s)}: no {describe_busy(busy).partition(' ')[2]}")
+        self.notice(f"gave up after {format_duration(waited_s)}: no {describe_busy(busy).partition(' ')[2]}")
 
     def finished(self, outcome: Outcome) -> None:
-        if self._verbosity >= 0:
-            line(describe_outcome(outcome))
+        self.notice(describe_outcome(outcome))
         if self._verbosity >= 1 and outcome.not_enforced:
             line(f"not enforced here: {', '.join(outcome.not_enforced)}")
 

@@ -16,7 +16,7 @@ from slicer.gpu.sim.usage import NoRoom, UsageFolder, Use
 from slicer.kernel import proc
 from slicer.kernel.signals import INTERRUPTS
 from slicer.quantity import INFINITY, QuantityError, format_size, parse_duration, parse_mib, parse_size
-from slicer.record import record
+from slicer.record import record, replace
 from slicer.state import simulated, statedir
 
 TYPE_CHECKING = False
@@ -189,7 +189,7 @@ class Meter:
         mib_each = (mib,) * len(self.use.gpus)
         if not mib_each or mib_each == self.use.mib:
             return None
-        wanted = Use(self.use.pid, self.use.started, self.use.utilisation, self.use.gpus, mib_each)
+        wanted = replace(self.use, mib=mib_each)
         lacking = self._usage.allocate(wanted)
         if lacking is None:
             self.use = wanted
@@ -199,7 +199,7 @@ class Meter:
         """In a forked child: take over what the parent uses. Raises StateError."""
         before, pid = self.use, os.getpid()
         # An idle context: a leaked process computes nothing.
-        self.use = Use(pid, proc.start_time(pid) or 0, 0, before.gpus, before.mib)
+        self.use = replace(before, pid=pid, started=proc.start_time(pid) or 0, utilisation=0)
         if before.mib:
             self._usage.take_over(self.use, before)
 

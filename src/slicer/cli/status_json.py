@@ -133,9 +133,9 @@ def _ticket(ticket: Ticket, status: Status) -> dict[str, Any]:
 
 def _why(ticket: Ticket, status: Status) -> dict[str, Any] | None:
     wait = status.waits[ticket.job]
-    if wait.busy is None and wait.never is None:
-        return None
     busy = wait.busy
+    if busy is None and wait.never is None:
+        return None
     return {
         "text": reason(ticket, status),
         "lacks": busy.kind if busy else None,

@@ -31,8 +31,8 @@ class Section:
     """One part of the status."""
 
     head: tuple[Line, ...]
-    entries: tuple[tuple[Line, ...], ...]  # the lines of one thing each, the most important one first
-    what: str  # the word for the entries, as in "3 more waiting"
+    entries: tuple[tuple[Line, ...], ...] = ()  # the lines of one thing each, the most important one first
+    what: str = ""  # the word for the entries, as in "3 more waiting"
 
     @property
     def lines(self) -> list[Line]:
@@ -63,12 +63,12 @@ def joined(parts: list[list[Line]]) -> list[Line]:
 
 def sections(status: Status) -> list[Section]:
     """The parts of the status: jobs, waiting requests, the machine."""
-    found = [_jobs(status) if status.leases else Section((Line("No job runs."),), (), "")]
+    found = [_jobs(status) if status.leases else Section((Line("No job runs."),))]
     if status.tickets:
         found.append(_waiting(status))
     found.append(_machine(status))
     if status.directory not in ("", SYSTEM_DIR):
-        found.append(Section((Line(f"Jobs of this user only ({status.directory}).", FAINT),), (), ""))
+        found.append(Section((Line(f"Jobs of this user only ({status.directory}).", FAINT),)))
     return found
 
 
@@ -150,7 +150,7 @@ def _left(lease: Lease, now_s: float) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    """A duration in whole seconds: this is a moment's picture."""
+    """A duration in whole seconds; a finer one is out of date when it is read."""
     return format_duration(float(max(0, round(seconds))))
 
 
@@ -210,7 +210,7 @@ def _machine(status: Status) -> Section:
         lock = status.plain_lock
         head.append(Line(f"GPU lock of scripts: {lock.path} is held by pid {lock.pid}", WARNING))
     if status.no_gpus:
-        return Section((*head, Line(f"No GPUs: {visible(status.no_gpus)}")), (), "")
+        return Section((*head, Line(f"No GPUs: {visible(status.no_gpus)}")))
     heading, entries = _gpus(status)
     return Section((*head, heading), entries, "GPUs")
 

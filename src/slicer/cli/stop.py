@@ -48,8 +48,8 @@ def command(jobs: tuple[str, ...], quiet: bool) -> int:
         try:
             entry = find(job, seen)
         except (UnknownJob, AmbiguousJob) as failure:  # the others are none the worse for it
-            say.error((_ended(job) if isinstance(failure, UnknownJob) else None) or failure)
-            codes.append(failure.exit_code)
+            told = _ended(job) if isinstance(failure, UnknownJob) else None
+            codes.append(say.error(told or failure))
         else:
             meant[entry.job] = entry
     if ledger:
@@ -58,12 +58,12 @@ def command(jobs: tuple[str, ...], quiet: bool) -> int:
 
 
 def _ended(job: str) -> UnknownJob | None:
-    """What to say of a job that is in the history: it was there."""
+    """What to say of a job that is in the history; None for one that is not."""
     from slicer.cli.history import find_outcomes
     from slicer.outcome.history import default_path
 
     try:
-        found = find_outcomes(default_path(), job, {"limit": 1, "name": None, "since": None})
+        found = find_outcomes(default_path(), job, limit=1)
     except StateError:
         return None  # a broken history is no reason to say less than before
     exact = [each for each in found if job in (each.job, each.name, each.unit)]
@@ -74,8 +74,7 @@ def _stop(entry: Lease | Ticket, ledger: Ledger, *, quiet: bool) -> int:
     try:
         stop(entry, ledger)
     except SlicerError as failure:
-        say.error(failure)
-        return failure.exit_code
+        return say.error(failure)
     if not quiet:
         done = "stopped" if isinstance(entry, Lease) else "no longer waits:"
         print(visible(f"{done} {entry.job}  {entry.name or entry.command}"))

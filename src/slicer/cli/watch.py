@@ -300,13 +300,11 @@ def fit(parts: list[Section], height: int) -> list[Line]:
 
 def _shares(wanted: list[int], room: int) -> list[int]:
     """``room`` divided fairly: nobody gets more than wanted, nor less than others while wanting more."""
-    shares = dict.fromkeys(range(len(wanted)), 0)
-    left = len(wanted)
-    for index in sorted(shares, key=lambda index: wanted[index]):
-        shares[index] = min(wanted[index], room // left)
+    shares = [0] * len(wanted)
+    for served, index in enumerate(sorted(range(len(wanted)), key=wanted.__getitem__)):
+        shares[index] = min(wanted[index], room // (len(wanted) - served))
         room -= shares[index]
-        left -= 1
-    return list(shares.values())
+    return shares
 
 
 def _cut(part: Section, most: int) -> list[Line]:
@@ -317,8 +315,6 @@ def _cut(part: Section, most: int) -> list[Line]:
     entries = list(part.entries)
     while entries and len(shown) + len(entries[0]) < most:
         shown += entries.pop(0)
-    return (
-        [*shown, Line(f"{output.glyphs().ellipsis} {len(entries)} more {part.what}", FAINT)]
-        if part.what
-        else shown
-    )
+    if part.what:
+        shown.append(Line(f"{output.glyphs().ellipsis} {len(entries)} more {part.what}", FAINT))
+    return shown

@@ -1,8 +1,9 @@
-"""Sleeping until a descriptor is readable."""
+"""Sleeping until a descriptor is readable, or something is due."""
 
 from __future__ import annotations
 
 import select
+import time
 
 from slicer.kernel.proc import LONGEST_POLL_S
 from slicer.kernel.signals import signal
@@ -27,3 +28,9 @@ def until_readable(
         return frozenset(fd for fd, _ in poll.poll(timeout_ms))
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def seconds_until(*due: float | None) -> float | None:
+    """The seconds until the first of these times of the monotonic clock, at least 0; None without any."""
+    known = [at for at in due if at is not None]
+    return max(0.0, min(known) - time.monotonic()) if known else None

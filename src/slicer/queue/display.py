@@ -7,6 +7,7 @@ import time
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from slicer.kernel.sleep import seconds_until
 from slicer.ledger import clock
 from slicer.queue.judge import judging
 from slicer.queue.model import Board, Event
@@ -36,13 +37,14 @@ class Display:
 
     def __init__(
         self, register: Register, monitor: Monitor, requests: LeaseRequests, dispatch: Dispatch,
-        options: Options,
+        options: Options, renderer: Renderer,
     ) -> None:  # fmt: skip
         self._register = register
         self._monitor = monitor
         self._requests = requests
         self._dispatch = dispatch
         self._options = options
+        self._renderer = renderer
         self._began_at = time.time()
         self._began = time.monotonic()
         self.is_stale = True
@@ -54,20 +56,18 @@ class Display:
         self._look = 0  # how many of the monitor's looks status.txt has seen
         self._state: BoardState = "running"
         self._problem = ""
-        self._is_drawing = False
         self._cost_s = 0.0
 
     def left_s(self) -> float | None:
         """After how many seconds to :meth:`update` without an event; None: not at all."""
-        now = time.monotonic()
         due = [self._write_at] if self._is_unwritten else []
         if self._register.states.running:
             due.append(self._rewrite_at())
-        if self._is_drawing:
-            due.append(self._draw_at if self.is_stale else self._draw_at + _TICK_S)
-        return max(0.0, min(due) - now) if due else None
+        if self._renderer.wants_board:
+            due.append(self._redraw_at())
+        return seconds_until(*due)
 
-    def update(self, renderer: Renderer, state: BoardState, problem: str, running: int) -> None:
+    def update(self, state: BoardState, problem: str, running: int) -> None:
         """Draw and write what is due. ``running``: how many jobs run or are being started."""
         if self._register.has_changed or state != self._state or problem != self._problem:
             self.is_stale = self._is_unwritten = True
@@ -77,11 +77,8 @@ class Display:
             self._look = self._monitor.look_count
         self._state, self._problem = state, problem
         self._width = max(self._width, running)
-        self._is_drawing = renderer.wants_board
-        now = time.monotonic()
-        ticks = now >= self._draw_at + _TICK_S
-        if self._is_drawing and now >= self._draw_at and (self.is_stale or ticks):
-            renderer.draw(self.board())
+        if self._renderer.wants_board and time.monotonic() >= self._redraw_at():
+            self._renderer.draw(self._board())
             self.is_stale = False
             self._draw_at = time.monotonic() + max(_DRAW_S, self._cost_s / _SHARE)
         self._write_status()
@@ -90,6 +87,10 @@ class Display:
         """Write the last status.txt, which says that the queue has ended."""
         self._state = "ended"
         self._write_status(force=True)
+
+    def _redraw_at(self) -> float:
+        """When to draw the board: soon if something has changed, later if nothing has but the time."""
+        return self._draw_at if self.is_stale else self._draw_at + _TICK_S
 
     def _rewrite_at(self) -> float:
         """When to write status.txt even if only the time has changed."""
@@ -101,7 +102,7 @@ class Display:
         is_old = bool(self._register.states.running) and now >= self._rewrite_at()
         if not force and not is_old and (not self._is_unwritten or now < self._write_at):
             return
-        text = board_text.render(self.board(), None)
+        text = board_text.render(self._board(), None)
         self._is_unwritten = False
         self._write_at = time.monotonic() + max(_WRITE_S, self._cost_s / _SHARE)
         try:
@@ -109,7 +110,7 @@ class Display:
         except OSError:
             self._is_unwritten = True
 
-    def board(self) -> Board:
+    def _board(self) -> Board:
         """The whole queue at this moment."""
         began = time.monotonic()
         pending = self._dispatch.pending
@@ -125,7 +126,7 @@ class Display:
             running=tuple(rows.row(each, self._monitor.use_of(each.job), now_s=now) for each in running),
             pending=tuple(self._pending_rows(pending)),
             done=tuple(map(rows.row, states.last())),
-            counts=rows.with_pending(states.counts, len(pending)),
+            counts={**states.counts, "pending": len(pending)},  # a job without a line is not pending
             eta_s=rows.eta_s(
                 states.ok_wall_s, states.ok_count, [now - state.started_at for state in running],
                 len(pending), self._width,
@@ -165,7 +166,7 @@ class Display:
         known, touched = self._register.states, self._dispatch.touched
         ended = sorted((s for s in known.values() if s.key in touched and s.is_final), key=_NUMBER)
         others = [known[key] for key in self._dispatch.pending.entries if key not in touched]
-        failed = [s for s in ended if s.status not in ("ok", "cancelled")]
+        failed = list(filter(judging.has_failed, ended))
         logs = self._register.log_dir.directory
         data: dict[str, Any] = {
             "counts": rows.counts([*ended, *(known[key] for key in self._dispatch.pending)]),

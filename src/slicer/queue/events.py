@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Renderer(Protocol):
-    """Shows the queue to whoever looks. None of it fails because nobody does any more."""
+    """Shows the queue to people or scripts. No method fails because nobody looks any more."""
 
     @property
     def wants_board(self) -> bool:
@@ -30,7 +30,7 @@ class Renderer(Protocol):
         """Show how things stand."""
 
     def end(self, summary: Event | None) -> None:
-        """The queue has ended; None: not in order, there is nothing to sum up. Safe to repeat with None."""
+        """The queue has ended. None: it failed, and there is nothing to sum up. Safe to repeat with None."""
 
 
 class Events:

@@ -75,7 +75,7 @@ class Queue:
         self._monitor = Monitor(
             self._gpu_observer, self._ledger, options.poll_s, plans.policy.idle_threshold_mib,
             options.tolerance,
-        )
+        )  # fmt: skip
         self._events.monitor = self._monitor
         self._running = RunningJobs(self._ledger, self._backend, self.register, self._monitor, self._events)
         self._starting = StartingJobs(
@@ -94,7 +94,9 @@ class Queue:
             self.register, plans, self._requests, self._starting, self._running, self._gpu_observer,
             self._events,
         )  # fmt: skip
-        self._display = Display(self.register, self._monitor, self._requests, self._dispatch, options)
+        self._display = Display(
+            self.register, self._monitor, self._requests, self._dispatch, options, renderer
+        )
         self._ready: frozenset[int] = frozenset()  # the descriptors that woke us
         self._signals: list[int] = []  # those that ask the queue to leave
         self._concluded: list[str] = []  # attempts whose ends are not yet on the disk
@@ -184,7 +186,7 @@ class Queue:
             self._events.flush()
         self._tell_if_idle()
         problem = self.register.problem or self._file.problem or self._dispatch.trouble
-        self._display.update(self._renderer, self._state_word(), problem, self._job_count())
+        self._display.update(self._state_word(), problem, self._job_count())
 
     def _sleep(self) -> None:
         waiting, ask_s = self._requests.watched()
@@ -276,7 +278,7 @@ class Queue:
             self._events.add("file-changed", added=added, removed=removed)
 
     def _take_ended(self) -> None:
-        ended = [*self._starting.take_killed(self._ready), *self._running.service(self._ready)]
+        ended = [*self._starting.take_killed(self._ready), *self._running.take_ended(self._ready)]
         for attempt in ended:
             self._conclude(attempt)
         if ended:

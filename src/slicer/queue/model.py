@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from slicer.record import record
 
 # "pending": not started yet, or to be started again. All others except "running" are final.
 Status = Literal["pending", "running", "ok", "failed", "timeout", "oom", "cancelled", "infeasible", "lost"]
-FINAL: frozenset[Status] = frozenset({"ok", "failed", "timeout", "oom", "cancelled", "infeasible", "lost"})
+FINAL: frozenset[Status] = frozenset(get_args(Status)) - {"pending", "running"}
 # What a job declared, compared with what it used (E5). "unknown": nothing declared, or seen too seldom.
 Verdict = Literal["within", "under-declared", "over-declared", "unknown"]
 ENOUGH_LOOKS = 10  # fewer looks at a job's GPUs do not show its peak: the driver reports none in between
@@ -139,7 +139,7 @@ class Row:
     reason: str
     verdict: Verdict
     waits_for: str  # why a pending job does not run: "GPU 0 is held by train", "job 3"; "" unknown or no
-    note: str  # "cancelling", "timing out", "adopted"; "" for nothing
+    note: str  # "cancelling"; "" for nothing
 
 
 @record
@@ -177,7 +177,7 @@ class Board:
 
 
 EventKind = Literal[
-    "opened",  # the queue begins: total, pending, done (how many), log_dir, resumed (bool), detail
+    "opened",  # the queue begins: total, pending, done (how many), log_dir, jobs_file, resumed (bool)
     "file-changed",  # added, removed (how many pending lines came and went)
     "file-kept",  # the file cannot be used now; the last good one stays: error
     "file-good",  # it can be used again

@@ -9,7 +9,7 @@ DEFAULT_LOG_DIR = "slicer_logs"
 
 @record
 class Options:
-    """``gpus`` are indices, UUIDs or beginnings of them; none: all. None elsewhere: what is configured."""
+    """``gpus``: indices, UUIDs or beginnings of UUIDs; () all. None in another field: as configured."""
 
     jobs_file: str
     log_dir: str

@@ -15,7 +15,7 @@ from slicer.model import Lease, Outcome, Ticket
 from slicer.outcome import history
 from slicer.state import statefile
 from slicer.state.statedir import locate
-from tests.patience import DEADLINE_S, wait_until
+from tests.patience import DEADLINE_S, until
 from tests.systemd.helpers import processes, systemctl
 
 SYSTEM_LEDGER = "/run/slicer"
@@ -65,7 +65,7 @@ class Gate:
 
     def open(self) -> None:
         """Let through who waits here, as soon as somebody does."""
-        wait_until(f"somebody waits at {self.path}", self.someone_waits)
+        until(self.someone_waits, f"somebody waits at {self.path}")
 
 
 class Job:
@@ -87,7 +87,7 @@ class Job:
 
     def lease(self) -> Lease:
         """This job's lease, once its scope is up."""
-        return wait_until(f"a lease with a cgroup for pid {self.pid} ({self.stderr})", self._find_lease)
+        return until(self._find_lease, f"a lease with a cgroup for pid {self.pid} ({self.stderr})")
 
     def _find_lease(self) -> Lease | None:
         found = (lease for lease in leases(self._ledger) if lease.pid == self.pid and lease.cgroup)
@@ -99,7 +99,7 @@ class Job:
         def find() -> Ticket | None:
             return next((ticket for ticket in tickets(self._ledger) if ticket.pid == self.pid), None)
 
-        return wait_until(f"a ticket for pid {self.pid} ({self.stderr})", find)
+        return until(find, f"a ticket for pid {self.pid} ({self.stderr})")
 
     def said(self, text: str) -> None:
         """Wait until the command or slicer has printed ``text``; a single word as a line of its own."""
@@ -109,7 +109,7 @@ class Job:
             return text in (both.split("\n") if text.isalpha() else both)
 
         try:
-            wait_until(f"{text!r} in the output", is_there)
+            until(is_there, f"{text!r} in the output")
         except AssertionError as error:
             raise AssertionError(f"{error}; it said {self.stdout!r} and {self.stderr!r}") from None
 
@@ -121,7 +121,7 @@ class Job:
             inside = processes.in_cgroup(self.lease().cgroup)
             return next((pid for pid in inside if pid != keeper and processes.parent(pid) == keeper), None)
 
-        return wait_until("a command under the keeper", find)
+        return until(find, "a command under the keeper")
 
     def kill(self, signo: int = signal.SIGKILL) -> None:
         os.kill(self.pid, signo)
@@ -171,11 +171,11 @@ def sweep(ledger: str) -> None:
         identity = ("setpriv", f"--reuid={owner}", f"--regid={owner}", "--clear-groups")
         systemctl.output(*identity, "env", f"SLICER_STATE_DIR={ledger}", "slicer", "status")
         return
-    book = Ledger(locate({"SLICER_STATE_DIR": ledger}, 0), print)
+    opened = Ledger(locate({"SLICER_STATE_DIR": ledger}, 0), print)
     try:
-        book.snapshot()
+        opened.snapshot()
     finally:
-        book.close()
+        opened.close()
 
 
 class Slicer:
@@ -254,7 +254,7 @@ class Slicer:
 
     def outcome(self, job: str, path: str = SYSTEM_HISTORY) -> Outcome:
         """What history has about the job, once it has it."""
-        found = wait_until(f"an outcome of {job}", lambda: history.read(path, job=job))
+        found = until(lambda: history.read(path, job=job), f"an outcome of {job}")
         assert len(found) == 1, found
         return found[0]
 
@@ -285,7 +285,7 @@ class Slicer:
             return not last
 
         try:
-            wait_until("nothing is left", is_clean, DEADLINE_S / 4)
+            until(is_clean, "nothing is left", DEADLINE_S / 4)
         except AssertionError:
             raise AssertionError(f"left behind: {last}") from None
 
@@ -302,4 +302,4 @@ class Slicer:
         for job in self.jobs:
             job.popen.wait()
         self.dirty = True
-        wait_until("a clean machine", lambda: not self.left())
+        until(lambda: not self.left(), "a clean machine")

@@ -12,7 +12,7 @@ from typing import Any
 
 from slicer.model import Outcome
 from slicer.outcome import history
-from tests.patience import DEADLINE_S, wait_until
+from tests.patience import DEADLINE_S, until
 from tests.systemd.helpers import processes, systemctl
 from tests.systemd.helpers.jobs import SYSTEM_HISTORY, Done, Gate, Job, Slicer
 
@@ -46,7 +46,7 @@ class Queue(Job):
             return found[times - 1] if len(found) >= times else None
 
         try:
-            return wait_until(f"{times} x {kind!r} of job {no}", find, deadline_s)
+            return until(find, f"{times} x {kind!r} of job {no}", deadline_s)
         except AssertionError as error:
             raise AssertionError(f"{error}; it said {self.stdout!r} and {self.stderr!r}") from None
 
@@ -105,7 +105,7 @@ class Queues:
             begun = [record for record in self.journal("begun") if record["key"] in keys]
             return next((record["job"] for record in begun if record["attempts"] == attempt), None)
 
-        return wait_until(f"attempt {attempt} of job {no}", find)
+        return until(find, f"attempt {attempt} of job {no}")
 
     def scope(self, no: int, attempt: int = 1) -> str:
         return f"slicer-{self.job_id(no, attempt)}.scope"

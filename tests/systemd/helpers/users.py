@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.patience import wait_until
+from tests.patience import until
 from tests.systemd.helpers import systemctl
 
 
@@ -81,6 +81,6 @@ def stop_manager(made: User) -> None:
     """End the user's manager, for the next one to find nothing of it."""
     for unit in (f"user@{made.uid}.service", f"user-runtime-dir@{made.uid}.service"):
         systemctl.output("systemctl", "stop", unit)
-    wait_until("the runtime directory is gone", lambda: not Path(made.runtime).exists())
+    until(lambda: not Path(made.runtime).exists(), "the runtime directory is gone")
     # A manager that is started before that is taken down again by logind, half-way.
-    wait_until("logind has forgotten the user", lambda: not Path(f"/run/systemd/users/{made.uid}").exists())
+    until(lambda: not Path(f"/run/systemd/users/{made.uid}").exists(), "logind has forgotten the user")

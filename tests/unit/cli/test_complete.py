@@ -14,7 +14,7 @@ import pytest
 from click.shell_completion import CompletionItem
 
 from slicer.cli import complete
-from tests.patience import DEADLINE_S, wait_until
+from tests.patience import DEADLINE_S, until
 from tests.unit.cli.test_app import complete as offered
 from tests.unit.program import Cli
 
@@ -111,7 +111,7 @@ class Bash:
             return text in self._seen
 
         try:
-            wait_until(f"bash says {text!r}", has_come)
+            until(has_come, f"bash says {text!r}")
         except AssertionError as error:
             raise AssertionError(f"{error}; it said {self._seen!r}") from None
 

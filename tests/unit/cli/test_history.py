@@ -11,38 +11,18 @@ from slicer.model import Outcome, Usage
 from slicer.outcome.history import append
 from slicer.outcome.outcome_file import outcome_json
 from slicer.record import replace
+from tests.unit import made_up
 from tests.unit.outcome.test_outcome_file import OUTCOME
 from tests.unit.program import Cli
 
 pytest_plugins = ["tests.unit.program"]
 
 NOW = 1795230000.0  # 2026-11-21 03:00:00 UTC
-QUICK = Outcome(
-    job="9b1c22d0aa31",
-    name="",
-    command=("sh", "-c", "exit 3"),
-    profile="light",
-    backend="plain",
-    manager="user",
-    unit="",
-    slice="cpu.slice",
-    gpus=(),
-    vram_mib=None,
-    vram_peak_mib=(),
-    cpu_slots=0,
-    forced=0,
-    uid=0,
-    reason="exited",
-    exit_code=3,
-    signal=None,
-    started_at=NOW - 400 * 86400,
-    waited_s=0.02,
-    wall_s=0.0071,
-    usage=Usage(),
-    leftovers=0,
-    enforced=(),
-    not_enforced=("MemoryMax", "IOWeight"),
-)
+QUICK = made_up.outcome(
+    job="9b1c22d0aa31", name="", command=("sh", "-c", "exit 3"), profile="light", backend="plain",
+    manager="user", unit="", slice="cpu.slice", uid=0, exit_code=3, started_at=NOW - 400 * 86400,
+    waited_s=0.02, wall_s=0.0071, not_enforced=("MemoryMax", "IOWeight"),
+)  # fmt: skip
 
 TABLE = """\
 STARTED      JOB       ENDED     WALL  CPU  MEMORY  VRAM  WAITED  NAME: COMMAND

@@ -11,7 +11,7 @@ import pytest
 
 from slicer.model import Lease
 from tests.fake_nvml import FakeNvml
-from tests.patience import DEADLINE_S, wait_until
+from tests.patience import DEADLINE_S, until
 from tests.unit.program import Cli
 
 pytest_plugins = ["tests.unit.program", "tests.fake_nvml"]
@@ -24,7 +24,7 @@ def held(cli: Cli) -> Iterator[Lease]:
     """A CPU slot that a ``slicer hold`` has, until its input ends."""
     pipe = subprocess.PIPE
     with cli.popen("hold", "-q", *SLOT, "--name", "by-hand", "--", "cat", stdin=pipe, stdout=pipe) as process:
-        yield wait_until("a lease", lambda: next(iter(cli.entries("leases", Lease)), None))
+        yield until(lambda: next(iter(cli.entries("leases", Lease)), None), "a lease")
         process.communicate(timeout=DEADLINE_S)
         assert process.returncode == 0
 

@@ -35,6 +35,6 @@ def test_a_signal_while_a_failure_is_told_ends_slicer_quietly(
     monkeypatch.setattr(run, "_die_of", died)
     monkeypatch.setattr(say, teller, interrupted)
     options = {"help": False, "verbosity": 0}
-    assert run.guarded("run", options, act) == 130
+    assert run.reported("run", options, act) == 130
     assert died_of == [signal.SIGINT]
     assert "Traceback" not in capfd.readouterr().err

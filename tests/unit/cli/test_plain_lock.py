@@ -11,7 +11,7 @@ import pytest
 
 from slicer.model import Lease
 from tests.fake_nvml import FakeNvml
-from tests.patience import DEADLINE_S, wait_until
+from tests.patience import DEADLINE_S, until
 from tests.process.harness import is_waited_for
 from tests.unit.program import Cli
 
@@ -75,6 +75,6 @@ def test_a_script_excludes_jobs(cli: Cli, script: subprocess.Popen[str]) -> None
 
 def test_a_job_waits_for_the_script(cli: Cli, path: Path, script: subprocess.Popen[str]) -> None:
     with cli.popen(*RUN, "--gpus", "1", "--", "echo", "ran", stdout=subprocess.PIPE, text=True) as job:
-        wait_until("the job waits for the lock", lambda: is_waited_for(path))
+        until(lambda: is_waited_for(path), "the job waits for the lock")
         script.communicate(timeout=DEADLINE_S)
         assert job.communicate(timeout=DEADLINE_S)[0] == "ran\n"

@@ -20,8 +20,8 @@ from slicer.model import Lease
 from slicer.outcome import journal
 from slicer.record import replace
 from slicer.state import statefile
-from tests.patience import wait_until
-from tests.process.harness import place
+from tests.patience import until
+from tests.process.harness import state_dir
 from tests.unit.cli.made_up_status import BACKUP, EVAL, TRAIN
 from tests.unit.program import Cli
 
@@ -78,10 +78,10 @@ def test_an_unknown_job_is_refused_with_the_nearest(word: str, hint: str) -> Non
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> Ledger:
+def ledger(tmp_path: Path) -> Ledger:
     for name in ("leases", "tickets"):
         (tmp_path / "ledger" / name).mkdir(parents=True)
-    return Ledger(place(tmp_path / "ledger"), print)
+    return Ledger(state_dir(tmp_path / "ledger"), print)
 
 
 # S1, S7: a ledger is one user's own, so what stands in it is that user's to end, or it does not count
@@ -95,23 +95,23 @@ def book(tmp_path: Path) -> Ledger:
     ],
 )
 def test_a_lease_cannot_talk_anybody_into_stopping_what_is_not_its_own(
-    book: Ledger, lie: dict[str, object]
+    ledger: Ledger, lie: dict[str, object]
 ) -> None:
     lying = replace(TRAIN, **{"uid": os.geteuid(), "boot_id": proc.boot_id(), **lie})
-    path = Path(book.directory.leases.path) / lying.job
+    path = Path(ledger.directory.leases.path) / lying.job
     path.write_bytes(statefile.encode(lying))
     with path.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert book.snapshot() == Snapshot((), ())
+        assert ledger.snapshot() == Snapshot((), ())
 
 
-def test_a_pid_that_is_another_process_by_now_is_not_signalled(book: Ledger) -> None:
+def test_a_pid_that_is_another_process_by_now_is_not_signalled(ledger: Ledger) -> None:
     with subprocess.Popen(["sleep", "1000"]) as bystander:
         pid, start, uid = bystander.pid, proc.start_time(bystander.pid) or 0, os.geteuid()
-        stop.stop(replace(EVAL, pid=pid, pid_start=start + 1, uid=uid), book)
+        stop.stop(replace(EVAL, pid=pid, pid_start=start + 1, uid=uid), ledger)
         starting = replace(TRAIN, pid=pid, pid_start=start + 1, keeper=0, backend="plain", cgroup="", uid=uid)
-        stop.stop(starting, book)
-        stop.stop(replace(starting, keeper=pid), book)  # it does not hold the lease
+        stop.stop(starting, ledger)
+        stop.stop(replace(starting, keeper=pid), ledger)  # it does not hold the lease
         bystander.send_signal(signal.SIGRTMIN)  # delivered after all that came before
     assert bystander.returncode == -signal.SIGRTMIN
 
@@ -128,7 +128,7 @@ def test_a_running_job_ends_with_all_that_it_started(cli: Cli) -> None:
     lease = cli.running(
         "--name", "x", command=("sh", "-c", f"setsid sleep 1000 & echo $! > {pids}; exec sleep 1000")
     )
-    left = int(wait_until("the other process's pid", lambda: pids.exists() and pids.read_text()))
+    left = int(until(lambda: pids.exists() and pids.read_text(), "the other process's pid"))
     done = cli.run("stop", "x")
     assert done.stdout == f"stopped {lease.job}  x\n"
     assert done.stderr == ""
@@ -148,7 +148,7 @@ def test_the_next_in_line_gets_what_it_held(cli: Cli) -> None:
     def second_runs() -> bool:
         return [lease.job for lease in cli.entries("leases", Lease) if lease.keeper] == [ticket.job]
 
-    wait_until("the second runs", second_runs)
+    until(second_runs, "the second runs")
 
 
 def test_a_waiting_job_leaves_the_queue(cli: Cli) -> None:
@@ -175,12 +175,12 @@ def test_what_cannot_be_stopped_keeps_nothing_else_running(cli: Cli) -> None:  #
 
 
 def test_who_ends_a_job_is_told_to_the_journal_before_it_ends(
-    book: Ledger, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # W17
     said: list[tuple[str, Any]] = []
     monkeypatch.setattr(journal, "event", lambda kind, **fields: said.append((kind, fields)))
-    monkeypatch.setattr(stop, "_stop_processes", lambda lease, book: said.append(("act", None)))
-    stop.stop(replace(TRAIN, uid=os.geteuid(), backend="plain"), book)
+    monkeypatch.setattr(stop, "_stop_processes", lambda lease, ledger: said.append(("act", None)))
+    stop.stop(replace(TRAIN, uid=os.geteuid(), backend="plain"), ledger)
     (kind, fields), act = said
     by = pwd.getpwuid(os.getuid()).pw_name
     assert (kind, act) == ("stopping", ("act", None))
@@ -191,7 +191,7 @@ def test_who_ends_a_job_is_told_to_the_journal_before_it_ends(
 def test_a_supervisor_stopped_by_ctrl_z_gives_its_lease_back(cli: Cli) -> None:
     lease = cli.running("-p", "heavy", "--name", "x")
     os.kill(lease.pid, signal.SIGSTOP)
-    wait_until("it is stopped", lambda: ") T " in proc.read_text(f"/proc/{lease.pid}/stat"))
+    until(lambda: ") T " in proc.read_text(f"/proc/{lease.pid}/stat"), "it is stopped")
     cli.run("stop", "x")
     assert not cli.entries("leases", Lease)
 
@@ -203,23 +203,23 @@ def test_what_lives_on_after_slicer_was_killed_is_ended(
     ready = cli.root / "ready"
     script = f"{trap} : > {ready}; sleep 1000; sleep 1000"
     lease = cli.running("-p", "heavy", "--name", "x", command=("sh", "-c", script))
-    wait_until("the command is up", ready.exists)
+    until(ready.exists, "the command is up")
     for pid in (lease.pid, lease.keeper):
         os.kill(pid, signal.SIGKILL)
-    wait_until("the keeper is gone", lambda: gone(lease.keeper))
+    until(lambda: gone(lease.keeper), "the keeper is gone")
     assert [job["job"] for job in cli.json("status")["jobs"]] == [lease.job]
     left = cli.processes()
     assert len(left) == 2
     monkeypatch.setattr(stop, "DEFAULT_STOP_TIMEOUT_S", 0.2)
-    stop.stop(lease, Ledger(place(cli.state), print))
+    stop.stop(lease, Ledger(state_dir(cli.state), print))
     assert all(map(gone, left))
     assert cli.json("status")["jobs"] == []
 
 
 def test_a_job_that_does_not_end_is_said_and_124(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = cli.running("--name", "x")
-    ledger = Ledger(place(cli.state), print)
-    monkeypatch.setattr(stop, "_stop_processes", lambda lease, book: None)
+    ledger = Ledger(state_dir(cli.state), print)
+    monkeypatch.setattr(stop, "_stop_processes", lambda lease, ledger: None)
     with pytest.raises(stop.StillThere) as caught:
         stop.stop(lease, ledger, deadline_s=0.1)
     assert caught.value.exit_code == 124

@@ -12,7 +12,7 @@ import pytest
 from slicer.cli.status_text import sections
 from slicer.cli.watch import fit
 from slicer.record import replace
-from tests.patience import wait_until
+from tests.patience import until
 from tests.unit.cli.made_up_status import (
     EVAL,
     LIGHT,
@@ -39,7 +39,7 @@ def test_each_change_is_one_line_for_scripts(cli: Cli) -> None:
             names = [job["name"] for job in json.loads(process.stdout.readline())["jobs"]]
         assert names == ["first"]
         process.stdout.close()  # it notices without having to write
-        wait_until("it leaves", lambda: process.poll() is not None)
+        until(lambda: process.poll() is not None, "it leaves")
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,8 @@ from slicer.state import statedir
 from slicer.state.simulated import DEFAULT_MIB, canonical, parse_spec, spec_of
 from slicer.state.statedir import StateDir
 from tests.fake_nvml import TWO_GPUS, FakeNvml
-from tests.process.harness import SRC, until
+from tests.patience import until
+from tests.process.harness import SRC
 
 pytest_plugins = ["tests.fake_nvml"]
 
@@ -163,20 +164,20 @@ def test_in_a_private_directory_nobody_elses_is_trusted(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[StateDir]:
+def state_dir(tmp_path: Path) -> Iterator[StateDir]:
     made = located(tmp_path / "state", "1x24G,1x48G")
     yield made
     made.close()
 
 
 @pytest.fixture
-def directory(place: StateDir) -> Path:
-    return Path(place.path)
+def directory(state_dir: StateDir) -> Path:
+    return Path(state_dir.path)
 
 
 @pytest.fixture
-def usage(place: StateDir) -> Iterator[UsageFolder]:
-    made = UsageFolder(place.base, GPUS)
+def usage(state_dir: StateDir) -> Iterator[UsageFolder]:
+    made = UsageFolder(state_dir.base, GPUS)
     yield made
     made.close()
 

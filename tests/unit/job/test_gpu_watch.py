@@ -1,4 +1,4 @@
-"""What the supervisor notes of its job's GPU memory, look by look, over a made-up driver."""
+"""What the outer half notes of its job's GPU memory, look by look, over a made-up driver."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ class Made:
         self.said: list[str] = []
         self.told: list[dict[str, Any]] = []
         self.written: list[tuple[int, ...]] = []
-        self.book = Ledger(locate({"SLICER_STATE_DIR": str(directory / "state")}, 0), self.said.append)
+        self.ledger = Ledger(locate({"SLICER_STATE_DIR": str(directory / "state")}, 0), self.said.append)
         held = lease(**{"gpus": (G0, G1), "pid": ME, "keeper": 0, "cgroup": "", "backend": "plain", **fields})
-        self.held = HeldLease(self.book, held)
+        self.held = HeldLease(self.ledger, held)
         update = self.held.update
 
         def noted(**changes: Any) -> None:
@@ -76,7 +76,7 @@ class Made:
 
         self.held.update = noted  # type: ignore[method-assign]
         job: Any = type("Job", (), {"name": "train", "id": held.job})
-        self.watch = GpuWatch(job, self.held, self.book, self.said.append)
+        self.watch = GpuWatch(job, self.held, self.ledger, self.said.append)
         self.watch.leases = lambda: (self.held.lease,)  # type: ignore[method-assign]
 
     def use(self, *processes: tuple[int, str, int | None]) -> None:
@@ -109,7 +109,7 @@ def made(tmp_path: Path, driver: Driver, told: Any) -> Iterator[Made]:
     one = Made(tmp_path, driver)
     yield one
     one.watch.observer.close()
-    one.book.close()
+    one.ledger.close()
     assert not driver.is_open
 
 

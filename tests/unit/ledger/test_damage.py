@@ -22,11 +22,12 @@ from slicer.model import Busy, Lease
 from slicer.record import replace
 from slicer.state import statefile
 from slicer.state.directory import Directory
-from tests.process.harness import DEADLINE_S, SRC
-from tests.unit.ledger.book import Book
+from tests.patience import DEADLINE_S
+from tests.process.harness import SRC
+from tests.unit.ledger.box import LedgerBox
 from tests.unit.state.test_hostile_files import changed
 
-pytest_plugins = ["tests.unit.ledger.book"]
+pytest_plugins = ["tests.unit.ledger.box"]
 BAD = "0123456789ab"
 SCOPE = f"slicer-{BAD}.scope"
 
@@ -91,15 +92,15 @@ def locked() -> Iterator[Callable[[Path], None]]:
     ],
 )  # fmt: skip
 def test_one_bad_file_costs_itself_only(
-    book: Book, locked: Callable[[Path], None], make: Callable[[Path, Lease], None]
+    box: LedgerBox, locked: Callable[[Path], None], make: Callable[[Path, Lease], None]
 ) -> None:
-    held = [book.take("000000000000", limit=2), book.take("ffffffffffff", limit=2)]
-    path = book.path / "leases" / BAD
-    make(path, book.lease(BAD, unit=SCOPE, cgroup=f"/{SCOPE}", backend="systemd", cpu_slots=1))
+    held = [box.take("000000000000", limit=2), box.take("ffffffffffff", limit=2)]
+    path = box.path / "leases" / BAD
+    make(path, box.lease(BAD, unit=SCOPE, cgroup=f"/{SCOPE}", backend="systemd", cpu_slots=1))
     locked(path)
     for _ in range(3):
-        assert book.ledger.snapshot() == Snapshot((held[0].lease, held[1].lease), ())
-    (warning,) = book.warnings
+        assert box.ledger.snapshot() == Snapshot((held[0].lease, held[1].lease), ())
+    (warning,) = box.warnings
     assert str(path) in warning
     assert "\n" not in warning
     assert len(warning) < 500
@@ -109,57 +110,57 @@ def test_one_bad_file_costs_itself_only(
 
 
 # S7
-def test_a_link_among_the_leases_is_not_followed(book: Book, locked: Callable[[Path], None]) -> None:
-    held = book.take("ffffffffffff")
-    path = book.path / "leases" / BAD
-    a_link(path, book.lease(BAD, cpu_slots=1))
+def test_a_link_among_the_leases_is_not_followed(box: LedgerBox, locked: Callable[[Path], None]) -> None:
+    held = box.take("ffffffffffff")
+    path = box.path / "leases" / BAD
+    a_link(path, box.lease(BAD, cpu_slots=1))
     locked(path)
-    assert book.ledger.snapshot().leases == (held.lease,)
-    assert len(book.warnings) == 1
+    assert box.ledger.snapshot().leases == (held.lease,)
+    assert len(box.warnings) == 1
     held.release()
 
 
 # S3, S7: outside the hierarchy nothing is opened, so nothing is waited for
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
 def test_a_cgroup_is_looked_for_in_the_hierarchy_only(
-    book: Book, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], None]
+    box: LedgerBox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], None]
 ) -> None:
     (tmp_path / "cgroup" / SCOPE).mkdir(parents=True)
     (tmp_path / SCOPE).mkdir()
     monkeypatch.setattr(cgroup, "_ROOTS", (str(tmp_path / "cgroup"),))
     make(tmp_path / SCOPE / "cgroup.events")
     make(tmp_path / "cgroup" / SCOPE / "cgroup.events")
-    lease = book.lease(BAD, unit=SCOPE, cgroup=f"/{SCOPE}", backend="systemd", cpu_slots=1)
-    book.put(lease)
-    assert book.ledger.snapshot().leases == ()
-    (book.path / "leases" / BAD).write_bytes(changed(statefile.encode(lease), "CGROUP", f"/../{SCOPE}"))
-    assert book.ledger.snapshot().leases == ()
+    lease = box.lease(BAD, unit=SCOPE, cgroup=f"/{SCOPE}", backend="systemd", cpu_slots=1)
+    box.put(lease)
+    assert box.ledger.snapshot().leases == ()
+    (box.path / "leases" / BAD).write_bytes(changed(statefile.encode(lease), "CGROUP", f"/../{SCOPE}"))
+    assert box.ledger.snapshot().leases == ()
 
 
 # -- a writer that was killed ----------------------------------------------------------------------------
 
 
 # D14
-def test_a_lease_counts_with_its_gpus_wherever_its_writer_was_killed(book: Book) -> None:
-    held = book.take("aaaaaaaaaaaa", 1, 0, of=("GPU-a",))
-    path = book.path / "leases" / held.lease.job
+def test_a_lease_counts_with_its_gpus_wherever_its_writer_was_killed(box: LedgerBox) -> None:
+    held = box.take("aaaaaaaaaaaa", 1, 0, of=("GPU-a",))
+    path = box.path / "leases" / held.lease.job
     before = path.read_bytes()
     new = replace(held.lease, keeper=4_000_000, name="longer")
     text = statefile.encode(new)
-    book.ledger.spare(new.job).lay(text)
+    box.ledger.spare(new.job).lay(text)
     for done in range(1, len(text)):
         for half in (text[:done] + before[done:], text[:done]):  # over a longer text, over a shorter one
             path.write_bytes(half)
-            assert book.ledger.snapshot().leases == (new,)  # never a mixture of both
-    assert isinstance(book.ask("bbbbbbbbbbbb", 1, 0, of=("GPU-a",)), Busy)
+            assert box.ledger.snapshot().leases == (new,)  # never a mixture of both
+    assert isinstance(box.ask("bbbbbbbbbbbb", 1, 0, of=("GPU-a",)), Busy)
     path.write_bytes(text + before[len(text) :])  # only to be cut to its length
-    assert book.ledger.snapshot().leases == (new,)
+    assert box.ledger.snapshot().leases == (new,)
     path.write_bytes(text)
-    book.ledger.spare(new.job).remove()
-    assert book.ledger.snapshot().leases == (new,)
-    assert book.warnings == []
+    box.ledger.spare(new.job).remove()
+    assert box.ledger.snapshot().leases == (new,)
+    assert box.warnings == []
     held.release()
-    assert book.left() == []
+    assert box.left() == []
 
 
 @pytest.fixture
@@ -171,65 +172,69 @@ def events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 # D14
-def test_a_dead_owners_half_written_lease_counts_by_its_scope(book: Book, events: Path) -> None:
+def test_a_dead_owners_half_written_lease_counts_by_its_scope(box: LedgerBox, events: Path) -> None:
     events.write_text("populated 1\n")
-    lease = book.lease(BAD, unit=SCOPE, cgroup=f"/{SCOPE}", backend="systemd", cpu_slots=1)
+    lease = box.lease(BAD, unit=SCOPE, cgroup=f"/{SCOPE}", backend="systemd", cpu_slots=1)
     text = statefile.encode(lease)
-    book.ledger.spare(BAD).lay(text)
-    book.put(lease).write_bytes(text[:40])
-    assert book.ledger.snapshot().leases == (lease,)
+    box.ledger.spare(BAD).lay(text)
+    box.put(lease).write_bytes(text[:40])
+    assert box.ledger.snapshot().leases == (lease,)
     events.write_text("populated 0\n")
-    assert book.ledger.snapshot().leases == ()
-    assert sorted(os.listdir(book.path)) == ["bells", "leases", "lock", "tickets", "version"]
-    assert book.left() == []
+    assert box.ledger.snapshot().leases == ()
+    assert sorted(os.listdir(box.path)) == ["bells", "leases", "lock", "tickets", "version"]
+    assert box.left() == []
 
 
 # D14
-def test_who_was_killed_while_its_ticket_became_a_lease_leaves_nothing(book: Book) -> None:
-    held = book.take("aaaaaaaaaaaa")
-    waiting = book.wait("bbbbbbbbbbbb")
-    text = statefile.encode(book.lease("bbbbbbbbbbbb"))
-    book.ledger.spare("bbbbbbbbbbbb").lay(text)
-    (book.path / "tickets" / waiting._name).write_bytes(text)
+def test_who_was_killed_while_its_ticket_became_a_lease_leaves_nothing(box: LedgerBox) -> None:
+    held = box.take("aaaaaaaaaaaa")
+    waiting = box.wait("bbbbbbbbbbbb")
+    text = statefile.encode(box.lease("bbbbbbbbbbbb"))
+    box.ledger.spare("bbbbbbbbbbbb").lay(text)
+    (box.path / "tickets" / waiting._name).write_bytes(text)
     waiting._close()  # as the kernel does
     held.release()
-    book.take("cccccccccccc").release()
-    assert book.left() == []
-    assert sorted(os.listdir(book.path)) == ["bells", "leases", "lock", "tickets", "version"]
+    box.take("cccccccccccc").release()
+    assert box.left() == []
+    assert sorted(os.listdir(box.path)) == ["bells", "leases", "lock", "tickets", "version"]
 
 
 # D14
-def test_a_writer_that_was_killed_while_it_laid_the_text_aside_has_changed_nothing(book: Book) -> None:
-    held = book.take("aaaaaaaaaaaa", 1, 0, of=("GPU-a",))
+def test_a_writer_that_was_killed_while_it_laid_the_text_aside_has_changed_nothing(box: LedgerBox) -> None:
+    held = box.take("aaaaaaaaaaaa", 1, 0, of=("GPU-a",))
     text = statefile.encode(replace(held.lease, keeper=7))
     for done in range(len(text) + 1):
-        book.ledger.spare(held.lease.job).lay(text[:done])
-        assert book.ledger.snapshot().leases == (held.lease,)
+        box.ledger.spare(held.lease.job).lay(text[:done])
+        assert box.ledger.snapshot().leases == (held.lease,)
     held.update(keeper=8)
-    assert book.ledger.snapshot().leases == (held.lease,)
+    assert box.ledger.snapshot().leases == (held.lease,)
     held.release()
-    assert sorted(os.listdir(book.path)) == ["bells", "leases", "lock", "tickets", "version"]
+    assert sorted(os.listdir(box.path)) == ["bells", "leases", "lock", "tickets", "version"]
 
 
 # D14
-def test_a_write_that_takes_several_calls_is_a_whole_one(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_takes_several_calls_is_a_whole_one(
+    box: LedgerBox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pwrite = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: pwrite(fd, data[:7], offset))
-    first = book.take("aaaaaaaaaaaa")
-    waiting = book.wait("bbbbbbbbbbbb")
+    first = box.take("aaaaaaaaaaaa")
+    waiting = box.wait("bbbbbbbbbbbb")
     first.update(keeper=42)
-    assert book.ledger.snapshot() == Snapshot((first.lease,), (waiting.ticket,))
+    assert box.ledger.snapshot() == Snapshot((first.lease,), (waiting.ticket,))
     first.release()
-    second = book.try_again(waiting)
+    second = box.try_again(waiting)
     assert isinstance(second, HeldLease)
-    assert book.ledger.snapshot() == Snapshot((second.lease,), ())
+    assert box.ledger.snapshot() == Snapshot((second.lease,), ())
     second.release()
-    assert book.warnings == []
+    assert box.warnings == []
 
 
 # D14
-def test_a_disk_that_is_full_leaves_the_lease_as_it_was(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
-    held = book.take("aaaaaaaaaaaa", 1, 0, of=("GPU-a",))
+def test_a_disk_that_is_full_leaves_the_lease_as_it_was(
+    box: LedgerBox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = box.take("aaaaaaaaaaaa", 1, 0, of=("GPU-a",))
     before = held.lease
 
     def full(fd: int, data: bytes, offset: int) -> int:
@@ -239,7 +244,7 @@ def test_a_disk_that_is_full_leaves_the_lease_as_it_was(book: Book, monkeypatch:
     with pytest.raises(StateError, match="No space left"):
         held.update(keeper=42)
     monkeypatch.undo()
-    assert book.ledger.snapshot().leases == (before,)
+    assert box.ledger.snapshot().leases == (before,)
     held.release()
 
 
@@ -252,29 +257,29 @@ def out_of_descriptors(*args: object, **named: object) -> int:
 
 # D14
 def test_a_lease_that_cannot_be_opened_is_not_taken_for_gone(
-    book: Book, monkeypatch: pytest.MonkeyPatch
+    box: LedgerBox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = book.take("aaaaaaaaaaaa")
-    with book.wait("bbbbbbbbbbbb") as waiting:
-        left = book.left()
+    held = box.take("aaaaaaaaaaaa")
+    with box.wait("bbbbbbbbbbbb") as waiting:
+        left = box.left()
         monkeypatch.setattr(Directory, "open", out_of_descriptors)
-        for look in (book.ledger.snapshot, lambda: book.ask("cccccccccccc"), waiting.attempt):
+        for look in (box.ledger.snapshot, lambda: box.ask("cccccccccccc"), waiting.attempt):
             with pytest.raises(StateError, match="Too many open files"):
                 look()
         monkeypatch.undo()
-        assert book.left() == left
-        assert book.ledger.snapshot() == Snapshot((held.lease,), (waiting.ticket,))
+        assert box.left() == left
+        assert box.ledger.snapshot() == Snapshot((held.lease,), (waiting.ticket,))
     held.release()
 
 
 # D14
 def test_a_text_laid_aside_that_cannot_be_opened_is_not_taken_for_none(
-    book: Book, monkeypatch: pytest.MonkeyPatch
+    box: LedgerBox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = book.take("aaaaaaaaaaaa")
+    held = box.take("aaaaaaaaaaaa")
     text = statefile.encode(replace(held.lease, keeper=7))
-    book.ledger.spare("aaaaaaaaaaaa").lay(text)
-    (book.path / "leases" / "aaaaaaaaaaaa").write_bytes(text[:40])
+    box.ledger.spare("aaaaaaaaaaaa").lay(text)
+    (box.path / "leases" / "aaaaaaaaaaaa").write_bytes(text[:40])
     real = Directory.open
 
     def starved(folder: Directory, name: str, flags: int, mode: int = 0o600) -> int:
@@ -282,9 +287,9 @@ def test_a_text_laid_aside_that_cannot_be_opened_is_not_taken_for_none(
 
     monkeypatch.setattr(Directory, "open", starved)
     with pytest.raises(StateError, match="Too many open files"):
-        book.ledger.snapshot()
+        box.ledger.snapshot()
     monkeypatch.undo()
-    assert [lease.keeper for lease in book.ledger.snapshot().leases] == [7]
+    assert [lease.keeper for lease in box.ledger.snapshot().leases] == [7]
     held.release()
 
 
@@ -293,36 +298,36 @@ import os, resource, sys
 from slicer.errors import StateError
 from slicer.ledger.ledger import Ledger
 from slicer.state.statedir import locate
-book = Ledger(locate({"SLICER_STATE_DIR": sys.argv[1]}, os.geteuid()), print)
+ledger = Ledger(locate({"SLICER_STATE_DIR": sys.argv[1]}, os.geteuid()), print)
 resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))), 64))
 try:
-    book.snapshot()
+    ledger.snapshot()
 except StateError as error:
     print(error.message)
 """
 
 
 # D14
-def test_who_has_no_descriptor_left_deletes_nothing(book: Book) -> None:
-    held = book.take("aaaaaaaaaaaa")
-    book.put(book.lease("bbbbbbbbbbbb"))
+def test_who_has_no_descriptor_left_deletes_nothing(box: LedgerBox) -> None:
+    held = box.take("aaaaaaaaaaaa")
+    box.put(box.lease("bbbbbbbbbbbb"))
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] > 64
-    command = [sys.executable, "-c", _STARVED, str(book.path)]
+    command = [sys.executable, "-c", _STARVED, str(box.path)]
     environ = {**os.environ, "PYTHONPATH": SRC}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=DEADLINE_S)
     assert "Too many open files" in done.stdout
     assert done.stderr == ""
-    assert sorted(book.left()) == ["leases/aaaaaaaaaaaa", "leases/bbbbbbbbbbbb"]
+    assert sorted(box.left()) == ["leases/aaaaaaaaaaaa", "leases/bbbbbbbbbbbb"]
     held.release()
 
 
 # D14
 def test_a_scope_that_cannot_be_looked_at_counts(
-    book: Book, events: Path, monkeypatch: pytest.MonkeyPatch
+    box: LedgerBox, events: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events.write_text("populated 0\n")
-    lease = book.lease(BAD, unit=SCOPE, cgroup=f"/{SCOPE}", backend="systemd", cpu_slots=1)
-    book.put(lease)
+    lease = box.lease(BAD, unit=SCOPE, cgroup=f"/{SCOPE}", backend="systemd", cpu_slots=1)
+    box.put(lease)
     real = os.open
 
     def starved(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
@@ -331,17 +336,17 @@ def test_a_scope_that_cannot_be_looked_at_counts(
         return real(path, flags, mode, dir_fd=dir_fd)
 
     monkeypatch.setattr(os, "open", starved)
-    assert book.ledger.snapshot().leases == (lease,)
+    assert box.ledger.snapshot().leases == (lease,)
     monkeypatch.setattr(os, "open", real)
-    assert book.ledger.snapshot().leases == ()
-    assert book.left() == []
+    assert box.ledger.snapshot().leases == ()
+    assert box.left() == []
 
 
 # D14
-def test_a_file_that_is_written_anew_stays_the_one_that_is_flocked(book: Book) -> None:
-    held = book.take("aaaaaaaaaaaa")
+def test_a_file_that_is_written_anew_stays_the_one_that_is_flocked(box: LedgerBox) -> None:
+    held = box.take("aaaaaaaaaaaa")
     before = os.fstat(held.fd).st_ino
     held.update(keeper=42)
-    assert (book.path / "leases" / "aaaaaaaaaaaa").stat().st_ino == before
-    assert entries.is_held(book.place.leases, "aaaaaaaaaaaa")
+    assert (box.path / "leases" / "aaaaaaaaaaaa").stat().st_ino == before
+    assert entries.is_held(box.ledger.directory.leases, "aaaaaaaaaaaa")
     held.release()

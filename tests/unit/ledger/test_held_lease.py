@@ -17,9 +17,9 @@ from slicer.ledger.files import PATIENCE_S
 from slicer.ledger.held_lease import HeldLease
 from slicer.model import LEASE_VARIABLE, Busy
 from slicer.state.directory import Directory
-from tests.unit.ledger.book import Book
+from tests.unit.ledger.box import LedgerBox
 
-pytest_plugins = ["tests.unit.ledger.book"]
+pytest_plugins = ["tests.unit.ledger.box"]
 JOB = "aaaaaaaaaaaa"
 
 
@@ -30,22 +30,22 @@ def mode_of(fd: int) -> int:
 # -- what is inherited ------------------------------------------------------------------------------------
 
 
-def holders(book: Book) -> list[HeldLease]:
+def holders(box: LedgerBox) -> list[HeldLease]:
     """A lease granted at once, and one that was a ticket before."""
-    first = book.take(JOB, limit=2)
-    second = book.take("cccccccccccc", limit=2)
-    waiting = book.wait("bbbbbbbbbbbb")
+    first = box.take(JOB, limit=2)
+    second = box.take("cccccccccccc", limit=2)
+    waiting = box.wait("bbbbbbbbbbbb")
     second.release()
     first.release()
-    converted = book.try_again(waiting)
+    converted = box.try_again(waiting)
     assert converted is not None
-    return [book.take(JOB, limit=2), converted]
+    return [box.take(JOB, limit=2), converted]
 
 
 # S3
-def test_a_job_can_only_read_its_lease(book: Book) -> None:
-    for held in holders(book):
-        path = book.path / "leases" / held.lease.job
+def test_a_job_can_only_read_its_lease(box: LedgerBox) -> None:
+    for held in holders(box):
+        path = box.path / "leases" / held.lease.job
         assert held.descriptors == (held.fd,)
         assert mode_of(held.fd) == os.O_RDONLY
         before = path.read_bytes()
@@ -57,8 +57,8 @@ def test_a_job_can_only_read_its_lease(book: Book) -> None:
 
 
 # S3
-def test_what_can_write_a_lease_is_not_inherited(book: Book) -> None:
-    for held in holders(book):
+def test_what_can_write_a_lease_is_not_inherited(box: LedgerBox) -> None:
+    for held in holders(box):
         (writer,) = held.private
         assert mode_of(writer) == os.O_WRONLY
         assert writer not in held.descriptors
@@ -68,9 +68,9 @@ def test_what_can_write_a_lease_is_not_inherited(book: Book) -> None:
 
 
 # S3
-def test_a_waiting_job_can_only_read_its_ticket(book: Book) -> None:
-    held = book.take(JOB)
-    with book.wait("bbbbbbbbbbbb") as waiting:
+def test_a_waiting_job_can_only_read_its_ticket(box: LedgerBox) -> None:
+    held = box.take(JOB)
+    with box.wait("bbbbbbbbbbbb") as waiting:
         (ticket,) = waiting.descriptors
         assert mode_of(ticket) == os.O_RDONLY
         assert not set(waiting.private) & {ticket}
@@ -82,97 +82,97 @@ def test_a_waiting_job_can_only_read_its_ticket(book: Book) -> None:
 
 
 # D1, D2
-def test_a_lease_that_others_hold_too_outlives_its_owner(book: Book) -> None:
-    held = book.take(JOB)
+def test_a_lease_that_others_hold_too_outlives_its_owner(box: LedgerBox) -> None:
+    held = box.take(JOB)
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=held.descriptors) as job:
         held.is_handed_on = True
         held.release()
         assert held.is_outlived
-        assert book.left() == [f"leases/{JOB}"]
-        assert book.ledger.snapshot().leases == (held.lease,)
-        assert isinstance(book.ask("bbbbbbbbbbbb"), Busy)
+        assert box.left() == [f"leases/{JOB}"]
+        assert box.ledger.snapshot().leases == (held.lease,)
+        assert isinstance(box.ask("bbbbbbbbbbbb"), Busy)
         held.release()  # safe to repeat
         job.communicate()
-    assert book.ledger.snapshot().leases == ()
-    assert book.left() == []
+    assert box.ledger.snapshot().leases == ()
+    assert box.left() == []
 
 
 # D1, D2
-def test_a_lease_that_nobody_else_holds_goes_with_its_owner(book: Book) -> None:
-    held = book.take(JOB)
+def test_a_lease_that_nobody_else_holds_goes_with_its_owner(box: LedgerBox) -> None:
+    held = box.take(JOB)
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=held.descriptors) as job:
         job.communicate()
     held.is_handed_on = True
     held.release()
     assert not held.is_outlived
-    assert book.left() == []
+    assert box.left() == []
 
 
 # D1, D2
-def test_a_lease_of_a_job_that_closed_its_descriptors_outlives_its_owner(book: Book) -> None:
-    held = book.take(JOB)
+def test_a_lease_of_a_job_that_closed_its_descriptors_outlives_its_owner(box: LedgerBox) -> None:
+    held = box.take(JOB)
     environ = {**os.environ, LEASE_VARIABLE: JOB}
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env=environ) as job:
         held.is_handed_on = True
         held.release()
         assert held.is_outlived
-        assert book.ledger.snapshot().leases == (held.lease,)
+        assert box.ledger.snapshot().leases == (held.lease,)
         job.communicate()
-    assert book.ledger.snapshot().leases == ()
+    assert box.ledger.snapshot().leases == ()
 
 
 # D1, D2: it was not handed on, so a descriptor elsewhere is one of ours (a child that is about to end)
-def test_a_lease_that_was_not_handed_on_goes_with_its_owner(book: Book) -> None:
-    held = book.take(JOB)
+def test_a_lease_that_was_not_handed_on_goes_with_its_owner(box: LedgerBox) -> None:
+    held = box.take(JOB)
     other = os.dup(held.fd)
     held.release()
     assert not held.is_outlived
-    assert book.left() == []
+    assert box.left() == []
     os.close(other)
 
 
 # D1, D2
-def test_who_finds_nobody_else_still_holds_the_lease(book: Book) -> None:
-    held = book.take(JOB)
+def test_who_finds_nobody_else_still_holds_the_lease(box: LedgerBox) -> None:
+    held = box.take(JOB)
     held.is_handed_on = True
     assert not held.is_shared()
-    assert entries.is_held(book.place.leases, JOB)
+    assert entries.is_held(box.ledger.directory.leases, JOB)
     held.update(keeper=42)
     other = os.dup(held.fd)
     assert held.is_shared()
     assert held.is_outlived
     os.close(other)
     held.release()  # it is known now that the job outlives us: it stays until somebody looks
-    assert book.ledger.snapshot().leases == ()
+    assert box.ledger.snapshot().leases == ()
 
 
 # D2
-def test_a_lease_that_was_removed_by_hand_is_no_obstacle(book: Book) -> None:
-    held = book.take(JOB)
+def test_a_lease_that_was_removed_by_hand_is_no_obstacle(box: LedgerBox) -> None:
+    held = box.take(JOB)
     held.is_handed_on = True
-    (book.path / "leases" / JOB).unlink()
+    (box.path / "leases" / JOB).unlink()
     assert not held.is_shared()
     held.release()
-    assert book.left() == []
+    assert box.left() == []
 
 
 # D2, D14
 def test_who_cannot_find_out_says_so_and_still_holds_the_lease(
-    book: Book, monkeypatch: pytest.MonkeyPatch
+    box: LedgerBox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def out_of_descriptors(*args: object) -> int:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    held = book.take(JOB)
+    held = box.take(JOB)
     held.is_handed_on = True
     monkeypatch.setattr(Directory, "open", out_of_descriptors)
     for call in (held.is_shared, held.release):
         with pytest.raises(StateError, match="Too many open files"):
             call()
     monkeypatch.undo()
-    assert entries.is_held(book.place.leases, JOB)
+    assert entries.is_held(box.ledger.directory.leases, JOB)
     held.release()
-    assert book.left() == []
+    assert box.left() == []
 
 
 # -- who goes ahead ---------------------------------------------------------------------------------------
@@ -187,39 +187,39 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 # D4
-def test_who_was_rung_and_does_not_look_stands_in_nobodys_way(book: Book, clock: list[float]) -> None:
-    held = book.take(JOB)
-    hanging, next_one = book.wait("bbbbbbbbbbbb"), book.wait("cccccccccccc")
+def test_who_was_rung_and_does_not_look_stands_in_nobodys_way(box: LedgerBox, clock: list[float]) -> None:
+    held = box.take(JOB)
+    hanging, next_one = box.wait("bbbbbbbbbbbb"), box.wait("cccccccccccc")
     held.release()
     assert proc.is_running(hanging.ticket.pid, hanging.ticket.pid_start)
-    assert book.ledger.unanswered_s("bbbbbbbbbbbb") is not None
-    assert book.try_again(next_one) is None  # it may still be on its way
+    assert box.ledger.unanswered_s("bbbbbbbbbbbb") is not None
+    assert box.try_again(next_one) is None  # it may still be on its way
     clock[0] += PATIENCE_S
-    taken = book.try_again(next_one)
+    taken = box.try_again(next_one)
     assert isinstance(taken, HeldLease)
     # It has kept its place, and is the next again as soon as it looks.
-    assert [ticket.job for ticket in book.ledger.snapshot().tickets] == ["bbbbbbbbbbbb"]
-    with book.wait("dddddddddddd") as last:
-        assert book.try_again(hanging) is None
+    assert [ticket.job for ticket in box.ledger.snapshot().tickets] == ["bbbbbbbbbbbb"]
+    with box.wait("dddddddddddd") as last:
+        assert box.try_again(hanging) is None
         taken.release()
-        assert book.try_again(last) is None
-        late = book.try_again(hanging)
+        assert box.try_again(last) is None
+        late = box.try_again(hanging)
         assert isinstance(late, HeldLease)
         late.release()
-    assert book.left() == []
+    assert box.left() == []
 
 
 # D4
-def test_nobody_is_idle_who_was_not_rung(book: Book, clock: list[float]) -> None:
-    held = book.take(JOB)
-    with book.wait("bbbbbbbbbbbb") as first, book.wait("cccccccccccc") as second:
+def test_nobody_is_idle_who_was_not_rung(box: LedgerBox, clock: list[float]) -> None:
+    held = box.take(JOB)
+    with box.wait("bbbbbbbbbbbb") as first, box.wait("cccccccccccc") as second:
         clock[0] += 3600
-        assert book.ledger.unanswered_s("bbbbbbbbbbbb") is None
+        assert box.ledger.unanswered_s("bbbbbbbbbbbb") is None
         held.release()
-        assert book.try_again(second) is None
+        assert box.try_again(second) is None
         clock[0] += 1
-        book.ledger.ring("bbbbbbbbbbbb")  # once more: since when it has rung stays what it is
-        assert book.ledger.unanswered_s("bbbbbbbbbbbb") == 1
-        taken = book.try_again(first)
+        box.ledger.ring("bbbbbbbbbbbb")  # once more: since when it has rung stays what it is
+        assert box.ledger.unanswered_s("bbbbbbbbbbbb") == 1
+        taken = box.try_again(first)
         assert isinstance(taken, HeldLease)
         taken.release()

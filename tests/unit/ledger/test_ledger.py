@@ -17,93 +17,93 @@ from slicer.ledger.ledger import Snapshot, raise_if_busy
 from slicer.model import Busy
 from slicer.record import replace
 from tests.unit import made_up
-from tests.unit.ledger.book import Book
+from tests.unit.ledger.box import LedgerBox
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 TWO_GPUS = ("GPU-a", "GPU-b")
 ANOTHER_BOOT = "00000000-0000-0000-0000-000000000000"
 SCOPE = "slicer-0123456789ab.scope"
-pytest_plugins = ["tests.unit.ledger.book"]
+pytest_plugins = ["tests.unit.ledger.box"]
 
 
 # A1
-def test_a_lease_is_exclusive_and_ends_with_its_release(book: Book) -> None:
-    held = book.take("aaaaaaaaaaaa")
-    busy = book.ask("bbbbbbbbbbbb")
+def test_a_lease_is_exclusive_and_ends_with_its_release(box: LedgerBox) -> None:
+    held = box.take("aaaaaaaaaaaa")
+    busy = box.ask("bbbbbbbbbbbb")
     assert isinstance(busy, Busy)
     assert busy.holders == (held.lease,)
     held.release()
     held.release()
-    assert os.listdir(book.path / "leases") == []
-    book.take("bbbbbbbbbbbb").release()
+    assert os.listdir(box.path / "leases") == []
+    box.take("bbbbbbbbbbbb").release()
 
 
 # A6
-def test_slots_are_counted(book: Book) -> None:
-    held = [book.take("aaaaaaaaaaaa", limit=2), book.take("bbbbbbbbbbbb", limit=2)]
-    assert isinstance(book.ask("cccccccccccc", limit=2), Busy)
+def test_slots_are_counted(box: LedgerBox) -> None:
+    held = [box.take("aaaaaaaaaaaa", limit=2), box.take("bbbbbbbbbbbb", limit=2)]
+    assert isinstance(box.ask("cccccccccccc", limit=2), Busy)
     held[0].release()
-    held.append(book.take("cccccccccccc", limit=2))
+    held.append(box.take("cccccccccccc", limit=2))
     for each in held:
         each.release()
 
 
-def test_gpus_are_named_in_the_lease(book: Book) -> None:
-    first = book.take("aaaaaaaaaaaa", 1, 0, of=TWO_GPUS)
-    second = book.take("bbbbbbbbbbbb", 1, 0, of=TWO_GPUS)
+def test_gpus_are_named_in_the_lease(box: LedgerBox) -> None:
+    first = box.take("aaaaaaaaaaaa", 1, 0, of=TWO_GPUS)
+    second = box.take("bbbbbbbbbbbb", 1, 0, of=TWO_GPUS)
     assert (first.lease.gpus, second.lease.gpus) == (("GPU-a",), ("GPU-b",))
-    assert isinstance(book.ask("cccccccccccc", 1, 0, of=TWO_GPUS), Busy)
+    assert isinstance(box.ask("cccccccccccc", 1, 0, of=TWO_GPUS), Busy)
     first.release()
     second.release()
 
 
 # A2
-def test_a_closed_descriptor_is_the_end_of_a_lease(book: Book) -> None:
-    held = book.take()
+def test_a_closed_descriptor_is_the_end_of_a_lease(box: LedgerBox) -> None:
+    held = box.take()
     held.close()  # as the kernel does for a killed owner
-    assert os.listdir(book.path / "leases") == [held.lease.job]
-    assert book.ledger.snapshot() == Snapshot((), ())
-    assert os.listdir(book.path / "leases") == []
-    assert book.warnings == []
+    assert os.listdir(box.path / "leases") == [held.lease.job]
+    assert box.ledger.snapshot() == Snapshot((), ())
+    assert os.listdir(box.path / "leases") == []
+    assert box.warnings == []
 
 
 # K2
-def test_a_descriptor_that_the_job_inherited_keeps_the_lease(book: Book) -> None:
-    held = book.take()
+def test_a_descriptor_that_the_job_inherited_keeps_the_lease(box: LedgerBox) -> None:
+    held = box.take()
     job = os.dup(held.fd)
     held.close()
-    assert book.ledger.snapshot().leases == (held.lease,)
+    assert box.ledger.snapshot().leases == (held.lease,)
     os.close(job)
-    assert book.ledger.snapshot().leases == ()
+    assert box.ledger.snapshot().leases == ()
 
 
 @pytest.mark.parametrize("number", [{"boot_id": ANOTHER_BOOT}, {"backend": "systemd"}, {}])
-def test_stale_leases_are_removed(book: Book, number: dict[str, object]) -> None:
-    path = book.put(book.lease(**number))
-    assert book.ledger.snapshot().leases == ()
+def test_stale_leases_are_removed(box: LedgerBox, number: dict[str, object]) -> None:
+    path = box.put(box.lease(**number))
+    assert box.ledger.snapshot().leases == ()
     assert not path.exists()
-    assert book.warnings == []
+    assert box.warnings == []
 
 
 # K2
 def test_an_ownerless_lease_counts_while_its_scope_is_populated(
-    book: Book, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    box: LedgerBox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("slicer.kernel.cgroup._ROOTS", (str(tmp_path / "cgroup"),))
     scope = tmp_path / "cgroup" / SCOPE
     scope.mkdir(parents=True)
     events = scope / "cgroup.events"
     events.write_text("populated 1\nfrozen 0\n")
-    lease = book.lease(backend="systemd", unit=SCOPE, cgroup=f"/{SCOPE}", cpu_slots=1)
-    book.put(lease)
-    assert book.ledger.snapshot().leases == (lease,)
-    assert isinstance(book.ask("bbbbbbbbbbbb"), Busy)
+    lease = box.lease(backend="systemd", unit=SCOPE, cgroup=f"/{SCOPE}", cpu_slots=1)
+    box.put(lease)
+    assert box.ledger.snapshot().leases == (lease,)
+    assert isinstance(box.ask("bbbbbbbbbbbb"), Busy)
     # another boot's scope of the same name is another scope
-    book.put(replace(lease, boot_id=ANOTHER_BOOT))
-    assert book.ledger.snapshot().leases == ()
-    book.put(lease)
+    box.put(replace(lease, boot_id=ANOTHER_BOOT))
+    assert box.ledger.snapshot().leases == ()
+    box.put(lease)
     events.write_text("populated 0\nfrozen 0\n")
-    assert book.ledger.snapshot().leases == ()
+    assert box.ledger.snapshot().leases == ()
 
 
 def make_directory(path: Path) -> None:
@@ -152,72 +152,72 @@ FOREIGN = [
 @pytest.mark.parametrize("folder", ["leases", "tickets"])
 @pytest.mark.parametrize("make", FOREIGN)
 def test_what_is_no_file_of_ours_is_warned_of_and_touched_by_nobody(
-    book: Book, make: object, folder: str
+    box: LedgerBox, make: object, folder: str
 ) -> None:
-    path = book.path / folder / "0123456789ab"
+    path = box.path / folder / "0123456789ab"
     make(path)  # type: ignore[operator]
     before = os.lstat(path)
-    held = book.take("aaaaaaaaaaaa")
-    assert book.warnings
-    assert all(str(path) in warning and "\n" not in warning for warning in book.warnings)
+    held = box.take("aaaaaaaaaaaa")
+    assert box.warnings
+    assert all(str(path) in warning and "\n" not in warning for warning in box.warnings)
     held.release()
     assert os.lstat(path).st_ino == before.st_ino
-    target = book.path.parent / "target"
+    target = box.path.parent / "target"
     assert not target.exists() or target.read_text() == "precious"
 
 
-def test_an_empty_unlocked_file_is_a_killed_owners_and_goes_quietly(book: Book) -> None:
-    (book.path / "leases" / "0123456789ab").write_bytes(b"")
-    assert book.ledger.snapshot() == Snapshot((), ())
-    assert os.listdir(book.path / "leases") == []
-    assert book.warnings == []
+def test_an_empty_unlocked_file_is_a_killed_owners_and_goes_quietly(box: LedgerBox) -> None:
+    (box.path / "leases" / "0123456789ab").write_bytes(b"")
+    assert box.ledger.snapshot() == Snapshot((), ())
+    assert os.listdir(box.path / "leases") == []
+    assert box.warnings == []
 
 
-def test_a_file_under_another_jobs_name_is_ignored(book: Book) -> None:
-    path = book.put(book.lease("aaaaaaaaaaaa", cpu_slots=1), name="bbbbbbbbbbbb")
+def test_a_file_under_another_jobs_name_is_ignored(box: LedgerBox) -> None:
+    path = box.put(box.lease("aaaaaaaaaaaa", cpu_slots=1), name="bbbbbbbbbbbb")
     with path.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert book.ledger.snapshot().leases == ()
-    assert len(book.warnings) == 1
+        assert box.ledger.snapshot().leases == ()
+    assert len(box.warnings) == 1
 
 
 # S1, S7
 @ROOT_ONLY
 @pytest.mark.parametrize("uid", [os.geteuid(), 65534])
-def test_a_lease_that_somebody_else_made_is_ignored(book: Book, uid: int) -> None:
-    path = book.put(book.lease(cpu_slots=1, uid=uid))
+def test_a_lease_that_somebody_else_made_is_ignored(box: LedgerBox, uid: int) -> None:
+    path = box.put(box.lease(cpu_slots=1, uid=uid))
     os.chown(path, 65534, -1)
     with path.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert book.ledger.snapshot().leases == ()
-    assert book.warnings == [f"{path}: ignored: belongs to uid 65534, not to you"]
+        assert box.ledger.snapshot().leases == ()
+    assert box.warnings == [f"{path}: ignored: belongs to uid 65534, not to you"]
     assert path.exists()
 
 
 # S7
-def test_a_lease_that_speaks_for_somebody_else_is_ignored(book: Book) -> None:
-    path = book.put(book.lease(cpu_slots=1, uid=65534))
+def test_a_lease_that_speaks_for_somebody_else_is_ignored(box: LedgerBox) -> None:
+    path = box.put(box.lease(cpu_slots=1, uid=65534))
     with path.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert book.ledger.snapshot().leases == ()
-    assert book.warnings == [f"{path}: ignored: it speaks for uid 65534"]
+        assert box.ledger.snapshot().leases == ()
+    assert box.warnings == [f"{path}: ignored: it speaks for uid 65534"]
 
 
-def test_creating_does_not_follow_or_overwrite(book: Book, tmp_path: Path) -> None:
+def test_creating_does_not_follow_or_overwrite(box: LedgerBox, tmp_path: Path) -> None:
     (tmp_path / "target").write_text("precious")
-    (book.path / "leases" / "0123456789ab").symlink_to(tmp_path / "target")
+    (box.path / "leases" / "0123456789ab").symlink_to(tmp_path / "target")
     with pytest.raises(StateError, match="cannot be created"):
-        book.ask()
+        box.ask()
     assert (tmp_path / "target").read_text() == "precious"
 
 
 @pytest.mark.parametrize("length", [100, 5000, 130_000])
-def test_a_long_name_does_not_make_a_lease_invisible(book: Book, length: int) -> None:
+def test_a_long_name_does_not_make_a_lease_invisible(box: LedgerBox, length: int) -> None:
     name = "x" * length
     request = made_up.request("aaaaaaaaaaaa", cpu_slots=1, cpu_limit=1)
-    held = book.ledger.acquire(request, book.lease("aaaaaaaaaaaa", name=name), book.observer())
+    held = box.ledger.acquire(request, box.lease("aaaaaaaaaaaa", name=name), box.observer())
     assert isinstance(held, HeldLease)
-    second = book.ask("bbbbbbbbbbbb")
+    second = box.ask("bbbbbbbbbbbb")
     for each in (held, second):
         if isinstance(each, HeldLease):
             each.release()
@@ -225,13 +225,13 @@ def test_a_long_name_does_not_make_a_lease_invisible(book: Book, length: int) ->
 
 
 # S9: whoever can open a file can lock it
-def test_nobody_else_can_open_what_is_in_a_ledger_whatever_the_umask(book: Book) -> None:
+def test_nobody_else_can_open_what_is_in_a_ledger_whatever_the_umask(box: LedgerBox) -> None:
     before = os.umask(0)
     try:
-        held, waiting = book.take("aaaaaaaaaaaa"), book.wait("bbbbbbbbbbbb")
+        held, waiting = box.take("aaaaaaaaaaaa"), box.wait("bbbbbbbbbbbb")
     finally:
         os.umask(before)
-    made = [*book.path.rglob("*")]
+    made = [*box.path.rglob("*")]
     assert {path.parent.name for path in made if not path.is_dir()} == {"leases", "tickets", "bells", "state"}
     assert all(stat.S_IMODE(path.stat().st_mode) & 0o077 == 0 for path in made)
     waiting.leave()
@@ -239,80 +239,80 @@ def test_nobody_else_can_open_what_is_in_a_ledger_whatever_the_umask(book: Book)
 
 
 # K2
-def test_no_descriptor_is_inherited_unless_it_is_handed_on(book: Book) -> None:
-    held = book.take()
-    waiting = book.wait("bbbbbbbbbbbb")
+def test_no_descriptor_is_inherited_unless_it_is_handed_on(box: LedgerBox) -> None:
+    held = box.take()
+    waiting = box.wait("bbbbbbbbbbbb")
     assert not any(
         os.get_inheritable(fd)
         for each in (held.descriptors, held.private, waiting.descriptors, waiting.private)
-        for fd in (*each, *book.ledger.descriptors())
+        for fd in (*each, *box.ledger.descriptors())
     )
     waiting.leave()
     held.release()
 
 
-def test_an_update_is_seen_by_others(book: Book) -> None:
-    held = book.take()
+def test_an_update_is_seen_by_others(box: LedgerBox) -> None:
+    held = box.take()
     held.update(unit=SCOPE, cgroup=f"/cpu.slice/{SCOPE}", keeper=42)
-    assert book.ledger.snapshot().leases == (held.lease,)
+    assert box.ledger.snapshot().leases == (held.lease,)
     held.update(cgroup="")  # shorter than before
-    assert book.ledger.snapshot().leases == (held.lease,)
+    assert box.ledger.snapshot().leases == (held.lease,)
     assert held.lease.keeper == 42
     held.release()
 
 
 # X4
-def test_tickets_are_in_the_order_of_priority_then_arrival(book: Book) -> None:
-    held = book.take("aaaaaaaaaaaa")
-    waiting = [book.wait("dddddddddddd"), book.wait("bbbbbbbbbbbb"), book.wait("cccccccccccc", priority=1)]
-    assert [ticket.job[0] for ticket in book.ledger.snapshot().tickets] == ["c", "d", "b"]
+def test_tickets_are_in_the_order_of_priority_then_arrival(box: LedgerBox) -> None:
+    held = box.take("aaaaaaaaaaaa")
+    waiting = [box.wait("dddddddddddd"), box.wait("bbbbbbbbbbbb"), box.wait("cccccccccccc", priority=1)]
+    assert [ticket.job[0] for ticket in box.ledger.snapshot().tickets] == ["c", "d", "b"]
     held.release()
-    assert book.try_again(waiting[0]) is None
-    first = book.try_again(waiting[2])
+    assert box.try_again(waiting[0]) is None
+    first = box.try_again(waiting[2])
     assert isinstance(first, HeldLease)
     first.release()
-    second = book.try_again(waiting[0])
+    second = box.try_again(waiting[0])
     assert isinstance(second, HeldLease)
     second.release()
-    assert [ticket.job[0] for ticket in book.ledger.snapshot().tickets] == ["b"]
+    assert [ticket.job[0] for ticket in box.ledger.snapshot().tickets] == ["b"]
     waiting[1].leave()
     waiting[1].leave()
-    assert book.left() == []
+    assert box.left() == []
 
 
 # X4
-def test_nobody_overtakes_those_who_wait(book: Book) -> None:
-    held = book.take("aaaaaaaaaaaa")
-    with book.wait("bbbbbbbbbbbb"):
+def test_nobody_overtakes_those_who_wait(box: LedgerBox) -> None:
+    held = box.take("aaaaaaaaaaaa")
+    with box.wait("bbbbbbbbbbbb"):
         held.release()
-        busy = book.ask("cccccccccccc")
+        busy = box.ask("cccccccccccc")
         assert isinstance(busy, Busy)
         assert (busy.holders, busy.ahead) == ((), 1)
-    book.take("cccccccccccc").release()
+    box.take("cccccccccccc").release()
 
 
 # A2
-def test_a_dead_waiters_ticket_holds_nobody_up(book: Book) -> None:
-    held = book.take("aaaaaaaaaaaa")
-    waiting = book.wait("bbbbbbbbbbbb")
+def test_a_dead_waiters_ticket_holds_nobody_up(box: LedgerBox) -> None:
+    held = box.take("aaaaaaaaaaaa")
+    waiting = box.wait("bbbbbbbbbbbb")
     for fd in (*waiting.descriptors, *waiting.private):
         os.close(fd)
     waiting._fd = -1
     held.release()
-    book.take("cccccccccccc").release()
-    assert book.left() == []
+    box.take("cccccccccccc").release()
+    assert box.left() == []
 
 
 # E4
-def test_the_infeasible_is_refused_at_once_and_leaves_nothing(book: Book) -> None:
-    held = book.take("aaaaaaaaaaaa")
+def test_the_infeasible_is_refused_at_once_and_leaves_nothing(box: LedgerBox) -> None:
+    held = box.take("aaaaaaaaaaaa")
     for slots in (2, 10**9):
         with pytest.raises(InfeasibleError) as caught:
-            book.queue("bbbbbbbbbbbb", slots=slots)
+            box.queue("bbbbbbbbbbbb", slots=slots)
         assert caught.value.exit_code == 2
         assert str(slots) in str(caught.value)
     held.release()
-    assert book.left() == []
+    assert box.left() == []
 
 
 @pytest.mark.parametrize(
@@ -324,18 +324,18 @@ def test_the_infeasible_is_refused_at_once_and_leaves_nothing(book: Book) -> Non
     ],
 )
 def test_the_infeasible_is_told_in_good_english(
-    book: Book, gpus: int, slots: int, of: tuple[str, ...], message: str
+    box: LedgerBox, gpus: int, slots: int, of: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(InfeasibleError) as caught:
-        book.ask("aaaaaaaaaaaa", gpus, slots, of=of)
+        box.ask("aaaaaaaaaaaa", gpus, slots, of=of)
     assert caught.value.message == message
 
 
 # B1
-def test_busy_as_an_error_carries_the_holders_and_exit_code_75(book: Book) -> None:
-    held = book.take("aaaaaaaaaaaa")
+def test_busy_as_an_error_carries_the_holders_and_exit_code_75(box: LedgerBox) -> None:
+    held = box.take("aaaaaaaaaaaa")
     with pytest.raises(BusyError) as caught:
-        raise_if_busy(book.ask("bbbbbbbbbbbb"))
+        raise_if_busy(box.ask("bbbbbbbbbbbb"))
     assert caught.value.exit_code == 75
     assert caught.value.kind == "cpu-busy"
     assert caught.value.busy.holders == (held.lease,)
@@ -343,16 +343,18 @@ def test_busy_as_an_error_carries_the_holders_and_exit_code_75(book: Book) -> No
     held.release()
 
 
-def test_a_write_that_fails_is_said_and_leaves_nothing(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_is_said_and_leaves_nothing(
+    box: LedgerBox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(fd: int, data: bytes, offset: int) -> int:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(StateError, match="No space left"):
-        book.ask()
+        box.ask()
     monkeypatch.undo()
-    assert os.listdir(book.path / "leases") == []
-    book.take().release()
+    assert os.listdir(box.path / "leases") == []
+    box.take().release()
 
 
 def test_the_clock_of_the_ledger_counts_from_boot() -> None:

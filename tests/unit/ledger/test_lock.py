@@ -16,9 +16,9 @@ import pytest
 from slicer.errors import EX_TEMPFAIL, LedgerBusy, StateError
 from slicer.ledger import lock as ledger_lock
 from slicer.ledger.lock import LedgerLock
-from tests.unit.ledger.book import Book
+from tests.unit.ledger.box import LedgerBox
 
-pytest_plugins = ["tests.unit.ledger.book"]
+pytest_plugins = ["tests.unit.ledger.box"]
 
 _HOLDER = """
 import fcntl, sys
@@ -47,8 +47,8 @@ class Holder:
 
 
 @pytest.fixture
-def lock(book: Book) -> str:
-    return f"{book.path}/lock"
+def lock(box: LedgerBox) -> str:
+    return f"{box.path}/lock"
 
 
 @pytest.fixture
@@ -80,48 +80,48 @@ Tell = Callable[[str], None]
 
 
 def entering(
-    book: Book, tell: Tell, mask: frozenset[int] | None = None, patience_s: float = 3600.0
+    box: LedgerBox, tell: Tell, mask: frozenset[int] | None = None, patience_s: float = 3600.0
 ) -> LedgerLock:
-    return LedgerLock(book.ledger._lock_fd, f"{book.path}/lock", mask, patience_s, tell)
+    return LedgerLock(box.ledger._lock_fd, f"{box.path}/lock", mask, patience_s, tell)
 
 
 # D13
-def test_whose_patience_is_over_is_told_who_holds_the_lock(book: Book, lock: str) -> None:
+def test_whose_patience_is_over_is_told_who_holds_the_lock(box: LedgerBox, lock: str) -> None:
     command = [sys.executable, "-c", _HOLDER, lock]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"held\n"
         before = blocked()
-        book.ledger.patience_s = 0.0
+        box.ledger.patience_s = 0.0
         with pytest.raises(LedgerBusy) as caught:
-            book.ledger.snapshot()
+            box.ledger.snapshot()
         assert caught.value.exit_code == EX_TEMPFAIL
         assert caught.value.where == lock
         assert f"pid {process.pid} has held the lock" in caught.value.message
         assert blocked() == before
         process.communicate()
-    book.ledger.snapshot()
-    assert book.warnings == []
+    box.ledger.snapshot()
+    assert box.warnings == []
 
 
 # D13, D14
 @pytest.mark.usefixtures("holder")
 def test_whose_patience_is_over_is_told_so_where_nobody_can_see_the_holder(
-    book: Book, monkeypatch: pytest.MonkeyPatch
+    box: LedgerBox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def out_of_descriptors(*args: object, **named: object) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr("builtins.open", out_of_descriptors)
-    book.ledger.patience_s = 0.0
+    box.ledger.patience_s = 0.0
     with pytest.raises(LedgerBusy, match="somebody has held the lock"):
-        book.ledger.snapshot()
+        box.ledger.snapshot()
     monkeypatch.undo()
 
 
 # D13
 def test_a_patience_that_is_not_over_waits_for_who_is_inside(
-    book: Book, holder: Holder, monkeypatch: pytest.MonkeyPatch
+    box: LedgerBox, holder: Holder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     naps: list[float] = []
 
@@ -131,14 +131,14 @@ def test_a_patience_that_is_not_over_waits_for_who_is_inside(
             holder.leave()
 
     monkeypatch.setattr(ledger_lock.time, "sleep", nap)
-    with entering(book, pytest.fail):
+    with entering(box, pytest.fail):
         pass
     assert naps == sorted(naps)  # ever less often
     assert naps[-1] < 0.1  # but nobody who leaves is noticed late
 
 
 # D13
-def test_a_long_wait_is_told_once(book: Book, holder: Holder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_wait_is_told_once(box: LedgerBox, holder: Holder, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     naps: list[float] = []
 
@@ -149,7 +149,7 @@ def test_a_long_wait_is_told_once(book: Book, holder: Holder, monkeypatch: pytes
 
     monkeypatch.setattr(ledger_lock, "_TELL_S", 0.0)
     monkeypatch.setattr(ledger_lock.time, "sleep", nap)
-    with entering(book, told.append):
+    with entering(box, told.append):
         pass
     (said,) = told
     assert f"pid {os.getpid()} has held the lock" in said
@@ -158,19 +158,19 @@ def test_a_long_wait_is_told_once(book: Book, holder: Holder, monkeypatch: pytes
 
 # D13
 def test_a_ledger_that_was_removed_while_somebody_waited_for_it_is_an_error(
-    book: Book, holder: Holder, monkeypatch: pytest.MonkeyPatch
+    box: LedgerBox, holder: Holder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = blocked()
     monkeypatch.setattr(ledger_lock, "_TELL_S", 0.0)
 
     def remove(said: str) -> None:
-        shutil.rmtree(book.path)
+        shutil.rmtree(box.path)
         holder.leave()
 
-    with pytest.raises(StateError, match="was removed while it was in use"), entering(book, remove):
+    with pytest.raises(StateError, match="was removed while it was in use"), entering(box, remove):
         pytest.fail("it is inside")
     assert blocked() == before
-    again = os.open(f"/proc/self/fd/{book.ledger._lock_fd}", os.O_RDONLY)
+    again = os.open(f"/proc/self/fd/{box.ledger._lock_fd}", os.O_RDONLY)
     fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody is left inside
     os.close(again)
 
@@ -179,7 +179,7 @@ def test_a_ledger_that_was_removed_while_somebody_waited_for_it_is_an_error(
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("is_held_back", [False, True])
 def test_a_signal_ends_the_wait(
-    book: Book, holder: Holder, monkeypatch: pytest.MonkeyPatch, is_held_back: bool
+    box: LedgerBox, holder: Holder, monkeypatch: pytest.MonkeyPatch, is_held_back: bool
 ) -> None:
     monkeypatch.setattr(ledger_lock, "_TELL_S", 0.0)
     if is_held_back:  # by a caller who lets it through while asleep, and only there
@@ -190,25 +190,25 @@ def test_a_signal_ends_the_wait(
         signal.raise_signal(signal.SIGUSR1)
 
     mask = frozenset[int]() if is_held_back else None
-    with pytest.raises(Interrupted), entering(book, interrupt, mask):
+    with pytest.raises(Interrupted), entering(box, interrupt, mask):
         pytest.fail("it is inside")
     assert blocked() == before
     holder.leave()
-    Holder(f"{book.path}/lock").leave()  # it is free: whoever was interrupted has not kept it
-    book.ledger.snapshot()
+    Holder(f"{box.path}/lock").leave()  # it is free: whoever was interrupted has not kept it
+    box.ledger.snapshot()
 
 
 # D13: or Ctrl-Z would stop everybody else's decisions
 @pytest.mark.usefixtures("interruptible")
-def test_inside_no_signal_comes_through(book: Book) -> None:
+def test_inside_no_signal_comes_through(box: LedgerBox) -> None:
     is_through = []
 
     def decide() -> None:
-        with entering(book, pytest.fail):
+        with entering(box, pytest.fail):
             signal.raise_signal(signal.SIGUSR1)
             is_through.append(True)
 
     with pytest.raises(Interrupted):
         decide()
     assert is_through
-    book.ledger.snapshot()
+    box.ledger.snapshot()

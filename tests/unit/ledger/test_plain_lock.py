@@ -16,7 +16,8 @@ import pytest
 from slicer.errors import StateError
 from slicer.kernel import proc
 from slicer.ledger.plain_lock import PlainLock
-from tests.process.harness import SRC, children, gone, is_waited_for, sleeps_in_flock, state_of, until
+from tests.patience import until
+from tests.process.harness import SRC, children, gone, is_waited_for, sleeps_in_flock, state_of
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 LONG_S = 60.0  # longer than any wait that a test is in for

@@ -24,15 +24,15 @@ ORPHAN = made_up.lease("x", cgroup="/x.scope", unit="x.scope", cpu_slots=1)
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[StateDir]:
+def state_dir(tmp_path: Path) -> Iterator[StateDir]:
     made = locate({"SLICER_STATE_DIR": str(tmp_path / "state")}, os.geteuid())
     yield made
     made.close()
 
 
 @pytest.fixture
-def state(place: StateDir) -> Path:
-    return Path(place.path)
+def state(state_dir: StateDir) -> Path:
+    return Path(state_dir.path)
 
 
 @pytest.fixture
@@ -45,8 +45,8 @@ def scope(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def watched(place: StateDir) -> Iterator[LedgerWatch]:
-    with LedgerWatch(place, (place.leases, place.tickets)) as made:
+def watched(state_dir: StateDir) -> Iterator[LedgerWatch]:
+    with LedgerWatch(state_dir, (state_dir.leases, state_dir.tickets)) as made:
         yield made
 
 
@@ -126,7 +126,7 @@ def test_many_events_are_taken_at_once(state: Path, watched: LedgerWatch) -> Non
 
 
 def test_exhausted_inotify_is_an_error_with_a_way_out(
-    place: StateDir, monkeypatch: pytest.MonkeyPatch
+    state_dir: StateDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Exhausted:
         def inotify_init1(self, flags: int) -> int:
@@ -136,14 +136,14 @@ def test_exhausted_inotify_is_an_error_with_a_way_out(
             return -1
 
     monkeypatch.setattr(inotify.ctypes, "CDLL", lambda *args, **named: Exhausted())
-    with pytest.raises(StateError, match="max_user_instances"), LedgerWatch(place):
+    with pytest.raises(StateError, match="max_user_instances"), LedgerWatch(state_dir):
         pass
 
 
-def test_a_removed_directory_is_an_error_and_leaks_nothing(place: StateDir, state: Path) -> None:
+def test_a_removed_directory_is_an_error_and_leaks_nothing(state_dir: StateDir, state: Path) -> None:
     (state / "leases").rmdir()
     before = set(os.listdir("/proc/self/fd"))
-    with pytest.raises(StateError, match="gone") as caught, LedgerWatch(place):
+    with pytest.raises(StateError, match="gone") as caught, LedgerWatch(state_dir):
         pass
     assert caught.value.where == str(state / "leases")
     assert set(os.listdir("/proc/self/fd")) == before

@@ -19,7 +19,8 @@ from slicer.ledger.ledger import Ledger
 from slicer.state import statedir
 from slicer.state.directory import Directory
 from slicer.state.statedir import StateDir
-from tests.process.harness import DEADLINE_S, SRC, sleeps_in_flock, until
+from tests.patience import DEADLINE_S, until
+from tests.process.harness import SRC, sleeps_in_flock
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 

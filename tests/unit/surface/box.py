@@ -11,14 +11,13 @@ import select
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import slicer
-from tests.patience import DEADLINE_S, Deadline
+from tests.patience import DEADLINE_S
 
 SRC = str(Path(slicer.__file__).parents[1])
 SERVER = str(Path(__file__).with_name("server.py"))
@@ -31,8 +30,6 @@ _AS_USER = (
     "setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", f"--inh-caps={_KEEP}",
     f"--ambient-caps={_KEEP}", "--",
 )  # fmt: skip
-
-T = TypeVar("T")
 
 
 class Done(NamedTuple):
@@ -154,15 +151,6 @@ def _ends_well(path: Path) -> bool:
         return path.read_bytes().endswith(b"\nEND=\n")
     except FileNotFoundError:
         return False
-
-
-def until(look: Callable[[], T], what: str) -> T:
-    """Look until the result is true and return it."""
-    deadline = Deadline(DEADLINE_S)
-    while not (seen := look()):
-        assert not deadline.has_passed(), f"still not: {what}; last seen: {seen!r}"
-        time.sleep(0.005)
-    return seen
 
 
 @contextlib.contextmanager

@@ -8,7 +8,8 @@ import re
 import signal
 
 import slicer
-from tests.unit.surface.box import SIMULATED, Box, until
+from tests.patience import until
+from tests.unit.surface.box import SIMULATED, Box
 from tests.unit.surface.shape import Shape
 from tests.unit.surface.words import journal, settled
 

@@ -9,7 +9,8 @@ import signal
 import sqlite3
 from typing import Any
 
-from tests.unit.surface.box import SIMULATED, Box, Done, Running, until
+from tests.patience import until
+from tests.unit.surface.box import SIMULATED, Box, Done, Running
 from tests.unit.surface.shape import Shape
 from tests.unit.surface.words import journal, keys, settled, tree
 

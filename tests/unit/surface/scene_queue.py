@@ -8,7 +8,8 @@ import signal
 import sys
 from typing import Any
 
-from tests.unit.surface.box import SIMULATED, Box, Running, until
+from tests.patience import until
+from tests.unit.surface.box import SIMULATED, Box, Running
 from tests.unit.surface.shape import Shape
 from tests.unit.surface.words import settled, tree
 

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from slicer.model import Manager
 
 _LINGER = "/var/lib/systemd/linger"
-_OTHERWISE = "or run it in tmux, or with nohup"
+_OTHERWISE = "run it in tmux, or with nohup"
 
 
 def detach(options: Options, environ: Mapping[str, str], *, as_json: bool, quiet: bool) -> int:
     """Start this command line again as a service, and return.
 
-    Whatever would keep the queue from starting is found before that, and raised as by a queue.
+    Obstacles to its start are found before that, and raised as a queue raises them.
     """
     manager = manager_of(os.geteuid())
     backend = _backend(manager)
@@ -42,9 +42,7 @@ def detach(options: Options, environ: Mapping[str, str], *, as_json: bool, quiet
     path = _hand_over(unit, log_dir, environ, manager)
     argv = (sys.executable, "-I", "-S", os.path.abspath(handover.__file__), path)
     try:
-        backend.start_service(
-            unit, service.description(options.jobs_file), argv, service.properties(unit)
-        )
+        backend.start_service(unit, service.description(options.jobs_file), argv, service.properties(unit))
     except BackendError:
         _take_back(path)
         raise
@@ -63,16 +61,14 @@ def detach(options: Options, environ: Mapping[str, str], *, as_json: bool, quiet
 def _backend(manager: Manager) -> SystemdBackend:
     """The connection to the manager. Raises BackendError."""
     if not backends.has_systemd():
-        raise BackendError(
-            "needs systemd, which does not run here", where="--detach", hint=_OTHERWISE.removeprefix("or ")
-        )
+        raise BackendError("needs systemd, which does not run here", where="--detach", hint=_OTHERWISE)
     backend = SystemdBackend(manager)
     try:
         backend.connect()
     except BackendError as error:
-        hint = _OTHERWISE.removeprefix("or ")
+        hint = _OTHERWISE
         if manager == "user":
-            hint = f"as root: loginctl enable-linger {user_name(os.geteuid())}; {_OTHERWISE}"
+            hint = f"as root: loginctl enable-linger {user_name(os.geteuid())}; or {_OTHERWISE}"
         raise BackendError(error.message, where="--detach", hint=hint) from error
     return backend
 

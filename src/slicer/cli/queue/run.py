@@ -72,11 +72,11 @@ Exit codes:
     "--gpus", metavar="LIST", callback=parameters.gpus, help="Use only these, as in 0,1,3 (or UUIDs)."
 )
 @click.option(
-    "--idle-threshold", metavar="MIB", callback=parameters.mib,
+    "--idle-threshold", "idle_threshold_mib", metavar="MIB", callback=parameters.mib,
     help="A GPU counts as idle up to this use, for jobs that declare nothing.  [default: 200]",
 )  # fmt: skip
 @click.option(
-    "--margin", metavar="MIB", callback=parameters.mib,
+    "--margin", "margin_mib", metavar="MIB", callback=parameters.mib,
     help="Kept free on a GPU beyond what a job declares.  [default: 512]",
 )  # fmt: skip
 @parameters.tolerance("Report jobs whose memory differs from vram= by more than this.")
@@ -85,7 +85,7 @@ Exit codes:
     help="Spare room beside GPU users that declare nothing or too little.  [default: 0.1]",
 )  # fmt: skip
 @click.option(
-    "--poll", metavar="SEC", default="5", show_default=True, callback=parameters.seconds,
+    "--poll", "poll_s", metavar="SEC", default="5", show_default=True, callback=parameters.seconds,
     help="How often to look at GPU memory, and for changes to FILE that no event tells of (NFS).",
 )  # fmt: skip
 @click.option("--exclusive", is_flag=True, help="Never two of these jobs on one GPU, though they would fit.")
@@ -110,8 +110,10 @@ Exit codes:
 @click.option("--json", "as_json", is_flag=True, help="Print events as JSON, one a line.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only what is wrong.")
 @click.option("-v", "--verbose", is_flag=True, help="Tell how the jobs' GPU memory grows.")
-@click.option("--detach", is_flag=True, help="Go on in the background, also after logout.")
-def command(**said: Any) -> int:
+@click.option("--detach", "detaches", is_flag=True, help="Go on in the background, also after logout.")
+def command(
+    file: str, sim: int | None, sim_vram: str | None, as_json: bool, quiet: bool, detaches: bool, **said: Any
+) -> int:
     """Run each line of FILE as a job, as soon as the GPUs have room for it.
 
     Jobs compete for the same GPUs as every `slicer run`. FILE may be changed at any time: lines that are not
@@ -120,17 +122,13 @@ def command(**said: Any) -> int:
 
     Ctrl-C once: nothing new is started, and what runs is waited for. Twice: it is ended.
     """
-    environ = _environment(said.pop("sim"), said.pop("sim_vram"))
-    flags = {name: said.pop(name) for name in ("as_json", "quiet", "detach")}
-    options = Options(
-        jobs_file=said.pop("file"), idle_threshold_mib=said.pop("idle_threshold"),
-        margin_mib=said.pop("margin"), poll_s=said.pop("poll"), **said,
-    )  # fmt: skip
-    if flags["detach"]:
+    environ = _environment(sim, sim_vram)
+    options = Options(jobs_file=file, **said)
+    if detaches:
         from slicer.cli.queue.detach import detach
 
-        return detach(options, environ, as_json=flags["as_json"], quiet=flags["quiet"])
-    return _run(options, environ, as_json=flags["as_json"], quiet=flags["quiet"])
+        return detach(options, environ, as_json=as_json, quiet=quiet)
+    return _run(options, environ, as_json=as_json, quiet=quiet)
 
 
 def _environment(sim: int | None, sizes: str | None) -> dict[str, str]:

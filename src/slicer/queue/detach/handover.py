@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 
 def write(path: str, handed: dict[str, object]) -> None:
-    """Leave it for the service and nobody else: the environment may hold secrets. Raises OSError."""
+    """Write a file that only its owner can read: the environment may hold secrets. Raises OSError."""
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "w", encoding="ascii") as file:

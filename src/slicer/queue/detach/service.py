@@ -17,7 +17,7 @@ _RESTART_AFTER_S = 1
 
 # Variables about the caller's terminal or login session, which the queue outlives, and about the service or
 # job around the caller, which will not be around the queue.
-_SESSIONS = frozenset((
+_SESSION_VARIABLES = frozenset((
     "TERM", "COLORTERM", "COLUMNS", "LINES", "TERMCAP", "TERM_PROGRAM", "TERM_PROGRAM_VERSION",
     "TERM_SESSION_ID", "WINDOWID", "VTE_VERSION", "TMUX", "TMUX_PANE", "STY", "WINDOW", "INSIDE_EMACS",
     "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "GPG_TTY", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY",
@@ -27,10 +27,10 @@ _SESSIONS = frozenset((
     "RUNTIME_DIRECTORY", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES",
     "MEMORY_PRESSURE_WATCH", "MEMORY_PRESSURE_WRITE", "SLICER_LEASE",
 ))  # fmt: skip
-_TERMINALS = ("KITTY_", "KONSOLE_", "ITERM_", "WEZTERM_", "ALACRITTY_", "VSCODE_")
+_TERMINAL_PREFIXES = ("KITTY_", "KONSOLE_", "ITERM_", "WEZTERM_", "ALACRITTY_", "VSCODE_")
 
 # Variables that come from the service's manager: its bus outlives the caller's session.
-_MANAGERS = ("DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR")
+_MANAGER_VARIABLES = ("DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR")
 
 
 def unit_name(log_dir: str) -> str:
@@ -40,7 +40,7 @@ def unit_name(log_dir: str) -> str:
 
 
 def description(jobs_file: str) -> str:
-    """Its name in ``systemctl status``, without the directory because every user of the machine sees it."""
+    """The service's name in ``systemctl status``: without the directory, because every user sees it."""
     return command_text(("slicer", "queue", os.path.basename(jobs_file)))
 
 
@@ -59,7 +59,7 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in environ.items()
-        if name not in _SESSIONS and not name.startswith(_TERMINALS)
+        if name not in _SESSION_VARIABLES and not name.startswith(_TERMINAL_PREFIXES)
     }
 
 
@@ -95,7 +95,7 @@ def handed(
     return {
         "command": [_text(word) for word in command],
         "environment": {_text(name): _text(value) for name, value in environment(environ).items()},
-        "from_manager": list(_MANAGERS),
+        "from_manager": list(_MANAGER_VARIABLES),
         "directory": _text(directory),
         "log": _text(log_path),
         "umask": umask,

@@ -1,13 +1,14 @@
 """The attributes in brackets before a command of the jobs file: ``[vram=18G gpus=2 timeout=2h cancel]``.
 
 Blanks separate the words. A value may be quoted as in a shell (``name="my job"``); nothing in it is expanded.
-The last of two equal attributes counts, but ``after`` adds up. Names of attributes may be in any case.
+The last of two equal attributes counts, but ``after`` adds up. Case does not matter in attributes' names.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -175,13 +176,11 @@ def _whole(what: str, least: int, most: int | None = None) -> Callable[[str], in
     room = f"at least {least}" if most is None else f"from {least} to {most}"
 
     def read(value: str) -> int:
-        try:
+        with suppress(ValueError):
             number = int(value)
-        except ValueError:
-            raise _cannot_be(what, value, f"a whole number, {room}") from None
-        if number < least or (most is not None and number > most):
-            raise _cannot_be(what, value, f"a whole number, {room}")
-        return number
+            if least <= number and (most is None or number <= most):
+                return number
+        raise _cannot_be(what, value, f"a whole number, {room}")
 
     return read
 

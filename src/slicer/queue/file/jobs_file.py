@@ -1,4 +1,4 @@
-"""The jobs file, read: a shell command a line, with optional attributes in brackets before it.
+"""Reads the jobs file: a shell command a line, with optional attributes in brackets before it.
 
 ::
 
@@ -84,9 +84,9 @@ class Keys:
         return f"{digest[:12]}#{before}"
 
 
-def load(path: str, known: Collection[str] = ()) -> tuple[Entry, ...]:
+def load(path: str) -> tuple[Entry, ...]:
     """The jobs of the file. Raises JobsFileError."""
-    return parse(read(path), known=known, name=path)
+    return parse(read(path), name=path)
 
 
 def read(path: str, *, keep_newlines: bool = False, is_live: bool = False) -> str:
@@ -132,18 +132,18 @@ def parse(text: str, *, known: Collection[str] = (), name: str = "jobs file") ->
     return tuple(entries)
 
 
-def parse_more(text: str, line: int, keys: Keys, cache: dict[str, Attributes]) -> tuple[Entry, ...] | None:
-    """The jobs of ``text``, which was appended after line ``line`` of another text; None: parse all of it.
+def parse_more(text: str, before: int, keys: Keys, cache: dict[str, Attributes]) -> tuple[Entry, ...] | None:
+    """The jobs of ``text``, appended to another text of ``before`` lines; None: parse the whole text.
 
     ``keys`` and ``cache`` are kept from call to call. They are of no use once this has returned None.
     """
     entries = []
     try:
-        for found in lines(text):
-            said = read_attributes(found, cache)
+        for line in lines(text):
+            said = read_attributes(line, cache)
             if said.after:  # the names are in the whole file
                 return None
-            entries.append(Entry(line + found.number, keys.next(found.command), found.command, said))
+            entries.append(Entry(before + line.number, keys.next(line.command), line.command, said))
     except JobsFileError:  # its place is known only in the whole file
         return None
     return tuple(entries)
@@ -260,19 +260,14 @@ def _check_after(entries: list[Entry], known: Collection[str], text: str, name: 
                 raise JobsFileError(f"no job is named {wanted!r}", entry.number, column, name=name, hint=hint)
     circle = _circle(waiting, names)
     if circle:
-        entry = next(
-            each
-            for each in waiting
-            if each.attributes.name == circle[0] and circle[1] in each.attributes.after
-        )
+        first, second = circle[:2]
+        named = (entry for entry in waiting if entry.attributes.name == first)
+        entry = next(entry for entry in named if second in entry.attributes.after)
         way = " → ".join(circle if len(circle) <= 10 else (*circle[:8], "…", circle[-1]))
         raise JobsFileError(
-            f"these jobs wait for each other in a circle: {way}",
-            entry.number,
-            _column(text, entry, circle[1]),
-            name=name,
-            hint="take one after= out",
-        )
+            f"these jobs wait for each other in a circle: {way}", entry.number, _column(text, entry, second),
+            name=name, hint="take one after= out",
+        )  # fmt: skip
 
 
 def _circle(waiting: list[Entry], names: set[str]) -> list[str]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from slicer.errors import StateError
 from slicer.kernel import inotify
 from slicer.kernel.inotify import Inotify
+from slicer.kernel.sleep import seconds_until
 from slicer.queue.file import jobs_file
 from slicer.queue.file.jobs_file import JobsFileError, Keys
 
@@ -41,7 +42,7 @@ class LiveFile:
         check: Callable[[tuple[Entry, ...]], None], poll_s: float | None,
     ) -> None:  # fmt: skip
         """``text``: the text of a pipe. ``known``: the names of earlier jobs. ``check`` raises JobsFileError
-        for entries that other rooms refuse. ``poll_s``: how often to look without an event; None: never.
+        for an entry whose profile is not there. ``poll_s``: how often to look without an event; None: never.
 
         Raises JobsFileError, also where the file is not there; StateError where it cannot be watched.
         """
@@ -80,8 +81,7 @@ class LiveFile:
 
     def left_s(self) -> float | None:
         """The seconds until :meth:`look` is due without an event; None: never."""
-        due = [at for at in (self._due, self._search_at, self._look_at) if at is not None]
-        return max(0.0, min(due) - time.monotonic()) if due else None
+        return seconds_until(self._due, self._search_at, self._look_at)
 
     def look(self, *, is_last: bool = False) -> bool:
         """Take the changes; whether ``entries`` or ``problem`` changed. ``is_last``: put nothing off."""
@@ -176,9 +176,8 @@ class LiveFile:
             return
         entries = jobs_file.parse(text, known=self._known(), name=self.path)
         if not entries and self.entries and not text.strip():
-            raise JobsFileError(
-                "is empty", 0, 0, name=self.path, hint="to take all lines out, leave a comment in it"
-            )
+            hint = "to take all lines out, leave a comment in it"
+            raise JobsFileError("is empty", name=self.path, hint=hint)
         self._check(entries)
         self._text, self.entries, self.appended = text, entries, None
         self._lines = text.count("\n")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from slicer.queue.events import Events
     from slicer.queue.model import Entry, JobState
     from slicer.queue.options import Options
-    from slicer.queue.run.ended_attempt import Ended, EndedAttempt
+    from slicer.queue.run.ended_attempt import CommandEnd, EndedAttempt
     from slicer.queue.state.register import Register
 
 _FAILURES = ("exited", "signal")
@@ -69,7 +69,7 @@ class Conclusions:
         self._register.do(folding.ended(state.key, state.job, "lost", **how))
         self._events.add("lost", state, **self._log_of(state))
 
-    def _judge(self, state: JobState, attempt: EndedAttempt, ended: Ended, entry: Entry | None) -> bool:
+    def _judge(self, state: JobState, attempt: EndedAttempt, ended: CommandEnd, entry: Entry | None) -> bool:
         peak_mib, retries = _peaks(attempt), self._retries(entry)
         judged = judging.judge(
             ended, declared_mib=state.vram_mib, peak_mib=peak_mib, looks=_looks(attempt),
@@ -94,7 +94,7 @@ class Conclusions:
         found: dict[str, object] = {
             "log": state.log, "log_path": os.path.join(self._options.log_dir, state.log)
         }  # fmt: skip
-        if state.status not in ("ok", "cancelled"):
+        if judging.has_failed(state):
             found["last_line"] = last_line(self._register.log_dir.directory, state.log)
         return found
 
@@ -102,7 +102,7 @@ class Conclusions:
         own = entry.attributes.retries if entry is not None else None
         return self._options.oom_retries if own is None else own
 
-    def _has_oom_text(self, state: JobState, ended: Ended) -> bool:
+    def _has_oom_text(self, state: JobState, ended: CommandEnd) -> bool:
         """Only the attempt's own log counts, and only if the attempt failed by itself."""
         if not state.gpus or not ended.exit_code or ended.reason not in _FAILURES:
             return False
@@ -114,7 +114,7 @@ class Conclusions:
 
     def _ending(self, attempt: EndedAttempt, judged: Judged, reason: str) -> Ending:
         looks = _looks(attempt)
-        # The driver's figure is of the second before the look: of few looks' average, much is not the job's.
+        # The driver's figure is of the second before the look: the average of a few may not be the job's.
         busy = attempt.use.utilisation if attempt.use is not None and looks >= ENOUGH_LOOKS else None
         return Ending(
             exit_code=judged.exit_code, signal=attempt.ended.signal if attempt.ended is not None else None,

@@ -11,10 +11,9 @@ from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slicer.queue.run.ended_attempt import Ended
+    from slicer.queue.run.ended_attempt import CommandEnd
 
 EXIT_CODE_MAX = 255
-_FAILED: frozenset[Status] = frozenset({"failed", "timeout", "oom", "infeasible", "lost"})
 
 
 @record
@@ -28,7 +27,7 @@ class Judged:
 
 
 def judge(
-    ended: Ended, *, declared_mib: int | None, peak_mib: tuple[int, ...], looks: int, tolerance: float,
+    ended: CommandEnd, *, declared_mib: int | None, peak_mib: tuple[int, ...], looks: int, tolerance: float,
     has_oom_text: bool, cancelling: bool, ooms: int, retries: int,
 ) -> Judged:  # fmt: skip
     """Judge an attempt.
@@ -44,7 +43,7 @@ def judge(
     return Judged(status, verdict, exit_code, status == "oom" and ooms < retries)
 
 
-def _status(ended: Ended, has_oom_text: bool, cancelling: bool) -> tuple[Status, int]:
+def _status(ended: CommandEnd, has_oom_text: bool, cancelling: bool) -> tuple[Status, int]:
     code = ended.exit_code
     if cancelling:
         return "cancelled", code
@@ -96,8 +95,8 @@ def raised(
 
 
 def has_failed(state: JobState) -> bool:
-    """Whether the job ended, and counts for the queue's exit code."""
-    return state.status in _FAILED
+    """Whether the job failed, so that it counts for the queue's exit code."""
+    return state.is_final and state.status not in ("ok", "cancelled")
 
 
 def exit_code_of(states: Iterable[JobState]) -> int:

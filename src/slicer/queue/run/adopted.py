@@ -47,7 +47,7 @@ class Adopted:
                 self.pidfd = os.pidfd_open(found.keeper)
             except OSError:
                 return
-            if proc.start_time(found.keeper) != found.keeper_start:  # another process by then
+            if proc.start_time(found.keeper) != found.keeper_start:  # another process has the pid
                 self._close_pidfd()
 
     def stop(self) -> bool:
@@ -66,7 +66,7 @@ class Adopted:
             if found is not None and found.is_final:
                 return True
         else:
-            self._find_keeper()  # it may only now have come to note that it begins
+            self._find_keeper()  # it may have noted only now that the command begins
             if self.pidfd >= 0:
                 return False
         # No keeper is to be seen. The lease holds for as long as the job lives.

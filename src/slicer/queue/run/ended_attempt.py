@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @record
-class Ended:
+class CommandEnd:
     """How a command ended; the fields are those of its :class:`slicer.model.Outcome`."""
 
     reason: str
@@ -30,12 +30,12 @@ class Ended:
 
 @record
 class EndedAttempt:
-    """An attempt that is over. ``ended`` is set only if the command ran and its end is known."""
+    """An attempt that is over. ``ended`` tells how the command ended, if it ran and that is known."""
 
     key: str  # of the job, in the queue
     job_id: str
     how: Literal["ended", "unbegun", "interrupted", "lost"]
-    ended: Ended | None = None
+    ended: CommandEnd | None = None
     wall_s: float = 0.0
     memory_peak_bytes: int | None = None
     vram_peak_mib: tuple[int, ...] = ()
@@ -48,7 +48,7 @@ def reported(key: str, job_id: str, report: Report, usage: Usage, use: Use | Non
     if report.exec_errno and report.reason == "unknown":
         return EndedAttempt(key, job_id, "unbegun", why=os.strerror(report.exec_errno))
     found = exit_of(report)
-    ended = Ended(report.reason, found.code, found.signal)
+    ended = CommandEnd(report.reason, found.code, found.signal)
     return EndedAttempt(key, job_id, "ended", ended, report.wall_s, usage.memory_peak_bytes, use=use)
 
 
@@ -67,9 +67,10 @@ def recovered(
     """
     outcome = _outcome(job_id, found, warn)
     if outcome is not None:
+        ended = CommandEnd(outcome.reason, outcome.exit_code, outcome.signal)
         return EndedAttempt(
-            key, job_id, "ended", Ended(outcome.reason, outcome.exit_code, outcome.signal), outcome.wall_s,
-            outcome.usage.memory_peak_bytes, outcome.vram_peak_mib, use,
+            key, job_id, "ended", ended, outcome.wall_s, outcome.usage.memory_peak_bytes,
+            outcome.vram_peak_mib, use,
         )  # fmt: skip
     if boot_id and boot_id != proc.boot_id():
         return EndedAttempt(key, job_id, "interrupted", why="the machine was restarted")

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from slicer.errors import SlicerError
 from slicer.job import gpu_leftovers
 from slicer.job.gpu_watch import WORTH_WRITING, describe
+from slicer.kernel.sleep import seconds_until
 from slicer.quantity import format_size
 from slicer.queue.model import GpuRow
 from slicer.record import record
@@ -20,30 +21,20 @@ from slicer.record import record
 if TYPE_CHECKING:
     from slicer.gpu.observer import GpuObserver
     from slicer.gpu.snapshot import GpuSnapshot
+    from slicer.ledger.held_lease import HeldLease
     from slicer.ledger.ledger import Ledger
     from slicer.model import Lease
     from slicer.placement.capacity import Device
 
-FIRST_LOOKS_S = (0.25, 1.0)  # after a job's start, whatever --poll says
+_FIRST_LOOKS_S = (0.25, 1.0)  # after a job's start, whatever --poll says
 _AFTER_END_S = 0.05  # between two looks after a job's end: the driver sends no event
 
 
-class Watched(Protocol):
-    """What the monitor needs of a running job."""
-
-    @property
-    def lease(self) -> Lease:
-        """As it was last written."""
-
-    def note_peaks(self, peaks_mib: tuple[int, ...]) -> None:
-        """Write the peaks into the lease. Raises StateError."""
-
-
 class Use:
-    """What one job uses. The tuples are in the order of its GPUs; () before the first look."""
+    """What the job of one lease uses. The tuples are in the order of its GPUs; () before the first look."""
 
-    def __init__(self, job: Watched, peak_mib: tuple[int, ...], looks_due: list[float]) -> None:
-        self.job = job
+    def __init__(self, held: HeldLease, peak_mib: tuple[int, ...], looks_due: list[float]) -> None:
+        self.held = held
         self.now_mib: tuple[int, ...] = ()
         self.peak_mib = peak_mib
         self.utilisation: float | None = None  # percent, averaged over the looks that told it
@@ -88,13 +79,13 @@ class Monitor:
 
     # -- which jobs --------------------------------------------------------------------------------------
 
-    def follow(self, job: Watched) -> None:
-        """The job has begun: look at its GPUs, if it has some. Raises NoGpu, GpuError."""
-        if job.lease.gpus:
+    def follow(self, held: HeldLease) -> None:
+        """The job with this lease runs: look at its GPUs, if it has some. Raises NoGpu, GpuError."""
+        if held.lease.gpus:
             self._gpu_observer.open()
             now = time.monotonic()
-            known = job.lease.vram_peak_mib  # of a job that is adopted
-            self._uses[job.lease.job] = Use(job, known, [now + s for s in FIRST_LOOKS_S])
+            known = held.lease.vram_peak_mib  # of a job that is adopted
+            self._uses[held.lease.job] = Use(held, known, [now + s for s in _FIRST_LOOKS_S])
 
     def use_of(self, job: str) -> Use | None:
         return self._uses.get(job)
@@ -115,12 +106,10 @@ class Monitor:
         """How many seconds until the next :meth:`look`; None: there is nothing to look at."""
         if not self._uses:
             return None
-        due = [self._next]
-        for use in self._uses.values():
-            due += use.looks_due[:1]
-            if use.ended_at is not None:
-                due.append(time.monotonic() + _AFTER_END_S)
-        return max(0.0, min(due) - time.monotonic())
+        due = [self._next, *(at for use in self._uses.values() for at in use.looks_due[:1])]
+        if any(use.ended_at is not None for use in self._uses.values()):
+            due.append(time.monotonic() + _AFTER_END_S)
+        return seconds_until(*due)
 
     def look(self) -> list[Exceeded]:
         """Look at all GPUs once. Returns which jobs have outgrown their declarations since the last look."""
@@ -150,14 +139,14 @@ class Monitor:
             return snapshot, self._gpu_observer.devices(self._ledger.leases()) or ()
 
     def _note(self, use: Use, used_by: dict[str, dict[str, int]]) -> list[Exceeded]:
-        lease = use.job.lease
+        lease = use.held.lease
         use.looks += 1
         use.now_mib = tuple(used_by.get(uuid, {}).get(lease.job, 0) for uuid in lease.gpus)
         before = use.peak_mib or (0,) * len(lease.gpus)
         use.peak_mib = tuple(map(max, use.now_mib, before))
         written = lease.vram_peak_mib or (0,) * len(lease.gpus)
         if any(peak > mib * WORTH_WRITING for peak, mib in zip(use.peak_mib, written, strict=True)):
-            use.job.note_peaks(use.peak_mib)
+            use.held.note_peaks(use.peak_mib)
         busy = [percent for uuid in lease.gpus if (percent := self._utilisation.get(uuid)) is not None]
         if busy:
             average = sum(busy) / len(busy)
@@ -195,7 +184,7 @@ class Monitor:
         return found
 
     def _is_settled(self, use: Use, snapshot: GpuSnapshot, say: Callable[[str], None]) -> bool:
-        left = gpu_leftovers.remains(snapshot, use.job.lease, self._idle_mib)
+        left = gpu_leftovers.remains(snapshot, use.held.lease, self._idle_mib)
         if not left.own and not left.unexplained:
             return True
         if use.ended_at is not None and time.monotonic() - use.ended_at < gpu_leftovers.SETTLE_S:
@@ -223,9 +212,9 @@ class Monitor:
         """The GPUs as last seen. ``numbers`` maps the ids of this queue's jobs to their numbers."""
         memory = {each.gpu_uuid: each for each in self._gpu_observer.memory}
         on: dict[str, list[int]] = {}
-        for job, use in self._uses.items():
-            for uuid in use.job.lease.gpus:
-                on.setdefault(uuid, []).extend([numbers[job]] if job in numbers else [])
+        for job in self._uses.keys() & numbers.keys():
+            for uuid in self._uses[job].held.lease.gpus:
+                on.setdefault(uuid, []).append(numbers[job])
         return tuple(
             GpuRow(
                 gpu.index,

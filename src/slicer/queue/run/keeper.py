@@ -96,7 +96,7 @@ class QueueKeeper(Keeper):
         self._forwarder = -1
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, 0)
-        os.dup2(null, 1)  # who reads the queue's output to its end must not wait for us
+        os.dup2(null, 1)  # a reader of the queue's output must not wait for our end
         os.close(null)
         super().run(descriptors)
 
@@ -111,7 +111,7 @@ class QueueKeeper(Keeper):
         except OSError as error:
             return Report(1, "unknown", exec_errno=error.errno or errno.EIO), Usage()
         os.dup2(self._log.stdout, 2)  # so that an exception of ours is in the log
-        faults.point("batch-noted-start")
+        faults.point("keeper-noted-start")
         try:
             os.chdir(self._job.directory)
         except OSError as error:
@@ -136,7 +136,7 @@ class QueueKeeper(Keeper):
         problem = attempt.end(self._attempt, outcome)
         if problem:
             self._log.say(problem)
-        faults.point("batch-noted-end")
+        faults.point("keeper-noted-end")
         self._tell(report, usage)
         os.close(self._up_write)
         faults.point("keeper-told")
@@ -153,7 +153,7 @@ class QueueKeeper(Keeper):
 
     def _tell(self, report: Report, usage: Usage) -> None:
         if not report.is_final and report.reason in _ENDED_FROM_OUTSIDE:
-            # systemd may kill us with the job; if it does not, the outcome is written over this.
+            # systemd may kill us with the job. If it does not, the final outcome follows.
             foreseen = replace(report, status=signal.SIGKILL)
             attempt.end(self._attempt, self._outcome(self._started, foreseen, usage), is_final=False)
         try:

@@ -1,9 +1,9 @@
-"""The outer half of the supervisor for one job of a queue. Unlike that of ``slicer run`` it never waits.
+"""The outer half for one job of a queue. Unlike that of ``slicer run`` it never waits.
 
-The queue has many at a time. What ``slicer run`` waits for, one step after the other, descriptors tell here,
-and the queue's loop acts on it. All that follows the command's end is the keeper's
-(:mod:`slicer.queue.run.keeper`). Where the keeper was killed, a child forked for that cleans up, because it
-may take long.
+The queue has many at a time. ``slicer run`` waits for one step after the other. Here descriptors tell that a
+step is done, and the queue's loop acts on it. All that follows the command's end is the keeper's duty
+(:mod:`slicer.queue.run.keeper`). If the keeper was killed, a forked child cleans up, because that may take
+long.
 """
 
 from __future__ import annotations
@@ -171,22 +171,22 @@ class QueueOuterHalf(OuterHalf):
         False if no process can be forked now.
         """
         last = self._read_report()
-        wait_fd, held_fd = pipe()
+        read_fd, write_fd = pipe()
         try:
             child = os.fork()
         except OSError:
-            os.close(wait_fd)
-            os.close(held_fd)
+            os.close(read_fd)
+            os.close(write_fd)
             return False
         if child == 0:
-            proc.be_child(lambda: self._be_cleaner(last, wait_fd, held_fd))
+            proc.be_child(lambda: self._be_cleaner(last, read_fd, write_fd))
         self._keeper = child
         self.keeper_was_killed = True
         os.close(self.pidfd)
         self.pidfd = os.pidfd_open(child)
         self._held.close()  # the child has to find out whether anybody else holds the lease
-        os.close(wait_fd)
-        os.close(held_fd)
+        os.close(read_fd)
+        os.close(write_fd)
         return True
 
     def close(self) -> None:
@@ -202,10 +202,10 @@ class QueueOuterHalf(OuterHalf):
                 os.close(fd)
         self._up_read = self._down_write = self.pidfd = -1
 
-    def _be_cleaner(self, last: tuple[Report, Usage] | None, wait_fd: int, held_fd: int) -> None:
-        os.close(held_fd)
-        os.read(wait_fd, 1)  # until the queue holds the lease no more
-        # Others' leases live for as long as their descriptors do. NVML goes on using those that it has open.
+    def _be_cleaner(self, last: tuple[Report, Usage] | None, read_fd: int, write_fd: int) -> None:
+        os.close(write_fd)
+        os.read(read_fd, 1)  # until the queue holds the lease no more
+        # Others' leases live for as long as their descriptors do. NVML needs the devices that it has open.
         attempts = self._log_dir.attempts.fd
         kept = {*self._held.descriptors, *self._held.private, *self._ledger.descriptors(), attempts}
         close_all_but(kept, _GPU_DEVICES)

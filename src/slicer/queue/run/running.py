@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
 from slicer.errors import BackendError
+from slicer.kernel.sleep import seconds_until
 from slicer.queue.run import ended_attempt
 from slicer.queue.run.adopted import Adopted
 
@@ -85,36 +86,35 @@ class RunningJobs:
     def descriptors(self) -> list[int]:
         """What becomes readable when something happened to any of the jobs."""
         found: list[int] = []
-        for job_id, job in self._running.items():
-            if job_id in self._clean_up_at:
-                continue  # its end is known
-            found += [job.pidfd] if job.keeper_was_killed else [job.pidfd, job.reports]
+        for job in self._running.values():
+            if job.job_id not in self._clean_up_at:  # or its end is known
+                found += [job.pidfd] if job.keeper_was_killed else [job.pidfd, job.reports]
         found += [job.pidfd for job in self._ended.values()]
         return found + [adopted.pidfd for adopted in self._adopted.values() if adopted.pidfd >= 0]
 
     def left_s(self) -> float | None:
-        """After how many seconds to :meth:`service` without an event; None: not at all."""
-        due = [*self._clean_up_at.values()]
-        if any(adopted.pidfd < 0 for adopted in self._adopted.values()):
-            due.append(self._orphans_at)
-        return max(0.0, min(due) - time.monotonic()) if due else None
+        """After how many seconds to :meth:`take_ended` without an event; None: not at all."""
+        has_orphans = any(adopted.pidfd < 0 for adopted in self._adopted.values())
+        return seconds_until(self._orphans_at if has_orphans else None, *self._clean_up_at.values())
 
-    def service(self, ready: Collection[int]) -> list[EndedAttempt]:
+    def take_ended(self, ready: Collection[int]) -> list[EndedAttempt]:
         """Take up what happened; the attempts that are over. ``ready``: the descriptors that are readable."""
-        found = [*self._service_running(ready)]
-        self._service_ended()
-        return [*found, *self._service_adopted(ready)]
+        found = [*self._take_running(ready)]
+        self._take_keepers()
+        return [*found, *self._take_adopted(ready)]
 
-    def _service_running(self, ready: Collection[int]) -> Iterator[EndedAttempt]:
-        for job_id, job in list(self._running.items()):
-            clean_up_at = self._clean_up_at.get(job_id)
+    def _take_running(self, ready: Collection[int]) -> Iterator[EndedAttempt]:
+        for job in list(self._running.values()):
+            clean_up_at = self._clean_up_at.get(job.job_id)
             is_due = clean_up_at is not None and time.monotonic() >= clean_up_at
             if is_due or job.pidfd in ready or job.reports in ready:
-                ended = self._hear(job_id, job)
+                ended = self._hear(job)
                 if ended is not None:
                     yield ended
 
-    def _hear(self, job_id: str, job: QueueOuterHalf) -> EndedAttempt | None:
+    def _hear(self, job: QueueOuterHalf) -> EndedAttempt | None:
+        """Take up what happened to the job: its end, if it is over."""
+        job_id = job.job_id
         if not job.keeper_was_killed:
             job.listen()
         if job.said is not None:
@@ -128,21 +128,22 @@ class RunningJobs:
             job.close()
             return self._recovered(job.key, job_id)
         if self._register.attempt(job_id) is not None:
-            self._clean_up(job_id, job)
+            self._clean_up(job)
             return None
         del self._running[job_id]
         self._monitor.forget(job_id)
         job.abandon()
         return ended_attempt.unbegun(job.key, job_id)
 
-    def _clean_up(self, job_id: str, job: QueueOuterHalf) -> None:
+    def _clean_up(self, job: QueueOuterHalf) -> None:
         """Have the duties of its killed keeper done; later, if no process can be forked now."""
         if job.clean_up():
-            self._clean_up_at.pop(job_id, None)
+            self._clean_up_at.pop(job.job_id, None)
         else:
-            self._clean_up_at[job_id] = time.monotonic() + _CLEAN_UP_AGAIN_S
+            self._clean_up_at[job.job_id] = time.monotonic() + _CLEAN_UP_AGAIN_S
 
-    def _service_ended(self) -> None:
+    def _take_keepers(self) -> None:
+        """Let go of jobs whose keepers have ended, too; tell the others when their GPUs are free."""
         free = self._monitor.settled(self._listener.warning)
         for job_id, job in list(self._ended.items()):
             if job_id in free:
@@ -152,7 +153,7 @@ class RunningJobs:
                 self._monitor.forget(job_id)
                 job.close()
 
-    def _service_adopted(self, ready: Collection[int]) -> Iterator[EndedAttempt]:
+    def _take_adopted(self, ready: Collection[int]) -> Iterator[EndedAttempt]:
         is_time = time.monotonic() >= self._orphans_at
         for job_id, adopted in list(self._adopted.items()):
             had_keeper = adopted.pidfd >= 0

@@ -12,7 +12,7 @@ from itertools import repeat
 from slicer.columns import FAINT, GAP, HEADING, UNICODE, WARNING, Glyphs, Line, aligned, clip, fit
 from slicer.kernel.signals import signal_name
 from slicer.quantity import format_cpus, format_duration, format_estimate, format_mib, short_mib
-from slicer.queue.model import Board, GpuRow, Row
+from slicer.queue.model import Board, BoardState, GpuRow, Row
 from slicer.queue.show import words
 from slicer.record import record
 from slicer.text import clock, one_line, without_middle
@@ -25,6 +25,14 @@ _PENDING_ON_PAGE = 10
 _SPACIOUS = 16  # lines of a page, from which on empty ones stand between the parts
 _DONE_SHOWN = 20
 _COMMAND_MOST = 2000  # characters of a command that are looked at; it may have 131,072
+_STATES: dict[BoardState, str] = {
+    "running": "",
+    "stopping": "stopping: nothing new is started",
+    "ending": "ending: nothing new is started",
+    "drained": "all done",
+    "stalled": "stalled: nothing is started",
+    "ended": "ended",
+}
 
 
 @record
@@ -74,15 +82,16 @@ def page(board: Board, width: int, height: int, glyphs: Glyphs) -> list[Line]:
 
 def _lines(part: _Part, width: int | None, glyphs: Glyphs, most: int | None = None) -> list[Line]:
     """The part in at most ``most`` lines (None: all). The last line says how many rows are missing."""
-    room = len(part.rows) if most is None else most - len(part.head)
-    if max(part.total, len(part.rows)) > room or part.total > len(part.rows):
-        room = min(len(part.rows), room if most is None else room - 1)
-        left = max(part.total, len(part.rows)) - room
-        if room < 0:
-            return []
-        more = clip(f"{glyphs.ellipsis} and {left} more", width, glyphs)
-        return [*part.head, *part.rows[:room], Line(more, FAINT)]
-    return [*part.head, *part.rows]
+    count = len(part.rows)
+    total = max(part.total, count)
+    room = count if most is None else most - len(part.head)
+    if total <= min(count, room):
+        return [*part.head, *part.rows]
+    shown = count if most is None else min(count, room - 1)
+    if shown < 0:
+        return []
+    more = clip(f"{glyphs.ellipsis} and {total - shown} more", width, glyphs)
+    return [*part.head, *part.rows[:shown], Line(more, FAINT)]
 
 
 # -- parts --------------------------------------------------------------------------------------------------
@@ -91,10 +100,9 @@ def _lines(part: _Part, width: int | None, glyphs: Glyphs, most: int | None = No
 def _header(board: Board, width: int | None, glyphs: Glyphs) -> list[Line]:
     """The jobs file, the time, the counts, the progress, and what stops the queue."""
     since = f"for {format_duration(max(0, round(board.at - board.began_at)))}"
-    states = {"running": "", "drained": "all done", "ended": "ended"}
-    states["stalled"] = "stalled: nothing is started"
-    state = states.get(board.state, f"{board.state}: nothing new is started")
-    title = glyphs.dot.join(filter(None, (one_line(board.title), clock(board.at), since, state)))
+    title = glyphs.dot.join(
+        filter(None, (one_line(board.title), clock(board.at), since, _STATES[board.state]))
+    )
     shown = [
         Line(clip(title, width, glyphs), HEADING),
         Line(clip(words.counts(board.counts) or "no jobs", width, glyphs)),
@@ -239,7 +247,7 @@ def _result(row: Row) -> str:
 
 def _running_style(row: Row) -> str:
     over = bool(row.declared_mib and row.peak_mib and row.verdict == "under-declared")
-    return WARNING if over or row.note in ("cancelling", "timing out") else ""
+    return WARNING if over or row.note else ""
 
 
 def _what(row: Row) -> str:

@@ -77,8 +77,7 @@ def _opened(event: Event) -> str:
     if event.data.get("resumed"):
         parts.append("resumed")
     where = f"; logs and status.txt in {_text(event, 'log_dir')}" if event.data.get("log_dir") else ""
-    detail = f"; {_text(event, 'detail')}" if event.data.get("detail") else ""
-    return ", ".join(parts) + where + detail
+    return ", ".join(parts) + where
 
 
 def _file_changed(event: Event) -> str | None:
@@ -91,14 +90,9 @@ def _skipped(event: Event) -> str | None:
     if not number:
         return None
     ended_as = event.data.get("counts", {})
-    told = f": {counts(ended_as)}" if ended_as else ""
     is_well = ended_as.keys() <= {"ok", "cancelled"}
     again = "--fresh runs all again" if is_well else "slicer queue retry runs failed ones again, --fresh all"
-    return f"{counted(number, 'job')} skipped, ended in an earlier run{told} ({again})"
-
-
-def _waiting(event: Event) -> str:
-    return _because(f"{who(event.job)} waits" if event.job else "waiting", event)
+    return f"{counted(number, 'job')} skipped, ended in an earlier run: {counts(ended_as)} ({again})"
 
 
 def _drained(event: Event) -> str:
@@ -121,7 +115,7 @@ _OF_THE_QUEUE: dict[EventKind, Callable[[Event], str | None]] = {
     "file-kept": lambda event: _because("jobs file cannot be used, the last good one stays", event, "error"),
     "file-good": lambda event: "jobs file can be used again",
     "skipped": _skipped,
-    "waiting": _waiting,
+    "waiting": lambda event: _because("waiting", event),
     "drained": _drained,
     "stopping": _stopping,
     "ending": lambda event: "the running jobs are being ended",
@@ -185,21 +179,6 @@ def _retry(event: Event, row: Row) -> str:
     return f"ran out of GPU memory{attempt}: again{again}"
 
 
-def _infeasible(event: Event, row: Row) -> str:
-    reason = _text(event, "reason") or one_line(row.reason)
-    return f"can never run here: {reason}; {command_of(row)}"
-
-
-def _lost(event: Event, row: Row) -> str:
-    how = one_line(row.reason) or "it ended together with its keeper, how is not known"
-    return f"lost: {how}; {command_of(row)}{_log(event)}"
-
-
-def _unrunnable(event: Event, row: Row) -> str:
-    why = _text(event, "why") or one_line(row.waits_for)
-    return f"skipped: {why}; {command_of(row)}"
-
-
 _OF_A_JOB: dict[EventKind, Callable[[Event, Row], str | None]] = {
     "started": _started,
     "adopted": _adopted,
@@ -207,12 +186,12 @@ _OF_A_JOB: dict[EventKind, Callable[[Event, Row], str | None]] = {
     "exceeds": _exceeds,
     "finished": _finished,
     "retry": _retry,
-    "infeasible": _infeasible,
+    "infeasible": lambda event, row: f"can never run here: {_text(event, 'reason')}; {command_of(row)}",
     "cancelling": lambda event, row: 'is being ended: its line says "cancel"',
     "cancelled": lambda event, row: f"cancelled before it started: {command_of(row)}",
     "requeued": lambda event, row: _because("is to be started again", event),
-    "lost": _lost,
-    "unrunnable": _unrunnable,
+    "lost": lambda event, row: f"lost: {one_line(row.reason)}; {command_of(row)}{_log(event)}",
+    "unrunnable": lambda event, row: f"skipped: {_text(event, 'why')}; {command_of(row)}",
 }
 
 

@@ -52,13 +52,7 @@ def row(
 
 def counts(states: Iterable[JobState]) -> dict[Status, int]:
     """How many jobs there are of each status."""
-    return dict(Counter(state.status for state in states))
-
-
-def with_pending(numbers: Mapping[Status, int], pending: int) -> dict[Status, int]:
-    """The counts with ``pending`` pending jobs, because a job whose line was deleted is not pending."""
-    found: dict[Status, int] = {**numbers, "pending": pending}
-    return {status: number for status, number in found.items() if number}
+    return Counter(state.status for state in states)
 
 
 def why(busy: Busy | None, indices: Mapping[str, int], now_s: float) -> str:

@@ -16,6 +16,7 @@ from slicer.errors import (
     StateError,
     UsageError,
 )
+from slicer.kernel.sleep import seconds_until
 from slicer.queue.start import plans
 from slicer.queue.start.pending import Pending
 from slicer.queue.state import folding
@@ -265,8 +266,7 @@ class Dispatch:
 
     def left_s(self) -> float | None:
         """After how many seconds to :meth:`start` again without an event; None: not at all."""
-        due = [*self._postponed.values(), *([] if self._not_before is None else [self._not_before])]
-        return max(0.0, min(due) - time.monotonic()) if due else None
+        return seconds_until(self._not_before, *self._postponed.values())
 
 
 def _pause_s(failures: int) -> float:

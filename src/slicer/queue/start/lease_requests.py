@@ -1,9 +1,9 @@
 """The queue's requests for leases: one ticket for each kind of job that waits.
 
 In the ledger the queue is one requester among others. It asks for the first job of each kind only. The next
-job of that kind arrives when the first has its lease. So a queue of a thousand jobs is ahead of nobody a
-thousand times. Among its own jobs the file's order counts: a job that is asked for after one that stands
-behind it in the file takes a place just ahead of that one.
+job of that kind arrives when the first has its lease. So a thousand jobs do not stand ahead of others a
+thousand times. Among the queue's own jobs the file's order counts. If a job is asked for later than one
+behind it in the file, it takes the place just ahead of that one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Request:
     waiting: Waiting  # once the job has a ticket
 
     def __init__(self, entry: Entry, plan: Plan, choice: tuple[str, ...], backend: QueueBackend) -> None:
-        """``choice``: the UUIDs of the GPUs that will do; () any."""
+        """``choice``: words for the GPUs that will do, as --gpus has them; () any."""
         self.entry = entry
         self.plan = plan
         self.choice = choice
@@ -81,7 +81,7 @@ class LeaseRequests:
         self._ledger = ledger
         self._backend = backend
         self._gpu_observer = gpu_observer
-        self._words = gpu_words
+        self._gpu_words = gpu_words
         self._exclusive = exclusive
         self._requests: dict[Kind, _Request] = {}
         self._arrived: dict[str, float] = {}  # when a job was first asked for, by its key
@@ -120,8 +120,8 @@ class LeaseRequests:
         ticket = replace(prepared.ticket, arrived_s=self._arrival(request.entry, places))
         is_narrowed = self._exclusive and request.plan.need_gpus > 0
         if is_narrowed:
-            # It may be that not even all the GPUs of this queue would do.
-            leasing.foresee(request.prepared(self._words, self._gpu_observer), self._ledger)
+            # This raises InfeasibleError if not even all the GPUs of this queue would do.
+            leasing.foresee(request.prepared(self._gpu_words, self._gpu_observer), self._ledger)
             if len(request.choice) < request.plan.need_gpus:
                 return None
         try:
@@ -137,7 +137,7 @@ class LeaseRequests:
         return None
 
     def _arrival(self, entry: Entry, places: Mapping[str, Place]) -> float:
-        """When the job counts as having arrived: when first asked for, or just before who comes after it."""
+        """When the job counts as having arrived: when first asked for, or just before a job behind it."""
         known = self._arrived.get(entry.key)
         if known is not None:
             return known
@@ -152,23 +152,23 @@ class LeaseRequests:
         return arrived_s
 
     def _choice(self, plan: Plan, in_use: Collection[str]) -> tuple[str, ...]:
-        """The GPUs that will do, in words; () any. With --exclusive, none that a job of ours is on."""
+        """Words for the GPUs that will do; () any. With --exclusive, none that a job of ours is on."""
         if not self._exclusive or not plan.need_gpus:
-            return self._words if plan.need_gpus else ()
+            return self._gpu_words if plan.need_gpus else ()
         self._gpu_observer.open()
         return tuple(uuid for uuid in self.allowed() if uuid not in in_use)
 
     def allowed(self) -> tuple[str, ...]:
         """The UUIDs of the GPUs that this queue may use. Raises UsageError for one that is not there."""
         try:
-            chosen = leasing.gpus_named(self._words, self._gpu_observer.gpus)
+            chosen = leasing.gpus_named(self._gpu_words, self._gpu_observer.gpus)
         except UsageError as error:
             raise UsageError(error.message, where="--gpus", hint=error.hint) from error
         return chosen or tuple(gpu.uuid for gpu in self._gpu_observer.gpus)
 
     def check(self) -> None:
         """Make sure that the GPUs of --gpus are there. Raises UsageError, GpuError."""
-        if self._words:
+        if self._gpu_words:
             self._gpu_observer.open()
             self.allowed()
 

@@ -43,7 +43,7 @@ class Pending:
     def __init__(self, entries: Iterable[Entry], states: Mapping[str, JobState]) -> None:
         self.entries: dict[str, Entry] = {}
         self._states = states
-        self._place: dict[str, Place] = {}
+        self.places: dict[str, Place] = {}  # where each job of the file stands
         self._queues: dict[Kind, list[tuple[Place, str]]] = {}  # heaps; some jobs have left since
         self._kinds: dict[str, Kind] = {}  # of the jobs that could start now
         self._held_back: dict[str, Entry] = {}  # jobs that wait for others of the file
@@ -60,7 +60,7 @@ class Pending:
         for position, entry in enumerate(entries, len(self.entries)):
             self.entries[entry.key] = entry
             self._line.append(entry.key)
-            self._place[entry.key] = (-(entry.attributes.priority or 0), position)
+            self.places[entry.key] = (-(entry.attributes.priority or 0), position)
             state = self._states.get(entry.key)
             if entry.attributes.cancel or (state is not None and state.status != "pending"):
                 continue
@@ -85,18 +85,13 @@ class Pending:
         """How many jobs wait for nothing but their leases."""
         return len(self._kinds) + len(self._postponed)
 
-    @property
-    def places(self) -> Mapping[str, Place]:
-        """Where each job of the file stands."""
-        return self._place
-
     def put(self, entry: Entry) -> None:
         """The job may start (again)."""
         kind = kind_of(entry, self._states.get(entry.key))
         self._kinds[entry.key] = kind
-        heapq.heappush(self._queues.setdefault(kind, []), (self._place[entry.key], entry.key))
+        heapq.heappush(self._queues.setdefault(kind, []), (self.places[entry.key], entry.key))
         if self._is_sorted:
-            found = bisect_left(self._line, self._place[entry.key], key=self._place.__getitem__)
+            found = bisect_left(self._line, self.places[entry.key], key=self.places.__getitem__)
             self._done = min(self._done, found)
 
     def take(self, key: str) -> None:
@@ -134,7 +129,7 @@ class Pending:
     def first(self, most: int) -> list[Entry]:
         """The first jobs, ``most`` of them, in the order in which they are to start."""
         if not self._is_sorted:
-            self._line.sort(key=self._place.__getitem__)
+            self._line.sort(key=self.places.__getitem__)
             self._is_sorted, self._done = True, 0
         while self._done < len(self._line) and self._line[self._done] not in self:
             self._done += 1
@@ -183,7 +178,7 @@ class Pending:
         return found
 
     def _verdict(self, name: str, keys: list[str]) -> str | None:
-        """ "" if all jobs of that name have ended well, None if they still may; else why that cannot be."""
+        """Why the jobs of that name cannot all end well; "" if they have, None if they still may."""
         if not keys:
             return f"there is no job named {name}, which it follows"
         is_over = True

@@ -98,7 +98,7 @@ class Plans:
 
 
 def reason_of(error: SlicerError) -> str:
-    """The error in one line, without its place: in a jobs file the place is another one."""
+    """The error in one line, without its place, which is none in the jobs file."""
     return f"{error.message} ({error.hint})" if error.hint else error.message
 
 

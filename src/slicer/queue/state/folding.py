@@ -38,17 +38,9 @@ def seen(key: str, no: int, command: str, name: str) -> Record:
 
 
 def begun(
-    key: str,
-    job: str,
-    *,
-    boot_id: str,
-    attempt: int,
-    log: str,
-    gpus: Sequence[str],
-    gpu_indices: Sequence[int],
-    vram_mib: int | None,
-    at: float,
-) -> Record:
+    key: str, job: str, *, boot_id: str, attempt: int, log: str, gpus: Sequence[str],
+    gpu_indices: Sequence[int], vram_mib: int | None, at: float,
+) -> Record:  # fmt: skip
     """The attempt (counted from 1) is about to start. The record must be on the disk before."""
     return {
         "event": "begun", "key": key, "job": job, "boot_id": boot_id, "attempts": attempt, "log": log,
@@ -198,9 +190,7 @@ _BEGUN = ("job", "boot_id", "attempts", "log", "gpus", "gpu_indices", "vram_mib"
 _AGAIN: _Values = {"status": "pending", "cancelling": False}
 _RULES = {
     "seen": _Rule(("no", "command", "name"), lambda state, values: values, makes_job=True),
-    "begun": _Rule(
-        _BEGUN, lambda state, values: _NOT_BEGUN | values | {"status": "running"}, makes_job=True
-    ),
+    "begun": _Rule(_BEGUN, lambda state, values: _NOT_BEGUN | values | {"status": "running"}, makes_job=True),
     "ended": _Rule(
         ("job", "status", *_HOW),
         lambda state, values: values if values["status"] in FINAL else _NOTHING,
@@ -219,9 +209,7 @@ _RULES = {
     "interrupted": _Rule(("job", "reason"), lambda state, values: values | _AGAIN, of_attempt=True),
     "refused": _Rule(
         ("status", "reason", "exit_code"),
-        lambda state, values: (
-            values if state.status == "pending" and values["status"] in FINAL else _NOTHING
-        ),
+        lambda state, values: values if state.status == "pending" and values["status"] in FINAL else _NOTHING,
         makes_job=True,
     ),
     "reconsidered": _Rule(

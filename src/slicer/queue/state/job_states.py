@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import insort
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from slicer.queue.model import DONE_SHOWN, JobState
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
 class JobStates(dict[str, JobState]):
     """The states by the jobs' keys. Only :meth:`apply` may change them.
 
-    ``running`` has the states of the running jobs. ``ok_count`` jobs have ended well since this was made;
-    they ran for ``ok_wall_s`` seconds in all.
+    ``counts`` tells how many jobs there are of each status. ``running`` has the states of the running jobs.
+    ``ok_count`` jobs have ended well since this was made; they ran for ``ok_wall_s`` seconds in all.
     """
 
     def __init__(self, states: Mapping[str, JobState]) -> None:
         super().__init__(states)
-        self._counts: dict[Status, int] = {}
+        self.counts: Counter[Status] = Counter()
         self.running: dict[str, JobState] = {}
         self._by_job: dict[str, JobState] = {}
         self._last: list[JobState] | None = None  # in the order of their ends; None: not known yet
@@ -36,11 +37,6 @@ class JobStates(dict[str, JobState]):
         self.ok_wall_s = 0.0
         for state in self.values():
             self._enter(state)
-
-    @property
-    def counts(self) -> dict[Status, int]:
-        """How many jobs there are of each status."""
-        return {status: count for status, count in self._counts.items() if count}
 
     def by_job(self, job_id: str) -> JobState | None:
         """The job whose current or last attempt has this id."""
@@ -68,14 +64,14 @@ class JobStates(dict[str, JobState]):
                 self.ok_wall_s += after.wall_s
 
     def _leave(self, state: JobState) -> None:
-        self._counts[state.status] -= 1
+        self.counts[state.status] -= 1
         self.running.pop(state.key, None)
         self._by_job.pop(state.job, None)
         if state.is_final:
             self._last = None  # seldom: a new name, or the job runs again
 
     def _enter(self, state: JobState) -> None:
-        self._counts[state.status] = self._counts.get(state.status, 0) + 1
+        self.counts[state.status] += 1
         if state.job:
             self._by_job[state.job] = state
         if state.status == "running":

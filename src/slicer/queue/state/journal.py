@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from slicer.errors import StateError
 from slicer.queue.state.log_dir import HINT, failing
@@ -36,7 +36,7 @@ class Journal:
         self._fd = fd
         self._size = size  # committed
         self._buffer: list[bytes] = []
-        self._is_urgent = False
+        self.is_urgent = False  # an added record must not wait
 
     @classmethod
     def open(cls, directory: Directory, *, fresh: bool = False) -> tuple[Journal, tuple[Record, ...]]:
@@ -74,12 +74,11 @@ class Journal:
             made = cls._create(directory)
             os.close(fd)
             return made, ()
-        found = _Found(fd)
-        records = tuple(found)
-        if found.good < found.size:
-            os.ftruncate(fd, found.good)
+        records, good, warnings = _scan(fd, _path(directory))
+        if good < os.fstat(fd).st_size:
+            os.ftruncate(fd, good)
             os.fsync(fd)
-        return cls(directory, fd, found.good, found.warnings(_path(directory))), records[1:]
+        return cls(directory, fd, good, warnings), records
 
     @classmethod
     def peek(cls, log_dir: str) -> tuple[Record, ...] | None:
@@ -95,7 +94,7 @@ class Journal:
                 return None
             try:
                 _check_head(path, os.pread(fd, 4096, 0), fresh=False)
-                return tuple(_Found(fd))[1:]
+                return _scan(fd, path)[0]
             finally:
                 os.close(fd)
 
@@ -104,18 +103,13 @@ class Journal:
         """Whether a record was added that is not on the disk."""
         return bool(self._buffer)
 
-    @property
-    def is_urgent(self) -> bool:
-        """Whether a pending record must not wait."""
-        return self._is_urgent
-
     def add(self, record: Record, *, durable: bool = True) -> None:
         """Append ``record`` with the next :meth:`commit`, which may come late if it need not be ``durable``.
 
         Raises ValueError or TypeError for a value that JSON cannot express.
         """
         self._buffer.append(_encode(record))
-        self._is_urgent = self._is_urgent or durable
+        self.is_urgent = self.is_urgent or durable
 
     def commit(self) -> None:
         """Write all added records to the disk, and wait for it.
@@ -171,44 +165,31 @@ class Journal:
 
     def _empty(self) -> None:
         self._buffer = []
-        self._is_urgent = False
+        self.is_urgent = False
 
 
-class _Found:
-    """The records of an open journal in their order; after the last one, also the damage found."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._damaged: list[int] = []  # numbers of lines
-        self.good = 0  # bytes up to the end of the last good record
-        self.size = 0
-
-    def __iter__(self) -> Iterator[Record]:
-        damaged: list[int] = []  # since the last good record
-        with open(self._fd, "rb", closefd=False) as file:
-            for number, line in enumerate(file, 1):
-                self.size += len(line)
-                record = _decode(line)
-                if record is None:
-                    damaged.append(number)
-                    continue
-                self._damaged += damaged
-                damaged.clear()
-                self.good = self.size
-                yield record
-
-    def warnings(self, path: str) -> tuple[str, ...]:
-        """Sentences for people about the damage."""
-        said = []
-        if self._damaged:
-            named = ", ".join(map(str, self._damaged[:_LINES_NAMED]))
-            more = len(self._damaged) - _LINES_NAMED
-            said.append(
-                f"{path}: skipped what is damaged: line {named}{f' and {more} more' if more > 0 else ''}"
-            )
-        if self.good < self.size:
-            said.append(f"{path}: cut off the last {self.size - self.good} bytes, which were half written")
-        return tuple(said)
+def _scan(fd: int, path: str) -> tuple[tuple[Record, ...], int, tuple[str, ...]]:
+    """The records without the first, up to which byte they are good, and warnings about the damage."""
+    records: list[Record] = []
+    damaged: list[int] = []  # numbers of lines
+    good = size = skipped = 0
+    with open(fd, "rb", closefd=False) as file:
+        for number, line in enumerate(file, 1):
+            size += len(line)
+            record = _decode(line)
+            if record is None:
+                damaged.append(number)
+            else:
+                records.append(record)
+                good, skipped = size, len(damaged)
+    said = []
+    if skipped:
+        named = ", ".join(map(str, damaged[:skipped][:_LINES_NAMED]))
+        more = f" and {skipped - _LINES_NAMED} more" if skipped > _LINES_NAMED else ""
+        said.append(f"{path}: skipped what is damaged: line {named}{more}")
+    if good < size:
+        said.append(f"{path}: cut off the last {size - good} bytes, which were half written")
+    return tuple(records[1:]), good, tuple(said)
 
 
 def _decode(line: bytes) -> Record | None:

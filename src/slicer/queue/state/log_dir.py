@@ -56,7 +56,7 @@ def failing(path: str, how: str = "cannot be used") -> Iterator[None]:
 
 
 class QueueRunning(SlicerError):
-    """Another queue uses the log directory (exit code 75). ``pid`` is its process, if it is told."""
+    """Another queue uses the log directory (exit code 75). ``pid`` is its process, None if unknown."""
 
     exit_code = EX_TEMPFAIL
     kind = "queue-busy"
@@ -122,19 +122,17 @@ class LogDir:
             aside.close()
             return name
 
-    def restore(self) -> bool:
-        """Make directory and lock again if somebody deleted them; whether that was needed.
+    def restore(self) -> None:
+        """Make directory and lock again if somebody deleted them.
 
         Raises QueueRunning where another queue was faster, StateError where it cannot be made; the lock that
         we had stays ours then.
         """
-        had_to = self._reopen()
-        if self._is_current(self._fd):
-            return had_to
-        fd = self._lock()
-        os.close(self._fd)
-        self._fd = fd
-        return True
+        self._reopen()
+        if not self._is_current(self._fd):
+            fd = self._lock()
+            os.close(self._fd)
+            self._fd = fd
 
     def close(self) -> None:
         """Let others have the directory. Safe to repeat; in a forked child, the lock stays the parent's."""
@@ -155,22 +153,19 @@ class LogDir:
     def _lock_path(self) -> str:
         return f"{self.path}/{_LOCK}"
 
-    def _reopen(self) -> bool:
-        """Open the directories anew if ours have lost their names; whether any had."""
+    def _reopen(self) -> None:
+        """Open the directories anew, because ours may have lost their names."""
         try:
             found = open_or_make(self._said, RULES)
         except StateError:
             if self.directory.is_there():
-                return False  # something foreign is in its place: we stay in ours
+                return  # something foreign is in its place: we stay in ours
             raise
-        had_to = not _is_same(found, self.directory)
         self.directory.close()
         self.directory = found
         attempts = found.own_folder("attempts")
-        had_to |= not _is_same(attempts, self.attempts)
         self.attempts.close()
         self.attempts = attempts
-        return had_to
 
     def _lock(self) -> int:
         while True:
@@ -204,7 +199,3 @@ class LogDir:
                 return os.path.samestat(os.fstat(fd), self.directory.lstat(_LOCK))
             except FileNotFoundError:
                 return False
-
-
-def _is_same(one: Directory, other: Directory) -> bool:
-    return os.path.samestat(os.fstat(one.fd), os.fstat(other.fd))

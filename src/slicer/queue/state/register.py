@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from slicer import faults
 from slicer.errors import StateError
+from slicer.kernel.sleep import seconds_until
 from slicer.queue.state import attempt, folding
 from slicer.queue.state.job_states import JobStates
 from slicer.queue.state.journal import Journal
@@ -79,7 +80,9 @@ class Register:
             return self.is_saved
         faults.point("queue-saving")
         try:
-            self.restore()
+            self.log_dir.restore()  # somebody may have removed it, or the journal in it
+            if self._journal.is_gone(self.log_dir.directory):
+                self._journal.rewrite(self.log_dir.directory, folding.records(self.states))
             self._journal.commit()
         except StateError as error:
             self._fail(str(error))
@@ -135,16 +138,8 @@ class Register:
     def left_s(self) -> float | None:
         """The seconds until :meth:`save` is due; None: nothing waits."""
         if self.problem:
-            return max(0.0, self._again_at - time.monotonic())
+            return seconds_until(self._again_at)
         return None if self.is_saved else 0.0
-
-    def restore(self) -> bool:
-        """Make the log directory and the journal again if somebody removed them. Raises StateError."""
-        was_gone = self.log_dir.restore()
-        if self._journal.is_gone(self.log_dir.directory):
-            self._journal.rewrite(self.log_dir.directory, folding.records(self.states))
-            was_gone = True
-        return was_gone
 
     def known_names(self) -> frozenset[str]:
         """The names of all jobs ever seen."""

@@ -21,9 +21,7 @@ from slicer.queue.detach import handover, service
 from slicer.queue.options import Options
 
 NOFILE = resource.RLIMIT_NOFILE
-TOLD: dict[str, Any] = {
-    name: value for name, _, value in service.properties("slicer-queue-12345678.service")
-}
+TOLD: dict[str, Any] = {name: value for name, _, value in service.properties("slicer-queue-12345678.service")}
 
 
 # -- what the service is told --------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ def board(**fields: Any) -> Board:
         "title": "jobs.txt", "at": AT, "began_at": AT - 4000,
         "gpus": (GpuRow(0, "NVIDIA H100 80GB HBM3", 80 << 10, 40 << 10, 96, (13, 14)),
                  GpuRow(1, "NVIDIA H100 80GB HBM3", 80 << 10, 0, None, ())),
-        "running": (row(13, name="train-a"), row(14, note="timing out")),
+        "running": (row(13, name="train-a"), row(14, note="cancelling")),
         "pending": tuple(
             row(no, **{**WAITS, "attempt": 2 if no == 16 else 1, "waits_for": "GPU 0 is held by train"})
             for no in range(20, 1020)
@@ -66,7 +66,7 @@ def test_the_board_shows_all_that_matters() -> None:  # E8
     assert "  5 of 1007 done (0%), about 1h20m left\n" in text
     assert "\nGPU 0  H100 80GB HBM3  [█████░░░░░]  40.0G of 80G  96%  jobs 13, 14\n" in text
     assert "\n▶   13  0    12m4s  16.6G  17.2G  18G   96%  train-a: python train.py" in text
-    assert "\n▶   14  0    12m4s  16.6G  17.2G  18G   96%  (timing out) py" in text
+    assert "\n▶   14  0    12m4s  16.6G  17.2G  18G   96%  (cancelling) py" in text
     assert "\n·   20    18G  python train.py --seed 20        GPU 0 is held by train\n" in text
     assert "\n✓    1  ok         12m4s   6.8G  18G  -62%   96%  python" in text
     assert "\n✗    2  exit 3 " in text

@@ -53,7 +53,7 @@ SMALL: dict[str, Any] = {"declared_mib": 8 << 10, "gpu_indices": (1,), "peak_mib
 @pytest.mark.parametrize("verbose", [False, True])
 def test_each_kind_of_event_has_clean_words(kind: EventKind, verbose: bool) -> None:  # E5, E8
     job = row(name=NASTY, command=NASTY, reason=NASTY, waits_for=NASTY, status="failed")
-    keys = ("why", "error", "reason", "text", "detail", "log", "log_dir", "jobs_file")
+    keys = ("why", "error", "reason", "text", "log", "log_dir", "jobs_file")
     full = event(
         kind, job, count=2, added=1, failed=[job], under=[job], over=[job], **dict.fromkeys(keys, NASTY)
     )

@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slicer.queue.file import jobs_file
-from slicer.queue.model import JobState
+from slicer.queue.model import Entry, JobState
 from slicer.queue.start.pending import Pending, kind_of
 
 
-def parsed(*lines: str) -> tuple[jobs_file.Entry, ...]:
+def parsed(*lines: str) -> tuple[Entry, ...]:
     return jobs_file.parse("\n".join(lines) + "\n")
 
 
-def state_of(entry: jobs_file.Entry, **values: object) -> JobState:
+def state_of(entry: Entry, **values: object) -> JobState:
     state = JobState(entry.key, entry.number, entry.command, entry.attributes.name)
     for name, value in values.items():
         setattr(state, name, value)

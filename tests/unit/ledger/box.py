@@ -1,6 +1,6 @@
 """A ledger for tests, in a directory of its own, with jobs of this process.
 
-As a pytest plugin (``pytest_plugins = ["tests.unit.ledger.book"]``) it offers the fixture ``book``.
+As a pytest plugin (``pytest_plugins = ["tests.unit.ledger.box"]``) it offers the fixture ``box``.
 
 PYTEST_DONT_REWRITE: tests import names from here before pytest loads it as a plugin.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ from slicer.ledger.waiting import Waiting
 from slicer.model import Busy, Gpu, Lease
 from slicer.placement.capacity import Device
 from slicer.state import statefile
-from slicer.state.statedir import StateDir, locate
+from slicer.state.statedir import locate
 from tests.unit import made_up
 
 
@@ -41,14 +42,13 @@ class UnusedGpus(GpuObserver):
         return tuple(Device(uuid, 81920, 0, {}, 0, ()) for uuid in self._uuids) or None
 
 
-class Book:
+class LedgerBox:
     """A ledger in a directory of its own, and the warnings that it gave."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.warnings: list[str] = []
-        self.place: StateDir = locate({"SLICER_STATE_DIR": str(path)}, os.geteuid())
-        self.ledger = Ledger(self.place, self.warnings.append)
+        self.ledger = Ledger(locate({"SLICER_STATE_DIR": str(path)}, os.geteuid()), self.warnings.append)
 
     def lease(self, job: str = "0123456789ab", **changes: object) -> Lease:
         mine = {
@@ -71,15 +71,9 @@ class Book:
         request = made_up.request(job, gpus=gpus, cpu_slots=slots, cpu_limit=limit, arrived_s=clock.now_s())
         return self.ledger.acquire(request, self.lease(job), self.observer(*of))
 
-    def take(
-        self,
-        job: str = "0123456789ab",
-        gpus: int = 0,
-        slots: int = 1,
-        limit: int = 1,
-        of: tuple[str, ...] = (),
-    ) -> HeldLease:
-        held = self.ask(job, gpus, slots, limit, of)
+    def take(self, *wants: Any, **more: Any) -> HeldLease:
+        """As :meth:`ask`, for what is free."""
+        held = self.ask(*wants, **more)
         assert isinstance(held, HeldLease)
         return held
 
@@ -115,9 +109,9 @@ class Book:
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> Iterator[Book]:
+def box(tmp_path: Path) -> Iterator[LedgerBox]:
     before = set(os.listdir("/proc/self/fd"))
-    made = Book(tmp_path / "state")
+    made = LedgerBox(tmp_path / "state")
     yield made
     made.ledger.close()
     assert set(os.listdir("/proc/self/fd")) <= before
