@@ -10,8 +10,8 @@ from slicer.ledger import clock
 from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.ledger import Ledger, judge_alone, raise_if_busy
 from slicer.ledger.nesting import OuterJobs
-from slicer.ledger.tickets import PRIORITY_MAX, request_of
-from slicer.model import Busy, Lease, Ticket
+from slicer.ledger.tickets import request_of
+from slicer.model import PRIORITY_MAX, Busy, Lease, Ticket
 from slicer.record import record, replace
 
 TYPE_CHECKING = False

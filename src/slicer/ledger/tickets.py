@@ -17,14 +17,13 @@ import stat
 
 from slicer import faults
 from slicer.errors import StateError
-from slicer.model import Request, Ticket
+from slicer.model import PRIORITY_MAX, Request, Ticket
 from slicer.state.statefile import COUNT_MAX, MIB_MAX, SECONDS_MAX, is_job_id, number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.state.directory import Directory
 
-PRIORITY_MAX = 100  # and -100 the least
 _PARTS = 5
 
 
