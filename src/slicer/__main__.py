@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def _hold_standard_descriptors() -> None:
-    """Where a caller closed 0, 1 or 2: keep our own files from landing there, where messages are written.
+    """If a caller closed 0, 1 or 2, keep our own files from getting the number: messages are written there.
 
     The placeholders close on exec, so that the command finds what the caller left it.
     """

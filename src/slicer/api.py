@@ -19,17 +19,17 @@ import math
 import os
 import sys
 
+from slicer.backend import has_systemd
 from slicer.config import profiles
 from slicer.errors import BusyError
 from slicer.gpu.observer import GpuObserver
 from slicer.job import plan, scope
-from slicer.kernel.signals import Postponed
+from slicer.kernel.signals import BlockedInterrupts
 from slicer.ledger import clock, leasing, nesting
 from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.leasing import CancelToken, Hooks, Needs, Requester
 from slicer.ledger.ledger import Ledger
-from slicer.ledger.tickets import PRIORITY_MAX
-from slicer.model import LEASE_VARIABLE, manager_of
+from slicer.model import LEASE_VARIABLE, PRIORITY_MAX, manager_of
 from slicer.outcome import journal
 from slicer.placement.decision import expected_remaining, first_to_finish
 from slicer.quantity import QuantityError, parse_mib
@@ -53,7 +53,7 @@ inside: contextvars.ContextVar[tuple[model.Lease, ...]] = contextvars.ContextVar
 
 @record
 class Holder:
-    """Who holds what was asked for. Times in seconds; ``job`` is its id, as in ``slicer status``."""
+    """A job that holds what was asked for. Times in seconds; ``job`` is its id, as in ``slicer status``."""
 
     job: str
     name: str
@@ -65,7 +65,7 @@ class Holder:
 
 
 class ResourceBusy(Exception):
-    """What was asked for is held by others. ``holder`` is the one that is expected to finish first.
+    """Others hold what was asked for. ``holder`` is the one that is expected to finish first.
 
     It is None when only processes outside slicer, or requests that came earlier, are in the way.
     """
@@ -101,17 +101,16 @@ class Lease:
     """What was acquired; a context manager that gives it back, as :meth:`release` does (safe to repeat)."""
 
     def __init__(
-        self, held: HeldLease, around: tuple[model.Lease, ...], ledger: Ledger, waited_s: float
+        self, held: HeldLease, outer: tuple[model.Lease, ...], ledger: Ledger, waited_s: float
     ) -> None:
         self._held = held
-        self.is_own = held.fd >= 0  # else the jobs around hold it
-        self.file = held.lease
+        self.is_own = held.fd >= 0  # else outer jobs hold it
         self._ledger = ledger
-        self._around = around
+        self._outer = outer
         self._pid = os.getpid()
         self.job = held.lease.job
         self.waited_s = waited_s
-        self.gpus = tuple(dict.fromkeys((*(uuid for one in around for uuid in one.gpus), *held.lease.gpus)))
+        self.gpus = tuple(dict.fromkeys((*(uuid for one in outer for uuid in one.gpus), *held.lease.gpus)))
         self.cpu_slots = held.lease.cpu_slots
         self.forced = bool(held.lease.forced)  # it was not free, and max_wait was over
 
@@ -122,7 +121,7 @@ class Lease:
         ``CUDA_VISIBLE_DEVICES`` holds the UUIDs of the GPUs, and children that call slicer know that they run
         under this lease.
         """
-        jobs = [one.job for one in self._around]
+        jobs = [one.job for one in self._outer]
         if self.is_own:
             jobs.append(self.job)
         return {**scope.visible_gpus(self.gpus), LEASE_VARIABLE: ",".join(jobs)}
@@ -180,8 +179,8 @@ def acquire(
     )  # fmt: skip
     made: list[Lease] = []
     try:
-        with Postponed() as postponed:  # Ctrl-C acts while it waits, and once there is a lease to give back
-            made.append(entered(obtain(arguments, inside.get(), CancelToken(), postponed.mask)))
+        with BlockedInterrupts() as blocked:  # they act during the wait, and once there is a lease to release
+            made.append(entered(obtain(arguments, inside.get(), CancelToken(), blocked.mask)))
     except BaseException:
         for lease in made:
             lease.release()
@@ -220,7 +219,7 @@ def obtain(
     ledger.mask = mask
     try:
         config = profiles.load(environ, profiles.host())
-        outer = plan.outer_jobs(environ, ledger, in_scopes=plan.has_scopes())
+        outer = plan.outer_jobs(environ, ledger, in_scopes=has_systemd())
         own = tuple(one for one in around if one.job not in {other.job for other in outer.leases})
         outer = nesting.OuterJobs((*outer.leases, *own), outer.foreign_gpu)
         needs = _needs(arguments, config, outer, environ)
@@ -257,13 +256,13 @@ def _take(wanted: PreparedRequest, outer: OuterJobs, ledger: Ledger, cancel: Can
 def entered(lease: Lease) -> Lease:
     """The lease, known to the context that it was acquired in."""
     if lease.is_own:
-        inside.set((*inside.get(), lease.file))
+        inside.set((*inside.get(), lease._held.lease))
         atexit.register(lease.release)
     return lease
 
 
 def _needs(arguments: Arguments, config: Config, outer: OuterJobs, environ: dict[str, str]) -> Needs:
-    """What is missing beyond what the jobs around hold."""
+    """What is missing beyond what the outer jobs hold."""
     vram_mib = _mib(arguments.vram, "vram")
     skip = nesting.skips_gpu_lock(environ)
     gpus, cpu_slots = nesting.missing(arguments.gpus, vram_mib, arguments.cpu_slots, outer, skip)

@@ -102,7 +102,7 @@ class RefusedError(BackendError):
 
 
 class BusyError(SlicerError):
-    """What was asked for is held by others, and the caller does not wait (any longer). Exit code 75.
+    """Others hold what was asked for, and the caller does not wait (any longer). Exit code 75.
 
     ``waited_s`` is how long it waited, in seconds; None when it did not.
     """
@@ -118,7 +118,7 @@ class BusyError(SlicerError):
 
 
 class DeadlockError(SlicerError):
-    """The request would wait for jobs that wait for what is held around it (exit code 75)."""
+    """The request would wait for jobs that wait for what its outer jobs hold (exit code 75)."""
 
     exit_code = EX_TEMPFAIL
     kind = "deadlock"

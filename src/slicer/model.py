@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 LEASE_VARIABLE = "SLICER_LEASE"  # in a job's environment: the ids of the jobs it runs inside of
 SLICES: tuple[SliceName, ...] = ("cpu", "gpu")
+PRIORITY_MAX = 100  # and -100 the least
 
 
 def manager_of(uid: int) -> Manager:
@@ -164,7 +165,7 @@ class Ticket:
     pid_start: int
     boot_id: str
     uid: int
-    inside: tuple[str, ...]  # the jobs around it, which hold on to their leases while it waits
+    inside: tuple[str, ...]  # its outer jobs, which hold on to their leases while it waits
     priority: int
     arrived_s: float
     gpus: int

@@ -190,7 +190,7 @@ TARGETS: dict[str, Target] = {
     ),
     "ticket": Target((statefile.encode(TICKET),), _record(Ticket)),
     "use": Target((statefile.encode(Use(42, 4711, 90, ("SIM-0", "SIM-1"), (10, 20))),), _record(Use)),
-    "report": Target((statefile.encode(Report(1, 256, 0, "exited", 1.5, 0)),), _record(Report)),
+    "report": Target((statefile.encode(Report(1, "exited", 256, wall_s=1.5)),), _record(Report)),
     "usage": Target(
         (statefile.encode(Usage(1.5, 1.0, oom_kills=0, memory_peak_bytes=2**62)), statefile.encode(Usage())),
         _record(Usage),

@@ -75,14 +75,18 @@ if TYPE_CHECKING:
 BOOTED = "/run/systemd/system"  # sd_booted(3)
 
 
+def has_systemd() -> bool:
+    """Whether systemd runs here. Then jobs can have scopes, and be found by their cgroups."""
+    return os.path.isdir(BOOTED)
+
+
 def choose(wanted: str, uid: int) -> QueueBackend:
     """The backend for ``--backend wanted``: "auto" takes systemd where it runs. Raises BackendError."""
-    has_systemd = os.path.isdir(BOOTED)
-    if wanted == "systemd" and not has_systemd:
+    if wanted == "systemd" and not has_systemd():
         raise BackendError(
             "systemd does not run here", where="--backend systemd", hint="use --backend auto or plain"
         )
-    if wanted == "plain" or not has_systemd:
+    if wanted == "plain" or not has_systemd():
         from slicer.backend.plain import LIMITS, PlainBackend
 
         plain = PlainBackend(uid)

@@ -17,6 +17,7 @@ import stat
 import subprocess
 import tempfile
 
+from slicer.backend import has_systemd
 from slicer.errors import SlicerError
 from slicer.record import record
 from slicer.state.directory import Directory
@@ -167,12 +168,11 @@ def plan(
 def apply(plan: Plan, *, force: bool = False, run: Runner | None = None) -> Report:
     """Install the files, then tell systemd if the plan is live. Safe to repeat.
 
-    A file that somebody edited stays as it is unless ``force``. Each file is replaced in one step. What an
-    older version installed and shared is taken back. Raises SlicerError when a file cannot be written; what
-    was written before stays.
+    A file that somebody edited stays as it is unless ``force``. Each file is replaced in one step. The files
+    and directories of older versions are taken back. Raises SlicerError when a file cannot be written; those
+    written before stay.
     """
-    files = tuple(_install(action, force) for action in plan.actions)
-    return _retire(plan, Report(files, _commands(plan.commands, plan.live, run)), force, run)
+    return _finish(plan, tuple(_install(action, force) for action in plan.actions), force, run)
 
 
 def outdated(plan: Plan, *, force: bool = False) -> Outdated:
@@ -187,14 +187,15 @@ def outdated(plan: Plan, *, force: bool = False) -> Outdated:
     return Outdated(files, commands, tuple(path for path in plan.shared if plan.live and _is_shared(path)))
 
 
-def _retire(plan: Plan, report: Report, force: bool, run: Runner | None) -> Report:
-    """Take away what only older versions had: files, a group, and what its members could write."""
+def _finish(plan: Plan, files: tuple[Done, ...], force: bool, run: Runner | None) -> Report:
+    """Tell systemd, then take away what only older versions had: files, a group, and its directories."""
+    commands = _commands(plan.commands, plan.live, run)
     old = outdated(plan, force=force)
     gone = tuple(done for each in plan.retired if (done := _uninstall(each, force)).status != "absent")
-    commands = (*report.commands, *_commands(old.commands, plan.live, run))
-    # Last, for members may have put things there that make it fail.
+    commands += _commands(old.commands, plan.live, run)
+    # Last, because members of the group may have put things there that make it fail.
     closed = tuple(path for path in plan.shared if plan.live and _close(path))
-    return Report((*report.files, *gone), commands, closed)
+    return Report((*files, *gone), commands, closed)
 
 
 def _has_group(name: str) -> bool:
@@ -221,10 +222,10 @@ def _is_roots_alone(info: os.stat_result) -> bool:
 
 
 def _close(path: str) -> bool:
-    """Make a directory that a group could write root's alone, with all directories in it; whether it was not.
+    """Make a directory root's alone, and those in it. Returns whether one of them was not.
 
-    Each is opened before it is changed, and listed only then. So whoever could write there can neither
-    exchange nor add anything meanwhile. Raises SlicerError.
+    Each is opened before it is changed, and listed only then. So members of the group can neither exchange
+    nor add anything meanwhile. Raises SlicerError.
     """
     parent, name = os.path.split(path)
     try:
@@ -278,7 +279,7 @@ def remove(plan: Plan, *, force: bool = False, run: Runner | None = None) -> Rep
         if directory.endswith(".service.d"):  # the one directory that exists for a drop-in of ours
             with contextlib.suppress(OSError):
                 os.rmdir(directory)
-    return _retire(plan, Report(files, _commands(plan.commands, plan.live, run)), force, run)
+    return _finish(plan, files, force, run)
 
 
 def _data_home(environ: Mapping[str, str]) -> str:
@@ -378,7 +379,7 @@ def _commands(commands: tuple[tuple[str, ...], ...], live: bool, run: Runner | N
 
 
 def _run(command: tuple[str, ...]) -> Ran:
-    if command[0] == "systemctl" and not os.path.isdir("/run/systemd/system"):
+    if command[0] == "systemctl" and not has_systemd():
         return Ran(command, None, "systemd is not running")
     program = shutil.which(command[0])
     if program is None:

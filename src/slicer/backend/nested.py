@@ -10,14 +10,14 @@ if TYPE_CHECKING:
 
 
 class NestedBackend:
-    """No scope of its own. ``outer`` is the lease of the job around it."""
+    """No scope of its own. ``outer`` is the lease of the innermost outer job."""
 
     name: BackendName = "inner"
     notice = ""
 
-    def __init__(self, manager: Manager, outer: Lease | None) -> None:
+    def __init__(self, manager: Manager, outer: Lease) -> None:
         self.manager: Manager = manager
-        self._cgroup = outer.cgroup if outer else ""
+        self._cgroup = outer.cgroup
 
     def connect(self) -> None:
         """Nothing to connect to."""

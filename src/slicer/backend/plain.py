@@ -13,8 +13,8 @@ import os
 from slicer.errors import BackendError
 from slicer.kernel import proc
 from slicer.kernel.signals import signal
-from slicer.model import LEASE_VARIABLE, manager_of
-from slicer.quantity import mask_to_cpus
+from slicer.model import manager_of
+from slicer.quantity import INFINITY, mask_to_cpus
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 _DEFAULT_WEIGHT = 100
 _KILL_DEADLINE_S = 10.0
-_INFINITY = 2**64 - 1
 
-# What is done here, and how; the rest of what was asked for is reported as not enforced.
+# The directives that act here, and how. All others are reported as not enforced.
 _BEST_EFFORT = {
     "CPUQuota": "by CPU affinity",
     "AllowedCPUs": "by CPU affinity",
@@ -101,11 +100,11 @@ class PlainBackend:
     def watchdog(self, spec: ScopeSpec) -> MemoryGuard | None:
         """The guard for MemoryMax, when there is one."""
         limit = next((item.value for item in spec.properties if item.name == "MemoryMax"), None)
-        return MemoryGuard(limit) if isinstance(limit, int) and limit < _INFINITY else None
+        return MemoryGuard(limit) if isinstance(limit, int) and limit < INFINITY else None
 
     def living(self, job: str, cgroup: str) -> list[int]:
         """The processes with the job's id in their environment."""
-        return [pid for pid in proc.in_lease(LEASE_VARIABLE, job) if pid != os.getpid()]
+        return [pid for pid in proc.in_lease(job) if pid != os.getpid()]
 
     def end(self, job: str, unit: str, stop_timeout_s: float) -> None:
         """SIGTERM, and SIGKILL when the time is up."""

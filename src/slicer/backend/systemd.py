@@ -51,16 +51,15 @@ def _load_dbuslib() -> Any:
         value.encode() if isinstance(value, str) else value
     )
     vars(stubs["pprint"])["pformat"] = repr
-    kept = {name: sys.modules[name] for name in stubs if name in sys.modules}
-    sys.modules.update({name: stub for name, stub in stubs.items() if name not in kept})
+    added = [name for name in stubs if name not in sys.modules]
+    sys.modules.update({name: stubs[name] for name in added})
     try:
         import pystemd.dbuslib as dbuslib
     except ImportError:
         dbuslib = None
     finally:
-        for name in stubs:
-            if name not in kept:
-                del sys.modules[name]
+        for name in added:
+            del sys.modules[name]
     if dbuslib is None:
         import pystemd.dbuslib as dbuslib
     return dbuslib

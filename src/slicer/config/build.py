@@ -11,6 +11,7 @@ from slicer.config.properties import KEYS, LISTS, find_key, parse_property
 from slicer.errors import ConfigError, UsageError
 from slicer.model import SLICES, Host, Profile, Property
 from slicer.quantity import INFINITY, QuantityError
+from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,12 +78,12 @@ def _is_zero(entry: Entry | None) -> bool:
     return entry is not None and entry[0] in (0, "0") and entry[0] is not False
 
 
+@record
 class _Taken:
     """The entries of a profile, and for each field of it the source of what was taken."""
 
-    def __init__(self, entries: dict[str, Entry]) -> None:
-        self.entries = entries
-        self.sources: dict[str, str] = {}
+    entries: dict[str, Entry]
+    sources: dict[str, str]
 
     def said(self, key: str, field: str = "") -> Entry | None:
         """What was said of a key, None where nothing was."""
@@ -103,7 +104,7 @@ def profile(
     ``margin`` is the default margin in MiB, with its source. Raises the entry's own kind of error for a value
     that is not what it should be.
     """
-    taken = _Taken(entries)
+    taken = _Taken(entries, {})
     properties: dict[str, Property] = {}
     for key in KEYS:
         if key in entries:
@@ -121,23 +122,23 @@ def profile(
     gpus = _gpus(taken, gpu_choice, vram_mib)
     then = taken.said("then")
     return Profile(
-        name,
-        values.text(taken.get("description", ""), "description"),
-        _slice(taken, gpus),
-        gpus,
-        gpu_choice,
-        vram_mib,
-        _margin(taken, margin, vram_mib),
-        values.count(taken.get("cpu_slots", 0), "cpu_slots", lowest=0),
-        values.priority(taken.get("priority", 0)),
-        _max_wait(taken, then),
-        values.then(then) if then else None,
-        _threads(taken, threads, host, properties),
-        _timeout(taken, host),
-        values.flag(taken.get("linger", False), "linger"),
-        env,
-        properties,
-        taken.sources,
+        name=name,
+        description=values.text(taken.get("description", ""), "description"),
+        slice=_slice(taken, gpus),
+        gpus=gpus,
+        gpu_choice=gpu_choice,
+        vram_mib=vram_mib,
+        margin_mib=_margin(taken, margin, vram_mib),
+        cpu_slots=values.count(taken.get("cpu_slots", 0), "cpu_slots", lowest=0),
+        priority=values.priority(taken.get("priority", 0)),
+        max_wait_s=_max_wait(taken, then),
+        then=values.then(then) if then else None,
+        threads=_threads(taken, threads, host, properties),
+        timeout_s=_timeout(taken, host),
+        linger=values.flag(taken.get("linger", False), "linger"),
+        env=env,
+        properties=properties,
+        sources=taken.sources,
     )
 
 
@@ -253,7 +254,6 @@ def _timeout(taken: _Taken, host: Host) -> float | None:
 def _property(key: str, entry: Entry, host: Host, label: str = "") -> Property:
     value, source, error = entry
     info = find_key(key)
-    assert info is not None  # callers pass keys of the table
     shown = label or (info.name if error is UsageError else key)
     try:
         written = value if isinstance(value, str) else _text_of(info.kind, value)

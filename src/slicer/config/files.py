@@ -36,7 +36,7 @@ class Layer:
     lines: dict[tuple[str, ...], int]
 
     def where(self, *keys: str) -> str:
-        """``path:line`` of a key, or of the innermost table around it that the line is known of."""
+        """``path:line`` of a key, or of the innermost table around it whose line is known."""
         for depth in range(len(keys), 0, -1):
             line = self.lines.get(keys[:depth])
             if line:
@@ -114,7 +114,7 @@ def user_file(environ: Mapping[str, str]) -> str:
 def cache_dir(environ: Mapping[str, str]) -> str:
     """The directory of slicer's cache, "" if there is none that belongs to the caller."""
     base, anchor = _base(environ, "XDG_CACHE_HOME", ".cache")
-    return f"{base}/slicer" if base and _own(anchor) else ""
+    return f"{base}/slicer" if base and _is_trusted(anchor) else ""
 
 
 def _candidates(
@@ -132,7 +132,7 @@ def _candidates(
         if name.endswith(".toml") and not name.startswith("."):
             yield f"{drop_ins}/{name}", "system"
     base, anchor = _base(environ, "XDG_CONFIG_HOME", ".config")
-    if base and _own(anchor):
+    if base and _is_trusted(anchor):
         yield f"{base}/slicer/config.toml", "user"
     elif base and os.path.lexists(f"{base}/slicer/config.toml"):
         warnings.append(
@@ -160,7 +160,7 @@ def _base(environ: Mapping[str, str], variable: str, below_home: str) -> tuple[s
     return f"{home}/{below_home}", home
 
 
-def _own(directory: str) -> bool:
+def _is_trusted(directory: str) -> bool:
     """Whether root may trust a directory of a user's; anybody else trusts what the environment names."""
     if os.geteuid() != 0:
         return True

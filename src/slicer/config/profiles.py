@@ -299,17 +299,18 @@ def _config(
         Layer(f"built-in {name}", {"profiles": {name: table}}, {})
         for name, table in builtin_profiles(machine, slots).items()
     )
+    entry = (threads, "CPU_RUN_THREADS", UsageError)
     return Config(
-        machine,
-        slots,
-        values.text(settings["default_profile"], "default_profile"),
-        values.lock_path(settings["compat_gpu_lock"]),
-        values.count((threads, "CPU_RUN_THREADS", UsageError), "threads", lowest=1) if threads else None,
-        {name: source for name, (_, source, _) in settings.items()},
-        warnings,
-        builtin + layers,
-        values.mib(settings["gpu.margin"], "gpu.margin"),
-        _policy(settings),
+        host=machine,
+        slots_cpu=slots,
+        default_profile=values.text(settings["default_profile"], "default_profile"),
+        compat_gpu_lock=values.lock_path(settings["compat_gpu_lock"]),
+        threads=values.count(entry, "threads", lowest=1) if threads else None,
+        sources={name: source for name, (_, source, _) in settings.items()},
+        warnings=warnings,
+        layers=builtin + layers,
+        margin_mib=values.mib(settings["gpu.margin"], "gpu.margin"),
+        policy=_policy(settings),
     )
 
 

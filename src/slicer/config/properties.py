@@ -67,9 +67,9 @@ _TABLE = (
     ("SendSIGKILL", "send_sigkill", "bool", ""),
 )
 _ROW_BY_NAME = {row[0]: row for row in _TABLE}
-_NAME_BY_KEY = {row[1]: row[0] for row in _TABLE}
+_ROW_BY_KEY = {row[1]: row for row in _TABLE}
 NAMES = tuple(_ROW_BY_NAME)
-KEYS = tuple(_NAME_BY_KEY)
+KEYS = tuple(_ROW_BY_KEY)
 
 _CHOICES = {
     "device-policy": ("auto", "closed", "strict"),
@@ -95,10 +95,9 @@ def find(name: str) -> PropertyInfo | None:
     return PropertyInfo(*row) if row else None
 
 
-def find_key(key: str) -> PropertyInfo | None:
-    """The row of a profile key (``memory_max``), or None."""
-    name = _NAME_BY_KEY.get(key)
-    return find(name) if name else None
+def find_key(key: str) -> PropertyInfo:
+    """The row of a profile key (``memory_max``), one of KEYS."""
+    return PropertyInfo(*_ROW_BY_KEY[key])
 
 
 def controller(name: str) -> str:

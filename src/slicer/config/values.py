@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from slicer import quantity
 from slicer.errors import ConfigError, SlicerError
+from slicer.model import PRIORITY_MAX
 from slicer.quantity import INFINITY, QuantityError
 
 TYPE_CHECKING = False
@@ -19,9 +20,8 @@ if TYPE_CHECKING:
 
     Entry = tuple[Any, str, type[SlicerError]]
 
-MAX_COUNT = quantity.MAX_CPU + 1
-MAX_PRIORITY = 100
-THENS: tuple[Then, ...] = ("run", "fail")
+_MAX_COUNT = quantity.MAX_CPU + 1
+_THENS: tuple[Then, ...] = ("run", "fail")
 _LONGEST_GPU = 80  # a UUID has 40 characters
 
 
@@ -67,17 +67,17 @@ def lock_path(entry: Entry) -> str:
 
 
 def count(entry: Entry, label: str, *, lowest: int, also: str = "") -> int:
-    """A whole number from ``lowest`` to MAX_COUNT, out of a file or as text from elsewhere."""
+    """A whole number from ``lowest`` to as many as a machine can have CPUs."""
     what = f"a whole number such as {max(lowest, 2)}{also}"
     written = _digits(entry, label, what)
-    return _parsed(entry, label, quantity.parse_count, written, lowest=lowest, highest=MAX_COUNT, what=what)
+    return _parsed(entry, label, quantity.parse_count, written, lowest=lowest, highest=_MAX_COUNT, what=what)
 
 
-def priority(entry: Entry, label: str = "priority") -> int:
+def priority(entry: Entry) -> int:
     """A whole number from -100 to 100."""
-    what = f"a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}"
-    written, limits = _digits(entry, label, what), {"lowest": -MAX_PRIORITY, "highest": MAX_PRIORITY}
-    return _parsed(entry, label, quantity.parse_integer, written, **limits, what=what)
+    what = f"a whole number from -{PRIORITY_MAX} to {PRIORITY_MAX}"
+    written, limits = _digits(entry, "priority", what), {"lowest": -PRIORITY_MAX, "highest": PRIORITY_MAX}
+    return _parsed(entry, "priority", quantity.parse_integer, written, **limits, what=what)
 
 
 def _digits(entry: Entry, label: str, what: str) -> str:
@@ -111,15 +111,15 @@ def fraction(entry: Entry, label: str) -> float:
     return _parsed(entry, label, quantity.parse_percent, written) / 10_000
 
 
-def then(entry: Entry, label: str = "then") -> Then:
+def then(entry: Entry) -> Then:
     """What becomes of a job that has waited too long: "run" or "fail"."""
-    for word in THENS:
+    for word in _THENS:
         if entry[0] == word:
             return word
-    raise refuse(entry, label, f'expected "run" or "fail", not {entry[0]!r:.40}')
+    raise refuse(entry, "then", f'expected "run" or "fail", not {entry[0]!r:.40}')
 
 
-def gpu_list(entry: Entry, label: str = "gpu") -> tuple[str, ...]:
+def gpu_list(entry: Entry) -> tuple[str, ...]:
     """GPUs by index or by (the beginning of) their UUID: "0,GPU-5a3c", or a file's list of them.
 
     Whether they exist, and whether two words mean the same GPU, is checked where the GPUs are known.
@@ -132,11 +132,11 @@ def gpu_list(entry: Entry, label: str = "gpu") -> tuple[str, ...]:
         if not name:
             break
         if name in found:
-            raise refuse(entry, label, f"GPU {name} is there twice", "name each GPU once")
+            raise refuse(entry, "gpu", f"GPU {name} is there twice", "name each GPU once")
         found.append(name)
     if not words or len(found) < len(words):
         expected = 'GPUs by index or UUID such as "0,1" or "GPU-5a3c"'
-        raise refuse(entry, label, f"expected {expected}, not {value!r:.60}", "slicer status lists them")
+        raise refuse(entry, "gpu", f"expected {expected}, not {value!r:.60}", "slicer status lists them")
     return tuple(found)
 
 

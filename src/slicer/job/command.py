@@ -15,7 +15,6 @@ from slicer import faults
 from slicer.job.job_control import JobControl
 from slicer.job.report import Report, final_reason
 from slicer.kernel import cgroup, proc
-from slicer.kernel.proc import start_time
 from slicer.kernel.signals import INTERRUPTS, SI_KERNEL, STOP, signal, timed_wait
 from slicer.model import Usage
 from slicer.record import record
@@ -48,14 +47,13 @@ _ALL_SIGNALS = frozenset(signal.valid_signals())
 # Those that matter once the command has ended, and something else is waited for.
 _WAKING = frozenset({signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, STOP})
 
-# If one of these came before the command was there, the command gets it, whoever it was sent to.
+# Signals that ask a program to end or stop. One that came before the command is sent on, whoever it was for.
 _ASKING = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGTSTP})
 
 # A signal to the whole process group reached the command too. Within this time it is not forwarded again.
 _SAME_SIGNAL_S = 1.0
 
 _KILL_AGAIN_S = 0.1
-_LONGEST_POLL_MS = 86_400_000.0  # poll(2) counts milliseconds in an int
 
 
 @record
@@ -99,8 +97,8 @@ class Command:
         self._reason: Reason | None = None  # set once something else than the command decides its end
         self._direct: dict[int, float] = {}  # when a signal last came from somebody else than the outer half
         self._kill_at: float | None = None
-        self._is_helpless = False  # what is left belongs to other users
-        self._look_at = time.monotonic() + (watchdog.interval_s if watchdog else 0.0)  # for the watchdog
+        self._cannot_kill = False  # what is left belongs to other users
+        self._check_at = time.monotonic() + (watchdog.interval_s if watchdog else 0.0)  # for the watchdog
         self._began = time.monotonic()
         self._ended = self._began
 
@@ -112,14 +110,14 @@ class Command:
         """
         self._scope_began = began
         self._began = time.monotonic()
-        unmet = list(_pending())
+        pending = list(_pending())
         exec_errno = self._spawn()
         proc.survive_group_kill()
         if exec_errno:
-            return Report(1, 0, exec_errno, "exited", 0.0, 0), self._usage()
+            return Report(1, "exited", exec_errno=exec_errno), self._usage()
         for signo in early:
             self._forward(signo)
-        for info in unmet:
+        for info in pending:
             self._handle(info)
             if info.si_signo in _ASKING and info.si_pid != self._task.outer:
                 self._send(self._pid, info.si_signo)
@@ -140,7 +138,8 @@ class Command:
             self._output.finish()
         usage = self._usage()
         reason = final_reason(self._reason, self._status, usage.oom_kills)
-        return Report(1, self._status, 0, reason, self._ended - self._began, leftovers), usage
+        wall_s = self._ended - self._began
+        return Report(1, reason, self._status, wall_s=wall_s, leftovers=leftovers), usage
 
     # -- its beginning -------------------------------------------------------------------------------------
 
@@ -222,7 +221,7 @@ class Command:
         # Should systemd have to use SIGKILL in the end, this is the last chance to tell why.
         usage = self._usage()
         reason = final_reason(self._reason, self._status, usage.oom_kills)
-        self._notify(Report(0, 0, 0, reason, now - self._began, 0), usage)
+        self._notify(Report(0, reason, wall_s=now - self._began), usage)
 
     # -- deadlines -----------------------------------------------------------------------------------------
 
@@ -230,7 +229,7 @@ class Command:
         """Seconds until something must be looked at without a signal; None: never."""
         at = [self._kill_at] if self._kill_at is not None else []
         if self._watchdog is not None and self._reason is None:
-            at.append(self._look_at)
+            at.append(self._check_at)
         limit_s = self._task.timeout_s
         if not self._task.scope and limit_s is not None and self._reason is None and not self._is_done:
             at.append(self._began + limit_s)
@@ -243,8 +242,8 @@ class Command:
             self._kill()
         if not self._task.scope and self._is_overdue(self._began) and self._reason is None:
             self._stop("timeout")
-        if self._watchdog is not None and now >= self._look_at and self._reason is None:
-            self._look_at = now + self._watchdog.interval_s
+        if self._watchdog is not None and now >= self._check_at and self._reason is None:
+            self._check_at = now + self._watchdog.interval_s
             found = self._watchdog.check()
             if found is not None:
                 self._reason = found
@@ -277,9 +276,9 @@ class Command:
             return
         # Those left are another user's (sudo). They can only be waited for, and that is told.
         self._kill_at = None
-        self._is_helpless = True
+        self._cannot_kill = True
         left = len(self._others())
-        self._notify(Report(0, 0, 0, self._reason or "exited", 0.0, left), self._usage())
+        self._notify(Report(0, self._reason or "exited", leftovers=left), self._usage())
 
     def _signal_all(self, signo: int) -> bool:
         """Signal the job's processes; False when there are some and we may signal none of them."""
@@ -312,7 +311,7 @@ class Command:
             if change is None:
                 return
             if change.si_code in (os.CLD_STOPPED, os.CLD_CONTINUED):
-                # What is taken may be a later change than what was seen.
+                # The change that is taken may be a later one than was seen.
                 change = os.waitid(os.P_PID, change.si_pid, os.WSTOPPED | os.WCONTINUED | os.WNOHANG)
                 if change is not None and change.si_pid == self._pid:
                     self._job_control.command_changed(change.si_code)
@@ -328,7 +327,7 @@ class Command:
         asked: set[tuple[int, int]] = set()
         while True:
             # A process that is just ending has no start time. It was counted before, or it ended by itself.
-            left = [(pid, at) for pid in self._others() if (at := start_time(pid)) is not None]
+            left = [(pid, at) for pid in self._others() if (at := proc.start_time(pid)) is not None]
             if not left:
                 return len(asked)
             if not self._task.linger or self._reason is not None:
@@ -341,16 +340,14 @@ class Command:
         """Ask processes to end. When they have had their time, they are killed."""
         for pid in pids:
             self._send(pid, signal.SIGTERM)
-        if self._kill_at is None and not self._is_helpless:
+        if self._kill_at is None and not self._cannot_kill:
             self._kill_at = time.monotonic() + self._task.stop_timeout_s
 
     def _wait_for_any(self, pids: list[int]) -> None:
         """Wait until one of the processes ends, a signal comes, or something is due."""
         from slicer.job.leftovers import wait_for_any
 
-        due_s = self._due_s()
-        wait_ms = None if due_s is None else min(_LONGEST_POLL_MS, due_s * 1000)
-        arrived = wait_for_any(pids, _WAKING | {self._task.stop_signal}, wait_ms)
+        arrived = wait_for_any(pids, _WAKING | {self._task.stop_signal}, self._due_s())
         if signal.SIGCHLD in arrived:
             self._reap()
         if STOP in arrived:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from slicer import faults
-from slicer.errors import EX_TIMEOUT, SlicerError
+from slicer.errors import SlicerError
 from slicer.job.job import tell
 from slicer.job.report import exit_of
 from slicer.job.scope import label
@@ -36,13 +36,12 @@ def outcome_of(
 ) -> Outcome:  # fmt: skip
     """The outcome of a job that ran. ``enforced``: the directives that act here, and those that do not."""
     lease, spec = held.lease, job.spec
-    ended = exit_of(report.status)
-    code = EX_TIMEOUT if report.reason == "timeout" else ended.code
+    ended = exit_of(report)
     return Outcome(
         job=job.id, name=job.name, command=job.command, profile=job.profile.name, backend=lease.backend,
         manager=spec.manager, unit=lease.unit, slice=spec.slice, gpus=lease.gpus, vram_mib=lease.vram_mib,
         vram_peak_mib=lease.vram_peak_mib, cpu_slots=lease.cpu_slots, forced=lease.forced, uid=lease.uid,
-        reason=report.reason, exit_code=code, signal=ended.signal, started_at=started.started_at,
+        reason=report.reason, exit_code=ended.code, signal=ended.signal, started_at=started.started_at,
         waited_s=started.waited_s, wall_s=report.wall_s, usage=usage, leftovers=report.leftovers,
         enforced=enforced[0], not_enforced=enforced[1],
     )  # fmt: skip
@@ -62,7 +61,7 @@ def finish(
 ) -> None:
     """Tell the journal, see that the GPUs' memory is free (``watch``), give the lease back, then write.
 
-    In this order, because a slow disk must not keep the next job waiting. What fails on the way is told
+    In this order, because a slow disk must not keep the next job waiting. A failure on the way is told
     (``warn``, and an event of the journal) and stops nothing.
     """
     used = outcome.usage

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 
-from slicer.errors import EX_NOT_FOUND, CannotExecute, CommandNotFound
+from slicer.errors import CannotExecute, CommandNotFound
 from slicer.job.job import tell
 from slicer.kernel.signals import signal
 
@@ -28,7 +28,7 @@ class Execution:
         self._mask = mask
         self._cgroup: str | None = None
 
-    def start_scope(self, descriptors: tuple[int, ...], foreign: tuple[int, ...] = ()) -> dict[str, Any]:
+    def start_scope(self, descriptors: tuple[int, ...], private: tuple[int, ...] = ()) -> dict[str, Any]:
         """Enter the scope. Returns what the lease should say of it. Raises BackendError."""
         self._cgroup = self._backend.start(self._job.spec, os.getpid(), lambda: None)
         self._backend.close()
@@ -76,7 +76,5 @@ class Execution:
 
 def cannot_execute(job: Job, exec_errno: int) -> SlicerError:
     """What to raise for a command that the kernel would not execute (exit code 126 or 127)."""
-    from slicer.job.report import exec_exit
-
-    kind = CommandNotFound if exec_exit(exec_errno).code == EX_NOT_FOUND else CannotExecute
+    kind = CommandNotFound if exec_errno == errno.ENOENT else CannotExecute
     return kind(f"cannot execute: {os.strerror(exec_errno)}", where=job.program)

@@ -1,4 +1,4 @@
-"""What a job leaves on its GPUs (B5). It is given a moment to go, and reported where it stays.
+"""What a job leaves on its GPUs (B5). It is given a moment to go, and reported if it stays.
 
 Nothing is ended here. The processes of the job's scope have been ended before; others are not the job's. The
 lease is held meanwhile, so that the next holder starts on memory that is really free. Ctrl-C ends the wait.
@@ -37,7 +37,7 @@ class Remains:
 
 
 def remains(snapshot: GpuSnapshot, lease: Lease, idle_threshold_mib: int) -> Remains:
-    """What of the job's, or of nobody's, is still there. Pure."""
+    """What is left on the job's GPUs: processes of its own, and memory that no process explains. Pure."""
     listed = {process.gpu_uuid for process in snapshot.processes}
     return Remains(
         tuple(

@@ -1,9 +1,8 @@
 """What one job uses on the GPUs of its lease. It is looked at once a second, and after its end.
 
 The outer half does this. If it is dead, the keeper looks at the end. Nobody looks while a job runs that has
-neither (``--exec``), that uses what a job around it holds, or whose outer half
-was killed. What a job uses between two looks, or in its first instants, is not seen: the driver keeps no
-peaks.
+neither (``--exec``), that uses what an outer job holds, or whose outer half was killed. Nobody sees what a
+job uses between two looks, or in its first instants: the driver keeps no peaks.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ WORTH_REPEATING = 1.10  # times the use that was warned of
 
 
 class GpuWatch:
-    """Looks at the GPUs of one job. What fails on the way is said once, and then ends the looking."""
+    """Looks at the GPUs of one job. A look that fails is reported once, and is the last."""
 
     def __init__(self, job: Job, held: HeldLease, ledger: Ledger, warn: Callable[[str], None]) -> None:
         self.job = job
@@ -128,9 +127,7 @@ class GpuWatch:
             f" declared {format_size(declared_mib << 20)}"
         )
         self._warn(text)
-        tell(
-            self.job, "over-limit", message=text, gpu=uuid, declared_mib=declared_mib, used_mib=used_mib
-        )  # fmt: skip
+        tell(self.job, "over-limit", message=text, gpu=uuid, declared_mib=declared_mib, used_mib=used_mib)
 
     def share_foreign(self, snapshot: GpuSnapshot, leases: tuple[Lease, ...]) -> None:
         """Let others know how much foreign processes use, by ``leases`` as last read. Raises StateError.

@@ -65,11 +65,11 @@ class Started:
     waited_s: float  # for the lease
 
 
-def tell(job: Job, kind: journal.Kind, *, message: str = "", **more: str | float | None) -> None:
+def tell(job: Job, kind: journal.Kind, *, message: str = "", **fields: str | float | None) -> None:
     """Send one event of the job to the journal."""
     from slicer.outcome import journal
 
     journal.event(
         kind, job=job.id, name=label(job.name, job.command), unit=job.spec.unit, manager=job.spec.manager,
-        message=message, fields=more,
+        message=message, fields=fields,
     )  # fmt: skip

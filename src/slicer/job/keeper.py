@@ -95,8 +95,8 @@ class Keeper:
         word = os.read(self._down_read, 1)
         if word != STARTING:
             return b"" if word else None
-        # SIGIO tells of news on the pipe, so that one call waits for them and for SIGTERM. A SIGTERM that the
-        # outer half did not send comes from systemd, which stops the scope of a job that still waits.
+        # SIGIO comes when the pipe can be read, so that one call waits for that and for SIGTERM. A SIGTERM of
+        # anybody but the outer half comes from systemd, which stops the scope of a job that still waits.
         fcntl.fcntl(self._down_read, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(self._down_read, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
         order = b""

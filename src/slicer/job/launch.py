@@ -8,6 +8,7 @@ from slicer import faults
 from slicer.errors import SlicerError, UsageError
 from slicer.gpu.observer import GpuObserver
 from slicer.job import scope
+from slicer.job.job import tell
 from slicer.job.outer_half import OuterHalf
 from slicer.job.plan import choose_backend, environment, job_of, needs_of, plan_of, requester_of, spec_of
 from slicer.kernel.signals import block_interrupts, unblock_interrupts
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from slicer.job.plan import Invocation, Plan
     from slicer.kernel.terminal import Settings
     from slicer.ledger.waiting import Waiting
-    from slicer.model import Busy, Outcome, ScopeSpec
+    from slicer.model import Busy, Outcome
     from slicer.state.statedir import StateDir
 
 _DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/nvidia0")
@@ -53,11 +54,9 @@ def run(invocation: Invocation, environ: Mapping[str, str], listener: RunListene
     mask = block_interrupts()
     try:
         return _run(job_id, invocation, environ, listener, mask)
-    except SlicerError as failure:
-        _journal_error(job_id, invocation, failure)
-        unblock_interrupts()
-        raise
-    except BaseException:
+    except BaseException as failure:
+        if isinstance(failure, SlicerError):
+            _journal_error(job_id, invocation, failure)
         unblock_interrupts()
         raise
 
@@ -74,7 +73,7 @@ def _run(
     backend = choose_backend(plan)
     if invocation.exec and backend.name == "plain":
         raise UsageError("--exec needs systemd: without a scope nothing would hold the lease", where="--exec")
-    # Whatever does not need the lease happens before it: a waiting job starts with one D-Bus call.
+    # All that needs no lease is done before it. Then a waiting job starts with one D-Bus call.
     backend.connect()
     if backend.notice:
         listener.notice(backend.notice)
@@ -85,10 +84,11 @@ def _run(
     for note in gpu_observer.notes:
         listener.notice(note)
     _say_no_gpu(plan, ledger.directory, listener)
-    runner = _runner(plan, job_of(job_id, plan, spec), backend, ledger, listener, mask)
+    job = job_of(job_id, plan, spec)
+    runner = _runner(plan, job, backend, ledger, listener, mask)
     try:
         ledger.patience_s = leasing.patience_s(wanted.needs)
-        held, waited_s = _acquire(plan, wanted, spec, ledger, runner, listener)
+        held, waited_s = _acquire(plan, wanted, job, ledger, runner, listener)
         ledger.patience_s = None  # what follows has to be done, whoever is in the way
     except BaseException:
         runner.abandon()
@@ -114,7 +114,7 @@ def _runner(
 
 
 def _acquire(
-    plan: Plan, wanted: PreparedRequest, spec: ScopeSpec, ledger: Ledger, runner: OuterHalf | Execution,
+    plan: Plan, wanted: PreparedRequest, job: Job, ledger: Ledger, runner: OuterHalf | Execution,
     listener: RunListener,
 ) -> tuple[HeldLease, float]:  # fmt: skip
     """The lease and how long it took to get it, in seconds. Raises BusyError."""
@@ -129,7 +129,10 @@ def _acquire(
 
     def waits(busy: Busy) -> None:
         listener.waiting(busy)
-        _journal_waiting(wanted.ticket.job, plan.invocation, spec, busy)
+        tell(
+            job, "waiting", holder=", ".join(lease.unit or lease.job for lease in busy.holders),
+            ahead=busy.ahead,
+        )  # fmt: skip
         runner.rest()
 
     def reaches_front(waiting: Waiting) -> int:
@@ -190,18 +193,6 @@ def _say_no_gpu(plan: Plan, directory: StateDir, listener: Listener) -> None:
 def _has_gpus(environ: Mapping[str, str]) -> bool:
     """Whether this machine has GPUs, without the driver's library, which takes its time to load."""
     return bool(environ.get("SLICER_SIM")) or any(map(os.path.exists, _DRIVER_FILES))
-
-
-def _journal_waiting(job_id: str, invocation: Invocation, spec: ScopeSpec, busy: Busy) -> None:
-    """Tell the journal that a job waits, and for whom."""
-    from slicer.outcome import journal
-
-    name = scope.label(invocation.name, invocation.command)
-    holders = ", ".join(lease.unit or lease.job for lease in busy.holders)
-    journal.event(
-        "waiting", job=job_id, name=name, unit=spec.unit, manager=spec.manager,
-        fields={"holder": holders, "ahead": busy.ahead},
-    )  # fmt: skip
 
 
 def _journal_error(job_id: str, invocation: Invocation, failure: SlicerError) -> None:

@@ -6,12 +6,13 @@ import errno
 import os
 import select
 
+from slicer.kernel.proc import LONGEST_POLL_S
 from slicer.kernel.signals import signal
 
-_CROWDED_MS = 500.0  # between looks, while there are more processes than descriptors
+_CROWDED_S = 0.5  # between looks, while there are more processes than descriptors
 
 
-def wait_for_any(pids: list[int], signals: frozenset[int], wait_ms: float | None) -> set[int]:
+def wait_for_any(pids: list[int], signals: frozenset[int], wait_s: float | None) -> set[int]:
     """Wait until one of the processes ends, one of the signals comes, or the time is up (None: for ever).
 
     Returns the signals that came. They are blocked before and after.
@@ -25,14 +26,14 @@ def wait_for_any(pids: list[int], signals: frozenset[int], wait_ms: float | None
                 pidfds.append(os.pidfd_open(pid))
                 poll.register(pidfds[-1], select.POLLIN)
         except ProcessLookupError:
-            wait_ms = 0  # one is gone already
+            wait_s = 0.0  # one is gone already
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
             # There are more processes than descriptors: watch those that there is room for.
-            wait_ms = _CROWDED_MS if wait_ms is None else min(_CROWDED_MS, wait_ms)
+            wait_s = _CROWDED_S if wait_s is None else min(_CROWDED_S, wait_s)
         try:
-            poll.poll(wait_ms)
+            poll.poll(None if wait_s is None else min(wait_s, LONGEST_POLL_S) * 1000)
         finally:
             for fd in pidfds:
                 os.close(fd)

@@ -1,12 +1,12 @@
 """The outer half: what the user started and sees as ``slicer run``, from the lease to the outcome.
 
-A job has two processes of slicer beside it. The outer half has the terminal's attention: it forwards signals,
-looks at the job's GPUs and writes down the outcome. The keeper (:mod:`slicer.job.keeper`), which it forks,
-sits in the scope as the command's parent. If the outer half is killed, the keeper writes the outcome down and
-gives the lease back. So no exit code is lost, and no resource is free while the job lives.
+A job has two processes of slicer beside it. The outer half is the one that the shell waits for. It forwards
+signals, looks at the job's GPUs and writes down the outcome. It forks the keeper (:mod:`slicer.job.keeper`),
+which sits in the scope as the command's parent. If the outer half is killed, the keeper writes the outcome
+down and gives the lease back. So no exit code is lost, and no resource is free while the job lives.
 
-Imports inside functions are not needed before systemd is asked for the scope. They are made while it works
-on that, or in the keeper, on another CPU.
+Imports inside functions are not needed before systemd is asked for the scope. They are made while systemd
+works on that, or in the keeper, on another CPU.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ if TYPE_CHECKING:
 
     Reported = tuple[Report, Usage]
 
-# What a user may send to slicer and means for the job. SIGTSTP (Ctrl-Z) is among it, because a command may
-# ignore it: see slicer.job.job_control.
-_FORWARDED = frozenset(
-    {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2}
-    | {signal.SIGCONT, signal.SIGTSTP, signal.SIGALRM, signal.SIGWINCH, STOP}
-)  # fmt: skip
+# Signals that a user sends to slicer and means for the job. SIGTSTP (Ctrl-Z) is among them, because a command
+# may ignore it: see slicer.job.job_control.
+_FORWARDED = frozenset({
+    signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2,
+    signal.SIGCONT, signal.SIGTSTP, signal.SIGALRM, signal.SIGWINCH, STOP,
+})  # fmt: skip
 _BLOCKED = _FORWARDED | {signal.SIGCHLD}
 
 # A job that outgrows one of these surprises somebody. A weight that does not act only makes things slower.
-_HARD_LIMITS = frozenset(
-    {"AllowedCPUs", "CPUQuota", "DeviceAllow", "DevicePolicy", "MemoryHigh", "MemoryMax", "MemorySwapMax"}
-    | {"TasksMax"}
-)  # fmt: skip
+_HARD_LIMITS = frozenset({
+    "AllowedCPUs", "CPUQuota", "DeviceAllow", "DevicePolicy", "MemoryHigh", "MemoryMax", "MemorySwapMax",
+    "TasksMax",
+})  # fmt: skip
 
 _QUIET_S = 1.0  # a job that has run for this long is not in anybody's way
 
@@ -87,11 +87,11 @@ class OuterHalf:
 
     # -- before the lease ----------------------------------------------------------------------------------
 
-    def start_scope(self, descriptors: tuple[int, ...], foreign: tuple[int, ...] = ()) -> dict[str, Any]:
+    def start_scope(self, descriptors: tuple[int, ...], private: tuple[int, ...] = ()) -> dict[str, Any]:
         """Fork the keeper and have systemd put it into its scope: all that does not need the lease.
 
-        ``descriptors`` are those of the lease, or of the ticket that will become it; ``foreign`` are not for
-        the keeper. Returns what the lease should say. Raises BackendError; then nothing is left of it.
+        ``descriptors`` are those of the lease, or of the ticket that will become it; the keeper closes the
+        ``private`` ones. Returns what the lease should say. Raises BackendError; then nothing is left of it.
         """
         # Reports go up; orders and "recorded" go down. Each side sees the other's death as end of file.
         self._up_read, self._up_write = pipe()
@@ -107,7 +107,7 @@ class OuterHalf:
         except OSError as error:
             raise cannot_fork(error) from error
         if self._keeper == 0:
-            proc.be_child(lambda: self._be_keeper(descriptors, foreign))
+            proc.be_child(lambda: self._be_keeper(descriptors, private))
         faults.point("outer-forked")
         os.close(self._up_write)
         os.close(self._down_read)
@@ -121,8 +121,8 @@ class OuterHalf:
             raise
         return {"cgroup": self._cgroup, "keeper": self._keeper}
 
-    def _be_keeper(self, descriptors: tuple[int, ...], foreign: tuple[int, ...]) -> None:
-        for fd in (self._up_read, self._down_write, *foreign):
+    def _be_keeper(self, descriptors: tuple[int, ...], private: tuple[int, ...]) -> None:
+        for fd in (self._up_read, self._down_write, *private):
             os.close(fd)
         self._backend.after_fork()
         self._ledger.after_fork()
@@ -230,9 +230,9 @@ class OuterHalf:
     # -- while the command runs ----------------------------------------------------------------------------
 
     def _wait(self) -> Reported | None:
-        """Forward signals until the keeper has reported the end.
+        """Forward signals until the keeper has reported the end. Returns that report.
 
-        If the keeper is killed, its last report, which is not final, or None.
+        If the keeper is killed: the last one that it made, which is not final, or None.
         """
         from slicer.job.job_control import is_for_keeper
 
@@ -360,7 +360,8 @@ class OuterHalf:
         # A process with a clean environment is not seen among the living, but holds the lease.
         self._held.is_outlived = bool(backend.living(job.id, started.cgroup)) or self._held.is_shared()
         reason = last[0].reason if last else "oom-kill" if usage.oom_kills else "signal"
-        return Report(1, signal.SIGKILL, 0, reason, time.monotonic() - started.began, left), usage
+        wall_s = time.monotonic() - started.began
+        return Report(1, reason, signal.SIGKILL, wall_s=wall_s, leftovers=left), usage
 
 
 def _load_ending() -> None:

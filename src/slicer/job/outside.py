@@ -40,12 +40,12 @@ _KEEPS = ("--preserve-env", "-E", "--cgroups=split")
 
 
 def what_is_lost(command: tuple[str, ...]) -> str:
-    """What of a GPU lease gets lost with this command, and what to do; "" where nothing is known to."""
+    """The warning for a command that a GPU lease cannot follow, and what to do; "" for any other."""
     program = command[0].rpartition("/")[2]
     if program not in _KNOWN:
         return ""
     if any(word.startswith(_KEEPS) or "_VISIBLE_DEVICES" in word for word in command[1:]):
-        return ""  # whoever says that has thought of it
+        return ""  # the user has thought of it
     if program == "su" and not set(command[1:]) & {"-", "-l", "--login"}:
         return ""  # it keeps the environment
     lost, instead = _KNOWN[program]

@@ -54,10 +54,10 @@ class Plan:
     profile: Profile
     host: Host
     program: str  # path to execute
-    outer: OuterJobs  # the jobs around this one, and what they hold
-    need_gpus: int  # beyond what they hold
+    outer: OuterJobs  # and what they hold
+    need_gpus: int  # beyond what the outer jobs hold
     need_cpu_slots: int
-    nested: bool  # they hold everything that it needs, and it runs inside their scope
+    nested: bool  # the outer jobs hold all that this one needs, and it runs in their scope
     skip_gpu_lock: bool
     environ: Mapping[str, str]
 
@@ -70,7 +70,7 @@ def plan_of(invocation: Invocation, environ: Mapping[str, str], ledger: Ledger |
     if invocation.hold:
         profile = profiles.without_limits(profile, invocation.overrides)
     program = find_program(invocation.command, {**environ, **profile.env})
-    outer = outer_jobs(environ, ledger, in_scopes=invocation.backend != "plain" and has_scopes())
+    outer = outer_jobs(environ, ledger, in_scopes=invocation.backend != "plain" and backends.has_systemd())
     skip = nesting.skips_gpu_lock(environ)
     gpus, slots = nesting.missing(profile.gpus, profile.vram_mib, profile.cpu_slots, outer, skip)
     nested = bool(outer.leases) and not gpus and not slots
@@ -79,13 +79,8 @@ def plan_of(invocation: Invocation, environ: Mapping[str, str], ledger: Ledger |
     return Plan(invocation, config, profile, host, program, outer, gpus, slots, nested, skip, environ)
 
 
-def has_scopes() -> bool:
-    """Whether jobs can have scopes here, and so be found by their cgroup."""
-    return os.path.isdir(backends.BOOTED)
-
-
 def outer_jobs(environ: Mapping[str, str], ledger: Ledger | None, *, in_scopes: bool) -> OuterJobs:
-    """The jobs around this process. ``in_scopes``: whether a job can be found by its cgroup."""
+    """The jobs that this process runs inside of. ``in_scopes``: whether a job can be found by its cgroup."""
     own = cgroup.of("self")
     if ledger is None or (in_scopes and not nesting.may_be_nested(environ, own)):
         return nesting.outer_jobs(environ, own, frozenset(), ())
@@ -174,11 +169,11 @@ def environment(plan: Plan, gpus: tuple[str, ...], job_id: str) -> dict[str, str
     """The command's whole environment, once it has these GPUs."""
     profile = plan.profile
     jobs = [lease.job for lease in plan.outer.leases]
-    gpu: dict[str, str] = {}  # nested: what the outer job sees, it sees
+    gpu: dict[str, str] = {}  # a nested job sees what the outer job sees
     if not plan.nested:
         jobs.append(job_id)
-        around = plan.outer.gpus_for(profile.vram_mib)
-        visible = (*around, *gpus) if gpus or profile.gpus else ()
+        held = plan.outer.gpus_for(profile.vram_mib)
+        visible = (*held, *gpus) if gpus or profile.gpus else ()
         skip = plan.skip_gpu_lock or plan.outer.foreign_gpu
         if visible or not plan.invocation.hold:
             gpu = scope.gpu_environment(profile, visible, skip)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 
-from slicer.errors import EX_NOT_EXECUTABLE, EX_NOT_FOUND
+from slicer.errors import EX_NOT_EXECUTABLE, EX_NOT_FOUND, EX_TIMEOUT
 from slicer.model import Usage
 from slicer.record import record
 from slicer.state import statefile
@@ -20,31 +20,28 @@ class Report:
     """A report on the command. It is final once only the keeper is left in the scope."""
 
     is_final: int
-    status: int  # as waitpid(2) encodes it; meaningless unless final
-    exec_errno: int  # why the command could not be executed, 0 when it could
     reason: Reason
-    wall_s: float
-    leftovers: int
+    status: int = 0  # as waitpid(2) encodes it; meaningless unless final
+    exec_errno: int = 0  # why the command could not be executed, 0 when it could
+    wall_s: float = 0.0
+    leftovers: int = 0
 
 
 @record
 class Exit:
-    """An exit status in words."""
+    """How a command ended."""
 
     code: int  # what slicer exits with
     signal: int | None
 
 
-def exit_of(status: int) -> Exit:
-    """A wait status as the shell would show it: the exit code, or 128 + the signal."""
-    if os.WIFSIGNALED(status):
-        return Exit(128 + os.WTERMSIG(status), os.WTERMSIG(status))
-    return Exit(os.WEXITSTATUS(status), None)
-
-
-def exec_exit(exec_errno: int) -> Exit:
-    """The exit code of a command that could not be executed, as shells have it."""
-    return Exit(EX_NOT_FOUND if exec_errno == errno.ENOENT else EX_NOT_EXECUTABLE, None)
+def exit_of(report: Report) -> Exit:
+    """The exit as a shell would show it (128 + the signal), but for a time limit's own code."""
+    if report.exec_errno:
+        return Exit(EX_NOT_FOUND if report.exec_errno == errno.ENOENT else EX_NOT_EXECUTABLE, None)
+    signo = os.WTERMSIG(report.status) if os.WIFSIGNALED(report.status) else None
+    code = os.WEXITSTATUS(report.status) if signo is None else 128 + signo
+    return Exit(EX_TIMEOUT if report.reason == "timeout" else code, signo)
 
 
 def final_reason(decided: Reason | None, status: int | None, oom_kills: int | None) -> Reason:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slicer.model import Property, ScopeSpec
+from slicer.model import LEASE_VARIABLE, Property, ScopeSpec
 from slicer.text import quote
 
 TYPE_CHECKING = False
@@ -21,7 +21,7 @@ def unit_name(job: str) -> str:
 
 
 def label(name: str, command: tuple[str, ...]) -> str:
-    """What a job is called where not only its owner reads: its name, or its program's."""
+    """The job's name, or its program's: what others than its owner may read of it."""
     return name or command[0].rpartition("/")[2] or command[0]
 
 
@@ -92,4 +92,4 @@ def environment(
     base: Mapping[str, str], profile: Profile, threads: Mapping[str, str], gpu: Mapping[str, str], marker: str
 ) -> dict[str, str]:
     """The command's environment. The profile's ``env`` wins over what slicer derives."""
-    return {**base, **threads, **gpu, **profile.env, "SLICER_LEASE": marker}
+    return {**base, **threads, **gpu, **profile.env, LEASE_VARIABLE: marker}

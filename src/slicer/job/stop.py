@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-from slicer.errors import SlicerError, UsageError
+from slicer.errors import EX_TIMEOUT, SlicerError, UsageError
 from slicer.job.scope import DEFAULT_STOP_TIMEOUT_S, unit_name
 from slicer.kernel import cgroup, proc
 from slicer.kernel.open_files import has_open
@@ -35,7 +35,7 @@ class AmbiguousJob(UsageError):
 class StillThere(SlicerError):
     """The job was told to end and has not done so in time (exit code 124)."""
 
-    exit_code = 124
+    exit_code = EX_TIMEOUT
     kind = "still-there"
 
 
@@ -75,7 +75,7 @@ def stop(entry: Lease | Ticket, ledger: Ledger, deadline_s: float = DEADLINE_S) 
     A waiting job leaves the queue. Raises StateError, BackendError, and StillThere when the job outlives
     ``deadline_s`` seconds.
     """
-    _record(entry)
+    _tell_journal(entry)
     if not isinstance(entry, Lease):
         _signal(entry.pid, entry.pid_start, entry.uid, signal.SIGTERM)
     elif entry.backend != "systemd" or not entry.cgroup:
@@ -88,7 +88,7 @@ def stop(entry: Lease | Ticket, ledger: Ledger, deadline_s: float = DEADLINE_S) 
         )
 
 
-def _record(entry: Lease | Ticket) -> None:
+def _tell_journal(entry: Lease | Ticket) -> None:
     """Tell the journal who ends the job. The job's keeper only sees that it is stopped."""
     from slicer.kernel.users import user_name
     from slicer.outcome import journal
@@ -116,7 +116,7 @@ def _stop_unit(lease: Lease) -> None:
 
 def _stop_processes(lease: Lease, ledger: Ledger) -> None:
     """Tell the job's keeper, which ends the rest. Without one, signal the processes that are there."""
-    if lease.keeper and _holds(lease.keeper, lease, ledger):
+    if lease.keeper and _keeper_lives(lease, ledger):
         _continue_outer_half(lease)
         _signal(lease.keeper, None, lease.uid, STOP)
     elif not lease.keeper:
@@ -137,13 +137,13 @@ def _end_orphans(lease: Lease) -> None:
     PlainBackend(lease.uid).end(lease.job, "", DEFAULT_STOP_TIMEOUT_S)
 
 
-def _holds(pid: int, lease: Lease, ledger: Ledger) -> bool:
-    """Whether the process has the lease's file open. That proves that the pid is still the keeper's."""
+def _keeper_lives(lease: Lease, ledger: Ledger) -> bool:
+    """Whether the keeper's pid is still its own: that process has the lease's file open."""
     try:
         file = os.stat(lease.job, dir_fd=ledger.directory.leases.fd, follow_symlinks=False)
     except FileNotFoundError:
         return False
-    return has_open(pid, file)
+    return has_open(lease.keeper, file)
 
 
 def _signal(pid: int, started: int | None, uid: int, signo: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import struct
 
@@ -20,7 +21,6 @@ MOVE_SELF = 0x800
 OVERFLOWED = 0x4000  # sent, not asked for: events were lost
 IGNORED = 0x8000  # sent, not asked for: the watch is gone with what it watched
 
-_ENOENT, _ENODEV = 2, 19
 _EVENT = struct.Struct("iIII")
 
 
@@ -47,7 +47,7 @@ class Inotify:
         watch = int(self._libc.inotify_add_watch(self.fd, os.fsencode(path), mask))
         if watch >= 0:
             return watch
-        if ctypes.get_errno() in (_ENOENT, _ENODEV):  # a cgroup that went away gives the latter
+        if ctypes.get_errno() in (errno.ENOENT, errno.ENODEV):  # a cgroup that went away gives the latter
             return None
         raise _failure(path)
 
@@ -60,8 +60,7 @@ class Inotify:
             data = os.read(self.fd, 65536)
         except BlockingIOError:
             return []
-        found = []
-        offset = 0
+        found, offset = [], 0
         while offset < len(data):
             watch, mask, _, length = _EVENT.unpack_from(data, offset)
             offset += _EVENT.size

@@ -8,6 +8,7 @@ import sys
 import time
 
 from slicer.kernel.signals import signal
+from slicer.model import LEASE_VARIABLE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,12 +28,14 @@ _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _EXECUTES_S = 0.1  # execve(2) takes longer only from a disk that hangs
 _AGAIN_S = 0.0005
 
+LONGEST_POLL_S = 86_400.0  # poll(2) counts milliseconds in an int
 
-def read_text(path: str, limit: int = 65536) -> str:
-    """The start of a small kernel file as text (surrogateescape); raises OSError."""
+
+def read_text(path: str) -> str:
+    """The first 64 KiB of a kernel file as text (surrogateescape); raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return os.read(fd, limit).decode("utf-8", "surrogateescape")
+        return os.read(fd, 65536).decode("utf-8", "surrogateescape")
     finally:
         os.close(fd)
 
@@ -140,7 +143,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def children(pid: int) -> list[int]:
-    """The children of all threads of a process, zombies included. None when it is gone or hidden."""
+    """The children of all threads of a process, zombies included. Empty when it is gone or hidden."""
     found: list[int] = []
     for path in _threads(pid):
         try:
@@ -171,13 +174,12 @@ def pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def in_lease(variable: str, job: str) -> list[int]:
+def in_lease(job: str) -> list[int]:
     """The processes that were started under the lease of ``job``, of those that we may inspect.
 
-    They have its id in the environment variable ``variable``, a comma-separated list. Costs a look at every
-    process.
+    They have its id in their environment (LEASE_VARIABLE). Costs a look at every process.
     """
-    prefix, wanted = f"{variable}=".encode(), job.encode()
+    prefix, wanted = f"{LEASE_VARIABLE}=".encode(), job.encode()
     found = []
     for pid in pids():
         entries = environment(pid).split(b"\0")
@@ -236,7 +238,7 @@ def wait_for_end(living: Callable[[], list[int]], deadline_s: float) -> bool:
         try:
             poll = select.poll()
             poll.register(pidfd, select.POLLIN)
-            poll.poll(left_s * 1000)
+            poll.poll(min(left_s, LONGEST_POLL_S) * 1000)
         finally:
             os.close(pidfd)
     return True

@@ -43,7 +43,7 @@ def unblock_interrupts() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, _before)
 
 
-class Postponed:
+class BlockedInterrupts:
     """Blocks the interrupts in this thread until the end of a ``with``, for a program with its own handlers.
 
     An interrupt that came meanwhile acts at the end: the ``with`` raises what the handler raises. They also
@@ -53,7 +53,7 @@ class Postponed:
     first. So the handlers are wrapped: while they are blocked, the signal is sent to the first thread alone.
     """
 
-    def __enter__(self) -> Postponed:
+    def __enter__(self) -> BlockedInterrupts:
         self.mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS))
         self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
         for signo in INTERRUPTS - self.mask:

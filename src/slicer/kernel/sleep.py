@@ -5,9 +5,8 @@ from __future__ import annotations
 import select
 import time
 
+from slicer.kernel.proc import LONGEST_POLL_S
 from slicer.kernel.signals import signal
-
-_LONGEST_S = 86_400.0  # poll(2) counts milliseconds in an int
 
 
 def soonest(*limits_s: float | None) -> float | None:
@@ -26,7 +25,7 @@ def until_readable(
     poll = select.poll()
     for fd in descriptors:
         poll.register(fd, select.POLLIN)
-    timeout_ms = None if timeout_s is None else min(timeout_s, _LONGEST_S) * 1000
+    timeout_ms = None if timeout_s is None else min(timeout_s, LONGEST_POLL_S) * 1000
     if mask is None:
         return frozenset(fd for fd, _ in poll.poll(timeout_ms))
     before = signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -14,7 +14,7 @@ from slicer.errors import LedgerGone, StateError
 from slicer.kernel import cgroup, proc
 from slicer.ledger import entries, tickets
 from slicer.ledger.lock import LedgerLock
-from slicer.model import LEASE_VARIABLE, Lease, Ticket
+from slicer.model import Lease, Ticket
 from slicer.state import statefile
 
 TYPE_CHECKING = False
@@ -351,7 +351,7 @@ def lives_on(lease: Lease) -> bool:
     if lease.boot_id != proc.boot_id():
         return False
     if lease.backend != "systemd":
-        return bool(proc.in_lease(LEASE_VARIABLE, lease.job))
+        return bool(proc.in_lease(lease.job))
     try:
         return bool(lease.cgroup) and cgroup.lives(lease.cgroup)
     except OSError:

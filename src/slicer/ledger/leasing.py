@@ -10,8 +10,7 @@ from slicer.ledger import clock
 from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.ledger import Ledger, decide_alone
 from slicer.ledger.nesting import OuterJobs
-from slicer.ledger.tickets import PRIORITY_MAX
-from slicer.model import Busy, Lease, Ticket
+from slicer.model import PRIORITY_MAX, Busy, Lease, Ticket
 from slicer.record import record, replace
 
 TYPE_CHECKING = False

@@ -17,7 +17,7 @@ import stat
 
 from slicer import faults
 from slicer.errors import StateError
-from slicer.model import Request
+from slicer.model import PRIORITY_MAX, Request
 from slicer.state.statefile import COUNT_MAX, MIB_MAX, SECONDS_MAX, is_job_id, number
 
 TYPE_CHECKING = False
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from slicer.placement.capacity import AnyRequest
     from slicer.state.directory import Directory
 
-PRIORITY_MAX = 100  # and -100 the least
 _PARTS = 5
 
 

@@ -10,7 +10,6 @@ import os
 from slicer.errors import StateError
 from slicer.kernel import cgroup, inotify, proc
 from slicer.kernel.sleep import soonest, until_readable
-from slicer.model import LEASE_VARIABLE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -123,7 +122,7 @@ def _processes_of(lease: Lease, leases: Directory) -> list[int]:
     """Pidfds of the processes that keep a lease without a scope alive after its outer half's death."""
     from slicer.kernel.open_files import with_open
 
-    pids = proc.in_lease(LEASE_VARIABLE, lease.job)
+    pids = proc.in_lease(lease.job)
     try:
         pids += with_open(os.stat(lease.job, dir_fd=leases.fd, follow_symlinks=False))
     except FileNotFoundError:

@@ -1,8 +1,8 @@
 """Outcomes of jobs, kept in SQLite: one row a job, in plain columns for ``sqlite3`` and ``slicer history``.
 
-At its end a job opens the database, inserts one row and closes it. That is on the hot path, so
-every choice was measured (two cores, Python 3.11, SQLite 3.40). A row costs 1.8 ms with all imports, and
-0.6 ms where :func:`preload` was called while the job ran.
+At its end a job opens the database, inserts one row and closes it. That is on the hot path, so every choice
+was measured (two cores, Python 3.11, SQLite 3.40). A row costs 1.8 ms with all imports, and 0.6 ms where
+:func:`preload` was called while the job ran.
 
 - The C module ``_sqlite3`` is used without Python's ``sqlite3`` package (+4 ms: datetime, collections.abc),
   and without functools, of which it needs only ``lru_cache`` (+2 ms, see :func:`_sqlite`).
@@ -293,8 +293,8 @@ def _translated(error: Exception, path: str) -> Exception:
 def _prepare(path: str) -> os.stat_result:
     """Make sure that ``path`` is a file of ours in a directory where nobody can swap it.
 
-    SQLite opens by name and follows symlinks. What is checked here must hold until then, so the directory is
-    checked too. Raises StateError.
+    SQLite opens by name and follows symlinks. These checks must still hold then, so the directory is checked
+    too. Raises StateError.
     """
     directory = os.path.dirname(path) or "."
     try:

@@ -46,20 +46,20 @@ _FIELD_NAME_MAX = 64  # journald drops longer names without a word
 class _Kind:
     message_id: str
     priority: int
-    message: str  # what people read when the caller has no better words; formatted with ``name``
+    message: str  # what people read after the job's name, when the caller has no better words
 
 
 # The ids are fixed for ever: catalogs and people's alerts refer to them.
 KINDS: dict[Kind, _Kind] = {
-    "waiting": _Kind("97655dee75fa468f80c5407fdbf04c18", INFO, "{name}: waiting for a lease"),
-    "acquired": _Kind("af63995896db4776a32eb93db74d7d50", INFO, "{name}: lease acquired"),
-    "started": _Kind("ca56f04d695b4d829ab2de8f9406fdc9", INFO, "{name}: started"),
-    "finished": _Kind("77d802f3bad84efab975f5f9026a7cd7", INFO, "{name}: finished"),
-    "released": _Kind("54827d7655de4d77aabb5b93937f624b", INFO, "{name}: lease released"),
-    "over-limit": _Kind("ca074d7ef0ef4a5ab56416b1fbc38638", WARNING, "{name}: uses more than it declared"),
-    "error": _Kind("5d7d419441a7415b8968325ffae25631", ERROR, "{name}: slicer failed"),
-    "stopping": _Kind("e595a85f6f81450f8886918c00e467fb", NOTICE, "{name}: told to end"),
-    "stopped": _Kind("1fae59122c0848ddb3bce97113dc6363", WARNING, "{name}: leftover processes were ended"),
+    "waiting": _Kind("97655dee75fa468f80c5407fdbf04c18", INFO, "waiting for a lease"),
+    "acquired": _Kind("af63995896db4776a32eb93db74d7d50", INFO, "lease acquired"),
+    "started": _Kind("ca56f04d695b4d829ab2de8f9406fdc9", INFO, "started"),
+    "finished": _Kind("77d802f3bad84efab975f5f9026a7cd7", INFO, "finished"),
+    "released": _Kind("54827d7655de4d77aabb5b93937f624b", INFO, "lease released"),
+    "over-limit": _Kind("ca074d7ef0ef4a5ab56416b1fbc38638", WARNING, "uses more than it declared"),
+    "error": _Kind("5d7d419441a7415b8968325ffae25631", ERROR, "slicer failed"),
+    "stopping": _Kind("e595a85f6f81450f8886918c00e467fb", NOTICE, "told to end"),
+    "stopped": _Kind("1fae59122c0848ddb3bce97113dc6363", WARNING, "leftover processes were ended"),
 }
 
 
@@ -70,9 +70,7 @@ def event(
     name: str,
     unit: str = "",
     manager: Manager = "system",
-    gpus: tuple[str, ...] = (),
     message: str = "",
-    priority: int | None = None,
     path: str = SOCKET,
     fields: Mapping[str, str | bytes | float | None] | None = None,
 ) -> bool:
@@ -82,15 +80,14 @@ def event(
     ``--user-unit UNIT``) finds the entry; "" where there is none. ``fields`` are those of this kind of event:
     ``{"exit_code": 1}`` is ``SLICER_EXIT_CODE=1``, ``{"reason": "oom-kill"}`` is ``SLICER_REASON=oom-kill``;
     None leaves the field out. Undecodable bytes, as Python's argv has them, arrive as they were. ``message``
-    and ``priority`` (syslog's, 3 error … 6 info) replace the kind's own. Never blocks. The journal's faults
-    raise nothing; ValueError means a field name that journald would drop (longer than 64 characters, or with
-    other characters than letters, digits and underscores).
+    replaces the kind's own. Never blocks. The journal's faults raise nothing; ValueError means a field name
+    that journald would drop (longer than 64 characters, or with other characters than letters, digits and
+    underscores).
     """
     what, more = KINDS[kind], fields or {}
-    if priority is None:
-        priority = NOTICE if kind == "finished" and more.get("exit_code") else what.priority
+    priority = NOTICE if kind == "finished" and more.get("exit_code") else what.priority
     entry: dict[str, Field] = {
-        "MESSAGE": visible(message or what.message.format(name=visible(name)), keep="\n\t"),
+        "MESSAGE": visible(message or f"{visible(name)}: {what.message}", keep="\n\t"),
         "MESSAGE_ID": what.message_id,
         "PRIORITY": priority,
         "SYSLOG_IDENTIFIER": IDENTIFIER,
@@ -103,8 +100,6 @@ def event(
         # What journalctl believes in an entry of another process: OBJECT_SYSTEMD_UNIT when _UID=0,
         # USER_UNIT when _UID is the reader's own (add_matches_for_unit() in systemd's logs-show.c).
         entry["USER_UNIT" if manager == "user" else "OBJECT_SYSTEMD_UNIT"] = unit
-    if gpus:
-        entry["SLICER_GPUS"] = " ".join(gpus)
     for key, value in more.items():
         if value is not None:
             entry[f"SLICER_{key.upper()}"] = value if isinstance(value, str | bytes | int) else repr(value)

@@ -14,7 +14,6 @@ import stat
 from slicer.errors import StateError
 from slicer.kernel import cgroup, proc
 from slicer.kernel.signals import signal, unblock_interrupts
-from slicer.model import LEASE_VARIABLE
 from slicer.state.directory import HINT, Directory, failed, try_lock
 
 _MAX_BYTES = 1 << 20
@@ -107,7 +106,7 @@ def _counts(folder: Directory, name: str) -> bool:
     except OSError:
         return True  # nobody can tell: then it counts
     is_lease = any(line.startswith(b"SLICER_LEASE=") for line in lines)
-    return is_lease and bool(proc.in_lease(LEASE_VARIABLE, name))
+    return is_lease and bool(proc.in_lease(name))
 
 
 def _write_version(base: Directory, ours: int) -> None:

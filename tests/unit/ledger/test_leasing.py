@@ -7,7 +7,7 @@ import pytest
 from slicer.gpu.observer import GpuObserver
 from slicer.ledger import leasing
 from slicer.ledger.leasing import Needs, Requester
-from slicer.ledger.tickets import PRIORITY_MAX
+from slicer.model import PRIORITY_MAX
 from tests.unit import made_up
 
 NEEDS = Needs(

@@ -68,7 +68,6 @@ def test_an_event_carries_the_job_and_finds_its_scope(journald: Journald) -> Non
         job="0123456789ab",
         name="train",
         unit="slicer-0123456789ab.scope",
-        gpus=("GPU-a", "GPU-b"),
         fields={"exit_code": 0, "reason": "exited", "wall_s": 1.5, "signal": None},
         path=journald.path,
     )
@@ -82,7 +81,6 @@ def test_an_event_carries_the_job_and_finds_its_scope(journald: Journald) -> Non
         "SLICER_NAME": b"train",
         "SLICER_UNIT": b"slicer-0123456789ab.scope",
         "OBJECT_SYSTEMD_UNIT": b"slicer-0123456789ab.scope",
-        "SLICER_GPUS": b"GPU-a GPU-b",
         "SLICER_EXIT_CODE": b"0",
         "SLICER_REASON": b"exited",
         "SLICER_WALL_S": b"1.5",

@@ -60,7 +60,7 @@ def detach(options: Options, environ: Mapping[str, str], *, as_json: bool, quiet
 
 def _backend(manager: Manager) -> SystemdBackend:
     """The connection to the manager. Raises BackendError."""
-    if not os.path.isdir(backends.BOOTED):
+    if not backends.has_systemd():
         raise BackendError("needs systemd, which does not run here", where="--detach", hint=_OTHERWISE)
     backend = SystemdBackend(manager)
     try:

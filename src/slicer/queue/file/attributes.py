@@ -13,7 +13,7 @@ from math import isfinite
 from typing import Any, NamedTuple
 
 from slicer.errors import UsageError
-from slicer.ledger.tickets import PRIORITY_MAX
+from slicer.model import PRIORITY_MAX
 from slicer.queue.model import Attributes
 
 # The text between the brackets: up to the first "]" that is neither quoted nor escaped.

@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
-from slicer.errors import EX_TIMEOUT, SlicerError
-from slicer.job.report import exec_exit, exit_of
+from slicer.errors import SlicerError
+from slicer.job.report import exit_of
 from slicer.kernel import proc
 from slicer.outcome import history
 from slicer.record import record
@@ -47,9 +47,8 @@ def reported(key: str, job_id: str, report: Report, usage: Usage, use: Use | Non
     """An attempt whose keeper told of the end."""
     if report.exec_errno and report.reason == "unknown":
         return EndedAttempt(key, job_id, "unbegun", why=os.strerror(report.exec_errno))
-    found = exec_exit(report.exec_errno) if report.exec_errno else exit_of(report.status)
-    exit_code = EX_TIMEOUT if report.reason == "timeout" else found.code
-    ended = CommandEnd(report.reason, exit_code, found.signal)
+    found = exit_of(report)
+    ended = CommandEnd(report.reason, found.code, found.signal)
     return EndedAttempt(key, job_id, "ended", ended, report.wall_s, usage.memory_peak_bytes, use=use)
 
 

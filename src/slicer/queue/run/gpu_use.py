@@ -118,18 +118,18 @@ class Monitor:
         self.look_count += 1
         for use in self._uses.values():
             use.looks_due = [at for at in use.looks_due if at > now]
+        found: list[Exceeded] = []
         try:
             _, devices = self._observe()
             self._utilisation = self._gpu_observer.utilisation()
+            used_by = {device.uuid: device.used_by for device in devices}
+            for use in self._uses.values():
+                if use.ended_at is None and not use.is_over:
+                    found += self._note(use, used_by)
         except SlicerError as error:
             self.problem = str(error)
-            return []
+            return found
         self.problem = ""
-        used_by = {device.uuid: device.used_by for device in devices}
-        found: list[Exceeded] = []
-        for use in self._uses.values():
-            if use.ended_at is None and not use.is_over:
-                found += self._note(use, used_by)
         return found
 
     def _observe(self) -> tuple[GpuSnapshot, tuple[Device, ...]]:

@@ -109,14 +109,14 @@ class QueueKeeper(Keeper):
             self._log = LogFile(self._logs, self._job.log)
             self._attempt = attempt.begin(self._attempts, self._job.id)
         except OSError as error:
-            return Report(1, 0, error.errno or errno.EIO, "unknown", 0.0, 0), Usage()
+            return Report(1, "unknown", exec_errno=error.errno or errno.EIO), Usage()
         os.dup2(self._log.stdout, 2)  # so that an exception of ours is in the log
         faults.point("keeper-noted-start")
         try:
             os.chdir(self._job.directory)
         except OSError as error:
             self._log.say(f"cannot run in {self._job.directory}: {error.strerror}")
-            return Report(1, _CANNOT_BEGIN << 8, 0, "exited", 0.0, 0), Usage()
+            return Report(1, "exited", _CANNOT_BEGIN << 8), Usage()
         report, usage = super()._run(task, started)
         if report.exec_errno:
             self._log.say(f"cannot execute {task.program}: {os.strerror(report.exec_errno)}")

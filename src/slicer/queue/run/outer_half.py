@@ -14,7 +14,6 @@ import time
 from typing import TYPE_CHECKING
 
 from slicer import faults
-from slicer.errors import BackendError
 from slicer.job import ending
 from slicer.job.job import Started
 from slicer.job.keeper import GPUS_CHECKED, QUIT, STARTING
@@ -97,14 +96,13 @@ class QueueOuterHalf(OuterHalf):
         faults.point("queue-asked-for-scope")
 
     def is_ready(self) -> bool:
-        """Whether the keeper is in its scope, and the command may start. Raises BackendError."""
+        """Whether the keeper is in its scope, and the command may start.
+
+        Raises BackendError, StateError. Then the caller has to :meth:`abandon` the job.
+        """
         if self._started is not None:
             return True
-        try:
-            found = self._starters.poll(self.job_id)
-        except BackendError:
-            self.abandon()
-            raise
+        found = self._starters.poll(self.job_id)
         if found is None:
             return False
         self.pidfd = found.pidfd
@@ -117,13 +115,9 @@ class QueueOuterHalf(OuterHalf):
         return True
 
     def start_command(self) -> None:
-        """Have the keeper start the command. The journal must say so already. Raises BackendError."""
+        """Have the keeper start the command. The journal must say so already. Raises as :meth:`is_ready`."""
         self._started = Started(self._cgroup, time.time(), self._began, self._waited_s)
-        try:
-            self._send_order(self._started)
-        except BackendError:
-            self.abandon()
-            raise
+        self._send_order(self._started)
         self._held.do_postponed()
         self._journal_start(self._waited_s)
 

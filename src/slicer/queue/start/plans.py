@@ -6,10 +6,11 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeVar
 
+from slicer.backend import has_systemd
 from slicer.config import profiles
 from slicer.config.profiles import Overrides
 from slicer.errors import SlicerError, UsageError
-from slicer.job.plan import Invocation, Plan, has_scopes, outer_jobs
+from slicer.job.plan import Invocation, Plan, outer_jobs
 from slicer.ledger.nesting import OuterJobs
 from slicer.queue.file.jobs_file import JobsFileError
 from slicer.record import replace
@@ -36,7 +37,7 @@ class Plans:
         self._environ = dict(environ)
         self._host = profiles.host()
         self.config: Config = profiles.load(environ, self._host)
-        around = outer_jobs(environ, ledger, in_scopes=has_scopes())
+        around = outer_jobs(environ, ledger, in_scopes=has_systemd())
         if around.gpus or around.cpu_slots or around.foreign_gpu:
             raise UsageError(
                 "a queue cannot run inside a job that holds GPUs or CPU slots",

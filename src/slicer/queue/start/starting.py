@@ -163,6 +163,7 @@ class StartingJobs:
                 job.start_command()
                 faults.point("queue-let-go")
             except SlicerError as error:
+                job.abandon()
                 self._remove(job)
                 failed.append((job.key, error))
                 continue
