@@ -73,7 +73,11 @@ class QueueOuterHalf(OuterHalf):
     # -- starting ----------------------------------------------------------------------------------------
 
     def start(self, held: HeldLease, waited_s: float) -> None:
-        """Have the keeper forked and its scope started. Raises BackendError: then the lease is given back."""
+        """Have the keeper forked and its scope started.
+
+        Raises BackendError. Whoever calls this, or a later step up to the command, has to :meth:`abandon` the
+        job if it fails.
+        """
         self._held = held
         self._waited_s = waited_s
         self._began = time.monotonic()
@@ -87,19 +91,13 @@ class QueueOuterHalf(OuterHalf):
             os.write(self._down_write, STARTING)
             directories = self._log_dir.directory.fd, self._log_dir.attempts.fd
             self._starters.begin(self._job, held.lease.gpus, (*theirs, *directories, *held.descriptors))
-        except BaseException:
-            self.abandon()
-            raise
         finally:
             for fd in theirs:
                 os.close(fd)
         faults.point("queue-asked-for-scope")
 
     def is_ready(self) -> bool:
-        """Whether the keeper is in its scope, and the command may start.
-
-        Raises BackendError, StateError. Then the caller has to :meth:`abandon` the job.
-        """
+        """Whether the keeper is in its scope, and the command may start. Raises BackendError, StateError."""
         if self._started is not None:
             return True
         found = self._starters.poll(self.job_id)
@@ -115,7 +113,7 @@ class QueueOuterHalf(OuterHalf):
         return True
 
     def start_command(self) -> None:
-        """Have the keeper start the command. The journal must say so already. Raises as :meth:`is_ready`."""
+        """Have the keeper start the command. The journal must say so already. Raises BackendError."""
         self._started = Started(self._cgroup, time.time(), self._began, self._waited_s)
         self._send_order(self._started)
         self._held.do_postponed()

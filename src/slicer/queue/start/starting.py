@@ -137,12 +137,13 @@ class StartingJobs:
         try:
             job.start(granted.held, granted.waited_s)
         except BaseException:
-            self._remove(job)
+            self._give_up(job)
             raise
         return True
 
-    def _remove(self, job: QueueOuterHalf) -> None:
-        """The attempt has not begun, and does not count."""
+    def _give_up(self, job: QueueOuterHalf) -> None:
+        """Give the job's lease back. Its attempt has not begun, and does not count."""
+        job.abandon()
         del self._jobs[job.job_id]
         self._register.do(folding.unbegun(job.key, job.job_id))
         self._register.forget(job.job_id)
@@ -163,8 +164,7 @@ class StartingJobs:
                 job.start_command()
                 faults.point("queue-let-go")
             except SlicerError as error:
-                job.abandon()
-                self._remove(job)
+                self._give_up(job)
                 failed.append((job.key, error))
                 continue
             del self._jobs[job_id]
@@ -176,8 +176,7 @@ class StartingJobs:
         """Give up all jobs; the keys of these jobs."""
         jobs = list(self._jobs.values())
         for job in jobs:
-            job.abandon()
-            self._remove(job)
+            self._give_up(job)
         return [job.key for job in jobs]
 
     # -- waiting -----------------------------------------------------------------------------------------
