@@ -24,8 +24,9 @@ from slicer.config import profiles
 from slicer.errors import BusyError
 from slicer.gpu.observer import GpuObserver
 from slicer.job import plan, scope
+from slicer.kernel import proc
 from slicer.kernel.signals import BlockedInterrupts
-from slicer.ledger import clock, leasing, nesting
+from slicer.ledger import leasing, nesting
 from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.leasing import CancelToken, Hooks, Needs, Requester
 from slicer.ledger.ledger import Ledger
@@ -71,7 +72,7 @@ class ResourceBusy(Exception):
     """
 
     def __init__(self, busy: Busy) -> None:
-        now_s = clock.now_s()
+        now_s = proc.now_s()
         lease = first_to_finish(busy.holders, now_s)
         self.holder: Holder | None = None
         text = f"{busy.kind} is busy"
@@ -241,7 +242,7 @@ def obtain(
 def _take(wanted: PreparedRequest, outer: OuterJobs, ledger: Ledger, cancel: CancelToken) -> Lease:
     if wanted.needs.is_nothing:
         return Lease(HeldLease(ledger, leasing.nested_lease(wanted.draft, outer)), outer.leases, ledger, 0.0)
-    began_s = clock.now_s()
+    began_s = proc.now_s()
     try:
         held = leasing.obtain(wanted, ledger, Hooks(lambda _: _tell("waiting", wanted.draft), None, cancel))
     except BusyError as error:
@@ -250,7 +251,7 @@ def _take(wanted: PreparedRequest, outer: OuterJobs, ledger: Ledger, cancel: Can
     held.do_postponed()
     held.do_postponed_slow()
     _tell("acquired", held.lease)
-    return Lease(held, outer.leases, ledger, clock.now_s() - began_s)
+    return Lease(held, outer.leases, ledger, proc.now_s() - began_s)
 
 
 def entered(lease: Lease) -> Lease:

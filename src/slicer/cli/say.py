@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from slicer.kernel import proc
+from slicer.kernel.proc import now_s
 from slicer.kernel.signals import signal_name
-from slicer.ledger.clock import now_s
 from slicer.placement.decision import expected_remaining, first_to_finish
 from slicer.quantity import format_duration, format_size
 from slicer.text import command_text, counted, visible

@@ -11,8 +11,9 @@ from slicer.job import scope
 from slicer.job.job import tell
 from slicer.job.outer_half import OuterHalf
 from slicer.job.plan import choose_backend, environment, job_of, needs_of, plan_of, requester_of, spec_of
+from slicer.kernel import proc
 from slicer.kernel.signals import block_interrupts, unblock_interrupts
-from slicer.ledger import clock, leasing
+from slicer.ledger import leasing
 from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.leasing import CancelToken, Hooks, PreparedRequest
 from slicer.ledger.ledger import Ledger
@@ -120,7 +121,7 @@ def _acquire(
     """The lease and how long it took to get it, in seconds. Raises BusyError."""
     if plan.nested:
         return HeldLease(ledger, leasing.nested_lease(wanted.draft, plan.outer)), 0.0
-    began_s = clock.now_s()
+    began_s = proc.now_s()
     nothing = wanted.needs.is_nothing
     if not nothing and not plan.environ.get("SLICER_STATE_DIR"):
         _say_whose(ledger.directory, listener)
@@ -143,7 +144,7 @@ def _acquire(
         return runner.watch()
 
     held = leasing.obtain(wanted, ledger, Hooks(waits, reaches_front, CancelToken(), listener.still_waiting))
-    waited_s = clock.now_s() - began_s
+    waited_s = proc.now_s() - began_s
     if not nothing:
         listener.acquired(held.lease, waited_s)
     return held, waited_s

@@ -1,4 +1,4 @@
-"""What /proc says about processes and this boot; waiting for processes to end; being a child."""
+"""What is known of processes and of this boot, mostly from /proc; waiting for processes; being a child."""
 
 from __future__ import annotations
 
@@ -43,6 +43,11 @@ def read_text(path: str) -> str:
 def boot_id() -> str:
     """The id of this boot. With it, a pid and a start time name a process for ever."""
     return read_text("/proc/sys/kernel/random/boot_id").strip()
+
+
+def now_s() -> float:
+    """Seconds since boot, suspended time included: the ledger's only clock."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _stat(pid: int) -> list[str]:

@@ -6,7 +6,6 @@ import os
 
 from slicer.errors import BusyError, UsageError
 from slicer.kernel import proc
-from slicer.ledger import clock
 from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.ledger import Ledger, decide_alone
 from slicer.ledger.nesting import OuterJobs
@@ -129,7 +128,7 @@ def prepare(requester: Requester, needs: Needs, observer: GpuObserver) -> Prepar
         pid_start=proc.start_time(pid) or 0, keeper=0, boot_id=proc.boot_id(), uid=os.geteuid(),
         backend=requester.backend, manager=requester.manager, unit=requester.unit, cgroup="", gpus=(),
         vram_mib=None, vram_peak_mib=(), cpu_slots=0, priority=needs.priority, forced=0,
-        since_s=clock.now_s(), expect_s=needs.expect_s,
+        since_s=proc.now_s(), expect_s=needs.expect_s,
     )  # fmt: skip
     ticket = Ticket(
         job=draft.job, name=draft.name, command=draft.command, pid=pid, pid_start=draft.pid_start,
@@ -205,7 +204,7 @@ def _wait(waiting: Waiting, needs: Needs, until_s: float | None, hooks: Hooks) -
         found = waiting.give_up(force=needs.runs_anyway and not hooks.cancel.is_cancelled)
         if isinstance(found, HeldLease):
             return found
-        raise BusyError(found, waited_s=clock.now_s() - waiting.ticket.arrived_s)
+        raise BusyError(found, waited_s=proc.now_s() - waiting.ticket.arrived_s)
 
 
 def _take_plain_lock(
@@ -217,7 +216,7 @@ def _take_plain_lock(
     lock = PlainLock(needs.plain_lock)
     if not lock.take(0.0, ledger.mask):
         busy = Busy("gpu", (), 0, (), "", lock.holder())
-        began_s = clock.now_s()
+        began_s = proc.now_s()
         if needs.wait:
             hooks.waits(busy)
         left_s = None if until_s is None else max(0.0, until_s - began_s)
@@ -226,7 +225,7 @@ def _take_plain_lock(
             if needs.wait and needs.runs_anyway:
                 held.update(forced=1)
                 return
-            raise BusyError(busy, waited_s=clock.now_s() - began_s if needs.wait else None)
+            raise BusyError(busy, waited_s=proc.now_s() - began_s if needs.wait else None)
     held.plain_lock = lock
 
 

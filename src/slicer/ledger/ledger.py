@@ -15,8 +15,8 @@ import os
 
 from slicer import faults
 from slicer.errors import DeadlockError, StateError
+from slicer.kernel.proc import now_s
 from slicer.ledger import entries, tickets
-from slicer.ledger.clock import now_s
 from slicer.ledger.files import LedgerFiles
 from slicer.ledger.held_lease import HeldLease
 from slicer.model import Busy, Lease, Ticket

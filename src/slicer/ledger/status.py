@@ -7,7 +7,7 @@ import os
 from slicer.config import profiles
 from slicer.errors import GpuError, SlicerError, StateError
 from slicer.gpu.observer import GpuObserver
-from slicer.ledger.clock import now_s
+from slicer.kernel.proc import now_s
 from slicer.ledger.halted import halted
 from slicer.ledger.ledger import Ledger, Snapshot
 from slicer.placement import capacity, decision, forecast

@@ -17,9 +17,9 @@ import os
 from slicer import faults
 from slicer.errors import BackendError, LedgerGone
 from slicer.kernel import proc
+from slicer.kernel.proc import now_s
 from slicer.kernel.sleep import soonest, until_readable
 from slicer.ledger import tickets
-from slicer.ledger.clock import now_s
 from slicer.ledger.files import ANSWER_WITHIN_S
 from slicer.ledger.ledger import lease_of
 from slicer.placement import decision

@@ -7,8 +7,8 @@ import time
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from slicer.kernel import proc
 from slicer.kernel.sleep import seconds_until
-from slicer.ledger import clock
 from slicer.queue.judge import judging
 from slicer.queue.model import Board, Event
 from slicer.queue.show import board_text, rows
@@ -151,14 +151,14 @@ class Display:
                 waits_for = f"job {first[kind]}"
             elif not waits_for:
                 first[kind] = state.no
-                waits_for = rows.why(self._requests.why(kind), indices, clock.now_s())
+                waits_for = rows.why(self._requests.why(kind), indices, proc.now_s())
             found.append(rows.row(state, declared_mib=kind.vram_mib, waits_for=waits_for))
         return found
 
     def why_waiting(self) -> str:
         """What the first job that could start waits for."""
         for kind, _ in self._dispatch.pending.heads(1):
-            return rows.why(self._requests.why(kind), self._monitor.indices(), clock.now_s())
+            return rows.why(self._requests.why(kind), self._monitor.indices(), proc.now_s())
         return ""
 
     def summary(self, exit_code: int) -> Event:

@@ -6,8 +6,8 @@ import pytest
 
 from slicer.cli import say
 from slicer.errors import SlicerError
+from slicer.kernel.proc import now_s
 from slicer.kernel.signals import signal_name
-from slicer.ledger.clock import now_s
 from slicer.model import Busy, Usage
 from slicer.record import replace
 from tests.unit.cli.made_up_status import BACKUP, TRAIN

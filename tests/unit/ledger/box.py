@@ -16,7 +16,6 @@ import pytest
 
 from slicer.gpu.observer import GpuObserver
 from slicer.kernel import proc
-from slicer.ledger import clock
 from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.ledger import Ledger
 from slicer.ledger.waiting import Waiting
@@ -68,7 +67,7 @@ class LedgerBox:
         limit: int = 1,
         of: tuple[str, ...] = (),
     ) -> HeldLease | Busy:
-        request = made_up.request(job, gpus=gpus, cpu_slots=slots, cpu_limit=limit, arrived_s=clock.now_s())
+        request = made_up.request(job, gpus=gpus, cpu_slots=slots, cpu_limit=limit, arrived_s=proc.now_s())
         return self.ledger.acquire(request, self.lease(job), self.observer(*of))
 
     def take(self, *wants: Any, **more: Any) -> HeldLease:
@@ -80,7 +79,7 @@ class LedgerBox:
     def queue(self, job: str, priority: int = 0, slots: int = 1, **fields: object) -> HeldLease | Waiting:
         draft = self.lease(job)
         ticket = made_up.ticket(
-            job, priority=priority, cpu_slots=slots, cpu_limit=1, arrived_s=round(clock.now_s(), 6),
+            job, priority=priority, cpu_slots=slots, cpu_limit=1, arrived_s=round(proc.now_s(), 6),
             pid=draft.pid, pid_start=draft.pid_start, boot_id=draft.boot_id, uid=draft.uid, **fields,
         )  # fmt: skip
         observer = self.observer()

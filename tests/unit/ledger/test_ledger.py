@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slicer.errors import BusyError, InfeasibleError, StateError
-from slicer.ledger import clock
+from slicer.kernel import proc
 from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.ledger import Snapshot
 from slicer.model import Busy
@@ -358,4 +358,4 @@ def test_a_write_that_fails_is_said_and_leaves_nothing(
 
 
 def test_the_clock_of_the_ledger_counts_from_boot() -> None:
-    assert clock.now_s() >= float(Path("/proc/uptime").read_text().split()[0]) - 1
+    assert proc.now_s() >= float(Path("/proc/uptime").read_text().split()[0]) - 1

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from slicer.errors import InfeasibleError, UsageError
 from slicer.job.plan import job_of, needs_of, requester_of, spec_of
-from slicer.ledger import clock, leasing
+from slicer.kernel import proc
+from slicer.ledger import leasing
 from slicer.ledger.held_lease import HeldLease
 from slicer.queue.start.pending import Kind
 from slicer.record import record, replace
@@ -102,7 +103,7 @@ class LeaseRequests:
         if request is not None and (request.entry.key, request.choice) != (entry.key, choice):
             self._withdraw(kind)
             request = None
-        if self._not_before.get(kind, 0.0) > clock.now_s():
+        if self._not_before.get(kind, 0.0) > proc.now_s():
             return None
         if request is None:
             return self._ask_first(kind, _Request(entry, plan, choice, self._backend), places)
@@ -147,7 +148,7 @@ class LeaseRequests:
             for request in self._requests.values()
             if places.get(request.entry.key, place) > place and places[request.entry.key][0] == place[0]
         ]
-        arrived_s = round(min(later) - _INSTANT_S if later else clock.now_s(), 6)
+        arrived_s = round(min(later) - _INSTANT_S if later else proc.now_s(), 6)
         self._arrived[entry.key] = arrived_s
         return arrived_s
 
@@ -175,10 +176,10 @@ class LeaseRequests:
     def _granted(self, kind: Kind, request: _Request, held: HeldLease) -> Granted | None:
         plain_lock = request.plan.config.compat_gpu_lock
         if held.lease.gpus and plain_lock and not _take_plain_lock(plain_lock, held):
-            self._not_before[kind] = clock.now_s() + _PLAIN_LOCK_S
+            self._not_before[kind] = proc.now_s() + _PLAIN_LOCK_S
             held.release()
             return None
-        waited_s = max(0.0, clock.now_s() - self._arrived.pop(request.entry.key))
+        waited_s = max(0.0, proc.now_s() - self._arrived.pop(request.entry.key))
         return Granted(request.entry, request.job, held, waited_s)
 
     # -- waiting -----------------------------------------------------------------------------------------
@@ -199,7 +200,7 @@ class LeaseRequests:
     def watched(self) -> tuple[list[int], float | None]:
         """Descriptors that tell when to ask again, and the seconds after which to ask without an event."""
         descriptors: list[int] = []
-        now_s = clock.now_s()
+        now_s = proc.now_s()
         limits = [max(0.0, at - now_s) for at in self._not_before.values()]
         for request in self._requests.values():
             if request.is_due or request.waiting.is_unsettled:
@@ -215,7 +216,7 @@ class LeaseRequests:
 
     def woken(self, ready: Collection[int]) -> None:
         """Note which requests to ask again for. ``ready``: the descriptors that are readable."""
-        now_s = clock.now_s()
+        now_s = proc.now_s()
         self._not_before = {kind: at for kind, at in self._not_before.items() if at > now_s}
         for request in self._requests.values():
             if request.is_due or request.waiting.is_unsettled:
