@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -381,11 +382,21 @@ def test_ctrl_c_while_the_lease_is_made_leaves_none(box: Box, gate: Gate, point:
         gate.open()
     pid = until(lambda: next((pid for pid in box.processes() if state_of(pid) == "T"), 0), "it is there")
     os.kill(pid, signal.SIGINT)
+    until(lambda: _held_back(pid), "the signal waits for the first thread")
     box.state.with_suffix(".go").touch()
     os.kill(pid, signal.SIGCONT)
     out, err = program.communicate(timeout=20)
     assert out.decode() == "interrupted None\n[]\n", err.decode()
     box.assert_clean()
+
+
+def _held_back(pid: int) -> bool:
+    """Continue a program that stops itself again, until no other thread is still about to take its SIGINT."""
+    os.kill(pid, signal.SIGCONT)
+    status = dict(line.split(":\t") for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    mine, everybodys = int(status["SigPnd"], 16), int(status["ShdPnd"], 16)
+    pending = mine if int(status["Threads"]) > 1 else everybodys
+    return bool(pending >> signal.SIGINT - 1 & 1)
 
 
 # D14
