@@ -33,9 +33,13 @@ def harmless(words: Iterable[str], incomplete: str) -> list[str]:
 
 
 def sifted(items: Iterable[CompletionItem]) -> list[CompletionItem]:
-    """The found items that may be offered. Options and lists (0,1) may, too."""
+    """The found items that may be offered. Options, lists (0,1) and "Property=" may, too."""
     allowed = _HARMLESS | {","}
-    return [item for item in items if item.type != _PLAIN or (item.value and allowed.issuperset(item.value))]
+
+    def is_fine(word: str) -> bool:
+        return bool(word) and (allowed.issuperset(word) or (word[-1] == "=" and word[:-1].isalpha()))
+
+    return [item for item in items if item.type != _PLAIN or is_fine(item.value)]
 
 
 def answer(app: click.Command, variable: str, instruction: str) -> int:
@@ -65,6 +69,13 @@ def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[st
             words += [word for ticket in seen.tickets for word in (ticket.name, ticket.job)]
             return harmless(words, incomplete)
     return []
+
+
+def live_properties(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """The properties of a running job that can be changed, each with its "="."""
+    from slicer.config.live import CHANGEABLE
+
+    return [f"{name}=" for name in CHANGEABLE if name.startswith(incomplete)]
 
 
 def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 
 from slicer import faults
+from slicer.backend import changes_of
 from slicer.errors import SlicerError
 from slicer.job.job import tell
-from slicer.job.report import exit_of
+from slicer.job.report import Doings, exit_of
 from slicer.job.scope import label
+from slicer.kernel import cgroup
 from slicer.model import Lease, Outcome
 from slicer.outcome import history
 from slicer.quantity import format_duration, format_size
@@ -27,24 +29,43 @@ if TYPE_CHECKING:
     from slicer.job.report import Report
     from slicer.ledger.held_lease import HeldLease
     from slicer.ledger.ledger import Ledger
-    from slicer.model import Usage
+    from slicer.model import EndedBy, Usage
 
 
 def outcome_of(
     job: Job, started: Started, report: Report, usage: Usage, held: HeldLease,
-    enforced: tuple[tuple[str, ...], tuple[str, ...]],
+    enforced: tuple[tuple[str, ...], tuple[str, ...]], *, was_watched: bool = True,
 ) -> Outcome:  # fmt: skip
-    """The outcome of a job that ran. ``enforced``: the directives that act here, and those that do not."""
+    """The outcome of a job that ran. ``enforced``: the directives that act here, and those that do not.
+
+    To be called while the scope stands, which tells what others did to it. ``was_watched``: somebody outside
+    of the scope has seen each pause.
+    """
     lease, spec = held.lease, job.spec
     ended = exit_of(report)
+    done = _doings(job, started, held, report, was_watched=was_watched)
     return Outcome(
         job=job.id, name=job.name, command=job.command, profile=job.profile.name, backend=lease.backend,
         manager=spec.manager, unit=lease.unit, slice=spec.slice, gpus=lease.gpus, vram_mib=lease.vram_mib,
         vram_peak_mib=lease.vram_peak_mib, cpu_slots=lease.cpu_slots, forced=lease.forced, uid=lease.uid,
         reason=report.reason, exit_code=ended.code, signal=ended.signal, started_at=started.started_at,
         waited_s=started.waited_s, wall_s=report.wall_s, usage=usage, leftovers=report.leftovers,
-        enforced=enforced[0], not_enforced=enforced[1],
+        enforced=(*enforced[0], *done.enforced), not_enforced=(*enforced[1], *done.not_enforced),
+        paused_s=done.paused_s, ended_by=done.ended_by, changed=done.changed,
+        changed_outside=done.changed_outside,
     )  # fmt: skip
+
+
+def _doings(job: Job, started: Started, held: HeldLease, report: Report, *, was_watched: bool) -> Doings:
+    if held.fd < 0:  # it ran inside another job, whose scope it is
+        return Doings(None, report.ended_by)
+    keeps_time = job.profile.pause_stops_clock and job.profile.timeout_s is not None
+    if keeps_time or held.was_controlled or os.path.isdir(changes_of(held.lease.unit, job.spec.manager)):
+        from slicer.job.doings import doings
+
+        return doings(job, started, held, report, was_watched=was_watched)
+    frozen_s = cgroup.frozen_s(cgroup.path_of(started.cgroup)) if started.cgroup else 0.0
+    return Doings(0.0 if frozen_s is None and was_watched else frozen_s, report.ended_by)
 
 
 def gpu_watch(job: Job, held: HeldLease, ledger: Ledger, warn: Callable[[str], None]) -> GpuWatch | None:
@@ -65,6 +86,10 @@ def finish(
     (``warn``, and an event of the journal) and stops nothing.
     """
     used = outcome.usage
+    if outcome.changed_outside:
+        said = ", ".join(outcome.changed_outside)
+        text = f"{visible(label(job.name, job.command))}: {visible(said)} was set from outside while it ran"
+        tell(job, "changed", message=text, changed=said, by="outside")
     if outcome.leftovers:
         tell(job, "stopped", leftovers=outcome.leftovers)
     tell(
@@ -83,9 +108,17 @@ def finish(
     _try(job, warn, held.alert)
 
 
+_BY: dict[EndedBy, str] = {
+    "slicer stop": " by slicer stop",
+    "slicer queue": " by its queue",
+    "systemd": " from outside: systemctl, logout or shutdown",
+    "outside": " from outside, with its keeper",
+}
+
+
 def _in_short(job: Job, outcome: Outcome) -> str:
     """As in "train: finished with exit 137 (oom-kill) after 12m, memory 23.8G"."""
-    why = "" if outcome.reason == "exited" else f" ({outcome.reason})"
+    why = "" if outcome.reason == "exited" else f" ({outcome.reason}{_BY.get(outcome.ended_by, '')})"
     peak = outcome.usage.memory_peak_bytes
     memory = f", memory {format_size(peak)}" if peak else ""
     name = visible(label(job.name, job.command))
