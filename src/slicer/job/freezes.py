@@ -10,6 +10,7 @@ import time
 
 from slicer.errors import SlicerError, StateError
 from slicer.job.job import tell
+from slicer.job.scope import label
 from slicer.kernel import cgroup
 from slicer.kernel.cgroup_events import CgroupEvents
 from slicer.kernel.proc import now_s
@@ -19,9 +20,11 @@ from slicer.quantity import format_duration
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from slicer.job.job import Job
+    from slicer.job.pause import SeenKind
     from slicer.state.statedir import StateDir
 
 # systemd counts a time limit from a moment after we do.
@@ -29,16 +32,25 @@ _LATER_S = 0.25
 
 
 class Freezer:
-    """What is noted of one job's pauses, and when it must be thawed. ``began``: monotonic, as in Started."""
+    """What is noted of one job's pauses, and when it must be thawed.
 
-    def __init__(self, job: Job, directory: str, state: StateDir, began: float) -> None:
+    ``limit_at``: when systemd tells it to end (monotonic; None: never). ``say`` tells the journal.
+    """
+
+    def __init__(
+        self, job: str, directory: str, state: StateDir, limit_at: float | None,
+        say: Callable[[SeenKind, str], None],
+    ) -> None:  # fmt: skip
         self._job = job
         self._directory = directory
         self._state = state
+        self._say = say
         self._is_frozen = False
-        self._thaw_at: float | None = None
-        if job.profile.timeout_s is not None and not job.profile.pause_stops_clock:
-            self._thaw_at = began + job.profile.timeout_s + _LATER_S
+        self._thaw_at = None if limit_at is None else limit_at + _LATER_S
+
+    def look(self) -> None:
+        """See whether the scope is frozen."""
+        self.take(is_frozen=cgroup.is_frozen(self._directory))
 
     def take(self, *, is_frozen: bool) -> None:
         """The scope is frozen, or not. Notes a change, and tells the journal if it was not slicer's."""
@@ -46,27 +58,22 @@ class Freezer:
             return
         self._is_frozen = is_frozen
         try:
-            acts = control_log.read(self._state, self._job.id)
+            acts = control_log.read(self._state, self._job)
         except StateError:
             acts = ()
         is_open = control_log.open_pause(acts)
         if is_frozen and is_open is None:
             self._note("frozen")
-            text = "frozen from outside (systemctl freeze)"
-            tell(self._job, "paused", message=self._said(text), by="outside")
+            self._say("paused", "frozen from outside (systemctl freeze)")
         elif not is_frozen and is_open is not None:
             self._note("thawed")
             if acts[-1].kind not in ("resume", "stop"):  # else it was slicer
                 lasted = format_duration(round(max(0.0, now_s() - is_open.since_s), 1))
-                text = f"goes on after {lasted}, thawed from outside (systemctl thaw)"
-                tell(self._job, "resumed", message=self._said(text), by="outside")
-
-    def _said(self, text: str) -> str:
-        return f"{self._job.name or self._job.id}: {text}"
+                self._say("resumed", f"goes on after {lasted}, thawed from outside (systemctl thaw)")
 
     def _note(self, kind: control_log.Kind) -> None:
         try:
-            control_log.add(self._state, self._job.id, kind)
+            control_log.add(self._state, self._job, kind)
         except StateError:
             pass  # the cgroup says it, too
 
@@ -77,10 +84,27 @@ class Freezer:
         return max(0.0, self._thaw_at - time.monotonic())
 
     def meet_deadline(self) -> None:
-        """Thaw a job whose time is up. systemd has told it to end, but thaws it not."""
+        """Thaw a job whose time is up. systemd has told it to end, but does not thaw it."""
         if self.due_s() == 0.0:
             self._thaw_at = None
             cgroup.thaw(self._directory)
+
+
+def limit_at(job: Job, began: float) -> float | None:
+    """When systemd tells the job to end (monotonic); None: never. ``began`` as in Started."""
+    profile = job.profile
+    if profile.timeout_s is None or profile.pause_stops_clock:
+        return None
+    return began + profile.timeout_s
+
+
+def freezer_of(job: Job, directory: str, state: StateDir, began: float) -> Freezer:
+    """That of a job of ours."""
+
+    def say(kind: SeenKind, text: str) -> None:
+        tell(job, kind, message=f"{label(job.name, job.command)}: {text}", by="outside")
+
+    return Freezer(job.id, directory, state, limit_at(job, began), say)
 
 
 class FreezeWatch:

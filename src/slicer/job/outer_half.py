@@ -292,11 +292,11 @@ class OuterHalf:
         self._held.do_postponed_slow()
         if self._backend.name != "systemd" or self._held.fd < 0:
             return
-        from slicer.job.freezes import Freezer, FreezeWatch
+        from slicer.job.freezes import FreezeWatch, freezer_of
         from slicer.kernel import cgroup
 
         directory = cgroup.path_of(self._cgroup)
-        freezer = Freezer(self._job, directory, self._ledger.directory, self._began)
+        freezer = freezer_of(self._job, directory, self._ledger.directory, self._began)
         try:
             self._freezes = FreezeWatch(freezer, directory, _BLOCKED)
         except OSError:

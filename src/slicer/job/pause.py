@@ -21,10 +21,14 @@ from slicer.model import manager_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Literal
+
     from slicer.ledger.halted import Halted
     from slicer.ledger.ledger import Ledger
     from slicer.model import Lease
     from slicer.outcome import journal
+
+    SeenKind = Literal["paused", "resumed"]
 
 _STOPPING_S = 2.0  # how long processes may take to stop, and to make no more of their kind
 _LOOK_S = 0.005
@@ -68,7 +72,7 @@ def resume(lease: Lease, ledger: Ledger) -> Halted | None:
     control_log.note(ledger, lease.job, "resume")
     faults.point("resume-noted")
     if lease.cgroup:
-        _thaw(lease)
+        thaw(lease)
     if before.how == "stopped" or not lease.cgroup:
         _continue_all(lease, ledger)
     faults.point("resume-thawed")
@@ -77,10 +81,20 @@ def resume(lease: Lease, ledger: Ledger) -> Halted | None:
     return before
 
 
-def thaw(lease: Lease) -> None:
-    """Thaw a job that is told to end, so that it can act on that. Raises BackendError, StateError."""
-    if lease.cgroup and cgroup.is_frozen(directory_of(lease)):
-        _thaw(lease)
+def is_frozen(lease: Lease) -> bool:
+    """Whether the job's scope is frozen."""
+    return bool(lease.cgroup) and cgroup.is_frozen(directory_of(lease))
+
+
+def tell_seen(lease: Lease, kind: SeenKind, text: str) -> None:
+    """Tell the journal what others did to the job."""
+    from slicer.outcome import journal
+
+    name = lease.name or lease.job
+    journal.event(
+        kind, job=lease.job, name=name, unit=lease.unit, manager=manager_of(lease.uid),
+        message=f"{name}: {text}", fields={"by": "outside"},
+    )  # fmt: skip
 
 
 def tell(lease: Lease, kind: journal.Kind, text: str, command: str, **fields: str) -> None:
@@ -111,7 +125,8 @@ def _freeze(lease: Lease) -> None:
         control.close()
 
 
-def _thaw(lease: Lease) -> None:
+def thaw(lease: Lease) -> None:
+    """Thaw the job's scope, if what is around it lets it. Raises SlicerError."""
     from slicer.backend.unit_control import UnitControl
 
     control = UnitControl(lease.manager)
