@@ -116,7 +116,6 @@ def change(lease: Lease, ledger: Ledger, assignments: tuple[str, ...]) -> tuple[
         check_scope(lease, control.cgroup_of(lease.unit))
         asked = live.wanted(assignments, _given(lease, control), host())
         control.set_properties(lease.unit, asked)
-        faults.point("set-done")
         return _note(lease, ledger, asked)
     finally:
         control.close()
@@ -124,6 +123,7 @@ def change(lease: Lease, ledger: Ledger, assignments: tuple[str, ...]) -> tuple[
 
 def _note(lease: Lease, ledger: Ledger, asked: tuple[Property, ...]) -> tuple[Setting, ...]:
     """Write down and tell what was changed."""
+    faults.point("set-done")
     values = {item.name: normal(item.name, item.text) for item in asked}
     for name, text in values.items():
         control_log.note(ledger, lease.job, "set", f"{name}={text}")
