@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.patience import until
-from tests.systemd.helpers.jobs import Job, Slicer
+from tests.systemd.helpers.jobs import Job, Slicer, leases
 
 pytest_plugins = ["tests.systemd.helpers.fixtures"]
 pytestmark = [pytest.mark.enforced, pytest.mark.core]
@@ -21,7 +21,8 @@ def job(slicer: Slicer) -> Iterator[Job]:
     made = slicer.start("-n", "x", "--", *BUSY)
     made.said("up")
     yield made
-    slicer.command("stop", "x")
+    if leases():
+        slicer.command("stop", "x")
     made.end()
 
 
@@ -48,8 +49,6 @@ def test_a_quota_that_is_set_on_a_running_job_acts(slicer: Slicer, job: Job) -> 
     outcome = slicer.outcome(lease.job)
     assert set(outcome.changed) == {"MemoryHigh=64M", "TasksMax=20"}
     assert {"MemoryHigh", "TasksMax"} <= set(outcome.enforced)
-    again = slicer.start("-n", "x", "--", *BUSY)  # for the fixture's end
-    again.said("up")
 
 
 def test_a_paused_job_takes_no_cpu(slicer: Slicer, job: Job) -> None:  # X6

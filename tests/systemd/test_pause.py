@@ -1,4 +1,4 @@
-"""A job is paused, frozen, stopped and killed, by slicer and from outside: it keeps its lease, all is told."""
+"""A job is paused, frozen, stopped and killed, by slicer and from outside: it keeps its lease."""
 
 from __future__ import annotations
 
