@@ -7,7 +7,7 @@ import os
 from slicer import faults
 from slicer.config import live
 from slicer.config.profiles import host
-from slicer.config.properties import NAMES, find
+from slicer.config.properties import NAMES, find, parse_property
 from slicer.errors import BackendError, UsageError
 from slicer.job.doings import acting_here, normal
 from slicer.job.find import check_scope, members
@@ -159,7 +159,9 @@ def _change_plain(lease: Lease, ledger: Ledger, assignments: tuple[str, ...]) ->
                 f"{item.name} cannot be changed while the job runs without a scope",
                 where="slicer set", hint=f"only {' and '.join(_PLAIN)} can, by CPU affinity",
             )  # fmt: skip
-    limits = {item.name: item for item in asked if item.text}
+    before = control_log.last_set(control_log.read(ledger.directory, lease.job))
+    both = {**{name: text for name, text in before.items() if text}, **{item.name: item.text for item in asked}}
+    limits = {name: parse_property(name, text, host(), "slicer set") for name, text in both.items() if text}
     cpus = affinity(limits, sorted(os.sched_getaffinity(0)), lease.keeper)
     done: set[int] = set()
     while todo := set(members(lease, ledger)) - done:  # those that come meanwhile inherit it, or are next
