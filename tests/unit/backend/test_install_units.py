@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from slicer.backend import install_units
-from slicer.backend.install_units import Outdated, Plan, Ran, Report, apply, outdated, plan, remove
+from slicer.backend import install_units, unit_files
+from slicer.backend.install_units import Plan, Ran, Report, apply, outdated, plan, remove, states
+from slicer.backend.older_units import Outdated
 from slicer.errors import SlicerError
 from slicer.outcome import journal
 from slicer.record import replace
@@ -132,6 +133,22 @@ def test_removing_takes_away_all_that_was_installed(tmp_path: Path) -> None:  # 
     assert files_below(tmp_path) == set()
     assert not drop_in.exists()
     assert statuses(remove(made)) == {"absent"}
+
+
+def test_the_state_of_each_file_is_told_without_touching_any(tmp_path: Path) -> None:  # K5, X10
+    made = plan(str(tmp_path))
+    gpu, cpu, catalog = (Path(made.actions[index].destination) for index in (0, 1, -1))
+    assert {found for _, found in states(made)} == {"missing"}
+    assert not list(tmp_path.iterdir())
+    apply(made)
+    assert {found for _, found in states(made)} == {"current"}
+    gpu.write_bytes(gpu.read_bytes() + b"CPUWeight=99\n")
+    cpu.write_bytes(unit_files._stamped(b"of an older version\n"))
+    catalog.unlink()
+    os.mkfifo(catalog)  # and nobody waits for a writer
+    before = {path: path.lstat() for path in tmp_path.rglob("*")}
+    assert [found for _, found in states(made)] == ["edited", "outdated", "current", "current", "edited"]
+    assert {path: path.lstat() for path in tmp_path.rglob("*")} == before
 
 
 def test_a_drop_in_directory_with_others_files_stays(tmp_path: Path) -> None:  # K5

@@ -1,4 +1,4 @@
-"""``slicer install-units``: slices and journal catalog for this machine."""
+"""``slicer install``: slices and journal catalog for this machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import os
 
 import click
 
-from slicer.backend.install_units import Outdated, Plan, Ran, Report, apply, outdated, plan, remove
+from slicer.backend.install_units import Plan, Ran, Report, apply, outdated, plan, remove
+from slicer.backend.older_units import Outdated
 from slicer.cli import output, say
 from slicer.columns import Line
 from slicer.config import files
@@ -18,7 +19,7 @@ _SHARED = "an older version shared it with a group"
 
 
 @click.command(
-    "install-units",
+    "install",
     short_help="Install slices and catalog for systemd.",
     epilog="""\
 \b
