@@ -34,9 +34,11 @@ _COMMANDS = {
     "stop": "stop",
     "history": "history",
     "profiles": "profiles",
-    "install-units": "install_units",
+    "install": "install",
     "simjob": "simjob",
 }
+# Earlier names of commands, which scripts may still use.
+_ALIASES = {"install-units": "install"}
 
 _EPILOG = """\
 \b
@@ -74,7 +76,7 @@ class _Lazy(click.Group):
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        module = _COMMANDS.get(cmd_name)
+        module = _COMMANDS.get(_ALIASES.get(cmd_name, cmd_name))
         if module is None:
             return None
         found: click.Command = importlib.import_module(f"slicer.cli.{module}").command

@@ -17,7 +17,7 @@ from tests.unit.program import Cli
 
 pytest_plugins = ["tests.unit.program"]
 
-COMMANDS = ("run", "hold", "status", "stop", "history", "profiles", "install-units")
+COMMANDS = ("run", "hold", "status", "stop", "history", "profiles", "install")
 
 
 def test_version(cli: Cli) -> None:
@@ -168,7 +168,7 @@ def test_only_the_command_in_use_is_imported(cli: Cli, name: str) -> None:
     loaded = set(done.stdout.splitlines()[-1].split())
     assert f"slicer.cli.{name}" in loaded
     others = {
-        f"slicer.cli.{other}" for other in ("run_help", "status", "history", "profiles", "install_units")
+        f"slicer.cli.{other}" for other in ("run_help", "status", "history", "profiles", "install")
     }
     assert loaded & others == {f"slicer.cli.{name}"}
     assert "rich" not in loaded  # nobody looks at a terminal here
