@@ -180,7 +180,8 @@ def test_who_ends_a_job_is_told_to_the_journal_before_it_ends(
     said: list[tuple[str, Any]] = []
     monkeypatch.setattr(journal, "event", lambda kind, **fields: said.append((kind, fields)))
     monkeypatch.setattr(stop, "_stop_processes", lambda lease, ledger: said.append(("act", None)))
-    lease = replace(TRAIN, uid=os.geteuid(), backend="plain", profile="gpu", gpu_indices=(1,), gpus=("GPU-b",))
+    lease = replace(TRAIN, uid=os.geteuid(), backend="plain", gpus=("GPU-b",))
+    lease = replace(lease, profile="gpu", gpu_indices=(1,))
     stop.stop(lease, ledger)
     (kind, fields), act = said
     by = pwd.getpwuid(os.getuid()).pw_name
