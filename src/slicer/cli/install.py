@@ -30,6 +30,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.backend.unit_files import State
 
+_DIRECTORY = click.Path(file_okay=False)
 _SHARED = "an older version shared it with a group"
 
 
@@ -46,8 +47,10 @@ version shared with a group is closed, and the group removed.""",
 @click.option(
     "--user-delegation", is_flag=True, help="Let user managers set IOWeight and AllowedCPUs too (a drop-in)."
 )
-@click.option("--root", metavar="DIR", default="/", help="Install below DIR, for an image or a package.")
-@click.option("--prefix", metavar="DIR", help="In place of /usr/local: /usr for a package.")
+@click.option(
+    "--root", metavar="DIR", type=_DIRECTORY, default="/", help="Install below DIR, for an image or a package."
+)
+@click.option("--prefix", metavar="DIR", type=_DIRECTORY, help="In place of /usr/local: /usr for a package.")
 @click.option("--remove", "removing", is_flag=True, help="Take away what was installed.")
 @click.option("--force", is_flag=True, help="Overwrite, or remove, files that somebody edited as well.")
 @click.option("--dry-run", is_flag=True, help="Only print what would be done.")
