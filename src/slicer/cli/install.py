@@ -48,7 +48,7 @@ version shared with a group is closed, and the group removed.""",
     "--user-delegation", is_flag=True, help="Let user managers set IOWeight and AllowedCPUs too (a drop-in)."
 )
 @click.option(
-    "--root", metavar="DIR", type=_DIRECTORY, default="/", help="Install below DIR, for an image or a package."
+    "--root", metavar="DIR", type=_DIRECTORY, default="/", help="Install below DIR, for an image."
 )
 @click.option("--prefix", metavar="DIR", type=_DIRECTORY, help="In place of /usr/local: /usr for a package.")
 @click.option("--remove", "removing", is_flag=True, help="Take away what was installed.")
