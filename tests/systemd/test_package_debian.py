@@ -144,11 +144,11 @@ def test_another_module_of_that_name_does_not_become_the_program(installed: Path
 
 
 def test_what_slicer_installs_itself_wins(installed: Path) -> None:
-    run("/usr/bin/slicer", "install-units")
+    run("/usr/bin/slicer", "install")
     try:
         assert fragment() == "/usr/local/lib/systemd/system/cpu.slice"
     finally:
-        run("/usr/bin/slicer", "install-units", "--remove")
+        run("/usr/bin/slicer", "install", "--remove")
     run("systemctl", "daemon-reload")
     assert fragment() == "/usr/lib/systemd/system/cpu.slice"
 
