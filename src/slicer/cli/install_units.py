@@ -22,6 +22,14 @@ _SHARED = "an older version shared it with a group"
     short_help="Install slices and catalog for systemd.",
     epilog="""\
 \b
+Examples:
+  slicer install-units --dry-run     what would be done
+  sudo slicer install-units          for root and all users
+  slicer install-units --user        slices for your own systemd alone
+  sudo slicer install-units --remove
+                                     take it all away again
+
+\b
 `slicer run` works without these too. What they add: weights for gpu.slice
 and cpu.slice as a whole, and explanations for journalctl -x. What an older
 version shared with a group is closed, and the group removed.""",
