@@ -70,7 +70,7 @@ def scenario(
 ) -> Iterator[tuple[dict[str, str], User]]:
     """A small night on a machine, once for all queries. Gives the ids that stand for those of the page."""
     directory = tmp_path_factory.mktemp("night")
-    systemctl.output("slicer", "install-units")
+    systemctl.output("slicer", "install")
     slicer = Slicer(directory)
     try:
         since = time.time()
@@ -81,7 +81,7 @@ def scenario(
         yield ids(since), alice
     finally:
         slicer.clean_up()
-        systemctl.output("slicer", "install-units", "--remove")
+        systemctl.output("slicer", "install", "--remove")
 
 
 def root_jobs(slicer: Slicer) -> None:

@@ -35,7 +35,7 @@ def of_all() -> list[tuple[str, str]]:
 
 def slicer_calls(line: str) -> list[list[str]]:
     """The arguments of each call of slicer in a shell's line, those in a job's command included."""
-    calls: list[list[str]] = []
+    calls = [call for inner in re.findall(r"\$\(([^)]*)\)", line) for call in slicer_calls(inner)]
     words = shlex.split(line)
     for number, word in enumerate(words):
         if word == "slicer":

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from slicer.config import profiles
-from slicer.config.build import TABLES, TOP_SETTINGS
-from slicer.config.check import OWN_KEYS
+from slicer.config import profiles, slices
+from slicer.config.build import SLICE_KEYS, TABLES, TOP_SETTINGS
+from slicer.config.check import OWN_KEYS, TOP_KEYS
 from slicer.config.properties import KEYS, find_key
 
 SOURCE = Path(__file__).parents[3] / "docs" / "man" / "slicer.toml.5.rst"
-TOP, PROFILE = "TOP LEVEL", "[profiles.NAME]"
+UNITS = Path(__file__).parents[3] / "units" / "system"
+TOP, PROFILE, SLICE = "TOP LEVEL", "[profiles.NAME]", "[slices.gpu] and [slices.cpu]"
 
 
 def _documented() -> dict[tuple[str, str], str]:
@@ -37,7 +38,12 @@ def test_every_key_is_documented_and_no_other() -> None:
     known = [(TOP, key) for key in TOP_SETTINGS]
     known += [(f"[{table}]", key) for table, keys in TABLES.items() for key in keys]
     known += [(PROFILE, key) for key in (*OWN_KEYS, *KEYS)]
+    known += [(SLICE, key) for key in SLICE_KEYS]
     assert sorted(DOCUMENTED) == sorted(known)
+
+
+def test_there_is_no_table_that_has_no_keys_here() -> None:
+    assert set(TOP_KEYS) == {*TOP_SETTINGS, *TABLES, "slices", "profiles"}
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -56,11 +62,14 @@ def test_its_example_is_what_a_file_may_say(table: str, key: str, tmp_path: Path
     example = EXAMPLES[table, key]
     assert example, f"{key} has no example"
     assert example[1].partition(" = ")[0] == key
-    head = {TOP: "", PROFILE: "[profiles.small]\n"}.get(table, f"{table}\n")
+    head = {TOP: "", PROFILE: "[profiles.small]\n", SLICE: "[slices.gpu]\n"}.get(table, f"{table}\n")
     rest = "\n[profiles.small]\n" if table == TOP else ""
     config = load(tmp_path / "slicer.toml", head + example[1] + rest)
     if table == PROFILE:
         config.profile("small")
+    if table == SLICE:
+        (limit,) = slices.settled(config.layers, config.host, "")["gpu"]
+        assert limit.name == find_key(key).name
 
 
 def test_the_defaults_are_those_that_it_says() -> None:
@@ -68,6 +77,11 @@ def test_the_defaults_are_those_that_it_says() -> None:
         table, _, key = name.partition(".")
         assert f'(default: "{value}")' in DOCUMENTED[f"[{table}]", key]
     assert f'(default: "{profiles.DEFAULT_PROFILE}")' in DOCUMENTED[TOP, "default_profile"]
+    for key in ("cpu_weight", "io_weight"):
+        directive = find_key(key).name
+        units = {name: (UNITS / f"{name}.slice").read_text(encoding="utf-8") for name in ("gpu", "cpu")}
+        found = {name: re.findall(rf"^{directive}=(.*)", text, re.M) for name, text in units.items()}
+        assert f"(default: {found['gpu'][0]} for gpu, {found['cpu'][0]} for cpu)" in DOCUMENTED[SLICE, key]
 
 
 def test_the_example_at_its_end_is_a_configuration(tmp_path: Path) -> None:
