@@ -9,7 +9,7 @@ ARGS :=
 SOAK := 600
 FUZZ := 60
 
-.PHONY: test check lint machine run bench soak dist deb install clean
+.PHONY: test check lint machine man run bench soak dist deb install clean
 
 test: $(VENV)/stamp lint
 	$(PY) -m tests.machines prepare
@@ -27,6 +27,10 @@ lint: $(VENV)/stamp
 machine: $(VENV)/stamp
 	@$(PY) -m tests.machines prepare
 	@$(PY) -m tests.machines shell --suite $(SUITE) --machine $(MACHINE)
+
+# The manual pages in man/, from the commands' help and the texts in docs/man. They are committed.
+man: $(VENV)/stamp
+	$(PY) -m tools.manpages
 
 run: $(VENV)/stamp
 	sh tools/demo.sh $(VENV)

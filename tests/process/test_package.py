@@ -66,9 +66,8 @@ def test_the_wheel_holds_slicer_and_nothing_else(built: Path) -> None:
     names = {name for name in files(built / "wheel") if ".dist-info/" not in name}
     modules = {f"slicer/{name}" for name in relative(REPO / "src" / "slicer")}
     assert {name for name in names if name.startswith("slicer/")} == modules
-    manual = {f"share/man/man{page.suffix[1]}/{page.name}" for page in (REPO / "man").glob("*.[15]")}
-    pages = {f"{NAME}.data/data/{path}" for path in manual}
-    assert names - modules == {f"{NAME}.data/scripts/slicer", *pages}
+    man = {f"{NAME}.data/data/share/man/man{page.name[-1]}/{page.name}" for page in (REPO / "man").iterdir()}
+    assert names - modules == {f"{NAME}.data/scripts/slicer", *man}
 
 
 def test_the_sdists_wheel_is_the_checkouts(built: Path) -> None:

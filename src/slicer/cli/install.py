@@ -39,9 +39,17 @@ _SHARED = "an older version shared it with a group"
     short_help="Install slices and catalog for systemd.",
     epilog="""\
 \b
-`slicer run` works without these too. What they add: weights for gpu.slice
-and cpu.slice as a whole, and explanations for journalctl -x. What an older
-version shared with a group is closed, and the group removed.""",
+Examples:
+  slicer install --dry-run       what would be done
+  sudo slicer install            for root and all users
+  slicer install --user          for you alone, without root
+  sudo slicer install --remove   take it all away again
+
+\b
+`slicer run` works without these too. What they add: weights and limits for
+gpu.slice and cpu.slice as a whole, explanations for journalctl -x,
+completion for the shell, and these manual pages. What an older version
+shared with a group is closed, and the group removed.""",
 )
 @click.option("--user", is_flag=True, help="Only slices for your own user manager; needs no root.")
 @click.option(
