@@ -26,7 +26,7 @@ testers.runNixOSTest {
     };
   };
 
-  # tests/systemd/test_nixos_script.py runs this on Debian, too.
+  # tests/systemd/test_nixos_script.py runs it on Debian, too.
   testScript = ''
     machine.wait_for_unit("multi-user.target")
     machine.wait_for_unit("user@1000.service")
@@ -80,7 +80,10 @@ testers.runNixOSTest {
         controllers = machine.succeed("systemctl show -p DelegateControllers user@1000.service")
         assert "io" in controllers and "cpuset" in controllers, controllers
 
-    with subtest("completions are there"):
-        machine.succeed("bash -ic 'complete -p slicer || { _comp_load slicer || _completion_loader slicer; complete -p slicer; }'")
+    # Only NixOS has these.
+    with subtest("completions and manual pages come with it"):
+        machine.succeed("test -e /run/current-system/sw/share/bash-completion/completions/slicer")
+        machine.succeed("test -e /run/current-system/sw/share/man/man1/slicer.1.gz")
+        machine.succeed("test $(stat -Lc %u%a /etc/slicer/config.toml) = 0444")
   '';
 }

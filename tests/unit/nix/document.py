@@ -19,7 +19,7 @@ _SECTIONS = {
     "": "programs.slicer",
     "settings.": "programs.slicer.settings",
     "settings.profiles.<name>.": "programs.slicer.settings.profiles.<name>",
-    "settings.slices.gpu.": "programs.slicer.settings.slices.gpu and .cpu",
+    "settings.slices.gpu.": "programs.slicer.settings.slices.<name>",
 }
 _TWICE = "settings.slices.cpu."  # as those of gpu
 
@@ -35,30 +35,32 @@ def current(text: str, options: Iterable[Option]) -> str:
 
 def rendered(options: Iterable[Option]) -> str:
     """All options, a table for each group of them."""
-    by_section: dict[str, list[str]] = {section: [] for section in _SECTIONS}
+    by_section: dict[str, list[Option]] = {section: [] for section in _SECTIONS}
     for option in options:
-        name = option["name"].removeprefix("programs.slicer.").replace('"', "")
+        name = _name(option)
         if not name.startswith(_TWICE):
-            section = max((each for each in _SECTIONS if name.startswith(each)), key=len)
-            by_section[section].append(_row(name.removeprefix(section), option))
+            by_section[max((each for each in _SECTIONS if name.startswith(each)), key=len)].append(option)
     parts = []
-    for section, rows in by_section.items():
-        parts += [f"### {_SECTIONS[section]}", "", "| option | takes | example | |", "|---|---|---|---|", *rows, ""]
+    for section, found in by_section.items():
+        # Those of the configuration file have no default here: without them slicer's own holds.
+        column = "example" if section else "default"
+        parts += [f"### `{_SECTIONS[section]}`", "", f"| option | takes | {column} | |", "|---|---|---|---|"]
+        parts += [_row(_name(option).removeprefix(section), option, column) for option in found]
+        parts.append("")
     return "\n" + "\n".join(parts)
 
 
-def _row(name: str, option: Option) -> str:
-    takes = option["type"].removeprefix("null or ")
-    example = option["example"]
-    if not example or "\n" in example:
-        example = "" if "\n" in (example or "") else option["default"] or ""
-    cells = (f"`{name}`", _short(takes), f"`{_line(example)}`" if example else "", _prose(option["description"]))
+def _name(option: Option) -> str:
+    return str(option["name"]).removeprefix("programs.slicer.").replace('"', "")
+
+
+def _row(name: str, option: Option, column: str) -> str:
+    takes = str(option["type"]).removeprefix("null or ")
+    shown = _line(option[column] or "")
+    if "submodule" in takes:  # a table of the file
+        takes, shown = "options, see below", ""
+    cells = (f"`{name}`", takes, f"`{shown}`" if shown else "", _prose(option["description"]))
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
-
-
-def _short(takes: str) -> str:
-    """What it takes, without the inner workings of a submodule."""
-    return {"submodule": "options, see below", "attribute set of (submodule)": "options, see below"}.get(takes, takes)
 
 
 def _line(text: str) -> str:

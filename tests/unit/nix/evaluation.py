@@ -68,12 +68,13 @@ def run(*arguments: str | Path) -> str:
     return done.stdout
 
 
-def evaluate(file: str, *, given: object = None) -> Any:
+def evaluate(file: str, *, given: object = None, expression: str = "") -> Any:
     """The value of a function in a file of this folder, called with nixpkgs' lib and with ``given``.
 
-    Raises Refused.
+    That is data, or else what an ``expression`` of the Nix language says. Raises Refused.
     """
-    call = f"import {HERE / file} {{ lib = import {nixpkgs_lib()}; given = builtins.fromJSON {_quoted(given)}; }}"
+    argument = expression or f"builtins.fromJSON {_quoted(given)}"
+    call = f"import {HERE / file} {{ lib = import {nixpkgs_lib()}; given = {argument}; }}"
     return json.loads(run("--eval", "--strict", "--json", "--expr", call))
 
 
