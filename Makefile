@@ -41,7 +41,7 @@ soak: $(VENV)/stamp
 	$(PY) -m tests.soak --seconds $(SOAK) $(ARGS)
 
 install: $(VENV)/stamp
-	$(VENV)/bin/slicer install-units
+	$(VENV)/bin/slicer install
 
 $(VENV)/stamp: pyproject.toml tools/venv.sh
 	sh tools/venv.sh $(VENV)

@@ -274,6 +274,9 @@ def load(environ: Mapping[str, str], machine: Host, *, system_dir: str = SYSTEM_
             check_keys(layer)
     config = _config(environ, machine, files.layers, files.warnings)
     if files.fresh:
+        from slicer.config import slices
+
+        slices.check(files.layers, machine)
         _check_profiles(config)
         store(environ, files)
     return config

@@ -71,7 +71,7 @@ def locate(environ: Mapping[str, str], uid: int) -> StateDir:
     opened = [base]
     try:
         if base.path == SYSTEM_DIR and os.fstat(base.fd).st_mode & stat.S_IWGRP:
-            hint = "slicer install-units closes it; no group is needed any more"
+            hint = "slicer install closes it; no group is needed any more"
             raise StateError("an older slicer shares it with a group", where=SYSTEM_DIR, hint=hint)
         base.check(_BASE)
         if sim:
