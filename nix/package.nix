@@ -1,7 +1,5 @@
 {
   lib,
-  stdenv,
-  installShellFiles,
   python3Packages,
   writableTmpDirAsHomeHook,
 }:
@@ -20,6 +18,7 @@ python3Packages.buildPythonApplication {
       ../LICENSE
       ../README.md
       ../bin
+      ../completions
       ../docs
       ../pyproject.toml
       ../src
@@ -39,7 +38,11 @@ python3Packages.buildPythonApplication {
     python3Packages.rich
   ];
 
-  nativeBuildInputs = [ installShellFiles ];
+  # Units, catalog, completions and manual pages, without the drop-in that delegates to users.
+  postInstall = ''
+    PYTHONPATH="$out/${python3Packages.python.sitePackages}:$PYTHONPATH" \
+      python -m slicer install --root "$out" --prefix /
+  '';
 
   # The usual wrapper puts Python and the libraries of slicer into PATH and sets PYTHONNOUSERSITE, and all jobs
   # would inherit both. So the script finds its modules by itself, and -s has Python leave out the user's.
@@ -48,15 +51,6 @@ python3Packages.buildPythonApplication {
     buildPythonPath "$out"
     patchPythonScript "$out/bin/slicer"
     sed -i '1s/$/ -s/' "$out/bin/slicer"
-  '';
-
-  postInstall = lib.optionalString (stdenv.buildPlatform.canExecute stdenv.hostPlatform) ''
-    slicer() {
-      PYTHONPATH="$out/${python3Packages.python.sitePackages}:$PYTHONPATH" python -m slicer "$@"
-    }
-    slicer install --root "$out" --prefix /
-    installShellCompletion --cmd slicer \
-      --bash <(slicer completion bash) --fish <(slicer completion fish) --zsh <(slicer completion zsh)
   '';
 
   nativeCheckInputs = [

@@ -11,9 +11,6 @@ import ../../../nix/package.nix {
       unions = lib.id;
     };
   };
-  stdenv.buildPlatform.canExecute = _: true;
-  stdenv.hostPlatform = { };
-  installShellFiles = "installShellFiles";
   writableTmpDirAsHomeHook = "writableTmpDirAsHomeHook";
   python3Packages = names // {
     buildPythonApplication = lib.id;

@@ -10,7 +10,8 @@ from tests.unit.nix.evaluation import evaluate
 
 def test_the_options_in_the_document_are_current() -> None:  # K5
     text = document.PATH.read_text()
-    assert text == document.current(text, evaluate("options.nix")), "`python -m tests.unit.nix` writes them anew"
+    now = document.current(text, evaluate("options.nix"))
+    assert text == now, "`python -m tests.unit.nix` writes them anew"
 
 
 def test_every_option_is_described() -> None:  # K5

@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
-from slicer.config import check
+from slicer.backend import slice_limits
+from slicer.config import check, slices
 from slicer.config.build import TABLES, TOP_SETTINGS
+from slicer.config.files import Layer
 from slicer.config.profiles import Config, builtin_profiles, load
-from slicer.config.properties import KEYS, find_key
+from slicer.config.properties import KEYS, find_key, parse_property
 from slicer.model import SLICES, Host
+from slicer.quantity import INFINITY
 from tests.unit.nix import evaluation
 from tests.unit.nix.evaluation import Refused, evaluate
 from tests.unit.nix.toml import written
@@ -83,7 +86,8 @@ def test_every_key_of_a_configuration_is_an_option_and_nothing_else_is() -> None
 
 
 def test_a_property_is_described_with_the_directive_that_slicer_sets() -> None:  # K5
-    descriptions = {option["name"].rpartition(".")[2]: option["description"] for option in evaluate("options.nix")}
+    options = evaluate("options.nix")
+    descriptions = {option["name"].rpartition(".")[2]: option["description"] for option in options}
     for key in KEYS:
         assert descriptions[key].startswith(f"`{find_key(key).name}=`: "), key
 
@@ -168,7 +172,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"default_profile": "trian"}, 'default_profile: there is no profile "trian" (known: gpu, heavy, light'),
     ({"profiles": {"a": {"inherits": "b"}}}, 'profiles.a.inherits: there is no profile "b" (known: a, gpu,'),
     ({"profiles": {"a b": {}}}, '"a b" cannot be a profile\'s name'),
-    ({"profiles": {"a": {"timeout": 1, "runtime_max": 2}}}, "profiles.a: timeout and runtime_max are the same"),
+    ({"profiles": {"a": {"timeout": 1, "runtime_max": 2}}}, "profiles.a: timeout and runtime_max are the"),
     ({"profiles": {"a": {"gpus": 0, "vram": "8G"}}}, "profiles.a: gpus = 0 contradicts vram and gpu"),
     ({"profiles": {"a": {"gpus": 3, "gpu": [0, 1]}}}, "profiles.a: gpus = 3 is more than gpu names"),
 ]
@@ -181,7 +185,7 @@ def test_a_contradiction_is_refused_as_slicer_would(
     (said,) = made(settings)["failed"]
     assert said.startswith("programs.slicer.settings")
     assert expected in said
-    with pytest.raises(Exception, match="config.toml"):
+    with pytest.raises(Exception, match=r"config\.toml"):
         read(tmp_path, settings)
 
 
@@ -190,3 +194,38 @@ def test_delegation_to_users_is_that_of_the_drop_in() -> None:  # K5
     _, _, delegated = drop_in.read_text().partition("\nDelegate=")
     found = made(userDelegation=True)["services"]["user@"]
     assert found == {"serviceConfig": {"Delegate": delegated.strip()}}
+
+
+# For each key of a slice, spellings of which some are not systemd's own.
+LIMITS: list[dict[str, Any]] = [
+    {
+        "cpu_weight": 80, "cpu_quota": "1200%", "allowed_cpus": [0, 1, 2, 8], "memory_high": "50G",
+        "memory_max": "62.5%", "memory_swap_max": 0, "tasks_max": 4000, "io_weight": 80,
+    },
+    {
+        "cpu_weight": "idle", "cpu_quota": "infinity", "allowed_cpus": "0-3,8", "memory_high": "51200M",
+        "memory_max": 64424509440, "memory_swap_max": "infinity", "tasks_max": "10%",
+    },
+    {"cpu_quota": "37.5%", "allowed_cpus": "0 1", "memory_max": "1.5G", "tasks_max": "infinity"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("limits", LIMITS, ids=["plain", "words", "fractions"])
+@pytest.mark.parametrize("name", SLICES)
+def test_a_slice_gets_the_limits_that_install_would_write(name: Any, limits: dict[str, Any]) -> None:  # K5
+    found = made({"slices": {name: limits}})
+    assert list(found["slices"]) == [name]
+    assert found["slices"][name]["overrideStrategy"] == "asDropin"  # the slice itself is the package's file
+    settled = slices.settled([Layer("config.toml", found["settings"], {})], MACHINE)
+    drop_in = slice_limits.drop_in(name, settled[name], user=False).decode()
+    wanted = dict(line.split("=", 1) for line in drop_in.splitlines() if "=" in line and line[0] != "#")
+    assert {key: meant(key, text) for key, text in found["slices"][name]["sliceConfig"].items()} == {
+        key: meant(key, text) for key, text in wanted.items()
+    }
+
+
+def meant(directive: str, text: str) -> object:
+    """What systemd makes of a line of a unit file."""
+    if directive == "CPUQuota" and not text:
+        return INFINITY
+    return parse_property(directive, text, MACHINE, "").value

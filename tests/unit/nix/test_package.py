@@ -51,7 +51,7 @@ def shell(script: str, directory: Path, environ: Mapping[str, str]) -> subproces
 
 @pytest.fixture
 def built(tmp_path: Path) -> Path:
-    """As after the installation of the wheel: $out with the modules and the script. `python` is the build's."""
+    """$out as after the installation of the wheel: the modules and the script. `python` is the build's."""
     site = tmp_path / "lib/python/site-packages"
     site.mkdir(parents=True)
     (site / "slicer").symlink_to(REPO / "src/slicer")
@@ -72,7 +72,7 @@ def test_the_package_is_what_pyproject_says(package: dict[str, Any]) -> None:  #
     assert {"bin", "src", "units", "pyproject.toml", PROJECT["project"]["readme"]} <= set(package["src"])
 
 
-def test_it_has_the_units_that_install_writes(package: dict[str, Any], built: Path, tmp_path: Path) -> None:  # K5
+def test_it_has_what_install_writes(package: dict[str, Any], built: Path, tmp_path: Path) -> None:  # K5
     done = shell(package["postInstall"], built, {"out": str(built), "PYTHONPATH": ":".join(sys.path)})
     assert done.returncode == 0, done
     wanted = tmp_path / "wanted"
@@ -102,7 +102,7 @@ def test_nothing_of_its_python_reaches_the_jobs(package: dict[str, Any], built: 
     ("settings", "complaint"),
     [
         ({"profiles": {"train": {"memory_max": "8G"}}}, ""),
-        ({"profiles": {"train": {"memroy_max": "8G"}}}, "unknown key 'memroy_max' in [profiles.train] (did you"),
+        ({"profiles": {"train": {"memroy_max": "8G"}}}, "unknown key 'memroy_max' in [profiles.train] ("),
         ({"profiles": {"a": {"inherits": "b"}, "b": {"inherits": "a"}}}, "profiles inherit in a circle"),
         ({"slices": {"gpu": {"timeout": "1h"}}}, "unknown key 'timeout' in [slices.gpu]"),
     ],
@@ -126,8 +126,8 @@ def test_the_flake_has_the_module_the_package_and_the_checks() -> None:  # K5
     package, test = str(NIX / "package.nix"), str(NIX / "vm-test.nix")
     assert found["module"] == str(NIX / "module.nix")
     assert found["overlay"] == {"slicer-systemd": package}
-    assert found["packages"] == dict.fromkeys(SYSTEMS, {"default": package})
-    assert found["checks"] == dict.fromkeys(SYSTEMS, {"package": package, "nixos": test})
+    assert found["packages"] == {system: {"default": package} for system in SYSTEMS}
+    assert found["checks"] == {system: {"package": package, "nixos": test} for system in SYSTEMS}
 
 
 def test_the_machine_of_the_test_is_right_and_the_one_on_debian_is_like_it() -> None:  # K5

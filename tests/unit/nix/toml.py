@@ -7,21 +7,18 @@ from collections.abc import Mapping
 
 
 def written(table: Mapping[str, object]) -> str:
-    """A TOML file that says this. Single values come first: after a table's header they would belong to it."""
+    """A TOML file that says this. Values come before tables, to which they would else belong."""
     return "".join(_lines(table, ()))
 
 
 def _lines(table: Mapping[str, object], path: tuple[str, ...]) -> list[str]:
     lines = [f"[{'.'.join(map(json.dumps, path))}]\n"] if path else []
-    lines += [f"{json.dumps(key)} = {_value(value)}\n" for key, value in table.items() if not _is_table(value)]
+    values = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
+    lines += [f"{json.dumps(key)} = {_value(value)}\n" for key, value in values.items()]
     for key, value in table.items():
         if isinstance(value, Mapping):
             lines += _lines(value, (*path, key))
     return lines
-
-
-def _is_table(value: object) -> bool:
-    return isinstance(value, Mapping)
 
 
 def _value(value: object) -> str:
