@@ -59,6 +59,8 @@ python3Packages.buildPythonApplication {
     writableTmpDirAsHomeHook
   ];
   enabledTestPaths = [ "tests/unit" ];
+  disabledTestPaths = [ "tests/unit/surface" ]; # compares with a copy in which Python is called python
+  disabledTests = [ "test_the_running_system_gets_no_cpu_that_it_cannot_have" ]; # /sys tells, and is not there
   pythonImportsCheck = [ "slicer" ];
 
   meta = {
