@@ -5,8 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import resource
-import signal
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -168,7 +168,8 @@ def test_who_is_short_of_descriptors_sees_no_empty_lease(monkeypatch: pytest.Mon
 
 
 def test_an_empty_environment_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    with subprocess.Popen([shutil.which("cat") or "cat"], env={}, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    cat = shutil.which("cat") or "cat"
+    with subprocess.Popen([cat], env={}, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(b"x")
