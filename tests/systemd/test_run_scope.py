@@ -95,7 +95,7 @@ def test_the_name_and_the_command_are_where_systemd_shows_them(slicer: Slicer) -
     job = slicer.hold(gate, "-p", "heavy", "--name", "nightly train")
     unit, path = job.lease().unit, str(gate)
     description = systemctl.show(unit, "Description")["Description"]
-    assert description == "'nightly train'"
+    assert description == "'nightly train' (1 CPU slot, profile heavy)"
     assert description in systemctl.output("systemctl", "list-units", "--full", "slicer-*.scope")
     assert unit in systemctl.output("systemctl", "status", "cpu.slice")
     tree = systemctl.output("systemd-cgls", "--full", "--unit", "cpu.slice")
