@@ -55,6 +55,7 @@ python3Packages.buildPythonApplication {
 
   nativeCheckInputs = [
     python3Packages.hypothesis
+    python3Packages.pytest-xdist
     python3Packages.pytestCheckHook
     writableTmpDirAsHomeHook
   ];

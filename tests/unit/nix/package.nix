@@ -15,6 +15,7 @@ import ../../../nix/package.nix {
   python3Packages = names // {
     buildPythonApplication = lib.id;
     hypothesis = "hypothesis";
+    pytest-xdist = "pytest-xdist";
     pytestCheckHook = "pytestCheckHook";
     python.sitePackages = "lib/python/site-packages";
   };
