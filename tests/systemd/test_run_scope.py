@@ -156,7 +156,8 @@ def test_a_command_line_is_for_its_owner(public_slicer: Slicer, alice: User) -> 
         told = systemctl.output("journalctl", "--output=cat", *args)
         assert told
         assert SECRET not in told
-    assert "tool (1 CPU slot, profile heavy)" in systemctl.output("journalctl", "--output=cat", "-u", lease.unit)
+    started = systemctl.output("journalctl", "--output=cat", "-u", lease.unit)
+    assert "tool (1 CPU slot, profile heavy)" in started
 
 
 @pytest.mark.core
