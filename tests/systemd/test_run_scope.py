@@ -143,7 +143,7 @@ def test_a_command_line_is_for_its_owner(public_slicer: Slicer, alice: User) -> 
     waiting = slicer.start("-p", "heavy", "--", str(tool), str(gate), SECRET)
     waiting.ticket()
     units = systemctl.output(*alice.via, "systemctl", "list-units", "--full", "slicer-*.scope")
-    assert f"tool {lease.job}" in units
+    assert "tool (1 CPU slot, profile heavy)" in units
     assert SECRET not in units
     assert SECRET not in systemctl.output(*alice.via, "systemctl", "show", lease.unit)
     gate.open()
@@ -156,7 +156,8 @@ def test_a_command_line_is_for_its_owner(public_slicer: Slicer, alice: User) -> 
         told = systemctl.output("journalctl", "--output=cat", *args)
         assert told
         assert SECRET not in told
-    assert f"tool {lease.job}" in systemctl.output("journalctl", "--output=cat", "-u", lease.unit)
+    started = systemctl.output("journalctl", "--output=cat", "-u", lease.unit)
+    assert "tool (1 CPU slot, profile heavy)" in started
 
 
 @pytest.mark.core

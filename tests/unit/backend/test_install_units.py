@@ -15,6 +15,7 @@ import pytest
 from slicer.backend import install_units, unit_files
 from slicer.backend.install_units import Plan, Ran, Report, apply, configured, outdated, plan, remove, states
 from slicer.backend.older_units import Outdated
+from slicer.config.slices import Limit
 from slicer.errors import SlicerError
 from slicer.outcome import journal
 from slicer.record import replace
@@ -440,6 +441,22 @@ def test_a_user_has_nothing_of_the_systems_to_take_away(
     assert outdated(made) == Outdated((), (), ())
     apply(made)
     assert all(path.exists() for path in retired)
+
+
+# -- what is said of the files -----------------------------------------------------------------------
+
+
+def test_the_page_about_units_names_every_place_and_every_weight(tmp_path: Path) -> None:  # K5
+    text = (Path(__file__).parents[3] / "docs/units.md").read_text()
+    made = plan(str(tmp_path), user_delegation=True, limits={"gpu": (Limit("MemoryMax", "1G", "f:1"),)})
+    for action in made.actions:
+        place = action.destination.removeprefix(f"{tmp_path}/usr/local/").removeprefix(str(tmp_path))
+        if "/man/" not in place:
+            assert f"`{place.replace('/cpu.slice', '/gpu.slice')}`" in text  # the two stand together
+    for key in ("CPUWeight", "IOWeight"):
+        row = next(line for line in text.splitlines() if line.startswith(f"| `{key}` |"))
+        for name, weight in zip(("gpu", "cpu"), row.split("|")[2:], strict=False):
+            assert f"\n{key}={weight.strip()}\n" in (UNITS / f"system/{name}.slice").read_text()
 
 
 # -- what is in the files -----------------------------------------------------------------------------

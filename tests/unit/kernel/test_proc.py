@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from slicer.kernel import proc
+from tests.patience import DEADLINE_S
 
 NOBODY = 2**22 + 1  # above the largest pid_max
 
@@ -232,3 +233,27 @@ def test_who_stops_is_known() -> None:
         finally:
             process.kill()
     assert not proc.stops(process.pid)
+
+
+TITLE = """
+import os
+from slicer.kernel import proc
+for text in ("slicer: train (1 GPU)", "ü" * 500, ""):
+    proc.retitle(text)
+    print(open(f"/proc/{os.getpid()}/cmdline", "rb").read().rstrip(b"\\0").decode())
+print(os.environ["MARK"], open(f"/proc/{os.getpid()}/environ").read().count("MARK=kept"))
+"""
+
+
+# K6
+def test_a_process_may_call_itself_something_and_keeps_its_environment() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TITLE, *("x" * 10)], capture_output=True, text=True,
+        env={**os.environ, "MARK": "kept"}, check=True, timeout=DEADLINE_S,
+    )  # fmt: skip
+    named, long, none, kept = done.stdout.splitlines()
+    assert named == "slicer: train (1 GPU)"
+    assert set(long) == {"ü"}  # cut between characters
+    assert 100 < len(long) < 500
+    assert none == ""
+    assert kept == "kept 1"
