@@ -67,7 +67,9 @@ def _facts(verdict: Verdict) -> list[Line]:
 def _finding(found: Finding, width: int, *, is_told_why: bool) -> list[Line]:
     severity = found.kind.severity
     said = f"{headline(found)} [{found.kind.id}]"
-    head = textwrap.wrap(said, width, initial_indent=f"{mark(severity)} ", subsequent_indent="  ")
+    head = textwrap.wrap(
+        said, width, initial_indent=f"{mark(severity)} ", subsequent_indent="  ", break_on_hyphens=False
+    )
     shown = [Line(text, style(severity)) for text in head]
     if is_told_why:
         why = textwrap.wrap(found.kind.why, width, initial_indent="  ", subsequent_indent="  ")

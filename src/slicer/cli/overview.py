@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 
 from slicer.cli import doctor_text, output, say
-from slicer.cli.status_text import joined, sections
-from slicer.columns import FAINT, HEADING, Line
-from slicer.doctor import examine
-from slicer.ledger.status import read
+from slicer.columns import FAINT, HEADING, WARNING, Line
+from slicer.doctor import looks
 from slicer.text import counted
 
 TYPE_CHECKING = False
@@ -17,26 +15,47 @@ if TYPE_CHECKING:
     from slicer.doctor.model import Report
     from slicer.ledger.status import Status
 
+_DEADLINE_S = 3.0
 _MOST_ENTRIES = 5  # of a section
 
 
 def show() -> None:
-    """Print it. What hangs is left out, after a few seconds."""
-    report, look = examine.glance(os.environ, os.geteuid(), _status)
+    """Print it. What hangs is left out, after some seconds."""
+    found = looks.take({"status": _status, "doctor": _glance}, _DEADLINE_S, meanwhile=_load)
+    from slicer.cli.status_text import joined, sections
+
     status: Status | None = None
-    if look.facts is not None:
-        status, warnings = look.facts
+    if found["status"].facts is not None:
+        status, warnings = found["status"].facts
         for warning in warnings:
             say.line(warning)
     else:
-        say.line(f"the state is not known: {look.failed or 'no answer in time'} (slicer doctor may tell why)")
+        say.line(f"the state is not known: {found['status'].failed or 'no answer in time'}")
     parts = [compact(section) for section in sections(status)] if status is not None else []
-    output.show(joined([*parts, *filter(None, [warned(report)]), calls(status, report)]))
+    warnings = warned(found["doctor"].facts)
+    output.show(joined([*parts, *filter(None, [warnings]), calls(status, warnings)]))
 
 
 def _status() -> tuple[Status, list[str]]:
+    from slicer.ledger.status import read
+
     warnings: list[str] = []
     return read(os.environ, warnings.append), warnings
+
+
+def _glance() -> Report:
+    from slicer.doctor.glance import glance
+
+    return glance(os.environ, os.geteuid())
+
+
+def _load() -> None:
+    """What is needed afterwards, while others look."""
+    from slicer.cli import status_text
+    from slicer.doctor import model
+    from slicer.ledger import status
+
+    del status_text, model, status
 
 
 def compact(section: Section) -> list[Line]:
@@ -47,8 +66,10 @@ def compact(section: Section) -> list[Line]:
     return [*section.head, *shown, *rest]
 
 
-def warned(report: Report) -> list[Line]:
-    """The doctor's problems and warnings, one a line."""
+def warned(report: Report | None) -> list[Line]:
+    """The doctor's problems and warnings, one a line. None: it did not answer."""
+    if report is None:
+        return [Line("! not all could be looked at: slicer doctor says what hangs", WARNING)]
     found = [each for each in report.findings if each.kind.severity != "note"]
     return [
         Line(
@@ -59,19 +80,16 @@ def warned(report: Report) -> list[Line]:
     ]
 
 
-def calls(status: Status | None, report: Report) -> list[Line]:
+def calls(status: Status | None, warnings: list[Line]) -> list[Line]:
     """Three command lines that make sense now."""
-    has_gpus = status is not None and bool(status.gpus)
-    tries = [
-        ("slicer run --gpus 1 -- python train.py", "waits for a whole GPU")
-        if has_gpus
-        else ("slicer run -p heavy -- make -j8", "waits for a CPU slot")
-    ]
+    tries = [("slicer run -p heavy -- make -j8", "waits for a CPU slot")]
+    if status is not None and status.gpus:
+        tries = [("slicer run --gpus 1 -- python train.py", "waits for a whole GPU")]
     if status is not None and (status.leases or status.tickets):
         tries.append(("slicer status --watch", f"{counted(len(status.leases), 'job')} as they come and go"))
     else:
         tries.append(("slicer history -n 5", "how the last jobs ended"))
-    if warned(report):
+    if warnings:
         tries.append(("slicer doctor", "says how to mend the above"))
     else:
         tries.append(("slicer --help", "all commands"))

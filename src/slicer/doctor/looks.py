@@ -79,25 +79,38 @@ def _answer(duty: Callable[[], object], writer: int) -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(nowhere, fd)
-    try:
-        found = Look(duty())
-    except SlicerError as error:
-        found = Look(None, str(error))
-    except Exception as error:  # whatever a library raises is what the doctor reports
-        found = Look(None, f"{type(error).__name__}: {error}")
-    data = pickle.dumps(found)
+    data = pickle.dumps(look(duty))
     while data:
         data = data[os.write(writer, data) :]
 
 
-def take(duties: Mapping[str, Callable[[], object]], deadline_s: float) -> dict[str, Look]:
-    """Make all the looks, and wait for them at most ``deadline_s`` seconds. Raises OSError without a fork."""
+def look(duty: Callable[[], object]) -> Look:
+    """Make one look, here and without a deadline."""
+    try:
+        return Look(duty())
+    except SlicerError as error:
+        return Look(None, str(error))
+    except Exception as error:  # whatever a library raises is what the doctor reports
+        return Look(None, f"{type(error).__name__}: {error}")
+
+
+def take(
+    duties: Mapping[str, Callable[[], object]],
+    deadline_s: float,
+    meanwhile: Callable[[], object] | None = None,
+) -> dict[str, Look]:
+    """Make all the looks, and wait for them at most ``deadline_s`` seconds. Raises OSError without a fork.
+
+    ``meanwhile`` is called once, while they are under way.
+    """
     end_s = time.monotonic() + deadline_s
     children: dict[str, _Child] = {}
     found: dict[str, Look] = {}
     try:
         for name, duty in duties.items():
             children[name] = _Child(duty)
+        if meanwhile is not None:
+            meanwhile()
         waiting = dict(children)
         while waiting and (left_s := end_s - time.monotonic()) > 0:
             _read_ready(waiting, left_s)

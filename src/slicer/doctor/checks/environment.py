@@ -83,7 +83,9 @@ def others(facts: OthersFacts, who: Who) -> Verdict:
     shown += [(other.what, f"pid {other.pid}") for other in facts.schedulers]
     found = tuple(_others(facts, who))
     named = [other.what for other in facts.schedulers] + (["docker"] if facts.docker else [])
-    return Verdict("others", f"seen: {', '.join(named)}" if named else "nothing in the way", tuple(shown), found)
+    return Verdict(
+        "others", f"seen: {', '.join(named)}" if named else "nothing in the way", tuple(shown), found
+    )
 
 
 def _others(facts: OthersFacts, who: Who) -> Iterator[Finding]:
@@ -97,8 +99,13 @@ def _others(facts: OthersFacts, who: Who) -> Iterator[Finding]:
     if facts.docker == "systemd":
         yield finding("docker-is-outside", "docker is installed", "docker run --cgroup-parent=gpu.slice …")
     elif facts.docker:
-        mend = "# in /etc/docker/daemon.json: {\"exec-opts\": [\"native.cgroupdriver=systemd\"]}"
-        yield finding("docker-cgroupfs", f"the cgroup driver is {facts.docker}", mend, who.root("systemctl restart docker"))
+        mend = '# in /etc/docker/daemon.json: {"exec-opts": ["native.cgroupdriver=systemd"]}'
+        yield finding(
+            "docker-cgroupfs",
+            f"the cgroup driver is {facts.docker}",
+            mend,
+            who.root("systemctl restart docker"),
+        )
     for other in facts.schedulers:
         yield finding("other-scheduler", f"{other.what} (pid {other.pid})", f"ps -fp {other.pid}")
     if facts.task_spooler:

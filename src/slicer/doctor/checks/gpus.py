@@ -74,9 +74,7 @@ def _access(exists: bool, is_usable: bool) -> str:
     return "usable" if is_usable else "not for you" if exists else "missing"
 
 
-def _unusable(
-    devices: DeviceFacts, driver: DriverFacts, container: str, who: Who
-) -> Iterator[Finding]:
+def _unusable(devices: DeviceFacts, driver: DriverFacts, container: str, who: Who) -> Iterator[Finding]:
     if driver.reason == "no-pynvml":
         yield finding("no-nvidia-ml-py", driver.message, "python3 -m pip install nvidia-ml-py")
         return
@@ -100,14 +98,21 @@ def _other_drivers(devices: DeviceFacts) -> tuple[str, ...]:
 
 
 def _details(driver: DriverFacts, who: Who) -> Iterator[Finding]:
+    if library_is_old(driver.library):
+        mend = "python3 -m pip install --upgrade nvidia-ml-py"
+        yield finding("no-nvidia-ml-py", f"nvidia-ml-py is of version {driver.library}", mend)
     for gpu in driver.gpus:
         choose = f"nvidia-smi -i {gpu.index}"
         if gpu.is_mig:
             yield finding("mig-on", f"GPU {gpu.index} ({gpu.name})", who.root(f"{choose} -mig 0"))
         if gpu.compute_mode in ("exclusive-process", "exclusive-thread"):
-            yield finding("exclusive-compute", f"GPU {gpu.index} ({gpu.name})", who.root(f"{choose} -c DEFAULT"))
+            yield finding(
+                "exclusive-compute", f"GPU {gpu.index} ({gpu.name})", who.root(f"{choose} -c DEFAULT")
+            )
         if gpu.compute_mode == "prohibited":
-            yield finding("compute-prohibited", f"GPU {gpu.index} ({gpu.name})", who.root(f"{choose} -c DEFAULT"))
+            yield finding(
+                "compute-prohibited", f"GPU {gpu.index} ({gpu.name})", who.root(f"{choose} -c DEFAULT")
+            )
         if gpu.has_display:
             yield finding(
                 "display-on-gpu", f"GPU {gpu.index} ({gpu.name})",
@@ -126,10 +131,12 @@ def _devices(devices: DeviceFacts, who: Who) -> Iterator[Finding]:
             mend = who.root("nvidia-modprobe -u -c=0" if is_uvm else "nvidia-modprobe -c=0")
             yield finding("no-uvm-node" if is_uvm else "node-missing", f"{node.path} is missing", mend)
         elif not node.is_usable:
-            group = f"usermod -aG \"$(stat -c %G {node.path})\" {who.user}"
+            group = f'usermod -aG "$(stat -c %G {node.path})" {who.user}'
             yield finding("node-forbidden", f"{node.path} is closed to {who.user}", who.root(group))
     if devices.amd:
-        yield finding("amd-not-handled", counted(devices.amd, "AMD GPU"), "# see cpu_slots in `slicer run --help`")
+        yield finding(
+            "amd-not-handled", counted(devices.amd, "AMD GPU"), "# see cpu_slots in `slicer run --help`"
+        )
 
 
 def _persistence(devices: DeviceFacts, driver: DriverFacts | None, who: Who) -> Iterator[Finding]:

@@ -18,13 +18,12 @@ _SMALL_BURST = 1000
 _CATALOG = ".catalog"
 
 
-def journal(
-    facts: JournalFacts, units: UnitFacts | None, systemd: SystemdFacts | None, who: Who
-) -> Verdict:
+def journal(facts: JournalFacts, units: UnitFacts | None, systemd: SystemdFacts | None, who: Who) -> Verdict:
     """Whether events get there, stay there, and can be read."""
     kept = "kept over reboots" if facts.is_persistent else "lost at a reboot"
     shown = (
-        ("socket", facts.socket_error or "listens"), ("Storage=", facts.storage or "default"), ("entries", kept),
+        ("socket", facts.socket_error or "listens"), ("Storage=", facts.storage or "default"),
+        ("entries", kept),
         ("you may read it", "yes" if facts.may_read else "your own" if facts.may_read_own else "no"),
         ("RateLimitBurst=", "default" if facts.burst is None else str(facts.burst)),
         ("slicer in the catalog", {"current": "yes", "missing": "no", "none": "not known"}[facts.catalog]),
@@ -104,7 +103,11 @@ def _units(facts: UnitFacts, who: Who) -> Iterator[Finding]:
             yield finding("units-outdated", what, command)
     edited = _with(files, "edited")
     if edited:
-        yield finding("units-edited", ", ".join(edited), f"# compare: systemd-delta; {who.root('slicer install --force')}")
+        yield finding(
+            "units-edited",
+            ", ".join(edited),
+            f"# compare: systemd-delta; {who.root('slicer install --force')}",
+        )
     old_things = [*facts.old_files, *facts.old_shared, *(["group slicer"] if facts.old_group else [])]
     if old_things:
         yield finding("older-leftovers", ", ".join(old_things), who.root("slicer install"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from slicer.backend.acting import acting
-from slicer.backend.plain import BEST_EFFORT
 from slicer.config.properties import controller
 from slicer.doctor.kinds import finding
 from slicer.doctor.model import Acting, Verdict
@@ -25,7 +24,9 @@ _ROTATING = ("sd", "vd", "hd", "xvd")  # disks for which bfq costs nothing that 
 def profiles(
     configuration: ConfigurationFacts, systemd: SystemdFacts, disks: DiskFacts, who: Who
 ) -> tuple[Acting, ...]:
-    """What each profile's directives do here."""
+    """What each profile's directives do here; nothing while the manager is not up, and cannot be seen."""
+    if systemd.boots and not systemd.is_there:
+        return ()
     return tuple(
         _acting(profile.name, profile.directives, systemd, disks, who)
         for profile in configuration.profiles if not profile.error
@@ -36,6 +37,8 @@ def _acting(
     name: str, directives: tuple[str, ...], systemd: SystemdFacts, disks: DiskFacts, who: Who
 ) -> Acting:
     if not systemd.boots:
+        from slicer.backend.plain import BEST_EFFORT
+
         acts = frozenset(each for each in directives if each in BEST_EFFORT)
     else:
         controllers = frozenset(systemd.controllers)
@@ -55,9 +58,7 @@ def _reason(directive: str, systemd: SystemdFacts) -> str:
     return "systemd-oomd does not run" if directive.startswith("ManagedOOM") else "no disk heeds weights"
 
 
-def limits(
-    acts: tuple[Acting, ...], systemd: SystemdFacts, disks: DiskFacts, who: Who
-) -> Verdict:
+def limits(acts: tuple[Acting, ...], systemd: SystemdFacts, disks: DiskFacts, who: Who) -> Verdict:
     """The findings about limits. ``acts``: of :func:`profiles`."""
     shown = tuple((each.profile, _described(each)) for each in acts)
     shown += tuple((f"disk {disk.name}", f"scheduler {disk.scheduler}") for disk in disks.disks)
@@ -65,17 +66,21 @@ def limits(
     summary = f"do not act: {', '.join(idle)}" if idle else "all limits of all profiles act"
     if not systemd.boots:
         summary = "best effort, without systemd"
+    elif not systemd.is_there:
+        summary = "not known while your manager is not up"
     return Verdict("limits", summary, shown, tuple(_limits(acts, systemd, disks, who)))
 
 
 def _described(acts: Acting) -> str:
     idle = ", ".join(f"{directive} ({why})" for directive, why in acts.idle)
-    return f"{', '.join(acts.acting) or 'no limit'}; not {idle}" if idle else ", ".join(acts.acting) or "no limit"
+    return (
+        f"{', '.join(acts.acting) or 'no limit'}; not {idle}"
+        if idle
+        else ", ".join(acts.acting) or "no limit"
+    )
 
 
-def _limits(
-    acts: tuple[Acting, ...], systemd: SystemdFacts, disks: DiskFacts, who: Who
-) -> Iterator[Finding]:
+def _limits(acts: tuple[Acting, ...], systemd: SystemdFacts, disks: DiskFacts, who: Who) -> Iterator[Finding]:
     users: dict[str, list[str]] = {}  # the profiles that ask for it, by the directive that does not act
     for each in acts:
         for directive, _ in each.idle:
@@ -118,9 +123,12 @@ def _missing(
     needed = ", ".join(sorted({lacking[name] for name in names}))
     what = f"no controller {needed}: {_used(names, users)}"
     if systemd.on_v1:
-        mend = "# add to the kernel's command line: systemd.unified_cgroup_hierarchy=1 cgroup_no_v1=all"
+        host = "the host's" if systemd.container else "the"
+        mend = f"# add to {host} kernel command line: systemd.unified_cgroup_hierarchy=1 cgroup_no_v1=all"
     elif systemd.container:
-        mend = f"# on the host: have the container's cgroup delegate {needed} (Delegate=yes; --cgroupns=private)"
+        mend = (
+            f"# on the host: have the container's cgroup delegate {needed} (Delegate=yes; --cgroupns=private)"
+        )
     elif who.manager == "user":
         mend = who.root(f"systemctl show -p DelegateControllers user@{who.uid}.service")
     else:
@@ -140,7 +148,7 @@ def _weigh(disks: DiskFacts, who: Who) -> Iterator[str]:
 
 
 def _rule(disk: Disk) -> str:
-    return f"# for good, of all such disks: a udev rule for KERNEL==\"{disk.name}\""
+    return f'# for good, of all such disks: a udev rule for KERNEL=="{disk.name}"'
 
 
 def configuration(facts: ConfigurationFacts) -> Verdict:

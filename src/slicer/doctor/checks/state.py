@@ -40,7 +40,8 @@ def _described(place: Place) -> str:
     if not place.kind:
         return f"{place.path}: not there yet"
     free = "" if place.free_bytes < 0 else f", {format_size(place.free_bytes)} free"
-    return f"{place.path}: {place.kind} of uid {place.uid}, {place.mode:04o}, {place.file_system or 'unknown'}{free}"
+    on = place.file_system or "unknown"
+    return f"{place.path}: {place.kind} of uid {place.uid}, {place.mode:04o}, {on}{free}"
 
 
 def _kept(facts: StateFacts) -> str:
@@ -124,7 +125,9 @@ def _history(facts: StateFacts, who: Who) -> Iterator[Finding]:
 
 
 def _existing(place: Place, directory: Place) -> str:
-    return place.path if place.kind else directory.path if directory.kind else directory.path.split("/slicer")[0]
+    return (
+        place.path if place.kind else directory.path if directory.kind else directory.path.split("/slicer")[0]
+    )
 
 
 def _why_unusable(place: Place, directory: Place, who: Who) -> str:

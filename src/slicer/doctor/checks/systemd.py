@@ -28,8 +28,9 @@ def systemd(facts: SystemdFacts, who: Who) -> Verdict:
     named = f"systemd {facts.version}" if facts.version else "systemd of an unknown version"
     summary = f"{named}, {whose}; cgroup {facts.cgroups}{inside}" if facts.boots else f"not running{inside}"
     shown = (
-        ("version", facts.version or "unknown"), ("manager", who.manager), ("state", facts.state or "unknown"),
-        ("cgroups", facts.cgroups), ("cgroup of the manager", facts.at or "/"),
+        ("version", facts.version or "unknown"), ("manager", who.manager),
+        ("state", facts.state or "unknown"), ("cgroups", facts.cgroups),
+        ("cgroup of the manager", facts.at or "/"),
         ("controllers there", " ".join(facts.controllers) or "none"),
         ("controllers on cgroup v1", " ".join(facts.on_v1) or "none"), ("container", facts.container or "no"),
     )  # fmt: skip
@@ -52,8 +53,12 @@ def _no_systemd(facts: SystemdFacts) -> Iterator[Finding]:
 
 def _manager(facts: SystemdFacts, who: Who) -> Iterator[Finding]:
     if facts.cgroups in ("v1", "none"):
-        what = f"the machine has cgroup {facts.cgroups}" if facts.cgroups == "v1" else "no cgroups are mounted"
-        yield finding("no-cgroup2", what, "# add to the kernel's command line: systemd.unified_cgroup_hierarchy=1")
+        what = (
+            f"the machine has cgroup {facts.cgroups}" if facts.cgroups == "v1" else "no cgroups are mounted"
+        )
+        yield finding(
+            "no-cgroup2", what, "# add to the kernel command line: systemd.unified_cgroup_hierarchy=1"
+        )
         return
     if "pystemd" in facts.unreachable:
         yield finding("no-pystemd", facts.unreachable, who.root("apt install python3-pystemd"))
@@ -95,13 +100,15 @@ def _limit(value: int) -> str:
 
 def _features(facts: KernelFacts, who: Who) -> Iterator[Finding]:
     if not facts.pidfd:
-        yield finding("no-pidfd", f"pidfd_open(2) fails: {facts.pidfd_error}", "# upgrade the container runtime")
+        yield finding(
+            "no-pidfd", f"pidfd_open(2) fails: {facts.pidfd_error}", "# upgrade the container runtime"
+        )
     if facts.memory_peak is False:
         yield finding("no-memory-peak", f"Linux {facts.release} has no memory.peak", "# upgrade the kernel")
     if facts.cgroup_kill is False:
         yield finding("no-cgroup-kill", f"Linux {facts.release} has no cgroup.kill", "# upgrade the kernel")
     if not facts.psi:
-        yield finding("no-psi", "/proc/pressure is not there", "# add to the kernel's command line: psi=1")
+        yield finding("no-psi", "/proc/pressure is not there", "# add to the kernel command line: psi=1")
     if facts.hidepid and who.uid:
         yield finding("proc-hidden", f"/proc is mounted with hidepid={facts.hidepid}")
 

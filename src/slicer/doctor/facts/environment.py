@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import sys
 
@@ -21,6 +20,7 @@ WATCHED = (
 )  # fmt: skip
 _OURS = "slicer_systemd"
 _OTHERS = "slicer"
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 @record
@@ -48,14 +48,15 @@ class EnvironmentFacts:
     is_under_sudo: bool
 
 
-def gather(environ: Mapping[str, str], argv0: str) -> EnvironmentFacts:
-    """Looks through PATH, and starts nothing."""
-    directories = tuple(path for path in environ.get("PATH", "").split(":") if path.startswith("/"))
+def gather(environ: Mapping[str, str], argv0: str, *, searches: bool = True) -> EnvironmentFacts:
+    """Starts nothing. ``searches``: looks through PATH."""
+    path = environ.get("PATH", "") if searches else ""
+    directories = tuple(each for each in path.split(":") if each.startswith("/"))
     rules = _sudoers()
     program = os.path.abspath(argv0) if os.path.basename(argv0) == "slicer" else ""
     return EnvironmentFacts(
         program=program, on_path=tuple(_executables("slicer", directories)), prefix=sys.prefix,
-        clashing=_clashing(), namesakes=tuple(_namesakes(directories)),
+        clashing=_clashing(_PACKAGE), namesakes=tuple(_namesakes(directories)),
         variables=tuple((name, environ[name]) for name in WATCHED if environ.get(name)),
         sudo=next(iter(_executables("sudo", directories)), ""),
         secure_path=_secure_path(rules), keeps=_kept(rules),
@@ -74,18 +75,13 @@ def _executables(name: str, directories: tuple[str, ...]) -> Iterator[str]:
             yield path
 
 
-def _clashing() -> str:
+def _clashing(package: str) -> str:
     """Both distributions write site-packages/slicer: the one installed last has overwritten the other."""
-    from importlib import metadata
-
-    try:
-        return f"{_OTHERS} {metadata.version(_OTHERS)}"
-    except metadata.PackageNotFoundError:
-        return ""
+    return _distribution(names_in(os.path.dirname(package)))
 
 
 def _namesakes(directories: tuple[str, ...]) -> Iterator[Namesake]:
-    own = os.path.realpath(os.path.dirname(os.path.dirname(os.path.dirname(__file__))))
+    own = os.path.realpath(_PACKAGE)
     seen = set()
     for name in ("python3", "python"):
         for python in _executables(name, directories):
@@ -107,16 +103,20 @@ def _packages(site: str) -> Iterator[str]:
 
 def _site_directories(python: str) -> Iterator[str]:
     """Where a Python has its packages, by its path: in its own environment, or in Debian's places."""
-    for prefix in dict.fromkeys(os.path.dirname(os.path.dirname(each)) for each in (python, os.path.realpath(python))):
-        yield from sorted(glob.glob(f"{glob.escape(prefix)}/lib/python3*/site-packages"))
+    paths = (python, os.path.realpath(python))
+    for prefix in dict.fromkeys(os.path.dirname(os.path.dirname(path)) for path in paths):
+        versions = [name for name in names_in(f"{prefix}/lib") if name.startswith("python3")]
+        yield from (f"{prefix}/lib/{name}/site-packages" for name in versions)
         if prefix in ("/usr", ""):
-            yield from sorted(glob.glob("/usr/local/lib/python3*/dist-packages"))
+            local = [name for name in names_in("/usr/local/lib") if name.startswith("python3")]
+            yield from (f"/usr/local/lib/{name}/dist-packages" for name in local)
             yield "/usr/lib/python3/dist-packages"
 
 
 def _distribution(names: list[str]) -> str:
-    info = (name for name in names if name.startswith(f"{_OTHERS}-") and name.endswith((".dist-info", ".egg-info")))
-    return next((name.rpartition(".")[0].replace("-", " ", 1) for name in info), "")
+    ends = (".dist-info", ".egg-info")
+    found = (name for name in names if name.startswith(f"{_OTHERS}-") and name.endswith(ends))
+    return next((name.rpartition(".")[0].replace("-", " ", 1) for name in found), "")
 
 
 # -- sudo ---------------------------------------------------------------------------------------------------

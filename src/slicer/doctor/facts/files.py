@@ -12,7 +12,7 @@ _MOST_BYTES = 1 << 20
 
 
 def kernel_text(path: str) -> str:
-    """The beginning of a file in /proc or /sys, without white space around it; "" where it is not to be had."""
+    """The beginning of a file in /proc or /sys, without white space around it; "" where it is not there."""
     try:
         return read_text(path).strip()
     except OSError:
@@ -60,7 +60,9 @@ def names_in(path: str) -> list[str]:
         return []
 
 
-def setting(file: str, key: str, roots: tuple[str, ...] = ("/etc", "/run", "/usr/local/lib", "/usr/lib")) -> str:
+def setting(
+    file: str, key: str, roots: tuple[str, ...] = ("/etc", "/run", "/usr/local/lib", "/usr/lib")
+) -> str:
     """A setting of one of systemd's daemons ("logind.conf"), with its drop-ins; "" where none is said.
 
     As systemd reads them: the first main file that there is, then the drop-ins by name, of which one in a

@@ -73,8 +73,10 @@ def _has(beside: str, name: str) -> bool | None:
     if top is None:
         return None
     below = (f"{top}/{each}" for each in names_in(top)[:_MOST_CGROUPS])
-    own = cgroup.path_of(cgroup.of("self"))
-    looked = next((path for path in (own, *below) if path != top and os.path.exists(f"{path}/{beside}")), None)
+    own = cgroup.path_of(cgroup.of("self")).rstrip("/")
+    looked = next(
+        (path for path in (own, *below) if path != top and os.path.exists(f"{path}/{beside}")), None
+    )
     return None if looked is None else os.path.exists(f"{looked}/{name}")
 
 

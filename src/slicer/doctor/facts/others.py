@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 # By the first 15 characters of their names, which is all that the kernel keeps.
 _SCHEDULERS = {
-    "slurmd": "Slurm", "gflowd": "gflow", "nvshare-schedul": "nvshare", "pbs_mom": "PBS", "condor_startd": "HTCondor",
-    "kubelet": "Kubernetes", "nomad": "Nomad", "ray::IDLE": "Ray", "raylet": "Ray",
+    "slurmd": "Slurm", "gflowd": "gflow", "nvshare-schedul": "nvshare", "pbs_mom": "PBS",
+    "condor_startd": "HTCondor", "kubelet": "Kubernetes", "nomad": "Nomad", "raylet": "Ray",
 }  # fmt: skip
 
 
@@ -53,9 +53,7 @@ def gather(environ: Mapping[str, str], uid: int) -> OthersFacts:
     holder = PlainLock(lock).holder() if lock else 0
     return OthersFacts(
         docker=_docker(),
-        schedulers=tuple(
-            Other(what, running[name]) for name, what in _SCHEDULERS.items() if name in running
-        ),
+        schedulers=tuple(Other(what, running[name]) for name, what in _SCHEDULERS.items() if name in running),
         task_spooler=spooler if _is_own_socket(spooler, uid) else "",
         lock=lock,
         lock_problem=_lock_problem(lock) if lock else "",

@@ -57,8 +57,11 @@ class StateFacts:
     history_problem: str  # "damaged", "newer", or ""
 
 
-def gather(environ: Mapping[str, str], uid: int) -> StateFacts:
-    """Looks at the directories by lstat, and changes none."""
+def gather(environ: Mapping[str, str], uid: int, *, asks_for_lock: bool = True) -> StateFacts:
+    """Looks at the directories by lstat, and changes none.
+
+    ``asks_for_lock``: looks who holds the ledger's lock. The kernel takes its time for that.
+    """
     mounted = mounts()
     error = hint = ""
     try:
@@ -74,7 +77,7 @@ def gather(environ: Mapping[str, str], uid: int) -> StateFacts:
         ledger=place(path, mounted), error=error, hint=hint, is_chosen=is_chosen,
         squatted=usual if uid and not is_chosen and path.startswith(f"{usual}.") else "",
         version=(trusted_bytes(f"{path}/version", 64) or b"").decode("ascii", "replace").strip(),
-        newest=statedir.VERSION, lock_holder=_stopped_holder(f"{path}/lock"),
+        newest=statedir.VERSION, lock_holder=_stopped_holder(f"{path}/lock") if asks_for_lock else 0,
         public=tuple(place(each, mounted) for each in statedir.PUBLIC_DIRS),
         history=place(database, mounted), history_directory=place(os.path.dirname(database), mounted),
         history_problem=_history_problem(database),

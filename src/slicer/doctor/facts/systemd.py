@@ -33,8 +33,8 @@ class SystemdFacts:
     container: str  # "docker", "lxc", …; "" for none
     is_wsl: bool
     cgroups: str  # "v2", "hybrid", "v1" or "none"
-    is_read_only: bool  # the cgroup file system
     at: str  # the manager's cgroup, below which scopes are made
+    is_there: bool  # that cgroup exists, so its controllers can be seen
     controllers: tuple[str, ...]  # that act there
     on_v1: tuple[str, ...]  # controllers that a v1 hierarchy has taken
 
@@ -63,7 +63,7 @@ def gather(uid: int, manager: Manager, *, asks: bool = True) -> SystemdFacts:
     return SystemdFacts(
         boots=boots, unreachable=unreachable, hint=hint, version=version, state=state, failed=failed,
         container=_container(), is_wsl="microsoft" in kernel_text("/proc/sys/kernel/osrelease").lower(),
-        cgroups=_cgroups(), is_read_only=_is_read_only(), at=at,
+        cgroups=_cgroups(), at=at, is_there=os.path.isdir(cgroup.path_of(at)),
         controllers=tuple(sorted(cgroup.controllers(cgroup.path_of(at)))), on_v1=_on_v1(),
     )  # fmt: skip
 
@@ -104,11 +104,6 @@ def _cgroups() -> str:
     if root is not None:
         return "hybrid"
     return "v1" if any(mount.kind == "cgroup" for mount in mounts()) else "none"
-
-
-def _is_read_only() -> bool:
-    root = cgroup.root()
-    return any(mount.point == root and "ro" in mount.options for mount in mounts())
 
 
 def _on_v1() -> tuple[str, ...]:

@@ -24,7 +24,7 @@ class UnitFile:
 
 @record
 class UnitFacts:
-    """``packaged``: slices that a package or the administrator put elsewhere. ``masked``: that are /dev/null."""
+    """``packaged``: slices that a package or the administrator put elsewhere. ``masked``: to /dev/null."""
 
     system: tuple[UnitFile, ...]
     user: tuple[UnitFile, ...]  # this user's own
