@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from slicer.doctor.looks import Look
     from slicer.doctor.model import Acting, Area
 
-DEADLINE_S = 8.0  # the driver of eight GPUs without persistence mode takes five seconds to answer
+DEADLINE_S = 8.0  # a driver that is not kept initialised takes seconds for its first answer
 _FOR_LIMITS = ("configuration", "systemd", "disks")
 
 

@@ -112,6 +112,7 @@ def unanswered(look: Look, name: str = "others") -> Case:
 NO_UNITS = tuple(replace(file, state="missing") for file in UNITS.system)
 NVIDIA = DEVICES.nvidia
 IDLE = Disk("sda", "8:0", "none", ("none", "bfq"))
+NVME = Disk("nvme0n1", "259:0", "none", ("none",))
 UNDER_NOUVEAU = replace(NO_DEVICES, nvidia=NVIDIA, driven_by=("nouveau",))
 NOT_PERSISTENT = replace(DRIVER, gpus=(replace(GPU, is_persistent=False),))
 
@@ -155,7 +156,7 @@ CASES: dict[str, tuple[Case, ...]] = {
     "io-weight-not-heeded": (
         on_limits("IOWeight", disks=DiskFacts((), False, False, False)),
         on_limits("IOWeight", disks=DiskFacts((IDLE,), False, True, False)),
-        on_limits("IOWeight", disks=DiskFacts((replace(IDLE, name="nvme0n1", offered=()),), False, True, False)),
+        on_limits("IOWeight", disks=DiskFacts((NVME,), False, True, False)),
     ),
     "oomd-absent": (on_limits("ManagedOOMSwap"),),
     "devices-not-fenced": (on_limits("DeviceAllow"), on_limits("DevicePolicy", who=ROOT, boots=False)),
@@ -212,7 +213,8 @@ CASES: dict[str, tuple[Case, ...]] = {
     "ledger-in-dev-shm": (on_state(ledger=place("/dev/shm/slicer-1000"), lingers=False),),
     "ledger-name-taken": (on_state(squatted="/run/lock/slicer-1000"),),
     "history-unusable": (
-        on_state(history=place("/home/alice/h", "link")), on_state(history=place("/home/alice/h", "file", 1001)),
+        on_state(history=place("/home/alice/h", "link")),
+        on_state(history=place("/home/alice/h", "file", 1001)),
         on_state(history_directory=place("/home/alice/.local", mode=0o777)),
         on_state(history_directory=place("/home/alice/.local", uid=1001)),
         on_state(history_directory=place("/home/alice/.local", "file")),

@@ -25,10 +25,13 @@ def trusted_text(path: str, most_bytes: int = _MOST_BYTES) -> str | None:
     return None if data is None else data.decode("utf-8", "replace")
 
 
-def trusted_bytes(path: str, most_bytes: int = _MOST_BYTES) -> bytes | None:
-    """As :func:`trusted_text`, as bytes: at most the first ``most_bytes`` of them."""
+def trusted_bytes(path: str, most_bytes: int = _MOST_BYTES, *, follows: bool = True) -> bytes | None:
+    """As :func:`trusted_text`, as bytes: at most the first ``most_bytes`` of them.
+
+    ``follows``: the path may be a link, as in /etc of some distributions.
+    """
     try:
-        fd = os.open(path, _READ)
+        fd = os.open(path, _READ if follows else _READ | os.O_NOFOLLOW)
     except OSError:
         return None
     try:

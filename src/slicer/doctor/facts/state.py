@@ -70,14 +70,17 @@ def gather(environ: Mapping[str, str], uid: int, *, asks_for_lock: bool = True) 
     except SlicerError as wrong:
         path = environ.get("SLICER_STATE_DIR") or f"{statedir.PUBLIC_DIRS[0]}/slicer-{uid}"
         error, hint = f"{wrong.where}: {wrong.message}", wrong.hint
+    ledger = place(path, mounted)
+    is_ours = ledger.kind == "directory" and ledger.uid == uid  # else what is in it is somebody's word
+    version = trusted_bytes(f"{path}/version", 64, follows=False) if is_ours else None
     database = history.default_path(environ)
     usual = os.path.join(os.path.dirname(path), f"slicer-{uid}")
     is_chosen = bool(environ.get("SLICER_STATE_DIR"))
     return StateFacts(
-        ledger=place(path, mounted), error=error, hint=hint, is_chosen=is_chosen,
+        ledger=ledger, error=error, hint=hint, is_chosen=is_chosen,
         squatted=usual if uid and not is_chosen and path.startswith(f"{usual}.") else "",
-        version=(trusted_bytes(f"{path}/version", 64) or b"").decode("ascii", "replace").strip(),
-        newest=statedir.VERSION, lock_holder=_stopped_holder(f"{path}/lock") if asks_for_lock else 0,
+        version=(version or b"").decode("ascii", "replace").strip(),
+        newest=statedir.VERSION, lock_holder=_stopped_holder(f"{path}/lock") if asks_for_lock and is_ours else 0,
         public=tuple(place(each, mounted) for each in statedir.PUBLIC_DIRS),
         history=place(database, mounted), history_directory=place(os.path.dirname(database), mounted),
         history_problem=_history_problem(database),
@@ -126,7 +129,7 @@ def _stopped_holder(path: str) -> int:
 
 
 def _history_problem(path: str) -> str:
-    header = trusted_bytes(path, _HEADER_BYTES)
+    header = trusted_bytes(path, _HEADER_BYTES, follows=False)
     if not header:
         return ""
     if not header.startswith(_SQLITE) or len(header) < _HEADER_BYTES:
