@@ -17,9 +17,11 @@ _EX_UNWELL = 1
     short_help="Say what does not work here, why, and how to mend it.",
     epilog="""\
 \b
-It changes nothing, and may be run by anybody; what is said holds for the
-user who runs it. A problem breaks a promise: jobs do not start, or a limit
-does not act. A warning will surprise somebody. A note is worth knowing.
+It looks at systemd, the kernel, limits, GPUs, slicer's own files, and what may
+be in the way. It changes nothing, and anybody may run it; what it says holds
+for the user who runs it. A problem breaks a promise: jobs do not start, or a limit or
+a lease does not act. A warning will surprise somebody. A note is worth
+knowing.
 
 \b
 Exit codes:
@@ -33,7 +35,7 @@ them all, docs/json.md has the form of --json.""",
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option("-v", "--verbose", "verbose", is_flag=True, help="Show all that was looked at.")
 def command(as_json: bool, verbose: bool) -> int:
-    """Look at systemd, the kernel, GPUs, limits, slicer's own files and what may be in the way."""
+    """Say what does not hold here of what slicer promises, and what mends it."""
     from slicer.doctor.examine import examine
 
     report = examine(os.environ, os.geteuid())
