@@ -17,11 +17,11 @@ _EX_UNWELL = 1
     short_help="Say what does not work here, why, and how to mend it.",
     epilog="""\
 \b
-It looks at systemd, the kernel, limits, GPUs, slicer's own files, and what may
-be in the way. It changes nothing, and anybody may run it; what it says holds
-for the user who runs it. A problem breaks a promise: jobs do not start, or a limit or
-a lease does not act. A warning will surprise somebody. A note is worth
-knowing.
+It looks at systemd, the kernel, limits, GPUs, slicer's own files, and what
+may be in the way. It changes nothing, and anybody may run it; what it says
+holds for the user who runs it. A problem breaks a promise: jobs do not start,
+or a limit or a lease does not act. A warning will surprise somebody. A note
+is worth knowing.
 
 \b
 Exit codes:

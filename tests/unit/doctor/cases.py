@@ -150,9 +150,10 @@ CASES: dict[str, tuple[Case, ...]] = {
         on_limits("IOWeight", controllers=("cpu",), who=ROOT),
     ),
     "not-delegated": (
-        on_limits("IOWeight", controllers=("cpu", "memory", "pids")),
         on_limits("AllowedCPUs", controllers=("cpu", "memory", "pids")),
+        on_limits("IOWeight", "IOReadBandwidthMax", controllers=("cpu", "memory", "pids")),
     ),
+    "io-weight-not-delegated": (on_limits("IOWeight", controllers=("cpu", "memory", "pids")),),
     "io-weight-not-heeded": (
         on_limits("IOWeight", disks=DiskFacts((), False, False, False)),
         on_limits("IOWeight", disks=DiskFacts((IDLE,), False, True, False)),

@@ -94,7 +94,7 @@ def _units(facts: UnitFacts, who: Who) -> Iterator[Finding]:
         yield finding("slice-masked", ", ".join(facts.masked), mend if flag else who.root(mend))
     if not (_are_there(files) or facts.packaged):
         mends = [who.root("slicer install")] + (["slicer install --user"] if who.uid else [])
-        yield finding("units-missing", "no slice and no catalog of slicer's is installed", mends[-1])
+        yield finding("units-missing", "none in /usr/local/lib/systemd, nor of a package's", mends[-1])
     for group, command in ((facts.system, who.root("slicer install")), (own, "slicer install --user")):
         old = _with(group, "outdated")
         lacking = _with(group, "missing") if _are_there(group) else []

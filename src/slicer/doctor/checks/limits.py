@@ -12,11 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from slicer.doctor.facts.configuration import ConfigurationFacts
-    from slicer.doctor.facts.disks import Disk, DiskFacts
+    from slicer.doctor.facts.disks import DiskFacts
     from slicer.doctor.facts.systemd import SystemdFacts
     from slicer.doctor.model import Finding, Who
 
 _NOT_GIVEN = ("io", "cpuset")  # to user managers, by systemd's own user@.service
+_IO_WEIGHTS = ("IOWeight", "IODeviceWeight")
 _NO_CONTROLLER = "controller {} is not there"
 _ROTATING = ("sd", "vd", "hd", "xvd")  # disks for which bfq costs nothing that is felt
 
@@ -98,16 +99,21 @@ def _limits(acts: tuple[Acting, ...], systemd: SystemdFacts, disks: DiskFacts, w
     if gone:
         yield _missing(gone, lacking, systemd, who, users)
     if given and not gone:
-        commands = (
-            who.root("slicer install --user-delegation"), "# then log out everywhere, and in again",
-        )  # fmt: skip
-        yield finding("not-delegated", _used(given, users), *commands)
-    weights = [name for name in users if name.startswith("IO") and name not in lacking]
+        yield _not_delegated(given, users, who)
+    weights = [name for name in users if name in _IO_WEIGHTS and name not in lacking]
     if weights:
         yield finding("io-weight-not-heeded", _used(weights, users), *_weigh(disks, who))
     oomd = [name for name in users if name.startswith("ManagedOOM") and name not in lacking]
     if oomd:
         yield finding("oomd-absent", _used(oomd, users), who.root("systemctl enable --now systemd-oomd"))
+
+
+def _not_delegated(names: list[str], users: dict[str, list[str]], who: Who) -> Finding:
+    """A weight that does not act costs fairness; another limit is missed by somebody who asked for it."""
+    commands = who.root("slicer install --user-delegation"), "# then log out everywhere, and in again"
+    only_weights = all(name in _IO_WEIGHTS for name in names)
+    kind = "io-weight-not-delegated" if only_weights else "not-delegated"
+    return finding(kind, _used(names, users), *commands)
 
 
 def _used(names: list[str], users: dict[str, list[str]]) -> str:
@@ -140,15 +146,14 @@ def _weigh(disks: DiskFacts, who: Who) -> Iterator[str]:
     for disk in disks.disks[:1]:
         if "bfq" in disk.offered or disk.name.startswith(_ROTATING):
             yield who.root(f"modprobe bfq && echo bfq > /sys/block/{disk.name}/queue/scheduler")
+            rule = f'ACTION=="add|change", KERNEL=="{disk.name}", ATTR{{queue/scheduler}}="bfq"'
+            yield who.root(f"echo '{rule}' > /etc/udev/rules.d/60-{disk.name}-bfq.rules")
         elif disks.has_io_cost:
             yield who.root(f"echo '{disk.number} enable=1' > /sys/fs/cgroup/io.cost.qos")
-        yield _rule(disk)
+            line = f"w /sys/fs/cgroup/io.cost.qos - - - - {disk.number} enable=1"
+            yield who.root(f"echo '{line}' > /etc/tmpfiles.d/io-cost.conf")
     if not disks.disks:
         yield "# no disk with a scheduler is seen here; in a machine of its own, see its host"
-
-
-def _rule(disk: Disk) -> str:
-    return f'# for good, of all such disks: a udev rule for KERNEL=="{disk.name}"'
 
 
 def configuration(facts: ConfigurationFacts) -> Verdict:

@@ -32,8 +32,8 @@ def state(facts: StateFacts, session: SessionFacts | None, who: Who) -> Verdict:
         ("history", _described(facts.history)),
     )  # fmt: skip
     found = (*_ledger(facts, who), *_room(facts), *_memory(facts, session, who), *_history(facts, who))
-    there = "" if facts.ledger.kind else " (made by the first job)"
-    return Verdict("state", f"ledger in {facts.ledger.path}{there}; {_kept(facts)}", shown, tuple(found))
+    summary = f"ledger in {facts.ledger.path}, history in {facts.history_directory.path}"
+    return Verdict("state", summary, shown, tuple(found))
 
 
 def _described(place: Place) -> str:
@@ -42,10 +42,6 @@ def _described(place: Place) -> str:
     free = "" if place.free_bytes < 0 else f", {format_size(place.free_bytes)} free"
     on = place.file_system or "unknown"
     return f"{place.path}: {place.kind} of uid {place.uid}, {place.mode:04o}, {on}{free}"
-
-
-def _kept(facts: StateFacts) -> str:
-    return f"history in {facts.history.path}"
 
 
 def _ledger(facts: StateFacts, who: Who) -> Iterator[Finding]:

@@ -42,13 +42,13 @@ def _no_systemd(facts: SystemdFacts) -> Iterator[Finding]:
     if facts.is_wsl:
         line = r"printf '[boot]\nsystemd=true\n' | sudo tee -a /etc/wsl.conf"
         yield finding(
-            "no-systemd", "systemd does not run in this WSL", line, "# then in Windows: wsl --shutdown"
+            "no-systemd", "this is WSL", line, "# then in Windows: wsl --shutdown"
         )
     elif facts.container:
-        what = f"systemd does not run in this container ({facts.container})"
+        what = f"this is a container ({facts.container})"
         yield finding("no-systemd", what, "# run slicer on the host: slicer run -- docker exec …")
     else:
-        yield finding("no-systemd", "systemd does not run here", "# boot with systemd as PID 1")
+        yield finding("no-systemd", "PID 1 is another program", "# boot with systemd as PID 1")
 
 
 def _manager(facts: SystemdFacts, who: Who) -> Iterator[Finding]:

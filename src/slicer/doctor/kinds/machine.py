@@ -234,6 +234,17 @@ FOUND = (
         cure="`slicer install --user-delegation` as root, then log out everywhere and in again.",
     ),
     Kind(
+        id="io-weight-not-delegated",
+        area="limits",
+        severity="note",
+        title="your user manager was not given io, so IOWeight does not act",
+        why=(
+            "systemd gives user managers cpu, memory and pids only. Without io all of your jobs read and "
+            "write alike."
+        ),
+        cure="`slicer install --user-delegation` as root, then log out everywhere and in again.",
+    ),
+    Kind(
         id="io-weight-not-heeded",
         area="limits",
         severity="note",
@@ -244,7 +255,7 @@ FOUND = (
         ),
         cure=(
             "`echo bfq > /sys/block/DISK/queue/scheduler`, or for fast disks `echo 'MAJ:MIN enable=1' "
-            "> /sys/fs/cgroup/io.cost.qos`; for good a udev rule."
+            "> /sys/fs/cgroup/io.cost.qos`; for good a udev rule, or a line for systemd-tmpfiles."
         ),
     ),
     Kind(
