@@ -11,39 +11,47 @@ import os
 import shutil
 import subprocess
 
-from slicer.backend import has_systemd, older_units
+from slicer.backend import has_systemd, older_units, slice_limits
 from slicer.backend.older_units import Outdated
-from slicer.backend.unit_files import Action, Done, install, state, uninstall
+from slicer.backend.unit_files import Action, Done, install, is_ours, leftover, read, state, uninstall
+from slicer.config import slices
+from slicer.config.profiles import host
 from slicer.errors import SlicerError
+from slicer.model import SLICES
 from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from typing import Any
 
     from slicer.backend.unit_files import State
+    from slicer.config.slices import Limits
 
     Runner = Callable[[tuple[str, ...]], "Ran"]
 
 PREFIX = "/usr/local"
-_SOURCES = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "_units")
+_PACKAGED = "/usr"  # the prefix of distributions' packages
+_NIXOS = "/etc/NIXOS"
+_SEARCHED = (PREFIX, _PACKAGED)  # where a running system looks by itself
+_SOURCES = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-# Source below units/, destination below PREFIX, what it is.
+# Source below src/slicer/, destination below the prefix, what it is.
 _SYSTEM = (
-    ("system/gpu.slice", "lib/systemd/system/gpu.slice", "slice of GPU jobs"),
-    ("system/cpu.slice", "lib/systemd/system/cpu.slice", "slice of CPU jobs"),
-    ("user/gpu.slice", "lib/systemd/user/gpu.slice", "slice of GPU jobs, for user managers"),
-    ("user/cpu.slice", "lib/systemd/user/cpu.slice", "slice of CPU jobs, for user managers"),
-    ("catalog/slicer.catalog", "lib/systemd/catalog/slicer.catalog", "explanations for journalctl -x"),
+    ("_units/system/gpu.slice", "lib/systemd/system/gpu.slice", "slice of GPU jobs"),
+    ("_units/system/cpu.slice", "lib/systemd/system/cpu.slice", "slice of CPU jobs"),
+    ("_units/user/gpu.slice", "lib/systemd/user/gpu.slice", "slice of GPU jobs, for user managers"),
+    ("_units/user/cpu.slice", "lib/systemd/user/cpu.slice", "slice of CPU jobs, for user managers"),
+    ("_units/catalog/slicer.catalog", "lib/systemd/catalog/slicer.catalog", "explanations for journalctl -x"),
 )
 _DELEGATION = (
-    "system/user@.service.d/50-slicer-delegate.conf",
+    "_units/system/user@.service.d/50-slicer-delegate.conf",
     "lib/systemd/system/user@.service.d/50-slicer-delegate.conf",
     "IOWeight and AllowedCPUs for user managers",
 )
 _USER = (
-    ("user/gpu.slice", "systemd/user/gpu.slice", "slice of your GPU jobs"),
-    ("user/cpu.slice", "systemd/user/cpu.slice", "slice of your CPU jobs"),
+    ("_units/user/gpu.slice", "systemd/user/gpu.slice", "slice of your GPU jobs"),
+    ("_units/user/cpu.slice", "systemd/user/cpu.slice", "slice of your CPU jobs"),
 )
 _SYSTEM_COMMANDS = (
     ("journalctl", "--update-catalog"),
@@ -56,11 +64,13 @@ _USER_COMMANDS = (("systemctl", "--user", "daemon-reload"),)
 class Plan:
     """What an installation consists of. ``live``: it is for the running system, whose managers are told.
 
-    ``retired``: files that only older versions installed, to be taken away. ``shared``: directories that
-    they shared with a group, to be root's alone.
+    ``unwanted``: files that may be left of an earlier configuration, or that a distribution's package brings
+    by now, to be taken away. ``retired``: files that only older versions installed, likewise. ``shared``:
+    directories that they shared with a group, to be root's alone.
     """
 
     actions: tuple[Action, ...]
+    unwanted: tuple[Action, ...]
     retired: tuple[Action, ...]
     shared: tuple[str, ...]
     commands: tuple[tuple[str, ...], ...]
@@ -95,36 +105,79 @@ def plan(
     user_delegation: bool = False,
     prefix: str = PREFIX,
     environ: Mapping[str, str] | None = None,
+    limits: Limits | None = None,
 ) -> Plan:
     """What to install under ``root`` (a DESTDIR; "/" is the running system). Touches nothing.
 
     ``user`` is for the caller's own user manager alone, below $XDG_DATA_HOME. ``user_delegation`` adds the
     drop-in that lets all user managers set IOWeight and AllowedCPUs. ``prefix`` is ``/usr`` for a
-    distribution's package. Raises SlicerError when user and user_delegation are both asked for.
+    distribution's package. ``limits`` of the slices become drop-ins (see :func:`configured`); None leaves
+    those that are there as they are. Raises SlicerError when user and user_delegation are both asked for.
     """
     if user and user_delegation:
         message = "delegation to user managers is a setting of the system, not of one user"
         raise SlicerError(message, hint="leave out either --user or --user-delegation")
-    base = _data_home(os.environ if environ is None else environ) if user else prefix
+    base = _data_home(os.environ if environ is None else environ) if user else "/" + prefix.strip("/")
     files = _USER if user else (*_SYSTEM, _DELEGATION) if user_delegation else _SYSTEM
-    top = os.path.join(root, base.lstrip("/"))
-    actions = tuple(
+    top = os.path.join(root, base.strip("/"))
+    actions = [
         Action(os.path.join(_SOURCES, source), os.path.join(top, destination), what)
         for source, destination, what in files
-    )
-    live = os.path.realpath(root) == "/"
+    ]
+    unwanted: list[Action] = []
+    if base == PREFIX:
+        packaged = os.path.join(root, _PACKAGED.strip("/"))
+        unwanted = [each for each in actions if _is_packaged(each, top, packaged)]
+        actions = [each for each in actions if each not in unwanted]
+    for each in [] if limits is None else _limits(limits, top, user=user):
+        (actions if each.content else unwanted).append(each)
+    live = os.path.realpath(root) == "/" and (user or base in _SEARCHED)
     if user:
-        return Plan(actions, (), (), _USER_COMMANDS, live)
+        return Plan(tuple(actions), tuple(unwanted), (), (), _USER_COMMANDS, live)
     retired, shared = older_units.retired(top), older_units.shared(root)
-    return Plan(actions, retired, shared, _SYSTEM_COMMANDS, live)
+    return Plan(tuple(actions), tuple(unwanted), retired, shared, _SYSTEM_COMMANDS, live)
+
+
+def configured(
+    root: str = "/", *, environ: Mapping[str, str], user: bool = False, **options: Any
+) -> tuple[Plan, tuple[str, ...]]:
+    """:func:`plan` with what the configuration says of the slices, and warnings for the user.
+
+    Raises ConfigError.
+    """
+    found = slices.read(environ, host(), user=user, root=root)
+    return plan(root, user=user, environ=environ, limits=found.limits, **options), found.warnings
+
+
+def _is_packaged(action: Action, top: str, packaged: str) -> bool:
+    """Whether a package installed the same file. A second one would hide that, and miss its updates."""
+    found = read(os.path.join(packaged, os.path.relpath(action.destination, top)))
+    return found is not None and is_ours(found)
+
+
+def _limits(limits: Limits, top: str, *, user: bool) -> list[Action]:
+    """A drop-in for each slice; without content where the configuration says nothing of it."""
+    folder = os.path.join(top, "systemd/user" if user else "lib/systemd/system")
+    return [
+        Action(
+            "",
+            os.path.join(folder, f"{name}.slice.d", slice_limits.NAME),
+            f"limits of {name}.slice, from the configuration",
+            slice_limits.drop_in(name, limits[name], user=user) if name in limits else b"",
+        )
+        for name in SLICES
+    ]
 
 
 def states(plan: Plan) -> tuple[tuple[Action, State], ...]:
     """How each file of a plan is (see :func:`slicer.backend.unit_files.state`). Touches nothing.
 
-    Raises SlicerError for a file that cannot be read.
+    Of the unwanted files those that are there: outdated, or edited. Raises SlicerError for a file that cannot
+    be read.
     """
-    return tuple((action, state(action)) for action in plan.actions)
+    wanted = [(action, state(action)) for action in plan.actions]
+    found = [(action, leftover(action)) for action in plan.unwanted]
+    return (*wanted, *((action, how) for action, how in found if how != "missing"))
 
 
 def apply(plan: Plan, *, force: bool = False, run: Runner | None = None) -> Report:
@@ -132,9 +185,13 @@ def apply(plan: Plan, *, force: bool = False, run: Runner | None = None) -> Repo
 
     A file that somebody edited stays as it is unless ``force``. Each file is replaced in one step. The files
     and directories of older versions are taken back. Raises SlicerError when a file cannot be written; those
-    written before stay.
+    written before stay, and on NixOS, where modules do all this.
     """
-    return _finish(plan, tuple(install(action, force=force) for action in plan.actions), force, run)
+    if plan.live and plan.shared and os.path.exists(_NIXOS):
+        hint = "set programs.slicer.enable = true in the configuration, with slicer's nix/module.nix"
+        raise SlicerError("NixOS looks for units only where its modules put them", hint=hint)
+    files = tuple(install(action, force=force) for action in plan.actions)
+    return _finish(plan, (*files, *_clear(plan.unwanted, force)), force, run)
 
 
 def outdated(plan: Plan, *, force: bool = False) -> Outdated:
@@ -146,7 +203,7 @@ def _finish(plan: Plan, files: tuple[Done, ...], force: bool, run: Runner | None
     """Tell systemd, then take away what only older versions had: files, a group, and its directories."""
     commands = _commands(plan.commands, plan.live, run)
     old = outdated(plan, force=force)
-    gone = tuple(done for each in plan.retired if (done := uninstall(each, force=force)).status != "absent")
+    gone = _clear(plan.retired, force)
     commands += _commands(old.commands, plan.live, run)
     # Last, because members of the group may have put things there that make it fail.
     closed = tuple(path for path in plan.shared if plan.live and older_units.close(path))
@@ -160,12 +217,25 @@ def remove(plan: Plan, *, force: bool = False, run: Runner | None = None) -> Rep
     Raises SlicerError when a file cannot be removed.
     """
     files = tuple(uninstall(action, force=force) for action in plan.actions)
-    for action in plan.actions:
+    report = _finish(plan, (*files, *_clear(plan.unwanted, force)), force, run)
+    _remove_empty(plan.actions)
+    return report
+
+
+def _clear(actions: tuple[Action, ...], force: bool) -> tuple[Done, ...]:
+    """Take away what is there of these files."""
+    done = tuple(uninstall(action, force=force) for action in actions)
+    _remove_empty(actions)
+    return tuple(each for each in done if each.status != "absent")
+
+
+def _remove_empty(actions: tuple[Action, ...]) -> None:
+    """The directories of drop-ins, which exist for these alone."""
+    for action in actions:
         directory = os.path.dirname(action.destination)
-        if directory.endswith(".service.d"):  # the one directory that exists for a drop-in of ours
+        if directory.endswith((".service.d", ".slice.d")):
             with contextlib.suppress(OSError):
                 os.rmdir(directory)
-    return _finish(plan, files, force, run)
 
 
 def _data_home(environ: Mapping[str, str]) -> str:

@@ -22,16 +22,21 @@ if TYPE_CHECKING:
     State = Literal["missing", "current", "outdated", "edited"]
     Status = Literal["created", "unchanged", "updated", "overwritten", "edited", "removed", "absent"]
 
-_STAMP = b"# Installed by slicer; unchanged as long as its checksum is "
+_STAMP = b"Installed by slicer; unchanged as long as its checksum is "
+_COMMENTS = (b"# ", b'.\\" ')  # of unit files and shells, and of man pages
 
 
 @record
 class Action:
-    """One file to install: from where, to where, and what it is for people."""
+    """One file to install: from where, to where, and what it is for people.
+
+    ``content`` is for a file that is made up on the spot, and has no source.
+    """
 
     source: str
     destination: str
     what: str
+    content: bytes = b""
 
 
 @record
@@ -64,6 +69,15 @@ def _state(wanted: bytes, found: bytes | None) -> State:
     if found == wanted:
         return "current"
     return "outdated" if is_ours(found) else "edited"
+
+
+def leftover(action: Action) -> State:
+    """How a file is that is not wanted: missing, outdated or edited. Raises SlicerError."""
+    try:
+        found = read(action.destination)
+    except OSError as error:
+        raise failed("read", action, error) from error
+    return "missing" if found is None else "outdated" if is_ours(found) else "edited"
 
 
 def install(action: Action, *, force: bool) -> Done:
@@ -102,14 +116,23 @@ def uninstall(action: Action, *, force: bool) -> Done:
 def failed(what: str, action: Action, error: OSError) -> SlicerError:
     """The error for a file that could not be ``what`` (installed, removed, read)."""
     message = f"{action.what} cannot be {what}: {error.strerror}"
-    hint = "run it as root, or with --user" if isinstance(error, PermissionError) else ""
-    return SlicerError(message, where=action.destination, hint=hint)
+    return SlicerError(message, where=action.destination, hint=_way_out(error))
+
+
+def _way_out(error: OSError) -> str:
+    if error.errno == errno.EROFS:
+        return "nothing can be written there: choose another place with --prefix, --root or --user"
+    if isinstance(error, PermissionError):
+        if os.geteuid() == 0:
+            return "root may not either: is it immutable (lsattr), or of another file server?"
+        return "run it as root, or with --user"
+    return ""
 
 
 def is_ours(installed: bytes) -> bool:
     """Whether a file is as some version of slicer installed it."""
-    content, stamp, _ = installed.rpartition(_STAMP)
-    return bool(stamp) and _stamped(content) == installed
+    text, stamp, _ = installed.rpartition(_STAMP)
+    return bool(stamp) and any(_stamped(text.removesuffix(c), c) == installed for c in _COMMENTS)
 
 
 def read(path: str) -> bytes | None:
@@ -132,12 +155,15 @@ def read(path: str) -> bytes | None:
 
 
 def _wanted(action: Action) -> bytes:
+    if action.content:
+        return _stamped(action.content, _COMMENTS[0])
     with open(action.source, "rb") as file:
-        return _stamped(file.read())
+        content = file.read()
+    return _stamped(content, _COMMENTS["/man/" in action.destination])
 
 
-def _stamped(content: bytes) -> bytes:
-    return content + _STAMP + hashlib.sha256(content).hexdigest().encode() + b"\n"
+def _stamped(content: bytes, comment: bytes) -> bytes:
+    return b"%b%b%b%b\n" % (content, comment, _STAMP, hashlib.sha256(content).hexdigest().encode())
 
 
 def _replace(path: str, content: bytes) -> None:

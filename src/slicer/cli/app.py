@@ -36,6 +36,7 @@ _COMMANDS = {
     "profiles": "profiles",
     "doctor": "doctor",
     "install": "install",
+    "completion": "completion",
     "simjob": "simjob",
 }
 # Earlier names of commands, which scripts may still use.
@@ -65,8 +66,6 @@ Environment:
   SLICER_STATE_DIR   where leases are kept, in place of /run/slicer
   SLICER_SIM=2x24G   simulated GPUs in place of this machine's; see simjob
   SLICER_DEBUG=1     a traceback with every error
-  _SLICER_COMPLETE   eval "$(_SLICER_COMPLETE=bash_source slicer)" turns on
-                     completion; zsh_source and fish_source likewise
 """
 
 
@@ -119,7 +118,7 @@ def _dispatch(arguments: list[str]) -> Any:
     if instruction:
         from slicer.cli import complete
 
-        return complete.answer(app, _COMPLETE, instruction)
+        return complete.answer(app, instruction, os.environ)
     with app.make_context("slicer", list(arguments)) as ctx:
         return app.invoke(ctx)
 

@@ -6,15 +6,31 @@ import os
 
 import click
 
-from slicer.backend.install_units import Plan, Ran, Report, apply, outdated, plan, remove
+from slicer.backend.install_units import (
+    PREFIX,
+    Plan,
+    Ran,
+    Report,
+    apply,
+    configured,
+    outdated,
+    plan,
+    remove,
+    states,
+)
 from slicer.backend.older_units import Outdated
 from slicer.cli import output, say
 from slicer.columns import Line
 from slicer.config import files
-from slicer.errors import EX_OK, EX_SLICER
+from slicer.errors import EX_OK, EX_SLICER, UsageError
 from slicer.outcome import history
 from slicer.text import command_text, visible
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slicer.backend.unit_files import State
+
+_DIRECTORY = click.Path(file_okay=False)
 _SHARED = "an older version shared it with a group"
 
 
@@ -31,19 +47,41 @@ version shared with a group is closed, and the group removed.""",
 @click.option(
     "--user-delegation", is_flag=True, help="Let user managers set IOWeight and AllowedCPUs too (a drop-in)."
 )
-@click.option("--root", metavar="DIR", default="/", help="Install below DIR, for an image or a package.")
+@click.option(
+    "--root", metavar="DIR", type=_DIRECTORY, default="/", help="Install below DIR, for an image."
+)
+@click.option("--prefix", metavar="DIR", type=_DIRECTORY, help="In place of /usr/local: /usr for a package.")
 @click.option("--remove", "removing", is_flag=True, help="Take away what was installed.")
 @click.option("--force", is_flag=True, help="Overwrite, or remove, files that somebody edited as well.")
 @click.option("--dry-run", is_flag=True, help="Only print what would be done.")
-def command(user: bool, user_delegation: bool, root: str, removing: bool, force: bool, dry_run: bool) -> int:
+def command(
+    user: bool,
+    user_delegation: bool,
+    root: str,
+    prefix: str | None,
+    removing: bool,
+    force: bool,
+    dry_run: bool,
+) -> int:
     """Install slicer's systemd units below /usr/local/lib, and tell systemd. Safe to repeat.
 
-    A file that somebody edited is left alone. Take `systemctl edit gpu.slice` for changes that stay.
+    A file that somebody edited is left alone. Take `systemctl edit gpu.slice` for changes that stay, or
+    [slices.gpu] of the configuration, and install again.
     """
-    # All that may ever have been installed goes, or a drop-in would be left behind.
-    settled = plan(root, user=user, user_delegation=user_delegation or (removing and not user))
+    if user and prefix is not None:
+        raise UsageError("--user installs below your home directory", hint="leave out --prefix")
+    where = PREFIX if prefix is None else prefix
+    if removing:
+        # All that may ever have been installed goes, or a drop-in would be left behind.
+        settled = plan(root, user=user, user_delegation=not user, prefix=where, limits={})
+    else:
+        settled, warnings = configured(
+            root, environ=os.environ, user=user, user_delegation=user_delegation, prefix=where
+        )
+        for warning in warnings:
+            say.line(warning)
     if dry_run:
-        output.show(_intended(settled, outdated(settled, force=force), removing=removing))
+        output.show(_intended(settled, outdated(settled, force=force), removing=removing, force=force))
         return EX_OK
     report = remove(settled, force=force) if removing else apply(settled, force=force)
     output.show(_done(report))
@@ -59,14 +97,27 @@ def command(user: bool, user_delegation: bool, root: str, removing: bool, force:
     return EX_OK
 
 
-def _intended(settled: Plan, old: Outdated, *, removing: bool) -> list[Line]:
-    verb = "remove" if removing else "install"
-    rows = [(f"would {verb}", action.destination, action.what) for action in settled.actions]
+def _intended(settled: Plan, old: Outdated, *, removing: bool, force: bool) -> list[Line]:
+    rows = []
+    for action, state in states(settled):
+        going = removing or action in settled.unwanted
+        rows.append((_intention(state, going=going, force=force), action.destination, action.what))
     rows += [("would remove", action.destination, action.what) for action in old.files]
     shown = output.rows(rows)
     when = "would run" if settled.live else "to be run on the target:"
     shown += [Line(f"{when}  {command_text(ran)}") for ran in (*settled.commands, *old.commands)]
     return [*shown, *(Line(f"would close  {path}  {_SHARED}") for path in old.shared)]
+
+
+def _intention(state: State, *, going: bool, force: bool) -> str:
+    if state == "edited" and not force:
+        return "edited, stays"
+    if going:
+        return "absent" if state == "missing" else "would remove"
+    if state == "current":
+        return "unchanged"
+    verbs: dict[State, str] = {"missing": "install", "outdated": "update", "edited": "overwrite"}
+    return f"would {verbs[state]}"
 
 
 def _next(settled: Plan, *, user: bool, user_delegation: bool) -> list[Line]:

@@ -68,7 +68,7 @@ Environment:
   CPU_RUN_THREADS=N       threads a job
 """
 
-_COMPLETIONS = {"profile": complete.profiles, "gpu": complete.gpus}
+_COMPLETIONS = {"profile": complete.profiles, "gpu": complete.gpus, "set": complete.properties}
 
 
 def _click_option(option: Option) -> click.Option:

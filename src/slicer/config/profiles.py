@@ -276,6 +276,9 @@ def load(
             check_keys(layer)
     config = _config(environ, machine, files.layers, files.warnings)
     if files.fresh:
+        from slicer.config import slices
+
+        slices.check(files.layers, machine)
         _check_profiles(config)
         if remembers:
             store(environ, files)

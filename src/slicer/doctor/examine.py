@@ -49,7 +49,7 @@ def _duties(environ: Mapping[str, str], who: Who) -> dict[str, Callable[[], obje
         "devices": lambda: gpus.gather_devices(simulated),
         "state": lambda: state.gather(environ, who.uid),
         "journal": lambda: journal.gather(who.uid),
-        "units": units.gather,
+        "units": lambda: units.gather(environ),
         "environment": lambda: environment_facts.gather(environ, sys.argv[0]),
         "others": lambda: others.gather(environ, who.uid),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from slicer.backend import install_units, unit_files
-from slicer.backend.install_units import Plan, Ran, Report, apply, outdated, plan, remove, states
+from slicer.backend.install_units import Plan, Ran, Report, apply, configured, outdated, plan, remove, states
 from slicer.backend.older_units import Outdated
 from slicer.errors import SlicerError
 from slicer.outcome import journal
@@ -143,7 +144,7 @@ def test_the_state_of_each_file_is_told_without_touching_any(tmp_path: Path) -> 
     apply(made)
     assert {found for _, found in states(made)} == {"current"}
     gpu.write_bytes(gpu.read_bytes() + b"CPUWeight=99\n")
-    cpu.write_bytes(unit_files._stamped(b"of an older version\n"))
+    cpu.write_bytes(unit_files._stamped(b"of an older version\n", b"# "))
     catalog.unlink()
     os.mkfifo(catalog)  # and nobody waits for a writer
     before = {path: path.lstat() for path in tmp_path.rglob("*")}
@@ -221,6 +222,123 @@ def test_a_root_that_is_relative_and_not_there_yet(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     assert statuses(apply(plan("image"))) == {"created"}
     assert (tmp_path / "image/usr/local/lib/systemd/system/gpu.slice").is_file()
+
+
+# -- limits of the slices, from the configuration -----------------------------------------------------
+
+
+def configure(root: Path, text: str) -> None:
+    etc = root / "etc/slicer"
+    etc.mkdir(parents=True, exist_ok=True)
+    (etc / "config.toml").write_text(text)
+
+
+def from_configuration(root: Path, **options: bool) -> Plan:
+    return configured(str(root), environ={"HOME": f"{root}/home"}, **options)[0]
+
+
+def test_limits_of_a_slice_become_a_drop_in_that_says_where_they_stand(tmp_path: Path) -> None:  # K5
+    configure(tmp_path, "[slices.gpu]\nmemory_max = '48G'\ncpu_quota = '400%'\n")
+    apply(from_configuration(tmp_path))
+    folder = tmp_path / "usr/local/lib/systemd/system"
+    drop_in = folder / "gpu.slice.d/10-slicer-config.conf"
+    said = [line for line in drop_in.read_text().splitlines() if line][2:-1]
+    assert said == [
+        "[Slice]",
+        "# /etc/slicer/config.toml:3",
+        "CPUQuota=400%",
+        "# /etc/slicer/config.toml:2",
+        "MemoryMax=48G",
+    ]
+    assert not (folder / "cpu.slice.d").exists()
+    assert statuses(apply(from_configuration(tmp_path))) == {"unchanged"}
+
+
+def test_a_limit_that_is_no_longer_configured_goes_with_the_next_install(tmp_path: Path) -> None:  # K5
+    configure(tmp_path, "[slices.gpu]\nmemory_max = '48G'\n[slices.cpu]\ncpu_weight = 7\n")
+    apply(from_configuration(tmp_path))
+    configure(tmp_path, "[slices.gpu]\nmemory_max = '24G'\n")
+    made = from_configuration(tmp_path)
+    assert [found for _, found in states(made)] == ["current"] * 5 + ["outdated"] * 2
+    assert [done.status for done in apply(made).files] == ["unchanged"] * 5 + ["updated", "removed"]
+    assert not list(tmp_path.rglob("cpu.slice.d"))
+    assert apply(from_configuration(tmp_path)).files[-1].status == "unchanged"
+    # A caller who does not know the configuration leaves them be.
+    assert statuses(apply(plan(str(tmp_path)))) == {"unchanged"}
+    assert len(list(tmp_path.rglob("10-slicer-config.conf"))) == 1
+    remove(plan(str(tmp_path), limits={}))
+    assert not list(tmp_path.rglob("gpu.slice.d"))
+
+
+def test_a_drop_in_that_somebody_edited_stays(tmp_path: Path) -> None:  # K5
+    configure(tmp_path, "[slices.gpu]\nmemory_max = '48G'\n")
+    apply(from_configuration(tmp_path))
+    (drop_in,) = tmp_path.rglob("10-slicer-config.conf")
+    drop_in.write_text("[Slice]\nMemoryMax=1G\n")
+    for text in ("[slices.gpu]\nmemory_max = '24G'\n", ""):
+        configure(tmp_path, text)
+        assert apply(from_configuration(tmp_path)).files[-1].status == "edited"
+        assert drop_in.read_text() == "[Slice]\nMemoryMax=1G\n"
+
+
+def test_a_users_limits_are_for_the_users_own_manager(tmp_path: Path) -> None:  # K5
+    configure(tmp_path, "[slices.gpu]\nmemory_max = '48G'\n")
+    settings = tmp_path / "home/.config/slicer"
+    settings.mkdir(parents=True)
+    (settings / "config.toml").write_text("[slices.cpu]\nmemory_max = '8G'\n")
+    apply(from_configuration(tmp_path, user=True))
+    assert [path for path in files_below(tmp_path) if path.endswith(".conf")] == [
+        f"{tmp_path}/home/.local/share/systemd/user/cpu.slice.d/10-slicer-config.conf".removeprefix("/")
+    ]
+
+
+# -- where it is to go --------------------------------------------------------------------------------
+
+
+def test_what_a_package_brought_is_not_installed_a_second_time(tmp_path: Path) -> None:  # K5
+    """A copy below /usr/local would hide the package's file, and miss its updates."""
+    root = str(tmp_path)
+    apply(plan(root))  # before there was a package
+    apply(plan(root, prefix="/usr"))
+    configure(tmp_path, "[slices.gpu]\nmemory_max = '48G'\n")
+    assert statuses(apply(from_configuration(tmp_path))) == {"created", "removed"}
+    assert files_below(tmp_path / "usr/local/lib") == {"systemd/system/gpu.slice.d/10-slicer-config.conf"}
+    assert statuses(remove(plan(root, limits={}))) == {"removed"}
+    assert (tmp_path / "usr/lib/systemd/system/gpu.slice").exists()
+
+
+def test_a_prefix_may_be_empty(tmp_path: Path) -> None:  # K5
+    apply(plan(str(tmp_path), prefix=""))
+    assert (tmp_path / "lib/systemd/system/gpu.slice").is_file()
+
+
+def test_a_place_where_systemd_does_not_look_gets_files_and_no_commands() -> None:  # K5
+    assert plan("/", prefix="/usr/").live
+    assert not plan("/", prefix="/opt/x").live
+
+
+def test_nixos_is_told_to_use_the_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # K5
+    (tmp_path / "NIXOS").touch()
+    monkeypatch.setattr(install_units, "_NIXOS", str(tmp_path / "NIXOS"))
+    with pytest.raises(SlicerError, match=r"programs\.slicer\.enable = true"):
+        apply(replace(plan(str(tmp_path)), live=True))
+    assert statuses(apply(plan(str(tmp_path)))) == {"created"}  # somebody's image
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(errno.EROFS, "choose another place with --prefix, --root"), (errno.EPERM, "")]
+)
+def test_a_place_that_is_read_only_is_an_error_that_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, said: str
+) -> None:  # K5
+    def refuse(path: str) -> None:
+        raise OSError(number, os.strerror(number), path)
+
+    monkeypatch.setattr(os, "mkdir", refuse)
+    with pytest.raises(SlicerError) as caught:
+        apply(plan(str(tmp_path)))
+    expected = said or ("immutable" if os.geteuid() == 0 else "run it as root")
+    assert expected in caught.value.hint
 
 
 # -- over an older version, which had a group ---------------------------------------------------------

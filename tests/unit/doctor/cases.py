@@ -110,6 +110,7 @@ def unanswered(look: Look, name: str = "others") -> Case:
 
 
 NO_UNITS = tuple(replace(file, state="missing") for file in UNITS.system)
+LIMITS = UnitFile("/usr/local/lib/systemd/system/gpu.slice.d/10-slicer-config.conf", "limits", "missing")
 NVIDIA = DEVICES.nvidia
 IDLE = Disk("sda", "8:0", "none", ("none", "bfq"))
 NVME = Disk("nvme0n1", "259:0", "none", ("none",))
@@ -231,11 +232,15 @@ CASES: dict[str, tuple[Case, ...]] = {
     "journal-closed": (on_journal(may_read=False, may_read_own=False),),
     "journal-rate-limited": (on_journal(burst=100),),
     "catalog-not-read": (on_journal(catalog="missing"),),
-    "units-missing": (on_units(system=NO_UNITS), on_units(who=ROOT, system=NO_UNITS)),
+    "units-missing": (
+        on_units(system=NO_UNITS), on_units(who=ROOT, system=NO_UNITS),
+        on_units(system=NO_UNITS, is_nixos=True),
+    ),
     "units-outdated": (
         on_units(system=(replace(UNITS.system[0], state="outdated"),)),
         on_units(system=(UNITS.system[0], replace(UNITS.system[1], state="missing"))),
         on_units(user=(UnitFile("/home/alice/x", "slice", "outdated"),)),
+        on_units(system=(LIMITS,), packaged=("/usr/lib/systemd/system/gpu.slice",)),
     ),
     "units-edited": (on_units(system=(replace(UNITS.system[0], state="edited"),)),),
     "slice-masked": (

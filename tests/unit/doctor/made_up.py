@@ -72,6 +72,7 @@ UNITS = UnitFacts(
     ),
     user=(UnitFile("/home/alice/.local/share/systemd/user/gpu.slice", "slice", "missing"),),
     packaged=(), masked=(), delegation="current", old_files=(), old_shared=(), old_group=False,
+    is_nixos=False,
 )  # fmt: skip
 ENVIRONMENT = EnvironmentFacts(
     program="/usr/local/bin/slicer", on_path=("/usr/local/bin/slicer",), prefix="/opt/slicer", clashing="",

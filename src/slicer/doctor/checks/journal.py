@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from slicer.doctor.model import Finding, Who
 
 _SMALL_BURST = 1000
+_LIMITS = ".slice.d/"  # drop-ins with what the configuration says of slices
 _CATALOG = ".catalog"
 
 
@@ -93,11 +94,12 @@ def _units(facts: UnitFacts, who: Who) -> Iterator[Finding]:
         mend = f"systemctl{flag} unmask {names}"
         yield finding("slice-masked", ", ".join(facts.masked), mend if flag else who.root(mend))
     if not (_are_there(files) or facts.packaged):
-        mends = [who.root("slicer install")] + (["slicer install --user"] if who.uid else [])
-        yield finding("units-missing", "none in /usr/local/lib/systemd, nor of a package's", mends[-1])
+        mend = "slicer install --user" if who.uid else "slicer install"
+        mend = "# in the configuration: programs.slicer.enable = true" if facts.is_nixos else mend
+        yield finding("units-missing", "none in /usr/local/lib/systemd, nor of a package's", mend)
     for group, command in ((facts.system, who.root("slicer install")), (own, "slicer install --user")):
         old = _with(group, "outdated")
-        lacking = _with(group, "missing") if _are_there(group) else []
+        lacking = _lacking(group, facts)
         if old or lacking:
             what = ", ".join([*old, *(f"{path} (missing)" for path in lacking)])
             yield finding("units-outdated", what, command)
@@ -111,6 +113,15 @@ def _units(facts: UnitFacts, who: Who) -> Iterator[Finding]:
     old_things = [*facts.old_files, *facts.old_shared, *(["group slicer"] if facts.old_group else [])]
     if old_things:
         yield finding("older-leftovers", ", ".join(old_things), who.root("slicer install"))
+
+
+def _lacking(files: tuple[UnitFile, ...], facts: UnitFacts) -> list[str]:
+    """Files that are missing beside others; of a slice that a package brings, the configured limits."""
+    missing = _with(files, "missing")
+    if _are_there(files):
+        return missing
+    is_packaged = facts.packaged and not facts.is_nixos
+    return [path for path in missing if _LIMITS in path] if is_packaged else []
 
 
 def _with(files: tuple[UnitFile, ...], state: str) -> list[str]:
