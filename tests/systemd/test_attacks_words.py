@@ -168,10 +168,11 @@ def test_completion_offers_no_word_that_a_shell_would_execute(slicer: Slicer) ->
     for typed in ("", "z", "zz"):
         done = subprocess.run(
             ["slicer"], capture_output=True, text=True, timeout=DEADLINE_S, cwd=slicer.directory,
-            env={**slicer.environ(), "_SLICER_COMPLETE": "bash_complete",
-                 "COMP_WORDS": f"slicer stop {typed}", "COMP_CWORD": "2"},
+            env={**slicer.environ(), "_SLICER_COMPLETE": "bash_words",
+                 "_SLICER_WORDS": f"slicer\nstop\n{typed}\n"},
         )  # fmt: skip
-        offered = [line.partition(",")[2] for line in done.stdout.splitlines()]
+        assert done.returncode == 0, done
+        offered = [line.split("\t")[1] for line in done.stdout.splitlines()]
         assert not [word for word in offered if set(word) & set("$(){};&|<>`'\" \\*?!#~")], offered
     assert not slicer.path("x").exists()
     gate.open()

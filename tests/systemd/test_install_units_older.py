@@ -106,7 +106,7 @@ def has_group() -> bool:
 
 
 def install_units(*options: str) -> str:
-    return systemctl.output("slicer", "install-units", *options)
+    return systemctl.output("slicer", "install", *options)
 
 
 def access(path: Path) -> tuple[int, int, int, int]:
@@ -173,7 +173,7 @@ def test_an_edited_file_stays_and_so_does_the_group_in_it(older: tuple[Path, Pat
 # S1: before the units are installed, and afterwards
 def test_root_uses_the_ledger_only_when_it_is_closed(older: tuple[Path, Path], slicer: Slicer) -> None:
     done = slicer.run("-p", "heavy", "--", "true")
-    assert (done.code, "slicer install-units" in done.stderr) == (125, True), done
+    assert (done.code, "slicer install" in done.stderr) == (125, True), done
     install_units()
     assert slicer.run("-p", "heavy", "--", "true").code == 0
 

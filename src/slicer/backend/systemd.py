@@ -20,6 +20,9 @@ DESTINATION = b"org.freedesktop.systemd1"
 PATH = b"/org/freedesktop/systemd1"
 MANAGER = b"org.freedesktop.systemd1.Manager"
 
+# What `systemctl status` and `systemctl help` of a unit point to.
+_DOCUMENTATION = ("Documentation", "as", ["man:slicer(1)"])
+
 # How long systemd may take to start a scope (PID 1 can be slow under memory pressure), in seconds.
 START_DEADLINE_S = 30.0
 STOP_DEADLINE_S = 120.0
@@ -156,6 +159,7 @@ class SystemdBackend:
     def _call_start(self, spec: ScopeSpec, process: tuple[str, str, Any]) -> bytes:
         properties: list[tuple[str, str, Any]] = [
             ("Description", "s", spec.description.encode("utf-8", "replace")),
+            _DOCUMENTATION,
             ("Slice", "s", spec.slice),
             ("CollectMode", "s", "inactive-or-failed"),
             *((p.dbus_name, p.signature, p.value) for p in spec.properties),
@@ -175,6 +179,27 @@ class SystemdBackend:
         reply = self._bus.call_method(DESTINATION, PATH, MANAGER, b"StartTransientUnit", arguments)
         return bytes(reply.body)
 
+    def manager_property(self, name: str) -> str:
+        """A property of the manager that is a text. Raises BackendError."""
+        self.connect()
+        try:
+            value = self._bus.get_property(DESTINATION, PATH, MANAGER, name.encode(), b"s")
+        except Exception as error:
+            raise BackendError(f"systemd did not say its {name}: {message_of(error)}") from error
+        return bytes(value).decode("utf-8", "replace")
+
+    def failed_units(self, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        """The names of failed units that match one of the patterns. Raises BackendError."""
+        self.connect()
+        arguments: list[tuple[int, Any]] = []
+        for words in (("failed",), patterns):
+            arguments += [(ord("a"), b"s"), *((ord("s"), word.encode()) for word in words), (-1, None)]
+        try:
+            reply = self._bus.call_method(DESTINATION, PATH, MANAGER, b"ListUnitsByPatterns", arguments)
+        except Exception as error:
+            raise BackendError(f"systemd did not list its units: {message_of(error)}") from error
+        return tuple(bytes(unit[0]).decode("utf-8", "replace") for unit in reply.body)
+
     def start_service(
         self, unit: str, description: str, argv: tuple[str, ...], properties: tuple[tuple[str, str, Any], ...]
     ) -> None:
@@ -189,6 +214,7 @@ class SystemdBackend:
         words = [argument.replace("$", "$$") for argument in argv]
         told: list[tuple[str, str, Any]] = [
             ("Description", "s", description.encode("utf-8", "replace")),
+            _DOCUMENTATION,
             *properties,
             ("ExecStart", "a(sasb)", [(argv[0], words, False)]),
         ]

@@ -37,9 +37,13 @@ _COMMANDS = {
     "set": "set",
     "history": "history",
     "profiles": "profiles",
-    "install-units": "install_units",
+    "doctor": "doctor",
+    "install": "install",
+    "completion": "completion",
     "simjob": "simjob",
 }
+# Earlier names of commands, which scripts may still use.
+_ALIASES = {"install-units": "install"}
 
 _EPILOG = """\
 \b
@@ -67,8 +71,6 @@ Environment:
   SLICER_STATE_DIR   where leases are kept, in place of /run/slicer
   SLICER_SIM=2x24G   simulated GPUs in place of this machine's; see simjob
   SLICER_DEBUG=1     a traceback with every error
-  _SLICER_COMPLETE   eval "$(_SLICER_COMPLETE=bash_source slicer)" turns on
-                     completion; zsh_source and fish_source likewise
 """
 
 
@@ -79,7 +81,7 @@ class _Lazy(click.Group):
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        module = _COMMANDS.get(cmd_name)
+        module = _COMMANDS.get(_ALIASES.get(cmd_name, cmd_name))
         if module is None:
             return None
         found: click.Command = importlib.import_module(f"slicer.cli.{module}").command
@@ -100,7 +102,9 @@ def app(ctx: click.Context) -> None:
     See `slicer COMMAND --help` for each command.
     """
     if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
+        from slicer.cli import overview
+
+        overview.show()
 
 
 def main(arguments: list[str]) -> int:
@@ -119,7 +123,7 @@ def _dispatch(arguments: list[str]) -> Any:
     if instruction:
         from slicer.cli import complete
 
-        return complete.answer(app, _COMPLETE, instruction)
+        return complete.answer(app, instruction, os.environ)
     with app.make_context("slicer", list(arguments)) as ctx:
         return app.invoke(ctx)
 

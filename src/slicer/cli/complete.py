@@ -11,16 +11,23 @@ import string
 from contextlib import closing, suppress
 
 import click
-from click.shell_completion import CompletionItem, get_completion_class
+from click.shell_completion import CompletionItem, ShellComplete, split_arg_string
 
-from slicer.errors import SlicerError
+from slicer.cli.runoptions import parse
+from slicer.errors import EX_OK, EX_USAGE, SlicerError, UsageError
+from slicer.text import one_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
+
+SCRIPTS = {"bash": "slicer.bash", "zsh": "_slicer", "fish": "slicer.fish"}
+_DIRECTORY = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "_completions")
+_VARIABLE = "_SLICER_WORDS"
 
 _HARMLESS = frozenset(string.ascii_letters + string.digits + "._:@-")
 _PLAIN = "plain"  # click's word for all but files, which the shell finds (and quotes) itself
+_COMMAND = "command"  # what follows is the job's command: the shell knows better than slicer how it goes on
 
 
 def harmless(words: Iterable[str], incomplete: str) -> list[str]:
@@ -33,28 +40,70 @@ def harmless(words: Iterable[str], incomplete: str) -> list[str]:
 
 
 def sifted(items: Iterable[CompletionItem]) -> list[CompletionItem]:
-    """The found items that may be offered. Options, lists (0,1) and "Property=" may, too."""
+    """The found items that may be offered. Options, lists (0,1) and the beginning of NAME=VALUE may, too."""
     allowed = _HARMLESS | {","}
+    return [
+        item
+        for item in items
+        if item.type != _PLAIN or (item.value and allowed.issuperset(item.value.removesuffix("=")))
+    ]
 
-    def is_fine(word: str) -> bool:
-        return bool(word) and (allowed.issuperset(word) or (word[-1] == "=" and word[:-1].isalpha()))
 
-    return [item for item in items if item.type != _PLAIN or is_fine(item.value)]
+def script(shell: str) -> str:
+    """The completion script for a shell of SCRIPTS."""
+    with open(os.path.join(_DIRECTORY, SCRIPTS[shell]), encoding="utf-8") as file:
+        return file.read()
 
 
-def answer(app: click.Command, variable: str, instruction: str) -> int:
-    """Answer a shell's completion (``bash_complete``); returns the exit code."""
+def answer(app: click.Command, instruction: str, environ: Mapping[str, str]) -> int:
+    """Answer a shell's completion script (``bash_words``) with a line for each word; returns the exit code.
+
+    A line is what it is (plain, file, dir, command), a value and a help text, with tabs between. The words
+    up to the cursor come in an environment variable, a line each: a slicer that did not understand would run
+    what stands in its arguments.
+    """
     shell, _, what = instruction.partition("_")
-    kind = get_completion_class(shell)
-    if kind is None or what not in ("source", "complete"):
-        return 1
-    asked = kind(app, {}, "slicer", variable)
+    if shell not in SCRIPTS or what not in ("source", "words"):
+        return EX_USAGE
     if what == "source":
-        click.echo(asked.source())
+        click.echo(script(shell), nl=False)
+        return EX_OK
+    words = environ.get(_VARIABLE, "").removesuffix("\n").split("\n")
+    if shell == "bash":  # as they were typed
+        words = ["".join(split_arg_string(word)[:1]) for word in words]
+    for item in _found(app, words):
+        click.echo(f"{item.type}\t{item.value}\t{one_line(item.help or '')}")
+    return EX_OK
+
+
+def _found(app: click.Command, words: list[str]) -> list[CompletionItem]:
+    """What may stand in place of the last word, sifted. The first word is slicer's own name."""
+    before, incomplete = words[1:-1], words[-1]
+    start = _command_start(before)
+    if start:
+        return [CompletionItem(str(start + 1), type=_COMMAND)]
+    found = sifted(ShellComplete(app, {}, "slicer", "").get_completions(before, incomplete))
+    option, equals, _ = incomplete.partition("=")
+    if equals and option.startswith("--"):  # click leaves it out of its answer; shells want whole words
+        return [_attached(item, f"{option}=") for item in found]
+    return found
+
+
+def _attached(item: CompletionItem, option: str) -> CompletionItem:
+    if item.type != _PLAIN:
+        return item
+    return CompletionItem(option + item.value, help=item.help)
+
+
+def _command_start(before: list[str]) -> int:
+    """Where the command of a job begins among the arguments before the incomplete one, 0 for nowhere yet."""
+    if not before or before[0] not in ("run", "hold"):
         return 0
-    found = sifted(asked.get_completions(*asked.get_completion_args()))
-    click.echo("\n".join(map(asked.format_completion, found)))
-    return 0
+    try:
+        _, command = parse(before[1:], before[0])
+    except UsageError:  # an option that waits for its value
+        return 0
+    return len(before) - len(command) if command else 0
 
 
 def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -67,6 +116,8 @@ def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[st
             seen = ledger.snapshot()
             words = [word for lease in seen.leases for word in (lease.name, lease.job)]
             words += [word for ticket in seen.tickets for word in (ticket.name, ticket.job)]
+            if incomplete.startswith("slicer-"):  # whoever comes from systemctl
+                words += [lease.unit for lease in seen.leases]
             return harmless(words, incomplete)
     return []
 
@@ -78,13 +129,22 @@ def live_properties(ctx: click.Context, param: click.Parameter, incomplete: str)
     return [f"{name}=" for name in CHANGEABLE if name.startswith(incomplete)]
 
 
-def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """The names of the profiles."""
+def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The names of the profiles, and what they say of themselves."""
     from slicer.config.profiles import host, load
 
     with suppress(SlicerError):
-        return harmless(load(os.environ, host()).names(), incomplete)
+        config = load(os.environ, host())
+        names = harmless(config.names(), incomplete)
+        return [CompletionItem(name, help=config.profile(name).description) for name in names]
     return []
+
+
+def properties(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The names of systemd's properties that a job may have, up to the "="."""
+    from slicer.config.properties import NAMES
+
+    return [CompletionItem(f"{name}=") for name in NAMES if name.startswith(incomplete)]
 
 
 def gpus(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

@@ -10,6 +10,7 @@ from slicer.cli import output, say
 from slicer.cli.output import Column
 from slicer.columns import Line
 from slicer.errors import UsageError
+from slicer.job.words import describe_resources
 from slicer.kernel.signals import signal_name
 from slicer.outcome.history import default_path, read
 from slicer.outcome.outcome_file import outcome_json
@@ -34,6 +35,17 @@ class UnknownOutcome(UsageError):
     "history",
     short_help="Show how jobs ended and what they took.",
     epilog="""\
+\b
+Examples:
+  slicer history -n 5
+      The last five jobs.
+  slicer history train
+      All that is known about the job of that name.
+  slicer history --since 1d --name 'sweep*'
+      What the jobs of a sweep did in the last 24 hours.
+  slicer history --json -n 0 | jq '.outcomes[] | select(.exit_code != 0)'
+      All that ended badly, for a script.
+
 \b
 CPU is CPU time; MEMORY the most that was in use at once, VRAM on one GPU;
 WAITED the time from the start of slicer until the lease. "-": not known here.
@@ -151,7 +163,7 @@ def details(outcome: Outcome) -> list[Line]:
     """Every field of one outcome."""
     used = outcome.usage
     held = [f"GPU {uuid}" for uuid in outcome.gpus]
-    held += [say.describe_resources(0, outcome.cpu_slots)] if outcome.cpu_slots else []
+    held += [describe_resources(0, outcome.cpu_slots)] if outcome.cpu_slots else []
     code = f"{ended(outcome)}, exit code {outcome.exit_code}"
     if outcome.signal is not None and signal_name(outcome.signal) != ended(outcome):
         code += f", {signal_name(outcome.signal)}"

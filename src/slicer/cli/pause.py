@@ -31,8 +31,8 @@ _ALREADY = {
 \b
 Examples:
   slicer pause train            its processes stand still
-  slicer pause train eval       both of them
-  slicer resume train           and it goes on
+  slicer pause train eval       those of both jobs
+  slicer resume train           it goes on
 
 \b
 Exit codes:

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     short_help="Let paused jobs go on.",
     epilog="""\
 \b
+Examples:
+  slicer resume train           it goes on where it stood still
+  slicer resume 3f2a 7d0d       two, by the beginnings of their ids
+
+\b
 Exit codes:
     0  all of them run
     2  no such job, several could be meant, or it waits; all others go on

@@ -35,15 +35,16 @@ _SOURCES = {
     epilog="""\
 \b
 Examples:
-  slicer set train                            its limits, and where each is from
+  slicer set train                    its limits, and where each is from
   slicer set train MemoryHigh=8G CPUQuota=200%
-  slicer set train CPUQuota=                  as it was started with
+                                      both, until it ends
+  slicer set train CPUQuota=          what it was started with
 
 \b
 Exit codes:
     0  all of them are in force
-    2  no such job, or a property that a running job keeps; nothing was changed
-  125  the job has just ended, or systemd refused; nothing was changed""",
+    2  no such job, or a property that a running job keeps; nothing changed
+  125  the job has just ended, or systemd refused; nothing changed""",
 )
 @click.argument("job", shell_complete=complete.jobs)
 @click.argument(

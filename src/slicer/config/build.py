@@ -28,6 +28,11 @@ TABLES = {
     "gpu": ("idle_threshold", "margin", "spike_buffer"),
     "waiting": ("reserve_after",),
 }
+# What can be said of a slice. A slice holds many jobs: time limits and signals are for each of them.
+SLICE_KEYS = (
+    "cpu_weight", "cpu_quota", "allowed_cpus", "memory_high", "memory_max", "memory_swap_max", "tasks_max",
+    "io_weight",
+)  # fmt: skip
 
 
 def merge_settings(settings: dict[str, Entry], layer: Layer) -> None:
@@ -108,7 +113,7 @@ def profile(
     properties: dict[str, Property] = {}
     for key in KEYS:
         if key in entries:
-            made = _property(key, entries[key], host)
+            made = property_of(key, entries[key], host)
             properties[made.name] = made
             taken.sources[made.name] = entries[key][1]
     env = {}
@@ -248,11 +253,12 @@ def _timeout(taken: _Taken, host: Host) -> float | None:
     label = "RuntimeMaxSec" if source == "--set" else "timeout"
     if source == "--timeout":
         label, source = source, ""
-    made = _property("runtime_max", (value, source, error), host, label).value
+    made = property_of("runtime_max", (value, source, error), host, label).value
     return None if made == INFINITY or not isinstance(made, int) else made / 1e6
 
 
-def _property(key: str, entry: Entry, host: Host, label: str = "") -> Property:
+def property_of(key: str, entry: Entry, host: Host, label: str = "") -> Property:
+    """The resource property of a key, from its entry; raises the entry's error."""
     value, source, error = entry
     info = find_key(key)
     shown = label or (info.name if error is UsageError else key)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
-from slicer.config.build import TABLES, TOP_SETTINGS
+from slicer.config.build import SLICE_KEYS, TABLES, TOP_SETTINGS
 from slicer.config.properties import KEYS, find
 from slicer.errors import ConfigError
+from slicer.model import SLICES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from slicer.config.files import Layer
 
-TOP_KEYS = (*TOP_SETTINGS, *TABLES, "profiles")
+TOP_KEYS = (*TOP_SETTINGS, *TABLES, "slices", "profiles")
 OWN_KEYS = (
     "description", "inherits", "slice", "gpus", "gpu", "vram", "margin", "cpu_slots", "priority", "max_wait",
     "then", "threads", "timeout", "pause_stops_clock", "linger", "env",
@@ -26,6 +27,10 @@ def check_keys(layer: Layer) -> None:
     _known_keys(layer.data, TOP_KEYS, layer, ())
     for name, known in TABLES.items():
         _known_keys(_table(layer.data.get(name, {}), layer, name), known, layer, (name,))
+    slices = _table(layer.data.get("slices", {}), layer, "slices")
+    _known_keys(slices, SLICES, layer, ("slices",))
+    for name, table in slices.items():
+        _known_keys(_table(table, layer, "slices", name), SLICE_KEYS, layer, ("slices", name))
     profiles = _table(layer.data.get("profiles", {}), layer, "profiles")
     for name, table in profiles.items():
         where = layer.where("profiles", name)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 SYSTEM_DIR = "/etc/slicer"
 MAX_BYTES = 2**20
+KINDS = ("system", "user", "explicit")  # of a file: below /etc, the user's own, the one of SLICER_CONFIG
 
 
 @record
@@ -59,8 +60,10 @@ def printable(path: str) -> str:
     return path if path.isprintable() else repr(path)
 
 
-def read_files(environ: Mapping[str, str], system_dir: str = SYSTEM_DIR) -> Files:
-    """Every configuration file there is, lowest precedence first.
+def read_files(
+    environ: Mapping[str, str], system_dir: str = SYSTEM_DIR, *, only: tuple[str, ...] = KINDS
+) -> Files:
+    """Every configuration file there is, lowest precedence first; of ``only`` some kinds, if so wanted.
 
     Raises ConfigError for a file that is there but cannot be read, is not TOML or must not be trusted.
     """
@@ -68,6 +71,8 @@ def read_files(environ: Mapping[str, str], system_dir: str = SYSTEM_DIR) -> File
     opened: list[tuple[str, int, os.stat_result]] = []
     try:
         for path, kind in _candidates(environ, system_dir, warnings):
+            if kind not in only:
+                continue
             fd = _open(path, required=kind == "explicit")
             if fd >= 0:
                 opened.append((path, fd, os.fstat(fd)))

@@ -160,7 +160,7 @@ def _change_plain(lease: Lease, ledger: Ledger, assignments: tuple[str, ...]) ->
                 where="slicer set", hint=f"only {' and '.join(_PLAIN)} can, by CPU affinity",
             )  # fmt: skip
     before = control_log.last_set(control_log.read(ledger.directory, lease.job))
-    both = {**{name: text for name, text in before.items() if text}, **{item.name: item.text for item in asked}}
+    both = {**before, **{item.name: item.text for item in asked}}
     limits = {name: parse_property(name, text, host(), "slicer set") for name, text in both.items() if text}
     cpus = affinity(limits, sorted(os.sched_getaffinity(0)), lease.keeper)
     done: set[int] = set()

@@ -6,7 +6,7 @@ import errno
 import os
 
 from slicer.errors import CannotExecute, CommandNotFound
-from slicer.job.job import tell
+from slicer.job.job import tell_start
 from slicer.kernel.signals import signal
 
 TYPE_CHECKING = False
@@ -30,7 +30,7 @@ class Execution:
 
     def start_scope(self, descriptors: tuple[int, ...], private: tuple[int, ...] = ()) -> dict[str, Any]:
         """Enter the scope. Returns what the lease should say of it. Raises BackendError."""
-        self._cgroup = self._backend.start(self._job.spec, os.getpid(), lambda: None)
+        self._cgroup = self._backend.start(self._job.spec, os.getpid(), _load_words)
         self._backend.close()
         return {"cgroup": self._cgroup}
 
@@ -53,7 +53,7 @@ class Execution:
                 held.update(**self.start_scope(held.descriptors))
             held.do_postponed()
             held.do_postponed_slow()
-            tell(job, "started", command=" ".join(job.command))
+            tell_start(job, held.lease, waited_s)
             env = job.env(held.lease.gpus)
             for fd in held.descriptors:
                 os.set_inheritable(fd, True)
@@ -72,6 +72,14 @@ class Execution:
         except BaseException:
             held.release()
             raise
+
+
+def _load_words() -> None:
+    """Load what tells the journal of the start, while systemd is busy."""
+    from slicer.job import words
+    from slicer.outcome import journal
+
+    del journal, words
 
 
 def cannot_execute(job: Job, exec_errno: int) -> SlicerError:

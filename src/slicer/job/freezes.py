@@ -10,7 +10,6 @@ import time
 
 from slicer.errors import SlicerError, StateError
 from slicer.job.job import tell
-from slicer.job.scope import label
 from slicer.kernel import cgroup
 from slicer.kernel.cgroup_events import CgroupEvents
 from slicer.kernel.proc import now_s
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 
     from slicer.job.job import Job
     from slicer.job.pause import SeenKind
+    from slicer.model import Lease
     from slicer.state.statedir import StateDir
 
 # systemd counts a time limit from a moment after we do.
@@ -98,11 +98,11 @@ def limit_at(job: Job, began: float) -> float | None:
     return began + profile.timeout_s
 
 
-def freezer_of(job: Job, directory: str, state: StateDir, began: float) -> Freezer:
+def freezer_of(job: Job, lease: Lease, directory: str, state: StateDir, began: float) -> Freezer:
     """That of a job of ours."""
 
     def say(kind: SeenKind, text: str) -> None:
-        tell(job, kind, message=f"{label(job.name, job.command)}: {text}", by="outside")
+        tell(job, kind, lease=lease, message=text, by="outside")
 
     return Freezer(job.id, directory, state, limit_at(job, began), say)
 

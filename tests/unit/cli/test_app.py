@@ -17,7 +17,9 @@ from tests.unit.program import Cli
 
 pytest_plugins = ["tests.unit.program"]
 
-COMMANDS = ("run", "hold", "status", "stop", "history", "profiles", "install-units")
+COMMANDS = (
+    "run", "hold", "status", "stop", "history", "profiles", "doctor", "install", "completion"
+)  # fmt: skip
 
 
 def test_version(cli: Cli) -> None:
@@ -27,7 +29,7 @@ def test_version(cli: Cli) -> None:
 _NO_MEMORY = "slicer: --set: unknown resource property 'memory' (did you mean MemoryMax?)\n"  # W14
 
 
-@pytest.mark.parametrize("line", [[], ["--help"], ["-h"]])
+@pytest.mark.parametrize("line", [["--help"], ["-h"]])
 def test_help_names_every_command_in_80_columns(cli: Cli, line: list[str]) -> None:
     out = cli.run(*line).stdout
     for name in COMMANDS:
@@ -168,7 +170,7 @@ def test_only_the_command_in_use_is_imported(cli: Cli, name: str) -> None:
     loaded = set(done.stdout.splitlines()[-1].split())
     assert f"slicer.cli.{name}" in loaded
     others = {
-        f"slicer.cli.{other}" for other in ("run_help", "status", "history", "profiles", "install_units")
+        f"slicer.cli.{other}" for other in ("run_help", "status", "history", "profiles", "install")
     }
     assert loaded & others == {f"slicer.cli.{name}"}
     assert "rich" not in loaded  # nobody looks at a terminal here
@@ -176,12 +178,9 @@ def test_only_the_command_in_use_is_imported(cli: Cli, name: str) -> None:
 
 def complete(cli: Cli, words: str, **env: str) -> list[str]:
     """The words that bash would offer for the last of ``words``."""
-    asked = {
-        "_SLICER_COMPLETE": "bash_complete",
-        "COMP_WORDS": words,
-        "COMP_CWORD": str(len(words.split(" ")) - 1),
-    }
-    return [line.partition(",")[2] for line in cli.run(env={**asked, **env}).stdout.split()]
+    asked = {"_SLICER_COMPLETE": "bash_words", "_SLICER_WORDS": words.replace(" ", "\n") + "\n"}
+    lines = [line.split("\t") for line in cli.run(env={**asked, **env}).stdout.splitlines()]
+    return [value for kind, value, _ in lines if kind == "plain"]
 
 
 def test_completion_knows_commands_profiles_jobs_and_programs(cli: Cli) -> None:
@@ -197,12 +196,15 @@ def test_completion_knows_commands_profiles_jobs_and_programs(cli: Cli) -> None:
     lease = cli.running("--name", "train")
     assert complete(cli, "slicer stop ") == ["train", lease.job]
     assert complete(cli, f"slicer stop {lease.job[:2]}") == [lease.job]
+    assert complete(cli, "slicer run --set MemoryM") == ["MemoryMin=", "MemoryMax="]
+    assert complete(cli, "slicer run --set=MemoryMa") == ["--set=MemoryMax="]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_can_be_turned_on(cli: Cli, shell: str) -> None:
     out = cli.run(env={"_SLICER_COMPLETE": f"{shell}_source"}).stdout
-    assert f"_SLICER_COMPLETE={shell}_complete" in out
+    assert f"_SLICER_COMPLETE={shell}_words" in out
+    assert cli.run("completion", shell).stdout == out
 
 
 def test_looking_at_a_fresh_machine_leaves_no_trace(cli: Cli) -> None:

@@ -1,4 +1,4 @@
-"""``slicer install-units``: says what it does, file by file."""
+"""``slicer install``: says what it does, file by file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SLICE = "usr/local/lib/systemd/system/gpu.slice"
 
 
 def test_a_dry_run_does_nothing(cli: Cli) -> None:  # K5
-    out = cli.run("install-units", "--dry-run", "--root", str(cli.root)).stdout
+    out = cli.run("install", "--dry-run", "--root", str(cli.root)).stdout
     assert f"would install  {cli.root}/{SLICE} " in out
     assert "to be run on the target:  systemctl daemon-reload" in out
     assert not os.listdir(cli.root)
@@ -25,18 +25,18 @@ def test_a_dry_run_does_nothing(cli: Cli) -> None:  # K5
 def test_install_edit_and_remove(cli: Cli) -> None:  # K5
     root = ("--root", str(cli.root))
     path = cli.root / SLICE
-    out = cli.run("install-units", *root).stdout
+    out = cli.run("install", *root).stdout
     assert f"created  {path} " in out
     assert "not run: systemctl daemon-reload (to be run on the target)" in out
-    assert f"unchanged  {path} " in cli.run("install-units", *root).stdout
+    assert f"unchanged  {path} " in cli.run("install", *root).stdout
     path.write_text(path.read_text() + "# mine\n")
-    done = cli.run("install-units", *root)
+    done = cli.run("install", *root)
     assert f"edited     {path} " in done.stdout
     assert done.stderr == f"slicer: edited by somebody and left alone: {path} (--force overwrites)\n"
-    done = cli.run("install-units", "--remove", *root)
+    done = cli.run("install", "--remove", *root)
     assert done.stderr == f"slicer: edited by somebody and left alone: {path} (--force removes)\n"
     assert [found for found in cli.root.rglob("*") if found.is_file()] == [path]
-    assert f"removed  {path}" in cli.run("install-units", "--remove", "--force", *root).stdout
+    assert f"removed  {path}" in cli.run("install", "--remove", "--force", *root).stdout
     assert not [found for found in cli.root.rglob("*") if found.is_file()]
 
 
@@ -44,22 +44,27 @@ def test_what_an_older_version_had_goes_and_is_told(cli: Cli) -> None:  # S1
     root = ("--root", str(cli.root))
     path, _ = older_units.install(cli.root / "usr/local/lib")
     for removing in ((), ("--remove",)):
-        out = cli.run("install-units", *removing, "--dry-run", *root).stdout
+        out = cli.run("install", *removing, "--dry-run", *root).stdout
         assert [line for line in out.splitlines() if line.startswith("would remove") and str(path) in line]
         assert "to be run on the target:  groupdel slicer" in out
         assert path.exists()
-    out = cli.run("install-units", *root).stdout
+    out = cli.run("install", *root).stdout
     assert f"removed  {path} " in out
     assert "not run: groupdel slicer (to be run on the target)" in out
     assert not path.exists()
-    assert "groupdel" not in cli.run("install-units", *root).stdout
+    assert "groupdel" not in cli.run("install", *root).stdout
+
+
+def test_the_earlier_name_still_works_and_help_no_longer_names_it(cli: Cli) -> None:  # W12
+    assert "would install" in cli.run("install-units", "--dry-run", "--root", str(cli.root)).stdout
+    assert "install-units" not in cli.run("--help").stdout
 
 
 def test_removal_takes_the_drop_in_too(cli: Cli) -> None:  # K5
     root = ("--root", str(cli.root))
-    cli.run("install-units", "--user-delegation", *root)
+    cli.run("install", "--user-delegation", *root)
     (drop_in,) = Path(cli.root).rglob("50-slicer-delegate.conf")
-    cli.run("install-units", "--remove", *root)
+    cli.run("install", "--remove", *root)
     assert not drop_in.exists()
 
 
@@ -69,7 +74,7 @@ def test_removal_says_what_stays(cli: Cli) -> None:  # W12
         (system / path).mkdir(parents=True)
     code = "import sys, slicer.outcome.history as h; h.SYSTEM_DIRECTORY = '/var/lib/slicer'\n"
     code += "from slicer.cli.app import main; sys.exit(main(sys.argv[1:]))"
-    line = ["install-units", "--remove", "--root", str(system)]
+    line = ["install", "--remove", "--root", str(system)]
     out = subprocess.run(
         [sys.executable, "-c", code, *line], env=cli.environ, capture_output=True, text=True
     ).stdout
@@ -81,4 +86,4 @@ def test_removal_says_what_stays(cli: Cli) -> None:  # W12
 
 
 def test_what_cannot_go_together_is_said(cli: Cli) -> None:
-    assert cli.run("install-units", "--user", "--user-delegation", code=125).stderr.count("\n") == 1
+    assert cli.run("install", "--user", "--user-delegation", code=125).stderr.count("\n") == 1

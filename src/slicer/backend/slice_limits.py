@@ -1,0 +1,26 @@
+"""The drop-in by which systemd learns the limits that a configuration gives a slice. Pure."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slicer.config.slices import Limit
+    from slicer.model import SliceName
+
+# systemd sorts the drop-ins of all directories by name, and the last one wins. Those of `systemctl edit`
+# (override.conf) and of `systemctl set-property` (50-MemoryMax.conf) come after this one.
+NAME = "10-slicer-config.conf"
+
+_TEXT = """\
+# Limits of all jobs in {name}.slice together, from slicer's configuration. Change them there, then run
+# `slicer install{flag}`. What `systemctl{flag} edit {name}.slice` says wins, and so does `set-property`.
+
+[Slice]
+{lines}"""
+
+
+def drop_in(name: SliceName, limits: tuple[Limit, ...], *, user: bool) -> bytes:
+    """The text of the drop-in. Each value says where in the configuration it stands."""
+    lines = "".join(f"# {limit.source}\n{limit.name}={limit.value}\n" for limit in limits)
+    text = _TEXT.format(name=name, flag=" --user" if user else "", lines=lines)
+    return text.encode("utf-8", "surrogateescape")

@@ -1,0 +1,188 @@
+"""One installed file: whether it is there and as slicer installed it, to put it there, to take it away.
+
+Each installed file ends in a checksum of itself, so that an upgrade can tell its own old version, which it
+replaces, from one that somebody edited, which it leaves alone.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+import tempfile
+
+from slicer.errors import SlicerError
+from slicer.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+    State = Literal["missing", "current", "outdated", "edited"]
+    Status = Literal["created", "unchanged", "updated", "overwritten", "edited", "removed", "absent"]
+
+_STAMP = b"Installed by slicer; unchanged as long as its checksum is "
+_COMMENTS = (b"# ", b'.\\" ')  # of unit files and shells, and of man pages
+
+
+@record
+class Action:
+    """One file to install: from where, to where, and what it is for people.
+
+    ``content`` is for a file that is made up on the spot, and has no source.
+    """
+
+    source: str
+    destination: str
+    what: str
+    content: bytes = b""
+
+
+@record
+class Done:
+    """What became of one file.
+
+    ``status`` is created, unchanged, updated (an older version of ours), edited (somebody changed it: left
+    alone), overwritten (edited, but forced), removed or absent.
+    """
+
+    action: Action
+    status: Status
+
+
+def state(action: Action) -> State:
+    """How a file is. Touches nothing.
+
+    It is missing, current (as this version installs it), outdated (as another version of slicer installed
+    it) or edited (somebody changed it, or it was never slicer's). Raises SlicerError when it cannot be read.
+    """
+    try:
+        return _state(_wanted(action), read(action.destination))
+    except OSError as error:
+        raise failed("read", action, error) from error
+
+
+def _state(wanted: bytes, found: bytes | None) -> State:
+    if found is None:
+        return "missing"
+    if found == wanted:
+        return "current"
+    return "outdated" if is_ours(found) else "edited"
+
+
+def leftover(action: Action) -> State:
+    """How a file is that is not wanted: missing, outdated or edited. Raises SlicerError."""
+    try:
+        found = read(action.destination)
+    except OSError as error:
+        raise failed("read", action, error) from error
+    return "missing" if found is None else "outdated" if is_ours(found) else "edited"
+
+
+def install(action: Action, *, force: bool) -> Done:
+    """Put a file in its place, in one step. One that somebody edited stays unless ``force``.
+
+    Raises SlicerError when it cannot be written.
+    """
+    try:
+        wanted = _wanted(action)
+        before = _state(wanted, read(action.destination))
+        if before == "current":
+            return Done(action, "unchanged")
+        if before == "edited" and not force:
+            return Done(action, "edited")
+        _replace(action.destination, wanted)
+    except OSError as error:
+        raise failed("installed", action, error) from error
+    became: dict[State, Status] = {"missing": "created", "outdated": "updated", "edited": "overwritten"}
+    return Done(action, became[before])
+
+
+def uninstall(action: Action, *, force: bool) -> Done:
+    """Take a file away. One that somebody edited stays unless ``force``. Raises SlicerError."""
+    try:
+        found = read(action.destination)
+        if found is None:
+            return Done(action, "absent")
+        if not is_ours(found) and not force:
+            return Done(action, "edited")
+        os.unlink(action.destination)
+    except OSError as error:
+        raise failed("removed", action, error) from error
+    return Done(action, "removed")
+
+
+def failed(what: str, action: Action, error: OSError) -> SlicerError:
+    """The error for a file that could not be ``what`` (installed, removed, read)."""
+    message = f"{action.what} cannot be {what}: {error.strerror}"
+    return SlicerError(message, where=action.destination, hint=_way_out(error))
+
+
+def _way_out(error: OSError) -> str:
+    if error.errno == errno.EROFS:
+        return "nothing can be written there: choose another place with --prefix, --root or --user"
+    if isinstance(error, PermissionError):
+        if os.geteuid() == 0:
+            return "root may not either: is it immutable (lsattr), or of another file server?"
+        return "run it as root, or with --user"
+    return ""
+
+
+def is_ours(installed: bytes) -> bool:
+    """Whether a file is as some version of slicer installed it."""
+    text, stamp, _ = installed.rpartition(_STAMP)
+    return bool(stamp) and any(_stamped(text.removesuffix(c), c) == installed for c in _COMMENTS)
+
+
+def read(path: str) -> bytes | None:
+    """The file's content, None where there is none, b"" for what is no regular file (so: not ours)."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            return None
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link (a masked unit), a socket
+            return b""
+        raise
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return b""
+        with open(fd, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(fd)
+
+
+def _wanted(action: Action) -> bytes:
+    if action.content:
+        return _stamped(action.content, _COMMENTS[0])
+    with open(action.source, "rb") as file:
+        content = file.read()
+    return _stamped(content, _COMMENTS["/man/" in action.destination])
+
+
+def _stamped(content: bytes, comment: bytes) -> bytes:
+    return b"%b%b%b%b\n" % (content, comment, _STAMP, hashlib.sha256(content).hexdigest().encode())
+
+
+def _replace(path: str, content: bytes) -> None:
+    directory = os.path.dirname(path)
+    _make_directory(directory)
+    fd, temporary = tempfile.mkstemp(prefix=".slicer-", dir=directory)
+    try:
+        with open(fd, "wb") as file:
+            file.write(content)
+            os.fchmod(file.fileno(), 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _make_directory(path: str) -> None:
+    """With those above it, for everybody to read whatever the umask: systemd is not the only reader."""
+    if path and not os.path.isdir(path):
+        _make_directory(os.path.dirname(path))
+        os.mkdir(path)
+        os.chmod(path, 0o755)

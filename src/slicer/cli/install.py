@@ -1,0 +1,191 @@
+"""``slicer install``: slices, journal catalog, completion and manual pages for this machine."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from slicer.backend.install_units import (
+    PREFIX,
+    Plan,
+    Ran,
+    Report,
+    apply,
+    configured,
+    outdated,
+    plan,
+    remove,
+    states,
+)
+from slicer.backend.older_units import Outdated
+from slicer.cli import output, say
+from slicer.columns import Line
+from slicer.config import files
+from slicer.errors import EX_OK, EX_SLICER, UsageError
+from slicer.outcome import history
+from slicer.text import command_text, visible
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from slicer.backend.unit_files import State
+
+_DIRECTORY = click.Path(file_okay=False)
+_SHARED = "an older version shared it with a group"
+
+
+@click.command(
+    "install",
+    short_help="Install units, completion and manual pages.",
+    epilog="""\
+\b
+Examples:
+  slicer install --dry-run       what would be done
+  sudo slicer install            for root and all users
+  slicer install --user          for you alone, without root
+  sudo slicer install --remove   take it all away again
+
+\b
+`slicer run` works without these too. What they add: weights for gpu.slice
+and cpu.slice as a whole, their limits of [slices.gpu] and [slices.cpu] in
+/etc/slicer/config.toml (of ~/.config/slicer/config.toml with --user),
+explanations for journalctl -x, completion for the shell, and these manual
+pages. What an older version shared with a group is closed, and the group
+removed.""",
+)
+@click.option("--user", is_flag=True, help="For you alone: your user manager, your shells.")
+@click.option(
+    "--user-delegation", is_flag=True, help="Let user managers set IOWeight and AllowedCPUs too (a drop-in)."
+)
+@click.option(
+    "--root", metavar="DIR", type=_DIRECTORY, default="/", help="Install below DIR, for an image."
+)
+@click.option("--prefix", metavar="DIR", type=_DIRECTORY, help="In place of /usr/local: /usr for a package.")
+@click.option("--remove", "removing", is_flag=True, help="Take away what was installed.")
+@click.option("--force", is_flag=True, help="Overwrite, or remove, files that somebody edited as well.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be done.")
+def command(
+    user: bool,
+    user_delegation: bool,
+    root: str,
+    prefix: str | None,
+    removing: bool,
+    force: bool,
+    dry_run: bool,
+) -> int:
+    """Install slicer's systemd units, completion for shells and manual pages. Safe to repeat.
+
+    They go below /usr/local, and systemd is told. A file that somebody edited is left alone. Changes that
+    stay are made with `systemctl edit gpu.slice`, or in the configuration before another `slicer install`.
+    """
+    if user and prefix is not None:
+        raise UsageError("--user installs below your home directory", hint="leave out --prefix")
+    where = PREFIX if prefix is None else prefix
+    if removing:
+        # All that may ever have been installed goes, or a drop-in would be left behind.
+        settled = plan(root, user=user, user_delegation=not user, prefix=where, limits={})
+    else:
+        settled, warnings = configured(
+            root, environ=os.environ, user=user, user_delegation=user_delegation, prefix=where
+        )
+        for warning in warnings:
+            say.line(warning)
+    if dry_run:
+        output.show(_intended(settled, outdated(settled, force=force), removing=removing, force=force))
+        return EX_OK
+    report = remove(settled, force=force) if removing else apply(settled, force=force)
+    output.show(_done(report))
+    after = _left(root, user=user) if removing else _next(settled, user=user, user_delegation=user_delegation)
+    output.show([Line(""), *after] if after else [])
+    edited = [done.action.destination for done in report.files if done.status == "edited"]
+    if edited:
+        verb = "remove" if removing else "overwrite"
+        say.line(f"edited by somebody and left alone: {', '.join(edited)} (--force {verb}s)")
+    if any(ran.exit_code for ran in report.commands):
+        say.line("not all commands succeeded" + ("" if user else " (run it as root, or with --user)"))
+        return EX_SLICER
+    return EX_OK
+
+
+def _intended(settled: Plan, old: Outdated, *, removing: bool, force: bool) -> list[Line]:
+    rows = []
+    for action, state in states(settled):
+        going = removing or action in settled.unwanted
+        rows.append((_intention(state, going=going, force=force), action.destination, action.what))
+    rows += [("would remove", action.destination, action.what) for action in old.files]
+    shown = output.rows(_folded(rows))
+    when = "would run" if settled.live else "to be run on the target:"
+    shown += [Line(f"{when}  {command_text(ran)}") for ran in (*settled.commands, *old.commands)]
+    return [*shown, *(Line(f"would close  {path}  {_SHARED}") for path in old.shared)]
+
+
+def _folded(rows: Sequence[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+    """The rows, in which all manual pages that fare alike are one."""
+    found: dict[tuple[str, str], tuple[str, str, str]] = {}
+    pages: dict[tuple[str, str], int] = {}
+    for status, path, what in rows:
+        folder = os.path.dirname(os.path.dirname(path))
+        key = (status, folder if what.startswith("manual page ") else path)
+        pages[key] = pages.get(key, 0) + 1
+        if pages[key] > 1:
+            path, what = folder, f"{pages[key]} manual pages"
+        found[key] = (status, path, what)
+    return list(found.values())
+
+
+def _intention(state: State, *, going: bool, force: bool) -> str:
+    if state == "edited" and not force:
+        return "edited, stays"
+    if going:
+        return "absent" if state == "missing" else "would remove"
+    if state == "current":
+        return "unchanged"
+    verbs: dict[State, str] = {"missing": "install", "outdated": "update", "edited": "overwrite"}
+    return f"would {verbs[state]}"
+
+
+def _next(settled: Plan, *, user: bool, user_delegation: bool) -> list[Line]:
+    """What is still to be done by hand; nothing for another system, whose commands were listed."""
+    if not settled.live:
+        return []
+    if user:
+        return [Line("next: new shells complete; zsh needs eval \"$(slicer completion zsh)\" in ~/.zshrc")]
+    lines = ["next: whoever is logged in runs `systemctl --user daemon-reload` once, or logs in again"]
+    if user_delegation:
+        lines.append(
+            "IOWeight and AllowedCPUs act for a user after the next start of user@UID.service (or of all)"
+        )
+    lines.append("try: slicer run --profile heavy -- true; slicer history; systemctl status cpu.slice")
+    return [Line(line) for line in lines]
+
+
+def _left(root: str, *, user: bool) -> list[Line]:
+    """What removal does not touch: it is the users' own, and nothing depends on it."""
+    if user:
+        past, settings = (
+            os.path.dirname(history.default_path()),
+            os.path.dirname(files.user_file(os.environ)),
+        )
+    else:
+        past, settings = history.SYSTEM_DIRECTORY, files.SYSTEM_DIR
+    kept = ((past, "history of jobs"), (settings, "configuration"))
+    found = [(os.path.join(root, path.lstrip("/")), what) for path, what in kept if path]
+    rows = [("stays", path, f"{what}; rm -r to be rid of it") for path, what in found if os.path.isdir(path)]
+    return output.rows(rows)
+
+
+def _done(report: Report) -> list[Line]:
+    rows = [(done.status, done.action.destination, done.action.what) for done in report.files]
+    shown = output.rows(_folded(rows))
+    shown += [Line(f"closed  {path}  {_SHARED}") for path in report.closed]
+    return [*shown, *(Line(_told(ran)) for ran in report.commands)]
+
+
+def _told(ran: Ran) -> str:
+    said = visible(ran.output.replace("\n", "; "))
+    why = f" ({said})" if said else ""
+    if ran.exit_code is None:
+        return f"not run: {command_text(ran.command)}{why}"
+    return f"{'failed' if ran.exit_code else 'ran'}: {command_text(ran.command)}{why}"

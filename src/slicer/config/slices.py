@@ -1,0 +1,122 @@
+"""Limits of a whole slice, all its jobs together: ``[slices.gpu]`` and ``[slices.cpu]`` of a configuration.
+
+They are written as in a profile and checked by the same code. No job reads them: ``slicer install`` writes
+them where systemd does.
+"""
+
+from __future__ import annotations
+
+import os
+
+from slicer import quantity
+from slicer.config import build
+from slicer.config.check import check_keys
+from slicer.config.files import SYSTEM_DIR, read_files
+from slicer.config.properties import find
+from slicer.errors import ConfigError
+from slicer.kernel.proc import read_text
+from slicer.model import SLICES, Host
+from slicer.quantity import INFINITY
+from slicer.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from slicer.config.files import Layer
+    from slicer.config.values import Entry
+    from slicer.model import Property, SliceName
+
+    Limits = Mapping[SliceName, tuple["Limit", ...]]
+
+_ANY_CPUS = tuple(range(quantity.MAX_CPU + 1))
+_POSSIBLE_CPUS = "/sys/devices/system/cpu/possible"
+
+
+@record
+class Limit:
+    """One limit of a slice: a directive, its value as a unit file has it, and where it was said."""
+
+    name: str
+    value: str
+    source: str
+
+
+@record
+class Read:
+    """The limits of each slice that has some, and warnings for the user."""
+
+    limits: Limits
+    warnings: tuple[str, ...]
+
+
+def read(environ: Mapping[str, str], host: Host, *, user: bool = False, root: str = "/") -> Read:
+    """What a configuration says of the slices of the system manager, or of the caller's own (``user``).
+
+    The system manager follows ``/etc/slicer`` below ``root`` alone, a user's the files of that user alone.
+    Raises ConfigError.
+    """
+    system_dir = os.path.join(root, SYSTEM_DIR.lstrip("/"))
+    files = read_files(environ, system_dir, only=("user", "explicit") if user else ("system",))
+    for layer in files.layers:
+        check_keys(layer)
+    above = "" if user else root.rstrip("/")
+    there = Host(_cpus(elsewhere=bool(above)), host.memory_bytes)
+    return Read(settled(files.layers, there, above), files.warnings if user else ())
+
+
+def check(layers: Iterable[Layer], host: Host) -> None:
+    """Raise ConfigError for a value that no machine could have."""
+    settled(layers, Host(_ANY_CPUS, host.memory_bytes))
+
+
+def _cpus(*, elsewhere: bool) -> tuple[int, ...]:
+    """The CPUs that a file may name which stays: also those that are off, or not for this process.
+
+    The kernel refuses a whole list that names one more.
+    """
+    if elsewhere:
+        return _ANY_CPUS
+    try:
+        return quantity.parse_cpus(read_text(_POSSIBLE_CPUS))
+    except FileNotFoundError:  # no /sys in a chroot
+        return _ANY_CPUS
+
+
+def settled(layers: Iterable[Layer], host: Host, above: str = "") -> Limits:
+    """The limits that these files come to; later files win key by key. Raises ConfigError.
+
+    ``above`` is left out of the paths of the sources.
+    """
+    entries: dict[tuple[SliceName, str], Entry] = {}
+    for layer in layers:
+        for name in SLICES:
+            for key, value in layer.data.get("slices", {}).get(name, {}).items():
+                entries[name, key] = (value, layer.where("slices", name, key), ConfigError)
+    found: dict[SliceName, tuple[Limit, ...]] = {}
+    for name in SLICES:
+        limits = []
+        for key in build.SLICE_KEYS:
+            if (name, key) in entries:
+                entry = entries[name, key]
+                made = build.property_of(key, entry, host)
+                limits.append(Limit(made.name, _unit_file_text(made), entry[1].removeprefix(above)))
+        if limits:
+            found[name] = tuple(limits)
+    return found
+
+
+def _unit_file_text(made: Property) -> str:
+    """A value as systemd.resource-control(5) spells it. Nothing of the user's own text is left in it."""
+    info, value, text = find(made.name), made.value, made.text
+    kind = info.kind if info else ""
+    if isinstance(value, bytes):
+        return quantity.format_cpus(quantity.mask_to_cpus(value))
+    assert isinstance(value, int)  # of the kinds that a slice can have
+    if kind == "quota":
+        return "" if value == INFINITY else quantity.percent_text(value // 100)  # empty: no quota
+    if kind == "cpu-weight" and not value:
+        return "idle"
+    if text.endswith("%"):  # of the machine that reads it
+        return quantity.percent_text(quantity.parse_percent(text))
+    return quantity.size_text(value) if kind.startswith("memory") or value == INFINITY else str(value)
