@@ -15,6 +15,7 @@ from slicer.doctor.kinds import KINDS
 from slicer.doctor.model import AREAS
 from tests.fake_nvml import TWO_GPUS, FakeNvml
 from tests.patience import DEADLINE_S
+from tests.process.harness import unprivileged
 from tests.unit.program import Cli
 
 pytest_plugins = ["tests.unit.program", "tests.fake_nvml"]
@@ -118,6 +119,17 @@ def test_the_terminal_is_told_nothing_by_a_name(cli: Cli) -> None:
     done = cli.run("doctor", "-v", env={"SLICER_SIM": "\x1b[31mred"}, code=None)
     assert "\x1b" not in done.stdout + done.stderr
     assert r"\x1b[31mred" in done.stdout
+
+
+def test_where_no_process_can_be_forked_it_says_so(cli: Cli) -> None:  # X10
+    cli.root.chmod(0o777)
+    done = subprocess.run(
+        [*unprivileged(54321), "prlimit", "--nproc=1", sys.executable, "-m", "slicer", "doctor", "--json"],
+        env=cli.environ, capture_output=True, text=True, timeout=DEADLINE_S, check=False, cwd="/",
+    )  # fmt: skip
+    ids = found(json.loads(done.stdout))
+    assert "few-processes" in ids
+    assert "no process for it" in ids["look-failed"]["what"]
 
 
 # -- GPUs ---------------------------------------------------------------------------------------------------
