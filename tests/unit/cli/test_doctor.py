@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -119,6 +121,25 @@ def test_the_terminal_is_told_nothing_by_a_name(cli: Cli) -> None:
     done = cli.run("doctor", "-v", env={"SLICER_SIM": "\x1b[31mred"}, code=None)
     assert "\x1b" not in done.stdout + done.stderr
     assert r"\x1b[31mred" in done.stdout
+
+
+def test_a_command_to_paste_is_whole_on_a_narrow_terminal(cli: Cli) -> None:  # X10
+    lock = cli.root / ("long-" * 20) / "lock"
+    lock.parent.mkdir()
+    os.mkfifo(lock)
+    master, slave = pty.openpty()
+    with open(master, "rb", buffering=0) as screen:
+        process = cli.popen(
+            "doctor", env={"GPU_LOCK_PATH": str(lock), "COLUMNS": "60", "TERM": "xterm"}, stdout=slave,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        os.close(slave)
+        shown = b""
+        with contextlib.suppress(OSError):  # EIO: nobody writes any more
+            while chunk := screen.read(65536):
+                shown += chunk
+        process.wait(timeout=DEADLINE_S)
+    assert f"    ls -ld {lock} {lock.parent}\r\n".encode() in shown
 
 
 def test_where_no_process_can_be_forked_it_says_so(cli: Cli) -> None:  # X10

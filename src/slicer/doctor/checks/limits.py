@@ -67,6 +67,8 @@ def limits(acts: tuple[Acting, ...], systemd: SystemdFacts, disks: DiskFacts, wh
     summary = f"do not act: {', '.join(idle)}" if idle else "all limits of all profiles act"
     if not systemd.boots:
         summary = "best effort, without systemd"
+    elif not acts and systemd.is_there:
+        summary = "not known without a configuration"
     elif not systemd.is_there:
         summary = "not known while your manager is not up"
     return Verdict("limits", summary, shown, tuple(_limits(acts, systemd, disks, who)))
