@@ -20,6 +20,9 @@ _DESTINATION = b"org.freedesktop.systemd1"
 _PATH = b"/org/freedesktop/systemd1"
 _MANAGER = b"org.freedesktop.systemd1.Manager"
 
+# What `systemctl status` and `systemctl help` of a unit point to.
+_DOCUMENTATION = ("Documentation", "as", ["man:slicer(1)"])
+
 # How long systemd may take to start a scope (PID 1 can be slow under memory pressure), in seconds.
 START_DEADLINE_S = 30.0
 STOP_DEADLINE_S = 120.0
@@ -153,6 +156,7 @@ class SystemdBackend:
     def _call_start(self, spec: ScopeSpec, process: tuple[str, str, Any]) -> bytes:
         properties: list[tuple[str, str, Any]] = [
             ("Description", "s", spec.description.encode("utf-8", "replace")),
+            _DOCUMENTATION,
             ("Slice", "s", spec.slice),
             ("CollectMode", "s", "inactive-or-failed"),
             *((p.dbus_name, p.signature, p.value) for p in spec.properties),
@@ -207,6 +211,7 @@ class SystemdBackend:
         words = [argument.replace("$", "$$") for argument in argv]
         told: list[tuple[str, str, Any]] = [
             ("Description", "s", description.encode("utf-8", "replace")),
+            _DOCUMENTATION,
             *properties,
             ("ExecStart", "a(sasb)", [(argv[0], words, False)]),
         ]
