@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from slicer.doctor.model import Report
     from slicer.ledger.status import Status
 
-_DEADLINE_S = 3.0
+_DEADLINE_S = 5.0
 _MOST_ENTRIES = 5  # of a section
 
 

@@ -1,1 +1,0 @@
-script -qc "stty cols 70; slicer doctor" /dev/null | cat -v | head -30
