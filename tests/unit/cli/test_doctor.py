@@ -58,7 +58,7 @@ def test_it_changes_nothing(cli: Cli) -> None:  # X10
     config.write_text('default_profile = "heavy"\n')
     before = tree(cli.root)
     code = (
-        "from slicer.config import cache; cache._SETTLED_NS = -(10**12)  # a new file would go into the cache\n"
+        "from slicer.config import cache; cache._SETTLED_NS = -(10**12)\n"  # new files go into the cache, too
         "from slicer.cli.app import main; main(['doctor', '--json'])"
     )
     subprocess.run([sys.executable, "-c", code], env=cli.environ, check=True, capture_output=True)

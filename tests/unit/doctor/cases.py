@@ -228,6 +228,10 @@ CASES: dict[str, tuple[Case, ...]] = {
     "history-full": (on_state(history=replace(STATE.history, free_bytes=1000)),),
     "history-damaged": (on_state(history_problem="damaged"),),
     "history-newer": (on_state(history_problem="newer"),),
+    "cache-unused": (
+        on_state(cache=place("/home/alice/.cache/slicer", "link")),
+        on_state(cache=place("/home/alice/.cache/slicer", uid=0)),
+    ),
     "no-journald": (on_journal(socket_error="Connection refused"),),
     "journal-off": (on_journal(storage="none"),),
     "journal-volatile": (
@@ -285,6 +289,7 @@ HEALTHY: tuple[Case, ...] = (
     on_session("256.3"), on_limits("CPUWeight", "IOWeight", "MemoryMax"), on_limits("DevicePolicy", who=ROOT),
     on_limits("MemoryMax", "CPUQuota", boots=False), on_limits("MemoryMax", is_there=False, controllers=()),
     on_configuration(), on_driver(), lambda: gpus.gpus(NO_DEVICES, NO_DRIVER, "", ALICE), on_state(),
+    on_state(cache=place("", "", -1)),
     on_state(ledger=place("/run/lock/slicer-1000", "", -1)), on_state(ledger=place("/dev/shm/slicer-1000")),
     on_journal(), on_journal(may_read=False), on_units(), on_units(system=NO_UNITS, packaged=("/usr/lib/x",)),
     on_environment(), on_environment(variables=(("GPU_LOCK_HELD", "0"),)), on_others(),

@@ -250,6 +250,14 @@ FOUND = (
         why="This one adds nothing to it.",
         cure="Take the newer slicer: `which -a slicer`.",
     ),
+    Kind(
+        id="cache-unused",
+        area="state",
+        severity="note",
+        title="the cache of the configuration is not yours alone",
+        why="slicer does not read it, and parses the configuration anew at each start.",
+        cure="`rm -r DIRECTORY`; slicer makes it again.",
+    ),
     # -- journal ---------------------------------------------------------------------------------------------
     Kind(
         id="no-journald",
