@@ -4,6 +4,7 @@
 
 function __slicer_words
     set -l words (commandline -opc) (commandline -ct)
+    type -q -- $words[1]; or return
     set -l joined (printf '%s\n' $words | string collect --no-trim-newlines)
     set -l lines (_SLICER_WORDS=$joined _SLICER_COMPLETE=fish_words $words[1] 2>/dev/null)
     for line in $lines

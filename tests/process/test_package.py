@@ -53,7 +53,9 @@ def files(wheel: Path) -> dict[str, bytes]:
 def relative(root: Path) -> set[str]:
     # A link to a directory is followed, as Python's own walk does not do it before 3.13.
     found = (Path(at, name) for at, _, names in os.walk(root, followlinks=True) for name in names)
-    return {str(path.relative_to(root)) for path in found if "__pycache__" not in path.parts}
+    return {
+        str(path.relative_to(root)) for path in found if "__pycache__" not in path.parts and path.is_file()
+    }
 
 
 def metadata(built: Path) -> Message:

@@ -13,7 +13,9 @@ import pytest
 
 from slicer.backend.install_units import Report, apply, plan, remove
 from slicer.outcome import journal
+from tests.systemd.helpers import systemctl
 from tests.systemd.helpers.jobs import Slicer
+from tests.systemd.helpers.users import User
 
 pytest_plugins = ["tests.systemd.helpers.fixtures"]
 pytestmark = [pytest.mark.systemd, pytest.mark.core]
@@ -23,6 +25,17 @@ def output(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, (command, done.stdout, done.stderr)
     return done.stdout
+
+
+# Whether the machine has a program man, and the pages, is another question.
+VERIFY = ("systemd-analyze", "verify", "--man=no")
+
+
+def verified(*units: str) -> str:
+    """What systemd says of unit files, on both streams; it fails on an error and only warns of the rest."""
+    done = subprocess.run((*VERIFY, *units), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done
+    return done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -46,15 +59,91 @@ def test_systemd_knows_the_slices(installed: Report, name: str) -> None:  # K5, 
     shown = output("systemctl", "show", f"{name}.slice", "-p", "LoadState,CPUWeight,Description")
     assert "LoadState=loaded" in shown
     assert f"CPUWeight={'50' if name == 'gpu' else '15'}" in shown
-    assert output("systemd-analyze", "verify", f"{name}.slice") == ""
+    assert "man:slicer(1)" in output("systemctl", "show", f"{name}.slice", "-p", "Documentation")
+    assert verified(f"{name}.slice") == ""
 
 
 def test_user_managers_know_the_slices_and_get_io_and_cpuset(installed: Report, tmp_path: Path) -> None:  # K5
     assert "CPUWeight=15" in output("cat", "/usr/local/lib/systemd/user/cpu.slice")
     environ = ("env", f"XDG_RUNTIME_DIR={tmp_path}")
-    assert output(*environ, "systemd-analyze", "--user", "verify", "cpu.slice", "gpu.slice") == ""
+    done = output(*environ, *VERIFY, "--user", "cpu.slice", "gpu.slice")
+    assert done == ""
     shown = output("systemctl", "show", "user@1000.service", "-p", "DelegateControllers").strip()
     assert {"cpu", "cpuset", "io", "memory", "pids"} <= set(shown.partition("=")[2].split())
+
+
+CONFIGURATION = """\
+[slices.gpu]
+memory_max = "48G"
+memory_high = "50%"
+memory_swap_max = 0
+cpu_weight = "idle"
+cpu_quota = "400%"
+tasks_max = "10%"
+allowed_cpus = "0"
+io_weight = 7
+[slices.cpu]
+cpu_quota = "infinity"
+tasks_max = "infinity"
+"""
+
+
+@pytest.fixture
+def configuration() -> Iterator[Path]:
+    """/etc/slicer/config.toml, gone again with what was installed of it."""
+    path = Path("/etc/slicer/config.toml")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(CONFIGURATION)
+    yield path
+    path.unlink()
+    path.parent.rmdir()
+    output("slicer", "install")
+
+
+LIMITS = ("MemoryMax", "MemorySwapMax", "CPUWeight", "CPUQuotaPerSecUSec", "AllowedCPUs", "IOWeight")
+
+
+def test_limits_of_the_configuration_are_those_of_the_running_slice(
+    installed: Report, configuration: Path, slicer: Slicer
+) -> None:  # K5
+    gate = slicer.gate()
+    job = slicer.hold(gate, "--gpus", "1", env={"SLICER_SIM": "1x24G"})
+    before = systemctl.show("gpu.slice", *LIMITS)
+    assert before["MemoryMax"] == "infinity"
+    output("slicer", "install")
+    assert verified("gpu.slice", "cpu.slice") == ""
+    assert systemctl.show("gpu.slice", *LIMITS) == {
+        "MemoryMax": str(48 << 30), "MemorySwapMax": "0", "CPUWeight": "idle", "CPUQuotaPerSecUSec": "4s",
+        "AllowedCPUs": "0", "IOWeight": "7",
+    }  # fmt: skip
+    said = output("systemctl", "cat", "gpu.slice")
+    assert "# /etc/slicer/config.toml:2\nMemoryMax=48G\n" in said
+    # What the administrator says to systemd itself goes before it, and stays when slicer installs again.
+    output("systemctl", "set-property", "gpu.slice", "MemoryMax=10G")
+    try:
+        output("slicer", "install")
+        assert systemctl.show("gpu.slice", "MemoryMax") == {"MemoryMax": str(10 << 30)}
+    finally:
+        output("systemctl", "revert", "gpu.slice")
+    configuration.write_text("")
+    assert "removed    /usr/local/lib/systemd/system/gpu.slice.d/" in output("slicer", "install")
+    assert systemctl.show("gpu.slice", *LIMITS) == {**before, "CPUWeight": "50", "IOWeight": "50"}
+    gate.open()
+    assert job.end().code == 0
+
+
+def test_a_users_limits_are_those_of_the_users_own_slice(alice: User) -> None:  # K5
+    settings = alice.home / ".config/slicer"
+    text = "[slices.cpu]\\ntasks_max = 77\\n"
+    systemctl.output(*alice.via, "sh", "-c", f"mkdir -p {settings}; printf '{text}' >{settings}/config.toml")
+    try:
+        systemctl.output(*alice.via, "slicer", "install", "--user")
+        shown = systemctl.show("cpu.slice", "TasksMax", "CPUWeight", prefix=alice.systemctl)
+        assert shown == {"TasksMax": "77", "CPUWeight": "15"}
+        assert systemctl.output(*alice.via, *VERIFY, "--user", "cpu.slice", "gpu.slice") == ""
+    finally:
+        systemctl.output(*alice.via, "slicer", "install", "--user", "--remove")
+        systemctl.output(*alice.via, "rm", "-r", str(settings))
 
 
 def test_no_group_is_made_and_nothing_is_opened_to_anybody(installed: Report) -> None:  # S1
@@ -80,6 +169,8 @@ def test_journalctl_explains_every_event(installed: Report) -> None:  # K7
     assert explained.count("Defined-By: slicer") == len(journal.KINDS)
     assert f"The command of the job {job} has ended (exited) with exit code 3." in explained
     assert "Job train has its lease" in explained
+    done = subprocess.run(("journalctl", "--update-catalog"), capture_output=True, text=True, check=True)
+    assert done.stdout + done.stderr == ""
 
 
 def test_installing_again_changes_nothing(installed: Report) -> None:  # K5

@@ -95,7 +95,7 @@ def test_the_name_and_the_command_are_where_systemd_shows_them(slicer: Slicer) -
     job = slicer.hold(gate, "-p", "heavy", "--name", "nightly train")
     unit, path = job.lease().unit, str(gate)
     description = systemctl.show(unit, "Description")["Description"]
-    assert description == "'nightly train'"
+    assert description == "'nightly train' (1 CPU slot, profile heavy)"
     assert description in systemctl.output("systemctl", "list-units", "--full", "slicer-*.scope")
     assert unit in systemctl.output("systemctl", "status", "cpu.slice")
     tree = systemctl.output("systemd-cgls", "--full", "--unit", "cpu.slice")
@@ -143,7 +143,7 @@ def test_a_command_line_is_for_its_owner(public_slicer: Slicer, alice: User) -> 
     waiting = slicer.start("-p", "heavy", "--", str(tool), str(gate), SECRET)
     waiting.ticket()
     units = systemctl.output(*alice.via, "systemctl", "list-units", "--full", "slicer-*.scope")
-    assert f"tool {lease.job}" in units
+    assert "tool (1 CPU slot, profile heavy)" in units
     assert SECRET not in units
     assert SECRET not in systemctl.output(*alice.via, "systemctl", "show", lease.unit)
     gate.open()
@@ -156,7 +156,8 @@ def test_a_command_line_is_for_its_owner(public_slicer: Slicer, alice: User) -> 
         told = systemctl.output("journalctl", "--output=cat", *args)
         assert told
         assert SECRET not in told
-    assert f"tool {lease.job}" in systemctl.output("journalctl", "--output=cat", "-u", lease.unit)
+    started = systemctl.output("journalctl", "--output=cat", "-u", lease.unit)
+    assert "tool (1 CPU slot, profile heavy)" in started
 
 
 @pytest.mark.core

@@ -69,7 +69,7 @@ def test_a_users_job_runs_in_a_scope_of_the_user_manager(slicer: Slicer, alice: 
     assert lease.cgroup.endswith(f"cpu.slice/{lease.unit}")
     shown = systemctl.show(lease.unit, "Slice", "MemoryMax", "Description", prefix=alice.systemctl)
     assert (shown["Slice"], shown["MemoryMax"]) == ("cpu.slice", str(400 << 20))
-    assert shown["Description"] == "mine"
+    assert shown["Description"].startswith("mine (")
     assert processes.in_cgroup(lease.cgroup) >= {lease.keeper, job.command_pid()}
     let_through(gate)
     assert job.end().code == 0

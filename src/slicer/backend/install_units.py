@@ -44,6 +44,14 @@ _SYSTEM = (
     ("_units/user/cpu.slice", "lib/systemd/user/cpu.slice", "slice of CPU jobs, for user managers"),
     ("_units/catalog/slicer.catalog", "lib/systemd/catalog/slicer.catalog", "explanations for journalctl -x"),
 )
+_FISH = "share/fish/vendor_completions.d/slicer.fish"
+_SHELLS = (
+    ("_completions/slicer.bash", "share/bash-completion/completions/slicer", "completion for bash"),
+    ("_completions/_slicer", "share/zsh/site-functions/_slicer", "completion for zsh"),
+    ("_completions/slicer.fish", _FISH, "completion for fish"),
+)
+# fish looks below /usr/local only where XDG_DATA_DIRS says so, which is not so over ssh.
+_FISH_OF_ADMIN = "etc/fish/completions/slicer.fish"
 _DELEGATION = (
     "_units/system/user@.service.d/50-slicer-delegate.conf",
     "lib/systemd/system/user@.service.d/50-slicer-delegate.conf",
@@ -52,6 +60,8 @@ _DELEGATION = (
 _USER = (
     ("_units/user/gpu.slice", "systemd/user/gpu.slice", "slice of your GPU jobs"),
     ("_units/user/cpu.slice", "systemd/user/cpu.slice", "slice of your CPU jobs"),
+    ("_completions/slicer.bash", "bash-completion/completions/slicer", "completion for bash"),
+    ("_completions/slicer.fish", "fish/vendor_completions.d/slicer.fish", "completion for fish"),
 )
 _SYSTEM_COMMANDS = (
     ("journalctl", "--update-catalog"),
@@ -118,17 +128,16 @@ def plan(
         message = "delegation to user managers is a setting of the system, not of one user"
         raise SlicerError(message, hint="leave out either --user or --user-delegation")
     base = _data_home(os.environ if environ is None else environ) if user else "/" + prefix.strip("/")
-    files = _USER if user else (*_SYSTEM, _DELEGATION) if user_delegation else _SYSTEM
     top = os.path.join(root, base.strip("/"))
-    actions = [
-        Action(os.path.join(_SOURCES, source), os.path.join(top, destination), what)
-        for source, destination, what in files
-    ]
+    actions: list[Action] = []
     unwanted: list[Action] = []
-    if base == PREFIX:
-        packaged = os.path.join(root, _PACKAGED.strip("/"))
-        unwanted = [each for each in actions if _is_packaged(each, top, packaged)]
-        actions = [each for each in actions if each not in unwanted]
+    for source, destination, what in _table(user=user, user_delegation=user_delegation):
+        path = os.path.join(top, destination)
+        if base == PREFIX and destination == _FISH:
+            path = os.path.join(root, _FISH_OF_ADMIN)
+        action = Action(os.path.join(_SOURCES, source), path, what)
+        packaged = base == PREFIX and _is_packaged(action, os.path.join(root, _PACKAGED[1:], destination))
+        (unwanted if packaged else actions).append(action)
     for each in [] if limits is None else _limits(limits, top, user=user):
         (actions if each.content else unwanted).append(each)
     live = os.path.realpath(root) == "/" and (user or base in _SEARCHED)
@@ -136,6 +145,24 @@ def plan(
         return Plan(tuple(actions), tuple(unwanted), (), (), _USER_COMMANDS, live)
     retired, shared = older_units.retired(top), older_units.shared(root)
     return Plan(tuple(actions), tuple(unwanted), retired, shared, _SYSTEM_COMMANDS, live)
+
+
+def _table(*, user: bool, user_delegation: bool) -> tuple[tuple[str, str, str], ...]:
+    """What there is to install: source below src/slicer/, destination below the prefix, what it is."""
+    if user:
+        return (*_USER, *_man_pages("man"))
+    files = (*_SYSTEM, *_SHELLS, *_man_pages("share/man"))
+    return (*files, _DELEGATION) if user_delegation else files
+
+
+def _man_pages(folder: str) -> tuple[tuple[str, str, str], ...]:
+    """The manual pages that were packaged, by section."""
+    pages = os.path.join(_SOURCES, "_man")
+    names = sorted(name for name in os.listdir(pages) if name[-2:-1] == ".") if os.path.isdir(pages) else ()
+    return tuple(
+        (f"_man/{name}", f"{folder}/man{name[-1]}/{name}", f"manual page {name[:-2]}({name[-1]})")
+        for name in names
+    )
 
 
 def configured(
@@ -149,10 +176,12 @@ def configured(
     return plan(root, user=user, environ=environ, limits=found.limits, **options), found.warnings
 
 
-def _is_packaged(action: Action, top: str, packaged: str) -> bool:
+def _is_packaged(action: Action, packaged: str) -> bool:
     """Whether a package installed the same file. A second one would hide that, and miss its updates."""
-    found = read(os.path.join(packaged, os.path.relpath(action.destination, top)))
-    return found is not None and is_ours(found)
+    found = read(packaged)
+    if found is None:
+        return os.path.lexists(f"{packaged}.gz")  # a manual page
+    return is_ours(found) or found == read(action.source)
 
 
 def _limits(limits: Limits, top: str, *, user: bool) -> list[Action]:

@@ -20,6 +20,9 @@ _DESTINATION = b"org.freedesktop.systemd1"
 _PATH = b"/org/freedesktop/systemd1"
 _MANAGER = b"org.freedesktop.systemd1.Manager"
 
+# What `systemctl status` and `systemctl help` of a unit point to.
+_DOCUMENTATION = ("Documentation", "as", ["man:slicer(1)"])
+
 # How long systemd may take to start a scope (PID 1 can be slow under memory pressure), in seconds.
 START_DEADLINE_S = 30.0
 STOP_DEADLINE_S = 120.0
@@ -153,6 +156,7 @@ class SystemdBackend:
     def _call_start(self, spec: ScopeSpec, process: tuple[str, str, Any]) -> bytes:
         properties: list[tuple[str, str, Any]] = [
             ("Description", "s", spec.description.encode("utf-8", "replace")),
+            _DOCUMENTATION,
             ("Slice", "s", spec.slice),
             ("CollectMode", "s", "inactive-or-failed"),
             *((p.dbus_name, p.signature, p.value) for p in spec.properties),
@@ -172,6 +176,27 @@ class SystemdBackend:
         reply = self._bus.call_method(_DESTINATION, _PATH, _MANAGER, b"StartTransientUnit", arguments)
         return bytes(reply.body)
 
+    def manager_property(self, name: str) -> str:
+        """A property of the manager that is a text. Raises BackendError."""
+        self.connect()
+        try:
+            value = self._bus.get_property(_DESTINATION, _PATH, _MANAGER, name.encode(), b"s")
+        except Exception as error:
+            raise BackendError(f"systemd did not say its {name}: {_message(error)}") from error
+        return bytes(value).decode("utf-8", "replace")
+
+    def failed_units(self, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        """The names of failed units that match one of the patterns. Raises BackendError."""
+        self.connect()
+        arguments: list[tuple[int, Any]] = []
+        for words in (("failed",), patterns):
+            arguments += [(ord("a"), b"s"), *((ord("s"), word.encode()) for word in words), (-1, None)]
+        try:
+            reply = self._bus.call_method(_DESTINATION, _PATH, _MANAGER, b"ListUnitsByPatterns", arguments)
+        except Exception as error:
+            raise BackendError(f"systemd did not list its units: {_message(error)}") from error
+        return tuple(bytes(unit[0]).decode("utf-8", "replace") for unit in reply.body)
+
     def start_service(
         self, unit: str, description: str, argv: tuple[str, ...], properties: tuple[tuple[str, str, Any], ...]
     ) -> None:
@@ -186,6 +211,7 @@ class SystemdBackend:
         words = [argument.replace("$", "$$") for argument in argv]
         told: list[tuple[str, str, Any]] = [
             ("Description", "s", description.encode("utf-8", "replace")),
+            _DOCUMENTATION,
             *properties,
             ("ExecStart", "a(sasb)", [(argv[0], words, False)]),
         ]

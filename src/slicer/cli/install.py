@@ -1,4 +1,4 @@
-"""``slicer install``: slices and journal catalog for this machine."""
+"""``slicer install``: slices, journal catalog, completion and manual pages for this machine."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ from slicer.text import command_text, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from slicer.backend.unit_files import State
 
 _DIRECTORY = click.Path(file_okay=False)
@@ -36,7 +38,7 @@ _SHARED = "an older version shared it with a group"
 
 @click.command(
     "install",
-    short_help="Install slices and catalog for systemd.",
+    short_help="Install units, completion and manual pages.",
     epilog="""\
 \b
 Examples:
@@ -46,12 +48,14 @@ Examples:
   sudo slicer install --remove   take it all away again
 
 \b
-`slicer run` works without these too. What they add: weights and limits for
-gpu.slice and cpu.slice as a whole, explanations for journalctl -x,
-completion for the shell, and these manual pages. What an older version
-shared with a group is closed, and the group removed.""",
+`slicer run` works without these too. What they add: weights for gpu.slice
+and cpu.slice as a whole, their limits of [slices.gpu] and [slices.cpu] in
+/etc/slicer/config.toml (of ~/.config/slicer/config.toml with --user),
+explanations for journalctl -x, completion for the shell, and these manual
+pages. What an older version shared with a group is closed, and the group
+removed.""",
 )
-@click.option("--user", is_flag=True, help="Only slices for your own user manager; needs no root.")
+@click.option("--user", is_flag=True, help="For you alone: your user manager, your shells.")
 @click.option(
     "--user-delegation", is_flag=True, help="Let user managers set IOWeight and AllowedCPUs too (a drop-in)."
 )
@@ -71,10 +75,10 @@ def command(
     force: bool,
     dry_run: bool,
 ) -> int:
-    """Install slicer's systemd units below /usr/local/lib, and tell systemd. Safe to repeat.
+    """Install slicer's systemd units, completion for shells and manual pages. Safe to repeat.
 
-    A file that somebody edited is left alone. Take `systemctl edit gpu.slice` for changes that stay, or
-    [slices.gpu] of the configuration, and install again.
+    They go below /usr/local, and systemd is told. A file that somebody edited is left alone. Changes that
+    stay are made with `systemctl edit gpu.slice`, or in the configuration before another `slicer install`.
     """
     if user and prefix is not None:
         raise UsageError("--user installs below your home directory", hint="leave out --prefix")
@@ -111,10 +115,24 @@ def _intended(settled: Plan, old: Outdated, *, removing: bool, force: bool) -> l
         going = removing or action in settled.unwanted
         rows.append((_intention(state, going=going, force=force), action.destination, action.what))
     rows += [("would remove", action.destination, action.what) for action in old.files]
-    shown = output.rows(rows)
+    shown = output.rows(_folded(rows))
     when = "would run" if settled.live else "to be run on the target:"
     shown += [Line(f"{when}  {command_text(ran)}") for ran in (*settled.commands, *old.commands)]
     return [*shown, *(Line(f"would close  {path}  {_SHARED}") for path in old.shared)]
+
+
+def _folded(rows: Sequence[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+    """The rows, in which all manual pages that fare alike are one."""
+    found: dict[tuple[str, str], tuple[str, str, str]] = {}
+    pages: dict[tuple[str, str], int] = {}
+    for status, path, what in rows:
+        folder = os.path.dirname(os.path.dirname(path))
+        key = (status, folder if what.startswith("manual page ") else path)
+        pages[key] = pages.get(key, 0) + 1
+        if pages[key] > 1:
+            path, what = folder, f"{pages[key]} manual pages"
+        found[key] = (status, path, what)
+    return list(found.values())
 
 
 def _intention(state: State, *, going: bool, force: bool) -> str:
@@ -130,8 +148,10 @@ def _intention(state: State, *, going: bool, force: bool) -> str:
 
 def _next(settled: Plan, *, user: bool, user_delegation: bool) -> list[Line]:
     """What is still to be done by hand; nothing for another system, whose commands were listed."""
-    if user or not settled.live:
+    if not settled.live:
         return []
+    if user:
+        return [Line("next: new shells complete; zsh needs eval \"$(slicer completion zsh)\" in ~/.zshrc")]
     lines = ["next: whoever is logged in runs `systemctl --user daemon-reload` once, or logs in again"]
     if user_delegation:
         lines.append(
@@ -158,7 +178,7 @@ def _left(root: str, *, user: bool) -> list[Line]:
 
 def _done(report: Report) -> list[Line]:
     rows = [(done.status, done.action.destination, done.action.what) for done in report.files]
-    shown = output.rows(rows)
+    shown = output.rows(_folded(rows))
     shown += [Line(f"closed  {path}  {_SHARED}") for path in report.closed]
     return [*shown, *(Line(_told(ran)) for ran in report.commands)]
 

@@ -124,6 +124,10 @@ _TAIL = """\
 # Other keys: margin, linger, cpu_quota_period, allowed_cpus, memory_swap_max, tasks_max, device_allow, and
 # every other resource property of systemd in this spelling (MemorySwapMax is memory_swap_max).
 #
+# Limits of all jobs of a slice together. `slicer install` (with --user, in your own file) tells systemd:
+#   [slices.gpu]
+#   memory_max = "48G"
+#
 # Hold this file's lock too with a lease on a GPU, for scripts that use flock(1) on it:
 #   compat_gpu_lock = "/tmp/gpu.lock"       # must stand above the first [table]
 """

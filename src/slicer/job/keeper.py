@@ -14,6 +14,7 @@ import time
 
 from slicer import faults
 from slicer.job.job import Started
+from slicer.kernel import proc
 from slicer.kernel.signals import signal
 from slicer.ledger.held_lease import HeldLease
 from slicer.model import Lease
@@ -64,7 +65,8 @@ class Keeper:
         job, profile = self._job, self._job.profile
         self._watchdog = self._backend.watchdog(job.spec)
         with open("/proc/self/comm", "wb", buffering=0) as comm:
-            comm.write(b"slicer-keeper")  # what ps and systemd-cgls -l show beside the command
+            comm.write(b"slicer-keeper")
+        proc.retitle(f"slicer: {job.spec.description}")  # beside the command, whose words ours would repeat
         faults.point("keeper-forked")
         order = self._wait_for_order()
         if order is None:

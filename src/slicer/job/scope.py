@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from slicer.model import LEASE_VARIABLE, Property, ScopeSpec
-from slicer.text import quote
+from slicer.quantity import short_mib
+from slicer.text import counted, quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,14 +41,26 @@ def stop_signal(profile: Profile) -> int | None:
 
 
 def spec(profile: Profile, manager: Manager, job: str, name: str, command: tuple[str, ...]) -> ScopeSpec:
-    """The scope for one job.
-
-    Any user may read the description (``systemctl list-units``), and the journal keeps it. So it has no
-    arguments of the command.
-    """
-    text = quote(label(name, command)[:_DESCRIPTION_CHARS])
-    description = text if name else f"{text} {job}"
+    """The scope for one job."""
+    description = _description(profile, name, command)
     return ScopeSpec(unit_name(job), f"{profile.slice}.slice", description, _properties(profile), manager)
+
+
+def _description(profile: Profile, name: str, command: tuple[str, ...]) -> str:
+    """Whose scope it is and what it asked for: ``train (2 GPUs, profile gpu)``.
+
+    Any user may read it (``systemctl list-units``), and the journal keeps it. So it has no arguments of the
+    command. The job's id is in the unit's name. Which GPUs it got is not known when the scope of a job that
+    waits is started.
+    """
+    asked = []
+    if profile.gpus:
+        size = f"{short_mib(profile.vram_mib)} on " if profile.vram_mib else ""
+        asked.append(size + counted(profile.gpus, "GPU"))
+    if profile.cpu_slots:
+        asked.append(counted(profile.cpu_slots, "CPU slot"))
+    asked.append(f"profile {profile.name}")
+    return f"{quote(label(name, command)[:_DESCRIPTION_CHARS])} ({', '.join(asked)})"
 
 
 def _properties(profile: Profile) -> tuple[Property, ...]:

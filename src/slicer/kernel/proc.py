@@ -91,6 +91,23 @@ def command_line(pid: int) -> tuple[str, ...]:
     return tuple(text.split("\0")[:-1])
 
 
+def retitle(text: str) -> None:
+    """Make ps, systemd-cgls and `systemctl status` show this in place of our own arguments.
+
+    It is cut to the room that these take (setproctitle(3) would need the environment's, too).
+    """
+    begin, end = map(int, _stat(os.getpid())[45:47])  # proc(5): arg_start, arg_end
+    title = text.encode("utf-8", "replace")[: max(0, end - begin - 1)].decode("utf-8", "ignore").encode()
+    try:
+        fd = os.open("/proc/self/mem", os.O_WRONLY | os.O_CLOEXEC)
+    except PermissionError:  # where nobody may look at other processes' memory, not even at their own
+        return
+    try:
+        os.pwrite(fd, title.ljust(end - begin, b"\0"), begin)
+    finally:
+        os.close(fd)
+
+
 def is_stopped(pid: int, started: int | None = None) -> bool:
     """Whether the process (of this start time) is stopped, by Ctrl-Z or a debugger, and so does nothing."""
     fields = _stat(pid)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,12 +15,29 @@ import pytest
 from slicer.backend import install_units, unit_files
 from slicer.backend.install_units import Plan, Ran, Report, apply, configured, outdated, plan, remove, states
 from slicer.backend.older_units import Outdated
+from slicer.config.slices import Limit
 from slicer.errors import SlicerError
 from slicer.outcome import journal
 from slicer.record import replace
 from tests import older_units
 
-UNITS = Path(install_units.__file__).parents[1] / "_units"
+PACKAGE = Path(install_units.__file__).parents[1]
+UNITS = PACKAGE / "_units"
+
+
+@pytest.fixture(autouse=True)
+def pages(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """slicer's own files, and two manual pages whatever is packaged of these."""
+    sources = tmp_path_factory.mktemp("sources")
+    for name in ("_units", "_completions"):
+        (sources / name).symlink_to(PACKAGE / name)
+    made = sources / "_man"
+    made.mkdir()
+    for name in ("slicer.1", "slicer.toml.5"):
+        (made / name).write_text('.TH SLICER\n')
+    (made / "README").touch()
+    monkeypatch.setattr(install_units, "_SOURCES", str(sources))
+    return made
 
 
 def statuses(report: Report) -> set[str]:
@@ -34,8 +52,10 @@ def test_a_plan_touches_nothing_and_names_everything(tmp_path: Path) -> None:  #
     made = plan(str(tmp_path), user_delegation=True)
     assert list(tmp_path.iterdir()) == []
     assert all(os.path.isfile(action.source) and action.what for action in made.actions)
-    sources = {os.path.relpath(action.source, UNITS) for action in made.actions}
-    assert sources == {str(p.relative_to(UNITS)) for p in UNITS.rglob("*") if p.is_file()}
+    sources = {os.path.realpath(action.source) for action in made.actions}
+    for folder in ("_units", "_completions"):
+        there = {str(path) for path in (PACKAGE / folder).resolve().rglob("*") if path.is_file()}
+        assert there <= sources
 
 
 def test_installing_puts_files_where_systemd_looks(tmp_path: Path) -> None:  # K5
@@ -48,6 +68,14 @@ def test_installing_puts_files_where_systemd_looks(tmp_path: Path) -> None:  # K
         "systemd/user/cpu.slice",
         "systemd/catalog/slicer.catalog",
     }
+    assert files_below(tmp_path / "usr/local/share") == {
+        "bash-completion/completions/slicer",
+        "zsh/site-functions/_slicer",
+        "man/man1/slicer.1",
+        "man/man5/slicer.toml.5",
+    }
+    # Where fish looks also without XDG_DATA_DIRS.
+    assert files_below(tmp_path / "etc") == {"fish/completions/slicer.fish"}
     installed = tmp_path / "usr/local/lib/systemd/system/gpu.slice"
     assert installed.read_bytes().startswith((UNITS / "system/gpu.slice").read_bytes())
     assert stat.S_IMODE(installed.stat().st_mode) == 0o644
@@ -138,7 +166,7 @@ def test_removing_takes_away_all_that_was_installed(tmp_path: Path) -> None:  # 
 
 def test_the_state_of_each_file_is_told_without_touching_any(tmp_path: Path) -> None:  # K5, X10
     made = plan(str(tmp_path))
-    gpu, cpu, catalog = (Path(made.actions[index].destination) for index in (0, 1, -1))
+    gpu, cpu, catalog = (Path(made.actions[index].destination) for index in (0, 1, 4))
     assert {found for _, found in states(made)} == {"missing"}
     assert not list(tmp_path.iterdir())
     apply(made)
@@ -148,7 +176,9 @@ def test_the_state_of_each_file_is_told_without_touching_any(tmp_path: Path) -> 
     catalog.unlink()
     os.mkfifo(catalog)  # and nobody waits for a writer
     before = {path: path.lstat() for path in tmp_path.rglob("*")}
-    assert [found for _, found in states(made)] == ["edited", "outdated", "current", "current", "edited"]
+    found = [state for _, state in states(made)]
+    assert found[:5] == ["edited", "outdated", "current", "current", "edited"]
+    assert set(found[5:]) == {"current"}
     assert {path: path.lstat() for path in tmp_path.rglob("*")} == before
 
 
@@ -168,6 +198,10 @@ def test_a_user_installs_for_themselves(tmp_path: Path) -> None:  # K5
     assert files_below(tmp_path) == {
         "home/alice/.local/share/systemd/user/gpu.slice",
         "home/alice/.local/share/systemd/user/cpu.slice",
+        "home/alice/.local/share/bash-completion/completions/slicer",
+        "home/alice/.local/share/fish/vendor_completions.d/slicer.fish",
+        "home/alice/.local/share/man/man1/slicer.1",
+        "home/alice/.local/share/man/man5/slicer.toml.5",
     }
     moved = plan("/", user=True, environ={**home, "XDG_DATA_HOME": "/data"})
     assert moved.actions[0].destination == "/data/systemd/user/gpu.slice"
@@ -259,8 +293,8 @@ def test_a_limit_that_is_no_longer_configured_goes_with_the_next_install(tmp_pat
     apply(from_configuration(tmp_path))
     configure(tmp_path, "[slices.gpu]\nmemory_max = '24G'\n")
     made = from_configuration(tmp_path)
-    assert [found for _, found in states(made)] == ["current"] * 5 + ["outdated"] * 2
-    assert [done.status for done in apply(made).files] == ["unchanged"] * 5 + ["updated", "removed"]
+    assert [found for _, found in states(made)][-3:] == ["current", "outdated", "outdated"]
+    assert [done.status for done in apply(made).files][-3:] == ["unchanged", "updated", "removed"]
     assert not list(tmp_path.rglob("cpu.slice.d"))
     assert apply(from_configuration(tmp_path)).files[-1].status == "unchanged"
     # A caller who does not know the configuration leaves them be.
@@ -300,11 +334,29 @@ def test_what_a_package_brought_is_not_installed_a_second_time(tmp_path: Path) -
     root = str(tmp_path)
     apply(plan(root))  # before there was a package
     apply(plan(root, prefix="/usr"))
+    page = tmp_path / "usr/share/man/man1/slicer.1"
+    page.rename(f"{page}.gz")  # as packages have them
+    assert (tmp_path / "usr/share/fish/vendor_completions.d/slicer.fish").is_file()
     configure(tmp_path, "[slices.gpu]\nmemory_max = '48G'\n")
     assert statuses(apply(from_configuration(tmp_path))) == {"created", "removed"}
-    assert files_below(tmp_path / "usr/local/lib") == {"systemd/system/gpu.slice.d/10-slicer-config.conf"}
+    assert files_below(tmp_path / "usr/local") == {"lib/systemd/system/gpu.slice.d/10-slicer-config.conf"}
+    assert not (tmp_path / "etc/fish/completions/slicer.fish").exists()
     assert statuses(remove(plan(root, limits={}))) == {"removed"}
     assert (tmp_path / "usr/lib/systemd/system/gpu.slice").exists()
+
+
+def test_without_manual_pages_there_are_none_to_install(tmp_path: Path, pages: Path) -> None:
+    """As in a checkout before they were built."""
+    shutil.rmtree(pages)
+    assert not [action for action in plan(str(tmp_path)).actions if "manual" in action.what]
+
+
+def test_a_manual_page_keeps_to_its_own_comments(tmp_path: Path) -> None:
+    apply(plan(str(tmp_path)))
+    page = tmp_path / "usr/local/share/man/man1/slicer.1"
+    text, comment, end = page.read_text().rpartition('.\\" Installed by slicer; ')
+    assert (text, comment, end.count("\n")) == (".TH SLICER\n", '.\\" Installed by slicer; ', 1)
+    assert statuses(apply(plan(str(tmp_path)))) == {"unchanged"}
 
 
 def test_a_prefix_may_be_empty(tmp_path: Path) -> None:  # K5
@@ -389,6 +441,22 @@ def test_a_user_has_nothing_of_the_systems_to_take_away(
     assert outdated(made) == Outdated((), (), ())
     apply(made)
     assert all(path.exists() for path in retired)
+
+
+# -- what is said of the files -----------------------------------------------------------------------
+
+
+def test_the_page_about_units_names_every_place_and_every_weight(tmp_path: Path) -> None:  # K5
+    text = (Path(__file__).parents[3] / "docs/units.md").read_text()
+    made = plan(str(tmp_path), user_delegation=True, limits={"gpu": (Limit("MemoryMax", "1G", "f:1"),)})
+    for action in made.actions:
+        place = action.destination.removeprefix(f"{tmp_path}/usr/local/").removeprefix(str(tmp_path))
+        if "/man/" not in place:
+            assert f"`{place.replace('/cpu.slice', '/gpu.slice')}`" in text  # the two stand together
+    for key in ("CPUWeight", "IOWeight"):
+        row = next(line for line in text.splitlines() if line.startswith(f"| `{key}` |"))
+        for name, weight in zip(("gpu", "cpu"), row.split("|")[2:], strict=False):
+            assert f"\n{key}={weight.strip()}\n" in (UNITS / f"system/{name}.slice").read_text()
 
 
 # -- what is in the files -----------------------------------------------------------------------------

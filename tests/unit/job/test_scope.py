@@ -26,7 +26,7 @@ def names(profile: Profile) -> list[str]:
 def test_a_scope_is_named_after_its_job_and_sits_in_the_profiles_slice() -> None:
     made = scope.spec(PROFILE, "user", "0123456789ab", "train", ("python3", "a b.py"))
     assert (made.unit, made.slice, made.manager) == ("slicer-0123456789ab.scope", "cpu.slice", "user")
-    assert made.description == "train"
+    assert made.description == "train (1 CPU slot, profile heavy)"
     assert scope.spec(replace(PROFILE, slice="gpu"), "system", "1", "", ("true",)).slice == "gpu.slice"
 
 
@@ -34,16 +34,34 @@ def test_a_scope_is_named_after_its_job_and_sits_in_the_profiles_slice() -> None
 @pytest.mark.parametrize(
     ("name", "command", "expected"),
     [
-        ("", ("ls", "-l"), "ls 1"),
-        ("", ("/home/me/my tools/train", "--token=x"), "train 1"),
-        ("", ("/opt/it is/",), "'/opt/it is/' 1"),
+        ("", ("ls", "-l"), "ls"),
+        ("", ("/home/me/my tools/train", "--token=x"), "train"),
+        ("", ("/opt/it is/",), "'/opt/it is/'"),
         ("two\nlines", ("ls",), "'two\\nlines'"),
     ],
 )
 def test_the_description_is_the_name_or_the_programs_without_its_arguments(
     name: str, command: tuple[str, ...], expected: str
 ) -> None:
-    assert scope.spec(PROFILE, "system", "1", name, command).description == expected
+    made = scope.spec(PROFILE, "system", "1", name, command)
+    assert made.description == f"{expected} (1 CPU slot, profile heavy)"
+
+
+# K6
+@pytest.mark.parametrize(
+    ("gpus", "vram_mib", "cpu_slots", "expected"),
+    [
+        (0, None, 0, "profile heavy"),
+        (1, None, 0, "1 GPU, profile heavy"),
+        (2, 8192, 0, "8G on 2 GPUs, profile heavy"),
+        (2, None, 2, "2 GPUs, 2 CPU slots, profile heavy"),
+    ],
+)
+def test_the_description_tells_what_the_job_asked_for(
+    gpus: int, vram_mib: int | None, cpu_slots: int, expected: str
+) -> None:
+    profile = replace(PROFILE, gpus=gpus, vram_mib=vram_mib, cpu_slots=cpu_slots)
+    assert scope.spec(profile, "system", "1", "train", ("ls",)).description == f"train ({expected})"
 
 
 # X1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from slicer.kernel import proc
+from tests.patience import DEADLINE_S
 
 NOBODY = 2**22 + 1  # above the largest pid_max
 
@@ -167,7 +169,8 @@ def test_who_is_short_of_descriptors_sees_no_empty_lease(monkeypatch: pytest.Mon
 
 
 def test_an_empty_environment_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    with subprocess.Popen(["cat"], env={}, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    cat = shutil.which("cat") or "cat"
+    with subprocess.Popen([cat], env={}, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(b"x")
@@ -230,3 +233,27 @@ def test_who_stops_is_known() -> None:
         finally:
             process.kill()
     assert not proc.stops(process.pid)
+
+
+TITLE = """
+import os
+from slicer.kernel import proc
+for text in ("slicer: train (1 GPU)", "ü" * 500, ""):
+    proc.retitle(text)
+    print(open(f"/proc/{os.getpid()}/cmdline", "rb").read().rstrip(b"\\0").decode())
+print(os.environ["MARK"], open(f"/proc/{os.getpid()}/environ").read().count("MARK=kept"))
+"""
+
+
+# K6
+def test_a_process_may_call_itself_something_and_keeps_its_environment() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TITLE, *("x" * 10)], capture_output=True, text=True,
+        env={**os.environ, "MARK": "kept"}, check=True, timeout=DEADLINE_S,
+    )  # fmt: skip
+    named, long, none, kept = done.stdout.splitlines()
+    assert named == "slicer: train (1 GPU)"
+    assert set(long) == {"ü"}  # cut between characters
+    assert 100 < len(long) < 500
+    assert none == ""
+    assert kept == "kept 1"
