@@ -13,7 +13,9 @@ ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "journal.md").read_text(encoding="utf-8")
 CATALOG = (ROOT / "units" / "catalog" / "slicer.catalog").read_text(encoding="utf-8")
 GOLDEN = ROOT / "tests" / "unit" / "surface" / "golden"
-PRIORITIES = {journal.ERROR: "error", journal.WARNING: "warning", journal.NOTICE: "notice", journal.INFO: "info"}
+PRIORITIES = {
+    journal.ERROR: "error", journal.WARNING: "warning", journal.NOTICE: "notice", journal.INFO: "info",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", journal.KINDS)
