@@ -185,7 +185,10 @@ CASES: dict[str, tuple[Case, ...]] = {
     "nouveau": (lambda: gpus.gpus(UNDER_NOUVEAU, NO_DRIVER, "", ALICE),),
     "no-uvm-node": (on_devices(nodes=(Node("/dev/nvidia-uvm", False, False),)),),
     "node-missing": (on_devices(nodes=(Node("/dev/nvidia0", False, False),)),),
-    "node-forbidden": (on_devices(nodes=(Node("/dev/nvidia0", True, False),)),),
+    "node-forbidden": (
+        on_devices(nodes=(Node("/dev/nvidia0", True, False, "video"),)),
+        on_devices(nodes=(Node("/dev/nvidia0", True, False, "root"),)),
+    ),
     "mig-on": (on_gpu(is_mig=True),),
     "exclusive-compute": (on_gpu(compute_mode="exclusive-process"), on_gpu(compute_mode="exclusive-thread")),
     "compute-prohibited": (on_gpu(compute_mode="prohibited"),),

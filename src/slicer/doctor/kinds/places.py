@@ -12,7 +12,7 @@ FOUND = (
         severity="problem",
         title="the NVIDIA driver does not answer",
         why=(
-            "Jobs that want a GPU, and `slicer status`, wait for the driver. It hangs after a GPU has "
+            "Jobs that want a GPU, and `slicer status`, wait for the driver. It may hang after a GPU has "
             "failed (an Xid error)."
         ),
         cure="`dmesg | grep -i xid`, then `nvidia-smi --gpu-reset` or a reboot.",
@@ -77,7 +77,10 @@ FOUND = (
         severity="problem",
         title="you may not open a GPU's device node",
         why="A lease on the GPU is granted, and CUDA then finds no device.",
-        cure="`usermod -aG GROUP USER` with the node's group, and log in again.",
+        cure=(
+            "`usermod -aG GROUP USER` with the node's group, and log in again. Where that is root: "
+            "NVreg_DeviceFileMode=0666 for the module nvidia, in /etc/modprobe.d."
+        ),
     ),
     Kind(
         id="mig-on",
