@@ -120,6 +120,20 @@ def test_the_name_clash_with_shap_is_found(cli: Cli, tmp_path: Path) -> None:  #
     assert what == f"in {python} it is {site}/slicer (slicer 0.0.8)"
 
 
+def test_a_virtual_environment_does_not_see_its_base(cli: Cli, tmp_path: Path) -> None:  # X10
+    base, venv = tmp_path / "base", tmp_path / "venv"
+    for prefix in (base, venv):
+        (prefix / "bin").mkdir(parents=True)
+    (base / "lib" / "python3.11" / "site-packages" / "slicer").mkdir(parents=True)
+    (base / "bin" / "python3.11").write_text("")
+    (base / "bin" / "python3.11").chmod(0o755)
+    (venv / "bin" / "python3").symlink_to(base / "bin" / "python3.11")
+    (venv / "pyvenv.cfg").write_text("")
+    assert "import-is-another" not in found(examined(cli, PATH=f"{venv}/bin"))
+    (venv / "pyvenv.cfg").unlink()
+    assert "import-is-another" in found(examined(cli, PATH=f"{venv}/bin"))
+
+
 def test_the_terminal_is_told_nothing_by_a_name(cli: Cli) -> None:
     done = cli.run("doctor", "-v", env={"SLICER_SIM": "\x1b[31mred"}, code=None)
     assert "\x1b" not in done.stdout + done.stderr
