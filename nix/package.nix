@@ -20,9 +20,11 @@ python3Packages.buildPythonApplication {
       ../bin
       ../completions
       ../docs
+      ../man
       ../pyproject.toml
       ../src
       ../tests
+      ../tools
       ../units
     ];
   };
