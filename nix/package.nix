@@ -15,6 +15,7 @@ python3Packages.buildPythonApplication {
   src = lib.fileset.toSource {
     root = ../.;
     fileset = lib.fileset.unions [
+      ../CONTRIBUTING.md
       ../LICENSE
       ../README.md
       ../bin
