@@ -296,4 +296,7 @@ HEALTHY: tuple[Case, ...] = (
     on_state(ledger=place("/run/lock/slicer-1000", "", -1)), on_state(ledger=place("/dev/shm/slicer-1000")),
     on_journal(), on_journal(may_read=False), on_units(), on_units(system=NO_UNITS, packaged=("/usr/lib/x",)),
     on_environment(), on_environment(variables=(("GPU_LOCK_HELD", "0"),)), on_others(),
+    # NixOS
+    on_units(system=(*NO_UNITS, LIMITS), packaged=("/etc/systemd/system/gpu.slice",), is_nixos=True),
+    on_environment(program="/nix/store/1234-slicer/bin/slicer"),
 )  # fmt: skip

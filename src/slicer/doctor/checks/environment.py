@@ -65,7 +65,8 @@ def _programs(facts: EnvironmentFacts, program: str, who: Who) -> Iterator[Findi
     if not facts.sudo:
         return
     searched = _USUAL_PATH if facts.secure_path is None else facts.secure_path
-    if program and program.rpartition("/")[0] not in searched:
+    is_of_nixos = program.startswith("/nix/store/")  # whose sudo keeps PATH
+    if program and not is_of_nixos and program.rpartition("/")[0] not in searched:
         usually = "usually " if facts.secure_path is None else ""
         what = f"sudo {usually}looks in {':'.join(searched)}, and this is {program}"
         mend = who.root(f"ln -s {quote(program)} /usr/local/bin/slicer")
