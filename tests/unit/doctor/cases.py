@@ -148,13 +148,17 @@ CASES: dict[str, tuple[Case, ...]] = {
         on_limits("MemoryMax", controllers=("cpu",)),
         on_limits("MemoryMax", controllers=(), on_v1=("memory",)),
         on_limits("MemoryMax", controllers=(), container="docker"),
-        on_limits("IOWeight", controllers=("cpu",), who=ROOT),
+        on_limits("IOWeight", "MemoryMax", controllers=("cpu",), who=ROOT),
     ),
     "not-delegated": (
         on_limits("AllowedCPUs", controllers=("cpu", "memory", "pids")),
         on_limits("IOWeight", "IOReadBandwidthMax", controllers=("cpu", "memory", "pids")),
     ),
-    "io-weight-not-delegated": (on_limits("IOWeight", controllers=("cpu", "memory", "pids")),),
+    "io-controller-missing": (
+        on_limits("IOWeight", controllers=("cpu", "memory", "pids")),
+        on_limits("IOWeight", controllers=("cpu",), who=ROOT),
+        on_limits("IOWeight", controllers=("cpu",), who=ROOT, container="docker"),
+    ),
     "io-weight-not-heeded": (
         on_limits("IOWeight", disks=DiskFacts((), False, False, False)),
         on_limits("IOWeight", disks=DiskFacts((IDLE,), False, True, False)),
