@@ -23,7 +23,7 @@ from slicer.backend import has_systemd
 from slicer.config import profiles
 from slicer.errors import BusyError
 from slicer.gpu.observer import GpuObserver
-from slicer.job import plan, scope
+from slicer.job import plan, scope, words
 from slicer.kernel import proc
 from slicer.kernel.signals import BlockedInterrupts
 from slicer.ledger import leasing, nesting
@@ -36,11 +36,11 @@ from slicer.placement.decision import expected_remaining, first_to_finish
 from slicer.quantity import QuantityError, parse_mib
 from slicer.record import record
 from slicer.state import statedir
-from slicer.text import command_text
+from slicer.text import command_text, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
     from slicer import model
@@ -138,7 +138,8 @@ class Lease:
         inside.set(tuple(one for one in inside.get() if one.job != self.job))
         self._held.release()
         self._ledger.close()
-        _tell("released", self._held.lease)
+        lease = self._held.lease
+        _tell("released", lease, words.released(lease, proc.now_s()))
         atexit.unregister(self.release)
 
     def __enter__(self) -> Lease:
@@ -244,14 +245,15 @@ def _take(wanted: PreparedRequest, outer: OuterJobs, ledger: Ledger, cancel: Can
         return Lease(HeldLease(ledger, leasing.nested_lease(wanted.draft, outer)), outer.leases, ledger, 0.0)
     began_s = proc.now_s()
     try:
-        held = leasing.obtain(wanted, ledger, Hooks(lambda _: _tell("waiting", wanted.draft), None, cancel))
+        held = leasing.obtain(wanted, ledger, Hooks(_tell_wait(wanted), None, cancel))
     except BusyError as error:
         raise (GpuBusy if error.busy.kind == "gpu" else CpuBusy)(error.busy) from None
     ledger.patience_s = None  # to give back has to be done, whoever is in the way
     held.do_postponed()
     held.do_postponed_slow()
-    _tell("acquired", held.lease)
-    return Lease(held, outer.leases, ledger, proc.now_s() - began_s)
+    waited_s = proc.now_s() - began_s
+    _tell("acquired", held.lease, words.acquired(held.lease, waited_s), waited_s=round(waited_s, 3))
+    return Lease(held, outer.leases, ledger, waited_s)
 
 
 def entered(lease: Lease) -> Lease:
@@ -332,10 +334,24 @@ def _words(gpu: Sequence[int | str] | int | str | None) -> tuple[str, ...]:
     return tuple(str(word).strip() for word in given)
 
 
-def _tell(kind: journal.Kind, lease: model.Lease) -> None:
+def _tell_wait(wanted: PreparedRequest) -> Callable[[Busy], None]:
+    """What tells the journal that, and for whom, the request waits."""
+
+    def tell(busy: Busy) -> None:
+        text = f"waiting for {words.describe_busy(busy, proc.now_s(), in_public=True)}"
+        holder = ", ".join(lease.unit or lease.job for lease in busy.holders)
+        _tell("waiting", wanted.draft, text, holder=holder, ahead=busy.ahead)
+
+    return tell
+
+
+def _tell(kind: journal.Kind, lease: model.Lease, text: str, **fields: str | float) -> None:
     # The script's name, not its arguments: more than its owner may read this.
     name = scope.label(lease.name, tuple(sys.argv) or ("python",))
-    journal.event(kind, job=lease.job, name=name, manager=lease.manager)
+    journal.event(
+        kind, job=lease.job, name=name, manager=lease.manager, message=f"{visible(name)}: {text}",
+        fields={**journal.about(lease), **fields},
+    )  # fmt: skip
 
 
 def _warn(text: str) -> None:

@@ -152,6 +152,8 @@ class Lease:
     forced: int  # 1: it waited too long, and runs though what it holds here is not free
     since_s: float  # CLOCK_BOOTTIME seconds when it was granted
     expect_s: float | None
+    profile: str = ""  # "" where there is none: a Python program's
+    gpu_indices: tuple[int, ...] = ()  # of gpus, as people count them; () unknown
 
 
 @record
@@ -175,6 +177,7 @@ class Ticket:
     cpu_slots: int
     cpu_limit: int
     expect_s: float | None
+    profile: str = ""  # as in Lease
 
 
 @record

@@ -63,6 +63,9 @@ def _install_files(tree: Path, image_key: str, log: Path) -> None:
         ln -s /opt/slicer/bin/slicer /usr/local/bin/slicer
         systemctl enable slicer-agent.service
         systemctl set-default multi-user.target
+        systemctl mask man-db.timer
+        # What mmdebstrap was told would be dpkg's configuration for ever.
+        rm /etc/dpkg/dpkg.cfg.d/99mmdebstrap
     """
     _in_tree(tree, script, log)
 
@@ -77,7 +80,8 @@ def _install_python(tree: Path, wheels: Path, log: Path) -> None:
         $pip --find-links /wheel --no-deps /wheel/*.whl
         $pip --no-build-isolation --no-deps /wheel/{recipe.PYSTEMD.replace("==", "-")}.tar.gz
         /opt/slicer/bin/pip --disable-pip-version-check uninstall --quiet --yes cython
-        find /wheel -mindepth 1 -delete
+        mkdir {recipe.WHEELS}
+        mv /wheel/* {recipe.WHEELS}/
         # Else every boot would rebuild ld.so's cache and the like.
         touch /etc/.updated /var/.updated
     """

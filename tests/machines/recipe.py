@@ -11,6 +11,9 @@ from tests.machines.host import HERE
 
 PYSTEMD = "pystemd==0.15.3"
 REQUIREMENTS = HERE / "requirements.txt"
+WHEELS = "/opt/wheels"
+"""In the tree: all of REQUIREMENTS and pystemd's source, for tests that install without a network."""
+
 IMAGE_FILES = HERE / "rootfs"
 """Files that are copied into the tree, at the same paths."""
 
@@ -26,10 +29,16 @@ _BASE = "systemd systemd-sysv udev kmod dbus dbus-user-session libpam-systemd pa
 _COMMANDS = "tmux xz-utils parallel task-spooler"
 # Python, and what builds pystemd and the tests' own C.
 _PYTHON = "python3 python3-venv python3-dev gcc libc6-dev pkg-config libsystemd-dev"
+# What users complete words and read manuals with.
+_SHELLS = "zsh fish bash-completion man-db"
+# What slicer depends on as a Debian package, and what builds one.
+_DEBIAN = "python3-pystemd python3-psutil python3-click python3-rich python3-setuptools python3-wheel"
+_DEBIAN_BUILD = "build-essential debhelper dh-python pybuild-plugin-pyproject"
 _QEMU = "linux-image-cloud-amd64 initramfs-tools zstd"
-PACKAGES = f"{_BASE} {_COMMANDS} {_PYTHON} {_QEMU}".split()
+PACKAGES = f"{_BASE} {_COMMANDS} {_PYTHON} {_SHELLS} {_DEBIAN} {_DEBIAN_BUILD} {_QEMU}".split()
 
-# Documentation and translations are half of the tree; a test machine has no reader.
+# Documentation and translations are half of the tree; a test machine has no reader. (Only while the image is
+# built: what a test installs comes whole.)
 EXCLUDED_PATHS = (
     "/usr/share/doc/*",
     "/usr/share/man/*",

@@ -384,7 +384,10 @@ def test_ctrl_c_while_the_lease_is_made_leaves_none(box: Box, gate: Gate, point:
     os.kill(pid, signal.SIGINT)
     until(lambda: _held_back(pid), "the signal waits for the first thread")
     box.state.with_suffix(".go").touch()
-    os.kill(pid, signal.SIGCONT)
+    assert program.stdin is not None
+    program.stdin.close()  # for the other threads
+    program.stdin = None
+    until(lambda: gone(pid) or os.kill(pid, signal.SIGCONT), "it ends")  # it may just be about to stop
     out, err = program.communicate(timeout=20)
     assert out.decode() == "interrupted None\n[]\n", err.decode()
     box.assert_clean()

@@ -34,6 +34,7 @@ def test_every_event_of_a_job_is_found_by_scope_identifier_and_job(slicer: Slice
         entries = systemctl.journal(*args)
         assert [entry["SLICER_EVENT"] for entry in entries] == kinds, args
     assert {entry["SLICER_NAME"] for entry in entries} == {"second"}
+    assert {entry["SLICER_PROFILE"] for entry in entries} == {"heavy"}
     by_kind = {entry["SLICER_EVENT"]: entry for entry in entries}
     assert by_kind["waiting"]["SLICER_HOLDER"] == f"slicer-{systemd_job(slicer, holder.pid)}.scope"
     assert float(by_kind["acquired"]["SLICER_WAITED_S"]) > 0
@@ -51,6 +52,50 @@ def systemd_job(slicer: Slicer, pid: int) -> str:
     (entry,) = systemctl.journal("-t", "slicer", "SLICER_EVENT=started", f"_PID={pid}")
     job: str = entry["SLICER_JOB"]
     return job
+
+
+@pytest.mark.core
+def test_every_event_with_a_gpu_is_found_by_its_index_and_by_its_uuid(slicer: Slicer) -> None:  # K7
+    env = {"SLICER_SIM": "2x24G"}
+    lease = ("--gpu", "1", "--vram", "1G", "--name", "shares")
+    leaves = "slicer simjob --vram 2G --hold 60 & slicer simjob --vram 2G --hold 0.7"
+    done = slicer.run(*lease, "--", "sh", "-c", leaves, env=env)
+    assert done.code == 0, done
+    kinds = ["acquired", "started", "over-limit", "stopped", "finished", "released"]
+    (uuid,) = {
+        word
+        for entry in systemctl.journal("-t", "slicer", "SLICER_NAME=shares", "SLICER_EVENT=started")
+        for word in entry["SLICER_GPU"]
+        if word != "1"
+    }
+    for word in ("1", uuid):
+        entries = systemctl.journal(f"SLICER_GPU={word}", "SLICER_NAME=shares")
+        assert [kind for kind in kinds if kind in {entry["SLICER_EVENT"] for entry in entries}] == kinds
+    assert not systemctl.journal("SLICER_GPU=0", "SLICER_NAME=shares")
+
+
+def test_a_queues_jobs_are_found_by_the_file_and_by_its_path(slicer: Slicer) -> None:  # K7
+    jobs = slicer.path("night.txt")
+    jobs.write_text("[profile=heavy] true\n")
+    slicer.command("queue", "-q", str(jobs), "--log-dir", str(slicer.path("logs")))
+    kinds = ["acquired", "started", "finished", "released"]
+    for word in ("night.txt", str(jobs)):
+        entries = systemctl.journal(f"SLICER_QUEUE={word}", "SLICER_PROFILE=heavy")
+        assert [entry["SLICER_EVENT"] for entry in entries] == kinds
+        assert {entry["SLICER_NAME"] for entry in entries} == {"night.txt#1"}
+
+
+def test_no_message_has_the_command_line(slicer: Slicer) -> None:  # K7 S10
+    gate = slicer.gate()
+    holder = slicer.start("-p", "heavy", "--", "sh", "-c", f": TOP-SECRET; echo up; : < {gate}")
+    holder.said("up")
+    job = slicer.start("-p", "heavy", "--", "sh", "-c", ": TOP-SECRET")
+    job.ticket()
+    gate.open()
+    assert (holder.end().code, job.end().code) == (0, 0)
+    entries = systemctl.journal("-t", "slicer", f"_PID={holder.pid}", "+", f"_PID={job.pid}")
+    assert len(entries) >= 9
+    assert not [entry for entry in entries if "SECRET" in entry["MESSAGE"]]
 
 
 def test_a_job_that_takes_no_lease_has_its_events_too(slicer: Slicer) -> None:  # K7

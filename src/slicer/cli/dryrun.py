@@ -13,6 +13,8 @@ from slicer.errors import GpuError, InfeasibleError, NoGpu
 from slicer.gpu.observer import GpuObserver
 from slicer.job import scope
 from slicer.job.plan import choose_backend, environment, needs_of, plan_of, requester_of
+from slicer.job.words import describe_busy, describe_resources
+from slicer.kernel.proc import now_s
 from slicer.ledger import leasing
 from slicer.ledger.status import existing_ledger
 from slicer.model import Busy
@@ -68,7 +70,7 @@ def _forecast(plan: Plan, backend: Backend, ledger: Ledger | None) -> _Forecast:
     if plan.nested:
         return _Forecast("nothing more than the job around it holds", ())
     vram_mib = plan.profile.vram_mib if plan.need_gpus else None
-    what = say.describe_resources(plan.need_gpus, plan.need_cpu_slots, vram_mib)
+    what = describe_resources(plan.need_gpus, plan.need_cpu_slots, vram_mib)
     if plan.skip_gpu_lock and plan.profile.gpus:
         what += " (the GPU lock is skipped)"
     if not plan.need_gpus and not plan.need_cpu_slots:
@@ -80,7 +82,7 @@ def _forecast(plan: Plan, backend: Backend, ledger: Ledger | None) -> _Forecast:
     except GpuError as failed:
         return _Forecast(f"{what}: not known: {failed.message}", ())
     if isinstance(found, Busy):
-        return _Forecast(f"{what}: busy: {say.describe_busy(found)}", ())
+        return _Forecast(f"{what}: busy: {describe_busy(found, now_s())}", ())
     names = ", ".join(f"GPU {gpu.index} {gpu.name}" for gpu in gpus if gpu.uuid in found)
     return _Forecast(f"{what}: free now{f' ({names})' if names else ''}", found)
 

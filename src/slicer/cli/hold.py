@@ -23,7 +23,9 @@ class ShellMessages(say.Messages):
 
     def acquired(self, lease: Lease, waited_s: float) -> None:
         super().acquired(lease, waited_s)
-        what = say.describe_resources(len(lease.gpus), lease.cpu_slots)
+        from slicer.job.words import describe_resources
+
+        what = describe_resources(len(lease.gpus), lease.cpu_slots)
         self.notice(f"this shell holds {what}; exit gives back what it holds")
 
 

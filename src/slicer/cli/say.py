@@ -6,10 +6,9 @@ import os
 
 from slicer.kernel import proc
 from slicer.kernel.proc import now_s
-from slicer.kernel.signals import signal_name
 from slicer.placement.decision import expected_remaining, first_to_finish
 from slicer.quantity import format_duration, format_size
-from slicer.text import command_text, counted, visible
+from slicer.text import command_text, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,12 +19,6 @@ if TYPE_CHECKING:
 
 _PREFIX = "slicer: "
 _TOLD_AGAIN_S = 5.0  # each time costs a look at the ledger
-_REASONS = {
-    "oom-kill": "out of memory",
-    "timeout": "over its time limit",
-    "stopped": "stopped",
-    "unknown": "nobody saw how",
-}
 
 
 def line(text: str) -> None:
@@ -105,14 +98,14 @@ class Messages:
     def waiting(self, busy: Busy) -> None:
         self._has_waited = self._waits = True
         if not _has_foreground():
-            self.notice(f"waiting for {describe_busy(busy)}")
+            self.notice(f"waiting for {_busy_text(busy)}")
 
     def still_waiting(self, busy: Busy) -> float | None:
         """On a terminal the line is kept up to date. A file would fill up."""
         if self._verbosity < 0 or not os.isatty(2):
             return None
         if _has_foreground():
-            draw(f"waiting for {describe_busy(busy)}")
+            draw(f"waiting for {_busy_text(busy)}")
         return _TOLD_AGAIN_S
 
     def interrupted(self) -> None:
@@ -126,6 +119,8 @@ class Messages:
         if self._verbosity < 0 or (self._verbosity == 0 and not self._has_waited):
             return
         after = f" after {format_duration(waited_s)}" if self._has_waited else ""
+        from slicer.job.words import describe_resources
+
         what = describe_resources(len(lease.gpus), lease.cpu_slots, lease.vram_mib)
         if lease.forced:
             line(f"{what} not free{after}: running anyway · {lease.unit or lease.job}")
@@ -134,7 +129,7 @@ class Messages:
 
     def gave_up(self, busy: Busy, waited_s: float) -> None:
         """It waited as long as it was told to."""
-        self.notice(f"gave up after {format_duration(waited_s)}: no {describe_busy(busy).partition(' ')[2]}")
+        self.notice(f"gave up after {format_duration(waited_s)}: no {_busy_text(busy).partition(' ')[2]}")
 
     def finished(self, outcome: Outcome) -> None:
         self.notice(describe_outcome(outcome))
@@ -142,69 +137,28 @@ class Messages:
             line(f"not enforced here: {', '.join(outcome.not_enforced)}")
 
 
-_KINDS = {"gpu": "a GPU", "cpu": "a CPU slot"}
+def _busy_text(busy: Busy) -> str:
+    from slicer.job.words import describe_busy
 
-
-def describe_resources(gpus: int, cpu_slots: int, vram_mib: int | None = None) -> str:
-    """As in "2 GPUs and 1 CPU slot", or "8G on 1 GPU"."""
-    parts = []
-    if gpus:
-        size = "" if vram_mib is None else f"{format_size(vram_mib << 20)} on "
-        parts.append(f"{size}{counted(gpus, 'GPU')}")
-    if cpu_slots:
-        parts.append(counted(cpu_slots, "CPU slot"))
-    return " and ".join(parts) or "nothing"
-
-
-def describe_busy(busy: Busy) -> str:
-    """As in "a GPU, held by train (pid 42, …), 2 ahead of you"."""
-    text = _KINDS[busy.kind] + describe_holders(busy.holders)
-    if busy.foreign:
-        text += ", in use by processes outside slicer"
-    if busy.outsider:
-        text += f", locked by pid {busy.outsider} (compat_gpu_lock)"
-    if busy.reserved_for:
-        text += f", kept for job {busy.reserved_for}"
-    return text + (f", {busy.ahead} ahead of you" if busy.ahead else "")
-
-
-def describe_holders(holders: tuple[Lease, ...]) -> str:
-    """ ", held by train (pid 42, slicer-….scope, for 12m, about 3m left) and 2 others"."""
-    now = now_s()
-    lease = first_to_finish(holders, now)
-    if lease is None:
-        return ""
-    facts = [f"pid {lease.pid}", lease.unit, f"for {format_duration(now - lease.since_s)}"]
-    left = expected_remaining(lease, now)
-    if left is not None:
-        facts.append(f"about {format_duration(left)} left" if left else "overdue")
-    others = len(holders) - 1
-    more = f" and {counted(others, 'other')}" if others else ""
-    return f", held by {lease.name or lease.command} ({', '.join(filter(None, facts))}){more}"
+    return describe_busy(busy, now_s())
 
 
 def describe_outcome(outcome: Outcome) -> str:
     """The last line about a job: how it ended and what it took."""
+    from slicer.job.words import describe_vram, why_ended
+
     used = outcome.usage
-    why = f" ({_why(outcome)})" if outcome.reason != "exited" else ""
-    facts = [f"exit {outcome.exit_code}{why}", format_duration(outcome.wall_s)]
+    why = why_ended(outcome)
+    facts = [f"exit {outcome.exit_code}{f' ({why})' if why else ''}", format_duration(outcome.wall_s)]
     if used.cpu_s is not None:
         facts.append(f"CPU {format_duration(used.cpu_s)}")
     if used.memory_peak_bytes:
         facts.append(f"memory {format_size(used.memory_peak_bytes)}")
     if any(outcome.vram_peak_mib):
-        peaks = " and ".join(format_size(mib << 20) for mib in outcome.vram_peak_mib)
-        declared = "" if outcome.vram_mib is None else f" of {format_size(outcome.vram_mib << 20)} declared"
-        facts.append(f"GPU memory {peaks}{declared}")
+        facts.append(describe_vram(outcome))
     if outcome.leftovers:
         facts.append(f"{outcome.leftovers} leftover process{'es' if outcome.leftovers > 1 else ''} ended")
     return f"{outcome.name or 'done'}: {' · '.join(facts)}"
-
-
-def _why(outcome: Outcome) -> str:
-    if outcome.reason == "signal" and outcome.signal:
-        return f"killed by {signal_name(outcome.signal)}"
-    return _REASONS.get(outcome.reason, outcome.reason)
 
 
 def holder_dict(lease: Lease, now: float) -> dict[str, Any]:

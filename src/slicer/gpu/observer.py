@@ -146,6 +146,12 @@ class GpuObserver:
         """How people call the GPU: its index, or the UUID of one that is not listed."""
         return next((str(gpu.index) for gpu in self.gpus if gpu.uuid == uuid), uuid)
 
+    def indices(self, uuids: tuple[str, ...]) -> tuple[int, ...]:
+        """The indices of these GPUs; () unless all are listed."""
+        known = {gpu.uuid: gpu.index for gpu in self.gpus}
+        found = tuple(known[uuid] for uuid in uuids if uuid in known)
+        return found if len(found) == len(uuids) else ()
+
     def close(self) -> None:
         """Give the driver's library back. Safe to repeat; :meth:`open` may follow."""
         if self._driver is not None:

@@ -9,14 +9,13 @@ import os
 
 from slicer import faults
 from slicer.errors import SlicerError
+from slicer.job import words
 from slicer.job.job import tell
 from slicer.job.report import exit_of
-from slicer.job.scope import label
+from slicer.kernel import proc
 from slicer.model import Lease, Outcome
 from slicer.outcome import history
-from slicer.quantity import format_duration, format_size
 from slicer.state import statefile
-from slicer.text import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,37 +63,30 @@ def finish(
     In this order, because a slow disk must not keep the next job waiting. A failure on the way is told
     (``warn``, and an event of the journal) and stops nothing.
     """
-    used = outcome.usage
+    used, lease = outcome.usage, held.lease
     if outcome.leftovers:
-        tell(job, "stopped", leftovers=outcome.leftovers)
+        message = f"leftover processes were ended: {outcome.leftovers}"
+        tell(job, "stopped", lease=lease, message=message, leftovers=outcome.leftovers)
     tell(
-        job, "finished", message=_in_short(job, outcome), reason=outcome.reason,
-        exit_code=outcome.exit_code, wall_s=round(outcome.wall_s, 3), cpu_s=used.cpu_s,
-        memory_peak_bytes=used.memory_peak_bytes,
+        job, "finished", lease=lease, message=words.finished(outcome, lease.gpu_indices),
+        reason=outcome.reason, exit_code=outcome.exit_code, wall_s=round(outcome.wall_s, 3),
+        waited_s=round(outcome.waited_s, 3), cpu_s=used.cpu_s, memory_peak_bytes=used.memory_peak_bytes,
+        vram_peak_mib=max(outcome.vram_peak_mib, default=None),
     )  # fmt: skip
     faults.point("ending-finished")
     if watch is not None and not held.is_outlived:
-        _try(job, warn, lambda: _check_gpus(job, outcome, watch))
-    _try(job, warn, lambda: release(job, held))
+        _try(job, held, warn, lambda: _check_gpus(job, outcome, watch))
+    _try(job, held, warn, lambda: release(job, held))
     faults.point("ending-released")
-    _try(job, warn, lambda: history.append(outcome, job.history_path))
+    _try(job, held, warn, lambda: history.append(outcome, job.history_path))
     faults.point("ending-written")
-    _try(job, warn, lambda: _to_file(job, outcome))
-    _try(job, warn, held.alert)
+    _try(job, held, warn, lambda: _to_file(job, outcome))
+    _try(job, held, warn, held.alert)
 
 
-def _in_short(job: Job, outcome: Outcome) -> str:
-    """As in "train: finished with exit 137 (oom-kill) after 12m, memory 23.8G"."""
-    why = "" if outcome.reason == "exited" else f" ({outcome.reason})"
-    peak = outcome.usage.memory_peak_bytes
-    memory = f", memory {format_size(peak)}" if peak else ""
-    name = visible(label(job.name, job.command))
-    return (
-        f"{name}: finished with exit {outcome.exit_code}{why} after {format_duration(outcome.wall_s)}{memory}"
-    )
-
-
-def _try(job: Job, warn: Callable[[str], None], act: Callable[[], str | None]) -> None:
+def _try(
+    job: Job, held: HeldLease, warn: Callable[[str], None], act: Callable[[], str | None]
+) -> None:
     """Do one step, and tell what it returns or raises. The exit code stays the command's."""
     try:
         warning = act()
@@ -104,7 +96,7 @@ def _try(job: Job, warn: Callable[[str], None], act: Callable[[], str | None]) -
         warning = f"internal error: {type(error).__name__}: {error}"
     if warning:
         warn(warning)
-        tell(job, "error", message=warning)
+        tell(job, "error", lease=held.lease, message=warning)
 
 
 def _check_gpus(job: Job, outcome: Outcome, watch: GpuWatch) -> None:
@@ -131,9 +123,10 @@ def peaks_written(held: HeldLease) -> tuple[int, ...]:
 
 def release(job: Job, held: HeldLease) -> None:
     """Give the lease back. Tell the journal if there was something in it (as with "acquired")."""
+    is_own = held.fd >= 0
     held.release()
-    if not held.is_outlived and (held.lease.gpus or held.lease.cpu_slots):
-        tell(job, "released")
+    if is_own and not held.is_outlived and (held.lease.gpus or held.lease.cpu_slots):
+        tell(job, "released", lease=held.lease, message=words.released(held.lease, proc.now_s()))
 
 
 def _to_file(job: Job, outcome: Outcome) -> str | None:

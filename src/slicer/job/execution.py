@@ -6,7 +6,7 @@ import errno
 import os
 
 from slicer.errors import CannotExecute, CommandNotFound
-from slicer.job.job import tell
+from slicer.job.job import tell_start
 from slicer.kernel.signals import signal
 
 TYPE_CHECKING = False
@@ -53,7 +53,7 @@ class Execution:
                 held.update(**self.start_scope(held.descriptors))
             held.do_postponed()
             held.do_postponed_slow()
-            tell(job, "started", command=" ".join(job.command))
+            tell_start(job, held.lease, waited_s)
             env = job.env(held.lease.gpus)
             for fd in held.descriptors:
                 os.set_inheritable(fd, True)

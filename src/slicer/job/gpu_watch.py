@@ -73,7 +73,7 @@ class GpuWatch:
     def say(self, text: str) -> None:
         """To the user and the journal."""
         self._warn(text)
-        tell(self.job, "error", message=text)
+        tell(self.job, "error", lease=self.held.lease, message=text)
 
     def name_of(self, uuid: str) -> str:
         """ "GPU 0", as `slicer status` and CUDA's PCI order count."""
@@ -123,11 +123,14 @@ class GpuWatch:
             return
         self._warned_mib[uuid] = used_mib
         text = (
-            f"{self.job.name or 'the job'} uses {format_size(used_mib << 20)} of {self.name_of(uuid)},"
+            f"uses {format_size(used_mib << 20)} of {self.name_of(uuid)},"
             f" declared {format_size(declared_mib << 20)}"
         )
-        self._warn(text)
-        tell(self.job, "over-limit", message=text, gpu=uuid, declared_mib=declared_mib, used_mib=used_mib)
+        self._warn(f"{self.job.name or 'the job'} {text}")
+        tell(
+            self.job, "over-limit", lease=self.held.lease, message=text, over_gpu=uuid,
+            declared_mib=declared_mib, used_mib=used_mib,
+        )  # fmt: skip
 
     def share_foreign(self, snapshot: GpuSnapshot, leases: tuple[Lease, ...]) -> None:
         """Let others know how much foreign processes use, by ``leases`` as last read. Raises StateError.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from slicer.job.scope import label
 from slicer.record import record
+from slicer.text import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Protocol
 
+    from slicer.ledger.leasing import PreparedRequest
     from slicer.model import Busy, Lease, Profile, ScopeSpec
     from slicer.outcome import journal
 
@@ -53,6 +55,7 @@ class Job:
     # Only of a queue's job, which has no terminal:
     log: str = ""  # the name, in the log directory, of the file that takes the command's output
     directory: str = ""  # to run in
+    queue: str = ""  # the path of its jobs file
 
 
 @record
@@ -65,11 +68,51 @@ class Started:
     waited_s: float  # for the lease
 
 
-def tell(job: Job, kind: journal.Kind, *, message: str = "", **fields: str | float | None) -> None:
-    """Send one event of the job to the journal."""
+def tell(
+    job: Job, kind: journal.Kind, *, lease: Lease | None = None, message: str = "",
+    **fields: journal.Value | tuple[str, ...],
+) -> None:  # fmt: skip
+    """Send one event of the job to the journal. ``lease``: what it holds; None: nothing yet.
+
+    ``message`` is what people read after the job's name, in place of the kind's own words.
+    """
     from slicer.outcome import journal
 
+    name = label(job.name, job.command)
+    known = journal.about(lease) if lease is not None else {}
+    queue = (job.queue.rpartition("/")[2], job.queue) if job.queue else None
     journal.event(
-        kind, job=job.id, name=label(job.name, job.command), unit=job.spec.unit, manager=job.spec.manager,
-        message=message, fields=fields,
+        kind, job=job.id, name=name, unit=job.spec.unit, manager=job.spec.manager,
+        message=message and f"{visible(name)}: {message}",
+        fields={"profile": job.profile.name, "queue": queue, **known, **fields},
     )  # fmt: skip
+
+
+def tell_wait(job: Job, wanted: PreparedRequest, busy: Busy) -> None:
+    """Tell the journal that the job has to wait, and for whom."""
+    from slicer.job import words
+    from slicer.kernel.proc import now_s
+    from slicer.outcome import journal
+
+    choice = wanted.ticket.gpu_choice
+    gpus = choice if len(choice) == wanted.ticket.gpus else ()  # else it may get others
+    tell(
+        job, "waiting", message=f"waiting for {words.describe_busy(busy, now_s(), in_public=True)}",
+        gpu=journal.gpu_words(gpus, wanted.observer.indices(gpus)),
+        holder=", ".join(lease.unit or lease.job for lease in busy.holders), ahead=busy.ahead,
+    )  # fmt: skip
+
+
+def tell_start(job: Job, lease: Lease, waited_s: float, *, is_own: bool = True) -> None:
+    """Tell the journal that the job has its lease, if there is something in it, and that it starts.
+
+    ``is_own``: the lease is the job's own, and not that of the job around it.
+    """
+    from slicer.job import words
+
+    if is_own and (lease.gpus or lease.cpu_slots):
+        tell(
+            job, "acquired", lease=lease, message=words.acquired(lease, waited_s),
+            waited_s=round(waited_s, 3), cpu_slots=lease.cpu_slots,
+        )  # fmt: skip
+    tell(job, "started", lease=lease, message=words.started(lease), command=" ".join(job.command))

@@ -8,7 +8,7 @@ from slicer import faults
 from slicer.errors import SlicerError, UsageError
 from slicer.gpu.observer import GpuObserver
 from slicer.job import scope
-from slicer.job.job import tell
+from slicer.job.job import tell_wait
 from slicer.job.outer_half import OuterHalf
 from slicer.job.plan import choose_backend, environment, job_of, needs_of, plan_of, requester_of, spec_of
 from slicer.kernel import proc
@@ -19,6 +19,7 @@ from slicer.ledger.leasing import CancelToken, Hooks, PreparedRequest
 from slicer.ledger.ledger import Ledger
 from slicer.model import manager_of
 from slicer.state import statedir
+from slicer.text import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -130,10 +131,7 @@ def _acquire(
 
     def waits(busy: Busy) -> None:
         listener.waiting(busy)
-        tell(
-            job, "waiting", holder=", ".join(lease.unit or lease.job for lease in busy.holders),
-            ahead=busy.ahead,
-        )  # fmt: skip
+        tell_wait(job, wanted, busy)
         runner.rest()
 
     def reaches_front(waiting: Waiting) -> int:
@@ -199,8 +197,9 @@ def _has_gpus(environ: Mapping[str, str]) -> bool:
 def _journal_error(job_id: str, invocation: Invocation, failure: SlicerError) -> None:
     from slicer.outcome import journal
 
+    name = scope.label(invocation.name, invocation.command)
     journal.event(
-        "error", job=job_id, name=scope.label(invocation.name, invocation.command),
-        unit=scope.unit_name(job_id), manager=manager_of(os.geteuid()), message=str(failure),
-        fields={"error": failure.kind, "exit_code": failure.exit_code},
+        "error", job=job_id, name=name,
+        unit=scope.unit_name(job_id), manager=manager_of(os.geteuid()), message=f"{visible(name)}: {failure}",
+        fields={"profile": invocation.profile, "error": failure.kind, "exit_code": failure.exit_code},
     )  # fmt: skip

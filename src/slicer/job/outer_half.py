@@ -16,7 +16,7 @@ import time
 
 from slicer import faults
 from slicer.errors import BackendError
-from slicer.job.job import Started, tell
+from slicer.job.job import Started, tell_start
 from slicer.job.keeper import ORDER_END, QUIT, RECORDED, STARTING, Keeper
 from slicer.kernel import proc
 from slicer.kernel.signals import STOP, signal, timed_wait
@@ -202,10 +202,7 @@ class OuterHalf:
             ) from error
 
     def _journal_start(self, waited_s: float) -> None:
-        lease = self._held.lease
-        if lease.gpus or lease.cpu_slots:
-            tell(self._job, "acquired", waited_s=round(waited_s, 3), cpu_slots=lease.cpu_slots)
-        tell(self._job, "started", command=" ".join(self._job.command))
+        tell_start(self._job, self._held.lease, waited_s, is_own=self._held.fd >= 0)
 
     def _tell_what_does_not_act(self, not_enforced: tuple[str, ...]) -> None:
         """Say which limits that were asked for do not act.

@@ -43,6 +43,7 @@ class Invocation:
     outcome_path: str
     hold: bool = False  # take only the lease, without scope and limits
     hints: bool = True  # tell once a boot what a beginner may not know
+    queue: str = ""  # the path of the jobs file that it comes from
 
 
 @record
@@ -137,7 +138,9 @@ def requester_of(job_id: str, plan: Plan, backend: Backend, spec: ScopeSpec) -> 
     """Who asks the ledger, for this plan."""
     unit = "" if backend.name == "plain" else spec.unit
     name, command = plan.invocation.name, command_text(plan.invocation.command)
-    return Requester(job_id, name, command, backend.name, backend.manager, unit, plan.outer.leases)
+    return Requester(
+        job_id, name, command, backend.name, backend.manager, unit, plan.outer.leases, plan.profile.name
+    )
 
 
 def needs_of(plan: Plan) -> Needs:
@@ -162,6 +165,7 @@ def job_of(job_id: str, plan: Plan, spec: ScopeSpec) -> Job:
         env=lambda gpus: environment(plan, gpus, job_id), profile=plan.profile, spec=spec,
         outcome_path=os.path.abspath(path) if path else "", history_path=default_path(plan.environ),
         with_journal=invocation.journal, idle_threshold_mib=plan.config.policy.idle_threshold_mib,
+        queue=invocation.queue,
     )  # fmt: skip
 
 

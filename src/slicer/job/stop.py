@@ -13,6 +13,7 @@ from slicer.kernel.open_files import has_open
 from slicer.kernel.signals import STOP
 from slicer.ledger.watch import LedgerWatch
 from slicer.model import Lease, manager_of
+from slicer.text import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -90,15 +91,18 @@ def stop(entry: Lease | Ticket, ledger: Ledger, deadline_s: float = DEADLINE_S) 
 
 def _tell_journal(entry: Lease | Ticket) -> None:
     """Tell the journal who ends the job. The job's keeper only sees that it is stopped."""
+    from slicer.job import words
     from slicer.kernel.users import user_name
     from slicer.outcome import journal
 
     by = user_name(os.getuid())
     name = entry.name or entry.job  # more than its owner may read the journal: not the command
+    had = words.held(entry) if isinstance(entry, Lease) else ""
+    state = f" while it held {had}" if had else "" if isinstance(entry, Lease) else " while it waited"
     journal.event(
         "stopping", job=entry.job, name=name, unit=unit_name(entry.job),
-        manager=manager_of(entry.uid), message=f"{name}: told to end by {by} (slicer stop)",
-        fields={"by_uid": os.getuid(), "by_user": by},
+        manager=manager_of(entry.uid), message=f"{visible(name)}: told to end by {by} (slicer stop){state}",
+        fields={**journal.about(entry), "by_uid": os.getuid(), "by_user": by},
     )  # fmt: skip
 
 

@@ -62,6 +62,7 @@ class Requester:
     manager: Manager
     unit: str
     inside: tuple[Lease, ...]  # the leases of the outer jobs
+    profile: str = ""
 
 
 @record
@@ -128,7 +129,7 @@ def prepare(requester: Requester, needs: Needs, observer: GpuObserver) -> Prepar
         pid_start=proc.start_time(pid) or 0, keeper=0, boot_id=proc.boot_id(), uid=os.geteuid(),
         backend=requester.backend, manager=requester.manager, unit=requester.unit, cgroup="", gpus=(),
         vram_mib=None, vram_peak_mib=(), cpu_slots=0, priority=needs.priority, forced=0,
-        since_s=proc.now_s(), expect_s=needs.expect_s,
+        since_s=proc.now_s(), expect_s=needs.expect_s, profile=requester.profile,
     )  # fmt: skip
     ticket = Ticket(
         job=draft.job, name=draft.name, command=draft.command, pid=pid, pid_start=draft.pid_start,
@@ -137,6 +138,7 @@ def prepare(requester: Requester, needs: Needs, observer: GpuObserver) -> Prepar
         gpus=needs.gpus, gpu_choice=chosen, vram_mib=needs.vram_mib if needs.gpus else None,
         margin_mib=needs.margin_mib if needs.gpus and needs.vram_mib is not None else 0,
         cpu_slots=needs.cpu_slots, cpu_limit=needs.cpu_limit, expect_s=needs.expect_s,
+        profile=requester.profile,
     )  # fmt: skip
     return PreparedRequest(needs, ticket, draft, observer)
 
@@ -251,4 +253,12 @@ def nested_lease(draft: Lease, outer: OuterJobs) -> Lease:
     """The lease of a job whose outer jobs hold all that it needs."""
     last = next((lease for lease in reversed(outer.leases) if lease.gpus), None)
     vram_mib = last.vram_mib if last else None
-    return replace(draft, gpus=outer.gpus, vram_mib=vram_mib, cpu_slots=outer.cpu_slots)
+    known = {
+        uuid: index
+        for lease in outer.leases
+        for uuid, index in zip(lease.gpus, lease.gpu_indices, strict=False)  # the indices may be unknown
+    }
+    indices = tuple(known[uuid] for uuid in outer.gpus) if known.keys() >= set(outer.gpus) else ()
+    return replace(
+        draft, gpus=outer.gpus, gpu_indices=indices, vram_mib=vram_mib, cpu_slots=outer.cpu_slots
+    )

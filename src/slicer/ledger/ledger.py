@@ -88,7 +88,7 @@ class Ledger(LedgerFiles):
         observer.look()
         with self.locked():
             answer = self.decide_and_ring(request, observer).answer(request)
-            return answer if isinstance(answer, Busy) else self._grant(request, draft, answer)
+            return answer if isinstance(answer, Busy) else self._grant(request, draft, answer, observer)
 
     def acquire_or_queue(self, ticket: Ticket, draft: Lease, observer: GpuObserver) -> HeldLease | Queued:
         """As :meth:`acquire`, but take a ticket under the same lock if the request has to wait.
@@ -100,7 +100,7 @@ class Ledger(LedgerFiles):
             found = self.decide_and_ring(ticket, observer)
             answer = found.answer(ticket)
             if not isinstance(answer, Busy):
-                return self._grant(ticket, draft, answer)
+                return self._grant(ticket, draft, answer, observer)
             if ticket.inside:
                 self._refuse_deadlock(ticket, found)
             name = tickets.name_of(ticket)
@@ -149,8 +149,10 @@ class Ledger(LedgerFiles):
                 return Decision(verdict, queue, leases, devices, observer.policy)
             stopped |= idle
 
-    def _grant(self, request: AnyRequest, draft: Lease, gpus: tuple[str, ...]) -> HeldLease:
-        lease = lease_of(request, draft, gpus)
+    def _grant(
+        self, request: AnyRequest, draft: Lease, gpus: tuple[str, ...], observer: GpuObserver
+    ) -> HeldLease:
+        lease = lease_of(request, draft, gpus, observer)
         created = entries.create(self.directory.leases, lease.job, statefile.encode(lease))
         return HeldLease(self, lease, *created)
 
@@ -195,11 +197,13 @@ class Ledger(LedgerFiles):
         return tuple(queue)
 
 
-def lease_of(request: AnyRequest, draft: Lease, gpus: tuple[str, ...], *, forced: bool = False) -> Lease:
-    """The lease for a request that is granted these GPUs."""
+def lease_of(
+    request: AnyRequest, draft: Lease, gpus: tuple[str, ...], observer: GpuObserver, *, forced: bool = False
+) -> Lease:
+    """The lease for a request that is granted these GPUs, which ``observer`` has listed."""
     return replace(
-        draft, gpus=gpus, vram_mib=request.vram_mib, cpu_slots=request.cpu_slots,
-        priority=request.priority, forced=int(forced), since_s=now_s(),
+        draft, gpus=gpus, gpu_indices=observer.indices(gpus), vram_mib=request.vram_mib,
+        cpu_slots=request.cpu_slots, priority=request.priority, forced=int(forced), since_s=now_s(),
     )  # fmt: skip
 
 

@@ -124,7 +124,7 @@ class Waiting:
             self._watch.close()
 
     def _convert(self, gpus: tuple[str, ...], *, forced: bool = False) -> HeldLease:
-        lease = lease_of(self.ticket, self._draft, gpus, forced=forced)
+        lease = lease_of(self.ticket, self._draft, gpus, self._observer, forced=forced)
         held = self._ledger.convert(self._name, (self._fd, self._writer), lease)
         self._fd = self._writer = -1
         held.postponed_slow.append(self._close)  # closing an inotify instance takes the kernel 15 ms

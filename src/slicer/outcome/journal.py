@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Literal
 
-    from slicer.model import Manager
+    from slicer.model import Lease, Manager, Ticket
 
     Kind = Literal[
         "waiting", "acquired", "started", "finished", "released", "over-limit", "error", "stopped", "stopping"
     ]
+    Value = str | bytes | float | None
     Field = str | bytes | int
 
 SOCKET = "/run/systemd/journal/socket"
@@ -72,14 +73,15 @@ def event(
     manager: Manager = "system",
     message: str = "",
     path: str = SOCKET,
-    fields: Mapping[str, str | bytes | float | None] | None = None,
+    fields: Mapping[str, Value | tuple[str, ...]] | None = None,
 ) -> bool:
     """Tell the journal what happened to ``job``; True when journald has the entry.
 
     ``unit`` is the job's scope and ``manager`` the one that runs it, so that ``journalctl -u UNIT`` (or
     ``--user-unit UNIT``) finds the entry; "" where there is none. ``fields`` are those of this kind of event:
     ``{"exit_code": 1}`` is ``SLICER_EXIT_CODE=1``, ``{"reason": "oom-kill"}`` is ``SLICER_REASON=oom-kill``;
-    None leaves the field out. Undecodable bytes, as Python's argv has them, arrive as they were. ``message``
+    None leaves the field out. A tuple is the field once for each value, and journalctl finds the entry by
+    each of them. Undecodable bytes, as Python's argv has them, arrive as they were. ``message``
     replaces the kind's own. Never blocks. The journal's faults raise nothing; ValueError means a field name
     that journald would drop (longer than 64 characters, or with other characters than letters, digits and
     underscores).
@@ -100,10 +102,32 @@ def event(
         # What journalctl believes in an entry of another process: OBJECT_SYSTEMD_UNIT when _UID=0,
         # USER_UNIT when _UID is the reader's own (add_matches_for_unit() in systemd's logs-show.c).
         entry["USER_UNIT" if manager == "user" else "OBJECT_SYSTEMD_UNIT"] = unit
-    for key, value in more.items():
-        if value is not None:
-            entry[f"SLICER_{key.upper()}"] = value if isinstance(value, str | bytes | int) else repr(value)
-    return _deliver(b"".join(_encode(key, value) for key, value in entry.items()), path)
+    pairs = [*entry.items(), *_pairs(more)]
+    return _deliver(b"".join(_encode(key, value) for key, value in pairs), path)
+
+
+def about(entry: Lease | Ticket) -> dict[str, Value | tuple[str, ...]]:
+    """The fields that every event of a job has, as far as its lease or ticket knows them."""
+    found: dict[str, Value | tuple[str, ...]] = {"profile": entry.profile or None}
+    if isinstance(entry.gpus, tuple):
+        found["gpu"] = gpu_words(entry.gpus, entry.gpu_indices)
+    return found
+
+
+def gpu_words(uuids: tuple[str, ...], indices: tuple[int, ...]) -> tuple[str, ...]:
+    """All names of the GPUs: ``SLICER_GPU=0`` and ``SLICER_GPU=GPU-…`` are to find the same entries."""
+    return (*map(str, indices), *uuids)
+
+
+def _pairs(fields: Mapping[str, Value | tuple[str, ...]]) -> list[tuple[str, Field]]:
+    """Each field with each of its values, as the journal knows them."""
+    found: list[tuple[str, Field]] = []
+    for key, given in fields.items():
+        for value in given if isinstance(given, tuple) else (given,):
+            if value is not None:
+                known = value if isinstance(value, str | bytes | int) else repr(value)
+                found.append((f"SLICER_{key.upper()}", known))
+    return found
 
 
 def _encode(name: str, value: Field) -> bytes:

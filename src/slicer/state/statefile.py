@@ -160,6 +160,7 @@ _RULES: dict[str, Callable[[Any], bool]] = {
     "unit": _is_unit,
     "gpus": lambda value: _between(0, COUNT_MAX)(value) if isinstance(value, int) else _all(_is_gpu)(value),
     "gpu_choice": _all(_is_gpu),
+    "gpu_indices": _all(_between(0, COUNT_MAX)),
     "vram_mib": _between(0, MIB_MAX),
     "margin_mib": _between(0, MIB_MAX),
     "vram_peak_mib": _all(_between(0, MIB_MAX)),
@@ -190,6 +191,8 @@ def _check_scope(values: dict[str, Any]) -> None:
     cgroup = values.get("cgroup", "")
     if cgroup and not is_canonical(cgroup):
         raise ValueError("its cgroup is none")
+    if values.get("gpu_indices") and len(values["gpu_indices"]) != len(values["gpus"]):
+        raise ValueError("GPU_INDICES are not those of its GPUs")
     if "unit" not in values:
         return
     unit = values["unit"]

@@ -180,12 +180,15 @@ def test_who_ends_a_job_is_told_to_the_journal_before_it_ends(
     said: list[tuple[str, Any]] = []
     monkeypatch.setattr(journal, "event", lambda kind, **fields: said.append((kind, fields)))
     monkeypatch.setattr(stop, "_stop_processes", lambda lease, ledger: said.append(("act", None)))
-    stop.stop(replace(TRAIN, uid=os.geteuid(), backend="plain"), ledger)
+    lease = replace(TRAIN, uid=os.geteuid(), backend="plain", gpus=("GPU-b",))
+    lease = replace(lease, profile="gpu", gpu_indices=(1,))
+    stop.stop(lease, ledger)
     (kind, fields), act = said
     by = pwd.getpwuid(os.getuid()).pw_name
     assert (kind, act) == ("stopping", ("act", None))
-    assert (fields["job"], fields["fields"]) == (TRAIN.job, {"by_uid": os.getuid(), "by_user": by})
-    assert fields["message"] == f"train: told to end by {by} (slicer stop)"
+    about = {"profile": "gpu", "gpu": ("1", "GPU-b")}
+    assert (fields["job"], fields["fields"]) == (TRAIN.job, {**about, "by_uid": os.getuid(), "by_user": by})
+    assert fields["message"] == f"train: told to end by {by} (slicer stop) while it held GPU 1 and 1 CPU slot"
 
 
 def test_a_supervisor_stopped_by_ctrl_z_gives_its_lease_back(cli: Cli) -> None:

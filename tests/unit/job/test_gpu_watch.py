@@ -187,7 +187,10 @@ def test_each_gpu_over_its_declaration_is_said_once(
     made.use((ME, G0, 10_260))
     assert made.said[2:] == ["train uses 10.0G of GPU 1, declared 8.0G"]
     assert [kind for kind, _ in told] == ["over-limit"] * 3
-    assert told[0][1] == {"message": made.said[0], "gpu": G0, "declared_mib": 8192, "used_mib": 9318}
+    first = told[0][1]
+    assert first.pop("lease").gpus == (G0, G1)
+    message = made.said[0].removeprefix("train ")  # the name comes before it
+    assert first == {"message": message, "over_gpu": G0, "declared_mib": 8192, "used_mib": 9318}
 
 
 def test_a_broken_driver_is_said_once_and_not_asked_again(made: Made, driver: Driver, told: Any) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from slicer.outcome import journal
+from tests.unit import made_up
 
 
 def parse(data: bytes) -> dict[str, bytes]:
@@ -26,8 +27,8 @@ def parse(data: bytes) -> dict[str, bytes]:
             size = int.from_bytes(rest[:8], "little")
             value, end, rest = rest[8 : 8 + size], rest[8 + size : 9 + size], rest[9 + size :]
             assert end == b"\n"
-        assert key.decode() not in fields
-        fields[key.decode()] = value
+        name = key.decode()
+        fields[name] = fields[name] + b" " + value if name in fields else value  # journald allows several
         data = rest
     return fields
 
@@ -92,6 +93,21 @@ def test_a_user_managers_scope_is_named_as_journalctl_user_unit_wants_it(journal
     fields = journald.receive()
     assert fields["USER_UNIT"] == b"slicer-j.scope"
     assert "OBJECT_SYSTEMD_UNIT" not in fields
+
+
+def test_a_gpu_is_found_by_its_index_and_by_its_uuid(journald: Journald) -> None:  # K7
+    held = made_up.lease(gpus=("GPU-a", "GPU-b"), gpu_indices=(0, 2), profile="train")
+    journal.event("started", job="j", name="n", fields=journal.about(held), path=journald.path)
+    fields = journald.receive()
+    assert (fields["SLICER_GPU"], fields["SLICER_PROFILE"]) == (b"0 2 GPU-a GPU-b", b"train")
+
+
+def test_what_waits_has_a_profile_but_no_gpu_yet(journald: Journald) -> None:  # K7
+    waits = made_up.ticket(gpus=2, profile="train")
+    journal.event("stopping", job="j", name="n", fields=journal.about(waits), path=journald.path)
+    fields = journald.receive()
+    assert fields["SLICER_PROFILE"] == b"train"
+    assert "SLICER_GPU" not in fields
 
 
 def test_a_job_without_a_scope_names_no_unit(journald: Journald) -> None:  # K7, plain backend

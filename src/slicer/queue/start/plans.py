@@ -43,7 +43,7 @@ class Plans:
                 "a queue cannot run inside a job that holds GPUs or CPU slots",
                 hint="start it outside: its jobs ask for what they need themselves",
             )
-        self._file_name = os.path.basename(options.jobs_file)
+        self._path = os.path.abspath(options.jobs_file)
         self._profiles: dict[tuple[Kind, float | None], Profile] = {}  # by kind and timeout
         policy = self.config.policy
         self.policy = replace(
@@ -73,8 +73,8 @@ class Plans:
             profile = replace(profile, env={**profile.env, **dict(said.env)})
         invocation = Invocation(
             command=(_SHELL, "-c", entry.command), profile=profile.name, overrides=Overrides(),
-            expect_s=None, name=said.name or f"{self._file_name}#{no}", wait=True,
-            backend=self._options.backend, exec=False, journal=False, outcome_path="",
+            expect_s=None, name=said.name or f"{os.path.basename(self._path)}#{no}", wait=True,
+            backend=self._options.backend, exec=False, journal=False, outcome_path="", queue=self._path,
         )  # fmt: skip
         return Plan(
             invocation=invocation, config=self.config, profile=profile, host=self._host, program=_SHELL,

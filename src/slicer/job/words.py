@@ -1,0 +1,135 @@
+"""What a job wants, waits for, holds and came to, in words: for the terminal and for the journal. Pure.
+
+Others than the job's owner may read the journal. So its texts name a job by its name or id, and not by its
+command.
+"""
+
+from __future__ import annotations
+
+from slicer.kernel.signals import signal_name
+from slicer.placement.decision import expected_remaining, first_to_finish
+from slicer.quantity import format_duration, format_size
+from slicer.text import counted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slicer.model import Busy, Lease, Outcome
+
+_KINDS = {"gpu": "a GPU", "cpu": "a CPU slot"}
+_REASONS = {
+    "oom-kill": "out of memory",
+    "timeout": "over its time limit",
+    "stopped": "stopped",
+    "unknown": "nobody saw how",
+}
+
+
+def describe_resources(gpus: int, cpu_slots: int, vram_mib: int | None = None) -> str:
+    """As in "2 GPUs and 1 CPU slot", or "8G on 1 GPU"."""
+    parts = []
+    if gpus:
+        size = "" if vram_mib is None else f"{format_size(vram_mib << 20)} on "
+        parts.append(f"{size}{counted(gpus, 'GPU')}")
+    if cpu_slots:
+        parts.append(counted(cpu_slots, "CPU slot"))
+    return " and ".join(parts) or "nothing"
+
+
+def describe_busy(busy: Busy, now_s: float, *, in_public: bool = False) -> str:
+    """As in "a GPU, held by train (pid 42, …), 2 ahead of you"; ``in_public``: for others to read."""
+    text = _KINDS[busy.kind] + describe_holders(busy.holders, now_s, in_public=in_public)
+    if busy.foreign:
+        text += ", in use by processes outside slicer"
+    if busy.outsider:
+        text += f", locked by pid {busy.outsider} (compat_gpu_lock)"
+    if busy.reserved_for:
+        text += f", kept for job {busy.reserved_for}"
+    whom = "it" if in_public else "you"
+    return text + (f", {busy.ahead} ahead of {whom}" if busy.ahead else "")
+
+
+def describe_holders(holders: tuple[Lease, ...], now_s: float, *, in_public: bool = False) -> str:
+    """ ", held by train (pid 42, slicer-….scope, for 12m, about 3m left) and 2 others"."""
+    lease = first_to_finish(holders, now_s)
+    if lease is None:
+        return ""
+    facts = [f"pid {lease.pid}", lease.unit, f"for {format_duration(now_s - lease.since_s)}"]
+    left = expected_remaining(lease, now_s)
+    if left is not None:
+        facts.append(f"about {format_duration(left)} left" if left else "overdue")
+    others = len(holders) - 1
+    more = f" and {counted(others, 'other')}" if others else ""
+    name = lease.name or (lease.job if in_public else lease.command)
+    return f", held by {name} ({', '.join(filter(None, facts))}){more}"
+
+
+def why_ended(outcome: Outcome) -> str:
+    """As in "out of memory" or "killed by SIGTERM"; "" for a job that ended by itself."""
+    if outcome.reason == "signal" and outcome.signal:
+        return f"killed by {signal_name(outcome.signal)}"
+    return "" if outcome.reason == "exited" else _REASONS.get(outcome.reason, outcome.reason)
+
+
+# -- for the journal ---------------------------------------------------------------------------------------
+
+
+def on_gpus(gpus: tuple[str, ...], indices: tuple[int, ...]) -> str:
+    """As in "GPU 0" and "GPUs 0, 2"; "" for none. UUIDs where no index is known."""
+    names = ", ".join(map(str, indices) if indices else gpus)
+    return f"GPU{'s' if len(gpus) > 1 else ''} {names}" if gpus else ""
+
+
+def held(lease: Lease) -> str:
+    """As in "GPU 0", "8G of GPUs 1, 2 and 1 CPU slot"; "" for nothing."""
+    size = "" if lease.vram_mib is None else f"{format_size(lease.vram_mib << 20)} of "
+    gpus = on_gpus(lease.gpus, lease.gpu_indices)
+    slots = counted(lease.cpu_slots, "CPU slot") if lease.cpu_slots else ""
+    return " and ".join(filter(None, (gpus and size + gpus, slots)))
+
+
+def acquired(lease: Lease, waited_s: float) -> str:
+    """As in "acquired GPU 0 after 12m"."""
+    after = f"after {format_duration(waited_s)}"
+    if lease.forced:
+        return f"{held(lease)} not free {after}: running anyway"
+    return f"acquired {held(lease)} {after}"
+
+
+def started(lease: Lease) -> str:
+    """As in "started on GPU 0 under profile gpu, by uid 1000"."""
+    gpus = on_gpus(lease.gpus, lease.gpu_indices)
+    place = f" on {gpus}" if gpus else ""
+    return f"started{place} under profile {lease.profile}, by uid {lease.uid}"
+
+
+def finished(outcome: Outcome, indices: tuple[int, ...]) -> str:
+    """As in "finished with exit 137 (out of memory) after 12m on GPU 0: CPU 1h, memory 23.8G".
+
+    ``indices`` are those of the outcome's GPUs; () unknown.
+    """
+    used = outcome.usage
+    why = why_ended(outcome)
+    text = f"finished with exit {outcome.exit_code}{f' ({why})' if why else ''}"
+    text += f" after {format_duration(outcome.wall_s)}"
+    if outcome.gpus:
+        text += f" on {on_gpus(outcome.gpus, indices)}"
+    facts = []
+    if used.cpu_s is not None:
+        facts.append(f"CPU {format_duration(used.cpu_s)}")
+    if used.memory_peak_bytes:
+        facts.append(f"memory {format_size(used.memory_peak_bytes)}")
+    if any(outcome.vram_peak_mib):
+        facts.append(describe_vram(outcome))
+    return f"{text}: {', '.join(facts)}" if facts else text
+
+
+def describe_vram(outcome: Outcome) -> str:
+    """As in "GPU memory 11G of 18G declared"."""
+    peaks = " and ".join(format_size(mib << 20) for mib in outcome.vram_peak_mib)
+    declared = "" if outcome.vram_mib is None else f" of {format_size(outcome.vram_mib << 20)} declared"
+    return f"GPU memory {peaks}{declared}"
+
+
+def released(lease: Lease, now_s: float) -> str:
+    """As in "gave back GPU 0 after 12m"."""
+    return f"gave back {held(lease)} after {format_duration(now_s - lease.since_s)}"

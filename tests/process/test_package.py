@@ -1,0 +1,102 @@
+"""The wheel and the sdist of this checkout."""
+
+from __future__ import annotations
+
+import email
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from email.message import Message
+from pathlib import Path
+
+import pytest
+
+from slicer.version import __version__
+from tests.machines import checkout
+from tests.machines.host import REPO
+
+NAME = f"slicer_systemd-{__version__}"
+PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text())
+# Nothing that a user or a distribution builds, tests or reads slicer with.
+NOT_IN_THE_SDIST = (".gitignore", ".git")
+
+
+def build(source: Path, out: Path, *what: str) -> None:
+    command = [sys.executable, "-m", "build", "--no-isolation", *what, "--outdir", out, source]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "is absent from the `packages` configuration" not in done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the checkout's files, its sdist, its wheel, and the sdist's wheel."""
+    root = tmp_path_factory.mktemp("package")
+    checkout.copy(root / "checkout")
+    build(root / "checkout", root / "sdist", "--sdist")
+    build(root / "checkout", root / "wheel", "--wheel")
+    with tarfile.open(root / "sdist" / f"{NAME}.tar.gz") as archive:
+        archive.extractall(root / "unpacked", filter="data")
+    build(root / "unpacked" / NAME, root / "wheel-of-sdist", "--wheel")
+    return root
+
+
+def files(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel / f"{NAME}-py3-none-any.whl") as archive:
+        return {info.filename: archive.read(info) for info in archive.infolist()}
+
+
+def relative(root: Path) -> set[str]:
+    # A link to a directory is followed, as Python's own walk does not do it before 3.13.
+    found = (Path(at, name) for at, _, names in os.walk(root, followlinks=True) for name in names)
+    return {str(path.relative_to(root)) for path in found if "__pycache__" not in path.parts}
+
+
+def metadata(built: Path) -> Message:
+    return email.message_from_bytes(files(built / "wheel")[f"{NAME}.dist-info/METADATA"])
+
+
+def test_the_wheel_holds_slicer_and_nothing_else(built: Path) -> None:
+    names = {name for name in files(built / "wheel") if ".dist-info/" not in name}
+    modules = {f"slicer/{name}" for name in relative(REPO / "src" / "slicer")}
+    assert {name for name in names if name.startswith("slicer/")} == modules
+    assert names - modules == {f"{NAME}.data/scripts/slicer"}
+
+
+def test_the_sdists_wheel_is_the_checkouts(built: Path) -> None:
+    ours, theirs = files(built / "wheel"), files(built / "wheel-of-sdist")
+    assert theirs.keys() == ours.keys()
+    assert [name for name in ours if ours[name] != theirs[name]] == []
+
+
+def test_the_sdist_is_the_checkout(built: Path) -> None:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=REPO, capture_output=True, text=True, check=False)
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    tracked = {name for name in listed.stdout.split("\0") if name and (REPO / name).is_file()}
+    found = relative(built / "unpacked" / NAME)
+    assert {name for name in tracked - found if name not in NOT_IN_THE_SDIST} == set()
+
+
+def test_the_metadata_is_what_an_index_shows(built: Path) -> None:
+    found = metadata(built)
+    assert (found["Name"], found["Version"]) == ("slicer-systemd", __version__)
+    assert found["Requires-Python"] == ">=3.11"
+    assert "License :: OSI Approved :: MIT License" in (found.get_all("Classifier") or [])
+    assert found["Description-Content-Type"] == "text/markdown"
+
+
+def test_debians_package_depends_on_what_the_wheel_does() -> None:
+    control = (REPO / "debian" / "control").read_text()
+    for dependency in PROJECT["project"]["dependencies"]:
+        name, version = dependency.split(">=")
+        debian = "python3-pynvml" if name == "nvidia-ml-py" else f"python3-{name}"
+        (theirs,) = set(re.findall(rf"^ {debian} \(>= ([0-9.]+)\),$", control, re.MULTILINE))
+        if name != "nvidia-ml-py":  # Debian 12's is older than what an index has, and enough
+            assert theirs == version
+    first = (REPO / "debian" / "changelog").read_text().partition("\n")[0]
+    assert first.startswith(f"slicer-systemd ({__version__.replace('.dev', '~dev')}) ")

@@ -1,0 +1,167 @@
+"""The Debian package: built from the sdist, installed, tried, and taken away without a trace."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from slicer.version import __version__
+from tests.machines import checkout
+
+pytestmark = [pytest.mark.systemd, pytest.mark.core]
+
+NAME = "slicer-systemd"
+ENVIRON = {
+    "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8",
+    "DEBIAN_FRONTEND": "noninteractive",
+}  # fmt: skip
+BUILD_SDIST = "import setuptools.build_meta as backend, sys; print(backend.build_sdist(sys.argv[1]))"
+SHOWN = ("/usr", "/etc", "/var", "/run", "/opt", "/srv", "/root", "/home")
+# What dpkg and the managers write about any package.
+BOOKS = ("/var/lib/dpkg", "/var/log", "/var/cache", "/run/systemd", "/run/user", "/run/log", "/run/udev")
+
+
+def run(*command: str | Path, cwd: str | Path = "/", path: str = "") -> str:
+    environ = {**ENVIRON, "PATH": path or ENVIRON["PATH"]}
+    done = subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, (command, done.stdout[-4000:], done.stderr[-4000:])
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built as a release is: what the sdist lacks, the package lacks."""
+    scratch = tmp_path_factory.mktemp("debian")
+    source, out = scratch / "checkout", scratch / "out"
+    checkout.copy(source)
+    out.mkdir()
+    run(sys.executable, "-c", BUILD_SDIST, out, cwd=source)
+    (sdist,) = out.glob("*.tar.gz")
+    run("tar", "-xf", sdist, "-C", out)
+    run("dpkg-buildpackage", "-b", "-us", "-uc", cwd=out / sdist.name.removesuffix(".tar.gz"))
+    (built,) = out.glob("*.deb")
+    return built
+
+
+def fragment() -> str:
+    """Which file is cpu.slice; empty without one. (Debian 12's systemd calls /usr/lib /lib.)"""
+    shown = run("systemctl", "show", "cpu.slice", "-P", "FragmentPath").strip()
+    return os.path.realpath(shown) if shown else ""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a package could change: files (but for what dpkg keeps its books in) and units."""
+
+    paths: set[str]
+    enabled: str
+    active: set[str]
+
+    @staticmethod
+    def look() -> Machine:
+        found = run("find", *SHOWN, "-xdev", "-not", "-path", "*/__pycache__*")
+        units = run("systemctl", "list-units", "--plain", "--no-legend")
+        return Machine(
+            {path for path in found.splitlines() if not path.startswith(BOOKS)},
+            run("systemctl", "list-unit-files", "--state=enabled", "--no-legend"),
+            {line.split()[0] for line in units.splitlines()},
+        )
+
+
+@pytest.fixture(scope="module")
+def before(package: Path) -> Machine:
+    if "SLICER_TEST_MACHINE" not in os.environ:
+        pytest.fail("this test installs a package: only for test machines")
+    for state in ("/var/lib/slicer", "/run/slicer"):
+        shutil.rmtree(state, ignore_errors=True)  # of other tests
+    return Machine.look()
+
+
+@pytest.fixture(scope="module")
+def installed(package: Path, before: Machine) -> Iterator[Path]:
+    try:
+        run("dpkg", "--install", package)
+        yield package
+    finally:
+        run("dpkg", "--purge", NAME)
+
+
+def test_it_holds_what_a_package_should(package: Path) -> None:
+    listed = [line.split()[5] for line in run("dpkg-deb", "--contents", package).splitlines()]
+    files = {path.removeprefix(".") for path in listed if not path.endswith("/")}
+    assert {
+        "/usr/bin/slicer",
+        "/usr/lib/systemd/system/gpu.slice",
+        "/usr/lib/systemd/system/cpu.slice",
+        "/usr/lib/systemd/user/gpu.slice",
+        "/usr/lib/systemd/user/cpu.slice",
+        "/usr/lib/systemd/catalog/slicer.catalog",
+    } <= files
+    places = ("/usr/bin/", "/usr/lib/systemd/", f"/usr/share/{NAME}/slicer/", f"/usr/share/doc/{NAME}/")
+    files.remove(f"/usr/share/python3/runtime.d/{NAME}.rtupdate")  # dh_python3's, for a new Python
+    assert [path for path in files if not path.startswith(places)] == []
+
+
+def test_its_version_is_slicers(package: Path) -> None:
+    assert run("dpkg-deb", "--field", package, "Version").strip() == __version__.replace(".dev", "~dev")
+
+
+def test_a_job_runs_in_its_scope(installed: Path) -> None:
+    assert run("/usr/bin/slicer", "--version") == f"slicer {__version__}\n"
+    run("sh", Path(__file__).parents[2] / "debian/tests/scope")
+
+
+def test_nothing_was_enabled_or_started(before: Machine, installed: Path) -> None:
+    now = Machine.look()
+    assert now.enabled == before.enabled
+    assert [unit for unit in now.active - before.active if not unit.endswith((".scope", ".slice"))] == []
+
+
+def test_systemd_knows_its_slices(installed: Path) -> None:  # K5
+    assert fragment() == "/usr/lib/systemd/system/cpu.slice"
+    assert run("systemctl", "show", "cpu.slice", "-P", "NeedDaemonReload").strip() == "no"
+    assert run("systemd-analyze", "verify", "gpu.slice", "cpu.slice") == ""
+
+
+def test_the_journal_explains_its_events(installed: Path) -> None:  # K7
+    assert "Defined-By: slicer" in run("journalctl", "--dump-catalog")
+
+
+def test_another_module_of_that_name_does_not_become_the_program(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "slicer").mkdir()
+    (tmp_path / "slicer" / "__init__.py").write_text("raise SystemExit('shap')")
+    command = ["/usr/bin/slicer", "--version"]
+    environ = {**ENVIRON, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == f"slicer {__version__}\n"
+
+
+def test_what_slicer_installs_itself_wins(installed: Path) -> None:
+    run("/usr/bin/slicer", "install-units")
+    try:
+        assert fragment() == "/usr/local/lib/systemd/system/cpu.slice"
+    finally:
+        run("/usr/bin/slicer", "install-units", "--remove")
+    run("systemctl", "daemon-reload")
+    assert fragment() == "/usr/lib/systemd/system/cpu.slice"
+
+
+def test_nothing_of_it_stays(before: Machine, installed: Path) -> None:
+    """Removed, it leaves root's history; purged, nothing."""
+    assert Path("/var/lib/slicer/history.db").exists()
+    run("dpkg", "--remove", NAME)
+    assert not Path("/usr/bin/slicer").exists()
+    assert Path("/var/lib/slicer/history.db").exists()
+    assert fragment() == ""
+    assert "Defined-By: slicer" not in run("journalctl", "--dump-catalog")
+    run("dpkg", "--purge", NAME)
+    # (/usr/local: empty directories of `slicer install`.)
+    left = Machine.look().paths - before.paths
+    assert {path for path in left if not path.startswith("/usr/local/lib/systemd")} == set()

@@ -1,0 +1,95 @@
+"""The wheel, installed as the README says, from nothing but the system and the image's wheels."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from slicer.version import __version__
+
+pytestmark = [pytest.mark.systemd, pytest.mark.core]
+
+WHEELS = "/opt/wheels"
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment of Debian's Python, outside of which no program can be found."""
+
+    root: Path
+    programs: Path
+
+    def run(self, program: str, *arguments: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
+        environ = {"PATH": path or str(self.programs), "HOME": str(self.root), "LANG": "C.UTF-8"}
+        command = [str(self.root / "bin" / program), *arguments]
+        return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+
+    def install(self, *what: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
+        offline = ("--no-index", "--find-links", WHEELS, "--no-cache-dir", "--disable-pip-version-check")
+        return self.run("pip", "install", *offline, *what, path=path)
+
+
+@pytest.fixture(scope="module")
+def wheel() -> str:
+    (found,) = Path("/wheel").glob("slicer_systemd-*.whl")
+    return str(found)
+
+
+@pytest.fixture(scope="module")
+def on_debian(tmp_path_factory: pytest.TempPathFactory, wheel: str) -> Environment:
+    """slicer with Debian's pystemd, installed where there is no compiler."""
+    made = environment(tmp_path_factory, "--system-site-packages")
+    done = made.install(wheel)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return made
+
+
+def environment(factory: pytest.TempPathFactory, *options: str) -> Environment:
+    if "SLICER_TEST_MACHINE" not in os.environ:
+        pytest.fail("this test starts jobs over the system's ledger: only for test machines")
+    root, programs = factory.mktemp("venv"), factory.mktemp("programs")
+    subprocess.run(["/usr/bin/python3", "-m", "venv", *options, root], check=True)
+    return Environment(root, programs)
+
+
+def works(installed: Environment, tmp_path: Path) -> None:
+    """What a user tries first."""
+    assert installed.run("slicer", "--version").stdout == f"slicer {__version__}\n"
+    checked = installed.run("pip", "check")
+    assert (checked.returncode, checked.stdout) == (0, "No broken requirements found.\n"), checked
+    job = installed.run("slicer", "run", "--profile", "heavy", "--", "/bin/cat", "/proc/self/cgroup")
+    assert job.returncode == 0, job
+    assert "cpu.slice/slicer-" in job.stdout
+    assert "done: exit 0" in job.stderr
+    files = installed.run("slicer", "install-units", "--root", str(tmp_path))
+    assert files.returncode == 0, files
+    assert (tmp_path / "usr/local/lib/systemd/system/gpu.slice").is_file()
+    assert (tmp_path / "usr/local/lib/systemd/catalog/slicer.catalog").is_file()
+
+
+def test_with_debians_pystemd_nothing_is_compiled(on_debian: Environment, tmp_path: Path) -> None:
+    shown = on_debian.run("pip", "show", "--files", "pystemd").stdout
+    assert "Location: /usr/lib/python3/dist-packages" in shown
+    works(on_debian, tmp_path)
+
+
+def test_what_the_wheel_brings_is_pure_python(on_debian: Environment) -> None:
+    (site,) = on_debian.root.glob("lib/python3*/site-packages")
+    assert list(site.rglob("*.so")) == []
+    assert [path.name for path in site.glob("pystemd*")] == []
+
+
+def test_elsewhere_pystemd_is_compiled(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, wheel: str
+) -> None:
+    made = environment(tmp_path_factory)
+    refused = made.install(wheel)
+    assert refused.returncode != 0, "a compiler was found, so the tests above mean nothing"
+    assert "pystemd" in refused.stdout
+    done = made.install(wheel, path="/usr/bin:/bin")
+    assert done.returncode == 0, done.stdout + done.stderr
+    works(made, tmp_path)
