@@ -9,7 +9,7 @@ ARGS :=
 SOAK := 600
 FUZZ := 60
 
-.PHONY: test check lint machine run bench soak install clean
+.PHONY: test check lint machine man run bench soak dist deb install clean
 
 test: $(VENV)/stamp lint
 	$(PY) -m tests.machines prepare
@@ -28,6 +28,10 @@ machine: $(VENV)/stamp
 	@$(PY) -m tests.machines prepare
 	@$(PY) -m tests.machines shell --suite $(SUITE) --machine $(MACHINE)
 
+# The manual pages in man/, from the commands' help and the texts in docs/man. They are committed.
+man: $(VENV)/stamp
+	$(PY) -m tools.manpages
+
 run: $(VENV)/stamp
 	sh tools/demo.sh $(VENV)
 
@@ -39,6 +43,18 @@ bench: $(VENV)/stamp
 soak: $(VENV)/stamp
 	$(PY) -m tests.soak.fuzz --seconds $(FUZZ)
 	$(PY) -m tests.soak --seconds $(SOAK) $(ARGS)
+
+# What a release consists of: the sdist and the wheel, built from it; and the Debian package, also from the sdist.
+dist: $(VENV)/stamp
+	rm -rf dist
+	$(PY) -m build
+
+deb: dist
+	rm -rf build/deb
+	mkdir -p build/deb
+	tar -C build/deb -xf dist/slicer_systemd-*.tar.gz
+	cd build/deb/slicer_systemd-* && dpkg-buildpackage -b -us -uc
+	mv build/deb/slicer-systemd_* dist/
 
 install: $(VENV)/stamp
 	$(VENV)/bin/slicer install

@@ -14,6 +14,10 @@
  *     reserved 0 500
  *     # GPU_INDEX CURRENT PENDING; without it MIG is "not supported"
  *     mig 0 1 1
+ *     # GPU_INDEX COMPUTE_MODE PERSISTENCE DISPLAY; without it 0 1 0
+ *     setup 0 3 0 1
+ *     # a function without its _vN that never returns
+ *     hang nvmlInit
  *     # a function without its _vN, an nvmlReturn_t, and optionally the one GPU it concerns
  *     error nvmlInit 9
  *     error nvmlDeviceGetHandleByIndex 15 1
@@ -29,14 +33,14 @@
 #include <unistd.h>
 
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6,
-       INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9, ARGUMENT_VERSION_MISMATCH = 25 };
+       INSUFFICIENT_SIZE = 7, HANGS = -1, DRIVER_NOT_LOADED = 9, ARGUMENT_VERSION_MISMATCH = 25 };
 enum { MAX_GPUS = 64, MAX_PROCESSES = 1024, MAX_ERRORS = 64, TEXT = 96, ANY = -1 };
 #define NOT_AVAILABLE 0xffffffffffffffffULL
 #define MIB (1ULL << 20)
 #define API __attribute__((visibility("default"))) int
 
 struct gpu { char uuid[TEXT], bus[32], name[TEXT]; unsigned long long mib, extra_mib, reserved_mib;
-             unsigned minor, utilisation, mig, mig_pending; int there, has_mig; };
+             unsigned minor, utilisation, mig, mig_pending, mode, persistent, display; int there, has_mig; };
 struct process { int gpu; unsigned pid; unsigned long long mib; char kind[16]; };
 struct failure { char name[TEXT]; int code, gpu; };
 struct state { struct gpu gpus[MAX_GPUS]; struct process processes[MAX_PROCESSES];
@@ -73,7 +77,8 @@ static void parse(char *line)
 {
     struct process p = {0};
     struct failure f = {.gpu = ANY};
-    struct gpu g = {.there = 1};
+    struct gpu g = {.there = 1, .persistent = 1};
+    struct gpu s = {0};
     char mib[32];
     unsigned long long extra;
     unsigned i, current, pending;
@@ -95,6 +100,11 @@ static void parse(char *line)
         now.gpus[i].reserved_mib = extra;
     } else if (sscanf(line, "mig %u %u %u", &i, &current, &pending) == 3 && i < MAX_GPUS) {
         now.gpus[i].has_mig = 1, now.gpus[i].mig = current, now.gpus[i].mig_pending = pending;
+    } else if (sscanf(line, "setup %u %u %u %u", &i, &s.mode, &s.persistent, &s.display) == 4 && i < MAX_GPUS) {
+        now.gpus[i].mode = s.mode, now.gpus[i].persistent = s.persistent, now.gpus[i].display = s.display;
+    } else if (sscanf(line, "hang %95s", f.name) == 1) {
+        if (now.n_failures < MAX_ERRORS)
+            f.code = HANGS, now.failures[now.n_failures++] = f;
     } else if (sscanf(line, "error %95s %d %d", f.name, &f.code, &f.gpu) >= 2) {
         if (now.n_failures < MAX_ERRORS)
             now.failures[now.n_failures++] = f;
@@ -118,8 +128,11 @@ static int enter(const char *name, int gpu)
         parse(line);
     fclose(file);
     for (unsigned i = 0; i < now.n_failures; i++)
-        if (!strcmp(now.failures[i].name, name) && (now.failures[i].gpu == ANY || now.failures[i].gpu == gpu))
+        if (!strcmp(now.failures[i].name, name) && (now.failures[i].gpu == ANY || now.failures[i].gpu == gpu)) {
+            while (now.failures[i].code == HANGS)
+                pause();
             return now.failures[i].code;
+        }
     return !initialised && strcmp(name, "nvmlInit") ? UNINITIALIZED : SUCCESS;
 }
 
@@ -322,6 +335,36 @@ API nvmlDeviceGetMigMode(void *handle, unsigned *current, unsigned *pending)
         return code;
     *current = gpu->mig, *pending = gpu->mig_pending;
     return gpu->has_mig ? SUCCESS : NOT_SUPPORTED;
+}
+
+API nvmlDeviceGetComputeMode(void *handle, unsigned *mode)
+{
+    struct gpu *gpu;
+    int code = enter_gpu("nvmlDeviceGetComputeMode", handle, &gpu);
+
+    if (code == SUCCESS)
+        *mode = gpu->mode;
+    return code;
+}
+
+API nvmlDeviceGetPersistenceMode(void *handle, unsigned *is_on)
+{
+    struct gpu *gpu;
+    int code = enter_gpu("nvmlDeviceGetPersistenceMode", handle, &gpu);
+
+    if (code == SUCCESS)
+        *is_on = gpu->persistent;
+    return code;
+}
+
+API nvmlDeviceGetDisplayActive(void *handle, unsigned *is_on)
+{
+    struct gpu *gpu;
+    int code = enter_gpu("nvmlDeviceGetDisplayActive", handle, &gpu);
+
+    if (code == SUCCESS)
+        *is_on = gpu->display;
+    return code;
 }
 
 static unsigned long long used_bytes(int index)

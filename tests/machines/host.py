@@ -17,6 +17,7 @@ HERE = Path(__file__).resolve().parent
 # The tool that a step calls → the Debian package that has it.
 BUILD_TOOLS = {"mmdebstrap": "mmdebstrap", "mke2fs": "e2fsprogs", "gpgv": "gpgv"}
 NAMESPACE_TOOLS = {"unshare": "util-linux", "nsenter": "util-linux", "setpriv": "util-linux"}
+NIX_TOOLS = {"nix-instantiate": "nix-bin"}  # no machine needs it, but tests/unit/nix
 QEMU_TOOLS = {"qemu-system-x86_64": "qemu-system-x86", "mke2fs": "e2fsprogs"}
 
 # mke2fs and friends live in sbin, which a user's PATH may lack.

@@ -53,7 +53,9 @@ def files(wheel: Path) -> dict[str, bytes]:
 def relative(root: Path) -> set[str]:
     # A link to a directory is followed, as Python's own walk does not do it before 3.13.
     found = (Path(at, name) for at, _, names in os.walk(root, followlinks=True) for name in names)
-    return {str(path.relative_to(root)) for path in found if "__pycache__" not in path.parts}
+    return {
+        str(path.relative_to(root)) for path in found if "__pycache__" not in path.parts and path.is_file()
+    }
 
 
 def metadata(built: Path) -> Message:
@@ -64,7 +66,8 @@ def test_the_wheel_holds_slicer_and_nothing_else(built: Path) -> None:
     names = {name for name in files(built / "wheel") if ".dist-info/" not in name}
     modules = {f"slicer/{name}" for name in relative(REPO / "src" / "slicer")}
     assert {name for name in names if name.startswith("slicer/")} == modules
-    assert names - modules == {f"{NAME}.data/scripts/slicer"}
+    man = {f"{NAME}.data/data/share/man/man{page.name[-1]}/{page.name}" for page in (REPO / "man").iterdir()}
+    assert names - modules == {f"{NAME}.data/scripts/slicer", *man}
 
 
 def test_the_sdists_wheel_is_the_checkouts(built: Path) -> None:

@@ -17,12 +17,13 @@ from tests.patience import until
 from tests.systemd.helpers import systemctl
 from tests.systemd.helpers.jobs import Slicer
 from tests.systemd.helpers.processes import MARK
-from tests.systemd.helpers.users import User
+from tests.systemd.helpers.users import User, user
 
 pytest_plugins = ["tests.systemd.helpers.fixtures"]
 pytestmark = [pytest.mark.systemd, pytest.mark.core]
 
 PAGE = Path(__file__).parents[2] / "docs" / "journal.md"
+PAGE_TEXT = " ".join(PAGE.read_text().split())
 PREFIX = re.compile(r"^\w{3} \d\d [\d:]{8} \S+ [^:\[]+(\[\d+\])?: ")
 FIGURE = re.compile(r"\d[\d.]*(ms|[smhdKMGT])?(\d+(ms|[smh]))?\b|[0-9a-f]{12}")
 
@@ -69,7 +70,7 @@ def scenario(
 ) -> Iterator[tuple[dict[str, str], User]]:
     """A small night on a machine, once for all queries. Gives the ids that stand for those of the page."""
     directory = tmp_path_factory.mktemp("night")
-    systemctl.output("slicer", "install-units")
+    systemctl.output("slicer", "install")
     slicer = Slicer(directory)
     try:
         since = time.time()
@@ -80,7 +81,7 @@ def scenario(
         yield ids(since), alice
     finally:
         slicer.clean_up()
-        systemctl.output("slicer", "install-units", "--remove")
+        systemctl.output("slicer", "install", "--remove")
 
 
 def root_jobs(slicer: Slicer) -> None:
@@ -187,6 +188,21 @@ def compare(query: Query, lines: list[str]) -> None:
     found = {words(line) for line in lines}
     missing = [line for line in query.shown if words(line) not in found]
     assert not missing, f"the page shows what is not there: {missing}\n" + "\n".join(sorted(found))
+
+
+def test_who_may_read_what(scenario: tuple[dict[str, str], User]) -> None:  # K7
+    line = ("journalctl", "-t", "slicer", "-o", "cat", "SLICER_EVENT=finished")
+    nobody = subprocess.run([*user("bob").bare, *line], capture_output=True, text=True, cwd="/", check=False)
+    assert nobody.stdout == ""
+    told = ("No journal files were opened due to insufficient permissions", "not seeing messages from other")
+    assert any(text in nobody.stderr and text in PAGE_TEXT for text in told), nobody
+    alice = "\n".join(run(" ".join(line), scenario[1].via))
+    assert "notebook: finished" in alice
+    assert "train: finished" not in alice
+    member = ("setpriv", "--reuid=bob", "--regid=bob", "--groups=systemd-journal")
+    all_of_it = "\n".join(run(" ".join(line), member))
+    assert "notebook: finished" in all_of_it
+    assert "train: finished" in all_of_it
 
 
 def test_the_page_has_ten_queries() -> None:  # K7

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 from slicer.version import __version__
 from tests.machines import checkout
+from tests.patience import DEADLINE_S
 
 pytestmark = [pytest.mark.systemd, pytest.mark.core]
 
@@ -104,7 +106,9 @@ def test_it_holds_what_a_package_should(package: Path) -> None:
         "/usr/lib/systemd/user/cpu.slice",
         "/usr/lib/systemd/catalog/slicer.catalog",
     } <= files
-    places = ("/usr/bin/", "/usr/lib/systemd/", f"/usr/share/{NAME}/slicer/", f"/usr/share/doc/{NAME}/")
+    shells = ("/usr/share/bash-completion/", "/usr/share/zsh/", "/usr/share/fish/")
+    documents = ("/usr/share/man/", f"/usr/share/doc/{NAME}/")
+    places = ("/usr/bin/slicer", "/usr/lib/systemd/", f"/usr/share/{NAME}/slicer/", *shells, *documents)
     files.remove(f"/usr/share/python3/runtime.d/{NAME}.rtupdate")  # dh_python3's, for a new Python
     assert [path for path in files if not path.startswith(places)] == []
 
@@ -135,20 +139,44 @@ def test_the_journal_explains_its_events(installed: Path) -> None:  # K7
 
 
 def test_another_module_of_that_name_does_not_become_the_program(installed: Path, tmp_path: Path) -> None:
-    (tmp_path / "slicer").mkdir()
-    (tmp_path / "slicer" / "__init__.py").write_text("raise SystemExit('shap')")
+    for name in ("slicer", "click", "pystemd"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('of somebody else')")
     command = ["/usr/bin/slicer", "--version"]
     environ = {**ENVIRON, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout == f"slicer {__version__}\n"
 
 
+def test_the_manual_and_the_shells_find_it(installed: Path) -> None:
+    assert run("man", "--where", "slicer", "slicer-run", "slicer.toml").count("/usr/share/man/man") == 3
+    listed = run("dpkg-deb", "--contents", installed)
+    for shell in ("bash-completion/completions/slicer", "zsh/vendor-completions/_slicer",
+                  "fish/vendor_completions.d/slicer.fish"):  # fmt: skip
+        assert f" ./usr/share/{shell}\n" in listed
+
+
+def test_a_job_outlives_upgrade_and_removal(installed: Path, tmp_path: Path) -> None:
+    gate, outcome = tmp_path / "gate", tmp_path / "outcome"
+    os.mkfifo(gate)
+    waits = f": > {gate}; read line < {gate}; exit 7"
+    command = ["/usr/bin/slicer", "run", "-q", "--profile", "heavy", "--outcome", outcome, "--"]
+    job = subprocess.Popen([*command, "sh", "-c", waits], env=ENVIRON)
+    gate.read_bytes()  # it runs
+    run("dpkg", "--install", installed)
+    run("dpkg", "--remove", NAME)
+    assert job.poll() is None
+    run("dpkg", "--install", installed)
+    gate.write_text("go on\n")
+    assert job.wait(DEADLINE_S) == 7
+    assert json.loads(outcome.read_text())["exit_code"] == 7
+
+
 def test_what_slicer_installs_itself_wins(installed: Path) -> None:
-    run("/usr/bin/slicer", "install-units")
+    run("/usr/bin/slicer", "install")
     try:
         assert fragment() == "/usr/local/lib/systemd/system/cpu.slice"
     finally:
-        run("/usr/bin/slicer", "install-units", "--remove")
+        run("/usr/bin/slicer", "install", "--remove")
     run("systemctl", "daemon-reload")
     assert fragment() == "/usr/lib/systemd/system/cpu.slice"
 

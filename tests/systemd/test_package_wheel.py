@@ -65,7 +65,7 @@ def works(installed: Environment, tmp_path: Path) -> None:
     assert job.returncode == 0, job
     assert "cpu.slice/slicer-" in job.stdout
     assert "done: exit 0" in job.stderr
-    files = installed.run("slicer", "install-units", "--root", str(tmp_path))
+    files = installed.run("slicer", "install", "--root", str(tmp_path))
     assert files.returncode == 0, files
     assert (tmp_path / "usr/local/lib/systemd/system/gpu.slice").is_file()
     assert (tmp_path / "usr/local/lib/systemd/catalog/slicer.catalog").is_file()

@@ -49,7 +49,8 @@ class Cli:
             f"history.SYSTEM_DIRECTORY = {str(root / 'history' / 'slicer')!r}\n"
         )
         Path(self._site.name, "sitecustomize.py").write_text(moved)
-        self.environ["PYTHONPATH"] = f"{self._site.name}:{SRC}"
+        # Where slicer's libraries are not Python's own, PYTHONPATH has them: while a package is built.
+        self.environ["PYTHONPATH"] = ":".join(filter(None, (self._site.name, SRC, os.getenv("PYTHONPATH"))))
 
     def popen(self, *arguments: str | bytes, env: Mapping[str, str] | None = None, **options: Any) -> Any:
         command = [sys.executable, "-m", "slicer", *arguments]

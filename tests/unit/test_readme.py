@@ -1,4 +1,4 @@
-"""What README.md shows is true: examples are run as they are printed."""
+"""What README.md and the pages beside it show is true: examples are run as they are printed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import textwrap
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from slicer.cli import app, runoptions
 from tests.patience import DEADLINE_S, until
 from tests.unit.config.machine import Machine
@@ -17,28 +19,58 @@ from tests.unit.program import Cli
 
 pytest_plugins = ["tests.unit.program"]
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+_FILES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md"))
+PAGES = {path.name: path.read_text() for path in _FILES}
 
 
-def block(language: str) -> str:
-    """The only code block in that language."""
-    (found,) = [part.partition("```")[0] for part in README.split(f"```{language}\n")[1:]]
+def block(page: str, language: str) -> str:
+    """The only code block of the page in that language."""
+    (found,) = [part.partition("```")[0] for part in PAGES[page].split(f"```{language}\n")[1:]]
     return found
+
+
+def anchor(heading: str) -> str:
+    """What a forge calls a heading."""
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+
+
+def test_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 200
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_link_leads_somewhere(name: str) -> None:
+    folder = next(path.parent for path in (ROOT / name, ROOT / "docs" / name) if path.exists())
+    for target in re.findall(r"\]\(([^)\s]+)\)", PAGES[name]):
+        if "://" in target:
+            continue
+        path, _, heading = target.partition("#")
+        assert not path or (folder / path).exists(), target
+        if heading:
+            text = (folder / path).read_text() if path else PAGES[name]
+            headings = {anchor(line.lstrip("# ")) for line in text.splitlines() if line[:1] == "#"}
+            assert heading in headings, target
+
+
+def test_readme_leads_to_every_page() -> None:
+    assert [page.name for page in ROOT.glob("docs/*.md") if f"(docs/{page.name})" not in README] == []
 
 
 def test_the_configuration_is_valid_and_its_profiles_do_what_they_say(tmp_path: Path) -> None:  # W13
     machine = Machine(tmp_path)
-    machine.system(block("toml"))
+    machine.system(block("configuration.md", "toml"))
     found = machine.load()
     train = found.profile("train")
     assert (train.cpu_slots, train.gpus, train.vram_mib, train.slice) == (0, 1, 20 << 10, "gpu")
     assert found.profile("heavy").cpu_slots == 1
-    assert set(tomllib.loads(block("toml"))["profiles"]) == {"heavy", "train"}
+    assert set(tomllib.loads(block("configuration.md", "toml"))["profiles"]) == {"heavy", "train"}
 
 
 def test_the_python_example_works_as_printed(cli: Cli) -> None:  # W3
     env = {**cli.environ, "SLICER_SIM": "1x24G"}
-    line = [sys.executable, "-c", block("python")]
+    line = [sys.executable, "-c", block("gpus.md", "python")]
     done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert (done.returncode, done.stdout) == (0, ""), done
     holder = cli.popen("run", "--backend", "plain", "--vram", "8G", "-n", "other", "sleep", "9", env=env)
@@ -52,8 +84,14 @@ def test_the_python_example_works_as_printed(cli: Cli) -> None:  # W3
 
 
 def test_the_command_lines_can_be_typed_as_printed() -> None:
-    lines = re.findall(r"^    (?:\$ )?(?:sudo )?slicer (\S+)(.*?)(?: [|>#&].*)?$", README, re.MULTILINE)
-    assert len(lines) > 12
+    text = "\n".join(PAGES.values())
+    tour = textwrap.indent(block("README.md", "sh"), "    ")
+    lines = re.findall(
+        r"^(?:    (?:\$ )?|\$ )(?:sudo )?slicer (\S+)(.*?)(?: +(?:[|>#&]|2>).*)?$",
+        f"{text}\n{tour}",
+        re.MULTILINE,
+    )
+    assert len(lines) > 20
     for name, rest in lines:
         assert name in app._COMMANDS, name
         if name in ("run", "hold"):

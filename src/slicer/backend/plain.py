@@ -27,7 +27,7 @@ _DEFAULT_WEIGHT = 100
 _KILL_DEADLINE_S = 10.0
 
 # The directives that act here, and how. All others are reported as not enforced.
-_BEST_EFFORT = {
+BEST_EFFORT = {
     "CPUQuota": "by CPU affinity",
     "AllowedCPUs": "by CPU affinity",
     "CPUWeight": "by niceness",
@@ -76,10 +76,10 @@ class PlainBackend:
         """The directives that act as well as they can, each with its means, and those that do not act."""
         given = {item.name: item.value for item in spec.properties}
         weight = given.get("CPUWeight")
-        can = set(_BEST_EFFORT)
+        can = set(BEST_EFFORT)
         if isinstance(weight, int) and niceness(weight) < 0 and not proc.may_be_faster():
             can.remove("CPUWeight")
-        done = tuple(f"{name} ({_BEST_EFFORT[name]})" for name in given if name in can)
+        done = tuple(f"{name} ({BEST_EFFORT[name]})" for name in given if name in can)
         return done, tuple(name for name in given if name not in can)
 
     def members(self, cgroup: str, besides: int) -> Callable[[], list[int]]:

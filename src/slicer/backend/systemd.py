@@ -176,6 +176,27 @@ class SystemdBackend:
         reply = self._bus.call_method(_DESTINATION, _PATH, _MANAGER, b"StartTransientUnit", arguments)
         return bytes(reply.body)
 
+    def manager_property(self, name: str) -> str:
+        """A property of the manager that is a text. Raises BackendError."""
+        self.connect()
+        try:
+            value = self._bus.get_property(_DESTINATION, _PATH, _MANAGER, name.encode(), b"s")
+        except Exception as error:
+            raise BackendError(f"systemd did not say its {name}: {_message(error)}") from error
+        return bytes(value).decode("utf-8", "replace")
+
+    def failed_units(self, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        """The names of failed units that match one of the patterns. Raises BackendError."""
+        self.connect()
+        arguments: list[tuple[int, Any]] = []
+        for words in (("failed",), patterns):
+            arguments += [(ord("a"), b"s"), *((ord("s"), word.encode()) for word in words), (-1, None)]
+        try:
+            reply = self._bus.call_method(_DESTINATION, _PATH, _MANAGER, b"ListUnitsByPatterns", arguments)
+        except Exception as error:
+            raise BackendError(f"systemd did not list its units: {_message(error)}") from error
+        return tuple(bytes(unit[0]).decode("utf-8", "replace") for unit in reply.body)
+
     def start_service(
         self, unit: str, description: str, argv: tuple[str, ...], properties: tuple[tuple[str, str, Any], ...]
     ) -> None:

@@ -34,6 +34,7 @@ _COMMANDS = {
     "stop": "stop",
     "history": "history",
     "profiles": "profiles",
+    "doctor": "doctor",
     "install": "install",
     "completion": "completion",
     "simjob": "simjob",
@@ -96,7 +97,9 @@ def app(ctx: click.Context) -> None:
     See `slicer COMMAND --help` for each command.
     """
     if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
+        from slicer.cli import overview
+
+        overview.show()
 
 
 def main(arguments: list[str]) -> int:

@@ -36,6 +36,17 @@ class UnknownOutcome(UsageError):
     short_help="Show how jobs ended and what they took.",
     epilog="""\
 \b
+Examples:
+  slicer history -n 5
+      The last five jobs.
+  slicer history train
+      All that is known about the job of that name.
+  slicer history --since 1d --name 'sweep*'
+      What the jobs of a sweep did in the last 24 hours.
+  slicer history --json -n 0 | jq '.outcomes[] | select(.exit_code != 0)'
+      All that ended badly, for a script.
+
+\b
 CPU is CPU time; MEMORY the most that was in use at once, VRAM on one GPU;
 WAITED the time from the start of slicer until the lease. "-": not known here.
 The form of --json is in docs/json.md.""",

@@ -27,4 +27,6 @@ Examples:
 Exit codes: as of slicer run; see slicer run --help.
 """
 
-command = fast_command("hold", _HELP, "Hold a lease while a command or a shell runs.", _EPILOG)
+command = fast_command(
+    "hold", _HELP, "Hold a lease while a command or a shell runs.", _EPILOG, "[COMMAND [ARGUMENT]...]"
+)

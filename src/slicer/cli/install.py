@@ -42,24 +42,25 @@ _SHARED = "an older version shared it with a group"
     epilog="""\
 \b
 Examples:
-  sudo slicer install             for everybody, below /usr/local
-  sudo slicer install --dry-run   what is there, and what would change
-  slicer install --user           for you alone; needs no root
-  slicer install --root "$DESTDIR" --prefix /usr     for a package
+  slicer install --dry-run       what would be done
+  sudo slicer install            for root and all users
+  slicer install --user          for you alone, without root
+  sudo slicer install --remove   take it all away again
 
 \b
 `slicer run` works without these too. What they add: weights for gpu.slice
 and cpu.slice as a whole, their limits of [slices.gpu] and [slices.cpu] in
-/etc/slicer/config.toml (of ~/.config/slicer/config.toml with --user), and
-explanations for journalctl -x. What an older version shared with a group is
-closed, and the group removed.""",
+/etc/slicer/config.toml (of ~/.config/slicer/config.toml with --user),
+explanations for journalctl -x, completion for the shell, and these manual
+pages. What an older version shared with a group is closed, and the group
+removed.""",
 )
 @click.option("--user", is_flag=True, help="For you alone: your user manager, your shells.")
 @click.option(
     "--user-delegation", is_flag=True, help="Let user managers set IOWeight and AllowedCPUs too (a drop-in)."
 )
 @click.option(
-    "--root", metavar="DIR", type=_DIRECTORY, default="/", help="Install below DIR: an image, or a package."
+    "--root", metavar="DIR", type=_DIRECTORY, default="/", help="Install below DIR, for an image."
 )
 @click.option("--prefix", metavar="DIR", type=_DIRECTORY, help="In place of /usr/local: /usr for a package.")
 @click.option("--remove", "removing", is_flag=True, help="Take away what was installed.")

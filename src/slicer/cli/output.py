@@ -71,8 +71,11 @@ def encodable(text: str) -> str:
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
-def show(lines: Iterable[Line]) -> None:
-    """Print the lines, each through the filter; on a terminal with their style, and cut to its width."""
+def show(lines: Iterable[Line], *, cuts: bool = True) -> None:
+    """Print the lines, each through the filter; on a terminal with their style, and cut to its width.
+
+    ``cuts`` false: the terminal breaks what is too long. So it can be copied whole.
+    """
     if not is_terminal():
         for line in lines:
             print(visible(line.text))
@@ -82,8 +85,8 @@ def show(lines: Iterable[Line]) -> None:
 
     console = Console(highlight=False)
     for line in lines:
-        text = clip(encodable(visible(line.text)), console.width, glyphs())
-        console.print(Text(text, style=line.style), no_wrap=True, overflow="crop")
+        text = clip(encodable(visible(line.text)), console.width if cuts else None, glyphs())
+        console.print(Text(text, style=line.style), no_wrap=True, overflow="crop", crop=cuts)
 
 
 def show_json(data: dict[str, Any], *, compact: bool = False) -> None:

@@ -40,6 +40,12 @@ def _config() -> Config:
     invoke_without_command=True,
     epilog="""\
 \b
+Examples:
+  slicer profiles                    the profiles there are, and the settings
+  slicer profiles show heavy         every value of one, and where it is from
+  slicer profiles init --user        a file of your own to begin with
+
+\b
 Read in this order, later files winning key by key:
   /etc/slicer/config.toml, /etc/slicer/conf.d/*.toml,
   ~/.config/slicer/config.toml, $SLICER_CONFIG""",
@@ -78,7 +84,16 @@ def command(ctx: click.Context, as_json: bool) -> None:
     )
 
 
-@command.command("show")
+@command.command(
+    "show",
+    short_help="Show every value of a profile and where it comes from.",
+    epilog="""\
+\b
+Examples:
+  slicer profiles show               of the default profile
+  slicer profiles show heavy         of that one
+  slicer profiles show gpu --json    for scripts""",
+)
 @click.argument("name", required=False, shell_complete=complete.profiles)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_obj
@@ -102,7 +117,16 @@ def _settings(settings: tuple[Setting, ...]) -> list[Line]:
     return output.table(columns, rows)
 
 
-@command.command("init")
+@command.command(
+    "init",
+    short_help="Write a configuration file to begin with.",
+    epilog="""\
+\b
+Examples:
+  slicer profiles init --user           ~/.config/slicer/config.toml
+  sudo slicer profiles init             /etc/slicer/config.toml, for everybody
+  slicer profiles init --user --force   anew; the old one becomes config.toml~""",
+)
 @click.option(
     "--system", "where", flag_value="system", help="Write /etc/slicer/config.toml (root's default)."
 )

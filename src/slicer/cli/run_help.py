@@ -49,7 +49,7 @@ acquired, and how the job ended. The command's own output is left alone.
 
 \b
 Exit codes:
-  the command's own, 128+N when signal N ended it, and
+  The command's own, 128+N when signal N ended it, and
     2  the command line cannot be right (an unknown profile, too many GPUs)
    75  busy, with --no-wait or after --max-wait
   124  over the --timeout
@@ -97,7 +97,7 @@ def parsed(params: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     return options, params["command"]
 
 
-def fast_command(name: str, help: str, short_help: str, epilog: str) -> click.Command:
+def fast_command(name: str, help: str, short_help: str, epilog: str, metavar: str) -> click.Command:
     """A command that has its fast parser elsewhere, in the module of its name."""
 
     def callback(**params: Any) -> int:
@@ -106,7 +106,7 @@ def fast_command(name: str, help: str, short_help: str, epilog: str) -> click.Co
         return code
 
     words = click.Argument(
-        ["command"], nargs=-1, type=click.UNPROCESSED, shell_complete=complete.command_line
+        ["command"], nargs=-1, type=click.UNPROCESSED, shell_complete=complete.command_line, metavar=metavar
     )
     return click.Command(
         name,
@@ -120,4 +120,6 @@ def fast_command(name: str, help: str, short_help: str, epilog: str) -> click.Co
     )
 
 
-command = fast_command("run", _HELP, "Run a command in a scope, with its lease.", _EPILOG)
+command = fast_command(
+    "run", _HELP, "Run a command in a scope, with its lease.", _EPILOG, "COMMAND [ARGUMENT]..."
+)

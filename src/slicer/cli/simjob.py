@@ -110,15 +110,19 @@ class Options:
 \b
 Examples:
   export SLICER_SIM=2x24G
+      Two simulated GPUs of 24 GiB each, for the commands that follow.
   slicer run --vram 8G -- slicer simjob --vram 6G --hold 30
+      Half a minute at 6 GiB, of 8 GiB that it declared.
   slicer run --gpus 1 -- slicer simjob --vram 20G --ramp 5 --spike 30G@6
-  slicer status
+      Grows for 5 s, and runs out of memory at the sixth.
+  slicer run --vram 8G -- slicer simjob --vram 6G --leak
+      Leaves a process behind, which slicer ends.
 
 \b
 Exit codes:
+  What --exit-code says, or 128+N from signal N, or
     1  out of memory, as CUDA's would be; the text is on stderr
-    2  SLICER_SIM is not set, or the command line cannot be right
-  else what --exit-code says, or 128+N from signal N""",
+    2  SLICER_SIM is not set, or the command line cannot be right""",
 )
 @click.option("--vram", callback=_mib, default="0", metavar="SIZE", help="Peak on each GPU (8G, 500M).")
 @click.option("--ramp", callback=_seconds, default="0.5", metavar="DURATION", help="Until the peak. [0.5]")

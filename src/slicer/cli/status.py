@@ -20,6 +20,13 @@ _LONGEST_S = 3600.0
     short_help="Show who holds what, who waits and why, and what is free.",
     epilog="""\
 \b
+Examples:
+  slicer status                   jobs, who waits and why, GPUs and CPU slots
+  slicer status --watch           the same, kept up to date until q or Ctrl-C
+  slicer status --json | jq '.gpus.free[].index'
+                                  for scripts: the GPUs that nobody holds
+
+\b
 A job's unit stands below it: `systemctl status UNIT` shows its processes,
 `slicer stop JOB` ends it. LEFT is the job's own estimate (--expect).
 Of a GPU's memory, RESERVED is set aside for jobs (what they declared) and for

@@ -25,6 +25,13 @@ if TYPE_CHECKING:
     short_help="End jobs, by name, id or unit.",
     epilog="""\
 \b
+Examples:
+  slicer stop train          the job of that name
+  slicer stop 3f2a 7d0d      two, by the beginnings of their ids
+  slicer stop slicer-3f2a9c01b7de.scope
+                             by the unit, as systemctl has it
+
+\b
 Exit codes:
     0  all of them have ended
     2  no such job, or several could be meant; all others were stopped

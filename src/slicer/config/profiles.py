@@ -260,8 +260,10 @@ def _override(entries: dict[str, Entry], overrides: Overrides) -> None:
     build.lay(entries, said)
 
 
-def load(environ: Mapping[str, str], machine: Host, *, system_dir: str = SYSTEM_DIR) -> Config:
-    """The configuration of this machine and user.
+def load(
+    environ: Mapping[str, str], machine: Host, *, system_dir: str = SYSTEM_DIR, remembers: bool = True
+) -> Config:
+    """The configuration of this machine and user. ``remembers``: files that are new are put into the cache.
 
     Raises ConfigError for what is wrong in any file (an unused profile's mistakes too, when the file has
     changed since it was last read), UsageError for bad values of CPU_RUN_SLOTS and CPU_RUN_THREADS.
@@ -278,7 +280,8 @@ def load(environ: Mapping[str, str], machine: Host, *, system_dir: str = SYSTEM_
 
         slices.check(files.layers, machine)
         _check_profiles(config)
-        store(environ, files)
+        if remembers:
+            store(environ, files)
     return config
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slicer.errors import GpuError, NoGpu
 from slicer.model import Gpu, GpuMemory, GpuProcess
-from slicer.record import replace
+from slicer.record import record, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +23,23 @@ _UNKNOWN_MINOR = -1  # WSL has no /dev/nvidiaN
 
 _PROCESS_LISTS = ("Compute", "Graphics", "MPSCompute")
 _LIST_VERSIONS = ("_v3", "_v2")  # driver 510 brought _v3; pynvml's own unversioned names insist on the newest
+_COMPUTE_MODES = ("default", "exclusive-thread", "prohibited", "exclusive-process")  # by NVML's numbers
 _TRIES = 5  # of reading a process list that grows while it is read
+
+
+@record
+class GpuDetails:
+    """How a GPU is set up. None: this GPU or driver does not say."""
+
+    index: int  # in CUDA's PCI_BUS_ID order
+    uuid: str
+    name: str
+    memory_mib: int
+    minor: int
+    compute_mode: str | None  # "default", "exclusive-thread", "prohibited" or "exclusive-process"
+    is_persistent: bool | None  # the driver keeps it initialised while nothing uses it
+    has_display: bool | None
+    is_mig: bool | None
 
 
 class Nvml:
@@ -73,6 +89,32 @@ class Nvml:
         gpus = self._each(lambda index, handle: self._gpu(index, handle, notes), notes)
         self._notes = tuple(notes)
         return tuple(replace(gpu, index=index) for index, gpu in enumerate(gpus))
+
+    def details(self) -> tuple[GpuDetails, ...]:
+        """The GPUs of :meth:`list`, and how each is set up. Raises GpuError."""
+        found = self._each(lambda index, handle: (self._gpu(index, handle, []), handle), [])
+        return tuple(self._details(index, gpu, handle) for index, (gpu, handle) in enumerate(found))
+
+    def _details(self, index: int, gpu: Gpu, handle: Any) -> GpuDetails:
+        nvml = self._nvml
+        mode = self._supported(nvml.nvmlDeviceGetComputeMode, handle)
+        persistent = self._supported(nvml.nvmlDeviceGetPersistenceMode, handle)
+        display = self._supported(nvml.nvmlDeviceGetDisplayActive, handle)
+        mig = self._supported(nvml.nvmlDeviceGetMigMode, handle)
+        return GpuDetails(
+            index=index, uuid=gpu.uuid, name=gpu.name, memory_mib=gpu.memory_mib, minor=gpu.minor,
+            compute_mode=None if mode is None else _COMPUTE_MODES[mode],
+            is_persistent=None if persistent is None else bool(persistent),
+            has_display=None if display is None else bool(display),
+            is_mig=None if mig is None else bool(mig[0]),
+        )  # fmt: skip
+
+    def version(self) -> str:
+        """The version of the driver. Raises GpuError."""
+        try:
+            return _text(self._nvml.nvmlSystemGetDriverVersion())
+        except self._nvml.NVMLError as error:
+            raise _gpu_error(error, "NVML") from error
 
     def memory(self, only: Collection[str] = ()) -> tuple[GpuMemory, ...]:
         """How full the GPUs of :meth:`list` are, in the same order. Raises GpuError.
@@ -243,6 +285,16 @@ class Nvml:
             nvml.NVML_ERROR_RESET_REQUIRED,
             nvml.NVML_ERROR_NO_PERMISSION,
         )
+
+
+def library_version() -> str:
+    """The version of nvidia-ml-py; "" where it is not installed."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("nvidia-ml-py")
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def _text(value: str | bytes) -> str:

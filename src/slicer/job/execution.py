@@ -30,7 +30,7 @@ class Execution:
 
     def start_scope(self, descriptors: tuple[int, ...], private: tuple[int, ...] = ()) -> dict[str, Any]:
         """Enter the scope. Returns what the lease should say of it. Raises BackendError."""
-        self._cgroup = self._backend.start(self._job.spec, os.getpid(), lambda: None)
+        self._cgroup = self._backend.start(self._job.spec, os.getpid(), _load_words)
         self._backend.close()
         return {"cgroup": self._cgroup}
 
@@ -72,6 +72,14 @@ class Execution:
         except BaseException:
             held.release()
             raise
+
+
+def _load_words() -> None:
+    """Load what tells the journal of the start, while systemd is busy."""
+    from slicer.job import words
+    from slicer.outcome import journal
+
+    del journal, words
 
 
 def cannot_execute(job: Job, exec_errno: int) -> SlicerError:

@@ -17,7 +17,9 @@ from tests.unit.program import Cli
 
 pytest_plugins = ["tests.unit.program"]
 
-COMMANDS = ("run", "hold", "status", "stop", "history", "profiles", "install", "completion")
+COMMANDS = (
+    "run", "hold", "status", "stop", "history", "profiles", "doctor", "install", "completion"
+)  # fmt: skip
 
 
 def test_version(cli: Cli) -> None:
@@ -27,7 +29,7 @@ def test_version(cli: Cli) -> None:
 _NO_MEMORY = "slicer: --set: unknown resource property 'memory' (did you mean MemoryMax?)\n"  # W14
 
 
-@pytest.mark.parametrize("line", [[], ["--help"], ["-h"]])
+@pytest.mark.parametrize("line", [["--help"], ["-h"]])
 def test_help_names_every_command_in_80_columns(cli: Cli, line: list[str]) -> None:
     out = cli.run(*line).stdout
     for name in COMMANDS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -168,7 +169,8 @@ def test_who_is_short_of_descriptors_sees_no_empty_lease(monkeypatch: pytest.Mon
 
 
 def test_an_empty_environment_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    with subprocess.Popen(["cat"], env={}, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    cat = shutil.which("cat") or "cat"
+    with subprocess.Popen([cat], env={}, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(b"x")

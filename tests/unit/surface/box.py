@@ -62,7 +62,8 @@ class Box:
         self._user = re.compile(rf"\b{re.escape(_name_of(self._uid))}\b")
         self.env = {
             "PATH": f"{root}/bin:{os.environ['PATH']}", "HOME": str(root), "LANG": "C.UTF-8", "TZ": "UTC",
-            "COLUMNS": "100", "PYTHONPATH": SRC, "CPU_RUN_SLOTS": "1",
+            "COLUMNS": "100", "PYTHONPATH": ":".join(filter(None, (SRC, os.getenv("PYTHONPATH")))),
+            "CPU_RUN_SLOTS": "1",
             "SLICER_STATE_DIR": str(self.state), "XDG_STATE_HOME": str(root / "xdg-state"),
             "XDG_CONFIG_HOME": str(root / "config"), "XDG_CACHE_HOME": str(root / "cache"),
             "SURFACE_JOURNAL": str(self._journal),

@@ -17,12 +17,21 @@ from slicer.queue.state.register import Register
 from slicer.text import quote
 
 
-@click.command("retry", short_help="Have failed jobs run again.")
+@click.command(
+    "retry",
+    short_help="Have failed jobs run again.",
+    epilog="""\
+\b
+Examples:
+  slicer queue retry jobs.txt           all that failed
+  slicer queue retry jobs.txt 3 sweep   job number 3, and the one named sweep
+  slicer queue jobs.txt                 and now they run""",
+)
 @parameters.jobs_file
 @click.argument("jobs", metavar="[JOB]...", nargs=-1)
 @parameters.log_dir()
 def command(file: str, jobs: tuple[str, ...], log_dir: str) -> None:
-    """Make the jobs of FILE that failed pending again, or of them each JOB, a number or a name.
+    """Make the jobs of FILE that failed pending again; with JOB (a number or a name) only those.
 
     The next `slicer queue FILE` runs them. Each attempt has a log of its own.
     """

@@ -19,6 +19,11 @@ from slicer.state.simulated import spec_of
 _SUBCOMMANDS = ("suggest", "retry")  # modules of this package with a ``command``
 
 
+def _subcommand(name: str) -> click.Command:
+    found: click.Command = importlib.import_module(f"slicer.cli.queue.{name}").command
+    return found
+
+
 class _Queue(click.Command):
     """``slicer queue FILE``; where a subcommand stands in place of FILE, that."""
 
@@ -26,9 +31,16 @@ class _Queue(click.Command):
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         if args and args[0] in _SUBCOMMANDS:
-            found: click.Command = importlib.import_module(f"slicer.cli.queue.{args[0]}").command
-            return found.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+            return _subcommand(args[0]).make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """As click's groups have it, for the manual pages."""
+        return list(_SUBCOMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The same."""
+        return _subcommand(cmd_name)
 
 
 @click.command(
@@ -37,35 +49,49 @@ class _Queue(click.Command):
     short_help="Run the jobs of a file as GPUs become free.",
     epilog="""\
 \b
-The jobs file, a shell command a line (edit it while the queue runs):
-  python prepare.py                          nothing declared: alone on an idle GPU
-  [vram=18G] python train.py --seed 1        shares a GPU where 18 GiB are free
-  [vram=30G gpus=2 timeout=2h] torchrun x.py on each of two GPUs, for 2 hours at most
-  [vram=8G retries=2] python sweep.py        again, declaring more, after CUDA OOM
-  [profile=heavy] make -j8                   a CPU job, with another profile's limits
-  [name=a] ./a.sh                            has a name, for
-  [after=a cwd=out env.X=1] ./b.sh           another that starts once it ended well
-  [cancel] python train.py                   not to be started, or ended if it runs
+Commands, in place of FILE:
+  suggest  Print FILE with the memory that its jobs were seen to use.
+  retry    Have failed jobs run again.
 
 \b
-See also:
-  slicer queue suggest FILE   the file, with declarations that fit what was seen
-  slicer queue retry FILE     has failed jobs run again
-  slicer status               who else holds and waits for GPUs
-  LOG_DIR/status.txt          the board, for `watch cat`
+The jobs file, a shell command a line (edit it while the queue runs):
+  python prepare.py                    nothing declared: alone on an idle GPU
+  [vram=18G] python train.py --seed 1  shares a GPU where 18 GiB are free
+  [vram=30G gpus=2 timeout=2h] torchrun train.py
+                                       on each of 2 GPUs, for 2 hours at most
+  [vram=8G retries=2] python sweep.py  again, declaring more, after CUDA OOM
+  [profile=heavy] make -j8             a CPU job, with limits of that profile
+  [name=a] ./a.sh                      has a name, for
+  [after=a cwd=out env.X=1] ./b.sh     another that starts once it ended well
+  [cancel] python train.py             not to be started, or ended if it runs
+
+\b
+Examples:
+  slicer queue jobs.txt
+      Run them all; started again after Ctrl-C or a crash, go on from there.
+  slicer queue jobs.txt --gpus 0,1 --detach
+      On two of the GPUs, in the background; it outlives the session.
+  slicer queue jobs.txt --watch --oom-retries 2
+      Wait for more lines, and give jobs that ran out of memory more of it.
+  slicer queue jobs.txt --sim 2
+      Try it out: two simulated GPUs of 24 GiB.
+  slicer queue suggest jobs.txt --in-place
+      Write into the file what its jobs were seen to use.
 
 \b
 Detached, it is a service, UNIT (root's is without --user):
   systemctl --user kill --kill-who=main UNIT   as Ctrl-C, once or twice
-  systemctl --user stop UNIT                   as Ctrl-C once, and waits for the end
+  systemctl --user stop UNIT                   as Ctrl-C once, until the end
   journalctl --user -u UNIT                    its exit code
 
 \b
 Exit codes:
-    0  all jobs ended well        2  the command line or the file cannot be right
-   75  another queue uses LOG_DIR      125  slicer itself failed
-  130  interrupted before all had started (143 by SIGTERM)
-  else the largest exit code of the jobs that failed (124 timeout, 128+N signal N)""",
+  The largest of the jobs that failed (124 timeout, 128+N signal N), and
+    0  all jobs ended well
+    2  the command line or the file cannot be right
+   75  another queue uses LOG_DIR
+  125  slicer itself failed
+  130  interrupted before all had started (143 by SIGTERM)""",
 )
 @parameters.jobs_file
 @click.option(
@@ -119,6 +145,9 @@ def command(
     Jobs compete for the same GPUs as every `slicer run`. FILE may be changed at any time: lines that are not
     started yet can be added, removed, edited and moved. What was done is remembered in LOG_DIR: started
     again, the queue goes on where it was, also after a crash, and finds the jobs that still run.
+
+    LOG_DIR/status.txt has the board, for `watch cat`; `slicer status` shows who else holds and waits for
+    GPUs.
 
     Ctrl-C once: nothing new is started, and what runs is waited for. Twice: it is ended.
     """

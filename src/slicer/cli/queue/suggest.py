@@ -16,13 +16,22 @@ from slicer.queue.state import folding
 from slicer.queue.state.journal import Journal
 
 
-@click.command("suggest", short_help="Print the jobs file with declarations that fit.")
+@click.command(
+    "suggest",
+    short_help="Print the jobs file with declarations that fit.",
+    epilog="""\
+\b
+Examples:
+  slicer queue suggest jobs.txt | diff jobs.txt -   what would change
+  slicer queue suggest jobs.txt --in-place          change it
+  slicer queue suggest jobs.txt --tolerance 0.5     only what is far off""",
+)
 @parameters.jobs_file
 @parameters.log_dir()
 @parameters.tolerance("Correct declarations that differ from what was seen by more than this.")
 @click.option("-i", "--in-place", is_flag=True, help="Change FILE itself, and print nothing.")
 def command(file: str, log_dir: str, tolerance: float, in_place: bool) -> None:
-    """Print FILE with a `vram=` for each job that says what it was seen to use, and a little more.
+    """Print FILE with declarations that fit: `vram=` is what each job was seen to use, and a little more.
 
     All else stays as it is, comments too. How many lines were changed is said on stderr.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import stat
 import subprocess
 import sys
@@ -21,6 +22,8 @@ from slicer.queue.detach import handover, service
 from slicer.queue.options import Options
 
 NOFILE = resource.RLIMIT_NOFILE
+# Not every system has them in /bin.
+BASH, ECHO, ENV = (shutil.which(name) or name for name in ("bash", "echo", "env"))
 TOLD: dict[str, Any] = {name: value for name, _, value in service.properties("slicer-queue-12345678.service")}
 
 
@@ -128,7 +131,7 @@ def test_nobody_else_can_read_what_is_handed_over(tmp_path: Path) -> None:
 
 def test_the_queue_has_its_callers_directory_umask_and_limits(tmp_path: Path) -> None:  # E7
     script = "pwd; umask; ulimit -S -n; ulimit -H -n; echo wrong >&2"
-    path = handed(tmp_path, "/bin/bash", "-c", script, soft_limits={NOFILE: 123})
+    path = handed(tmp_path, BASH, "-c", script, soft_limits={NOFILE: 123})
     done = taken_up(path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert (tmp_path / "queue.log").read_text().split() == [
@@ -167,7 +170,7 @@ def test_every_byte_of_the_environment_and_of_the_arguments_arrives(tmp_path: Pa
 
 def test_the_way_to_the_bus_is_the_managers_and_the_runtime_directory_the_callers(tmp_path: Path) -> None:
     caller = {"DBUS_SESSION_BUS_ADDRESS": "unix:abstract=gone", "XDG_RUNTIME_DIR": "/run/of/mine"}
-    path = handed(tmp_path, "/usr/bin/env", environ=caller)
+    path = handed(tmp_path, ENV, environ=caller)
     taken_up(path, {"DBUS_SESSION_BUS_ADDRESS": "unix:path=/run/bus", "XDG_RUNTIME_DIR": "/run/user/1"})
     assert set((tmp_path / "queue.log").read_text().split()) == {
         "DBUS_SESSION_BUS_ADDRESS=unix:path=/run/bus", "XDG_RUNTIME_DIR=/run/of/mine",
@@ -177,7 +180,7 @@ def test_the_way_to_the_bus_is_the_managers_and_the_runtime_directory_the_caller
 def test_the_log_is_appended_to_and_never_through_a_symbolic_link(tmp_path: Path) -> None:
     log = tmp_path / "queue.log"
     log.write_text("before\n")
-    assert taken_up(handed(tmp_path, "/bin/echo", "after")).returncode == 0
+    assert taken_up(handed(tmp_path, ECHO, "after")).returncode == 0
     assert log.read_text() == "before\nafter\n"
     log.rename(tmp_path / "elsewhere")
     log.symlink_to("elsewhere")

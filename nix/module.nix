@@ -1,0 +1,175 @@
+# NixOS: `programs.slicer.enable = true;` is all it takes. See docs/nixos.md.
+{
+  config,
+  lib,
+  pkgs,
+  ...
+}:
+
+let
+  inherit (lib) mkDefault mkIf mkOption types;
+
+  cfg = config.programs.slicer;
+  toml = pkgs.formats.toml { };
+  configuration = import ./settings.nix {
+    inherit lib;
+    freeformType = toml.type;
+  };
+
+  # What was not said is left to slicer; tables in which nothing is said would be noise.
+  said = lib.filterAttrsRecursive (_: value: value != null) cfg.settings;
+  withoutEmpty = lib.filterAttrs (_: value: value != { });
+  settings = withoutEmpty (
+    said
+    // {
+      slices = withoutEmpty said.slices;
+      profiles = lib.mapAttrs (_: withoutEmpty) said.profiles;
+    }
+  );
+  written = toml.generate "slicer-config.toml" settings;
+
+  # slicer reads the file as it will later, and says in its own words what is wrong in it.
+  checked =
+    pkgs.runCommand "slicer-config-checked.toml"
+      {
+        preferLocalBuild = true;
+        nativeBuildInputs = [ cfg.package ];
+        inherit written;
+      }
+      ''
+        SLICER_CONFIG="$written" slicer profiles >/dev/null
+        cp "$written" "$out"
+      '';
+
+  inherit (cfg.settings) default_profile profiles;
+  known = lib.attrNames profiles ++ configuration.builtinProfiles;
+  noProfile =
+    where: name:
+    "${where}: there is no profile \"${toString name}\""
+    + " (known: ${lib.concatStringsSep ", " (lib.unique (lib.naturalSort known))}).";
+  at = name: "programs.slicer.settings.profiles.${name}";
+
+  assertionsOf = name: profile: [
+    {
+      assertion = lib.match "[A-Za-z0-9_.+][A-Za-z0-9_.+-]*" name != null;
+      message =
+        "programs.slicer.settings.profiles: \"${name}\" cannot be a profile's name."
+        + " Letters, digits, . _ + and - are allowed, the first not a -.";
+    }
+    {
+      assertion = profile.inherits == null || lib.elem profile.inherits known;
+      message = noProfile "${at name}.inherits" profile.inherits;
+    }
+    {
+      assertion = profile.timeout == null || profile.runtime_max == null;
+      message = "${at name}: timeout and runtime_max are the same limit. Keep one of them.";
+    }
+    {
+      assertion = profile.gpus != 0 || (profile.vram == null && profile.gpu == null);
+      message = "${at name}: gpus = 0 contradicts vram and gpu. Leave one of them out.";
+    }
+    {
+      assertion = !(lib.isList profile.gpu) || profile.gpus == null || profile.gpus <= lib.length profile.gpu;
+      message = "${at name}: gpus = ${toString profile.gpus} is more than gpu names.";
+    }
+  ];
+in
+{
+  options.programs.slicer = {
+    enable = lib.mkEnableOption "slicer, which runs commands in systemd scopes with leases on GPUs and CPU slots";
+
+    package = mkOption {
+      type = types.package;
+      default = pkgs.slicer-systemd or (pkgs.callPackage ./package.nix { });
+      defaultText = lib.literalExpression "pkgs.slicer-systemd or (pkgs.callPackage ./package.nix { })";
+      description = "The slicer to use.";
+    };
+
+    settings = mkOption {
+      inherit (configuration) type;
+      default = { };
+      example = lib.literalExpression ''
+        {
+          default_profile = "heavy";
+          slots.cpu = 4;
+          profiles.train = {
+            inherits = "gpu";
+            vram = "20G";
+            timeout = "12h";
+          };
+        }
+      '';
+      description = ''
+        What {file}`/etc/slicer/config.toml` says, in the words of that file. Unset keys keep the value that
+        slicer has for them; {command}`slicer profiles show` tells it. Every user's own
+        {file}`~/.config/slicer/config.toml` wins over it.
+      '';
+    };
+
+    checkConfig = mkOption {
+      type = types.bool;
+      default = pkgs.stdenv.buildPlatform.canExecute pkgs.stdenv.hostPlatform;
+      defaultText = lib.literalExpression "pkgs.stdenv.buildPlatform.canExecute pkgs.stdenv.hostPlatform";
+      description = ''
+        Whether slicer checks its configuration while the system is built, so that no mistake in it gets as far
+        as a job.
+      '';
+    };
+
+    userDelegation = mkOption {
+      type = types.bool;
+      default = false;
+      description = ''
+        Whether the jobs of users may have `io_weight` and `allowed_cpus`, which need the cgroup controllers io
+        and cpuset. Users can then pin their jobs to any CPUs that their slice may use. Acts for a user whose
+        {command}`systemd --user` starts after this: log out altogether, or reboot.
+      '';
+    };
+  };
+
+  config = mkIf cfg.enable {
+    assertions = lib.concatLists (lib.mapAttrsToList assertionsOf profiles) ++ [
+      {
+        assertion = default_profile == null || lib.elem default_profile known;
+        message = noProfile "programs.slicer.settings.default_profile" default_profile;
+      }
+    ];
+
+    # Completions and manual pages come with it.
+    environment.systemPackages = [ cfg.package ];
+    environment.etc."slicer/config.toml" = mkIf (settings != { }) {
+      source = if cfg.checkConfig then checked else written;
+    };
+
+    # gpu.slice and cpu.slice, for the system and for users. They are files of the package, so all that stands
+    # here is what was said on top of them.
+    systemd.packages = [ cfg.package ];
+    systemd.slices = lib.mapAttrs (name: _: {
+      overrideStrategy = "asDropin";
+      sliceConfig = lib.mapAttrs (_: mkDefault) (configuration.sliceConfig cfg.settings.slices.${name});
+    }) (lib.intersectAttrs { cpu = null; gpu = null; } (settings.slices or { }));
+
+    systemd.services."user@" = mkIf cfg.userDelegation {
+      serviceConfig.Delegate = mkDefault "cpu cpuset io memory pids";
+    };
+
+    # journalctl looks for explanations in systemd's own package and here.
+    systemd.tmpfiles.settings."10-slicer"."/usr/local/lib/systemd/catalog/slicer.catalog"."L+".argument =
+      "${cfg.package}/lib/systemd/catalog/slicer.catalog";
+    systemd.services.slicer-catalog = {
+      description = "Explain slicer's entries to journalctl -x";
+      wantedBy = [ "multi-user.target" ];
+      after = [
+        "systemd-journal-catalog-update.service"
+        "systemd-tmpfiles-resetup.service"
+        "systemd-tmpfiles-setup.service"
+      ];
+      restartTriggers = [ cfg.package ];
+      serviceConfig = {
+        Type = "oneshot";
+        RemainAfterExit = true;
+        ExecStart = "${config.systemd.package}/bin/journalctl --update-catalog";
+      };
+    };
+  };
+}

@@ -1,0 +1,73 @@
+{
+  lib,
+  python3Packages,
+  writableTmpDirAsHomeHook,
+}:
+
+python3Packages.buildPythonApplication {
+  # "slicer" on the package index is a library that shap needs.
+  pname = "slicer-systemd";
+  version = lib.head (
+    lib.match ".*__version__ = \"([^\"]+)\".*" (lib.readFile ../src/slicer/version.py)
+  );
+  pyproject = true;
+
+  src = lib.fileset.toSource {
+    root = ../.;
+    fileset = lib.fileset.unions [
+      ../LICENSE
+      ../README.md
+      ../bin
+      ../completions
+      ../docs
+      ../pyproject.toml
+      ../src
+      ../tests
+      ../units
+    ];
+  };
+
+  build-system = [ python3Packages.setuptools ];
+
+  # nixpkgs' nvidia-ml-py finds the driver's library in /run/opengl-driver by itself.
+  dependencies = [
+    python3Packages.click
+    python3Packages.nvidia-ml-py
+    python3Packages.psutil
+    python3Packages.pystemd
+    python3Packages.rich
+  ];
+
+  # Units, catalog, completions and manual pages, without the drop-in that delegates to users.
+  postInstall = ''
+    PYTHONPATH="$out/${python3Packages.python.sitePackages}:$PYTHONPATH" \
+      python -m slicer install --root "$out" --prefix /
+  '';
+
+  # The usual wrapper puts Python and the libraries of slicer into PATH and sets PYTHONNOUSERSITE, and all jobs
+  # would inherit both. So the script finds its modules by itself, and -s has Python leave out the user's.
+  dontWrapPythonPrograms = true;
+  postFixup = ''
+    buildPythonPath "$out"
+    patchPythonScript "$out/bin/slicer"
+    sed -i '1s/$/ -s/' "$out/bin/slicer"
+  '';
+
+  nativeCheckInputs = [
+    python3Packages.hypothesis
+    python3Packages.pytest-xdist
+    python3Packages.pytestCheckHook
+    writableTmpDirAsHomeHook
+  ];
+  enabledTestPaths = [ "tests/unit" ];
+  disabledTestPaths = [ "tests/unit/surface" ]; # compares with a copy in which Python is called python
+  disabledTests = [ "test_the_running_system_gets_no_cpu_that_it_cannot_have" ]; # /sys tells, and is not there
+  pythonImportsCheck = [ "slicer" ];
+
+  meta = {
+    description = "Run commands in systemd scopes, with leases on GPUs and CPU slots";
+    license = lib.licenses.mit;
+    mainProgram = "slicer";
+    platforms = lib.platforms.linux;
+  };
+}

@@ -1,0 +1,231 @@
+# What a configuration file of slicer may say, as options. A key is left out of the file as long as it is
+# null: then slicer's own default holds, which no line here repeats.
+{ lib, freeformType }:
+
+let
+  inherit (lib) mkOption types;
+  values = import ./values.nix { inherit lib; };
+
+  key =
+    type: example: description:
+    mkOption {
+      type = types.nullOr type;
+      default = null;
+      inherit description example;
+    };
+
+  table =
+    description: options:
+    mkOption {
+      type = types.submodule { inherit freeformType options; };
+      default = { };
+      inherit description;
+    };
+
+  # A resource property of systemd.
+  property = directive: type: example: does: {
+    inherit directive;
+    option = key type example "`${directive}=`: ${does}";
+  };
+
+  properties = {
+    cpu_quota = property "CPUQuota" values.quota "300%" "CPU time at most; 100% is one CPU.";
+    cpu_quota_period = property "CPUQuotaPeriodSec" values.period "10ms" "The time that the quota is counted over.";
+    cpu_weight = property "CPUWeight" values.cpuWeight 50 "Its share of the CPU; others have 100 unless told.";
+    allowed_cpus = property "AllowedCPUs" values.cpus "0-7" "No other CPUs than these.";
+    allowed_memory_nodes = property "AllowedMemoryNodes" values.nodes "0" "No memory of other NUMA nodes.";
+
+    memory_min = property "MemoryMin" values.anyMemory "1G" "Memory that is never taken away.";
+    memory_low = property "MemoryLow" values.anyMemory "2G" "Memory that is taken away last.";
+    memory_high = property "MemoryHigh" values.memory "24G" "Slowed down above this.";
+    memory_max = property "MemoryMax" values.memory "32G" "Killed above this.";
+    memory_swap_max = property "MemorySwapMax" values.anyMemory 0 "Swap at most.";
+    memory_zswap_max = property "MemoryZSwapMax" values.anyMemory "1G" "Compressed swap in memory at most.";
+    memory_zswap_writeback =
+      property "MemoryZSwapWriteback" values.flag false
+        "Whether compressed swap may go on to the disk.";
+    tasks_max = property "TasksMax" values.tasks 500 "Processes and threads at most.";
+
+    io_weight = property "IOWeight" values.weight 50 "Its share of the disks; others have 100 unless told.";
+    io_device_weight = property "IODeviceWeight" values.ioWeights [ "/dev/sda 200" ] "Its share of single disks.";
+    io_read_bandwidth_max =
+      property "IOReadBandwidthMax" values.ioRates [ "/dev/sda 10M" ]
+        "Bytes read a second at most.";
+    io_write_bandwidth_max =
+      property "IOWriteBandwidthMax" values.ioRates [ "/dev/sda 10M" ]
+        "Bytes written a second at most.";
+    io_read_iops_max = property "IOReadIOPSMax" values.ioRates [ "/dev/sda 1K" ] "Reads a second at most.";
+    io_write_iops_max = property "IOWriteIOPSMax" values.ioRates [ "/dev/sda 1K" ] "Writes a second at most.";
+    io_device_latency_target =
+      property "IODeviceLatencyTargetSec" values.ioLatencies [ "/dev/sda 25ms" ]
+        "The latency that others must leave it.";
+
+    device_policy =
+      property "DevicePolicy" (values.choice [ "auto" "closed" "strict" ]) "closed"
+        "Which devices it may open.";
+    device_allow = property "DeviceAllow" values.devices [ "/dev/nvidia0 rw" ] "Devices that it may open.";
+
+    oom_policy =
+      property "OOMPolicy" (values.choice [ "continue" "stop" "kill" ]) "kill"
+        "What follows when the kernel kills one of its processes for memory.";
+    managed_oom_swap =
+      property "ManagedOOMSwap" (values.choice [ "auto" "kill" ]) "kill"
+        "Whether systemd-oomd may kill it when swap runs out.";
+    managed_oom_memory_pressure =
+      property "ManagedOOMMemoryPressure" (values.choice [ "auto" "kill" ]) "kill"
+        "Whether systemd-oomd may kill it under memory pressure.";
+    managed_oom_memory_pressure_limit =
+      property "ManagedOOMMemoryPressureLimit" values.share "60%"
+        "The pressure from which it may.";
+    managed_oom_preference =
+      property "ManagedOOMPreference" (values.choice [ "none" "avoid" "omit" ]) "avoid"
+        "Whether systemd-oomd kills others first.";
+
+    runtime_max = property "RuntimeMaxSec" values.time "12h" "The same as `timeout`.";
+    timeout_stop =
+      property "TimeoutStopSec" values.time "30s"
+        "How long it may take to end before it is killed.";
+    kill_signal = property "KillSignal" values.signal "SIGINT" "The signal that asks it to end.";
+    kill_mode =
+      property "KillMode" (values.choice [ "control-group" "mixed" ]) "mixed"
+        "Which of its processes get that signal.";
+    send_sighup = property "SendSIGHUP" values.flag true "Whether they get SIGHUP as well.";
+    send_sigkill = property "SendSIGKILL" values.flag false "Whether they are killed in the end.";
+  };
+  optionsOf = lib.mapAttrs (_: each: each.option);
+
+  # A value as a unit file has it. An empty quota is none.
+  inUnitFile =
+    name: found:
+    if name == "cpu_quota" && found == "infinity" then
+      ""
+    else
+      lib.concatMapStringsSep "," toString (lib.toList found);
+
+  # What can be said of a whole slice.
+  sliceProperties = lib.getAttrs [
+    "cpu_weight"
+    "cpu_quota"
+    "allowed_cpus"
+    "memory_high"
+    "memory_max"
+    "memory_swap_max"
+    "tasks_max"
+    "io_weight"
+  ] properties;
+
+  slice =
+    name:
+    table ''
+      Limits of `${name}.slice`, all its jobs together. They become a drop-in of the slice;
+      `systemd.slices.${name}.sliceConfig` wins over them.
+    '' (optionsOf sliceProperties);
+
+  needs = {
+    description = key values.text "nightly training" "What {command}`slicer profiles` says of it.";
+    inherits = key values.text "gpu" ''
+      The profile that says what this one does not: one of these, or a built-in one (`light`, `heavy`, `gpu`).
+    '';
+    slice =
+      key (values.choice [ "cpu" "gpu" ]) "gpu"
+        "The slice that its jobs belong to; unless told, where their GPUs are.";
+    gpus = key (values.count 0 null) 1 "How many GPUs a job takes: whole ones, or with `vram` a part of each.";
+    gpu = key values.gpus [ 0 1 ] "No other GPUs than these. A job takes all of them, or as many as `gpus` says.";
+    vram = key values.gpuMemory "20G" "Memory to take on each GPU. Jobs that fit beside each other share it.";
+    margin = key values.margin "1G" "Memory to keep free on each GPU beside `vram`.";
+    cpu_slots = key (values.count 0 null) 1 "How many of the CPU slots a job takes.";
+    priority = key values.priority 10 "Of the jobs that wait, the highest is first.";
+    max_wait = key values.wait "2h" "A job waits no longer than this; 0 is not at all.";
+    "then" =
+      key (values.choice [ "run" "fail" ]) "fail"
+        "What becomes of a job that has waited for `max_wait`.";
+    threads = key (values.count 1 "auto") "auto" ''
+      `OMP_NUM_THREADS` and its kin. `"auto"`: one for each CPU that the limits leave.
+    '';
+    timeout = key values.time "12h" "A job is ended after this long.";
+    linger =
+      key values.flag true
+        "Whether to wait for processes that outlive the command instead of ending them.";
+    env = mkOption {
+      type = types.attrsOf values.variable;
+      default = { };
+      example = {
+        WANDB_MODE = "offline";
+        TERM = false;
+      };
+      description = "Environment variables of a job. Every user can read them: no secrets here.";
+    };
+  };
+in
+{
+  type = types.submodule {
+    inherit freeformType;
+    options = {
+      default_profile = key values.text "heavy" "The profile of jobs that name none.";
+      compat_gpu_lock = key values.path "/tmp/gpu.lock" ''
+        A lock file to hold with every lease on a GPU, for scripts that use {command}`flock` on it.
+      '';
+      slots = table "CPU slots." {
+        cpu = key (values.count 1 null) 4 "How many slots there are: heavy CPU jobs at a time.";
+      };
+      gpu = table "How jobs share GPUs." {
+        idle_threshold = key values.margin "200M" "A GPU of which no more is used counts as idle.";
+        margin = key values.margin "512M" "Memory to keep free beside the `vram` of a job.";
+        spike_buffer = key values.share "10%" "What other programs may use beyond the most that they used.";
+      };
+      waiting = table "How jobs take turns." {
+        reserve_after = key values.finiteWait "5m" ''
+          A job that others have passed for longer has what it needs kept for it.
+        '';
+      };
+      slices = mkOption {
+        type = types.submodule {
+          inherit freeformType;
+          options = {
+            cpu = slice "cpu";
+            gpu = slice "gpu";
+          };
+        };
+        default = { };
+        description = "Limits of slices.";
+      };
+      profiles = mkOption {
+        type = types.attrsOf (
+          types.submodule {
+            inherit freeformType;
+            options = needs // optionsOf properties;
+          }
+        );
+        default = { };
+        example = lib.literalExpression ''
+          {
+            train = {
+              inherits = "gpu";
+              vram = "20G";
+              memory_max = "80%";
+              timeout = "12h";
+              env.WANDB_MODE = "offline";
+            };
+          }
+        '';
+        description = ''
+          Profiles: named sets of limits and needs for {command}`slicer run --profile NAME`. One with the name
+          of a built-in profile changes what it says and keeps the rest.
+        '';
+      };
+    };
+  };
+
+  builtinProfiles = [
+    "gpu"
+    "heavy"
+    "light"
+  ];
+
+  # The settings of a slice as systemd.slices.<name>.sliceConfig has them.
+  sliceConfig =
+    settings:
+    lib.mapAttrs' (
+      name: each: lib.nameValuePair each.directive (inUnitFile name settings.${name})
+    ) (lib.filterAttrs (name: _: settings.${name} != null) sliceProperties);
+}

@@ -1,0 +1,1 @@
+"""What the doctor makes of the facts: a file an area. Pure."""

@@ -1,0 +1,128 @@
+"""What to say of systemd's journal and of slicer's files in systemd's directories. Pure."""
+
+from __future__ import annotations
+
+from slicer.doctor.kinds import finding
+from slicer.doctor.model import Verdict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from slicer.doctor.facts.journal import JournalFacts
+    from slicer.doctor.facts.systemd import SystemdFacts
+    from slicer.doctor.facts.units import UnitFacts, UnitFile
+    from slicer.doctor.model import Finding, Who
+
+_SMALL_BURST = 1000
+_LIMITS = ".slice.d/"  # drop-ins with what the configuration says of slices
+_CATALOG = ".catalog"
+
+
+def journal(facts: JournalFacts, units: UnitFacts | None, systemd: SystemdFacts | None, who: Who) -> Verdict:
+    """Whether events get there, stay there, and can be read."""
+    kept = "kept over reboots" if facts.is_persistent else "lost at a reboot"
+    shown = (
+        ("socket", facts.socket_error or "listens"), ("Storage=", facts.storage or "default"),
+        ("entries", kept),
+        ("you may read it", "yes" if facts.may_read else "your own" if facts.may_read_own else "no"),
+        ("RateLimitBurst=", "default" if facts.burst is None else str(facts.burst)),
+        ("slicer in the catalog", {"current": "yes", "missing": "no", "none": "not known"}[facts.catalog]),
+    )  # fmt: skip
+    if systemd is not None and not systemd.boots:
+        return Verdict("journal", "none, without systemd", shown, ())
+    if facts.socket_error:
+        mend = who.root("systemctl start systemd-journald.socket systemd-journald")
+        what = f"/run/systemd/journal/socket: {facts.socket_error}"
+        return Verdict("journal", "does not listen", shown, (finding("no-journald", what, mend),))
+    return Verdict("journal", f"listens; entries are {kept}", shown, tuple(_journal(facts, units, who)))
+
+
+def _journal(facts: JournalFacts, units: UnitFacts | None, who: Who) -> Iterator[Finding]:
+    persist = who.root("mkdir -p /var/log/journal && journalctl --flush")
+    if facts.storage == "none":
+        yield finding("journal-off", "Storage=none in journald.conf", "# set Storage=auto in journald.conf")
+        return
+    if not facts.is_persistent:
+        mend = "# set Storage=persistent in journald.conf" if facts.storage == "volatile" else persist
+        yield finding("journal-volatile", "/var/log/journal is not there or not in use", mend)
+    if not facts.may_read_own:
+        mend = who.root(f"usermod -aG systemd-journal {who.user}")
+        yield finding("journal-closed", f"{who.user} is not in the group systemd-journal", mend)
+    if facts.burst is not None and 0 < facts.burst < _SMALL_BURST:
+        mend = "# set RateLimitBurst=10000 in journald.conf"
+        yield finding("journal-rate-limited", f"RateLimitBurst={facts.burst}", mend)
+    is_installed = units is not None and any(
+        file.path.endswith(_CATALOG) and file.state == "current" for file in units.system
+    )
+    if is_installed and facts.catalog == "missing":
+        mend = who.root("journalctl --update-catalog")
+        yield finding("catalog-not-read", "the database was made before the catalog", mend)
+
+
+def units(facts: UnitFacts, systemd: SystemdFacts | None, who: Who) -> Verdict:
+    """The slices, the catalog, and what older versions left behind."""
+    files = (*facts.system, *(facts.user if who.uid else ()))
+    shown = tuple((file.path, file.state) for file in files)
+    shown += tuple((path, "of a package or the administrator") for path in facts.packaged)
+    shown += (("delegation of io and cpuset to user managers", facts.delegation),)
+    if systemd is not None and not systemd.boots:
+        return Verdict("units", "not used, without systemd", shown, ())
+    summary = _summary(facts)
+    return Verdict("units", summary, shown, tuple(_units(facts, who)))
+
+
+def _summary(facts: UnitFacts) -> str:
+    found = [file.state for file in facts.system if file.state != "missing"]
+    if found:
+        return f"{len(found)} of {len(facts.system)} files installed by slicer install"
+    if facts.packaged:
+        return "installed by a package or the administrator"
+    return "installed for you" if _are_there(facts.user) else "not installed"
+
+
+def _are_there(files: tuple[UnitFile, ...]) -> bool:
+    return any(file.state != "missing" for file in files)
+
+
+def _units(facts: UnitFacts, who: Who) -> Iterator[Finding]:
+    own = facts.user if who.uid else ()
+    files = (*facts.system, *own)
+    if facts.masked:
+        names = " ".join(sorted({path.rpartition("/")[2] for path in facts.masked}))
+        flag = " --user" if all("/user/" in path for path in facts.masked) else ""
+        mend = f"systemctl{flag} unmask {names}"
+        yield finding("slice-masked", ", ".join(facts.masked), mend if flag else who.root(mend))
+    if not (_are_there(files) or facts.packaged):
+        mend = "slicer install --user" if who.uid else "slicer install"
+        mend = "# in the configuration: programs.slicer.enable = true" if facts.is_nixos else mend
+        yield finding("units-missing", "none in /usr/local/lib/systemd, nor of a package's", mend)
+    for group, command in ((facts.system, who.root("slicer install")), (own, "slicer install --user")):
+        old = _with(group, "outdated")
+        lacking = _lacking(group, facts)
+        if old or lacking:
+            what = ", ".join([*old, *(f"{path} (missing)" for path in lacking)])
+            yield finding("units-outdated", what, command)
+    edited = _with(files, "edited")
+    if edited:
+        yield finding(
+            "units-edited",
+            ", ".join(edited),
+            f"# compare: systemd-delta; {who.root('slicer install --force')}",
+        )
+    old_things = [*facts.old_files, *facts.old_shared, *(["group slicer"] if facts.old_group else [])]
+    if old_things:
+        yield finding("older-leftovers", ", ".join(old_things), who.root("slicer install"))
+
+
+def _lacking(files: tuple[UnitFile, ...], facts: UnitFacts) -> list[str]:
+    """Files that are missing beside others; of a slice that a package brings, the configured limits."""
+    missing = _with(files, "missing")
+    if _are_there(files):
+        return missing
+    is_packaged = facts.packaged and not facts.is_nixos
+    return [path for path in missing if _LIMITS in path] if is_packaged else []
+
+
+def _with(files: tuple[UnitFile, ...], state: str) -> list[str]:
+    return [file.path for file in files if file.state == state]

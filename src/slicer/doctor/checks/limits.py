@@ -1,0 +1,173 @@
+"""What each profile's limits do here, and the configuration itself. Pure."""
+
+from __future__ import annotations
+
+from slicer.backend.acting import acting
+from slicer.config.properties import controller
+from slicer.doctor.kinds import finding
+from slicer.doctor.model import Acting, Verdict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from slicer.doctor.facts.configuration import ConfigurationFacts
+    from slicer.doctor.facts.disks import DiskFacts
+    from slicer.doctor.facts.systemd import SystemdFacts
+    from slicer.doctor.model import Finding, Who
+
+_NOT_GIVEN = ("io", "cpuset")  # to user managers, by systemd's own user@.service
+_IO_WEIGHTS = ("IOWeight", "IODeviceWeight")
+_NO_CONTROLLER = "controller {} is not there"
+_ROTATING = ("sd", "vd", "hd", "xvd")  # disks for which bfq costs nothing that is felt
+
+
+def profiles(
+    configuration: ConfigurationFacts, systemd: SystemdFacts, disks: DiskFacts, who: Who
+) -> tuple[Acting, ...]:
+    """What each profile's directives do here; nothing while the manager is not up, and cannot be seen."""
+    if systemd.boots and not systemd.is_there:
+        return ()
+    return tuple(
+        _acting(profile.name, profile.directives, systemd, disks, who)
+        for profile in configuration.profiles if not profile.error
+    )  # fmt: skip
+
+
+def _acting(
+    name: str, directives: tuple[str, ...], systemd: SystemdFacts, disks: DiskFacts, who: Who
+) -> Acting:
+    if not systemd.boots:
+        from slicer.backend.plain import BEST_EFFORT
+
+        acts = frozenset(each for each in directives if each in BEST_EFFORT)
+    else:
+        controllers = frozenset(systemd.controllers)
+        acts = acting(directives, controllers, who.manager, lambda: disks.weighs, lambda: disks.oomd_runs)
+    idle = tuple((each, _reason(each, systemd)) for each in directives if each not in acts)
+    return Acting(name, tuple(each for each in directives if each in acts), idle)
+
+
+def _reason(directive: str, systemd: SystemdFacts) -> str:
+    needed = controller(directive)
+    if not systemd.boots:
+        return "no systemd"
+    if needed == "devices":
+        return "only root's manager may fence devices"
+    if needed and needed not in systemd.controllers:
+        return _NO_CONTROLLER.format(needed)
+    return "systemd-oomd does not run" if directive.startswith("ManagedOOM") else "no disk heeds weights"
+
+
+def limits(acts: tuple[Acting, ...], systemd: SystemdFacts, disks: DiskFacts, who: Who) -> Verdict:
+    """The findings about limits. ``acts``: of :func:`profiles`."""
+    shown = tuple((each.profile, _described(each)) for each in acts)
+    shown += tuple((f"disk {disk.name}", f"scheduler {disk.scheduler}") for disk in disks.disks)
+    idle = sorted({directive for each in acts for directive, _ in each.idle})
+    summary = f"do not act: {', '.join(idle)}" if idle else "all limits of all profiles act"
+    if not systemd.boots:
+        summary = "best effort, without systemd"
+    elif not systemd.is_there:
+        summary = "not known while your manager is not up"
+    return Verdict("limits", summary, shown, tuple(_limits(acts, systemd, disks, who)))
+
+
+def _described(acts: Acting) -> str:
+    idle = ", ".join(f"{directive} ({why})" for directive, why in acts.idle)
+    return (
+        f"{', '.join(acts.acting) or 'no limit'}; not {idle}"
+        if idle
+        else ", ".join(acts.acting) or "no limit"
+    )
+
+
+def _limits(acts: tuple[Acting, ...], systemd: SystemdFacts, disks: DiskFacts, who: Who) -> Iterator[Finding]:
+    users: dict[str, list[str]] = {}  # the profiles that ask for it, by the directive that does not act
+    for each in acts:
+        for directive, _ in each.idle:
+            users.setdefault(directive, []).append(each.profile)
+    fenced = [name for name in users if controller(name) == "devices"]
+    if fenced:
+        mend = "# run these as root, or take the directives out of the profile"
+        yield finding("devices-not-fenced", _used(fenced, users), mend)
+    if not systemd.boots:
+        return  # said once, as no-systemd
+    lacking = {name: controller(name) for name in users if controller(name) not in ("", "devices")}
+    lacking = {name: needed for name, needed in lacking.items() if needed not in systemd.controllers}
+    given = [name for name, needed in lacking.items() if who.manager == "user" and needed in _NOT_GIVEN]
+    gone = [name for name in lacking if name not in given]
+    if gone:
+        yield _missing(gone, lacking, systemd, who, users)
+    if given and not gone:
+        yield _not_delegated(given, users, who)
+    weights = [name for name in users if name in _IO_WEIGHTS and name not in lacking]
+    if weights:
+        yield finding("io-weight-not-heeded", _used(weights, users), *_weigh(disks, who))
+    oomd = [name for name in users if name.startswith("ManagedOOM") and name not in lacking]
+    if oomd:
+        yield finding("oomd-absent", _used(oomd, users), who.root("systemctl enable --now systemd-oomd"))
+
+
+def _not_delegated(names: list[str], users: dict[str, list[str]], who: Who) -> Finding:
+    """A weight that does not act costs fairness; another limit is missed by somebody who asked for it."""
+    commands = who.root("slicer install --user-delegation"), "# then log out everywhere, and in again"
+    only_weights = all(name in _IO_WEIGHTS for name in names)
+    kind = "io-weight-not-delegated" if only_weights else "not-delegated"
+    return finding(kind, _used(names, users), *commands)
+
+
+def _used(names: list[str], users: dict[str, list[str]]) -> str:
+    asking = sorted({profile for name in names for profile in users[name]})
+    return f"{', '.join(names)} of the profiles {', '.join(asking)}" if len(asking) > 1 else (
+        f"{', '.join(names)} of the profile {asking[0]}"
+    )  # fmt: skip
+
+
+def _missing(
+    names: list[str], lacking: dict[str, str], systemd: SystemdFacts, who: Who, users: dict[str, list[str]]
+) -> Finding:
+    needed = ", ".join(sorted({lacking[name] for name in names}))
+    what = f"no controller {needed}: {_used(names, users)}"
+    if systemd.on_v1:
+        host = "the host's" if systemd.container else "the"
+        mend = f"# add to {host} kernel command line: systemd.unified_cgroup_hierarchy=1 cgroup_no_v1=all"
+    elif systemd.container:
+        mend = (
+            f"# on the host: have the container's cgroup delegate {needed} (Delegate=yes; --cgroupns=private)"
+        )
+    elif who.manager == "user":
+        mend = who.root(f"systemctl show -p DelegateControllers user@{who.uid}.service")
+    else:
+        mend = "cat /sys/fs/cgroup/cgroup.controllers; cat /proc/cmdline"
+    return finding("controllers-missing", what, mend)
+
+
+def _weigh(disks: DiskFacts, who: Who) -> Iterator[str]:
+    for disk in disks.disks[:1]:
+        if "bfq" in disk.offered or disk.name.startswith(_ROTATING):
+            yield who.root(f"modprobe bfq && echo bfq > /sys/block/{disk.name}/queue/scheduler")
+            rule = f'ACTION=="add|change", KERNEL=="{disk.name}", ATTR{{queue/scheduler}}="bfq"'
+            yield who.root(f"echo '{rule}' > /etc/udev/rules.d/60-{disk.name}-bfq.rules")
+        elif disks.has_io_cost:
+            yield who.root(f"echo '{disk.number} enable=1' > /sys/fs/cgroup/io.cost.qos")
+            line = f"w /sys/fs/cgroup/io.cost.qos - - - - {disk.number} enable=1"
+            yield who.root(f"echo '{line}' > /etc/tmpfiles.d/io-cost.conf")
+    if not disks.disks:
+        yield "# no disk with a scheduler is seen here; in a machine of its own, see its host"
+
+
+def configuration(facts: ConfigurationFacts) -> Verdict:
+    """Mistakes in the files, and profiles that this machine cannot serve."""
+    shown = tuple(("file", path) for path in facts.files)
+    if facts.error:
+        mend = f"# {facts.hint}" if facts.hint else "# mend that line"
+        broken = finding("configuration-broken", facts.error, mend)
+        return Verdict("configuration", "cannot be used", shown, (broken,))
+    read = f"{len(facts.files)} files" if len(facts.files) != 1 else "1 file"
+    summary = f"{read}, {len(facts.profiles)} profiles, {facts.default_profile} by default"
+    found = [finding("configuration-warning", warning) for warning in facts.warnings]
+    for profile in facts.profiles:
+        if profile.error:
+            mend = f"slicer profiles show {profile.name}"
+            found.append(finding("profile-unusable", f"{profile.name}: {profile.error}", mend))
+    return Verdict("configuration", summary, shown, tuple(found))

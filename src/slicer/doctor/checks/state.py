@@ -1,0 +1,141 @@
+"""What to say of the ledger's directory and the history. Pure."""
+
+from __future__ import annotations
+
+from slicer.doctor.kinds import finding
+from slicer.doctor.model import Verdict
+from slicer.quantity import format_size
+from slicer.text import quote
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from slicer.doctor.facts.session import SessionFacts
+    from slicer.doctor.facts.state import Place, StateFacts
+    from slicer.doctor.model import Finding, Who
+
+_IN_MEMORY = ("tmpfs", "ramfs", "")
+_LEDGER_NEEDS_BYTES = 1 << 20
+_LEDGER_NEEDS_FILES = 64
+_HISTORY_NEEDS_BYTES = 16 << 20
+_OTHERS_WRITE = 0o022
+_FOR_ALL = 0o1002  # sticky, and anybody may write
+_SYSTEM = "/run/slicer"
+
+
+def state(facts: StateFacts, session: SessionFacts | None, who: Who) -> Verdict:
+    """The ledger's directory and the history's."""
+    shown = (
+        ("ledger", _described(facts.ledger)), ("version of the ledger", facts.version or "none yet"),
+        *((f"{place.path} for users' ledgers", _described(place)) for place in facts.public),
+        ("history", _described(facts.history)),
+    )  # fmt: skip
+    found = (*_ledger(facts, who), *_room(facts), *_memory(facts, session, who), *_history(facts, who))
+    summary = f"ledger in {facts.ledger.path}, history in {facts.history_directory.path}"
+    return Verdict("state", summary, shown, tuple(found))
+
+
+def _described(place: Place) -> str:
+    if not place.kind:
+        return f"{place.path}: not there yet"
+    free = "" if place.free_bytes < 0 else f", {format_size(place.free_bytes)} free"
+    on = place.file_system or "unknown"
+    return f"{place.path}: {place.kind} of uid {place.uid}, {place.mode:04o}, {on}{free}"
+
+
+def _ledger(facts: StateFacts, who: Who) -> Iterator[Finding]:
+    place = facts.ledger
+    if facts.error:
+        yield finding("ledger-unusable", facts.error, *_place_mends(facts, who))
+    elif place.kind not in ("", "directory"):
+        what = f"{place.path} is a {place.kind}, not a directory"
+        yield finding("ledger-unusable", what, f"ls -ld {quote(place.path)}")
+    elif place.kind and place.uid != who.uid:
+        what = f"{place.path} belongs to uid {place.uid}, not to you"
+        yield finding("ledger-unusable", what, "unset SLICER_STATE_DIR")
+    elif place.kind and place.mode & _OTHERS_WRITE:
+        is_old = place.path == _SYSTEM and place.mode & 0o020
+        mend = "slicer install" if is_old else f"chmod go-rwx {quote(place.path)}"
+        yield finding("ledger-open", f"{place.path} has mode {place.mode:04o}", mend)
+    if facts.version.isdigit() and len(facts.version) < 9 and int(facts.version) > facts.newest:
+        what = f"{place.path} is of version {facts.version}; this slicer knows {facts.newest}"
+        yield finding("ledger-newer", what, "which -a slicer")
+    if facts.lock_holder:
+        what = f"pid {facts.lock_holder} is stopped and holds {place.path}/lock"
+        yield finding("ledger-stuck", what, f"kill -CONT {facts.lock_holder}")
+    if facts.squatted:
+        what = f"{facts.squatted} is not yours; your ledger is {place.path}"
+        yield finding("ledger-name-taken", what, f"ls -ld {quote(facts.squatted)}")
+
+
+def _place_mends(facts: StateFacts, who: Who) -> tuple[str, ...]:
+    if facts.is_chosen:
+        return ("unset SLICER_STATE_DIR",)
+    if who.uid and not any(_is_for_all(place) for place in facts.public):
+        return (who.root("chmod 1777 /run/lock"),)
+    return (f"# {facts.hint}",)
+
+
+def _is_for_all(place: Place) -> bool:
+    return place.kind == "directory" and place.mode & _FOR_ALL == _FOR_ALL
+
+
+def _room(facts: StateFacts) -> Iterator[Finding]:
+    place = facts.ledger
+    if 0 <= place.free_bytes < _LEDGER_NEEDS_BYTES:
+        what = f"{format_size(place.free_bytes)} are free where {place.path} is"
+    elif 0 <= place.free_files < _LEDGER_NEEDS_FILES:
+        what = f"{place.free_files} files can still be made where {place.path} is"
+    else:
+        return
+    above = place.path.rpartition("/")[0]
+    yield finding("ledger-full", what, f"du -x -d1 {quote(above)}")
+
+
+def _memory(facts: StateFacts, session: SessionFacts | None, who: Who) -> Iterator[Finding]:
+    place = facts.ledger
+    if place.file_system not in _IN_MEMORY:
+        what = f"{place.path} is on {place.file_system}"
+        mend = "unset SLICER_STATE_DIR" if facts.is_chosen else "# mount a tmpfs there"
+        yield finding("ledger-on-disk", what, mend)
+    is_cleared = session is not None and session.removes_ipc and not session.lingers
+    if who.uid and is_cleared and place.path.startswith("/dev/shm/") and not facts.error:
+        mend = who.root(f"loginctl enable-linger {who.user}")
+        yield finding("ledger-in-dev-shm", f"it is {place.path}", mend)
+
+
+def _history(facts: StateFacts, who: Who) -> Iterator[Finding]:
+    place, directory = facts.history, facts.history_directory
+    problem = _why_unusable(place, directory, who)
+    if problem:
+        mend = f"ls -ld {quote(directory.path)} {quote(place.path)}"
+        yield finding("history-unusable", problem, mend)
+    if 0 <= place.free_bytes < _HISTORY_NEEDS_BYTES or 0 <= place.free_files < 4:
+        what = f"{format_size(max(0, place.free_bytes))} are free where {place.path} is"
+        yield finding("history-full", what, f"df -h {quote(_existing(place, directory))}")
+    if facts.history_problem == "damaged":
+        yield finding("history-damaged", f"{place.path} is no SQLite database")
+    if facts.history_problem == "newer":
+        yield finding("history-newer", place.path, "which -a slicer")
+
+
+def _existing(place: Place, directory: Place) -> str:
+    return (
+        place.path if place.kind else directory.path if directory.kind else directory.path.split("/slicer")[0]
+    )
+
+
+def _why_unusable(place: Place, directory: Place, who: Who) -> str:
+    others = 0o002 if who.uid else _OTHERS_WRITE
+    if directory.kind == "directory" and directory.mode & others:
+        return f"others may write to {directory.path} ({directory.mode:04o})"
+    if directory.kind == "directory" and directory.uid not in (0, who.uid):
+        return f"{directory.path} belongs to uid {directory.uid}"
+    if directory.kind not in ("", "directory", "link"):
+        return f"{directory.path} is not a directory"
+    if place.kind not in ("", "file"):
+        return f"{place.path} is a {place.kind}, not a file"
+    if place.kind and place.uid != who.uid:
+        return f"{place.path} belongs to uid {place.uid}"
+    return ""

@@ -1,0 +1,87 @@
+"""The whole examination: the looks, side by side, and what the checks make of them."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+from slicer.doctor import looks
+from slicer.doctor.checks import environment as check_environment
+from slicer.doctor.checks import gpus as check_gpus
+from slicer.doctor.checks import journal as check_journal
+from slicer.doctor.checks import limits as check_limits
+from slicer.doctor.checks import state as check_state
+from slicer.doctor.checks import systemd as check_systemd
+from slicer.doctor.facts import configuration, disks, gpus, journal, kernel, others, session, state, units
+from slicer.doctor.facts import environment as environment_facts
+from slicer.doctor.facts import systemd as systemd_facts
+from slicer.doctor.kinds import finding
+from slicer.doctor.model import Report, Verdict, Who
+from slicer.doctor.taken import Taken, who_is
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from slicer.doctor.looks import Look
+    from slicer.doctor.model import Acting, Area
+
+DEADLINE_S = 8.0  # a driver that is not kept initialised takes seconds for its first answer
+_FOR_LIMITS = ("configuration", "systemd", "disks")
+
+
+def examine(environ: Mapping[str, str], uid: int) -> Report:
+    """Look at everything. Takes :data:`DEADLINE_S` seconds at most, and changes nothing."""
+    who = who_is(uid, is_sudoer=shutil.which("sudo") is not None)
+    return _report(who, looks.take(_duties(environ, who), DEADLINE_S))
+
+
+def _duties(environ: Mapping[str, str], who: Who) -> dict[str, Callable[[], object]]:
+    """The looks by their names."""
+    simulated = environ.get("SLICER_SIM", "")
+    return {
+        "driver": lambda: gpus.gather_driver(who.uid),  # it takes longest
+        "systemd": lambda: systemd_facts.gather(who.uid, who.manager),
+        "kernel": lambda: kernel.gather(who.uid),
+        "session": lambda: session.gather(who.uid),
+        "disks": disks.gather,
+        "configuration": lambda: configuration.gather(environ),
+        "devices": lambda: gpus.gather_devices(simulated),
+        "state": lambda: state.gather(environ, who.uid),
+        "journal": lambda: journal.gather(who.uid),
+        "units": lambda: units.gather(environ),
+        "environment": lambda: environment_facts.gather(environ, sys.argv[0]),
+        "others": lambda: others.gather(environ, who.uid),
+    }
+
+
+def _report(who: Who, looked: Mapping[str, Look]) -> Report:
+    taken = Taken(looked)
+    systemd, session = taken["systemd"], taken["session"]
+    acts: tuple[Acting, ...] = ()
+    if not taken.unknown("limits", *_FOR_LIMITS):
+        acts = check_limits.profiles(taken["configuration"], systemd, taken["disks"], who)
+    made: dict[Area, Callable[[], Verdict]] = {
+        "systemd": lambda: check_systemd.systemd(systemd, who),
+        "kernel": lambda: check_systemd.kernel(taken["kernel"], who),
+        "session": lambda: check_systemd.session(session, systemd, who),
+        "limits": lambda: check_limits.limits(acts, systemd, taken["disks"], who),
+        "gpus": lambda: _gpus(taken, looked["driver"], who),
+        "state": lambda: check_state.state(taken["state"], session, who),
+        "journal": lambda: check_journal.journal(taken["journal"], taken["units"], systemd, who),
+        "units": lambda: check_journal.units(taken["units"], systemd, who),
+        "configuration": lambda: check_limits.configuration(taken["configuration"]),
+        "environment": lambda: check_environment.environment(taken["environment"], who),
+        "others": lambda: check_environment.others(taken["others"], who),
+    }
+    needs: dict[Area, tuple[str, ...]] = {"limits": _FOR_LIMITS, "gpus": ("devices",)}
+    verdicts = (taken.unknown(area, *needs.get(area, (area,))) or make() for area, make in made.items())
+    return Report(who, tuple(verdicts), acts)
+
+
+def _gpus(taken: Taken, look: Look, who: Who) -> Verdict:
+    """The driver's silence is a finding, and not only a look that came to nothing."""
+    systemd = taken["systemd"]
+    if look.facts is None and look.failed:
+        return Verdict("gpus", "not known", (), (finding("look-failed", f"driver: {look.failed}"),))
+    return check_gpus.gpus(taken["devices"], look.facts, systemd.container if systemd else "", who)

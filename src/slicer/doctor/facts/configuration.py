@@ -1,0 +1,61 @@
+"""The configuration, as it is read here: its errors, and what each profile asks for."""
+
+from __future__ import annotations
+
+import os
+
+from slicer.config import profiles
+from slicer.errors import SlicerError
+from slicer.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from slicer.config.profiles import Config
+
+
+@record
+class ProfileFacts:
+    """A profile's directives; ``error`` says why it can not be used on this machine."""
+
+    name: str
+    directives: tuple[str, ...]
+    error: str
+
+
+@record
+class ConfigurationFacts:
+    """``error`` is the first mistake in the files, with its place; then there are no profiles."""
+
+    error: str
+    hint: str
+    warnings: tuple[str, ...]
+    profiles: tuple[ProfileFacts, ...]
+    default_profile: str
+    compat_gpu_lock: str
+    files: tuple[str, ...]
+
+
+def gather(environ: Mapping[str, str]) -> ConfigurationFacts:
+    """Reads the files, and leaves nothing in the cache."""
+    try:
+        config = profiles.load(environ, profiles.host(), remembers=False)
+    except SlicerError as error:
+        where = f"{error.where}: " if error.where else ""
+        return ConfigurationFacts(f"{where}{error.message}", error.hint, (), (), "", "", ())
+    built_in = len(profiles.builtin_profiles(config.host, config.slots_cpu))
+    return ConfigurationFacts(
+        error="", hint="", warnings=config.warnings,
+        profiles=tuple(_profile(config, name) for name in config.names()),
+        default_profile=config.default_profile, compat_gpu_lock=config.compat_gpu_lock,
+        files=tuple(os.path.abspath(layer.path) for layer in config.layers[built_in:]),
+    )  # fmt: skip
+
+
+def _profile(config: Config, name: str) -> ProfileFacts:
+    try:
+        made = config.profile(name)
+    except SlicerError as error:
+        return ProfileFacts(name, (), str(error))
+    return ProfileFacts(name, tuple(made.properties), "")

@@ -1,0 +1,87 @@
+"""Reading files that may be anybody's: bounded, without following what another user could have put there."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from slicer.kernel.proc import read_text
+
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_MOST_BYTES = 1 << 20
+
+
+def kernel_text(path: str) -> str:
+    """The beginning of a file in /proc or /sys, without white space around it; "" where it is not there."""
+    try:
+        return read_text(path).strip()
+    except OSError:
+        return ""
+
+
+def trusted_text(path: str, most_bytes: int = _MOST_BYTES) -> str | None:
+    """A regular file's text, if it is root's or ours, and nobody else may write it. None: it is not."""
+    data = trusted_bytes(path, most_bytes)
+    return None if data is None else data.decode("utf-8", "replace")
+
+
+def trusted_bytes(path: str, most_bytes: int = _MOST_BYTES, *, follows: bool = True) -> bytes | None:
+    """As :func:`trusted_text`, as bytes: at most the first ``most_bytes`` of them.
+
+    ``follows``: the path may be a link, as in /etc of some distributions.
+    """
+    try:
+        fd = os.open(path, _READ if follows else _READ | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode) or info.st_uid not in (0, os.geteuid()):
+            return None
+        if info.st_mode & stat.S_IWOTH:
+            return None
+        return os.read(fd, most_bytes)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def lstat(path: str) -> os.stat_result | None:
+    """None where there is nothing, or nothing that we may see."""
+    try:
+        return os.lstat(path)
+    except OSError:
+        return None
+
+
+def names_in(path: str) -> list[str]:
+    """The names in a directory, sorted; none where it cannot be listed."""
+    try:
+        return sorted(os.listdir(path))
+    except OSError:
+        return []
+
+
+def setting(
+    file: str, key: str, roots: tuple[str, ...] = ("/etc", "/run", "/usr/local/lib", "/usr/lib")
+) -> str:
+    """A setting of one of systemd's daemons ("logind.conf"), with its drop-ins; "" where none is said.
+
+    As systemd reads them: the first main file that there is, then the drop-ins by name, of which one in a
+    directory named earlier replaces one of the same name named later.
+    """
+    main = (trusted_text(f"{root}/systemd/{file}") for root in roots)
+    texts = [next((text for text in main if text is not None), "")]
+    drop_ins: dict[str, str] = {}
+    for root in reversed(roots):
+        directory = f"{root}/systemd/{file}.d"
+        drop_ins |= {name: f"{directory}/{name}" for name in names_in(directory) if name.endswith(".conf")}
+    texts += [trusted_text(path) or "" for _, path in sorted(drop_ins.items())]
+    value = ""
+    for text in texts:
+        for line in text.splitlines():
+            name, equals, said = line.partition("=")
+            if equals and name.strip() == key:
+                value = said.strip()
+    return value

@@ -1,0 +1,157 @@
+"""The GPUs: device nodes, the driver, and what is on them. The driver may hang: it has a look of its own."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from slicer.doctor.facts.files import kernel_text, lstat, names_in
+from slicer.errors import GpuError, NoGpu
+from slicer.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slicer.gpu.nvml import GpuDetails, Nvml
+
+_NVIDIA = "0x10de"
+_AMD = "0x1002"
+_DISPLAY_CLASS = "0x03"
+_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm")
+_SEEN_BY_KERNEL = "/proc/driver/nvidia/gpus"
+
+
+@record
+class Node:
+    """A device node. ``is_usable``: this user may read and write it."""
+
+    path: str
+    exists: bool
+    is_usable: bool
+
+
+@record
+class DeviceFacts:
+    """What can be seen without asking the driver."""
+
+    simulated: str  # SLICER_SIM
+    nvidia: tuple[str, ...]  # PCI addresses of NVIDIA's display devices
+    driven_by: tuple[str, ...]  # the kernel drivers bound to these ("nvidia", "nouveau", "vfio-pci")
+    amd: int  # how many display devices are AMD's
+    driver: str  # the version of the loaded kernel module; "" where none is
+    nodes: tuple[Node, ...]  # that CUDA needs
+    persistenced: bool  # nvidia-persistenced runs
+
+
+@record
+class GpuUser:
+    """A process on a GPU that belongs to no job of this ledger."""
+
+    gpu: int
+    pid: int  # 0: outside of our pid namespace
+    name: str
+    used_mib: int | None
+    is_slicers: bool  # it is a job of another ledger
+
+
+@record
+class DriverFacts:
+    """What NVML says. ``reason`` is "" where it answers; else that of NoGpu, or "error"."""
+
+    reason: str
+    message: str
+    hint: str
+    version: str
+    library: str  # of nvidia-ml-py
+    gpus: tuple[GpuDetails, ...]
+    users: tuple[GpuUser, ...]
+
+
+def gather_devices(simulated: str) -> DeviceFacts:
+    """Looks into /sys and /dev."""
+    nvidia, drivers, amd = [], set(), 0
+    for address in names_in("/sys/bus/pci/devices"):
+        device = f"/sys/bus/pci/devices/{address}"
+        if not kernel_text(f"{device}/class").startswith(_DISPLAY_CLASS):
+            continue
+        vendor = kernel_text(f"{device}/vendor")
+        amd += vendor == _AMD
+        if vendor == _NVIDIA:
+            nvidia.append(address)
+            drivers.add(os.path.basename(os.path.realpath(f"{device}/driver")) if _is_bound(device) else "")
+    driver = _module_version()
+    minors = [_minor(address) for address in names_in(_SEEN_BY_KERNEL)]
+    wanted = (*_NODES, *(f"/dev/nvidia{minor}" for minor in minors if minor)) if driver else ()
+    return DeviceFacts(
+        simulated=simulated, nvidia=tuple(nvidia), driven_by=tuple(sorted(drivers)), amd=amd, driver=driver,
+        nodes=tuple(map(_node, wanted)), persistenced=os.path.exists("/run/nvidia-persistenced/socket"),
+    )  # fmt: skip
+
+
+def _is_bound(device: str) -> bool:
+    return os.path.lexists(f"{device}/driver")
+
+
+def _module_version() -> str:
+    """As in "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu Feb …"."""
+    for word in kernel_text("/proc/driver/nvidia/version").partition("\n")[0].split():
+        if word[0].isdigit() and "." in word:
+            return word
+    return ""
+
+
+def _minor(address: str) -> str:
+    text = kernel_text(f"{_SEEN_BY_KERNEL}/{address}/information")
+    line = next((line for line in text.splitlines() if line.startswith("Device Minor:")), "")
+    return line.partition(":")[2].strip()
+
+
+def _node(path: str) -> Node:
+    info = lstat(path)
+    exists = info is not None and stat.S_ISCHR(info.st_mode)
+    return Node(path, exists, exists and os.access(path, os.R_OK | os.W_OK))
+
+
+def gather_driver(uid: int) -> DriverFacts:
+    """Asks NVML."""
+    from slicer.gpu import nvml
+
+    try:
+        driver = nvml.Nvml()
+    except NoGpu as error:
+        return DriverFacts(error.reason, error.message, error.hint, "", nvml.library_version(), (), ())
+    except GpuError as error:
+        return DriverFacts("error", str(error), "", "", nvml.library_version(), (), ())
+    try:
+        details = driver.details()
+        users = _users(driver, details, uid)
+        return DriverFacts("", "", "", driver.version(), nvml.library_version(), details, users)
+    except GpuError as error:
+        reason = error.reason if isinstance(error, NoGpu) else "error"
+        return DriverFacts(reason, error.message, error.hint, "", nvml.library_version(), (), ())
+    finally:
+        driver.close()
+
+
+def _users(driver: Nvml, details: tuple[GpuDetails, ...], uid: int) -> tuple[GpuUser, ...]:
+    from slicer.gpu.snapshot import take
+
+    index = {each.uuid: each.index for each in details}
+    found = []
+    for process in take(driver, None, ()).processes:
+        in_scope = "/slicer-" in process.cgroup
+        is_marked = process.jobs and _owner(process.pid) == uid  # others' environment is their word
+        if is_marked or (in_scope and _is_below_manager(process.cgroup, uid)):
+            continue
+        pid = process.pid if process.started else 0
+        found.append(GpuUser(index.get(process.gpu_uuid, -1), pid, process.name, process.used_mib, in_scope))
+    return tuple(found)
+
+
+def _is_below_manager(cgroup: str, uid: int) -> bool:
+    """Whether the cgroup is one of this user's manager, in which nobody else can make scopes."""
+    return f"/user-{uid}.slice/" in cgroup if uid else "/user.slice/" not in cgroup
+
+
+def _owner(pid: int) -> int:
+    info = lstat(f"/proc/{pid}")
+    return -1 if info is None else info.st_uid

@@ -1,0 +1,139 @@
+"""Where slicer keeps the ledger and the history here, and whether it could."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from slicer.doctor.facts.files import lstat, trusted_bytes
+from slicer.doctor.facts.mounts import holding, mounts
+from slicer.errors import SlicerError
+from slicer.kernel.open_files import flock_holder
+from slicer.kernel.proc import is_stopped
+from slicer.outcome import history, history_schema
+from slicer.record import record
+from slicer.state import statedir
+from slicer.state.directory import open_trusted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from slicer.doctor.facts.mounts import Mount
+
+_SQLITE = b"SQLite format 3\0"
+_VERSION_AT = 60  # of the user's version number in an SQLite file: four bytes, the most significant first
+_HEADER_BYTES = 100
+
+
+@record
+class Place:
+    """A path and what is there. ``uid`` and ``mode`` are -1 where nothing is."""
+
+    path: str
+    kind: str  # "directory", "file", "link", "other", "" for nothing
+    uid: int
+    mode: int
+    file_system: str  # "tmpfs", "ext4", …; "" unknown
+    free_bytes: int  # for the caller; -1 unknown
+    free_files: int  # inodes; -1 unknown, or the file system does not count them
+
+
+@record
+class StateFacts:
+    """``error`` says why there can be no ledger; "" where there can."""
+
+    ledger: Place
+    error: str
+    hint: str
+    is_chosen: bool  # by SLICER_STATE_DIR
+    squatted: str  # the usual name, which somebody else has taken; "" for none
+    version: str  # that the ledger says it is of; "" new, or none
+    newest: int  # that this slicer knows
+    lock_holder: int  # the process that holds the ledger's lock and is stopped; 0: none
+    public: tuple[Place, ...]  # where users' ledgers could be
+    history: Place
+    history_directory: Place
+    history_problem: str  # "damaged", "newer", or ""
+
+
+def gather(environ: Mapping[str, str], uid: int, *, asks_for_lock: bool = True) -> StateFacts:
+    """Looks at the directories by lstat, and changes none.
+
+    ``asks_for_lock``: looks who holds the ledger's lock. The kernel takes its time for that.
+    """
+    mounted = mounts()
+    error = hint = ""
+    try:
+        path = statedir.where(environ, uid)
+        open_trusted(os.path.dirname(path.partition("/sim-")[0])).close()
+    except SlicerError as wrong:
+        path = environ.get("SLICER_STATE_DIR") or f"{statedir.PUBLIC_DIRS[0]}/slicer-{uid}"
+        error, hint = f"{wrong.where}: {wrong.message}", wrong.hint
+    ledger = place(path, mounted)
+    is_ours = ledger.kind == "directory" and ledger.uid == uid  # else what is in it is somebody's word
+    version = trusted_bytes(f"{path}/version", 64, follows=False) if is_ours else None
+    database = history.default_path(environ)
+    usual = os.path.join(os.path.dirname(path), f"slicer-{uid}")
+    is_chosen = bool(environ.get("SLICER_STATE_DIR"))
+    return StateFacts(
+        ledger=ledger, error=error, hint=hint, is_chosen=is_chosen,
+        squatted=usual if uid and not is_chosen and path.startswith(f"{usual}.") else "",
+        version=(version or b"").decode("ascii", "replace").strip(),
+        newest=statedir.VERSION,
+        lock_holder=_stopped_holder(f"{path}/lock") if asks_for_lock and is_ours else 0,
+        public=tuple(place(each, mounted) for each in statedir.PUBLIC_DIRS),
+        history=place(database, mounted), history_directory=place(os.path.dirname(database), mounted),
+        history_problem=_history_problem(database),
+    )  # fmt: skip
+
+
+def place(path: str, mounted: tuple[Mount, ...]) -> Place:
+    """What is at a path, and the room on its file system."""
+    info, on = lstat(path), holding(path, mounted)
+    free_bytes, free_files = _room(path)
+    kind = "" if info is None else _kind(info.st_mode)
+    uid, mode = (-1, -1) if info is None else (info.st_uid, stat.S_IMODE(info.st_mode))
+    return Place(path, kind, uid, mode, on.kind if on else "", free_bytes, free_files)
+
+
+def _kind(mode: int) -> str:
+    if stat.S_ISDIR(mode):
+        return "directory"
+    if stat.S_ISREG(mode):
+        return "file"
+    return "link" if stat.S_ISLNK(mode) else "other"
+
+
+def _room(path: str) -> tuple[int, int]:
+    """Free bytes and inodes on the file system of a path, or of the nearest directory above that exists."""
+    while not os.path.lexists(path) and path not in ("", "/"):
+        path = os.path.dirname(path)
+    try:
+        found = os.statvfs(path or "/")
+    except OSError:
+        return -1, -1
+    is_root = os.geteuid() == 0
+    blocks, files = (found.f_bfree, found.f_ffree) if is_root else (found.f_bavail, found.f_favail)
+    return blocks * found.f_frsize, files if found.f_files else -1
+
+
+def _stopped_holder(path: str) -> int:
+    info = lstat(path)
+    if info is None or not stat.S_ISREG(info.st_mode):
+        return 0
+    try:
+        holder = flock_holder(info, exclusively=True)
+    except OSError:
+        return 0
+    return holder if holder and is_stopped(holder) else 0
+
+
+def _history_problem(path: str) -> str:
+    header = trusted_bytes(path, _HEADER_BYTES, follows=False)
+    if not header:
+        return ""
+    if not header.startswith(_SQLITE) or len(header) < _HEADER_BYTES:
+        return "damaged"
+    version = int.from_bytes(header[_VERSION_AT : _VERSION_AT + 4], "big")
+    return "newer" if version > history_schema.SCHEMA_VERSION else ""

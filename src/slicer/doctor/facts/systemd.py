@@ -1,0 +1,112 @@
+"""systemd, its managers and the cgroups that it could give to jobs."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from slicer.backend import has_systemd
+from slicer.backend.systemd import SystemdBackend
+from slicer.doctor.facts.files import kernel_text
+from slicer.doctor.facts.mounts import mounts
+from slicer.errors import BackendError
+from slicer.kernel import cgroup
+from slicer.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slicer.model import Manager
+
+_FAILED_UNITS = ("slicer-*", "gpu.slice", "cpu.slice")
+
+
+@record
+class SystemdFacts:
+    """``unreachable`` is "" where the manager that would start jobs answers."""
+
+    boots: bool  # systemd runs here
+    unreachable: str
+    hint: str
+    version: str  # as systemd says it, "257.13-1~deb13u1"; "" unknown
+    state: str  # "running", "degraded", …; "" unknown
+    failed: tuple[str, ...]  # slicer's units that systemd counts as failed
+    container: str  # "docker", "lxc", …; "" for none
+    is_wsl: bool
+    cgroups: str  # "v2", "hybrid", "v1" or "none"
+    at: str  # the manager's cgroup, below which scopes are made
+    is_there: bool  # that cgroup exists, so its controllers can be seen
+    controllers: tuple[str, ...]  # that act there
+    on_v1: tuple[str, ...]  # controllers that a v1 hierarchy has taken
+
+    @property
+    def number(self) -> tuple[int, int]:
+        """The version's first two numbers; (0, 0) unknown."""
+        found = re.match(r"(\d+)(?:\.(\d+))?", self.version)
+        return (int(found[1]), int(found[2] or 0)) if found else (0, 0)
+
+
+def gather(uid: int, manager: Manager, *, asks: bool = True) -> SystemdFacts:
+    """``asks``: asks the manager over D-Bus, which may hang. Else it only looks whether there is a socket."""
+    at = f"/user.slice/user-{uid}.slice/user@{uid}.service" if manager == "user" else ""
+    boots = has_systemd()
+    unreachable, hint, version, state = "", "", "", ""
+    failed: tuple[str, ...] = ()
+    if boots and not asks:
+        path = f"/run/user/{uid}/bus" if manager == "user" else "/run/dbus/system_bus_socket"
+        unreachable = "" if os.path.exists(path) else f"{path} is not there"
+    elif boots:
+        try:
+            version, state, failed, at = _ask(manager, at)
+        except BackendError as error:
+            unreachable, hint = error.message, error.hint
+            version = _system_version() if manager == "user" else ""
+    return SystemdFacts(
+        boots=boots, unreachable=unreachable, hint=hint, version=version, state=state, failed=failed,
+        container=_container(), is_wsl="microsoft" in kernel_text("/proc/sys/kernel/osrelease").lower(),
+        cgroups=_cgroups(), at=at, is_there=os.path.isdir(cgroup.path_of(at)),
+        controllers=tuple(sorted(cgroup.controllers(cgroup.path_of(at)))), on_v1=_on_v1(),
+    )  # fmt: skip
+
+
+def _ask(manager: Manager, at: str) -> tuple[str, str, tuple[str, ...], str]:
+    backend = SystemdBackend(manager)
+    backend.connect()
+    try:
+        version, state = (backend.manager_property(name) for name in ("Version", "SystemState"))
+        return version, state, backend.failed_units(_FAILED_UNITS), backend.manager_property("ControlGroup")
+    finally:
+        backend.close()
+
+
+def _system_version() -> str:
+    backend = SystemdBackend("system")
+    try:
+        backend.connect()
+        return backend.manager_property("Version")
+    except BackendError:
+        return ""
+    finally:
+        backend.close()
+
+
+def _container() -> str:
+    named = kernel_text("/run/systemd/container")
+    if named:
+        return named
+    marks = (("/run/.containerenv", "podman"), ("/.dockerenv", "docker"))
+    return next((name for path, name in marks if os.path.exists(path)), "")
+
+
+def _cgroups() -> str:
+    root = cgroup.root()
+    if root == "/sys/fs/cgroup":
+        return "v2"
+    if root is not None:
+        return "hybrid"
+    return "v1" if any(mount.kind == "cgroup" for mount in mounts()) else "none"
+
+
+def _on_v1() -> tuple[str, ...]:
+    """The controllers with a hierarchy of their own: /proc/cgroups has name, hierarchy, cgroups, enabled."""
+    rows = [line.split() for line in kernel_text("/proc/cgroups").splitlines() if not line.startswith("#")]
+    return tuple(row[0] for row in rows if len(row) == 4 and row[1] != "0" and row[3] == "1")

@@ -1,0 +1,82 @@
+"""slicer's files in systemd's directories: those of ``slicer install``, and of a distribution's package."""
+
+from __future__ import annotations
+
+import os
+
+from slicer.backend import install_units
+from slicer.errors import SlicerError
+from slicer.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from slicer.backend.install_units import Plan
+
+_DELEGATION = "/user@.service.d/"
+_SLICES = ("gpu.slice", "cpu.slice")
+# Where systemd looks before the directory of `slicer install`, and after it (systemd.unit(5)).
+_BEFORE = ("/etc/systemd/{}", "/run/systemd/{}")
+_AFTER = ("/usr/lib/systemd/{}", "/lib/systemd/{}")
+
+
+@record
+class UnitFile:
+    """A file that `slicer install` would put there. ``state`` is missing, current, outdated or edited."""
+
+    path: str
+    what: str
+    state: str
+
+
+@record
+class UnitFacts:
+    """``packaged``: slices that a package or the administrator put elsewhere. ``masked``: to /dev/null."""
+
+    system: tuple[UnitFile, ...]
+    user: tuple[UnitFile, ...]  # this user's own
+    packaged: tuple[str, ...]
+    masked: tuple[str, ...]
+    delegation: str  # the drop-in for user managers: missing, current, outdated or edited
+    old_files: tuple[str, ...]  # that only older versions installed
+    old_shared: tuple[str, ...]  # directories that older versions shared with a group
+    old_group: bool  # the group that older versions made is to go
+    is_nixos: bool  # where modules install units
+
+
+def gather(environ: Mapping[str, str]) -> UnitFacts:
+    """Reads the files, and the configuration, which says what limits slices are to have."""
+    settled = _plan(environ, user_delegation=True)
+    states = install_units.states(settled)
+    system = [UnitFile(action.destination, action.what, state) for action, state in states]
+    delegation = next((each.state for each in system if _DELEGATION in each.path), "missing")
+    old = install_units.outdated(settled)
+    elsewhere = [
+        f"{directory.format(kind)}/{name}"
+        for directory in (*_BEFORE, *_AFTER) for kind in ("system", "user") for name in _SLICES
+    ]  # fmt: skip
+    there = [path for path in elsewhere if os.path.lexists(path)]
+    masked = tuple(path for path in there if os.path.realpath(path) == os.devnull)
+    return UnitFacts(
+        system=tuple(each for each in system if _DELEGATION not in each.path),
+        user=tuple(
+            UnitFile(action.destination, action.what, state)
+            for action, state in install_units.states(_plan(environ, user=True))
+        ),
+        packaged=tuple(path for path in there if path not in masked),
+        masked=masked,
+        delegation=delegation,
+        old_files=tuple(action.destination for action in old.files),
+        old_shared=old.shared,
+        old_group=bool(old.commands),
+        is_nixos=os.path.exists("/etc/NIXOS"),
+    )
+
+
+def _plan(environ: Mapping[str, str], **options: Any) -> Plan:
+    try:
+        return install_units.configured(environ=environ, **options)[0]
+    except SlicerError:  # the look at the configuration reports it
+        return install_units.plan(environ=environ, **options)

@@ -1,0 +1,133 @@
+"""Looks at the machine, side by side, each in a child of its own with a deadline.
+
+A driver that hangs, a dead bus or a network file system must not hang the doctor, nor cost it what the other
+looks found.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import time
+
+from slicer.errors import SlicerError
+from slicer.kernel import proc
+from slicer.kernel.signals import signal
+from slicer.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+_CHUNK = 1 << 16
+_MOST_BYTES = 16 << 20
+
+
+@record
+class Look:
+    """What came of one look. Without ``facts``, ``failed`` says why: a text, or "" for no answer in time."""
+
+    facts: Any
+    failed: str = ""
+
+
+class _Child:
+    """A child that makes one look, and the pipe on which it answers."""
+
+    def __init__(self, duty: Callable[[], object]) -> None:
+        self.fd, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        os.set_blocking(writer, True)
+        self.pid = os.fork()
+        if not self.pid:
+            proc.be_child(lambda: _answer(duty, writer))
+        os.close(writer)
+        self.data = b""
+
+    def read(self) -> bool:
+        """Take what has come. Returns whether that is all."""
+        try:
+            chunk = os.read(self.fd, _CHUNK)
+        except BlockingIOError:
+            return False
+        self.data += chunk
+        return not chunk or len(self.data) > _MOST_BYTES
+
+    def end(self) -> None:
+        """Make sure that it ends. One that sleeps in the kernel does so as soon as it wakes."""
+        os.close(self.fd)
+        try:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, os.WNOHANG)
+        except (ProcessLookupError, ChildProcessError):
+            return
+
+    def look(self) -> Look:
+        """What it answered."""
+        if not self.data:
+            return Look(None, "its process ended without an answer")
+        answer: Look = pickle.loads(self.data)
+        return answer
+
+
+def _answer(duty: Callable[[], object], writer: int) -> None:
+    """In the child: look, and answer."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    # Ctrl-C ends the doctor, which ends us; what a library prints is not for the user.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(nowhere, fd)
+    data = pickle.dumps(look(duty))
+    while data:
+        data = data[os.write(writer, data) :]
+
+
+def look(duty: Callable[[], object]) -> Look:
+    """Make one look, here and without a deadline."""
+    try:
+        return Look(duty())
+    except SlicerError as error:
+        return Look(None, str(error))
+    except Exception as error:  # whatever a library raises is what the doctor reports
+        return Look(None, f"{type(error).__name__}: {error}")
+
+
+def take(
+    duties: Mapping[str, Callable[[], object]],
+    deadline_s: float,
+    meanwhile: Callable[[], object] | None = None,
+) -> dict[str, Look]:
+    """Make all the looks, and wait for them at most ``deadline_s`` seconds. Raises OSError without a fork.
+
+    ``meanwhile`` is called once, while they are under way.
+    """
+    end_s = time.monotonic() + deadline_s
+    children: dict[str, _Child] = {}
+    found: dict[str, Look] = {}
+    try:
+        for name, duty in duties.items():
+            children[name] = _Child(duty)
+        if meanwhile is not None:
+            meanwhile()
+        waiting = dict(children)
+        while waiting and (left_s := end_s - time.monotonic()) > 0:
+            _read_ready(waiting, left_s)
+        for name, child in children.items():
+            found[name] = Look(None) if name in waiting else child.look()
+    finally:
+        for child in children.values():
+            child.end()
+    return found
+
+
+def _read_ready(waiting: dict[str, _Child], left_s: float) -> None:
+    """Wait until one of them has something to say, and strike out those that have said all."""
+    poller = select.poll()
+    names = {child.fd: name for name, child in waiting.items()}
+    for fd in names:
+        poller.register(fd, select.POLLIN)
+    for fd, _ in poller.poll(left_s * 1000):
+        if waiting[names[fd]].read():
+            del waiting[names[fd]]

@@ -1,0 +1,113 @@
+"""What the doctor says, as plain data."""
+
+from __future__ import annotations
+
+from slicer.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+    from slicer.model import Manager
+
+    # A problem breaks a promise: jobs do not start, or run without what their lease or limits say.
+    # A warning will surprise somebody. A note is worth knowing.
+    Severity = Literal["problem", "warning", "note"]
+    Area = Literal[
+        "systemd", "kernel", "session", "limits", "gpus", "state", "journal", "units", "configuration",
+        "environment", "others",
+    ]  # fmt: skip
+
+AREAS: tuple[Area, ...] = (
+    "systemd", "kernel", "session", "limits", "gpus", "state", "journal", "units", "configuration",
+    "environment", "others",
+)  # fmt: skip
+SEVERITIES: tuple[Severity, ...] = ("problem", "warning", "note")
+
+
+@record
+class Kind:
+    """One thing that can be found. ``id`` is stable; ``title``, ``why`` and ``cure`` hold for every case."""
+
+    id: str
+    area: Area
+    severity: Severity
+    title: str
+    why: str
+    cure: str
+
+
+@record
+class Finding:
+    """A thing that was found: ``what`` is the case at hand, ``mend`` the lines to paste into a shell.
+
+    A line of ``mend`` that starts with "# " is for people: what no command does.
+    """
+
+    kind: Kind
+    what: str
+    mend: tuple[str, ...]
+
+
+@record
+class Verdict:
+    """What is to be said of one area. ``facts`` are names and values, for those who want to see all."""
+
+    area: Area
+    summary: str
+    facts: tuple[tuple[str, str], ...]
+    findings: tuple[Finding, ...]
+
+
+@record
+class Acting:
+    """What a profile's limits do here. ``idle`` has the directives that do not act, each with the reason."""
+
+    profile: str
+    acting: tuple[str, ...]
+    idle: tuple[tuple[str, str], ...]
+
+
+@record
+class Who:
+    """Whose slicer it is. ``is_sudoer``: there is a sudo to write commands for root with."""
+
+    uid: int
+    user: str
+    manager: Manager
+    is_sudoer: bool
+
+    def root(self, command: str) -> str:
+        """The command as this user has root run it."""
+        if not self.uid:
+            return command
+        quoted = command.replace("'", "'\\''")
+        if any(sign in command for sign in "|>&;"):
+            return f"sudo sh -c '{quoted}'" if self.is_sudoer else f"su -c '{quoted}'"
+        return f"sudo {command}" if self.is_sudoer else f"su -c '{quoted}'"
+
+
+@record
+class Report:
+    """All of it, in the order of AREAS."""
+
+    who: Who
+    verdicts: tuple[Verdict, ...]
+    profiles: tuple[Acting, ...]
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The findings of all areas, the worst first."""
+        found = [finding for verdict in self.verdicts for finding in verdict.findings]
+        return tuple(sorted(found, key=lambda finding: SEVERITIES.index(finding.kind.severity)))
+
+    @property
+    def is_well(self) -> bool:
+        """Whether no promise is broken: there is no problem."""
+        return all(finding.kind.severity != "problem" for finding in self.findings)
+
+
+def worst(findings: tuple[Finding, ...]) -> Severity | None:
+    """The worst severity among them; None for no finding."""
+    found = {finding.kind.severity for finding in findings}
+    return next((severity for severity in SEVERITIES if severity in found), None)

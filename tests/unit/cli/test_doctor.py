@@ -1,0 +1,198 @@
+"""``slicer doctor`` as a program: its JSON, its exit code, what it leaves alone, and whom it believes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slicer.doctor.kinds import KINDS
+from slicer.doctor.model import AREAS
+from tests.fake_nvml import TWO_GPUS, FakeNvml
+from tests.patience import DEADLINE_S
+from tests.unit.program import Cli
+
+pytest_plugins = ["tests.unit.program", "tests.fake_nvml"]
+
+FINDING = {"id", "area", "severity", "title", "what", "why", "mend"}
+
+
+def examined(cli: Cli, **env: str) -> dict[str, Any]:
+    done = cli.run("doctor", "--json", env=env, code=None)
+    said: dict[str, Any] = json.loads(done.stdout)
+    assert done.returncode == (0 if said["well"] else 1), done
+    return said
+
+
+def found(said: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {each["id"]: each for each in said["findings"]}
+
+
+def tree(root: Path) -> list[tuple[str, int, int]]:
+    infos = ((path, path.lstat()) for path in sorted(root.rglob("*")))
+    return [(str(path), info.st_mode, info.st_mtime_ns) for path, info in infos]
+
+
+def test_the_document_has_its_form(cli: Cli) -> None:  # X10
+    said = examined(cli)
+    assert said["version"] == 1
+    assert {"user", "uid", "manager", "well", "findings", "areas", "profiles"} < set(said)
+    assert [area["area"] for area in said["areas"]] == list(AREAS)
+    for each in said["findings"]:
+        assert set(each) == FINDING
+        assert each["id"] in KINDS
+    assert {profile["profile"] for profile in said["profiles"]} <= {"light", "heavy", "gpu"}
+
+
+def test_it_changes_nothing(cli: Cli) -> None:  # X10
+    config = cli.root / "config" / "slicer" / "config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text('default_profile = "heavy"\n')
+    os.utime(config, (1, 1))  # long enough ago to be put into the cache
+    before = tree(cli.root)
+    examined(cli)
+    assert tree(cli.root) == before
+
+
+def test_a_broken_configuration_is_a_problem_with_its_line(cli: Cli) -> None:  # X10
+    config = cli.root / "broken.toml"
+    config.write_text('default_profile = "light"\nfoo = 1\n')
+    said = examined(cli, SLICER_CONFIG=str(config))
+    assert not said["well"]
+    assert found(said)["configuration-broken"]["what"].startswith(f"{config}:2: unknown key 'foo'")
+    assert [area["area"] for area in said["areas"]] == list(AREAS)  # it goes on
+
+
+def test_a_fifo_in_place_of_a_file_is_not_waited_for(cli: Cli) -> None:
+    os.mkfifo(cli.root / "config.fifo")
+    cli.state.mkdir(mode=0o700)
+    os.mkfifo(cli.state / "version")
+    os.mkfifo(cli.state / "lock")
+    (cli.root / "history" / "slicer").mkdir(parents=True)
+    os.mkfifo(cli.root / "history" / "slicer" / "history.db")
+    said = examined(cli, SLICER_CONFIG=str(cli.root / "config.fifo"), GPU_LOCK_PATH=str(cli.state / "lock"))
+    ids = found(said)
+    assert {"configuration-broken", "history-unusable"} <= set(ids)
+    assert "look-hangs" not in ids
+
+
+def test_a_link_in_the_ledger_is_not_followed(cli: Cli) -> None:
+    cli.state.mkdir(mode=0o700)
+    secret = cli.root / "secret"
+    secret.write_text("99\n")
+    (cli.state / "version").symlink_to(secret)
+    assert "ledger-newer" not in found(examined(cli))
+
+
+def test_a_newer_ledger_is_a_problem(cli: Cli) -> None:
+    cli.state.mkdir(mode=0o700)
+    (cli.state / "version").write_text("99\n")
+    assert "ledger-newer" in found(examined(cli))
+
+
+def test_variables_that_were_left_on_are_told(cli: Cli) -> None:
+    said = examined(cli, SLICER_SIM="2x24G", GPU_LOCK_HELD="1", SLICER_SKIP_GPU_LOCK="1")
+    assert {"simulation-on", "gpu-lock-claimed", "gpu-lock-skipped"} <= set(found(said))
+
+
+def test_the_name_clash_with_shap_is_found(cli: Cli, tmp_path: Path) -> None:  # X10
+    """A Python on PATH in which `import slicer` is the library that shap needs."""
+    site = tmp_path / "conda" / "lib" / "python3.11" / "site-packages"
+    (site / "slicer").mkdir(parents=True)
+    (site / "slicer-0.0.8.dist-info").mkdir()
+    python = tmp_path / "conda" / "bin" / "python3"
+    python.parent.mkdir()
+    python.write_text("#!/bin/sh\necho started >&2; exit 1\n")
+    python.chmod(0o755)
+    said = examined(cli, PATH=f"{python.parent}:{os.environ['PATH']}")
+    what = found(said)["import-is-another"]["what"]
+    assert what == f"in {python} it is {site}/slicer (slicer 0.0.8)"
+
+
+def test_the_terminal_is_told_nothing_by_a_name(cli: Cli) -> None:
+    done = cli.run("doctor", "-v", env={"SLICER_SIM": "\x1b[31mred"}, code=None)
+    assert "\x1b" not in done.stdout + done.stderr
+    assert r"\x1b[31mred" in done.stdout
+
+
+# -- GPUs ---------------------------------------------------------------------------------------------------
+
+
+def test_what_the_driver_says_of_each_gpu(cli: Cli, fake_nvml: FakeNvml) -> None:  # X10
+    fake_nvml.add("mig 0 1 1", "setup 1 3 0 1", f"process 1 {os.getpid()} 1024 compute")
+    said = examined(cli, **fake_nvml.env)
+    ids = found(said)
+    assert "GPU 0" in ids["mig-on"]["what"]
+    assert "GPU 1" in ids["exclusive-compute"]["what"]
+    assert "-i 1 -c DEFAULT" in ids["exclusive-compute"]["mend"][0]
+    assert "GPU 1" in ids["display-on-gpu"]["what"]
+    assert f"pid {os.getpid()} " in ids["foreign-process"]["what"]
+    assert ids["persistence-off"]["what"] == "GPU 1"
+    (gpus,) = (area for area in said["areas"] if area["area"] == "gpus")
+    assert gpus["summary"] == "2 GPUs (H100 80GB HBM3), driver 575.57.08"
+
+
+def test_gpus_that_are_well_are_one_line(cli: Cli, fake_nvml: FakeNvml) -> None:
+    fake_nvml.write(TWO_GPUS)
+    said = examined(cli, **fake_nvml.env)
+    assert not [each for each in said["findings"] if each["area"] == "gpus"]
+
+
+def test_a_driver_that_hangs_is_reported_and_left_behind(cli: Cli, fake_nvml: FakeNvml) -> None:  # X10
+    fake_nvml.add("hang nvmlInit")
+    code = (
+        "import sys; from slicer.doctor import examine; examine.DEADLINE_S = 2.0\n"
+        "from slicer.cli.app import main; sys.exit(main(['doctor', '--json']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**cli.environ, **fake_nvml.env}, capture_output=True, text=True,
+        timeout=DEADLINE_S, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    said = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert found(said)["driver-hangs"]["severity"] == "problem"
+    assert {area["area"] for area in said["areas"] if area["state"] == "ok"}  # the others were heard
+
+
+# -- slicer without arguments -------------------------------------------------------------------------------
+
+
+def test_without_arguments_it_shows_the_state_warnings_and_three_calls(cli: Cli) -> None:  # X10
+    lease = cli.running("-p", "heavy", "--name", "mine")
+    out = cli.run(env={"SLICER_SIM": ""}).stdout
+    assert lease.job in out
+    assert "CPU slots: 0 of 1 free; held by mine" in out
+    head, _, tries = out.partition("\nTry\n")
+    assert len(tries.splitlines()) == 3
+    assert all(line.startswith("  slicer ") for line in tries.splitlines())
+    assert "Usage:" not in head
+
+
+def test_without_arguments_simulated_gpus_are_told(cli: Cli) -> None:
+    out = cli.run(env={"SLICER_SIM": "2x24G"}).stdout
+    assert "GPUs: 2 of 2 free" in out
+    assert "SLICER_SIM is set" in out
+    assert "slicer run --gpus 1" in out
+
+
+def test_without_arguments_a_driver_that_hangs_is_left_behind(cli: Cli, fake_nvml: FakeNvml) -> None:
+    fake_nvml.add("hang nvmlInit")
+    done = cli.run(env=fake_nvml.env)
+    assert "the state is not known: no answer in time" in done.stderr
+    assert "slicer doctor" in done.stdout
+
+
+def test_without_arguments_nothing_is_made(cli: Cli) -> None:
+    before = tree(cli.root)
+    cli.run()
+    assert tree(cli.root) == before
+
+
+@pytest.mark.parametrize("line", [["doctor", "extra"], ["doctor", "--jsno"]])
+def test_a_wrong_line_is_refused(cli: Cli, line: list[str]) -> None:
+    assert cli.run(*line, code=2).stdout == ""

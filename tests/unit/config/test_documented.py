@@ -1,0 +1,92 @@
+"""slicer.toml(5) has every key there is, and each of its examples is right (X10)."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from slicer.config import profiles, slices
+from slicer.config.build import SLICE_KEYS, TABLES, TOP_SETTINGS
+from slicer.config.check import OWN_KEYS, TOP_KEYS
+from slicer.config.properties import KEYS, find_key
+
+SOURCE = Path(__file__).parents[3] / "docs" / "man" / "slicer.toml.5.rst"
+UNITS = Path(__file__).parents[3] / "units" / "system"
+TOP, PROFILE, SLICE = "TOP LEVEL", "[profiles.NAME]", "[slices.gpu] and [slices.cpu]"
+
+
+def _documented() -> dict[tuple[str, str], str]:
+    """What is said of each key, by its table (as a section is called) and its name."""
+    found = {}
+    table = ""
+    text = SOURCE.read_text(encoding="utf-8")
+    for part in re.split(r"\n(?=[^\n]+\n=+\n)", text):
+        table = part.lstrip("\n").partition("\n")[0]
+        for key, about in re.findall(r"^\*\*(\w+)\*\* = (.*\n(?: +.*\n|\n(?= ))*)", part, re.M):
+            found[table, key] = " ".join(about.split())
+    return found
+
+
+DOCUMENTED = _documented()
+EXAMPLES = {each: re.search(r"Example: \*(.*?)\*(?= |$)", about) for each, about in DOCUMENTED.items()}
+
+
+def test_every_key_is_documented_and_no_other() -> None:
+    known = [(TOP, key) for key in TOP_SETTINGS]
+    known += [(f"[{table}]", key) for table, keys in TABLES.items() for key in keys]
+    known += [(PROFILE, key) for key in (*OWN_KEYS, *KEYS)]
+    known += [(SLICE, key) for key in SLICE_KEYS]
+    assert sorted(DOCUMENTED) == sorted(known)
+
+
+def test_there_is_no_table_that_has_no_keys_here() -> None:
+    assert set(TOP_KEYS) == {*TOP_SETTINGS, *TABLES, "slices", "profiles"}
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_each_limit_names_systemds_own_property(key: str) -> None:
+    assert f" {find_key(key).name}: " in DOCUMENTED[PROFILE, key]
+
+
+def load(path: Path, text: str) -> profiles.Config:
+    path.write_text(text, encoding="utf-8")
+    environ = {"HOME": str(path.parent), "SLICER_CONFIG": str(path)}
+    return profiles.load(environ, profiles.host(), system_dir=str(path.parent / "none"))
+
+
+@pytest.mark.parametrize(("table", "key"), DOCUMENTED)
+def test_its_example_is_what_a_file_may_say(table: str, key: str, tmp_path: Path) -> None:
+    example = EXAMPLES[table, key]
+    assert example, f"{key} has no example"
+    assert example[1].partition(" = ")[0] == key
+    head = {TOP: "", PROFILE: "[profiles.small]\n", SLICE: "[slices.gpu]\n"}.get(table, f"{table}\n")
+    rest = "\n[profiles.small]\n" if table == TOP else ""
+    config = load(tmp_path / "slicer.toml", head + example[1] + rest)
+    if table == PROFILE:
+        config.profile("small")
+    if table == SLICE:
+        (limit,) = slices.settled(config.layers, config.host, "")["gpu"]
+        assert limit.name == find_key(key).name
+
+
+def test_the_defaults_are_those_that_it_says() -> None:
+    for name, value in profiles.POLICY_SETTINGS.items():
+        table, _, key = name.partition(".")
+        assert f'(default: "{value}")' in DOCUMENTED[f"[{table}]", key]
+    assert f'(default: "{profiles.DEFAULT_PROFILE}")' in DOCUMENTED[TOP, "default_profile"]
+    for key in ("cpu_weight", "io_weight"):
+        directive = find_key(key).name
+        units = {name: (UNITS / f"{name}.slice").read_text(encoding="utf-8") for name in ("gpu", "cpu")}
+        found = {name: re.findall(rf"^{directive}=(.*)", text, re.M) for name, text in units.items()}
+        assert f"(default: {found['gpu'][0]} for gpu, {found['cpu'][0]} for cpu)" in DOCUMENTED[SLICE, key]
+
+
+def test_the_example_at_its_end_is_a_configuration(tmp_path: Path) -> None:
+    block = re.search(r"^::\n\n((?:    .*\n|\n)+)", SOURCE.read_text(encoding="utf-8"), re.M)
+    assert block
+    config = load(tmp_path / "slicer.toml", textwrap.dedent(block[1]))
+    train = config.profile("train")
+    assert (train.gpus, train.vram_mib, train.margin_mib) == (1, 20480, 1024)

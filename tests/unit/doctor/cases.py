@@ -1,0 +1,287 @@
+"""For each finding facts that bring it about, and nothing worse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from slicer.doctor.checks import environment, gpus, journal, limits, state, systemd
+from slicer.doctor.facts.configuration import ProfileFacts
+from slicer.doctor.facts.disks import Disk, DiskFacts
+from slicer.doctor.facts.environment import Namesake
+from slicer.doctor.facts.gpus import GpuUser, Node
+from slicer.doctor.facts.others import Other
+from slicer.doctor.facts.units import UnitFile
+from slicer.doctor.looks import Look
+from slicer.doctor.model import Verdict, Who
+from slicer.doctor.taken import Taken
+from slicer.record import replace
+from tests.unit.doctor.made_up import (
+    ALICE,
+    CONFIGURATION,
+    DEVICES,
+    DISKS,
+    DRIVER,
+    ENVIRONMENT,
+    GPU,
+    JOURNAL,
+    KERNEL,
+    NO_DEVICES,
+    NO_DRIVER,
+    OTHERS,
+    ROOT,
+    SESSION,
+    STATE,
+    SYSTEMD,
+    UNITS,
+    place,
+)  # fmt: skip
+
+Case = Callable[[], Verdict]
+
+
+def on_systemd(who: Who = ALICE, **changes: object) -> Case:
+    return lambda: systemd.systemd(replace(SYSTEMD, **changes), who)
+
+
+def on_kernel(who: Who = ALICE, **changes: object) -> Case:
+    return lambda: systemd.kernel(replace(KERNEL, **changes), who)
+
+
+def on_session(version: str = "257.13", who: Who = ALICE, **changes: object) -> Case:
+    return lambda: systemd.session(replace(SESSION, **changes), replace(SYSTEMD, version=version), who)
+
+
+def on_limits(*directives: str, disks: DiskFacts = DISKS, who: Who = ALICE, **changes: object) -> Case:
+    """``changes``: of systemd's facts."""
+
+    def judged() -> Verdict:
+        asked = replace(CONFIGURATION, profiles=(ProfileFacts("mine", directives, ""),))
+        facts = replace(SYSTEMD, **changes)
+        return limits.limits(limits.profiles(asked, facts, disks, who), facts, disks, who)
+
+    return judged
+
+
+def on_configuration(**changes: object) -> Case:
+    return lambda: limits.configuration(replace(CONFIGURATION, **changes))
+
+
+def on_driver(container: str = "", who: Who = ALICE, **changes: object) -> Case:
+    return lambda: gpus.gpus(DEVICES, replace(DRIVER, **changes), container, who)
+
+
+def on_gpu(who: Who = ALICE, **changes: object) -> Case:
+    return on_driver(who=who, gpus=(replace(GPU, **changes),))
+
+
+def on_devices(who: Who = ALICE, **changes: object) -> Case:
+    return lambda: gpus.gpus(replace(DEVICES, **changes), DRIVER, "", who)
+
+
+def on_state(who: Who = ALICE, **changes: object) -> Case:
+    """``lingers``: of the session."""
+    lingers = bool(changes.pop("lingers", True))
+    return lambda: state.state(replace(STATE, **changes), replace(SESSION, lingers=lingers), who)
+
+
+def on_journal(who: Who = ALICE, **changes: object) -> Case:
+    return lambda: journal.journal(replace(JOURNAL, **changes), UNITS, SYSTEMD, who)
+
+
+def on_units(who: Who = ALICE, **changes: object) -> Case:
+    return lambda: journal.units(replace(UNITS, **changes), SYSTEMD, who)
+
+
+def on_environment(who: Who = ALICE, **changes: object) -> Case:
+    return lambda: environment.environment(replace(ENVIRONMENT, **changes), who)
+
+
+def on_others(who: Who = ALICE, **changes: object) -> Case:
+    return lambda: environment.others(replace(OTHERS, **changes), who)
+
+
+def unanswered(look: Look, name: str = "others") -> Case:
+    def judged() -> Verdict:
+        verdict = Taken({name: look}).unknown(name, name)  # type: ignore[arg-type]
+        assert verdict is not None
+        return verdict
+
+    return judged
+
+
+NO_UNITS = tuple(replace(file, state="missing") for file in UNITS.system)
+LIMITS = UnitFile("/usr/local/lib/systemd/system/gpu.slice.d/10-slicer-config.conf", "limits", "missing")
+NVIDIA = DEVICES.nvidia
+IDLE = Disk("sda", "8:0", "none", ("none", "bfq"))
+NVME = Disk("nvme0n1", "259:0", "none", ("none",))
+UNDER_NOUVEAU = replace(NO_DEVICES, nvidia=NVIDIA, driven_by=("nouveau",))
+NOT_PERSISTENT = replace(DRIVER, gpus=(replace(GPU, is_persistent=False),))
+
+# By the id of the finding; with several ways to it, each once.
+CASES: dict[str, tuple[Case, ...]] = {
+    "no-systemd": (
+        on_systemd(boots=False), on_systemd(boots=False, is_wsl=True),
+        on_systemd(boots=False, container="docker"),
+    ),
+    "no-pystemd": (on_systemd(unreachable="pystemd is not installed"),),
+    "manager-unreachable": (
+        on_systemd(unreachable="alice is not logged in (cron, su)"),
+        on_systemd(who=ROOT, unreachable="no connection to systemd"),
+    ),
+    "systemd-hangs": (unanswered(Look(None), "systemd"),),
+    "systemd-old": (on_systemd(version="249.11"),),
+    "no-cgroup2": (on_systemd(cgroups="v1"), on_systemd(cgroups="none")),
+    "units-failed": (on_systemd(failed=("slicer-a.service",)),),
+    "no-pidfd": (on_kernel(pidfd=False, pidfd_error="Operation not permitted"),),
+    "no-memory-peak": (on_kernel(memory_peak=False),),
+    "no-cgroup-kill": (on_kernel(cgroup_kill=False),),
+    "no-psi": (on_kernel(psi=False),),
+    "few-open-files": (on_kernel(open_files=100), on_kernel(open_files=100, open_files_hard=100)),
+    "few-processes": (on_kernel(processes=120),),
+    "tasks-max-near": (on_kernel(tasks_max=110),),
+    "inotify-exhausted": (on_kernel(inotify_error="cannot be watched"),),
+    "proc-hidden": (on_kernel(hidepid="2"),),
+    "no-linger": (on_session(lingers=False),),
+    "linger-in-vain": (on_session("255.4-1ubuntu8"), on_session("255"), on_session("256.2")),
+    "logout-kills": (on_session(kills_processes=True),),
+    "controllers-missing": (
+        on_limits("MemoryMax", controllers=("cpu",)),
+        on_limits("MemoryMax", controllers=(), on_v1=("memory",)),
+        on_limits("MemoryMax", controllers=(), container="docker"),
+        on_limits("IOWeight", controllers=("cpu",), who=ROOT),
+    ),
+    "not-delegated": (
+        on_limits("AllowedCPUs", controllers=("cpu", "memory", "pids")),
+        on_limits("IOWeight", "IOReadBandwidthMax", controllers=("cpu", "memory", "pids")),
+    ),
+    "io-weight-not-delegated": (on_limits("IOWeight", controllers=("cpu", "memory", "pids")),),
+    "io-weight-not-heeded": (
+        on_limits("IOWeight", disks=DiskFacts((), False, False, False)),
+        on_limits("IOWeight", disks=DiskFacts((IDLE,), False, True, False)),
+        on_limits("IOWeight", disks=DiskFacts((NVME,), False, True, False)),
+    ),
+    "oomd-absent": (on_limits("ManagedOOMSwap"),),
+    "devices-not-fenced": (on_limits("DeviceAllow"), on_limits("DevicePolicy", who=ROOT, boots=False)),
+    "profile-unusable": (on_configuration(profiles=(ProfileFacts("big", (), "no such CPU"),)),),
+    "configuration-broken": (on_configuration(error="/etc/slicer/config.toml:3: unknown key 'x'"),),
+    "configuration-warning": (on_configuration(warnings=("it is passed over",)),),
+    "driver-hangs": (lambda: gpus.gpus(DEVICES, None, "", ALICE),),
+    "driver-unusable": (
+        lambda: gpus.gpus(DEVICES, replace(NO_DRIVER, reason="driver-mismatch"), "", ALICE),
+        lambda: gpus.gpus(replace(DEVICES, driver="", nodes=()), NO_DRIVER, "", ALICE),
+        lambda: gpus.gpus(DEVICES, replace(NO_DRIVER, reason="error"), "docker", ALICE),
+    ),
+    "gpus-not-passed-in": (
+        lambda: gpus.gpus(replace(NO_DEVICES, nvidia=NVIDIA), NO_DRIVER, "docker", ALICE),
+    ),
+    "no-nvidia-ml-py": (
+        lambda: gpus.gpus(NO_DEVICES, replace(NO_DRIVER, reason="no-pynvml"), "", ALICE),
+        lambda: gpus.gpus(DEVICES, replace(DRIVER, library="11.450.51"), "", ALICE),
+    ),
+    "nouveau": (lambda: gpus.gpus(UNDER_NOUVEAU, NO_DRIVER, "", ALICE),),
+    "no-uvm-node": (on_devices(nodes=(Node("/dev/nvidia-uvm", False, False),)),),
+    "node-missing": (on_devices(nodes=(Node("/dev/nvidia0", False, False),)),),
+    "node-forbidden": (on_devices(nodes=(Node("/dev/nvidia0", True, False),)),),
+    "mig-on": (on_gpu(is_mig=True),),
+    "exclusive-compute": (on_gpu(compute_mode="exclusive-process"), on_gpu(compute_mode="exclusive-thread")),
+    "compute-prohibited": (on_gpu(compute_mode="prohibited"),),
+    "persistence-off": (
+        lambda: gpus.gpus(replace(DEVICES, persistenced=False), NOT_PERSISTENT, "", ROOT),
+    ),
+    "display-on-gpu": (on_gpu(has_display=True),),
+    "foreign-process": (
+        on_driver(users=(GpuUser(0, 4711, "python", 1024, False),)),
+        on_driver(users=(GpuUser(0, 0, "", None, False),)),
+    ),
+    "amd-not-handled": (on_devices(amd=2),),
+    "ledger-unusable": (
+        on_state(error="/run/lock: belongs to uid 1", hint="set SLICER_STATE_DIR"),
+        on_state(error="x: must be an absolute path", is_chosen=True),
+        on_state(error="none", public=(place("/run/lock", uid=0, mode=0o755),)),
+        on_state(ledger=place("/run/lock/slicer-1000", "link")),
+        on_state(ledger=place("/run/lock/slicer-1000", uid=1001)),
+    ),
+    "ledger-open": (
+        on_state(ledger=place("/srv/slicer", mode=0o770)),
+        on_state(who=ROOT, ledger=place("/run/slicer", uid=0, mode=0o2770)),
+    ),
+    "ledger-newer": (on_state(version="4"),),
+    "ledger-full": (
+        on_state(ledger=replace(place("/run/lock/slicer-1000"), free_bytes=4096)),
+        on_state(ledger=replace(place("/run/lock/slicer-1000"), free_files=1)),
+    ),
+    "ledger-stuck": (on_state(lock_holder=4711),),
+    "ledger-on-disk": (on_state(ledger=place("/srv/slicer", on="ext4"), is_chosen=True),),
+    "ledger-in-dev-shm": (on_state(ledger=place("/dev/shm/slicer-1000"), lingers=False),),
+    "ledger-name-taken": (on_state(squatted="/run/lock/slicer-1000"),),
+    "history-unusable": (
+        on_state(history=place("/home/alice/h", "link")),
+        on_state(history=place("/home/alice/h", "file", 1001)),
+        on_state(history_directory=place("/home/alice/.local", mode=0o777)),
+        on_state(history_directory=place("/home/alice/.local", uid=1001)),
+        on_state(history_directory=place("/home/alice/.local", "file")),
+    ),
+    "history-full": (on_state(history=replace(STATE.history, free_bytes=1000)),),
+    "history-damaged": (on_state(history_problem="damaged"),),
+    "history-newer": (on_state(history_problem="newer"),),
+    "no-journald": (on_journal(socket_error="Connection refused"),),
+    "journal-off": (on_journal(storage="none"),),
+    "journal-volatile": (
+        on_journal(is_persistent=False), on_journal(is_persistent=False, storage="volatile"),
+    ),
+    "journal-closed": (on_journal(may_read=False, may_read_own=False),),
+    "journal-rate-limited": (on_journal(burst=100),),
+    "catalog-not-read": (on_journal(catalog="missing"),),
+    "units-missing": (
+        on_units(system=NO_UNITS), on_units(who=ROOT, system=NO_UNITS),
+        on_units(system=NO_UNITS, is_nixos=True),
+    ),
+    "units-outdated": (
+        on_units(system=(replace(UNITS.system[0], state="outdated"),)),
+        on_units(system=(UNITS.system[0], replace(UNITS.system[1], state="missing"))),
+        on_units(user=(UnitFile("/home/alice/x", "slice", "outdated"),)),
+        on_units(system=(LIMITS,), packaged=("/usr/lib/systemd/system/gpu.slice",)),
+    ),
+    "units-edited": (on_units(system=(replace(UNITS.system[0], state="edited"),)),),
+    "slice-masked": (
+        on_units(masked=("/etc/systemd/system/gpu.slice",)),
+        on_units(masked=("/etc/systemd/user/gpu.slice",)),
+    ),
+    "older-leftovers": (on_units(old_shared=("/run/slicer",)), on_units(old_group=True)),
+    "package-overwritten": (on_environment(clashing="slicer 0.0.8"),),
+    "import-is-another": (
+        on_environment(namesakes=(Namesake("/usr/bin/python3", "/usr/lib/python3/slicer", "slicer 0.0.8"),)),
+    ),
+    "several-slicers": (on_environment(on_path=("/usr/local/bin/slicer", "/usr/bin/slicer")),),
+    "sudo-finds-no-slicer": (
+        on_environment(program="/home/alice/.local/bin/slicer"),
+        on_environment(secure_path=("/usr/bin",)),
+    ),
+    "sudo-drops-variables": (on_environment(variables=(("SLICER_CONFIG", "/x"),)),),
+    "under-sudo": (on_environment(who=ROOT, is_under_sudo=True),),
+    "simulation-on": (on_environment(who=ROOT, variables=(("SLICER_SIM", "2x24G"),)),),
+    "gpu-lock-skipped": (on_environment(who=ROOT, variables=(("SLICER_SKIP_GPU_LOCK", "1"),)),),
+    "gpu-lock-claimed": (on_environment(variables=(("GPU_LOCK_HELD", "1"),)),),
+    "fault-points-on": (on_environment(variables=(("SLICER_FAULTS", "x"),)),),
+    "inside-a-job": (on_environment(variables=(("SLICER_LEASE", "abc"), ("GPU_LOCK_HELD", "1"))),),
+    "gpu-lock-held": (on_others(lock="/tmp/gpu.lock", lock_holder=4711, lock_holder_name="sh"),),
+    "gpu-lock-unusable": (on_others(lock="/tmp/gpu.lock", lock_problem="is not a plain file"),),
+    "docker-is-outside": (on_others(docker="systemd"),),
+    "docker-cgroupfs": (on_others(docker="cgroupfs"),),
+    "other-scheduler": (
+        on_others(schedulers=(Other("Slurm", 9),)), on_others(task_spooler="/tmp/socket-ts.1000"),
+    ),
+    "look-hangs": (unanswered(Look(None)),),
+    "look-failed": (unanswered(Look(None, "OSError: no")), unanswered(Look(None, "no"), "systemd")),
+}  # fmt: skip
+
+# What all is well with, area by area.
+HEALTHY: tuple[Case, ...] = (
+    on_systemd(), on_kernel(), on_session(), on_session("255.4", who=ROOT), on_session("254.9"),
+    on_session("256.3"), on_limits("CPUWeight", "IOWeight", "MemoryMax"), on_limits("DevicePolicy", who=ROOT),
+    on_limits("MemoryMax", "CPUQuota", boots=False), on_limits("MemoryMax", is_there=False, controllers=()),
+    on_configuration(), on_driver(), lambda: gpus.gpus(NO_DEVICES, NO_DRIVER, "", ALICE), on_state(),
+    on_state(ledger=place("/run/lock/slicer-1000", "", -1)), on_state(ledger=place("/dev/shm/slicer-1000")),
+    on_journal(), on_journal(may_read=False), on_units(), on_units(system=NO_UNITS, packaged=("/usr/lib/x",)),
+    on_environment(), on_environment(variables=(("GPU_LOCK_HELD", "0"),)), on_others(),
+)  # fmt: skip

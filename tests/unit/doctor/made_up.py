@@ -1,0 +1,81 @@
+"""Facts of a machine on which all is well, made up."""
+
+from __future__ import annotations
+
+from slicer.doctor.facts.configuration import ConfigurationFacts, ProfileFacts
+from slicer.doctor.facts.disks import Disk, DiskFacts
+from slicer.doctor.facts.environment import EnvironmentFacts
+from slicer.doctor.facts.gpus import DeviceFacts, DriverFacts, Node
+from slicer.doctor.facts.journal import JournalFacts
+from slicer.doctor.facts.kernel import KernelFacts
+from slicer.doctor.facts.others import OthersFacts
+from slicer.doctor.facts.session import SessionFacts
+from slicer.doctor.facts.state import Place, StateFacts
+from slicer.doctor.facts.systemd import SystemdFacts
+from slicer.doctor.facts.units import UnitFacts, UnitFile
+from slicer.doctor.model import Who
+from slicer.gpu.nvml import GpuDetails
+
+ROOT = Who(0, "root", "system", True)
+ALICE = Who(1000, "alice", "user", True)
+
+SYSTEMD = SystemdFacts(
+    boots=True, unreachable="", hint="", version="257.13-1", state="running", failed=(), container="",
+    is_wsl=False, cgroups="v2", at="/user.slice/user-1000.slice/user@1000.service", is_there=True,
+    controllers=("cpu", "cpuset", "io", "memory", "pids"), on_v1=(),
+)  # fmt: skip
+KERNEL = KernelFacts(
+    release="6.12", memory_peak=True, cgroup_kill=True, psi=True, dmem=True, pidfd=True, pidfd_error="",
+    hidepid="", open_files=1024, open_files_hard=-1, processes=16384, own_processes=100, tasks_max=None,
+    tasks=100, inotify_error="", inotify_instances="128",
+)  # fmt: skip
+SESSION = SessionFacts(
+    lingers=True, has_runtime=True, is_in_session=True, kills_processes=False, removes_ipc=True
+)
+DISKS = DiskFacts((Disk("sda", "8:0", "bfq", ("none", "bfq")),), True, True, False)
+CONFIGURATION = ConfigurationFacts(
+    error="", hint="", warnings=(), default_profile="light", compat_gpu_lock="", files=(),
+    profiles=(
+        ProfileFacts("light", ("CPUWeight", "IOWeight", "MemoryMax"), ""),
+        ProfileFacts("gpu", ("MemoryMax",), ""),
+    ),
+)  # fmt: skip
+GPU = GpuDetails(
+    index=0, uuid="GPU-0", name="NVIDIA H100", memory_mib=81559, minor=0, compute_mode="default",
+    is_persistent=True, has_display=False, is_mig=False,
+)  # fmt: skip
+DEVICES = DeviceFacts(
+    simulated="", nvidia=("0000:01:00.0",), driven_by=("nvidia",), amd=0, driver="550.54", persistenced=True,
+    nodes=tuple(Node(f"/dev/nvidia{end}", True, True) for end in ("ctl", "-uvm", "0")),
+)  # fmt: skip
+DRIVER = DriverFacts("", "", "", "550.54", "12.550.52", (GPU,), ())
+NO_DRIVER = DriverFacts("no-library", "there is no NVIDIA driver here", "install", "", "12.550.52", (), ())
+NO_DEVICES = DeviceFacts("", (), (), 0, "", (), False)
+
+
+def place(path: str, kind: str = "directory", uid: int = 1000, mode: int = 0o700, on: str = "tmpfs") -> Place:
+    return Place(path, kind, uid, mode, on, 1 << 30, 100_000)
+
+
+STATE = StateFacts(
+    ledger=place("/run/lock/slicer-1000"), error="", hint="", is_chosen=False, squatted="", version="3",
+    newest=3, lock_holder=0,
+    public=(place("/run/lock", uid=0, mode=0o1777), place("/dev/shm", uid=0, mode=0o1777)),
+    history=place("/home/alice/.local/state/slicer/history.db", "file", mode=0o640, on="ext4"),
+    history_directory=place("/home/alice/.local/state/slicer", on="ext4"), history_problem="",
+)  # fmt: skip
+JOURNAL = JournalFacts("", "", True, True, True, None, "current")
+UNITS = UnitFacts(
+    system=(
+        UnitFile("/usr/local/lib/systemd/system/gpu.slice", "slice", "current"),
+        UnitFile("/usr/local/lib/systemd/catalog/slicer.catalog", "catalog", "current"),
+    ),
+    user=(UnitFile("/home/alice/.local/share/systemd/user/gpu.slice", "slice", "missing"),),
+    packaged=(), masked=(), delegation="current", old_files=(), old_shared=(), old_group=False,
+    is_nixos=False,
+)  # fmt: skip
+ENVIRONMENT = EnvironmentFacts(
+    program="/usr/local/bin/slicer", on_path=("/usr/local/bin/slicer",), prefix="/opt/slicer", clashing="",
+    namesakes=(), variables=(), sudo="/usr/bin/sudo", secure_path=None, keeps=(), is_under_sudo=False,
+)  # fmt: skip
+OTHERS = OthersFacts("", (), "", "", "", 0, "")

@@ -1,0 +1,231 @@
+"""What `programs.slicer` sets on a NixOS."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slicer.backend import slice_limits
+from slicer.config import check, slices
+from slicer.config.build import TABLES, TOP_SETTINGS
+from slicer.config.files import Layer
+from slicer.config.profiles import Config, builtin_profiles, load
+from slicer.config.properties import KEYS, find_key, parse_property
+from slicer.model import SLICES, Host
+from slicer.quantity import INFINITY
+from tests.unit.nix import evaluation
+from tests.unit.nix.evaluation import Refused, evaluate
+from tests.unit.nix.toml import written
+
+MACHINE = Host(tuple(range(16)), 64 << 30)
+UNITS = evaluation.REPO / "units"
+SETTINGS = "programs.slicer.settings"
+
+
+def made(settings: dict[str, Any] | None = None, **options: object) -> dict[str, Any]:
+    """What the module sets, from the settings and the other options of programs.slicer. Raises Refused."""
+    said = {"enable": True, "settings": settings or {}, **options}
+    found: dict[str, Any] = evaluate("machine.nix", given={"programs": {"slicer": said}})
+    return found
+
+
+def refused(settings: dict[str, Any]) -> str:
+    with pytest.raises(Refused) as error:
+        made(settings)
+    return str(error.value)
+
+
+def read(directory: Path, settings: dict[str, Any]) -> Config:
+    """The configuration that slicer reads from the file that comes out."""
+    (directory / "config.toml").write_text(written(settings))
+    return load({"HOME": str(directory)}, MACHINE, system_dir=str(directory))
+
+
+@pytest.mark.parametrize("path", evaluation.FILES, ids=lambda path: str(path.name))
+def test_every_file_is_nix(path: Path) -> None:  # K5
+    assert evaluation.run("--parse", path)
+
+
+def test_enable_is_all_it_takes() -> None:  # K5
+    found = made()
+    assert found["failed"] == []
+    assert found["packages"] == found["unitPackages"] == ["slicer"]
+    assert found["etc"] == []  # slicer's own defaults hold
+    assert found["slices"] == {}
+    assert list(found["services"]) == ["slicer-catalog"]
+
+
+def test_disabled_it_sets_nothing() -> None:  # K5
+    found = made({"slots": {"cpu": 3}}, enable=False)
+    assert not any(found.values()), found
+
+
+def test_journalctl_finds_the_catalog_of_the_package() -> None:  # K5, K7
+    found = made()
+    # The one of the two directories that systemd's package on NixOS does not replace by its own.
+    (place,) = found["tmpfiles"]["10-slicer"]
+    assert place == "/usr/local/lib/systemd/catalog/slicer.catalog"
+    (link,) = found["tmpfiles"]["10-slicer"][place].items()
+    assert link == ("L+", {"argument": "/nix/store/none-slicer/lib/systemd/catalog/slicer.catalog"})
+    service = found["services"]["slicer-catalog"]
+    assert service["serviceConfig"]["ExecStart"].endswith("/bin/journalctl --update-catalog")
+    assert service["restartTriggers"] == ["/nix/store/none-slicer"]
+
+
+def test_every_key_of_a_configuration_is_an_option_and_nothing_else_is() -> None:  # K5
+    names = {option["name"].replace('"', "") for option in evaluate("options.nix")}
+    below = {name.removeprefix(f"{SETTINGS}.") for name in names if name.startswith(f"{SETTINGS}.")}
+    profile = {f"profiles.<name>.{key}" for key in (*check.OWN_KEYS, *KEYS)}
+    tables = {f"{table}.{key}" for table, keys in TABLES.items() for key in keys}
+    slices = {f"slices.{name}" for name in SLICES}
+    slices |= {f"slices.{name}.{key}" for name in SLICES for key in check.SLICE_KEYS}
+    assert below == {*check.TOP_KEYS, *tables, *slices, *profile}
+    assert {*TOP_SETTINGS} < below
+
+
+def test_a_property_is_described_with_the_directive_that_slicer_sets() -> None:  # K5
+    options = evaluate("options.nix")
+    descriptions = {option["name"].rpartition(".")[2]: option["description"] for option in options}
+    for key in KEYS:
+        assert descriptions[key].startswith(f"`{find_key(key).name}=`: "), key
+
+
+def test_the_module_knows_the_built_in_profiles() -> None:  # K5
+    for name in builtin_profiles(MACHINE, 1):
+        assert made({"profiles": {"mine": {"inherits": name}}, "default_profile": name})["failed"] == []
+
+
+WHOLE: dict[str, Any] = {
+    "default_profile": "train",
+    "compat_gpu_lock": "/tmp/gpu.lock",
+    "slots": {"cpu": 3},
+    "gpu": {"idle_threshold": "100M", "margin": "1G", "spike_buffer": "5%"},
+    "waiting": {"reserve_after": "10m"},
+    "slices": {"gpu": {"memory_max": "60G"}},
+    "profiles": {
+        "train": {
+            "inherits": "gpu",
+            "vram": "20G",
+            "gpu": [0, 1],
+            "gpus": 1,
+            "memory_max": "80%",
+            "io_read_bandwidth_max": ["/dev/sda 10M"],
+            "timeout": "12h",
+            "then": "fail",
+            "max_wait": "2h",
+            "env": {"WANDB_MODE": "offline", "WORKERS": 4, "TERM": False},
+        },
+        "heavy": {"cpu_quota": "400%"},
+        "as_it_was": {"inherits": "light"},
+    },
+}
+
+
+def test_the_file_says_what_the_options_say_and_slicer_reads_it(tmp_path: Path) -> None:  # K5
+    found = made(WHOLE)
+    assert found["etc"] == ["slicer/config.toml"]
+    assert found["failed"] == []
+    assert found["settings"] == WHOLE
+    config = read(tmp_path, found["settings"])
+    assert (config.default_profile, config.slots_cpu, config.margin_mib) == ("train", 3, 1024)
+    train = config.profile("train")
+    assert (train.vram_mib, train.gpus, train.gpu_choice, train.timeout_s) == (20480, 1, ("0", "1"), 43200)
+    assert train.env == {"WANDB_MODE": "offline", "WORKERS": "4"}
+
+
+def test_what_is_not_said_is_not_in_the_file() -> None:  # K5
+    found = made({"profiles": {"train": {"memory_max": "8G", "timeout": None}}, "slots": {"cpu": None}})
+    assert found["settings"] == {"profiles": {"train": {"memory_max": "8G"}}}
+
+
+def test_a_key_of_a_later_slicer_gets_through() -> None:  # K5
+    later = {"profiles": {"train": {"later": [1]}}, "later": {"on": True}, "slices": {"disk": {"later": 3}}}
+    assert made(later)["settings"] == later
+
+
+WRONG: list[tuple[dict[str, Any], str, str]] = [
+    ({"slots": {"cpu": "four"}}, "slots.cpu", "whole number, 1 or more"),
+    ({"compat_gpu_lock": "gpu.lock"}, "compat_gpu_lock", "absolute path"),
+    ({"gpu": {"spike_buffer": 10}}, "gpu.spike_buffer", 'percentage from 0% to 100% such as "10%"'),
+    ({"slices": {"gpu": {"memory_max": 60}}}, "slices.gpu.memory_max", '1M or more'),
+    ({"profiles": {"x": {"memory_max": "8GB"}}}, "profiles.x.memory_max", 'size such as "8G"'),
+    ({"profiles": {"x": {"cpu_weight": 0}}}, "profiles.x.cpu_weight", "whole number from 1 to 10000"),
+    ({"profiles": {"x": {"timeout": "soon"}}}, "profiles.x.timeout", "a duration such as"),
+    ({"profiles": {"x": {"slice": "gpu.slice"}}}, "profiles.x.slice", 'one of "cpu", "gpu"'),
+    ({"profiles": {"x": {"env": {"A": True}}}}, "profiles.x.env.A", "false to take an inherited"),
+    ({"profiles": {"x": {"later": None}}}, "profiles.x.later", "TOML value"),
+]
+
+
+@pytest.mark.parametrize(("settings", "option", "expected"), WRONG, ids=[option for _, option, _ in WRONG])
+def test_a_wrong_value_is_refused_with_what_was_expected(
+    settings: dict[str, Any], option: str, expected: str
+) -> None:  # K5
+    said = refused(settings)
+    assert f"`{SETTINGS}.{option}'" in said
+    assert expected in said
+
+
+CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"default_profile": "trian"}, 'default_profile: there is no profile "trian" (known: gpu, heavy, light'),
+    ({"profiles": {"a": {"inherits": "b"}}}, 'profiles.a.inherits: there is no profile "b" (known: a, gpu,'),
+    ({"profiles": {"a b": {}}}, '"a b" cannot be a profile\'s name'),
+    ({"profiles": {"a": {"timeout": 1, "runtime_max": 2}}}, "profiles.a: timeout and runtime_max are the"),
+    ({"profiles": {"a": {"gpus": 0, "vram": "8G"}}}, "profiles.a: gpus = 0 contradicts vram and gpu"),
+    ({"profiles": {"a": {"gpus": 3, "gpu": [0, 1]}}}, "profiles.a: gpus = 3 is more than gpu names"),
+]
+
+
+@pytest.mark.parametrize(("settings", "expected"), CONTRADICTIONS, ids=[said for _, said in CONTRADICTIONS])
+def test_a_contradiction_is_refused_as_slicer_would(
+    tmp_path: Path, settings: dict[str, Any], expected: str
+) -> None:  # K5
+    (said,) = made(settings)["failed"]
+    assert said.startswith("programs.slicer.settings")
+    assert expected in said
+    with pytest.raises(Exception, match=r"config\.toml"):
+        read(tmp_path, settings)
+
+
+def test_delegation_to_users_is_that_of_the_drop_in() -> None:  # K5
+    (drop_in,) = (UNITS / "system/user@.service.d").iterdir()
+    _, _, delegated = drop_in.read_text().partition("\nDelegate=")
+    found = made(userDelegation=True)["services"]["user@"]
+    assert found == {"serviceConfig": {"Delegate": delegated.strip()}}
+
+
+# For each key of a slice, spellings of which some are not systemd's own.
+LIMITS: list[dict[str, Any]] = [
+    {
+        "cpu_weight": 80, "cpu_quota": "1200%", "allowed_cpus": [0, 1, 2, 8], "memory_high": "50G",
+        "memory_max": "62.5%", "memory_swap_max": 0, "tasks_max": 4000, "io_weight": 80,
+    },
+    {
+        "cpu_weight": "idle", "cpu_quota": "infinity", "allowed_cpus": "0-3,8", "memory_high": "51200M",
+        "memory_max": 64424509440, "memory_swap_max": "infinity", "tasks_max": "10%",
+    },
+    {"cpu_quota": "37.5%", "allowed_cpus": "0 1", "memory_max": "1.5G", "tasks_max": "infinity"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("limits", LIMITS, ids=["plain", "words", "fractions"])
+@pytest.mark.parametrize("name", SLICES)
+def test_a_slice_gets_the_limits_that_install_would_write(name: Any, limits: dict[str, Any]) -> None:  # K5
+    found = made({"slices": {name: limits}})
+    assert list(found["slices"]) == [name]
+    assert found["slices"][name]["overrideStrategy"] == "asDropin"  # the slice itself is the package's file
+    settled = slices.settled([Layer("config.toml", found["settings"], {})], MACHINE)
+    drop_in = slice_limits.drop_in(name, settled[name], user=False).decode()
+    wanted = dict(line.split("=", 1) for line in drop_in.splitlines() if "=" in line and line[0] != "#")
+    assert {key: meant(key, text) for key, text in found["slices"][name]["sliceConfig"].items()} == {
+        key: meant(key, text) for key, text in wanted.items()
+    }
+
+
+def meant(directive: str, text: str) -> object:
+    """What systemd makes of a line of a unit file."""
+    if directive == "CPUQuota" and not text:
+        return INFINITY
+    return parse_property(directive, text, MACHINE, "").value

@@ -1,0 +1,138 @@
+"""The package and the flake: what they are made of, and what their scripts do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slicer.backend.install_units import apply, plan
+from slicer.version import __version__
+from tests.patience import DEADLINE_S
+from tests.systemd.test_nixos_script import CONFIGURATION
+from tests.unit.nix.evaluation import NIX, REPO, evaluate
+from tests.unit.nix.test_module import made
+from tests.unit.nix.toml import written
+
+PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text())
+SYSTEMS = ["x86_64-linux", "aarch64-linux"]
+
+
+def names(requirements: list[str]) -> list[str]:
+    return [requirement.partition(">")[0] for requirement in requirements]
+
+
+DEPENDENCIES = names(PROJECT["project"]["dependencies"])
+BUILD = names(PROJECT["build-system"]["requires"])
+
+
+@pytest.fixture(scope="module")
+def package() -> dict[str, Any]:
+    found: dict[str, Any] = evaluate("package.nix", given=[*DEPENDENCIES, *BUILD])
+    return found
+
+
+def shell(script: str, directory: Path, environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a script of a derivation as stdenv does: it ends at the first thing that fails."""
+    env = {"HOME": "/homeless-shelter", "PATH": f"{directory}/bin:{os.environ['PATH']}", **environ}
+    argv = ["bash", "-euo", "pipefail", "-c", script]
+    return subprocess.run(
+        argv, env=env, cwd=directory, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=DEADLINE_S, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> Path:
+    """$out as after the installation of the wheel: the modules and the script. `python` is the build's."""
+    site = tmp_path / "lib/python/site-packages"
+    site.mkdir(parents=True)
+    (site / "slicer").symlink_to(REPO / "src/slicer")
+    (tmp_path / "bin").mkdir()
+    shutil.copy(REPO / "bin/slicer", tmp_path / "bin")
+    (tmp_path / "bin/python").symlink_to(sys.executable)
+    return tmp_path
+
+
+def test_the_package_is_what_pyproject_says(package: dict[str, Any]) -> None:  # K5
+    assert (package["pname"], package["version"]) == (PROJECT["project"]["name"], __version__)
+    assert sorted(package["dependencies"]) == sorted(DEPENDENCIES)
+    assert package["build-system"] == BUILD
+    assert package["meta"]["license"]["spdxId"] == PROJECT["project"]["license"]["text"]
+    assert set(PROJECT["tool"]["setuptools"]["script-files"]) == {f"bin/{package['meta']['mainProgram']}"}
+    for path in package["src"]:
+        assert (REPO / path).exists(), path
+    assert {"bin", "src", "units", "pyproject.toml", PROJECT["project"]["readme"]} <= set(package["src"])
+
+
+def test_it_has_what_install_writes(package: dict[str, Any], built: Path, tmp_path: Path) -> None:  # K5
+    done = shell(package["postInstall"], built, {"out": str(built), "PYTHONPATH": ":".join(sys.path)})
+    assert done.returncode == 0, done
+    wanted = tmp_path / "wanted"
+    apply(plan(str(wanted), prefix="/"))
+    files = [path.relative_to(wanted) for path in wanted.rglob("*") if path.is_file()]
+    assert Path("lib/systemd/system/gpu.slice") in files
+    for path in files:
+        assert (built / path).read_bytes() == (wanted / path).read_bytes(), path
+    # Whoever does not ask for it gets no delegation.
+    assert not list(built.glob("lib/systemd/system/user@*"))
+
+
+def test_nothing_of_its_python_reaches_the_jobs(package: dict[str, Any], built: Path) -> None:  # K5
+    # The wrapper that nixpkgs would write exports PATH and PYTHONNOUSERSITE.
+    assert package["dontWrapPythonPrograms"] is True
+    hooks = 'buildPythonPath() { echo "path of $1"; }; patchPythonScript() { echo "patched $1"; }\n'
+    script = built / "bin/slicer"
+    script.write_text(script.read_text().replace("#!python", "#!/nix/store/none-python3/bin/python3.13", 1))
+    done = shell(hooks + package["postFixup"], built, {"out": str(built)})
+    assert done.stdout == f"path of {built}\npatched {script}\n"
+    first, rest = script.read_text().split("\n", 1)
+    assert first == "#!/nix/store/none-python3/bin/python3.13 -s"
+    assert rest == (REPO / "bin/slicer").read_text().split("\n", 1)[1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"profiles": {"train": {"memory_max": "8G"}}}, ""),
+        ({"profiles": {"train": {"memroy_max": "8G"}}}, "unknown key 'memroy_max' in [profiles.train] ("),
+        ({"profiles": {"a": {"inherits": "b"}, "b": {"inherits": "a"}}}, "profiles inherit in a circle"),
+        ({"slices": {"gpu": {"timeout": "1h"}}}, "unknown key 'timeout' in [slices.gpu]"),
+    ],
+    ids=["right", "misspelt", "circle", "slice"],
+)
+def test_slicer_checks_the_file_while_the_system_is_built(
+    built: Path, settings: dict[str, Any], complaint: str
+) -> None:  # K5
+    found = made(settings)
+    file, out = built / "slicer-config.toml", built / "out.toml"
+    file.write_text(written(found["settings"]))
+    (built / "bin/slicer").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m slicer "$@"\n')
+    environ = {"PYTHONPATH": ":".join(sys.path), "written": str(file), "out": str(out)}
+    done = shell(found["script"], built, environ)
+    assert (done.returncode == 0) == (complaint == "") == out.exists(), done
+    assert complaint in done.stderr
+
+
+def test_the_flake_has_the_module_the_package_and_the_checks() -> None:  # K5
+    found = evaluate("outputs.nix", given=SYSTEMS)
+    package, test = str(NIX / "package.nix"), str(NIX / "vm-test.nix")
+    assert found["module"] == str(NIX / "module.nix")
+    assert found["overlay"] == {"slicer-systemd": package}
+    assert found["packages"] == {system: {"default": package} for system in SYSTEMS}
+    assert found["checks"] == {system: {"package": package, "nixos": test} for system in SYSTEMS}
+
+
+def test_the_machine_of_the_test_is_right_and_the_one_on_debian_is_like_it() -> None:  # K5
+    found = evaluate("outputs.nix", given=SYSTEMS)
+    assert found["imports"] == [str(NIX / "module.nix")]
+    machine = made(**found["slicer"])
+    assert machine["failed"] == []
+    assert machine["settings"] == tomllib.loads(CONFIGURATION)
