@@ -53,6 +53,7 @@ Examples:
   slicer status                             who holds what, and what is free
   slicer stop train                         end the job named train
   slicer history -n 5                       how the last jobs ended
+  slicer doctor                             what does not work here, and why
 
 \b
 Exit codes besides those of a job's command:

@@ -144,6 +144,14 @@ def test_what_somebody_changed_is_left_alone_unless_forced(tmp_path: Path, edit:
     assert statuses(apply(made)) == {"unchanged"}
 
 
+def test_a_file_that_a_wheel_brought_counts_as_installed(tmp_path: Path) -> None:  # K5
+    made = plan(str(tmp_path))
+    for action in made.actions:
+        Path(action.destination).parent.mkdir(parents=True, exist_ok=True)
+        Path(action.destination).write_bytes(Path(action.source).read_bytes())
+    assert statuses(apply(made)) == {"unchanged"}
+
+
 def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:  # K5
     made = plan(str(tmp_path))
     gpu = Path(made.actions[0].destination)

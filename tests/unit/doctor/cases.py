@@ -148,13 +148,17 @@ CASES: dict[str, tuple[Case, ...]] = {
         on_limits("MemoryMax", controllers=("cpu",)),
         on_limits("MemoryMax", controllers=(), on_v1=("memory",)),
         on_limits("MemoryMax", controllers=(), container="docker"),
-        on_limits("IOWeight", controllers=("cpu",), who=ROOT),
+        on_limits("IOWeight", "MemoryMax", controllers=("cpu",), who=ROOT),
     ),
     "not-delegated": (
         on_limits("AllowedCPUs", controllers=("cpu", "memory", "pids")),
         on_limits("IOWeight", "IOReadBandwidthMax", controllers=("cpu", "memory", "pids")),
     ),
-    "io-weight-not-delegated": (on_limits("IOWeight", controllers=("cpu", "memory", "pids")),),
+    "io-controller-missing": (
+        on_limits("IOWeight", controllers=("cpu", "memory", "pids")),
+        on_limits("IOWeight", controllers=("cpu",), who=ROOT),
+        on_limits("IOWeight", controllers=("cpu",), who=ROOT, container="docker"),
+    ),
     "io-weight-not-heeded": (
         on_limits("IOWeight", disks=DiskFacts((), False, False, False)),
         on_limits("IOWeight", disks=DiskFacts((IDLE,), False, True, False)),
@@ -284,4 +288,7 @@ HEALTHY: tuple[Case, ...] = (
     on_state(ledger=place("/run/lock/slicer-1000", "", -1)), on_state(ledger=place("/dev/shm/slicer-1000")),
     on_journal(), on_journal(may_read=False), on_units(), on_units(system=NO_UNITS, packaged=("/usr/lib/x",)),
     on_environment(), on_environment(variables=(("GPU_LOCK_HELD", "0"),)), on_others(),
+    # NixOS
+    on_units(system=(*NO_UNITS, LIMITS), packaged=("/etc/systemd/system/gpu.slice",), is_nixos=True),
+    on_environment(program="/nix/store/1234-slicer/bin/slicer"),
 )  # fmt: skip

@@ -76,6 +76,6 @@ UNITS = UnitFacts(
 )  # fmt: skip
 ENVIRONMENT = EnvironmentFacts(
     program="/usr/local/bin/slicer", on_path=("/usr/local/bin/slicer",), prefix="/opt/slicer", clashing="",
-    namesakes=(), variables=(), sudo="/usr/bin/sudo", secure_path=None, keeps=(), is_under_sudo=False,
+    namesakes=(), variables=(), sudo="/usr/bin/sudo", secure_path=None, is_under_sudo=False,
 )  # fmt: skip
 OTHERS = OthersFacts("", (), "", "", "", 0, "")

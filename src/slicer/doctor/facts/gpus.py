@@ -78,7 +78,7 @@ def gather_devices(simulated: str) -> DeviceFacts:
         if vendor == _NVIDIA:
             nvidia.append(address)
             drivers.add(os.path.basename(os.path.realpath(f"{device}/driver")) if _is_bound(device) else "")
-    driver = _module_version()
+    driver = module_version(kernel_text("/proc/driver/nvidia/version"))
     minors = [_minor(address) for address in names_in(_SEEN_BY_KERNEL)]
     wanted = (*_NODES, *(f"/dev/nvidia{minor}" for minor in minors if minor)) if driver else ()
     return DeviceFacts(
@@ -91,9 +91,9 @@ def _is_bound(device: str) -> bool:
     return os.path.lexists(f"{device}/driver")
 
 
-def _module_version() -> str:
-    """As in "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu Feb …"."""
-    for word in kernel_text("/proc/driver/nvidia/version").partition("\n")[0].split():
+def module_version(text: str) -> str:
+    """The version in /proc/driver/nvidia/version: "NVRM version: … Module  550.54.14  …"; "" for none."""
+    for word in text.partition("\n")[0].split():
         if word[0].isdigit() and "." in word:
             return word
     return ""

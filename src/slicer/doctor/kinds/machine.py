@@ -234,15 +234,18 @@ FOUND = (
         cure="`slicer install --user-delegation` as root, then log out everywhere and in again.",
     ),
     Kind(
-        id="io-weight-not-delegated",
+        id="io-controller-missing",
         area="limits",
         severity="note",
-        title="your user manager was not given io, so IOWeight does not act",
+        title="the io controller is not there for your jobs, so IOWeight does not act",
         why=(
-            "systemd gives user managers cpu, memory and pids only. Without io all of your jobs read and "
-            "write alike."
+            "All jobs read and write alike. systemd gives user managers cpu, memory and pids only; a "
+            "container has what its host passes in."
         ),
-        cure="`slicer install --user-delegation` as root, then log out everywhere and in again.",
+        cure=(
+            "`slicer install --user-delegation` as root, then log out everywhere and in again; in a "
+            "container, delegate io from the host."
+        ),
     ),
     Kind(
         id="io-weight-not-heeded",
