@@ -344,6 +344,9 @@ def test_what_a_package_brought_is_not_installed_a_second_time(tmp_path: Path) -
     apply(plan(root, prefix="/usr"))
     page = tmp_path / "usr/share/man/man1/slicer.1"
     page.rename(f"{page}.gz")  # as packages have them
+    zsh = tmp_path / "usr/share/zsh"
+    (zsh / "site-functions").rename(zsh / "vendor-completions")  # as Debian's have it
+    shutil.copy(UNITS / "system/gpu.slice", tmp_path / "usr/lib/systemd/system/gpu.slice")  # by another tool
     assert (tmp_path / "usr/share/fish/vendor_completions.d/slicer.fish").is_file()
     configure(tmp_path, "[slices.gpu]\nmemory_max = '48G'\n")
     assert statuses(apply(from_configuration(tmp_path))) == {"created", "removed"}
