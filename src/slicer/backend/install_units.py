@@ -44,10 +44,12 @@ _SYSTEM = (
     ("_units/user/cpu.slice", "lib/systemd/user/cpu.slice", "slice of CPU jobs, for user managers"),
     ("_units/catalog/slicer.catalog", "lib/systemd/catalog/slicer.catalog", "explanations for journalctl -x"),
 )
+_ZSH = "share/zsh/site-functions/_slicer"
+_ZSH_OF_DEBIAN = "share/zsh/vendor-completions/_slicer"
 _FISH = "share/fish/vendor_completions.d/slicer.fish"
 _SHELLS = (
     ("_completions/slicer.bash", "share/bash-completion/completions/slicer", "completion for bash"),
-    ("_completions/_slicer", "share/zsh/site-functions/_slicer", "completion for zsh"),
+    ("_completions/_slicer", _ZSH, "completion for zsh"),
     ("_completions/slicer.fish", _FISH, "completion for fish"),
 )
 # fish looks below /usr/local only where XDG_DATA_DIRS says so, which is not so over ssh.
@@ -136,7 +138,10 @@ def plan(
         if base == PREFIX and destination == _FISH:
             path = os.path.join(root, _FISH_OF_ADMIN)
         action = Action(os.path.join(_SOURCES, source), path, what)
-        packaged = base == PREFIX and _is_packaged(action, os.path.join(root, _PACKAGED[1:], destination))
+        packaged = base == PREFIX and any(
+            _is_packaged(action, os.path.join(root, _PACKAGED[1:], place))
+            for place in ((_ZSH, _ZSH_OF_DEBIAN) if destination == _ZSH else (destination,))
+        )
         (unwanted if packaged else actions).append(action)
     for each in [] if limits is None else _limits(limits, top, user=user):
         (actions if each.content else unwanted).append(each)

@@ -344,6 +344,8 @@ def test_what_a_package_brought_is_not_installed_a_second_time(tmp_path: Path) -
     apply(plan(root, prefix="/usr"))
     page = tmp_path / "usr/share/man/man1/slicer.1"
     page.rename(f"{page}.gz")  # as packages have them
+    functions = tmp_path / "usr/share/zsh/site-functions"
+    functions.rename(functions.with_name("vendor-completions"))  # as Debian has them
     assert (tmp_path / "usr/share/fish/vendor_completions.d/slicer.fish").is_file()
     configure(tmp_path, "[slices.gpu]\nmemory_max = '48G'\n")
     assert statuses(apply(from_configuration(tmp_path))) == {"created", "removed"}
