@@ -36,6 +36,9 @@ from tests.unit.doctor.made_up import (
     place,
 )  # fmt: skip
 
+_PIP = "/opt/slicer/bin/python -m pip install nvidia-ml-py"
+_APT = "apt install python3-pynvml"
+
 Case = Callable[[], Verdict]
 
 
@@ -179,7 +182,8 @@ CASES: dict[str, tuple[Case, ...]] = {
         lambda: gpus.gpus(replace(NO_DEVICES, nvidia=NVIDIA), NO_DRIVER, "docker", ALICE),
     ),
     "no-nvidia-ml-py": (
-        lambda: gpus.gpus(NO_DEVICES, replace(NO_DRIVER, reason="no-pynvml"), "", ALICE),
+        lambda: gpus.gpus(DEVICES, replace(NO_DRIVER, reason="no-pynvml", hint=_PIP), "", ALICE),
+        lambda: gpus.gpus(DEVICES, replace(NO_DRIVER, reason="no-pynvml", hint=_APT), "", ALICE),
         lambda: gpus.gpus(DEVICES, replace(DRIVER, library="11.450.51"), "", ALICE),
     ),
     "nouveau": (lambda: gpus.gpus(UNDER_NOUVEAU, NO_DRIVER, "", ALICE),),
@@ -293,6 +297,7 @@ HEALTHY: tuple[Case, ...] = (
     on_limits("MemoryMax", "CPUQuota", boots=False), on_limits("MemoryMax", is_there=False, controllers=()),
     on_configuration(), on_driver(), lambda: gpus.gpus(NO_DEVICES, NO_DRIVER, "", ALICE), on_state(),
     on_state(cache=place("", "", -1)),
+    lambda: gpus.gpus(NO_DEVICES, replace(NO_DRIVER, reason="no-pynvml"), "", ALICE),
     on_state(ledger=place("/run/lock/slicer-1000", "", -1)), on_state(ledger=place("/dev/shm/slicer-1000")),
     on_journal(), on_journal(may_read=False), on_units(), on_units(system=NO_UNITS, packaged=("/usr/lib/x",)),
     on_environment(), on_environment(variables=(("GPU_LOCK_HELD", "0"),)), on_others(),

@@ -76,7 +76,9 @@ def _access(exists: bool, is_usable: bool) -> str:
 
 def _unusable(devices: DeviceFacts, driver: DriverFacts, container: str, who: Who) -> Iterator[Finding]:
     if driver.reason == "no-pynvml":
-        yield finding("no-nvidia-ml-py", driver.message, "python3 -m pip install nvidia-ml-py")
+        if devices.nvidia or devices.driver:  # else there is nothing to ask for
+            mend = who.root(driver.hint) if driver.hint.startswith("apt ") else driver.hint
+            yield finding("no-nvidia-ml-py", driver.message, mend)
         return
     if not devices.nvidia and not devices.driver:
         if driver.reason == "no-library":

@@ -121,7 +121,8 @@ def gather_driver(uid: int) -> DriverFacts:
     try:
         driver = nvml.Nvml()
     except NoGpu as error:
-        return DriverFacts(error.reason, error.message, error.hint, "", nvml.library_version(), (), ())
+        hint = nvml.install_command() if error.reason == "no-pynvml" else error.hint
+        return DriverFacts(error.reason, error.message, hint, "", nvml.library_version(), (), ())
     except GpuError as error:
         return DriverFacts("error", str(error), "", "", nvml.library_version(), (), ())
     try:

@@ -42,7 +42,10 @@ FOUND = (
         severity="problem",
         title="the Python module pynvml is missing or too old",
         why="slicer asks the driver for GPUs with it. It needs nvidia-ml-py 12.535 or later.",
-        cure="`python -m pip install nvidia-ml-py` in slicer's environment.",
+        cure=(
+            "`python -m pip install nvidia-ml-py` in slicer's environment; `apt install python3-pynvml` "
+            "where slicer is a Debian package."
+        ),
     ),
     Kind(
         id="nouveau",
