@@ -153,8 +153,9 @@ in
       serviceConfig.Delegate = mkDefault "cpu cpuset io memory pids";
     };
 
-    # journalctl looks for explanations in systemd's own package and here.
-    systemd.tmpfiles.settings."10-slicer"."/usr/local/lib/systemd/catalog/slicer.catalog"."L+".argument =
+    # journalctl looks for explanations in systemd's own package and here. The name is not that of a file that
+    # `slicer install` looks after.
+    systemd.tmpfiles.settings."10-slicer"."/usr/local/lib/systemd/catalog/nixos-slicer.catalog"."L+".argument =
       "${cfg.package}/lib/systemd/catalog/slicer.catalog";
     systemd.services.slicer-catalog = {
       description = "Explain slicer's entries to journalctl -x";

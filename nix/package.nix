@@ -15,14 +15,17 @@ python3Packages.buildPythonApplication {
   src = lib.fileset.toSource {
     root = ../.;
     fileset = lib.fileset.unions [
+      ../CONTRIBUTING.md
       ../LICENSE
       ../README.md
       ../bin
       ../completions
       ../docs
+      ../man
       ../pyproject.toml
       ../src
       ../tests
+      ../tools
       ../units
     ];
   };

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,21 @@ def test_a_user_without_a_session_is_told_what_to_do() -> None:  # X10
     finally:
         systemctl.output("loginctl", "disable-linger", "bob")
         systemctl.output("systemctl", "stop", f"user@{bob.uid}.service")
+
+
+def test_a_bus_that_does_not_answer_is_not_waited_for(alice: User, tmp_path: Path) -> None:  # X10
+    runtime = Path("/run/silent")
+    runtime.mkdir()
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(runtime / "bus"))
+        silent.listen()
+        os.chmod(runtime / "bus", 0o666)
+        try:
+            said = examined(*alice.via, f"XDG_RUNTIME_DIR={runtime}")
+        finally:
+            shutil.rmtree(runtime)
+    assert "systemd-hangs" in ids(said)
+    assert {area["area"] for area in said["areas"] if area["state"] == "ok"} >= {"kernel", "configuration"}
 
 
 def test_installed_units_are_told_apart_from_edited_ones() -> None:  # K5, X10

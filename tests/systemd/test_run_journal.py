@@ -76,13 +76,17 @@ def test_every_event_with_a_gpu_is_found_by_its_index_and_by_its_uuid(slicer: Sl
 
 def test_a_queues_jobs_are_found_by_the_file_and_by_its_path(slicer: Slicer) -> None:  # K7
     jobs = slicer.path("night.txt")
-    jobs.write_text("[profile=heavy] true\n")
+    jobs.write_text("[profile=heavy] sleep 0.5\n[profile=heavy] true\n")
     slicer.command("queue", "-q", str(jobs), "--log-dir", str(slicer.path("logs")))
     kinds = ["acquired", "started", "finished", "released"]
     for word in ("night.txt", str(jobs)):
         entries = systemctl.journal(f"SLICER_QUEUE={word}", "SLICER_PROFILE=heavy")
-        assert [entry["SLICER_EVENT"] for entry in entries] == kinds
-        assert {entry["SLICER_NAME"] for entry in entries} == {"night.txt#1"}
+        first = [entry for entry in entries if entry["SLICER_NAME"] == "night.txt#1"]
+        second = [entry for entry in entries if entry["SLICER_NAME"] == "night.txt#2"]
+        assert [entry["SLICER_EVENT"] for entry in first] == kinds
+        assert [entry["SLICER_EVENT"] for entry in second] == ["waiting", *kinds]
+        assert len({entry["SLICER_JOB"] for entry in second}) == 1
+        assert "held by night.txt#1 (pid " in second[0]["MESSAGE"]
 
 
 def test_no_message_has_the_command_line(slicer: Slicer) -> None:  # K7 S10

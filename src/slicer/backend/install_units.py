@@ -1,6 +1,6 @@
-"""Put slicer's unit files where systemd finds them, and take them away again.
+"""Put units, completion and manual pages where systemd, shells and man look, and take them away again.
 
-Everything goes below ``/usr/local/lib`` (a user's own below ``~/.local/share``), where systemd looks for what
+Everything goes below ``/usr/local`` (a user's own below ``~/.local/share``), where all of these look for what
 the administrator installed: ``systemctl edit`` keeps its changes in ``/etc``, and these files stay slicer's.
 """
 
@@ -44,14 +44,16 @@ _SYSTEM = (
     ("_units/user/cpu.slice", "lib/systemd/user/cpu.slice", "slice of CPU jobs, for user managers"),
     ("_units/catalog/slicer.catalog", "lib/systemd/catalog/slicer.catalog", "explanations for journalctl -x"),
 )
+_ZSH = "share/zsh/site-functions/_slicer"
 _FISH = "share/fish/vendor_completions.d/slicer.fish"
 _SHELLS = (
     ("_completions/slicer.bash", "share/bash-completion/completions/slicer", "completion for bash"),
-    ("_completions/_slicer", "share/zsh/site-functions/_slicer", "completion for zsh"),
+    ("_completions/_slicer", _ZSH, "completion for zsh"),
     ("_completions/slicer.fish", _FISH, "completion for fish"),
 )
 # fish looks below /usr/local only where XDG_DATA_DIRS says so, which is not so over ssh.
 _FISH_OF_ADMIN = "etc/fish/completions/slicer.fish"
+_ZSH_OF_DEBIAN = "share/zsh/vendor-completions/_slicer"
 _DELEGATION = (
     "_units/system/user@.service.d/50-slicer-delegate.conf",
     "lib/systemd/system/user@.service.d/50-slicer-delegate.conf",
@@ -136,8 +138,11 @@ def plan(
         if base == PREFIX and destination == _FISH:
             path = os.path.join(root, _FISH_OF_ADMIN)
         action = Action(os.path.join(_SOURCES, source), path, what)
-        packaged = base == PREFIX and _is_packaged(action, os.path.join(root, _PACKAGED[1:], destination))
-        (unwanted if packaged else actions).append(action)
+        is_packaged = base == PREFIX and any(
+            _is_packaged(action, os.path.join(root, _PACKAGED[1:], place))
+            for place in ((_ZSH, _ZSH_OF_DEBIAN) if destination == _ZSH else (destination,))
+        )
+        (unwanted if is_packaged else actions).append(action)
     for each in [] if limits is None else _limits(limits, top, user=user):
         (actions if each.content else unwanted).append(each)
     live = os.path.realpath(root) == "/" and (user or base in _SEARCHED)
@@ -217,7 +222,7 @@ def apply(plan: Plan, *, force: bool = False, run: Runner | None = None) -> Repo
     written before stay, and on NixOS, where modules do all this.
     """
     if plan.live and plan.shared and os.path.exists(_NIXOS):
-        hint = "set programs.slicer.enable = true in the configuration, with slicer's nix/module.nix"
+        hint = "set programs.slicer.enable = true (and userDelegation) in the configuration: docs/nixos.md"
         raise SlicerError("NixOS looks for units only where its modules put them", hint=hint)
     files = tuple(install(action, force=force) for action in plan.actions)
     return _finish(plan, (*files, *_clear(plan.unwanted, force)), force, run)

@@ -396,7 +396,7 @@ def _no_bus(manager: Manager, error: BaseException) -> BackendError:
         )
     return BackendError(
         f"no connection to systemd: {reason}",
-        hint="is dbus running? --backend plain runs without systemd's limits",
+        hint="is dbus running? see slicer doctor; --backend plain runs without systemd's limits",
     )
 
 

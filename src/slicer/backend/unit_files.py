@@ -66,7 +66,7 @@ def state(action: Action) -> State:
 def _state(wanted: bytes, found: bytes | None) -> State:
     if found is None:
         return "missing"
-    if found == wanted:
+    if found in (wanted, _without_stamp(wanted)):  # a wheel brings manual pages as they are
         return "current"
     return "outdated" if is_ours(found) else "edited"
 
@@ -160,6 +160,11 @@ def _wanted(action: Action) -> bytes:
     with open(action.source, "rb") as file:
         content = file.read()
     return _stamped(content, _COMMENTS["/man/" in action.destination])
+
+
+def _without_stamp(stamped: bytes) -> bytes:
+    text, _, _ = stamped.rpartition(_STAMP)
+    return next((text.removesuffix(comment) for comment in _COMMENTS if text.endswith(comment)), text)
 
 
 def _stamped(content: bytes, comment: bytes) -> bytes:

@@ -58,6 +58,7 @@ Examples:
   slicer pause train                        stop it for now; resume goes on
   slicer set train MemoryHigh=8G            change its limits while it runs
   slicer history -n 5                       how the last jobs ended
+  slicer doctor                             what does not work here, and why
 
 \b
 Exit codes besides those of a job's command:

@@ -17,6 +17,14 @@ _EX_UNWELL = 1
     short_help="Say what does not work here, why, and how to mend it.",
     epilog="""\
 \b
+Examples:
+  slicer doctor             what is wrong here, why it matters, what mends it
+  sudo slicer doctor        the same for root's jobs
+  slicer doctor --verbose   what is fine, too
+  slicer doctor --json | jq -r '.findings[].id'
+                            for scripts: what it found, by names that stay
+
+\b
 It looks at systemd, the kernel, limits, GPUs, slicer's own files, and what
 may be in the way. It changes nothing, and anybody may run it; what it says
 holds for the user who runs it. A problem breaks a promise: jobs do not start,
@@ -25,7 +33,8 @@ is worth knowing.
 
 \b
 Exit codes:
-    0  no problem (there may be warnings)      1  a problem
+    0  no problem (there may be warnings)
+    1  a problem
   125  the doctor itself failed
 
 \b

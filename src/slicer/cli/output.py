@@ -13,7 +13,7 @@ from slicer.text import visible
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from typing import Any, TextIO
+    from typing import Any, Literal, TextIO
 
 
 @record
@@ -86,7 +86,8 @@ def show(lines: Iterable[Line], *, cuts: bool = True) -> None:
     console = Console(highlight=False)
     for line in lines:
         text = clip(encodable(visible(line.text)), console.width if cuts else None, glyphs())
-        console.print(Text(text, style=line.style), no_wrap=True, overflow="crop", crop=cuts)
+        overflow: Literal["crop", "ignore"] = "crop" if cuts else "ignore"
+        console.print(Text(text, style=line.style), no_wrap=True, overflow=overflow, crop=cuts)
 
 
 def show_json(data: dict[str, Any], *, compact: bool = False) -> None:

@@ -7,7 +7,6 @@ import os
 from slicer.cli import doctor_text, output, say
 from slicer.columns import FAINT, HEADING, WARNING, Line
 from slicer.doctor import looks
-from slicer.text import counted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from slicer.doctor.model import Report
     from slicer.ledger.status import Status
 
-_DEADLINE_S = 3.0
+_DEADLINE_S = 5.0
 _MOST_ENTRIES = 5  # of a section
 
 
@@ -86,7 +85,7 @@ def calls(status: Status | None, warnings: list[Line]) -> list[Line]:
     if status is not None and status.gpus:
         tries = [("slicer run --gpus 1 -- python train.py", "waits for a whole GPU")]
     if status is not None and (status.leases or status.tickets):
-        tries.append(("slicer status --watch", f"{counted(len(status.leases), 'job')} as they come and go"))
+        tries.append(("slicer status --watch", "jobs as they come and go"))
     else:
         tries.append(("slicer history -n 5", "how the last jobs ended"))
     if warnings:

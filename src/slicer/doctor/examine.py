@@ -33,7 +33,9 @@ _FOR_LIMITS = ("configuration", "systemd", "disks")
 def examine(environ: Mapping[str, str], uid: int) -> Report:
     """Look at everything. Takes :data:`DEADLINE_S` seconds at most, and changes nothing."""
     who = who_is(uid, is_sudoer=shutil.which("sudo") is not None)
-    return _report(who, looks.take(_duties(environ, who), DEADLINE_S))
+    # Nothing in it can hang, and it is what tells why no process can be had for the others.
+    of_kernel = looks.look(lambda: kernel.gather(who.uid))
+    return _report(who, {"kernel": of_kernel, **looks.take(_duties(environ, who), DEADLINE_S)})
 
 
 def _duties(environ: Mapping[str, str], who: Who) -> dict[str, Callable[[], object]]:
@@ -42,7 +44,6 @@ def _duties(environ: Mapping[str, str], who: Who) -> dict[str, Callable[[], obje
     return {
         "driver": lambda: gpus.gather_driver(who.uid),  # it takes longest
         "systemd": lambda: systemd_facts.gather(who.uid, who.manager),
-        "kernel": lambda: kernel.gather(who.uid),
         "session": lambda: session.gather(who.uid),
         "disks": disks.gather,
         "configuration": lambda: configuration.gather(environ),

@@ -39,7 +39,12 @@ class _Child:
     def __init__(self, duty: Callable[[], object]) -> None:
         self.fd, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         os.set_blocking(writer, True)
-        self.pid = os.fork()
+        try:
+            self.pid = os.fork()
+        except OSError:
+            os.close(self.fd)
+            os.close(writer)
+            raise
         if not self.pid:
             proc.be_child(lambda: _answer(duty, writer))
         os.close(writer)
@@ -99,7 +104,7 @@ def take(
     deadline_s: float,
     meanwhile: Callable[[], object] | None = None,
 ) -> dict[str, Look]:
-    """Make all the looks, and wait for them at most ``deadline_s`` seconds. Raises OSError without a fork.
+    """Make all the looks, and wait for them at most ``deadline_s`` seconds.
 
     ``meanwhile`` is called once, while they are under way.
     """
@@ -108,7 +113,10 @@ def take(
     found: dict[str, Look] = {}
     try:
         for name, duty in duties.items():
-            children[name] = _Child(duty)
+            try:
+                children[name] = _Child(duty)
+            except OSError as error:  # no process is to be had, or no descriptor
+                found[name] = Look(None, f"no process for it: {error.strerror}")
         if meanwhile is not None:
             meanwhile()
         waiting = dict(children)

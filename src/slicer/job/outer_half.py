@@ -227,7 +227,7 @@ class OuterHalf:
             from slicer.state.statedir import first_time
 
             if first_time(self._ledger.directory, f"not-enforced-{'-'.join(sorted(missing))}"):
-                why = "no cgroup controller for it; said once a boot"
+                why = "no cgroup controller for it, see slicer doctor; said once a boot"
                 self._listener.notice(f"not enforced here: {', '.join(missing)} ({why})")
 
     # -- while the command runs ----------------------------------------------------------------------------

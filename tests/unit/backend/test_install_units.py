@@ -144,6 +144,14 @@ def test_what_somebody_changed_is_left_alone_unless_forced(tmp_path: Path, edit:
     assert statuses(apply(made)) == {"unchanged"}
 
 
+def test_a_file_that_a_wheel_brought_counts_as_installed(tmp_path: Path) -> None:  # K5
+    made = plan(str(tmp_path))
+    for action in made.actions:
+        Path(action.destination).parent.mkdir(parents=True, exist_ok=True)
+        Path(action.destination).write_bytes(Path(action.source).read_bytes())
+    assert statuses(apply(made)) == {"unchanged"}
+
+
 def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:  # K5
     made = plan(str(tmp_path))
     gpu = Path(made.actions[0].destination)
@@ -175,11 +183,11 @@ def test_the_state_of_each_file_is_told_without_touching_any(tmp_path: Path) -> 
     cpu.write_bytes(unit_files._stamped(b"of an older version\n", b"# "))
     catalog.unlink()
     os.mkfifo(catalog)  # and nobody waits for a writer
-    before = {path: path.lstat() for path in tmp_path.rglob("*")}
+    before = {path: path.lstat().st_ctime_ns for path in tmp_path.rglob("*")}
     found = [state for _, state in states(made)]
     assert found[:5] == ["edited", "outdated", "current", "current", "edited"]
     assert set(found[5:]) == {"current"}
-    assert {path: path.lstat() for path in tmp_path.rglob("*")} == before
+    assert {path: path.lstat().st_ctime_ns for path in tmp_path.rglob("*")} == before
 
 
 def test_a_drop_in_directory_with_others_files_stays(tmp_path: Path) -> None:  # K5
@@ -336,6 +344,9 @@ def test_what_a_package_brought_is_not_installed_a_second_time(tmp_path: Path) -
     apply(plan(root, prefix="/usr"))
     page = tmp_path / "usr/share/man/man1/slicer.1"
     page.rename(f"{page}.gz")  # as packages have them
+    zsh = tmp_path / "usr/share/zsh"
+    (zsh / "site-functions").rename(zsh / "vendor-completions")  # as Debian's have it
+    shutil.copy(UNITS / "system/gpu.slice", tmp_path / "usr/lib/systemd/system/gpu.slice")  # by another tool
     assert (tmp_path / "usr/share/fish/vendor_completions.d/slicer.fish").is_file()
     configure(tmp_path, "[slices.gpu]\nmemory_max = '48G'\n")
     assert statuses(apply(from_configuration(tmp_path))) == {"created", "removed"}

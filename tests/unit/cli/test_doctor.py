@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +17,7 @@ from slicer.doctor.kinds import KINDS
 from slicer.doctor.model import AREAS
 from tests.fake_nvml import TWO_GPUS, FakeNvml
 from tests.patience import DEADLINE_S
+from tests.process.harness import unprivileged
 from tests.unit.program import Cli
 
 pytest_plugins = ["tests.unit.program", "tests.fake_nvml"]
@@ -53,9 +56,12 @@ def test_it_changes_nothing(cli: Cli) -> None:  # X10
     config = cli.root / "config" / "slicer" / "config.toml"
     config.parent.mkdir(parents=True)
     config.write_text('default_profile = "heavy"\n')
-    os.utime(config, (1, 1))  # long enough ago to be put into the cache
     before = tree(cli.root)
-    examined(cli)
+    code = (
+        "from slicer.config import cache; cache._SETTLED_NS = -(10**12)\n"  # new files go into the cache, too
+        "from slicer.cli.app import main; main(['doctor', '--json'])"
+    )
+    subprocess.run([sys.executable, "-c", code], env=cli.environ, check=True, capture_output=True)
     assert tree(cli.root) == before
 
 
@@ -114,10 +120,54 @@ def test_the_name_clash_with_shap_is_found(cli: Cli, tmp_path: Path) -> None:  #
     assert what == f"in {python} it is {site}/slicer (slicer 0.0.8)"
 
 
+def test_a_virtual_environment_does_not_see_its_base(cli: Cli, tmp_path: Path) -> None:  # X10
+    base, venv = tmp_path / "base", tmp_path / "venv"
+    for prefix in (base, venv):
+        (prefix / "bin").mkdir(parents=True)
+    (base / "lib" / "python3.11" / "site-packages" / "slicer").mkdir(parents=True)
+    (base / "bin" / "python3.11").write_text("")
+    (base / "bin" / "python3.11").chmod(0o755)
+    (venv / "bin" / "python3").symlink_to(base / "bin" / "python3.11")
+    (venv / "pyvenv.cfg").write_text("")
+    assert "import-is-another" not in found(examined(cli, PATH=f"{venv}/bin"))
+    (venv / "pyvenv.cfg").unlink()
+    assert "import-is-another" in found(examined(cli, PATH=f"{venv}/bin"))
+
+
 def test_the_terminal_is_told_nothing_by_a_name(cli: Cli) -> None:
     done = cli.run("doctor", "-v", env={"SLICER_SIM": "\x1b[31mred"}, code=None)
     assert "\x1b" not in done.stdout + done.stderr
     assert r"\x1b[31mred" in done.stdout
+
+
+def test_a_command_to_paste_is_whole_on_a_narrow_terminal(cli: Cli) -> None:  # X10
+    lock = cli.root / ("long-" * 20) / "lock"
+    lock.parent.mkdir()
+    os.mkfifo(lock)
+    master, slave = pty.openpty()
+    with open(master, "rb", buffering=0) as screen:
+        process = cli.popen(
+            "doctor", env={"GPU_LOCK_PATH": str(lock), "COLUMNS": "60", "TERM": "xterm"}, stdout=slave,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        os.close(slave)
+        shown = b""
+        with contextlib.suppress(OSError):  # EIO: nobody writes any more
+            while chunk := screen.read(65536):
+                shown += chunk
+        process.wait(timeout=DEADLINE_S)
+    assert f"    ls -ld {lock} {lock.parent}\r\n".encode() in shown
+
+
+def test_where_no_process_can_be_forked_it_says_so(cli: Cli) -> None:  # X10
+    cli.root.chmod(0o777)
+    done = subprocess.run(
+        [*unprivileged(54321), "prlimit", "--nproc=1", sys.executable, "-m", "slicer", "doctor", "--json"],
+        env=cli.environ, capture_output=True, text=True, timeout=DEADLINE_S, check=False, cwd="/",
+    )  # fmt: skip
+    ids = found(json.loads(done.stdout))
+    assert "few-processes" in ids
+    assert "no process for it" in ids["look-failed"]["what"]
 
 
 # -- GPUs ---------------------------------------------------------------------------------------------------

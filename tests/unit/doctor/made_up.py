@@ -63,6 +63,7 @@ STATE = StateFacts(
     public=(place("/run/lock", uid=0, mode=0o1777), place("/dev/shm", uid=0, mode=0o1777)),
     history=place("/home/alice/.local/state/slicer/history.db", "file", mode=0o640, on="ext4"),
     history_directory=place("/home/alice/.local/state/slicer", on="ext4"), history_problem="",
+    cache=place("/home/alice/.cache/slicer"),
 )  # fmt: skip
 JOURNAL = JournalFacts("", "", True, True, True, None, "current")
 UNITS = UnitFacts(
@@ -76,6 +77,6 @@ UNITS = UnitFacts(
 )  # fmt: skip
 ENVIRONMENT = EnvironmentFacts(
     program="/usr/local/bin/slicer", on_path=("/usr/local/bin/slicer",), prefix="/opt/slicer", clashing="",
-    namesakes=(), variables=(), sudo="/usr/bin/sudo", secure_path=None, keeps=(), is_under_sudo=False,
+    namesakes=(), variables=(), sudo="/usr/bin/sudo", secure_path=None, is_under_sudo=False,
 )  # fmt: skip
 OTHERS = OthersFacts("", (), "", "", "", 0, "")

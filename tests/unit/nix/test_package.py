@@ -65,11 +65,12 @@ def test_the_package_is_what_pyproject_says(package: dict[str, Any]) -> None:  #
     assert (package["pname"], package["version"]) == (PROJECT["project"]["name"], __version__)
     assert sorted(package["dependencies"]) == sorted(DEPENDENCIES)
     assert package["build-system"] == BUILD
-    assert package["meta"]["license"]["spdxId"] == PROJECT["project"]["license"]["text"]
+    assert f"{package['meta']['license']['spdxId']} License" in " ".join(PROJECT["project"]["classifiers"])
     assert set(PROJECT["tool"]["setuptools"]["script-files"]) == {f"bin/{package['meta']['mainProgram']}"}
     for path in package["src"]:
         assert (REPO / path).exists(), path
-    assert {"bin", "src", "units", "pyproject.toml", PROJECT["project"]["readme"]} <= set(package["src"])
+    needed = {"bin", "src", "units", "completions", "man", "pyproject.toml", PROJECT["project"]["readme"]}
+    assert needed <= set(package["src"])
 
 
 def test_it_has_what_install_writes(package: dict[str, Any], built: Path, tmp_path: Path) -> None:  # K5

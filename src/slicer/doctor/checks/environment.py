@@ -62,14 +62,17 @@ def _programs(facts: EnvironmentFacts, program: str, who: Who) -> Iterator[Findi
         yield finding("several-slicers", ", ".join(facts.on_path), "which -a slicer")
     if facts.is_under_sudo:
         yield finding("under-sudo", "sudo started this slicer")
-    if not facts.sudo or not who.uid:
+    if not facts.sudo:
         return
     searched = _USUAL_PATH if facts.secure_path is None else facts.secure_path
-    if program and program.rpartition("/")[0] not in searched:
-        what = f"sudo looks in {':'.join(searched)}, and this is {program}"
-        yield finding("sudo-finds-no-slicer", what, f"sudo ln -s {quote(program)} /usr/local/bin/slicer")
-    dropped = [name for name, _ in facts.variables if name not in (*facts.keeps, *_NOT_FOR_JOBS)]
-    if dropped:
+    is_of_nixos = program.startswith("/nix/store/")  # whose sudo keeps PATH
+    if program and not is_of_nixos and program.rpartition("/")[0] not in searched:
+        usually = "usually " if facts.secure_path is None else ""
+        what = f"sudo {usually}looks in {':'.join(searched)}, and this is {program}"
+        mend = who.root(f"ln -s {quote(program)} /usr/local/bin/slicer")
+        yield finding("sudo-finds-no-slicer", what, mend)
+    dropped = [name for name, _ in facts.variables if name not in _NOT_FOR_JOBS]
+    if dropped and who.uid:
         names = ",".join(dropped)
         yield finding("sudo-drops-variables", ", ".join(dropped), f"sudo --preserve-env={names} slicer …")
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _SMALL_BURST = 1000
 _LIMITS = ".slice.d/"  # drop-ins with what the configuration says of slices
+_OF_SYSTEMD = "/systemd/"
 _CATALOG = ".catalog"
 
 
@@ -63,13 +64,21 @@ def _journal(facts: JournalFacts, units: UnitFacts | None, who: Who) -> Iterator
 def units(facts: UnitFacts, systemd: SystemdFacts | None, who: Who) -> Verdict:
     """The slices, the catalog, and what older versions left behind."""
     files = (*facts.system, *(facts.user if who.uid else ()))
-    shown = tuple((file.path, file.state) for file in files)
+    shown = tuple((file.path, file.state) for file in files if _is_telling(file))
+    rest = [file.state for file in files if not _is_telling(file)]
+    counts = ", ".join(f"{rest.count(state)} {state}" for state in sorted(set(rest)))
+    shown += (("manual pages and completion", counts),) if rest else ()
     shown += tuple((path, "of a package or the administrator") for path in facts.packaged)
     shown += (("delegation of io and cpuset to user managers", facts.delegation),)
     if systemd is not None and not systemd.boots:
         return Verdict("units", "not used, without systemd", shown, ())
     summary = _summary(facts)
     return Verdict("units", summary, shown, tuple(_units(facts, who)))
+
+
+def _is_telling(file: UnitFile) -> bool:
+    """Whether it deserves a line: units and catalog do, and what is not as it was installed."""
+    return _OF_SYSTEMD in file.path or file.state not in ("missing", "current")
 
 
 def _summary(facts: UnitFacts) -> str:

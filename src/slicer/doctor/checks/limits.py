@@ -67,6 +67,8 @@ def limits(acts: tuple[Acting, ...], systemd: SystemdFacts, disks: DiskFacts, wh
     summary = f"do not act: {', '.join(idle)}" if idle else "all limits of all profiles act"
     if not systemd.boots:
         summary = "best effort, without systemd"
+    elif not acts and systemd.is_there:
+        summary = "not known without a configuration"
     elif not systemd.is_there:
         summary = "not known while your manager is not up"
     return Verdict("limits", summary, shown, tuple(_limits(acts, systemd, disks, who)))
@@ -96,24 +98,15 @@ def _limits(acts: tuple[Acting, ...], systemd: SystemdFacts, disks: DiskFacts, w
     lacking = {name: needed for name, needed in lacking.items() if needed not in systemd.controllers}
     given = [name for name, needed in lacking.items() if who.manager == "user" and needed in _NOT_GIVEN]
     gone = [name for name in lacking if name not in given]
-    if gone:
-        yield _missing(gone, lacking, systemd, who, users)
-    if given and not gone:
-        yield _not_delegated(given, users, who)
+    for names in (gone, given):
+        if names:
+            yield _missing(names, lacking, systemd, who, users)
     weights = [name for name in users if name in _IO_WEIGHTS and name not in lacking]
     if weights:
         yield finding("io-weight-not-heeded", _used(weights, users), *_weigh(disks, who))
     oomd = [name for name in users if name.startswith("ManagedOOM") and name not in lacking]
     if oomd:
         yield finding("oomd-absent", _used(oomd, users), who.root("systemctl enable --now systemd-oomd"))
-
-
-def _not_delegated(names: list[str], users: dict[str, list[str]], who: Who) -> Finding:
-    """A weight that does not act costs fairness; another limit is missed by somebody who asked for it."""
-    commands = who.root("slicer install --user-delegation"), "# then log out everywhere, and in again"
-    only_weights = all(name in _IO_WEIGHTS for name in names)
-    kind = "io-weight-not-delegated" if only_weights else "not-delegated"
-    return finding(kind, _used(names, users), *commands)
 
 
 def _used(names: list[str], users: dict[str, list[str]]) -> str:
@@ -126,20 +119,27 @@ def _used(names: list[str], users: dict[str, list[str]]) -> str:
 def _missing(
     names: list[str], lacking: dict[str, str], systemd: SystemdFacts, who: Who, users: dict[str, list[str]]
 ) -> Finding:
+    """A weight that does not act costs fairness only; somebody relies on any other limit."""
     needed = ", ".join(sorted({lacking[name] for name in names}))
     what = f"no controller {needed}: {_used(names, users)}"
+    host = "the host's" if systemd.container else "the"
+    is_delegable = who.manager == "user" and all(lacking[name] in _NOT_GIVEN for name in names)
+    mends: tuple[str, ...]
     if systemd.on_v1:
-        host = "the host's" if systemd.container else "the"
-        mend = f"# add to {host} kernel command line: systemd.unified_cgroup_hierarchy=1 cgroup_no_v1=all"
+        mends = (
+            f"# add to {host} kernel command line: systemd.unified_cgroup_hierarchy=1 cgroup_no_v1=all",
+        )  # fmt: skip
+    elif is_delegable:
+        mends = who.root("slicer install --user-delegation"), "# then log out everywhere, and in again"
     elif systemd.container:
-        mend = (
-            f"# on the host: have the container's cgroup delegate {needed} (Delegate=yes; --cgroupns=private)"
-        )
+        mends = (f"# on the host: delegate {needed} to the container's cgroup",)
     elif who.manager == "user":
-        mend = who.root(f"systemctl show -p DelegateControllers user@{who.uid}.service")
+        mends = (who.root(f"systemctl show -p DelegateControllers user@{who.uid}.service"),)
     else:
-        mend = "cat /sys/fs/cgroup/cgroup.controllers; cat /proc/cmdline"
-    return finding("controllers-missing", what, mend)
+        mends = ("cat /sys/fs/cgroup/cgroup.controllers /proc/cmdline",)
+    if all(name in _IO_WEIGHTS for name in names):
+        return finding("io-controller-missing", what, *mends)
+    return finding("not-delegated" if is_delegable else "controllers-missing", what, *mends)
 
 
 def _weigh(disks: DiskFacts, who: Who) -> Iterator[str]:

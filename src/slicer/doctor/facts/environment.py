@@ -44,7 +44,6 @@ class EnvironmentFacts:
     variables: tuple[tuple[str, str], ...]  # those of WATCHED that are set
     sudo: str
     secure_path: tuple[str, ...] | None  # None: sudoers is not ours to read, or says nothing
-    keeps: tuple[str, ...]  # what env_keep names
     is_under_sudo: bool
 
 
@@ -52,14 +51,13 @@ def gather(environ: Mapping[str, str], argv0: str, *, searches: bool = True) -> 
     """Starts nothing. ``searches``: looks through PATH."""
     path = environ.get("PATH", "") if searches else ""
     directories = tuple(each for each in path.split(":") if each.startswith("/"))
-    rules = _sudoers()
     program = os.path.abspath(argv0) if os.path.basename(argv0) == "slicer" else ""
     return EnvironmentFacts(
         program=program, on_path=tuple(_executables("slicer", directories)), prefix=sys.prefix,
         clashing=_clashing(_PACKAGE), namesakes=tuple(_namesakes(directories)),
         variables=tuple((name, environ[name]) for name in WATCHED if environ.get(name)),
         sudo=next(iter(_executables("sudo", directories)), ""),
-        secure_path=_secure_path(rules), keeps=_kept(rules),
+        secure_path=secure_path(sudo_defaults()),
         is_under_sudo="SUDO_UID" in environ and os.geteuid() == 0,
     )  # fmt: skip
 
@@ -102,15 +100,26 @@ def _packages(site: str) -> Iterator[str]:
 
 
 def _site_directories(python: str) -> Iterator[str]:
-    """Where a Python has its packages, by its path: in its own environment, or in Debian's places."""
-    paths = (python, os.path.realpath(python))
-    for prefix in dict.fromkeys(os.path.dirname(os.path.dirname(path)) for path in paths):
-        versions = [name for name in names_in(f"{prefix}/lib") if name.startswith("python3")]
-        yield from (f"{prefix}/lib/{name}/site-packages" for name in versions)
-        if prefix in ("/usr", ""):
-            local = [name for name in names_in("/usr/local/lib") if name.startswith("python3")]
-            yield from (f"/usr/local/lib/{name}/dist-packages" for name in local)
-            yield "/usr/lib/python3/dist-packages"
+    """Where a Python has its packages, by its path: in its own environment, or in the system's places."""
+    real = os.path.realpath(python)
+    own, base = (os.path.dirname(os.path.dirname(path)) for path in (python, real))
+    name = os.path.basename(real)  # "python3.11"; a script that looks for one has another
+    if os.path.exists(f"{own}/pyvenv.cfg"):
+        yield from _versions(f"{own}/lib", name, "site-packages")
+        return
+    yield from _versions(os.path.expanduser("~/.local/lib"), name, "site-packages")
+    for prefix in dict.fromkeys((own, base)):
+        yield from _versions(f"{prefix}/lib", name, "site-packages")
+    if base == "/usr":
+        yield from _versions("/usr/local/lib", name, "dist-packages")
+        yield "/usr/lib/python3/dist-packages"
+
+
+def _versions(lib: str, python: str, packages: str) -> Iterator[str]:
+    """The directories of packages of that Python's version; of all where its name does not say."""
+    for name in names_in(lib):
+        if name.startswith("python3") and (name == python or "." not in python):
+            yield f"{lib}/{name}/{packages}"
 
 
 def _distribution(names: list[str]) -> str:
@@ -122,16 +131,17 @@ def _distribution(names: list[str]) -> str:
 # -- sudo ---------------------------------------------------------------------------------------------------
 
 
-def _sudoers() -> tuple[str, ...]:
+def sudo_defaults(etc: str = "/etc") -> tuple[str, ...]:
     """The Defaults lines of sudoers; none for a user, who may not read it."""
-    paths = ["/etc/sudoers"]
-    paths += [f"/etc/sudoers.d/{name}" for name in names_in("/etc/sudoers.d") if "." not in name]
+    paths = [f"{etc}/sudoers"]
+    paths += [f"{etc}/sudoers.d/{name}" for name in names_in(f"{etc}/sudoers.d") if "." not in name]
     texts = (trusted_text(path) or "" for path in paths)
     lines = (line for text in texts for line in text.replace("\\\n", " ").splitlines())
     return tuple(line.strip() for line in lines if line.lstrip().startswith("Defaults"))
 
 
-def _secure_path(rules: tuple[str, ...]) -> tuple[str, ...] | None:
+def secure_path(rules: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Where sudo looks for programs, by such lines; None where they do not say."""
     for rule in reversed(rules):
         _, found, value = rule.partition("secure_path")
         if found:
@@ -139,12 +149,3 @@ def _secure_path(rules: tuple[str, ...]) -> tuple[str, ...] | None:
             text = path[2].partition('"')[0] if path[1] else path[0].split(",")[0]
             return tuple(text.strip().split(":"))
     return None
-
-
-def _kept(rules: tuple[str, ...]) -> tuple[str, ...]:
-    found: list[str] = []
-    for rule in rules:
-        _, said, value = rule.partition("env_keep")
-        if said:
-            found += value.lstrip(" +=").strip().strip('"').split()
-    return tuple(found)

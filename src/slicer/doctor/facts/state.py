@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
+from slicer.config import files
 from slicer.doctor.facts.files import lstat, trusted_bytes
 from slicer.doctor.facts.mounts import holding, mounts
 from slicer.errors import SlicerError
@@ -55,6 +56,7 @@ class StateFacts:
     history: Place
     history_directory: Place
     history_problem: str  # "damaged", "newer", or ""
+    cache: Place  # of the configuration; its path is "" where there is none
 
 
 def gather(environ: Mapping[str, str], uid: int, *, asks_for_lock: bool = True) -> StateFacts:
@@ -84,7 +86,8 @@ def gather(environ: Mapping[str, str], uid: int, *, asks_for_lock: bool = True) 
         lock_holder=_stopped_holder(f"{path}/lock") if asks_for_lock and is_ours else 0,
         public=tuple(place(each, mounted) for each in statedir.PUBLIC_DIRS),
         history=place(database, mounted), history_directory=place(os.path.dirname(database), mounted),
-        history_problem=_history_problem(database),
+        history_problem=history_problem(database),
+        cache=place(files.cache_dir(environ), mounted),
     )  # fmt: skip
 
 
@@ -129,7 +132,8 @@ def _stopped_holder(path: str) -> int:
     return holder if holder and is_stopped(holder) else 0
 
 
-def _history_problem(path: str) -> str:
+def history_problem(path: str) -> str:
+    """What is wrong with a database, by its header alone: "damaged", "newer", or ""."""
     header = trusted_bytes(path, _HEADER_BYTES, follows=False)
     if not header:
         return ""

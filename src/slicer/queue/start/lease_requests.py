@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from slicer.errors import InfeasibleError, UsageError
+from slicer.job.job import tell_wait
 from slicer.job.plan import job_of, needs_of, requester_of, spec_of
 from slicer.kernel import proc
 from slicer.ledger import leasing
@@ -135,6 +136,7 @@ class LeaseRequests:
             return self._granted(kind, request, found)
         request.waiting = found
         self._requests[kind] = request
+        tell_wait(request.job, prepared, found.busy)
         return None
 
     def _arrival(self, entry: Entry, places: Mapping[str, Place]) -> float:

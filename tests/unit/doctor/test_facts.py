@@ -1,0 +1,125 @@
+"""What is read from files: the right one counts, and nobody else's word."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from slicer.doctor.facts import environment, files, gpus, mounts, state
+from slicer.outcome import history_schema
+
+MOUNTINFO = """\
+22 27 0:21 / /proc rw,relatime - proc proc rw,hidepid=2
+23 27 0:22 / / rw - ext4 /dev/sda1 rw
+24 23 0:23 / /run rw,nosuid - tmpfs tmpfs rw,size=10k
+25 24 0:24 / /run/lock rw - tmpfs tmpfs rw
+26 23 0:25 / /mnt/with\\040blank rw - nfs4 server:/x rw
+broken
+"""
+
+
+def test_the_file_system_of_a_path_is_the_innermost_mount() -> None:
+    mounted = mounts.parse(MOUNTINFO)
+    kinds = {
+        path: mounts.holding(path, mounted) for path in ("/run/lock/slicer-0", "/runx", "/mnt/with blank/a")
+    }
+    assert [mount.kind if mount else "" for mount in kinds.values()] == ["tmpfs", "ext4", "nfs4"]
+    assert "hidepid=2" in mounted[0].options
+
+
+def test_a_daemons_setting_is_read_as_systemd_reads_it(tmp_path: Path) -> None:
+    etc, lib = str(tmp_path / "etc"), str(tmp_path / "lib")
+    written = {
+        "etc/systemd/logind.conf": "[Login]\n#RemoveIPC=no\nKillUserProcesses=yes\nKillOnlyUsers=a b\n",
+        "lib/systemd/logind.conf": "RemoveIPC=no\n",  # hidden by the one in /etc
+        "lib/systemd/logind.conf.d/10.conf": "KillUserProcesses=no\n",
+        "lib/systemd/logind.conf.d/50.conf": "UserTasksMax=1\n",
+        "etc/systemd/logind.conf.d/50.conf": "Other=1\n",  # in place of the one above
+    }
+    for name, text in written.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    keys = ("RemoveIPC", "KillUserProcesses", "KillOnlyUsers", "UserTasksMax", "Other")
+    said = [files.setting("logind.conf", key, (etc, lib)) for key in keys]
+    assert said == ["", "no", "a b", "", "1"]
+
+
+@pytest.mark.parametrize("kind", ["fifo", "directory", "open", "missing", "socket"])
+def test_what_is_no_plain_file_of_ours_says_nothing(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "file"
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    elif kind == "open":
+        path.write_text("x")
+        path.chmod(0o666)
+    elif kind == "socket":
+        os.mknod(path, 0o140600)
+    assert files.trusted_text(str(path)) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a file of another user")
+def test_another_users_file_says_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("x")
+    assert files.trusted_text(str(path)) == "x"
+    os.chown(path, 54321, 54321)
+    assert files.trusted_text(str(path)) is None
+
+
+def test_a_link_is_followed_only_where_it_may_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    link = tmp_path / "link"
+    link.symlink_to("file")
+    assert files.trusted_bytes(str(link)) == b"x"
+    assert files.trusted_bytes(str(link), follows=False) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "path"),
+    [
+        ('Defaults\tsecure_path="/usr/bin:/bin"', ("/usr/bin", "/bin")),
+        ("Defaults secure_path = /sbin:/bin", ("/sbin", "/bin")),
+        ("Defaults env_reset", None),
+    ],
+)
+def test_where_sudo_looks_is_read_from_its_files(
+    tmp_path: Path, line: str, path: tuple[str, ...] | None
+) -> None:
+    (tmp_path / "sudoers.d").mkdir()
+    (tmp_path / "sudoers").write_text(f"# Defaults secure_path=/x\n{line}\nroot ALL=(ALL) ALL\n")
+    (tmp_path / "sudoers.d" / "old.bak").write_text(
+        'Defaults secure_path="/y"\n'
+    )  # sudo skips names with dots
+    assert environment.secure_path(environment.sudo_defaults(str(tmp_path))) == path
+
+
+def test_a_history_is_judged_by_its_header(tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    assert state.history_problem(str(path)) == ""
+    path.write_bytes(b"no database" * 20)
+    assert state.history_problem(str(path)) == "damaged"
+    header = bytearray(b"SQLite format 3\0".ljust(100, b"\0"))
+    for version, said in ((history_schema.SCHEMA_VERSION, ""), (history_schema.SCHEMA_VERSION + 1, "newer")):
+        header[60:64] = version.to_bytes(4, "big")
+        path.write_bytes(header)
+        assert state.history_problem(str(path)) == said
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        (
+            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu Feb 22\nGCC version: 12.2.0",
+            "550.54.14",
+        ),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  575.57.08  Release Build", "575.57.08"),
+        ("", ""),
+    ],
+)
+def test_the_version_of_the_kernel_module_is_read(text: str, version: str) -> None:
+    assert gpus.module_version(text) == version
