@@ -103,7 +103,7 @@ def test_a_paused_job_stands_still_keeps_its_lease_and_goes_on(slicer: Slicer) -
     assert told(job.lease.job) == [
         ("paused", "x: paused by root (slicer pause)"),
         ("resumed", "x: resumed by root (slicer resume)"),
-        ("stopping", "x: told to end by root (slicer stop)"),
+        ("stopping", "x: told to end by root (slicer stop) while it held 1 CPU slot"),
     ]
     assert "\npaused        for " in slicer.command("history", job.lease.job).stdout
 
