@@ -209,6 +209,7 @@ def test_a_time_limit_ends_a_job_that_is_paused(slicer: Slicer) -> None:  # X6, 
     assert job.job.end().code == 124
     outcome = slicer.outcome(job.lease.job)
     assert (outcome.reason, outcome.ended_by) == ("timeout", "")
+    assert [kind for kind, _ in told(job.lease.job)] == ["paused"]  # nobody outside has thawed it
 
 
 @pytest.mark.enforced  # its kernel does not count how long a cgroup was frozen
