@@ -54,7 +54,7 @@ class Freezer:
 
     def take(self, *, is_frozen: bool) -> None:
         """The scope is frozen, or not. Notes a change, and tells the journal if it was not slicer's."""
-        if is_frozen == self._is_frozen:
+        if is_frozen == self._is_frozen or (not is_frozen and cgroup.is_to_freeze(self._directory)):
             return
         self._is_frozen = is_frozen
         try:

@@ -147,6 +147,11 @@ def is_frozen(directory: str) -> bool:
     return _flat(directory, "cgroup.events").get("frozen") == 1
 
 
+def is_to_freeze(directory: str) -> bool:
+    """Whether the cgroup itself was told to freeze. It may thaw for an instant, as a process in it ends."""
+    return _number(directory, "cgroup.freeze") == 1
+
+
 def frozen_s(directory: str) -> float | None:
     """Seconds for which the cgroup has been frozen so far. None: the kernel (before 6.18) does not count."""
     found = _flat(directory, "cgroup.stat.local").get("frozen_usec")
