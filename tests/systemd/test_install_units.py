@@ -133,6 +133,8 @@ def test_limits_of_the_configuration_are_those_of_the_running_slice(
     configuration.write_text("")
     assert "removed    /usr/local/lib/systemd/system/gpu.slice.d/" in output("slicer", "install")
     assert systemctl.show("gpu.slice", *LIMITS) == {**before, "CPUWeight": "50", "IOWeight": "50"}
+    if KERNELS.exists():
+        assert KERNELS.read_text() == "max\n"
     gate.open()
     assert job.end().code == 0
 
