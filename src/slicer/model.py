@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     BackendName = Literal["systemd", "plain", "inner"]  # inner: nested in another job's scope
     SliceName = Literal["cpu", "gpu"]
     Reason = Literal["exited", "signal", "oom-kill", "timeout", "stopped", "unknown"]
+    EndedBy = Literal["", "slicer stop", "slicer queue", "slicer run", "terminal", "systemd", "outside"]
     Then = Literal["run", "fail"]
     Resource = Literal["gpu", "cpu"]  # what is scarce
     Value = bool | int | str | bytes | tuple[tuple[str, str], ...] | tuple[tuple[str, int], ...]
@@ -104,6 +105,7 @@ class Profile:
     then: Then | None  # after max_wait_s; None: "fail" where GPUs are wanted, else "run"
     threads: int  # the cap for OMP_NUM_THREADS and its kin
     timeout_s: float | None  # wall time, None: unlimited
+    pause_stops_clock: bool  # the time limit stands still while the job is paused
     linger: bool  # wait for leftovers instead of ending them
     env: dict[str, str]
     properties: dict[str, Property]
@@ -248,3 +250,7 @@ class Outcome:
     leftovers: int  # processes that outlived the command and were ended
     enforced: tuple[str, ...]  # directives that really act here
     not_enforced: tuple[str, ...]  # asked for, but not acting here
+    paused_s: float | None = None  # how much of wall_s it was paused or frozen; None: not known
+    ended_by: EndedBy = ""  # who ended it; "": it ended by itself, or nobody knows
+    changed: tuple[str, ...] = ()  # "NAME=VALUE" at the end, of what slicer set changed while it ran
+    changed_outside: tuple[str, ...] = ()  # the same, of what others changed (systemctl set-property)

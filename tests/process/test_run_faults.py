@@ -16,7 +16,7 @@ import pytest
 
 from slicer.kernel import proc
 from tests.patience import until
-from tests.process import test_queue_crash
+from tests.process import test_control, test_queue_crash
 from tests.process.harness import (
     SRC,
     Box,
@@ -433,6 +433,7 @@ def test_nothing_is_armed_by_accident(box: Box) -> None:
 def test_every_point_is_one_of_these() -> None:
     others = {"outer-told-keeper", "outer-reaped-keeper", "ledger-rung"}
     others |= {"foreign-created", "foreign-written"}  # test_run_vram.py
+    others |= {*test_control.POINTS}
     others |= {*test_queue_crash.QUEUE, *test_queue_crash.STARTER, *test_queue_crash.KEEPER}
     tested = {
         *ALONE,

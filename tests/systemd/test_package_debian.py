@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -30,10 +31,10 @@ SHOWN = ("/usr", "/etc", "/var", "/run", "/opt", "/srv", "/root", "/home")
 BOOKS = ("/var/lib/dpkg", "/var/log", "/var/cache", "/run/systemd", "/run/user", "/run/log", "/run/udev")
 
 
-def run(*command: str | Path, cwd: str | Path = "/", path: str = "") -> str:
-    environ = {**ENVIRON, "PATH": path or ENVIRON["PATH"]}
-    done = subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, (command, done.stdout[-4000:], done.stderr[-4000:])
+def run(*command: str | Path, cwd: str | Path = "/", code: int | None = 0) -> str:
+    """Its output; ``code`` is the exit code that it must have (None: any)."""
+    done = subprocess.run(command, cwd=cwd, env=ENVIRON, capture_output=True, text=True, check=False)
+    assert code is None or done.returncode == code, (command, done.stdout[-4000:], done.stderr[-4000:])
     return done.stdout
 
 
@@ -171,14 +172,25 @@ def test_a_job_outlives_upgrade_and_removal(installed: Path, tmp_path: Path) -> 
     assert json.loads(outcome.read_text())["exit_code"] == 7
 
 
-def test_what_slicer_installs_itself_wins(installed: Path) -> None:
-    run("/usr/bin/slicer", "install")
-    try:
-        assert fragment() == "/usr/local/lib/systemd/system/cpu.slice"
-    finally:
-        run("/usr/bin/slicer", "install", "--remove")
-    run("systemctl", "daemon-reload")
+def test_slicer_install_adds_nothing_to_the_package(installed: Path) -> None:
+    done = run("/usr/bin/slicer", "install")
+    assert "created" not in done, done
     assert fragment() == "/usr/lib/systemd/system/cpu.slice"
+    shown = json.loads(run("/usr/bin/slicer", "doctor", "--json", code=None))
+    mended = [found["id"] for found in shown["findings"] if found["area"] in ("units", "environment", "gpus")]
+    assert mended == []
+
+
+def test_an_older_slicer_install_wins_until_it_is_repeated(installed: Path, before: Machine) -> None:
+    copies = tuple(f"/usr/local/lib/systemd/system/{name}.slice" for name in ("cpu", "gpu"))
+    run("dpkg", "--remove", NAME)
+    run("/opt/slicer/bin/slicer", "install")
+    run("dpkg", "--install", installed)
+    assert fragment() == copies[0]
+    told = run("/usr/bin/slicer", "install")
+    assert all(re.search(rf"^removed +{path} ", told, re.MULTILINE) for path in copies), told
+    assert fragment() == "/usr/lib/systemd/system/cpu.slice"
+    run("/usr/bin/slicer", "install", "--remove")
 
 
 def test_nothing_of_it_stays(before: Machine, installed: Path) -> None:
@@ -192,4 +204,4 @@ def test_nothing_of_it_stays(before: Machine, installed: Path) -> None:
     run("dpkg", "--purge", NAME)
     # (/usr/local: empty directories of `slicer install`.)
     left = Machine.look().paths - before.paths
-    assert {path for path in left if not path.startswith("/usr/local/lib/systemd")} == set()
+    assert {path for path in left if not path.startswith("/usr/local/")} == set()

@@ -9,8 +9,8 @@ from slicer.record import replace
 
 _PROFILE = Profile(
     name="gpu", description="", slice="gpu", gpus=0, gpu_choice=(), vram_mib=None, margin_mib=0, cpu_slots=0,
-    priority=0, max_wait_s=None, then=None, threads=4, timeout_s=None, linger=False, env={}, properties={},
-    sources={},
+    priority=0, max_wait_s=None, then=None, threads=4, timeout_s=None, pause_stops_clock=False, linger=False,
+    env={}, properties={}, sources={},
 )  # fmt: skip
 _LEASE = Lease(
     job="000000000000", name="train", command="python train.py", pid=4211, pid_start=77, keeper=4212,

@@ -80,6 +80,12 @@ def has_systemd() -> bool:
     return os.path.isdir(BOOTED)
 
 
+def changes_of(unit: str, manager: Manager) -> str:
+    """Where systemd keeps the properties of a transient unit that were changed while it runs."""
+    base = f"/run/user/{os.getuid()}/systemd" if manager == "user" else "/run/systemd"
+    return f"{base}/transient/{unit}.d"
+
+
 def choose(wanted: str, uid: int) -> QueueBackend:
     """The backend for ``--backend wanted``: "auto" takes systemd where it runs. Raises BackendError."""
     if wanted == "systemd" and not has_systemd():

@@ -225,7 +225,7 @@ def apply(plan: Plan, *, force: bool = False, run: Runner | None = None) -> Repo
     written before stay, and on NixOS, where modules do all this.
     """
     if plan.live and plan.shared and os.path.exists(_NIXOS):
-        hint = "set programs.slicer.enable = true in the configuration, with slicer's nix/module.nix"
+        hint = "set programs.slicer.enable = true (and userDelegation) in the configuration: docs/nixos.md"
         raise SlicerError("NixOS looks for units only where its modules put them", hint=hint)
     files = tuple(install(action, force=force) for action in plan.actions)
     return _finish(plan, (*files, *_clear(plan.unwanted, force)), force, run)

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from slicer.model import BackendName, Manager, ScopeSpec
 
-_DESTINATION = b"org.freedesktop.systemd1"
-_PATH = b"/org/freedesktop/systemd1"
-_MANAGER = b"org.freedesktop.systemd1.Manager"
+DESTINATION = b"org.freedesktop.systemd1"
+PATH = b"/org/freedesktop/systemd1"
+MANAGER = b"org.freedesktop.systemd1.Manager"
 
 # What `systemctl status` and `systemctl help` of a unit point to.
 _DOCUMENTATION = ("Documentation", "as", ["man:slicer(1)"])
@@ -26,6 +26,9 @@ _DOCUMENTATION = ("Documentation", "as", ["man:slicer(1)"])
 # How long systemd may take to start a scope (PID 1 can be slow under memory pressure), in seconds.
 START_DEADLINE_S = 30.0
 STOP_DEADLINE_S = 120.0
+_THAWS = 20
+_NO_UNIT = "DBusNoSuchUnitError"
+_NOT_ACTIVE = "DBusUnitInactiveError"
 # What pystemd calls the errors that are about what was asked for, and not about how things stand.
 _FINAL_ERRORS = (
     "DBusInvalidArgsError", "DBusInvalidSignatureError", "DBusNotSupportedError",
@@ -139,14 +142,14 @@ class SystemdBackend:
         if result != b"done":
             raise BackendError(
                 f"systemd could not start {unit}: the start job ended as {result.decode()!r}",
-                hint=f"see journalctl{_user_flag(self.manager)} -u {unit}",
+                hint=f"see journalctl{user_flag(self.manager)} -u {unit}",
             )
 
     def _start_transient(self, spec: ScopeSpec, pid: int, pidfd: int) -> bytes:
         try:
             return self._call_start(spec, ("PIDFDs", "ah", [pidfd]))
         except Exception as error:
-            if "PIDFDs" not in _message(error):
+            if "PIDFDs" not in message_of(error):
                 raise _refused(spec, error) from error
         try:  # systemd before 255
             return self._call_start(spec, ("PIDs", "au", [pid]))
@@ -173,16 +176,16 @@ class SystemdBackend:
             arguments += self._lib.apply_signature(signature.encode(), [value])
             arguments += [(-1, None), (-1, None)]
         arguments += [(-1, None), (ord("a"), b"(sa(sv))"), (-1, None)]
-        reply = self._bus.call_method(_DESTINATION, _PATH, _MANAGER, b"StartTransientUnit", arguments)
+        reply = self._bus.call_method(DESTINATION, PATH, MANAGER, b"StartTransientUnit", arguments)
         return bytes(reply.body)
 
     def manager_property(self, name: str) -> str:
         """A property of the manager that is a text. Raises BackendError."""
         self.connect()
         try:
-            value = self._bus.get_property(_DESTINATION, _PATH, _MANAGER, name.encode(), b"s")
+            value = self._bus.get_property(DESTINATION, PATH, MANAGER, name.encode(), b"s")
         except Exception as error:
-            raise BackendError(f"systemd did not say its {name}: {_message(error)}") from error
+            raise BackendError(f"systemd did not say its {name}: {message_of(error)}") from error
         return bytes(value).decode("utf-8", "replace")
 
     def failed_units(self, patterns: tuple[str, ...]) -> tuple[str, ...]:
@@ -192,9 +195,9 @@ class SystemdBackend:
         for words in (("failed",), patterns):
             arguments += [(ord("a"), b"s"), *((ord("s"), word.encode()) for word in words), (-1, None)]
         try:
-            reply = self._bus.call_method(_DESTINATION, _PATH, _MANAGER, b"ListUnitsByPatterns", arguments)
+            reply = self._bus.call_method(DESTINATION, PATH, MANAGER, b"ListUnitsByPatterns", arguments)
         except Exception as error:
-            raise BackendError(f"systemd did not list its units: {_message(error)}") from error
+            raise BackendError(f"systemd did not list its units: {message_of(error)}") from error
         return tuple(bytes(unit[0]).decode("utf-8", "replace") for unit in reply.body)
 
     def start_service(
@@ -219,28 +222,44 @@ class SystemdBackend:
             job = self._call_transient(unit, told)
         except Exception as error:
             raise BackendError(
-                f"systemd refused {unit}: {_message(error)}",
-                hint=f"see systemctl{_user_flag(self.manager)} status {unit}",
+                f"systemd refused {unit}: {message_of(error)}",
+                hint=f"see systemctl{user_flag(self.manager)} status {unit}",
             ) from error
         self._check_started(unit, jobs.wait(job, START_DEADLINE_S))
 
     def stop(self, unit: str, deadline_s: float = STOP_DEADLINE_S) -> None:
-        """Stop a unit (SIGTERM, then SIGKILL after its stop timeout) and wait for it. Raises BackendError."""
+        """Stop a unit (SIGTERM, then SIGKILL after its stop timeout) and wait for it. Raises BackendError.
+
+        A frozen unit is thawed, so that its processes can act on SIGTERM. systemd 252 does so by itself, a
+        later one refuses to stop it.
+        """
         self.connect()
         jobs = self._watch()
-        job = self._ask_to_stop(unit)
-        if job is not None:
-            jobs.wait(job, deadline_s)
+        for _ in range(_THAWS):  # somebody may freeze it again
+            job = self._ask_to_stop(unit)
+            if job is None or jobs.wait(job, deadline_s) != b"frozen":
+                return
+            self.request_thaw(unit)
+        raise BackendError(f"systemd did not stop {unit}: it is frozen again and again")
+
+    def request_thaw(self, unit: str) -> None:
+        """Have a unit thawed. One that has ended, or is ending, is left alone. Raises BackendError."""
+        self.connect()
+        try:
+            self._bus.call_method(DESTINATION, PATH, MANAGER, b"ThawUnit", [(ord("s"), unit.encode())])
+        except Exception as error:
+            if type(error).__name__ not in (_NO_UNIT, _NOT_ACTIVE):
+                raise BackendError(f"systemd did not thaw {unit}: {message_of(error)}") from error
 
     def _ask_to_stop(self, unit: str) -> bytes | None:
         """Returns systemd's job, None when the unit has ended by itself. Raises BackendError."""
         arguments = [(ord("s"), unit.encode()), (ord("s"), b"replace")]
         try:
-            reply = self._bus.call_method(_DESTINATION, _PATH, _MANAGER, b"StopUnit", arguments)
+            reply = self._bus.call_method(DESTINATION, PATH, MANAGER, b"StopUnit", arguments)
         except Exception as error:
-            if type(error).__name__ == "DBusNoSuchUnitError":
+            if type(error).__name__ == _NO_UNIT:
                 return None
-            raise BackendError(f"systemd did not stop {unit}: {_message(error)}") from error
+            raise BackendError(f"systemd did not stop {unit}: {message_of(error)}") from error
         return bytes(reply.body)
 
     def living(self, job: str, cgroup_name: str) -> list[int]:
@@ -303,7 +322,7 @@ class _RemovedJobs:
             self._results[bytes(path)] = bytes(result)
 
         self._callback = removed  # kept alive: see SystemdBackend._watch
-        bus.match_signal(_DESTINATION, _PATH, _MANAGER, b"JobRemoved", removed, None)
+        bus.match_signal(DESTINATION, PATH, MANAGER, b"JobRemoved", removed, None)
 
     def wait(self, job: bytes, deadline_s: float) -> bytes:
         """The job's result ("done", "failed", "canceled", …). Raises BackendError when it takes too long."""
@@ -322,7 +341,7 @@ class _RemovedJobs:
             except Exception as error:
                 if getattr(error, "errno", 0) == -4:  # EINTR: a signal that we only take note of
                     continue
-                raise BackendError(f"the connection to systemd broke: {_message(error)}") from error
+                raise BackendError(f"the connection to systemd broke: {message_of(error)}") from error
         return self._results[job]
 
 
@@ -350,11 +369,11 @@ def _find_user_bus() -> None:
         os.environ["XDG_RUNTIME_DIR"] = runtime
 
 
-def _user_flag(manager: Manager) -> str:
+def user_flag(manager: Manager) -> str:
     return " --user" if manager == "user" else ""
 
 
-def _message(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     text = getattr(error, "err_message", "") or str(error)
     text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
     return str(text).strip()
@@ -384,4 +403,4 @@ def _no_bus(manager: Manager, error: BaseException) -> BackendError:
 def _refused(spec: ScopeSpec, error: BaseException) -> BackendError:
     asked = ", ".join(f"{p.name}={p.text}" for p in spec.properties)
     kind = RefusedError if type(error).__name__ in _FINAL_ERRORS else BackendError
-    return kind(f"systemd refused {spec.unit}: {_message(error)}", hint=f"asked for {asked}")
+    return kind(f"systemd refused {spec.unit}: {message_of(error)}", hint=f"asked for {asked}")

@@ -32,6 +32,9 @@ _COMMANDS = {
     "queue": "queue.run",
     "status": "status",
     "stop": "stop",
+    "pause": "pause",
+    "resume": "resume",
+    "set": "set",
     "history": "history",
     "profiles": "profiles",
     "doctor": "doctor",
@@ -52,6 +55,8 @@ Examples:
   slicer hold --gpus 1                      a shell that has a GPU
   slicer status                             who holds what, and what is free
   slicer stop train                         end the job named train
+  slicer pause train                        stop it for now; resume goes on
+  slicer set train MemoryHigh=8G            change its limits while it runs
   slicer history -n 5                       how the last jobs ended
   slicer doctor                             what does not work here, and why
 

@@ -122,6 +122,13 @@ def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[st
     return []
 
 
+def live_properties(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """The properties of a running job that can be changed, each with its "="."""
+    from slicer.config.live import CHANGEABLE
+
+    return [f"{name}=" for name in CHANGEABLE if name.startswith(incomplete)]
+
+
 def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The names of the profiles, and what they say of themselves."""
     from slicer.config.profiles import host, load

@@ -167,6 +167,8 @@ def details(outcome: Outcome) -> list[Line]:
     code = f"{ended(outcome)}, exit code {outcome.exit_code}"
     if outcome.signal is not None and signal_name(outcome.signal) != ended(outcome):
         code += f", {signal_name(outcome.signal)}"
+    if outcome.ended_by:
+        code += f", {_BY[outcome.ended_by]}"
     return output.rows(
         [
             ("job", outcome.job),
@@ -182,6 +184,7 @@ def details(outcome: Outcome) -> list[Line]:
             ("waited", format_duration(outcome.waited_s)),
             ("ended", code),
             ("wall time", format_duration(outcome.wall_s)),
+            ("paused", _paused(outcome)),
             (
                 "CPU time",
                 f"{_time(used.cpu_s)} (user {_time(used.cpu_user_s)}, system {_time(used.cpu_system_s)})",
@@ -195,8 +198,35 @@ def details(outcome: Outcome) -> list[Line]:
             ("leftovers", f"{outcome.leftovers} ended" if outcome.leftovers else "none"),
             ("enforced", ", ".join(outcome.enforced) or "nothing"),
             ("not enforced", ", ".join(outcome.not_enforced) or "nothing"),
+            ("changed", _changed(outcome)),
         ]
     )
+
+
+_BY = {
+    "slicer stop": "by slicer stop",
+    "slicer queue": "by its queue",
+    "slicer run": "by a signal to slicer run",
+    "terminal": "from the terminal (Ctrl-C)",
+    "systemd": "from outside (systemctl stop or kill, logout, shutdown)",
+    "outside": "from outside, together with its keeper",
+}
+
+
+def _paused(outcome: Outcome) -> str:
+    if outcome.paused_s is None:
+        return "-"
+    return f"for {format_duration(outcome.paused_s)} of it" if outcome.paused_s >= 0.001 else "never"
+
+
+def _changed(outcome: Outcome) -> str:
+    """What was set while it ran, and by whom."""
+    parts = []
+    if outcome.changed:
+        parts.append(f"{', '.join(outcome.changed)} (slicer set)")
+    if outcome.changed_outside:
+        parts.append(f"{', '.join(outcome.changed_outside)} (from outside)")
+    return "; ".join(parts) or "nothing"
 
 
 def _user(uid: int) -> str:

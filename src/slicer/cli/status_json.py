@@ -35,7 +35,7 @@ def status_json(status: Status) -> dict[str, Any]:
 
 def without_clocks(document: dict[str, Any]) -> dict[str, Any]:
     """The document without what changes by itself as time goes by."""
-    clocks = {"held_for", "expected_remaining", "waited", "starts_in"}
+    clocks = {"held_for", "halted_for", "expected_remaining", "waited", "starts_in"}
 
     def rest(item: dict[str, Any]) -> dict[str, Any]:
         kept = {name: value for name, value in item.items() if name not in clocks}
@@ -77,6 +77,7 @@ def _foreign(one: ForeignProcess) -> dict[str, Any]:
 
 
 def _job(lease: Lease, status: Status) -> dict[str, Any]:
+    halt = status.halt(lease.job)
     return {
         "job": lease.job,
         **say.holder_dict(lease, status.now_s),
@@ -90,7 +91,8 @@ def _job(lease: Lease, status: Status) -> dict[str, Any]:
         "vram_mib": lease.vram_mib,
         "cpu_slots": lease.cpu_slots,
         "forced": bool(lease.forced),
-        "halted": dict(status.halted).get(lease.job),
+        "halted": halt.how if halt else None,
+        "halted_for": round(status.now_s - halt.since_s, 1) if halt and halt.since_s is not None else None,
     }
 
 

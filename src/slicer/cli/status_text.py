@@ -11,7 +11,7 @@ from slicer.placement.decision import expected_remaining
 from slicer.quantity import format_duration, format_estimate, format_mib, short_mib
 from slicer.record import record
 from slicer.state.statedir import SYSTEM_DIR
-from slicer.text import counted, visible
+from slicer.text import counted, quote, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -89,10 +89,30 @@ def _jobs(status: Status) -> Section:
     ]  # fmt: skip
     head, *found = output.table(columns, rows)
     entries = tuple(
-        (_marked(row, lease, status), _below(f"{_unit(lease)}: {lease.command}"))
+        (
+            _marked(row, lease, status), *_halt_line(lease, status),
+            _below(f"{_unit(lease)}: {lease.command}"),
+        )
         for row, lease in zip(found, status.leases, strict=True)
     )
     return Section((head,), entries, "jobs")
+
+
+_HALTED_BY = {
+    "paused": "paused by slicer pause",
+    "frozen": "frozen from outside (systemctl freeze)",
+    "stopped": "stopped (Ctrl-Z)",
+}
+
+
+def _halt_line(lease: Lease, status: Status) -> list[Line]:
+    """Who made the job stand still, for how long, and what lets it go on."""
+    halt = status.halt(lease.job)
+    if halt is None:
+        return []
+    since = "" if halt.since_s is None else f", {_seconds(status.now_s - halt.since_s)} ago"
+    text = f"  {_HALTED_BY[halt.how]}{since}; slicer resume {quote(lease.name or lease.job)}"
+    return [Line(visible(text), WARNING)]
 
 
 def _marked(row: Line, lease: Lease, status: Status) -> Line:
@@ -101,7 +121,8 @@ def _marked(row: Line, lease: Lease, status: Status) -> Line:
 
 def _marks(lease: Lease, status: Status, gpus: Iterable[GpuState]) -> list[str]:
     """What is not as it should be with a job, on these GPUs."""
-    marks = [how for job, how in status.halted if job == lease.job]
+    halt = status.halt(lease.job)
+    marks: list[str] = [halt.how] if halt else []
     marks += ["over"] if any(_is_over(lease, state) for state in gpus) else []
     return [*marks, "forced"] if lease.forced else marks
 

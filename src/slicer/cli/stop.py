@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 
-from slicer.cli import complete, say
-from slicer.errors import EX_OK, SlicerError, StateError
-from slicer.job.stop import AmbiguousJob, UnknownJob, find, stop
-from slicer.ledger.ledger import Snapshot
-from slicer.ledger.status import existing_ledger
+from slicer.cli import complete, output
+from slicer.cli.named_jobs import for_each
+from slicer.job.find import find
+from slicer.job.stop import stop
 from slicer.model import Lease
-from slicer.text import quote, visible
+from slicer.text import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from slicer.ledger.ledger import Ledger
     from slicer.model import Ticket
 
@@ -40,49 +39,23 @@ Exit codes:
 )
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=complete.jobs)
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
-def command(jobs: tuple[str, ...], quiet: bool) -> int:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(jobs: tuple[str, ...], quiet: bool, as_json: bool) -> int:
     """End jobs, and wait until they have given back what they held.
 
     JOB is a job's id (its first four characters or more will do), its name, or its unit, as `slicer status`
     shows them. A job gets SIGTERM, and SIGKILL when it has not ended after its stop timeout (10s, or the
-    profile's TimeoutStopSec). A job that still waits leaves the queue.
+    profile's TimeoutStopSec). A paused job goes on, to end. A job that still waits leaves the queue.
     """
-    ledger = existing_ledger(os.environ, say.line)
-    seen = ledger.snapshot() if ledger else Snapshot((), ())
-    meant: dict[str, Lease | Ticket] = {}
-    codes = []
-    for job in jobs:
-        try:
-            entry = find(job, seen)
-        except (UnknownJob, AmbiguousJob) as failure:  # the others are none the worse for it
-            told = _ended(job) if isinstance(failure, UnknownJob) else None
-            codes.append(say.error(told or failure))
-        else:
-            meant[entry.job] = entry
-    if ledger:
-        codes += [_stop(entry, ledger, quiet=quiet) for entry in meant.values()]
-    return max(codes)
 
-
-def _ended(job: str) -> UnknownJob | None:
-    """What to say of a job that is in the history; None for one that is not."""
-    from slicer.cli.history import find_outcomes
-    from slicer.outcome.history import default_path
-
-    try:
-        found = find_outcomes(default_path(), job, limit=1)
-    except StateError:
-        return None  # a broken history is no reason to say less than before
-    exact = [each for each in found if job in (each.job, each.name, each.unit)]
-    return UnknownJob(f"{job!r} has ended", hint=f"slicer history {quote(job)}") if exact else None
-
-
-def _stop(entry: Lease | Ticket, ledger: Ledger, *, quiet: bool) -> int:
-    try:
+    def act(entry: Lease | Ticket, ledger: Ledger) -> dict[str, Any]:
         stop(entry, ledger)
-    except SlicerError as failure:
-        return say.error(failure)
-    if not quiet:
-        done = "stopped" if isinstance(entry, Lease) else "no longer waits:"
-        print(visible(f"{done} {entry.job}  {entry.name or entry.command}"))
-    return EX_OK
+        if not quiet and not as_json:
+            done = "stopped" if isinstance(entry, Lease) else "no longer waits:"
+            print(visible(f"{done} {entry.job}  {entry.name or entry.command}"))
+        return {"done": "stopped" if isinstance(entry, Lease) else "dequeued"}
+
+    code, done = for_each(jobs, find, act, as_json=as_json)
+    if as_json and done:
+        output.show_json({"jobs": done})
+    return code

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 TOP_KEYS = (*TOP_SETTINGS, *TABLES, "slices", "profiles")
 OWN_KEYS = (
     "description", "inherits", "slice", "gpus", "gpu", "vram", "margin", "cpu_slots", "priority", "max_wait",
-    "then", "threads", "timeout", "linger", "env",
+    "then", "threads", "timeout", "pause_stops_clock", "linger", "env",
 )  # fmt: skip
 
 

@@ -29,6 +29,21 @@ class PropertyInfo:
     kind: str
     controller: str
 
+    @property
+    def signature(self) -> str:
+        """Of its value on D-Bus."""
+        return _signature(self.kind)
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it may be given several times, each adding an entry."""
+        return self.kind in LISTS
+
+    @property
+    def dbus_name(self) -> str:
+        """As StartTransientUnit knows it."""
+        return _dbus_name(self.name)
+
 
 # Plain tuples: the compiler folds the whole table into one constant, so that importing it costs nothing.
 _TABLE = (

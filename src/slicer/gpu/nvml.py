@@ -58,7 +58,7 @@ class Nvml:
             raise NoGpu(
                 "no-pynvml",
                 f"the Python module pynvml cannot be imported: {error}",
-                hint="install nvidia-ml-py into slicer's environment",
+                hint=f"`{install_command()}`",
             ) from error
         self._nvml: Any = pynvml
         self._notes: tuple[str, ...] = ()
@@ -287,6 +287,16 @@ class Nvml:
         )
 
 
+def install_command() -> str:
+    """What brings pynvml to slicer's own Python; "apt …", as root, where slicer is a Debian package."""
+    import shlex
+    import sys
+
+    if __file__.startswith("/usr/share/"):
+        return "apt install python3-pynvml"
+    return f"{shlex.quote(sys.executable)} -m pip install nvidia-ml-py"
+
+
 def library_version() -> str:
     """The version of nvidia-ml-py; "" where it is not installed."""
     from importlib import metadata
@@ -328,7 +338,7 @@ def _init_error(nvml: Any, error: Any) -> GpuError:
             "the loaded NVIDIA driver is of another version than its library",
             "the driver was upgraded while it ran: reboot, or reload the nvidia modules",
         ),
-        nvml.NVML_ERROR_GPU_NOT_FOUND: (
+        getattr(nvml, "NVML_ERROR_GPU_NOT_FOUND", 28): (  # not in Debian 12's pynvml
             "no-devices",
             "the NVIDIA driver is loaded but finds no GPU",
             "see `lspci` and `dmesg`",

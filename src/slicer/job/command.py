@@ -25,7 +25,11 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from slicer.backend import Watchdog
-    from slicer.model import Reason
+    from slicer.job.pause_clock import PauseClock
+    from slicer.model import EndedBy, Reason
+
+    # Of whether the command is stopped, and of the signals to wait for.
+    MakeClock = Callable[[Callable[[], bool], frozenset[int]], PauseClock]
 
     class Output(Protocol):
         """Takes the command's output."""
@@ -55,6 +59,12 @@ _SAME_SIGNAL_S = 1.0
 
 _KILL_AGAIN_S = 0.1
 
+# How often to look whether a job without a scope is still paused, near the end of its time.
+_PAUSED_LOOK_S = 1.0
+
+# A command that ends by one of these was most likely sent it by whom we saw sending it.
+_ENDING = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM})
+
 
 @record
 class Task:
@@ -64,37 +74,44 @@ class Task:
     command: tuple[str, ...]
     env: dict[str, str]
     scope: str  # the name of the scope ("slicer-x.scope"); "" without systemd
-    timeout_s: float | None  # kept by systemd; without it, here
+    timeout_s: float | None  # kept by systemd; without it (or with keeps_time), here
     stop_timeout_s: float
     linger: bool  # wait for leftovers instead of ending them
     outer: int  # pid of the outer half, which forwards signals; -1: nobody does
     inherited: tuple[int, ...]  # descriptors that the command inherits (the lease)
     mask: frozenset[int]  # the signal mask that the command gets
     stop_signal: int = signal.SIGTERM  # by which systemd stops the scope (KillSignal=)
+    keeps_time: bool = False  # the time limit is kept here, though there is a scope
 
 
 class Command:
     """The command of one task.
 
     ``notify`` is called with what is worth telling before the end. ``others`` lists the job's processes, this
-    one left out.
+    one left out. ``clock`` makes what counts pauses, for a time limit that stands still with them.
     """
 
     def __init__(
         self, task: Task, notify: Callable[[Report, Usage], None],
         watchdog: Watchdog | None, others: Callable[[], list[int]], output: Output | None,
+        clock: MakeClock | None = None,
     ) -> None:  # fmt: skip
         self._task = task
         self._notify = notify
         self._watchdog = watchdog
         self._others = others
         self._output = output
+        self._make_clock = clock
+        self._clock: PauseClock | None = None
+        self._ended_by: EndedBy = ""
+        self._keeps_time = not task.scope or task.keeps_time
         self._job_control = JobControl(task.outer)
         self._directory = cgroup.path_of(cgroup.of("self")) if task.scope else ""
         self._pid = 0
         self._status: int | None = None  # as waitpid(2) has it; None: it runs
         self._cpu = (0.0, 0.0, 0)  # user s, system s, peak KiB, from wait4(2)
         self._reason: Reason | None = None  # set once something else than the command decides its end
+        self._senders: dict[int, EndedBy] = {}  # of signals by which the command may end
         self._direct: dict[int, float] = {}  # when a signal last came from somebody else than the outer half
         self._kill_at: float | None = None
         self._cannot_kill = False  # what is left belongs to other users
@@ -124,6 +141,8 @@ class Command:
         self._job_control.tell_outer(signal.SIGCHLD)  # it may wake the next in the queue now
         faults.point("keeper-spawned")
         _load_leftovers()
+        if self._make_clock is not None:
+            self._clock = self._make_clock(lambda: proc.is_stopped(self._pid), _ALL_SIGNALS)
         while self._status is None:
             self._take_signal(self._due_s())
             self._meet_deadlines()
@@ -138,8 +157,10 @@ class Command:
             self._output.finish()
         usage = self._usage()
         reason = final_reason(self._reason, self._status, usage.oom_kills)
+        if reason == "signal":
+            self._ended_by = self._senders.get(os.WTERMSIG(self._status), "")
         wall_s = self._ended - self._began
-        return Report(1, reason, self._status, wall_s=wall_s, leftovers=leftovers), usage
+        return Report(1, reason, self._status, 0, wall_s, leftovers, self._ended_by), usage
 
     # -- its beginning -------------------------------------------------------------------------------------
 
@@ -179,7 +200,12 @@ class Command:
     # -- signals that come ---------------------------------------------------------------------------------
 
     def _take_signal(self, timeout_s: float | None) -> None:
-        if timeout_s is None:
+        if self._clock is not None and self._clock.events is not None:
+            info, has_changed = self._clock.events.wait(timeout_s)
+            self._clock.woke(has_changed=has_changed)
+            if info is not None:
+                self._handle(info)
+        elif timeout_s is None:
             self._handle(signal.sigwaitinfo(_ALL_SIGNALS))
         elif (info := timed_wait(_ALL_SIGNALS, timeout_s)) is not None:
             self._handle(info)
@@ -188,6 +214,8 @@ class Command:
         if info.si_signo == signal.SIGCHLD:
             self._reap()
         elif info.si_signo == STOP:
+            if not self._ended_by:
+                self._ended_by = "slicer queue" if self._task.outer < 0 else "slicer run"
             self._stop("stopped")
         elif info.si_pid == self._task.outer:
             self._forward(info.si_signo)
@@ -205,23 +233,35 @@ class Command:
             return  # it went to the whole group, the command included
         self._reap()  # a command that has just ended would swallow it
         if self._status is None:
+            self._note_sender(signo, "slicer run")
             self._send(self._pid, signo)
         else:
             self._signal_all(signo)
+
+    def _note_sender(self, signo: int, sender: EndedBy) -> None:
+        """Remember who sent the command a signal by which it may end."""
+        if signo in _ENDING:
+            self._senders[signo] = sender
 
     def _note_direct(self, info: signal.struct_siginfo) -> None:
         """The command was sent the same as we. If it was systemd that stops the scope, say why."""
         now = time.monotonic()
         self._direct[info.si_signo] = now
-        if info.si_signo != self._task.stop_signal or info.si_code == SI_KERNEL:  # which is Ctrl-C
+        if info.si_code == SI_KERNEL:
+            self._note_sender(info.si_signo, "terminal")  # Ctrl-C
             return
         if not self._task.scope or not proc.is_systemd(info.si_pid):
             return
+        self._note_sender(info.si_signo, "systemd")
+        if info.si_signo != self._task.stop_signal:
+            return
         self._reason = "timeout" if self._is_overdue(self._scope_began) else "stopped"
+        if self._reason == "stopped":
+            self._ended_by = "systemd"
         # Should systemd have to use SIGKILL in the end, this is the last chance to tell why.
         usage = self._usage()
         reason = final_reason(self._reason, self._status, usage.oom_kills)
-        self._notify(Report(0, reason, wall_s=now - self._began), usage)
+        self._notify(Report(0, reason, wall_s=now - self._began, ended_by=self._ended_by), usage)
 
     # -- deadlines -----------------------------------------------------------------------------------------
 
@@ -231,8 +271,10 @@ class Command:
         if self._watchdog is not None and self._reason is None:
             at.append(self._check_at)
         limit_s = self._task.timeout_s
-        if not self._task.scope and limit_s is not None and self._reason is None and not self._is_done:
-            at.append(self._began + limit_s)
+        if self._keeps_time and limit_s is not None and self._reason is None and not self._is_done:
+            at.append(self._began + limit_s + self._paused_s())
+            if self._clock is not None and self._clock.is_paused():
+                at[-1] = max(at[-1], time.monotonic() + _PAUSED_LOOK_S)
         return max(0.0, min(at) - time.monotonic()) if at else None
 
     def _meet_deadlines(self) -> None:
@@ -240,7 +282,7 @@ class Command:
         now = time.monotonic()
         if self._kill_at is not None and now >= self._kill_at:
             self._kill()
-        if not self._task.scope and self._is_overdue(self._began) and self._reason is None:
+        if self._keeps_time and self._reason is None and self._is_overdue(self._began):
             self._stop("timeout")
         if self._watchdog is not None and now >= self._check_at and self._reason is None:
             self._check_at = now + self._watchdog.interval_s
@@ -250,7 +292,14 @@ class Command:
                 self._kill()
 
     def _is_overdue(self, since: float) -> bool:
-        return self._task.timeout_s is not None and time.monotonic() - since >= self._task.timeout_s
+        if self._task.timeout_s is None:
+            return False
+        run_s = time.monotonic() - since
+        return run_s >= self._task.timeout_s and run_s - self._paused_s() >= self._task.timeout_s
+
+    def _paused_s(self) -> float:
+        """How much of the time does not count against the time limit."""
+        return self._clock.paused_s() if self._clock is not None else 0.0
 
     @property
     def _is_done(self) -> bool:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 
 from slicer import faults
+from slicer.backend import changes_of
 from slicer.errors import SlicerError
 from slicer.job import words
 from slicer.job.job import tell
-from slicer.job.report import exit_of
-from slicer.kernel import proc
+from slicer.job.report import Doings, exit_of
+from slicer.kernel import cgroup, proc
 from slicer.model import Lease, Outcome
 from slicer.outcome import history
 from slicer.state import statefile
@@ -31,19 +32,38 @@ if TYPE_CHECKING:
 
 def outcome_of(
     job: Job, started: Started, report: Report, usage: Usage, held: HeldLease,
-    enforced: tuple[tuple[str, ...], tuple[str, ...]],
+    enforced: tuple[tuple[str, ...], tuple[str, ...]], *, was_watched: bool = True,
 ) -> Outcome:  # fmt: skip
-    """The outcome of a job that ran. ``enforced``: the directives that act here, and those that do not."""
+    """The outcome of a job that ran. ``enforced``: the directives that act here, and those that do not.
+
+    To be called while the scope stands, which tells what others did to it. ``was_watched``: somebody outside
+    of the scope has seen each pause.
+    """
     lease, spec = held.lease, job.spec
     ended = exit_of(report)
+    done = _doings(job, started, held, report, was_watched=was_watched)
     return Outcome(
         job=job.id, name=job.name, command=job.command, profile=job.profile.name, backend=lease.backend,
         manager=spec.manager, unit=lease.unit, slice=spec.slice, gpus=lease.gpus, vram_mib=lease.vram_mib,
         vram_peak_mib=lease.vram_peak_mib, cpu_slots=lease.cpu_slots, forced=lease.forced, uid=lease.uid,
         reason=report.reason, exit_code=ended.code, signal=ended.signal, started_at=started.started_at,
         waited_s=started.waited_s, wall_s=report.wall_s, usage=usage, leftovers=report.leftovers,
-        enforced=enforced[0], not_enforced=enforced[1],
+        enforced=(*enforced[0], *done.enforced), not_enforced=(*enforced[1], *done.not_enforced),
+        paused_s=done.paused_s, ended_by=done.ended_by, changed=done.changed,
+        changed_outside=done.changed_outside,
     )  # fmt: skip
+
+
+def _doings(job: Job, started: Started, held: HeldLease, report: Report, *, was_watched: bool) -> Doings:
+    if held.fd < 0:  # it ran inside another job, whose scope it is
+        return Doings(None, report.ended_by)
+    keeps_time = job.profile.pause_stops_clock and job.profile.timeout_s is not None
+    if keeps_time or held.was_controlled or os.path.isdir(changes_of(held.lease.unit, job.spec.manager)):
+        from slicer.job.doings import doings
+
+        return doings(job, started, held, report, was_watched=was_watched)
+    frozen_s = cgroup.frozen_s(cgroup.path_of(started.cgroup)) if started.cgroup else 0.0
+    return Doings(0.0 if frozen_s is None and was_watched else frozen_s, report.ended_by)
 
 
 def gpu_watch(job: Job, held: HeldLease, ledger: Ledger, warn: Callable[[str], None]) -> GpuWatch | None:
@@ -64,6 +84,10 @@ def finish(
     (``warn``, and an event of the journal) and stops nothing.
     """
     used, lease = outcome.usage, held.lease
+    if outcome.changed_outside:
+        said = ", ".join(outcome.changed_outside)
+        message = f"{said} was set from outside while it ran"
+        tell(job, "changed", lease=lease, message=message, changed=said, by="outside")
     if outcome.leftovers:
         message = f"leftover processes were ended: {outcome.leftovers}"
         tell(job, "stopped", lease=lease, message=message, leftovers=outcome.leftovers)

@@ -23,7 +23,7 @@ from slicer.record import replace
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.backend import Backend
-    from slicer.job.command import Output, Task
+    from slicer.job.command import MakeClock, Output, Task
     from slicer.job.job import Job
     from slicer.job.report import Report
     from slicer.ledger.ledger import Ledger
@@ -82,6 +82,7 @@ class Keeper:
             scope=job.spec.unit if self._backend.name == "systemd" else "", timeout_s=profile.timeout_s,
             stop_timeout_s=stop_timeout_s(profile), linger=profile.linger, outer=self._forwarder,
             inherited=descriptors, mask=self._mask, stop_signal=stop_signal(profile) or signal.SIGTERM,
+            keeps_time=profile.pause_stops_clock,
         )  # fmt: skip
         report, usage = self._run(task, started)
         faults.point("keeper-ended")
@@ -140,7 +141,18 @@ class Keeper:
 
         output = self._output()
         members = self._backend.members(started.cgroup, output.pid if output else 0)
-        return Command(task, self._tell, self._watchdog, members, output).run(started.began, self._early)
+        command = Command(task, self._tell, self._watchdog, members, output, self._pause_clock(started))
+        return command.run(started.began, self._early)
+
+    def _pause_clock(self, started: Started) -> MakeClock | None:
+        """What makes the clock of a time limit that stands still while the job is paused."""
+        profile = self._job.profile
+        if profile.timeout_s is None or not profile.pause_stops_clock or self._held.fd < 0:
+            return None
+        from slicer.job.pause_clock import clock_for
+
+        state, job_id = self._ledger.directory, self._job.id
+        return lambda is_stopped, signals: clock_for(started.cgroup, state, job_id, is_stopped, signals)
 
     def _output(self) -> Output | None:
         """Where the command's output goes, if not where ours does."""
@@ -188,7 +200,13 @@ class Keeper:
 
         enforced = self._backend.enforced(self._job.spec, started.cgroup)
         self._held.lease = replace(self._held.lease, vram_peak_mib=ending.peaks_written(self._held))
-        return ending.outcome_of(self._job, started, report, usage, self._held, enforced)
+        return ending.outcome_of(
+            self._job, started, report, usage, self._held, enforced, was_watched=self._was_watched()
+        )
+
+    def _was_watched(self) -> bool:
+        """Whether somebody outside of the scope has seen each pause. The outer half is dead."""
+        return False
 
 
 def _close(descriptors: tuple[int, ...]) -> None:

@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from slicer.backend import Backend
+    from slicer.job.freezes import FreezeWatch
     from slicer.job.gpu_watch import GpuWatch
     from slicer.job.job import Job, Listener
     from slicer.job.report import Report
     from slicer.ledger.ledger import Ledger
-    from slicer.model import Outcome, Usage
+    from slicer.model import EndedBy, Outcome, Usage
 
     Reported = tuple[Report, Usage]
 
@@ -43,6 +44,9 @@ _FORWARDED = frozenset({
     signal.SIGCONT, signal.SIGTSTP, signal.SIGALRM, signal.SIGWINCH, STOP,
 })  # fmt: skip
 _BLOCKED = _FORWARDED | {signal.SIGCHLD}
+
+# Those by which a user wants the job to end.
+_ENDING = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, STOP})
 
 # A job that outgrows one of these surprises somebody. A weight that does not act only makes things slower.
 _HARD_LIMITS = frozenset({
@@ -84,6 +88,8 @@ class OuterHalf:
         self._received = b""  # as they came from the keeper
         self._kills_before: int | None = None  # in the slice, where the kernel kills scopes as a whole
         self._watch: GpuWatch | None = None  # of the GPUs that are the job's own
+        self._freezes: FreezeWatch | None = None  # once the job has run for a while
+        self._is_settled = False  # it has
 
     # -- before the lease ----------------------------------------------------------------------------------
 
@@ -240,6 +246,7 @@ class OuterHalf:
                 later = signal.sigpending()
                 if is_for_keeper(info.si_signo, info.si_code, info.si_pid, self._keeper, later):
                     os.kill(self._keeper, info.si_signo)
+                self._thaw_to_end(info.si_signo)
                 continue
             self._held.do_postponed()
             reported = self._read_report()
@@ -254,19 +261,52 @@ class OuterHalf:
                 return self._read_report()
 
     def _next_signal(self) -> Any:
-        """Sleep until a signal comes, but for looks at the GPUs of a job that has any."""
-        watch = self._watch
-        while watch is not None and (left_s := watch.left_s()) is not None:
-            info = timed_wait(_BLOCKED, left_s)
+        """Sleep until a signal comes. Meanwhile look at the job's GPUs, and follow its scope's freezes."""
+        while True:
+            info = self._sleep(self._due_s())
             if info is not None:
                 return info
-            watch.sample()
-        if self._held.postponed_slow:
-            info = timed_wait(_BLOCKED, _QUIET_S)
-            if info is not None:
-                return info
-            self._held.do_postponed_slow()
-        return signal.sigwaitinfo(_BLOCKED)
+            if self._watch is not None and self._watch.left_s() == 0.0:
+                self._watch.sample()
+            if not self._is_settled and time.monotonic() >= self._began + _QUIET_S:
+                self._settle()
+
+    def _due_s(self) -> float | None:
+        """Seconds until there is something to do without a signal; None: never."""
+        due = [self._watch.left_s()] if self._watch is not None else []
+        if not self._is_settled:
+            due.append(max(0.0, self._began + _QUIET_S - time.monotonic()))
+        return min((left_s for left_s in due if left_s is not None), default=None)
+
+    def _sleep(self, limit_s: float | None) -> Any:
+        if self._freezes is not None:
+            return self._freezes.wait(limit_s)
+        return signal.sigwaitinfo(_BLOCKED) if limit_s is None else timed_wait(_BLOCKED, limit_s)
+
+    def _settle(self) -> None:
+        """The job has run for a while: do what would have been in its way."""
+        self._is_settled = True
+        self._held.do_postponed_slow()
+        if self._backend.name != "systemd" or self._held.fd < 0:
+            return
+        from slicer.job.freezes import FreezeWatch, freezer_of
+        from slicer.kernel import cgroup
+
+        directory = cgroup.path_of(self._cgroup)
+        freezer = freezer_of(self._job, self._held.lease, directory, self._ledger.directory, self._began)
+        try:
+            self._freezes = FreezeWatch(freezer, directory, _BLOCKED)
+        except OSError:
+            pass  # it has just ended, or no descriptor is left
+
+    def _thaw_to_end(self, signo: int) -> None:
+        """A job that is frozen would neither see a signal nor Ctrl-C."""
+        if signo in _ENDING and self._backend.name == "systemd":
+            from slicer.job.freezes import thaw_to_end
+
+            said = thaw_to_end(self._job, self._cgroup, self._ledger.directory)
+            if said:
+                self._listener.notice(said)
 
     def _read_report(self) -> Reported | None:
         """The last report of the keeper."""
@@ -334,7 +374,7 @@ class OuterHalf:
 
     def _without_keeper(self, started: Started, last: Reported | None) -> Reported:
         """The keeper was killed: end what is left of the job, and report what is known of it."""
-        from slicer.job.report import Report
+        from slicer.job.report import Report, killed_reason
         from slicer.job.scope import stop_timeout_s
         from slicer.kernel import cgroup
         from slicer.model import Usage
@@ -356,9 +396,12 @@ class OuterHalf:
                 self._listener.warning(str(error))
         # A process with a clean environment is not seen among the living, but holds the lease.
         self._held.is_outlived = bool(backend.living(job.id, started.cgroup)) or self._held.is_shared()
-        reason = last[0].reason if last else "oom-kill" if usage.oom_kills else "signal"
         wall_s = time.monotonic() - started.began
-        return Report(1, reason, signal.SIGKILL, wall_s=wall_s, leftovers=left), usage
+        if last is not None:
+            return Report(1, last[0].reason, signal.SIGKILL, 0, wall_s, left, last[0].ended_by), usage
+        reason = killed_reason(usage.oom_kills, wall_s, job.profile.timeout_s)
+        ended_by: EndedBy = "outside" if reason == "signal" else ""
+        return Report(1, reason, signal.SIGKILL, 0, wall_s, left, ended_by), usage
 
 
 def _load_ending() -> None:

@@ -12,7 +12,7 @@ from slicer.state import statefile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slicer.model import Reason
+    from slicer.model import EndedBy, Reason
 
 
 @record
@@ -25,6 +25,7 @@ class Report:
     exec_errno: int = 0  # why the command could not be executed, 0 when it could
     wall_s: float = 0.0
     leftovers: int = 0
+    ended_by: EndedBy = ""
 
 
 @record
@@ -33,6 +34,18 @@ class Exit:
 
     code: int  # what slicer exits with
     signal: int | None
+
+
+@record
+class Doings:
+    """What was done to a job while it ran, and what acts only since then."""
+
+    paused_s: float | None
+    ended_by: EndedBy
+    changed: tuple[str, ...] = ()
+    changed_outside: tuple[str, ...] = ()
+    enforced: tuple[str, ...] = ()
+    not_enforced: tuple[str, ...] = ()
 
 
 def exit_of(report: Report) -> Exit:
@@ -55,6 +68,16 @@ def final_reason(decided: Reason | None, status: int | None, oom_kills: int | No
     if decided is not None:
         return decided
     return "signal" if status is not None and os.WIFSIGNALED(status) else "exited"
+
+
+def killed_reason(oom_kills: int | None, wall_s: float, timeout_s: float | None) -> Reason:
+    """Why a job ended that was killed together with its keeper, which had not heard that it should end. Pure.
+
+    A frozen keeper hears nothing. systemd kills it when it does not end after its time limit.
+    """
+    if oom_kills:
+        return "oom-kill"
+    return "timeout" if timeout_s is not None and wall_s >= timeout_s else "signal"
 
 
 def pack(report: Report, usage: Usage) -> bytes:

@@ -1,4 +1,4 @@
-"""``slicer stop``: which job is meant, and how it is ended."""
+"""``slicer stop``: how a job is ended."""
 
 from __future__ import annotations
 
@@ -6,31 +6,23 @@ import os
 import signal
 import time
 
-from slicer.errors import EX_TIMEOUT, SlicerError, UsageError
+from slicer.errors import EX_TIMEOUT, SlicerError, StateError
+from slicer.job.find import check_scope, keeper_lives
 from slicer.job.scope import DEFAULT_STOP_TIMEOUT_S, unit_name
 from slicer.kernel import cgroup, proc
-from slicer.kernel.open_files import has_open
 from slicer.kernel.signals import STOP
+from slicer.ledger import control_log
 from slicer.ledger.watch import LedgerWatch
 from slicer.model import Lease, manager_of
 from slicer.text import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slicer.ledger.ledger import Ledger, Snapshot
+    from slicer.ledger.ledger import Ledger
     from slicer.model import Ticket
 
 # Longer than any sensible TimeoutStopSec; as long as the systemd backend waits for a stop, in seconds.
 DEADLINE_S = 120.0
-_SHORTEST_PREFIX = 4  # of a job's id; a shorter one is taken for a slip
-
-
-class UnknownJob(UsageError):
-    kind = "unknown-job"
-
-
-class AmbiguousJob(UsageError):
-    kind = "ambiguous-job"
 
 
 class StillThere(SlicerError):
@@ -40,36 +32,6 @@ class StillThere(SlicerError):
     kind = "still-there"
 
 
-def find(word: str, seen: Snapshot) -> Lease | Ticket:
-    """The job that ``word`` means: its id, its unit, its name, or the beginning of its id.
-
-    Raises UnknownJob, or AmbiguousJob naming the candidates.
-    """
-    entries: tuple[Lease | Ticket, ...] = (*seen.leases, *seen.tickets)
-    id_of_unit = word.removesuffix(".scope").removeprefix("slicer-")
-    for entry in entries:
-        if entry.job in (word, id_of_unit):
-            return entry
-    named = [entry for entry in entries if entry.name and entry.name == word]
-    is_prefix = len(word) >= _SHORTEST_PREFIX
-    meant = named or [entry for entry in entries if is_prefix and entry.job.startswith(word)]
-    if len(meant) == 1:
-        return meant[0]
-    if meant:
-        candidates = ", ".join(f"{entry.job} (pid {entry.pid}, {entry.command})" for entry in meant)
-        raise AmbiguousJob(f"{word!r} could be {len(meant)} jobs: {candidates}", hint="give the id")
-    raise UnknownJob(f"no such job: {word!r}", hint=_known(word, entries))
-
-
-def _known(word: str, entries: tuple[Lease | Ticket, ...]) -> str:
-    from slicer.config.property_names import nearest
-
-    if not entries:
-        return "no job runs or waits"
-    close = nearest(word, [name for entry in entries for name in (entry.name, entry.job) if name])
-    return f"did you mean {close!r}?" if close else "see slicer status"
-
-
 def stop(entry: Lease | Ticket, ledger: Ledger, deadline_s: float = DEADLINE_S) -> None:
     """End the job (SIGTERM, then SIGKILL after its stop timeout) and wait until its lease is given back.
 
@@ -77,6 +39,8 @@ def stop(entry: Lease | Ticket, ledger: Ledger, deadline_s: float = DEADLINE_S) 
     ``deadline_s`` seconds.
     """
     _tell_journal(entry)
+    if isinstance(entry, Lease):
+        _note(entry, ledger)
     if not isinstance(entry, Lease):
         _signal(entry.pid, entry.pid_start, entry.uid, signal.SIGTERM)
     elif entry.backend != "systemd" or not entry.cgroup:
@@ -106,21 +70,32 @@ def _tell_journal(entry: Lease | Ticket) -> None:
     )  # fmt: skip
 
 
+def _note(lease: Lease, ledger: Ledger) -> None:
+    """Write down who ends it. Where that cannot be done, the job ends all the same."""
+    try:
+        control_log.note(ledger, lease.job, "stop")
+    except StateError:
+        pass
+
+
 def _stop_unit(lease: Lease) -> None:
     """Have systemd stop the job's scope."""
-    from slicer.backend.systemd import SystemdBackend
+    from slicer.backend.unit_control import UnitControl
 
-    _continue_outer_half(lease)
-    backend = SystemdBackend(lease.manager)
+    backend = UnitControl(lease.manager)
     try:
-        backend.stop(lease.unit)
+        found = backend.cgroup_of(lease.unit)
+        if found is not None:
+            check_scope(lease, found)
+            _continue_outer_half(lease)
+            backend.stop(lease.unit)
     finally:
         backend.close()
 
 
 def _stop_processes(lease: Lease, ledger: Ledger) -> None:
     """Tell the job's keeper, which ends the rest. Without one, signal the processes that are there."""
-    if lease.keeper and _keeper_lives(lease, ledger):
+    if keeper_lives(lease, ledger):
         _continue_outer_half(lease)
         _signal(lease.keeper, None, lease.uid, STOP)
     elif not lease.keeper:
@@ -139,15 +114,6 @@ def _end_orphans(lease: Lease) -> None:
     from slicer.backend.plain import PlainBackend
 
     PlainBackend(lease.uid).end(lease.job, "", DEFAULT_STOP_TIMEOUT_S)
-
-
-def _keeper_lives(lease: Lease, ledger: Ledger) -> bool:
-    """Whether the keeper's pid is still its own: that process has the lease's file open."""
-    try:
-        file = os.stat(lease.job, dir_fd=ledger.directory.leases.fd, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return has_open(lease.keeper, file)
 
 
 def _signal(pid: int, started: int | None, uid: int, signo: int) -> None:

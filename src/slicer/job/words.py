@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from slicer.model import Busy, Lease, Outcome
 
 _KINDS = {"gpu": "a GPU", "cpu": "a CPU slot"}
+_ENDED_BY = {
+    "slicer stop": " by slicer stop",
+    "slicer queue": " by its queue",
+    "systemd": " from outside: systemctl, logout or shutdown",
+    "outside": " from outside, with its keeper",
+}
 _REASONS = {
     "oom-kill": "out of memory",
     "timeout": "over its time limit",
@@ -108,7 +114,7 @@ def finished(outcome: Outcome, indices: tuple[int, ...]) -> str:
     ``indices`` are those of the outcome's GPUs; () unknown.
     """
     used = outcome.usage
-    why = why_ended(outcome)
+    why = why_ended(outcome) + _ENDED_BY.get(outcome.ended_by, "")
     text = f"finished with exit {outcome.exit_code}{f' ({why})' if why else ''}"
     text += f" after {format_duration(outcome.wall_s)}"
     if outcome.gpus:

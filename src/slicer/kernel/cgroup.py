@@ -1,4 +1,4 @@
-"""Reading cgroups (v2). Nothing here writes them: that is left to systemd."""
+"""Reading cgroups (v2). Writing is left to systemd, but for one thing: see :func:`thaw`."""
 
 from __future__ import annotations
 
@@ -140,6 +140,33 @@ def _stalled_s(directory: str, resource: str) -> float | None:
         return None  # PSI is off in this kernel
     _, _, total = first.partition("total=")
     return int(total) / 1e6 if total.isdigit() else None
+
+
+def is_frozen(directory: str) -> bool:
+    """Whether the cgroup is frozen, by itself or with one around it. One that is gone is not."""
+    return _flat(directory, "cgroup.events").get("frozen") == 1
+
+
+def frozen_s(directory: str) -> float | None:
+    """Seconds for which the cgroup has been frozen so far. None: the kernel (before 6.18) does not count."""
+    found = _flat(directory, "cgroup.stat.local").get("frozen_usec")
+    return None if found is None else found / 1e6
+
+
+def thaw(directory: str) -> bool:
+    """Thaw a cgroup behind systemd's back; whether that was allowed. One that is gone is thawed.
+
+    Only for a unit that is being stopped, which systemd neither thaws nor ends before its stop timeout.
+    """
+    try:
+        fd = os.open(f"{directory}/cgroup.freeze", os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            os.write(fd, b"0")
+        finally:
+            os.close(fd)
+    except OSError as error:
+        return error.errno in _GONE
+    return True
 
 
 def oom_kills(directory: str) -> int | None:

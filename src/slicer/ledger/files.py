@@ -157,6 +157,7 @@ class LedgerFiles:
         entries.remove(self.directory.leases, job)
         if statefile.is_job_id(job):
             self.spare(job).remove()
+            entries.remove(self.directory.base, control_name(job))
 
     def requests(self) -> list[tuple[str, AnyRequest]]:
         """The tickets' names and requests, in their order. Hardly a file is opened."""
@@ -331,6 +332,11 @@ class LedgerFiles:
         while names and tickets.parse_name(names[-1]) and not self.is_waiting(names[-1]):
             name = names.pop()
             self.discard(name, tickets.job_of(name))
+
+
+def control_name(job: str) -> str:
+    """The name, beside the leases' folder, of a job's :mod:`slicer.ledger.control_log`."""
+    return f"{job}.control"
 
 
 def _listed(folder: Directory) -> list[str]:

@@ -1,32 +1,62 @@
-"""Jobs that hold a lease and do nothing: they are stopped (Ctrl-Z) or frozen."""
+"""Jobs that hold a lease and do nothing: they are paused (slicer pause), frozen or stopped (Ctrl-Z)."""
 
 from __future__ import annotations
 
+from slicer.errors import StateError
 from slicer.kernel import cgroup, proc
+from slicer.ledger import control_log
+from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Literal
 
     from slicer.model import Lease
+    from slicer.state.statedir import StateDir
+
+    How = Literal["paused", "frozen", "stopped"]
 
 
-def halted(leases: Iterable[Lease]) -> tuple[tuple[str, str], ...]:
-    """The jobs that do nothing, each with "stopped" or "frozen"."""
-    found = ((lease.job, _how(lease)) for lease in leases)
-    return tuple((job, how) for job, how in found if how)
+@record
+class Halted:
+    """A job that does nothing."""
+
+    job: str
+    how: How  # by slicer pause; by others through the cgroup (systemctl freeze); by Ctrl-Z or SIGSTOP
+    since_s: float | None  # on the ledger's clock; None: not known
 
 
-def _how(lease: Lease) -> str:
-    if lease.cgroup and _is_frozen(lease.cgroup):
-        return "frozen"
+def halted(leases: Iterable[Lease], directory: StateDir | None) -> tuple[Halted, ...]:
+    """Those of the jobs that do nothing. ``directory`` is the ledger's."""
+    found = (halt_of(lease, directory) for lease in leases)
+    return tuple(each for each in found if each is not None)
+
+
+def halt_of(lease: Lease, directory: StateDir | None) -> Halted | None:
+    """How the job stands still; None: it does not."""
+    is_frozen = bool(lease.cgroup) and cgroup.is_frozen(cgroup.path_of(lease.cgroup))
+    if not is_frozen and not _is_stopped(lease):
+        return None
+    pause = _noted(lease, directory)
+    if is_frozen:
+        how: How = "paused" if pause and pause.by_slicer else "frozen"
+    else:
+        how = "paused" if pause and pause.by_slicer and not lease.cgroup else "stopped"
+    known = pause is not None and how != "stopped"
+    return Halted(lease.job, how, pause.since_s if pause is not None and known else None)
+
+
+def _noted(lease: Lease, directory: StateDir | None) -> control_log.Pause | None:
+    if directory is None:
+        return None
+    try:
+        return control_log.open_pause(control_log.read(directory, lease.job))
+    except StateError:
+        return None  # what the cgroup says counts for more
+
+
+def _is_stopped(lease: Lease) -> bool:
     # The keeper's child is the command; without a keeper (--exec, a program's own lease) the holder is.
     pids = proc.children(lease.keeper) if lease.keeper else [lease.pid]
-    return "stopped" if pids and all(proc.is_stopped(pid) for pid in pids) else ""
-
-
-def _is_frozen(name: str) -> bool:
-    try:
-        return "frozen 1" in proc.read_text(f"{cgroup.path_of(name)}/cgroup.events")
-    except OSError:
-        return False  # it has just ended
+    return bool(pids) and all(proc.is_stopped(pid) for pid in pids)

@@ -7,7 +7,7 @@ import os
 from slicer import faults
 from slicer.errors import StateError
 from slicer.ledger import entries
-from slicer.ledger.files import lives_on
+from slicer.ledger.files import control_name, lives_on
 from slicer.record import replace
 from slicer.state.directory import try_lock
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from slicer.ledger.files import LedgerFiles
     from slicer.ledger.plain_lock import PlainLock
     from slicer.model import Lease
+    from slicer.state.statedir import StateDir
 
 
 class HeldLease:
@@ -70,6 +71,16 @@ class HeldLease:
         """Record the most memory that the job used of each GPU, if that is new. Raises StateError."""
         if self.fd >= 0 and self.lease.vram_peak_mib != peaks_mib:
             self.update(vram_peak_mib=peaks_mib)
+
+    @property
+    def was_controlled(self) -> bool:
+        """Whether something is noted in the job's control log. Raises OSError."""
+        return self._files.directory.base.has(control_name(self.lease.job))
+
+    @property
+    def directory(self) -> StateDir:
+        """The ledger's directory."""
+        return self._files.directory
 
     def do_postponed(self) -> None:
         """Do what waited for the command's start. Safe to repeat."""

@@ -8,7 +8,7 @@ from slicer.config import profiles
 from slicer.errors import GpuError, SlicerError, StateError
 from slicer.gpu.observer import GpuObserver
 from slicer.kernel.proc import now_s
-from slicer.ledger.halted import halted
+from slicer.ledger.halted import Halted, halted
 from slicer.ledger.ledger import Ledger, Snapshot
 from slicer.placement import capacity, decision, forecast
 from slicer.placement.capacity import Policy
@@ -86,7 +86,11 @@ class Status:
     cpu_slots: int | None  # None: the configuration cannot be read
     plain_lock: PlainLockState | None  # None: not configured
     now_s: float  # the ledger's clock
-    halted: tuple[tuple[str, str], ...] = ()  # jobs that are "stopped" or "frozen"
+    halted: tuple[Halted, ...] = ()  # the jobs that do nothing
+
+    def halt(self, job: str) -> Halted | None:
+        """How the job stands still; None: it does not."""
+        return next((each for each in self.halted if each.job == job), None)
 
     def gpu(self, uuid: str) -> GpuState | None:
         """The GPU of that UUID, if the driver lists it."""
@@ -156,7 +160,7 @@ class StatusReader:
             cpu_slots=config.slots_cpu if config else None,
             plain_lock=_plain_lock(config),
             now_s=at_s,
-            halted=halted(leases),
+            halted=halted(leases, self.directory),
         )
 
     def _look_at_gpus(self) -> str:

@@ -12,18 +12,22 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import _sqlite3
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 # A column for each field of Outcome and Usage, in the order of insertion; lists are JSON arrays.
 OUTCOME = tuple(name for name in Outcome.__annotations__ if name != "usage")
 USAGE = tuple(Usage.__annotations__)
-LISTS = ("command", "gpus", "enforced", "not_enforced")
+LISTS = ("command", "gpus", "enforced", "not_enforced", "changed", "changed_outside")
 NUMBERS = "vram_peak_mib"
-# What version 2 added to version 1, and what stands for it in a file that nobody has written to since.
+# What each version added to the one before, and what stands for it in a file that was not written to since.
 _ADDED = {
-    "vram_mib": ("INTEGER", "NULL"),
-    "vram_peak_mib": ("TEXT NOT NULL DEFAULT '[]'", "'[]'"),
-    "forced": ("INTEGER NOT NULL DEFAULT 0", "0"),
+    "vram_mib": (2, "INTEGER", "NULL"),
+    "vram_peak_mib": (2, "TEXT NOT NULL DEFAULT '[]'", "'[]'"),
+    "forced": (2, "INTEGER NOT NULL DEFAULT 0", "0"),
+    "paused_s": (3, "REAL", "NULL"),
+    "ended_by": (3, "TEXT NOT NULL DEFAULT ''", "''"),
+    "changed": (3, "TEXT NOT NULL DEFAULT '[]'", "'[]'"),
+    "changed_outside": (3, "TEXT NOT NULL DEFAULT '[]'", "'[]'"),
 }
 COLUMNS = OUTCOME + USAGE
 _SCHEMA = """\
@@ -52,6 +56,10 @@ CREATE TABLE outcomes (
     leftovers INTEGER NOT NULL,
     enforced TEXT NOT NULL,  -- JSON array of directives
     not_enforced TEXT NOT NULL,  -- JSON array of directives
+    paused_s REAL,
+    ended_by TEXT NOT NULL DEFAULT '',
+    changed TEXT NOT NULL DEFAULT '[]',  -- JSON array of NAME=VALUE
+    changed_outside TEXT NOT NULL DEFAULT '[]',  -- JSON array of NAME=VALUE
     cpu_s REAL,
     cpu_user_s REAL,
     cpu_system_s REAL,
@@ -80,7 +88,7 @@ def version_of(connection: _sqlite3.Connection) -> int:
 
 
 def bring_up(connection: _sqlite3.Connection) -> int:
-    """Make the table, or add the columns that version 1 lacks; returns the version that is there now.
+    """Make the table, or add the columns that an older one lacks; returns the version that is there now.
 
     All rows stay. An older slicer leaves the file alone from then on.
     """
@@ -90,9 +98,10 @@ def bring_up(connection: _sqlite3.Connection) -> int:
         version = version_of(connection)  # another job may have been faster
         if version == 0:
             connection.execute(_SCHEMA)
-        elif version == 1:
-            for column, (kind, _) in _ADDED.items():
-                connection.execute(f"ALTER TABLE outcomes ADD COLUMN {column} {kind}")
+        elif version < SCHEMA_VERSION:
+            for column, (since, kind, _) in _ADDED.items():
+                if since > version:
+                    connection.execute(f"ALTER TABLE outcomes ADD COLUMN {column} {kind}")
         if version < SCHEMA_VERSION:
             version = SCHEMA_VERSION
             connection.execute(f"PRAGMA user_version={version}")
@@ -102,6 +111,5 @@ def bring_up(connection: _sqlite3.Connection) -> int:
 
 def columns(version: int) -> str:
     """COLUMNS for a SELECT from a file of that version: reading migrates nothing."""
-    if version >= SCHEMA_VERSION:
-        return ", ".join(COLUMNS)
-    return ", ".join(_ADDED[column][1] if column in _ADDED else column for column in COLUMNS)
+    stand_ins = {column: value for column, (since, _, value) in _ADDED.items() if since > version}
+    return ", ".join(stand_ins.get(column, column) for column in COLUMNS)

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from slicer.model import Lease, Manager, Ticket
 
     Kind = Literal[
-        "waiting", "acquired", "started", "finished", "released", "over-limit", "error", "stopped", "stopping"
+        "waiting", "acquired", "started", "finished", "released", "over-limit", "error", "stopped",
+        "stopping", "paused", "resumed", "changed",
     ]
     Value = str | bytes | float | None
     Field = str | bytes | int
@@ -60,6 +61,9 @@ KINDS: dict[Kind, _Kind] = {
     "over-limit": _Kind("ca074d7ef0ef4a5ab56416b1fbc38638", WARNING, "uses more than it declared"),
     "error": _Kind("5d7d419441a7415b8968325ffae25631", ERROR, "slicer failed"),
     "stopping": _Kind("e595a85f6f81450f8886918c00e467fb", NOTICE, "told to end"),
+    "paused": _Kind("f78c18a223c145bcbd2c9c68e88ccf0d", NOTICE, "paused"),
+    "resumed": _Kind("20796cce4a3f41249e734a65b38b5e33", NOTICE, "goes on"),
+    "changed": _Kind("af25d7cae1c049d7a84dc26d4b1e3dda", NOTICE, "its limits were changed"),
     "stopped": _Kind("1fae59122c0848ddb3bce97113dc6363", WARNING, "leftover processes were ended"),
 }
 

@@ -175,6 +175,10 @@ _RULES: dict[str, Callable[[Any], bool]] = {
     "expect_s": _between(0, SECONDS_MAX),
     "reason": ("exited", "signal", "oom-kill", "timeout", "stopped", "unknown").__contains__,
     "exit_code": _between(0, 255),
+    "paused_s": _between(0, SECONDS_MAX),
+    "ended_by": (
+        "", "slicer stop", "slicer queue", "slicer run", "terminal", "systemd", "outside"
+    ).__contains__,
     "signal": _between(1, 64),
 }
 

@@ -239,6 +239,11 @@ class Slicer:
         assert done.returncode == code, done
         return Done(0, code, done.stdout, done.stderr)
 
+    def start_command(self, *line: str) -> subprocess.Popen[bytes]:
+        """Any command of slicer's, in the background."""
+        quiet = subprocess.DEVNULL
+        return subprocess.Popen(["slicer", *line], env=self.environ(), stdout=quiet, stderr=quiet)
+
     def hold(self, gate: Gate, *options: str, code: int = 0, env: Mapping[str, str] | None = None) -> Job:
         """A job that says "up" and stays until the gate opens; returns when it is up."""
         script = f"echo up; : < {gate}; echo over; exit {code}"

@@ -41,8 +41,9 @@ held          GPU GPU-1, GPU GPU-2, 1 CPU slot
 GPU memory    8.0G declared, peak 9.1G, 512.0M
 started       2026-11-21 02:45:37 +0000
 waited        4.1s
-ended         oom-kill, exit code 137, SIGKILL
+ended         oom-kill, exit code 137, SIGKILL, by slicer stop
 wall time     2m3s
+paused        for 1.5s of it
 CPU time      1m2s (user -, system -)
 throttled     -
 memory peak   24.0G
@@ -53,6 +54,7 @@ stalled       - for CPU, - for memory, - for IO
 leftovers     2 ended
 enforced      MemoryMax
 not enforced  IOWeight
+changed       CPUQuota=50% (slicer set)
 """
 
 

@@ -136,7 +136,8 @@ def test_a_forged_job_id_does_not_talk_to_the_terminal(
     """Ids are checked where they are read; this holds even so."""
     forged = replace(TRAIN, job=EVIL, name="")
     monkeypatch.setattr(stop, "stop", lambda *_: None)
-    stop._stop(forged, None, quiet=False)  # type: ignore[arg-type]
+    monkeypatch.setattr(stop, "for_each", lambda words, find, act, **_: (0, [act(forged, None)]))
+    stop.command.callback(jobs=("x",), quiet=False, as_json=False)  # type: ignore[misc]
     for lease in (forged, replace(forged, unit=EVIL, command=EVIL, forced=1)):
         say.Messages(1).acquired(lease, 2.0)
         say.Messages(1).waiting(Busy("cpu", (lease,), 0, (), EVIL))

@@ -56,6 +56,7 @@ def test_the_contract() -> None:  # B3
                 "cpu_slots": 1,
                 "forced": False,
                 "halted": None,
+                "halted_for": None,
                 "gpus": [gpu(0, "a", used_mib=77000, peak_mib=78000), gone],
             },
             {
@@ -76,6 +77,7 @@ def test_the_contract() -> None:  # B3
                 "cpu_slots": 0,
                 "forced": False,
                 "halted": None,
+                "halted_for": None,
                 "gpus": [],
             },
         ],

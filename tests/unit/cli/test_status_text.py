@@ -7,6 +7,7 @@ import pytest
 from slicer.cli import output
 from slicer.cli.status_json import status_json
 from slicer.cli.status_text import lines
+from slicer.ledger.halted import Halted
 from slicer.ledger.status import PlainLockState, Status
 from slicer.record import replace
 from tests.unit.cli.made_up_status import (
@@ -14,6 +15,7 @@ from tests.unit.cli.made_up_status import (
     FULL,
     GPUS,
     IDLE,
+    NOW_S,
     SERVE,
     TRAIN,
     A,
@@ -96,10 +98,23 @@ def test_a_broken_configuration_hides_no_job() -> None:
     assert status_json(replace(FULL, cpu_slots=None))["cpu_slots"] == {"total": None, "free": None}
 
 
+HALTED = (Halted(TRAIN.job, "stopped", None), Halted(SERVE.job, "frozen", NOW_S - 90))
+
+
 def test_a_job_that_is_halted_and_holds_a_gpu_is_marked() -> None:  # W16
-    shown = text(made((TRAIN, SERVE), (), snapshot(), halted=((TRAIN.job, "stopped"), (SERVE.job, "frozen"))))
+    shown = text(made((TRAIN, SERVE), (), snapshot(), halted=HALTED))
     assert "  stopped: GPU 0,2" in row_of(shown, f"{TRAIN.job}  train ")
     assert row_of(shown, "      5e72e0aa00bb serve").split()[-2:] == ["frozen", "over"]
+    assert "\n  stopped (Ctrl-Z); slicer resume train\n" in shown
+    assert "\n  frozen from outside (systemctl freeze), 1m30s ago; slicer resume serve\n" in shown
+
+
+def test_a_paused_job_says_how_it_goes_on() -> None:  # X6
+    named = replace(TRAIN, name="my job")
+    status = made((named,), (), None, halted=(Halted(TRAIN.job, "paused", NOW_S - 2),))
+    assert "\n  paused by slicer pause, 2s ago; slicer resume 'my job'\n" in text(status)
+    (told,) = status_json(status)["jobs"]
+    assert (told["halted"], told["halted_for"]) == ("paused", 2.0)
 
 
 def test_a_job_over_its_declaration_and_a_forced_one_are_marked() -> None:  # E5, A8

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from slicer.errors import SlicerError
-from slicer.job import stop
+from slicer.job import find, stop
 from slicer.kernel import proc
 from slicer.ledger.ledger import Ledger, Snapshot
 from slicer.model import Lease
@@ -45,18 +45,18 @@ SEEN = Snapshot((TRAIN, BACKUP, TWIN, replace(TWIN, job="0123456789ab", name="ba
     ],
 )
 def test_a_job_is_meant_by_id_unit_name_or_beginning(word: str, job: str) -> None:
-    assert stop.find(word, SEEN).job == job
+    assert find.find(word, SEEN).job == job
 
 
 def test_a_name_goes_before_the_beginning_of_an_id() -> None:
     named = replace(BACKUP, name="3f2a")
-    assert stop.find("3f2a", Snapshot((TRAIN, named), ())).job == named.job
+    assert find.find("3f2a", Snapshot((TRAIN, named), ())).job == named.job
 
 
 @pytest.mark.parametrize("word", ["backup", "3f2a"])
 def test_several_that_could_be_meant_are_named(word: str) -> None:
-    with pytest.raises(stop.AmbiguousJob) as caught:
-        stop.find(word, SEEN)
+    with pytest.raises(find.AmbiguousJob) as caught:
+        find.find(word, SEEN)
     assert caught.value.exit_code == 2
     assert TWIN.job in caught.value.message
     assert caught.value.hint == "give the id"
@@ -72,8 +72,8 @@ def test_several_that_could_be_meant_are_named(word: str) -> None:
     ],
 )
 def test_an_unknown_job_is_refused_with_the_nearest(word: str, hint: str) -> None:
-    with pytest.raises(stop.UnknownJob) as caught:
-        stop.find(word, SEEN)
+    with pytest.raises(find.UnknownJob) as caught:
+        find.find(word, SEEN)
     assert caught.value.hint == (hint or "see slicer status")
 
 

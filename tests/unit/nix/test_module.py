@@ -231,4 +231,5 @@ def meant(directive: str, text: str) -> object:
     """What systemd makes of a line of a unit file."""
     if directive == "CPUQuota" and not text:
         return INFINITY
+    assert (directive, text) != ("CPUQuota", "infinity"), "only slicer knows this"
     return parse_property(directive, text, MACHINE, "").value

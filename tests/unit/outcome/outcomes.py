@@ -30,5 +30,9 @@ OUTCOME = Outcome(
     leftovers=2,
     enforced=("CPUQuota", "MemoryMax"),
     not_enforced=("IOWeight",),
+    paused_s=2.5,
+    ended_by="slicer stop",
+    changed=("CPUQuota=50%",),
+    changed_outside=("DeviceAllow=/dev/null rw, char-pts rw",),
 )
 OTHER = replace(OUTCOME, job="b" * 12)

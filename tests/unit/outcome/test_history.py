@@ -200,14 +200,25 @@ INSERT INTO outcomes VALUES (
 );
 PRAGMA user_version=1;
 """
-OLD = replace(OUTCOME, vram_mib=None, vram_peak_mib=(), forced=0)  # nobody kept these then
+# What slicer 2 made of it.
+VERSION_2 = f"""{VERSION_1}
+ALTER TABLE outcomes ADD COLUMN vram_mib INTEGER;
+ALTER TABLE outcomes ADD COLUMN vram_peak_mib TEXT NOT NULL DEFAULT '[]';
+ALTER TABLE outcomes ADD COLUMN forced INTEGER NOT NULL DEFAULT 0;
+PRAGMA user_version=2;
+"""
+# Nobody kept these then.
+OLD = replace(
+    OUTCOME, vram_mib=None, vram_peak_mib=(), forced=0, paused_s=None, ended_by="", changed=(),
+    changed_outside=(),
+)  # fmt: skip
 
 
-@pytest.fixture
-def old_path(path: str) -> str:
+@pytest.fixture(params=[VERSION_1, VERSION_2], ids=["1", "2"])
+def old_path(path: str, request: pytest.FixtureRequest) -> str:
     os.makedirs(os.path.dirname(path), 0o700)
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.executescript(VERSION_1)
+        connection.executescript(request.param)
     os.chmod(path, 0o640)
     return path
 
@@ -265,7 +276,7 @@ def test_two_that_upgrade_it_at_the_same_time_agree(old_path: str) -> None:  # X
         both = [subprocess.Popen([*command, job * 12], stdout=subprocess.PIPE) for job in "cd"]
         for process in both:
             assert process.stdout is not None
-            assert process.stdout.readline() == b"sees version 1\n"
+            assert process.stdout.readline() in (b"sees version 1\n", b"sees version 2\n")
         door.execute("COMMIT")
     for process in both:
         process.communicate()
@@ -281,7 +292,7 @@ def test_an_upgrade_killed_in_the_middle_is_begun_anew(old_path: str) -> None:  
         from slicer.outcome import history, history_schema
         def version_of(connection, real=history_schema.version_of):
             if connection.in_transaction:
-                connection.execute("ALTER TABLE outcomes ADD COLUMN vram_mib INTEGER")
+                connection.execute("ALTER TABLE outcomes ADD COLUMN paused_s REAL")
                 os.kill(os.getpid(), signal.SIGKILL)
             return real(connection)
         history_schema.version_of = version_of

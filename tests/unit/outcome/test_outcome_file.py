@@ -42,6 +42,9 @@ OUTCOME = Outcome(
     leftovers=2,
     enforced=("MemoryMax",),
     not_enforced=("IOWeight",),
+    paused_s=1.5,
+    ended_by="slicer stop",
+    changed=("CPUQuota=50%",),
     usage=Usage(cpu_s=61.5, memory_peak_bytes=24 << 30, oom_kills=1),
 )
 
@@ -83,6 +86,10 @@ FIELDS = {
     "leftovers": 2,
     "enforced": ["MemoryMax"],
     "not_enforced": ["IOWeight"],
+    "paused_s": 1.5,
+    "ended_by": "slicer stop",
+    "changed": ["CPUQuota=50%"],
+    "changed_outside": [],
 }
 
 

@@ -145,6 +145,11 @@ class QueueKeeper(Keeper):
             watch = ending.gpu_watch(self._job, self._held, self._ledger, self._log.say)
         ending.finish(self._job, outcome, self._held, self._log.say, watch)
 
+    def _was_watched(self) -> bool:
+        poll = select.poll()
+        poll.register(self._down_read, 0)  # POLLHUP is told unasked: the queue is dead
+        return not poll.poll(0)
+
     def _has_queue_checked(self) -> bool:
         """Wait until the queue has checked the GPUs; False if it has not in time."""
         poll = select.poll()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from slicer import faults
 from slicer.job import ending
+from slicer.job.freezes import limit_at
 from slicer.job.job import Started
 from slicer.job.keeper import GPUS_CHECKED, QUIT, STARTING
 from slicer.job.outer_half import OuterHalf, pipe
@@ -69,6 +70,11 @@ class QueueOuterHalf(OuterHalf):
     @property
     def held(self) -> HeldLease:
         return self._held
+
+    @property
+    def limit_at(self) -> float | None:
+        """When systemd tells the job to end (monotonic); None: never."""
+        return limit_at(self._job, self._began)
 
     # -- starting ----------------------------------------------------------------------------------------
 

@@ -7,9 +7,10 @@ from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
 from slicer.errors import BackendError
-from slicer.kernel.sleep import seconds_until
+from slicer.kernel.sleep import seconds_until, soonest
 from slicer.queue.run import ended_attempt
 from slicer.queue.run.adopted import Adopted
+from slicer.queue.run.scope_watch import ScopeWatch, thaw_to_end
 
 if TYPE_CHECKING:
     from slicer.backend import QueueBackend
@@ -40,6 +41,7 @@ class RunningJobs:
         self._running: dict[str, QueueOuterHalf] = {}
         self._ended: dict[str, QueueOuterHalf] = {}  # their commands have ended, their keepers have not
         self._adopted: dict[str, Adopted] = {}
+        self._scopes = ScopeWatch(ledger, listener.warning)
         self._orphans_at = 0.0  # monotonic
         self._clean_up_at: dict[str, float] = {}  # monotonic: of jobs whose keepers were killed
 
@@ -65,6 +67,7 @@ class RunningJobs:
     def add(self, job: QueueOuterHalf) -> None:
         """The job's command has started. Raises NoGpu, GpuError."""
         self._running[job.job_id] = job
+        self._scopes.follow(job.held.lease, job.limit_at)
         self._monitor.follow(job.held)
 
     def recover(self, state: JobState) -> EndedAttempt | None:
@@ -78,6 +81,7 @@ class RunningJobs:
         adopted = Adopted(state.key, state.job, self._register.attempt, lease, self._ledger)
         self._adopted[state.job] = adopted
         if adopted.held is not None:
+            self._scopes.follow(adopted.held.lease, None)
             self._monitor.follow(adopted.held)
         return None
 
@@ -89,16 +93,19 @@ class RunningJobs:
         for job in self._running.values():
             if job.job_id not in self._clean_up_at:  # or its end is known
                 found += [job.pidfd] if job.keeper_was_killed else [job.pidfd, job.reports]
+        found += self._scopes.descriptors()
         found += [job.pidfd for job in self._ended.values()]
         return found + [adopted.pidfd for adopted in self._adopted.values() if adopted.pidfd >= 0]
 
     def left_s(self) -> float | None:
         """After how many seconds to :meth:`take_ended` without an event; None: not at all."""
         has_orphans = any(adopted.pidfd < 0 for adopted in self._adopted.values())
-        return seconds_until(self._orphans_at if has_orphans else None, *self._clean_up_at.values())
+        due_s = seconds_until(self._orphans_at if has_orphans else None, *self._clean_up_at.values())
+        return soonest(due_s, self._scopes.left_s())
 
     def take_ended(self, ready: Collection[int]) -> list[EndedAttempt]:
         """Take up what happened; the attempts that are over. ``ready``: the descriptors that are readable."""
+        self._scopes.take()
         found = [*self._take_running(ready)]
         self._take_keepers()
         return [*found, *self._take_adopted(ready)]
@@ -119,6 +126,7 @@ class RunningJobs:
             job.listen()
         if job.said is not None:
             self._ended[job_id] = self._running.pop(job_id)
+            self._scopes.forget(job_id)
             self._monitor.has_ended(job_id)
             return ended_attempt.reported(job.key, job_id, *job.said, self._monitor.use_of(job_id))
         if not job.is_gone():
@@ -169,6 +177,7 @@ class RunningJobs:
             self._orphans_at = time.monotonic() + _ORPHANS_S
 
     def _recovered(self, key: str, job_id: str, boot_id: str = "") -> EndedAttempt:
+        self._scopes.forget(job_id)
         found, use = self._register.attempt(job_id), self._monitor.forget(job_id)
         return ended_attempt.recovered(key, job_id, found, use, self._listener.warning, boot_id)
 
@@ -185,15 +194,19 @@ class RunningJobs:
     def _stop(self, is_meant: Callable[[QueueOuterHalf | Adopted], bool]) -> None:
         for job in filter(is_meant, self._running.values()):
             job.stop()
+            thaw_to_end(job.held.lease, self._ledger, self._listener.warning)
         for adopted in filter(is_meant, self._adopted.values()):
             if not adopted.stop():
                 self._end_orphan(adopted)
+            elif adopted.held is not None:
+                thaw_to_end(adopted.held.lease, self._ledger, self._listener.warning)
 
     def _end_orphan(self, adopted: Adopted) -> None:
         """Have the backend end a job whose keeper was killed."""
         if adopted.held is None:
             return
         lease = adopted.held.lease
+        thaw_to_end(lease, self._ledger, self._listener.warning)
         try:
             self._backend.request_end(lease.job, lease.unit)
         except BackendError as error:

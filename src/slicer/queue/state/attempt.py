@@ -177,7 +177,9 @@ def _outcome(line: bytes, job: str) -> tuple[Outcome, bool] | None:
         data = json.loads(line)
         usage = {name: json_reader(kind)(data["usage"].get(name)) for name, kind in _USAGE.items()}
         said = {**data, "unit": "" if data["unit"] is None else data["unit"], "forced": int(data["forced"])}
-        values = {name: json_reader(kind)(said[name]) for name, kind in _OUTCOME.items()}
+        # What a field with a default is for was not known to an older keeper.
+        known = {name: kind for name, kind in _OUTCOME.items() if name in said or not hasattr(Outcome, name)}
+        values = {name: json_reader(kind)(said[name]) for name, kind in known.items()}
         check_fields(values)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None

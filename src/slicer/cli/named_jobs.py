@@ -1,0 +1,65 @@
+"""The jobs that a command line names: several at once, and a word that means none harms no other."""
+
+from __future__ import annotations
+
+import os
+
+from slicer.cli import say
+from slicer.errors import EX_OK, SlicerError, StateError
+from slicer.job.find import UnknownJob
+from slicer.ledger.ledger import Snapshot
+from slicer.ledger.status import existing_ledger
+from slicer.text import quote
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, TypeVar
+
+    from slicer.ledger.ledger import Ledger
+    from slicer.model import Lease, Ticket
+
+    _Entry = TypeVar("_Entry", bound=Lease | Ticket)
+
+
+def for_each(
+    words: tuple[str, ...], find: Callable[[str, Snapshot], _Entry],
+    act: Callable[[_Entry, Ledger], dict[str, Any]], *, as_json: bool,
+) -> tuple[int, list[dict[str, Any]]]:  # fmt: skip
+    """Act on each job once; what the acts returned, and the exit code: the highest of all.
+
+    What fails is said on stderr.
+    """
+    complain = say.error_json if as_json else say.error
+    ledger = existing_ledger(os.environ, say.line)
+    seen = ledger.snapshot() if ledger else Snapshot((), ())
+    meant: dict[str, _Entry] = {}
+    codes, done = [EX_OK], []
+    for word in words:
+        try:
+            entry = find(word, seen)
+        except SlicerError as failure:  # the others are none the worse for it
+            told = _ended(word) if isinstance(failure, UnknownJob) else None
+            codes.append(complain(told or failure))
+        else:
+            meant[entry.job] = entry
+    for entry in meant.values():
+        assert ledger is not None  # something was found in it
+        try:
+            done.append({"job": entry.job, "name": entry.name or None, **act(entry, ledger)})
+        except SlicerError as failure:
+            codes.append(complain(failure))
+    return max(codes), done
+
+
+def _ended(word: str) -> UnknownJob | None:
+    """What to say of a job that is in the history; None for one that is not."""
+    from slicer.cli.history import find_outcomes
+    from slicer.outcome.history import default_path
+
+    try:
+        found = find_outcomes(default_path(), word, limit=1)
+    except StateError:
+        return None  # a broken history is no reason to say less than before
+    exact = [each for each in found if word in (each.job, each.name, each.unit)]
+    return UnknownJob(f"{word!r} has ended", hint=f"slicer history {quote(word)}") if exact else None

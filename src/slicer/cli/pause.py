@@ -1,0 +1,66 @@
+"""``slicer pause``: jobs stand still and keep what they hold."""
+
+from __future__ import annotations
+
+import click
+
+from slicer.cli import complete, output
+from slicer.cli.named_jobs import for_each
+from slicer.job.find import find_running
+from slicer.job.pause import pause
+from slicer.text import visible
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from slicer.ledger.ledger import Ledger
+    from slicer.model import Lease
+
+_ALREADY = {
+    "paused": "is paused already",
+    "frozen": "is frozen already, from outside (systemctl freeze)",
+    "stopped": "is stopped already (Ctrl-Z)",
+}
+
+
+@click.command(
+    "pause",
+    short_help="Have jobs stand still; they keep what they hold.",
+    epilog="""\
+\b
+Examples:
+  slicer pause train            its processes stand still
+  slicer pause train eval       those of both jobs
+  slicer resume train           it goes on
+
+\b
+Exit codes:
+    0  all of them stand still
+    2  no such job, several could be meant, or it waits; all others are paused
+  125  a job could not be paused: it has just ended, or systemd refused""",
+)
+@click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=complete.jobs)
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(jobs: tuple[str, ...], quiet: bool, as_json: bool) -> int:
+    """Freeze all processes of a job. It keeps its GPUs, its slots and its memory until it goes on.
+
+    JOB is a job's id (its first four characters or more will do), its name, or its unit, as `slicer status`
+    shows them. What runs on a GPU at that moment is finished there. The job's time limit goes on, unless its
+    profile says pause_stops_clock = true. Without systemd its processes get SIGSTOP.
+    """
+
+    def act(lease: Lease, ledger: Ledger) -> dict[str, Any]:
+        before = pause(lease, ledger)
+        how = before.how if before else "paused"
+        if not quiet and not as_json:
+            name = lease.name or lease.command
+            said = f"{lease.job}  {name}: {_ALREADY[how]}" if before else f"paused {lease.job}  {name}"
+            print(visible(said))
+        return {"halted": how, "changed": before is None}
+
+    code, done = for_each(jobs, find_running, act, as_json=as_json)
+    if as_json and done:
+        output.show_json({"jobs": done})
+    return code

@@ -1,0 +1,89 @@
+"""``slicer set``: change the limits of a job that runs, or show them."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from slicer.cli import complete, output, say
+from slicer.cli.output import Column
+from slicer.columns import Line
+from slicer.job import change
+from slicer.job.find import UnknownJob, find_running
+from slicer.ledger.status import existing_ledger
+from slicer.record import as_dict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from slicer.job.change import Setting
+
+_SOURCES = {
+    "start": "profile or --set",
+    "slicer set": "slicer set",
+    "outside": "from outside (systemctl set-property)",
+    "unit": "a drop-in file of the unit",
+}
+
+
+@click.command(
+    "set",
+    short_help="Change the limits of a running job, or show them.",
+    epilog="""\
+\b
+Examples:
+  slicer set train                    its limits, and where each is from
+  slicer set train MemoryHigh=8G CPUQuota=200%
+                                      both, until it ends
+  slicer set train CPUQuota=          what it was started with
+
+\b
+Exit codes:
+    0  all of them are in force
+    2  no such job, or a property that a running job keeps; nothing changed
+  125  the job has just ended, or systemd refused; nothing changed""",
+)
+@click.argument("job", shell_complete=complete.jobs)
+@click.argument(
+    "assignments", metavar="[PROPERTY=VALUE]...", nargs=-1, shell_complete=complete.live_properties
+)
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(job: str, assignments: tuple[str, ...], quiet: bool, as_json: bool) -> int:
+    """Change systemd's resource properties of a job while it runs: all that are given, or none.
+
+    Names and values are those of --set and of systemd.resource-control(5). They hold until the job ends. With
+    "PROPERTY=" a property is again what the job was started with. A list, such as DeviceAllow, is replaced.
+    """
+    ledger = existing_ledger(os.environ, say.line)
+    if ledger is None:
+        raise UnknownJob(f"no such job: {job!r}", hint="no job runs or waits")
+    lease = find_running(job, ledger.snapshot())
+    if assignments:
+        found = change.change(lease, ledger, assignments)
+        idle = [each.name for each in found if not each.acts]
+        if idle:
+            say.line(f"set, but without effect here: {', '.join(idle)} (no cgroup controller for it)")
+    else:
+        found = change.show(lease, ledger)
+    if as_json:
+        output.show_json({"job": lease.job, "name": lease.name or None, "properties": list(_json(found))})
+    elif not (quiet and assignments):
+        output.show(_table(found) if found else [Line("Nothing was said of its limits.")])
+    return 0
+
+
+def _json(found: Iterable[Setting]) -> Iterable[dict[str, Any]]:
+    for each in found:
+        yield {**as_dict(each), "value": each.value or None}
+
+
+def _table(found: Iterable[Setting]) -> list[Line]:
+    columns = (Column("PROPERTY"), Column("VALUE"), Column("ACTS"), Column("FROM"))
+    rows = [
+        (each.name, each.value or "-", "yes" if each.acts else "no", _SOURCES[each.source]) for each in found
+    ]
+    return output.table(columns, rows)

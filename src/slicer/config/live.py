@@ -1,0 +1,152 @@
+"""Which properties of a running scope can be changed, and how its values are written. Pure.
+
+systemd takes the properties of cgroups for a running unit. It refuses those by which it watches, stops and
+kills the unit (tried on 252 and 257).
+"""
+
+from __future__ import annotations
+
+from slicer import quantity
+from slicer.config.properties import NAMES, find, parse_property, split_assignment, unknown
+from slicer.errors import UsageError
+from slicer.model import Property
+from slicer.quantity import INFINITY
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from slicer.model import Host, Value
+
+# What a running scope has for good, and what to do instead.
+_FIXED = {
+    "RuntimeMaxSec": "with pause_stops_clock = true in its profile, slicer pause stops its clock",
+    "TimeoutStopSec": "it counts from the job's start on",
+    "KillSignal": "slicer stop sends it; any other signal: systemctl kill --signal=…",
+    "KillMode": "slicer stop ends all its processes",
+    "SendSIGHUP": "systemctl kill --signal=HUP sends one",
+    "SendSIGKILL": "systemctl kill --signal=KILL kills it",
+    "OOMPolicy": "give it to the next run: slicer run --set OOMPolicy=…",
+}
+
+CHANGEABLE = tuple(name for name in NAMES if name not in _FIXED)
+
+# What systemd has for a property that nothing is said of.
+_UNSET: dict[str, Value] = {
+    "memory": INFINITY, "memory-any": INFINITY, "quota": INFINITY, "period": INFINITY, "cpu-weight": INFINITY,
+    "weight": INFINITY, "tasks": INFINITY, "cpus": b"", "nodes": b"", "bool": True, "pressure": 0,
+    "device-policy": "auto", "oomd": "auto", "oomd-preference": "none", "io-weights": (), "io-sizes": (),
+    "io-times": (), "devices": (),
+}  # fmt: skip
+_UNSET_BY_NAME: dict[str, Value] = {"MemoryMin": 0, "MemoryLow": 0}
+
+_LIMITS = ("memory", "memory-any", "quota", "tasks")  # of which "infinity" is how to say none
+
+# D-Bus names of the second spelling of a property.
+_SCALED = {"TasksMaxScale": "TasksMax"}
+
+
+def unset_value(name: str) -> Value:
+    """What systemd has for a property that nothing is said of. Raises KeyError for one that is fixed."""
+    info = find(name)
+    assert info is not None, name
+    return _UNSET_BY_NAME[name] if name in _UNSET_BY_NAME else _UNSET[info.kind]
+
+
+def check_name(name: str, where: str) -> None:
+    """Raise UsageError for a property that does not exist, is slicer's own, or that a running job keeps."""
+    if name in _FIXED:
+        raise UsageError(f"{name} cannot be changed while the job runs", where=where, hint=_FIXED[name])
+    if find(name) is None:
+        raise unknown(name, where)
+
+
+def wanted(
+    assignments: Iterable[str], given: dict[str, str], host: Host, where: str = "slicer set"
+) -> tuple[Property, ...]:
+    """The properties that ``NAME=VALUE`` ask for, each once. ``NAME=`` means what the job was started with.
+
+    ``given`` is what it was started with, as systemd wrote it. Raises UsageError.
+    """
+    texts: dict[str, str] = {}
+    for assignment in assignments:
+        name, text = split_assignment(assignment, where)
+        check_name(name, where)
+        info = find(name)
+        is_list = info is not None and info.is_list
+        texts[name] = f"{texts[name]}\n{text}" if is_list and texts.get(name) else text
+    return tuple(_wanted(name, text, given, host, where) for name, text in texts.items())
+
+
+def _wanted(name: str, text: str, given: dict[str, str], host: Host, where: str) -> Property:
+    if text.strip():
+        return parse_property(name, text, host, where)
+    if name in given:
+        return parse_property(name, given[name], host, where)
+    template = find(name)
+    assert template is not None
+    return Property(name, template.dbus_name, template.signature, unset_value(name), "")
+
+
+def value_text(name: str, value: Any) -> str:
+    """A value as systemd tells it, spelled as a user would write it; "" for one that nothing is said of."""
+    info = find(name)
+    if info is None or value is None:
+        return ""
+    unset = _UNSET_BY_NAME.get(name, _UNSET.get(info.kind))
+    if info.signature == "ay":
+        cpus = quantity.mask_to_cpus(bytes(value))
+        return quantity.format_cpus(cpus)
+    if value == unset:
+        return "infinity" if unset == INFINITY and info.kind in _LIMITS else ""
+    return _TEXTS[info.kind](value) if info.kind in _TEXTS else str(value)
+
+
+def _entries(value: Any, one: Any) -> str:
+    return ", ".join(f"{path} {one(amount)}" for path, amount in value)
+
+
+_TEXTS: dict[str, Any] = {
+    "memory": quantity.size_text,
+    "memory-any": quantity.size_text,
+    "quota": lambda value: quantity.percent_text(value // 100),
+    "period": quantity.duration_text,
+    "time": quantity.duration_text,
+    "cpu-weight": lambda value: "idle" if value == 0 else str(value),
+    "bool": lambda value: "yes" if value else "no",
+    "pressure": lambda value: quantity.percent_text(round(value * 10000 / (2**32 - 1))),
+    "io-weights": lambda value: _entries(value, str),
+    "io-sizes": lambda value: _entries(value, str),
+    "io-times": lambda value: _entries(value, quantity.duration_text),
+    "devices": lambda value: _entries(value, str),
+}
+
+
+# -- systemd's own files ------------------------------------------------------------------------------------
+
+
+def settings_of(fragment: str) -> dict[str, str]:
+    """The properties in a transient unit's file that slicer knows, by name. A list has lines."""
+    found: dict[str, str] = {}
+    for line in fragment.splitlines():
+        name, equals, text = line.strip().partition("=")
+        name = _SCALED.get(name, name)
+        info = find(name) if equals else None
+        if info is None:
+            continue
+        if info.is_list and text:
+            found[name] = f"{found[name]}\n{text}" if found.get(name) else text
+        elif text or not info.is_list:
+            found[name] = text
+        else:
+            found.pop(name, None)  # "NAME=" empties a list
+    return {name: text for name, text in found.items() if text}
+
+
+def changed_name(drop_in: str) -> str:
+    """The property of a drop-in that ``systemctl set-property`` made ("50-MemoryHigh.conf"), or ""."""
+    base = drop_in.rpartition("/")[2]
+    name = base.removeprefix("50-").removesuffix(".conf")
+    name = _SCALED.get(name, name)
+    return name if base.startswith("50-") and base.endswith(".conf") and find(name) else ""

@@ -1,0 +1,177 @@
+"""``slicer set``: the limits of a job that runs are changed, or shown with where each comes from."""
+
+from __future__ import annotations
+
+import os
+
+from slicer import faults
+from slicer.config import live
+from slicer.config.profiles import host
+from slicer.config.properties import NAMES, find, parse_property
+from slicer.errors import BackendError, UsageError
+from slicer.job.doings import acting_here, normal
+from slicer.job.find import check_scope, members
+from slicer.job.pause import tell
+from slicer.kernel.proc import read_text
+from slicer.ledger import control_log
+from slicer.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+    from slicer.backend.unit_control import UnitControl
+    from slicer.ledger.ledger import Ledger
+    from slicer.model import Lease, Property
+
+    # "start": what the job was started with (its profile, --set). "unit": a drop-in file of the admin's.
+    Source = Literal["start", "slicer set", "outside", "unit"]
+
+# What can be changed without a scope: the CPUs on which its processes may run.
+_PLAIN = ("CPUQuota", "AllowedCPUs")
+_MAX_DROP_INS = 64
+
+
+@record
+class Setting:
+    """One property of a running job."""
+
+    name: str
+    value: str  # as a user would write it; "" for one that nothing is said of
+    source: Source
+    acts: bool  # whether it does anything here
+
+
+def show(lease: Lease, ledger: Ledger) -> tuple[Setting, ...]:
+    """The properties of a job's scope that somebody has said something of. Raises SlicerError."""
+    by_slicer = control_log.last_set(control_log.read(ledger.directory, lease.job))
+    if not lease.cgroup:
+        _refuse_without_processes(lease)
+        return tuple(Setting(name, text, "slicer set", acts=True) for name, text in by_slicer.items())
+    control = _control(lease)
+    try:
+        check_scope(lease, control.cgroup_of(lease.unit))
+        return _settings(lease, control, by_slicer)
+    finally:
+        control.close()
+
+
+def _settings(lease: Lease, control: UnitControl, by_slicer: dict[str, str]) -> tuple[Setting, ...]:
+    given = _given(lease, control)
+    changed, of_unit = _drop_ins(lease, control)
+    names = [name for name in NAMES if name in given or name in changed or name in of_unit]
+    acting = acting_here(names, lease.cgroup, lease.manager)
+    found = []
+    for name in names:
+        info = find(name)
+        assert info is not None
+        value = control.property_of(lease.unit, info.dbus_name)
+        text = live.value_text(name, value) if value is not None else normal(name, given.get(name, ""))
+        source: Source = "start" if name in given else "unit"
+        if name in changed and text != normal(name, given.get(name, "")):
+            source = "slicer set" if by_slicer.get(name) == text else "outside"
+        elif name not in given and name not in of_unit:
+            continue  # it was changed, and changed back
+        found.append(Setting(name, text, source, acts=name in acting))
+    return tuple(found)
+
+
+def _given(lease: Lease, control: UnitControl) -> dict[str, str]:
+    """What the scope was started with, from systemd's file of it. Raises BackendError."""
+    path = control.property_of(lease.unit, "FragmentPath")
+    if not isinstance(path, str) or not path:
+        raise BackendError(f"{lease.unit} has ended")
+    try:
+        return live.settings_of(read_text(path))
+    except OSError as error:
+        said = f"what the job was started with cannot be read: {error.strerror}"
+        raise BackendError(said, where=path) from error
+
+
+def _drop_ins(lease: Lease, control: UnitControl) -> tuple[set[str], set[str]]:
+    """The properties that were changed while it runs, and those of drop-ins that the admin has laid."""
+    changed, of_unit = set(), set()
+    paths = control.property_of(lease.unit, "DropInPaths") or ()
+    for path in paths[:_MAX_DROP_INS]:
+        name = live.changed_name(path)
+        if name and os.path.dirname(path).endswith(f"/transient/{lease.unit}.d"):
+            changed.add(name)
+            continue
+        try:
+            of_unit |= set(live.settings_of(read_text(path)))
+        except OSError:
+            continue  # the admin has removed it meanwhile
+    return changed, of_unit
+
+
+def change(lease: Lease, ledger: Ledger, assignments: tuple[str, ...]) -> tuple[Setting, ...]:
+    """Change properties of a running job, all or none. Returns those that were named, as they are now.
+
+    ``NAME=`` puts back what the job was started with. Raises UsageError, BackendError, StateError.
+    """
+    if not lease.cgroup:
+        return _change_plain(lease, ledger, assignments)
+    control = _control(lease)
+    try:
+        check_scope(lease, control.cgroup_of(lease.unit))
+        asked = live.wanted(assignments, _given(lease, control), host())
+        control.set_properties(lease.unit, asked)
+        return _note(lease, ledger, asked)
+    finally:
+        control.close()
+
+
+def _note(lease: Lease, ledger: Ledger, asked: tuple[Property, ...]) -> tuple[Setting, ...]:
+    """Write down and tell what was changed."""
+    faults.point("set-done")
+    values = {item.name: normal(item.name, item.text) for item in asked}
+    for name, text in values.items():
+        control_log.note(ledger, lease.job, "set", f"{name}={text}")
+    said = ", ".join(f"{name}={text}" for name, text in values.items())
+    tell(lease, "changed", f"{said} set", "slicer set", changed=said)
+    acting = acting_here(list(values), lease.cgroup, lease.manager) if lease.cgroup else frozenset(values)
+    return tuple(Setting(name, text, "slicer set", acts=name in acting) for name, text in values.items())
+
+
+def _control(lease: Lease) -> UnitControl:
+    from slicer.backend.unit_control import UnitControl
+
+    return UnitControl(lease.manager)
+
+
+# -- without a scope ----------------------------------------------------------------------------------------
+
+
+def _refuse_without_processes(lease: Lease) -> None:
+    if lease.backend == "systemd":
+        raise BackendError(f"job {lease.job} has no scope yet", hint="try again in a moment")
+
+
+def _change_plain(lease: Lease, ledger: Ledger, assignments: tuple[str, ...]) -> tuple[Setting, ...]:
+    """Without systemd only the CPUs can be changed, of each process of the job."""
+    from slicer.backend.plain import affinity
+
+    _refuse_without_processes(lease)
+    asked = live.wanted(assignments, {}, host())
+    for item in asked:
+        if item.name not in _PLAIN:
+            raise UsageError(
+                f"{item.name} cannot be changed while the job runs without a scope",
+                where="slicer set", hint=f"only {' and '.join(_PLAIN)} can, by CPU affinity",
+            )  # fmt: skip
+    before = control_log.last_set(control_log.read(ledger.directory, lease.job))
+    both = {**before, **{item.name: item.text for item in asked}}
+    limits = {name: parse_property(name, text, host(), "slicer set") for name, text in both.items() if text}
+    cpus = affinity(limits, sorted(os.sched_getaffinity(0)), lease.keeper)
+    done: set[int] = set()
+    while todo := set(members(lease, ledger)) - done:  # those that come meanwhile inherit it, or are next
+        for pid in todo:
+            try:
+                os.sched_setaffinity(pid, cpus)
+            except ProcessLookupError:
+                pass
+            except PermissionError as error:
+                said = f"pid {pid} of job {lease.job} is another user's: not all were changed"
+                raise BackendError(said) from error
+        done |= todo
+    return _note(lease, ledger, asked)

@@ -1,0 +1,108 @@
+"""What was done to a job while it ran: paused, changed, told to end. For its outcome.
+
+It comes from the job's control log, where slicer's commands write, and from what systemd keeps of the unit.
+Read once, at the end, and only if there is something to read.
+"""
+
+from __future__ import annotations
+
+import os
+
+from slicer.backend import changes_of
+from slicer.config import live
+from slicer.config.profiles import host
+from slicer.config.properties import find, parse_property
+from slicer.errors import SlicerError, StateError
+from slicer.job.report import Doings
+from slicer.kernel import cgroup
+from slicer.kernel.proc import now_s, read_text
+from slicer.ledger import control_log
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slicer.job.job import Job, Started
+    from slicer.job.report import Report
+    from slicer.ledger.held_lease import HeldLease
+    from slicer.model import EndedBy, Manager
+
+_KEPT_HERE = "RuntimeMaxSec (by the keeper)"
+
+
+def doings(job: Job, started: Started, held: HeldLease, report: Report, *, was_watched: bool) -> Doings:
+    """See the module. Raises nothing: what cannot be read is left out."""
+    try:
+        acts = control_log.read(held.directory, job.id)
+    except StateError:
+        acts = ()
+    by_slicer = control_log.last_set(acts)
+    final = final_values(held.lease.unit, job.spec.manager) if held.lease.unit else by_slicer
+    given = {item.name: normal(item.name, item.text) for item in job.spec.properties}
+    final = {name: text for name, text in final.items() if text != given.get(name, normal(name, ""))}
+    names = [name for name in final if name not in given]
+    acting = acting_here(names, started.cgroup, job.spec.manager) if started.cgroup else frozenset(names)
+    keeps_time = job.profile.pause_stops_clock and job.profile.timeout_s is not None
+    return Doings(
+        paused_s=_paused_s(acts, started, was_watched=was_watched),
+        ended_by=_ended_by(report, acts),
+        changed=tuple(f"{name}={text}" for name, text in final.items() if by_slicer.get(name) == text),
+        changed_outside=tuple(
+            f"{name}={text}" for name, text in final.items() if by_slicer.get(name) != text
+        ),
+        enforced=(*(name for name in names if name in acting), *((_KEPT_HERE,) if keeps_time else ())),
+        not_enforced=tuple(name for name in names if name not in acting),
+    )  # fmt: skip
+
+
+def _ended_by(report: Report, acts: tuple[control_log.Act, ...]) -> EndedBy:
+    if report.reason in ("stopped", "signal") and control_log.was_told_to_end(acts):
+        return "slicer stop"
+    return report.ended_by
+
+
+def _paused_s(acts: tuple[control_log.Act, ...], started: Started, *, was_watched: bool) -> float | None:
+    frozen_s = cgroup.frozen_s(cgroup.path_of(started.cgroup)) if started.cgroup else None
+    if frozen_s is not None:
+        return frozen_s
+    noted_s = control_log.paused_s(acts, now_s())
+    return noted_s if was_watched or noted_s or not started.cgroup else None
+
+
+def final_values(unit: str, manager: Manager) -> dict[str, str]:
+    """The properties of a unit that were changed since its start, as they are now; "" for nothing said.
+
+    systemd keeps each in a file of its own.
+    """
+    directory = changes_of(unit, manager)
+    try:
+        files = sorted(os.listdir(directory))
+    except OSError:
+        return {}
+    found = {}
+    for file in files:
+        name = live.changed_name(file)
+        if name:
+            try:
+                text = live.settings_of(read_text(f"{directory}/{file}")).get(name, "")
+            except OSError:
+                continue
+            found[name] = normal(name, text)
+    return found
+
+
+def normal(name: str, text: str) -> str:
+    """A value in the one spelling in which values are compared and shown."""
+    if not text:
+        return live.value_text(name, live.unset_value(name))
+    try:
+        made = parse_property(name, text, host(), name)
+    except SlicerError:
+        return text
+    return made.text if made.dbus_name.endswith("Scale") else live.value_text(name, made.value)
+
+
+def acting_here(names: list[str], cgroup_name: str, manager: Manager) -> frozenset[str]:
+    """Those of the properties that do anything in that cgroup."""
+    from slicer.backend.acting import acting, io_is_weighed, oomd_runs
+
+    known = tuple(name for name in names if find(name))
+    return acting(known, cgroup.controllers(cgroup.path_of(cgroup_name)), manager, io_is_weighed, oomd_runs)

@@ -1,0 +1,128 @@
+"""Which job a word on the command line means, and whether what its lease says is true."""
+
+from __future__ import annotations
+
+import os
+
+from slicer.errors import SlicerError, StateError, UsageError
+from slicer.job.scope import unit_name
+from slicer.kernel import cgroup, proc
+from slicer.kernel.open_files import has_open
+from slicer.model import Lease, manager_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slicer.ledger.ledger import Ledger, Snapshot
+    from slicer.model import Ticket
+
+_SHORTEST_PREFIX = 4  # of a job's id; a shorter one is taken for a slip
+
+
+class UnknownJob(UsageError):
+    kind = "unknown-job"
+
+
+class AmbiguousJob(UsageError):
+    kind = "ambiguous-job"
+
+
+class NotRunning(UsageError):
+    """The job waits, so there is nothing of it to act on."""
+
+    kind = "not-running"
+
+
+def find(word: str, seen: Snapshot) -> Lease | Ticket:
+    """The job that ``word`` means: its id, its unit, its name, or the beginning of its id.
+
+    Raises UnknownJob, or AmbiguousJob naming the candidates.
+    """
+    entries: tuple[Lease | Ticket, ...] = (*seen.leases, *seen.tickets)
+    id_of_unit = word.removesuffix(".scope").removeprefix("slicer-")
+    for entry in entries:
+        if entry.job in (word, id_of_unit):
+            return entry
+    named = [entry for entry in entries if entry.name and entry.name == word]
+    is_prefix = len(word) >= _SHORTEST_PREFIX
+    meant = named or [entry for entry in entries if is_prefix and entry.job.startswith(word)]
+    if len(meant) == 1:
+        return meant[0]
+    if meant:
+        candidates = ", ".join(f"{entry.job} (pid {entry.pid}, {entry.command})" for entry in meant)
+        raise AmbiguousJob(f"{word!r} could be {len(meant)} jobs: {candidates}", hint="give the id")
+    raise UnknownJob(f"no such job: {word!r}", hint=_known(word, entries))
+
+
+def find_running(word: str, seen: Snapshot) -> Lease:
+    """The running job that ``word`` means. Raises NotRunning for one that waits, and as :func:`find`."""
+    entry = find(word, seen)
+    if isinstance(entry, Lease):
+        return entry
+    name = entry.name or entry.job
+    hint = f"slicer stop {name} takes it out of the queue"
+    raise NotRunning(f"{name} waits, and has no process yet", hint=hint)
+
+
+def _known(word: str, entries: tuple[Lease | Ticket, ...]) -> str:
+    from slicer.config.property_names import nearest
+
+    if not entries:
+        return "no job runs or waits"
+    close = nearest(word, [name for entry in entries for name in (entry.name, entry.job) if name])
+    return f"did you mean {close!r}?" if close else "see slicer status"
+
+
+# -- is it true? --------------------------------------------------------------------------------------------
+
+
+def check_scope(lease: Lease, unit_cgroup: str | None) -> None:
+    """Make sure that the lease's scope is the job's own. ``unit_cgroup``: what systemd says of the unit.
+
+    A lease is a file. What it names is acted on only where the user, the unit and the cgroup agree. Raises
+    StateError.
+    """
+    is_ours = (lease.uid, lease.manager, lease.unit) == (
+        os.geteuid(), manager_of(lease.uid), unit_name(lease.job),
+    )  # fmt: skip
+    if is_ours and unit_cgroup is not None and unit_cgroup == lease.cgroup:
+        return
+    if is_ours and unit_cgroup is None:
+        raise SlicerError(f"job {lease.job} has just ended")
+    raise StateError(
+        f"the lease of {lease.job} does not fit its scope: nothing was done",
+        where=lease.unit, hint=f"it says {lease.cgroup or 'no cgroup'}, systemd says {unit_cgroup or 'none'}",
+    )  # fmt: skip
+
+
+def keeper_lives(lease: Lease, ledger: Ledger) -> bool:
+    """Whether the keeper's pid is still its own: that process has the lease's file open."""
+    try:
+        file = os.stat(lease.job, dir_fd=ledger.directory.leases.fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return bool(lease.keeper) and has_open(lease.keeper, file)
+
+
+def directory_of(lease: Lease) -> str:
+    """The directory of the job's cgroup."""
+    return cgroup.path_of(lease.cgroup)
+
+
+def members(lease: Lease, ledger: Ledger) -> list[int]:
+    """The processes of a job without a scope; slicer's own are left out.
+
+    They are the keeper's descendants; after the keeper's death those with the job's id in their environment.
+    """
+    if keeper_lives(lease, ledger):
+        return [pid for pid in proc.descendants(lease.keeper) if pid != os.getpid()]
+    if lease.keeper:
+        return [pid for pid in proc.in_lease(lease.job) if pid != os.getpid() and _is_ours(pid)]
+    return []
+
+
+def _is_ours(pid: int) -> bool:
+    # Anybody may put anything into the environment of his own process.
+    try:
+        return os.stat(f"/proc/{pid}").st_uid == os.geteuid()
+    except FileNotFoundError:
+        return False

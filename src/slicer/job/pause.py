@@ -1,0 +1,183 @@
+"""``slicer pause`` and ``slicer resume``: a job stands still and goes on. It keeps its lease.
+
+Each is written down before it is done (:mod:`slicer.ledger.control_log`), so that others can tell whose pause
+it is, and for how long the job's clock stands still.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from slicer import faults
+from slicer.errors import BackendError, SlicerError
+from slicer.job.find import check_scope, directory_of, members
+from slicer.job.scope import unit_name
+from slicer.kernel import cgroup, proc
+from slicer.kernel.signals import signal
+from slicer.ledger import control_log
+from slicer.ledger.halted import halt_of
+from slicer.model import manager_of
+from slicer.text import visible
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+    from slicer.ledger.halted import Halted
+    from slicer.ledger.ledger import Ledger
+    from slicer.model import Lease
+    from slicer.outcome import journal
+
+    SeenKind = Literal["paused", "resumed"]
+
+_STOPPING_S = 2.0  # how long processes may take to stop, and to make no more of their kind
+_LOOK_S = 0.005
+
+
+class CannotPause(BackendError):
+    """The job cannot be paused as a whole, and so it was not."""
+
+
+def pause(lease: Lease, ledger: Ledger) -> Halted | None:
+    """Have a job stand still. Returns how it stood still already, None if it did not.
+
+    Raises StateError, BackendError; then it runs.
+    """
+    before = halt_of(lease, ledger.directory)
+    if before is not None and before.how != "stopped":
+        return before
+    if before is not None and not lease.cgroup:
+        return before  # SIGSTOP has nothing to add
+    control_log.note(ledger, lease.job, "pause")
+    faults.point("pause-noted")
+    try:
+        _freeze(lease) if lease.cgroup else _stop_all(lease, ledger)
+    except BaseException:
+        control_log.note(ledger, lease.job, "resumed")
+        raise
+    faults.point("pause-frozen")
+    control_log.note(ledger, lease.job, "paused")
+    tell(lease, "paused", "paused", "slicer pause")
+    return None
+
+
+def resume(lease: Lease, ledger: Ledger) -> Halted | None:
+    """Have a job go on, whoever made it stand still. Returns how it stood still, None if it did not.
+
+    Raises StateError, BackendError.
+    """
+    before = halt_of(lease, ledger.directory)
+    if before is None:
+        return None
+    control_log.note(ledger, lease.job, "resume")
+    faults.point("resume-noted")
+    if lease.cgroup:
+        thaw(lease)
+    if before.how == "stopped" or not lease.cgroup:
+        _continue_all(lease, ledger)
+    faults.point("resume-thawed")
+    control_log.note(ledger, lease.job, "resumed")
+    tell(lease, "resumed", "resumed", "slicer resume")
+    return before
+
+
+def is_frozen(lease: Lease) -> bool:
+    """Whether the job's scope is frozen."""
+    return bool(lease.cgroup) and cgroup.is_frozen(directory_of(lease))
+
+
+def tell_seen(lease: Lease, kind: SeenKind, text: str) -> None:
+    """Tell the journal what others did to the job."""
+    from slicer.outcome import journal
+
+    name = lease.name or lease.job
+    journal.event(
+        kind, job=lease.job, name=name, unit=lease.unit, manager=manager_of(lease.uid),
+        message=f"{visible(name)}: {text}", fields={**journal.about(lease), "by": "outside"},
+    )  # fmt: skip
+
+
+def tell(lease: Lease, kind: journal.Kind, text: str, command: str, **fields: str) -> None:
+    """Tell the journal who did what to the job."""
+    from slicer.kernel.users import user_name
+    from slicer.outcome import journal
+
+    by = user_name(os.getuid())
+    name = lease.name or lease.job  # more than its owner may read the journal: not the command
+    journal.event(
+        kind, job=lease.job, name=name, unit=unit_name(lease.job) if lease.unit else "",
+        manager=manager_of(lease.uid), message=f"{visible(name)}: {text} by {by} ({command})",
+        fields={**journal.about(lease), "by": "slicer", "by_uid": os.getuid(), "by_user": by, **fields},
+    )  # fmt: skip
+
+
+# -- in a scope ---------------------------------------------------------------------------------------------
+
+
+def _freeze(lease: Lease) -> None:
+    from slicer.backend.unit_control import UnitControl
+
+    control = UnitControl(lease.manager)
+    try:
+        check_scope(lease, control.cgroup_of(lease.unit))
+        control.freeze(lease.unit)
+    finally:
+        control.close()
+
+
+def thaw(lease: Lease) -> None:
+    """Thaw the job's scope, if what is around it lets it. Raises SlicerError."""
+    from slicer.backend.unit_control import UnitControl
+
+    control = UnitControl(lease.manager)
+    try:
+        check_scope(lease, control.cgroup_of(lease.unit))
+        control.thaw(lease.unit, directory_of(lease))
+    finally:
+        control.close()
+    if cgroup.is_frozen(directory_of(lease)):
+        raise SlicerError(
+            f"job {lease.job} is still frozen, by what is around its scope",
+            where=lease.unit, hint=f"systemctl thaw {os.path.basename(os.path.dirname(lease.cgroup))}?",
+        )  # fmt: skip
+
+
+# -- without a scope ----------------------------------------------------------------------------------------
+
+
+def _stop_all(lease: Lease, ledger: Ledger) -> None:
+    """SIGSTOP for all processes of the job but slicer's own, until none is left that runs."""
+    end = time.monotonic() + _STOPPING_S
+    stopped: set[int] = set()
+    while running := [pid for pid in members(lease, ledger) if not proc.is_stopped(pid)]:
+        others = [pid for pid in running if not _signal(pid, signal.SIGSTOP)]
+        stopped.update(running)
+        if others or time.monotonic() > end:
+            for pid in stopped:
+                _signal(pid, signal.SIGCONT)
+            why = f"pid {others[0]} is another user's" if others else "it makes new ones all the time"
+            raise CannotPause(f"not all processes of job {lease.job} can be stopped: {why}")
+        time.sleep(_LOOK_S)
+    if not stopped:
+        raise CannotPause(f"job {lease.job} has no process that could be stopped", hint="see slicer status")
+
+
+def _continue_all(lease: Lease, ledger: Ledger) -> None:
+    """SIGCONT for all processes of the job, and for the outer half, which Ctrl-Z stops along with them."""
+    inside = cgroup.processes(directory_of(lease)) if lease.cgroup else members(lease, ledger)
+    for pid in inside:
+        _signal(pid, signal.SIGCONT)
+    if proc.is_running(lease.pid, lease.pid_start):
+        _signal(lease.pid, signal.SIGCONT)
+
+
+def _signal(pid: int, signo: int) -> bool:
+    """Send a signal; False if the process is another user's."""
+    try:
+        os.kill(pid, signo)
+    except ProcessLookupError:
+        pass
+    except PermissionError:
+        return False
+    return True

@@ -1,0 +1,172 @@
+"""What was done to a running job: paused, resumed, changed, told to end. One file a job, only added to.
+
+``slicer pause`` and its kin write a line before they act, and one when it is done. The outer half writes what
+it sees others do (``systemctl freeze``). The file lies beside the leases' folder, so that it wakes nobody who
+waits, and goes with the lease. Its lines are ``SECONDS KIND UID TEXT``.
+
+A killed writer leaves a line that nothing followed. So the file alone never says that a job stands still: the
+cgroup does.
+"""
+
+from __future__ import annotations
+
+import os
+
+from slicer.errors import LedgerGone
+from slicer.kernel.proc import now_s
+from slicer.ledger.files import control_name
+from slicer.record import record
+from slicer.state.directory import failed
+from slicer.state.statefile import SECONDS_MAX, is_digits
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Literal
+
+    from slicer.ledger.ledger import Ledger
+    from slicer.state.statedir import StateDir
+
+    # "pause" and "resume" come before the act, "paused" and "resumed" after it. "frozen" and "thawed" were
+    # seen, and done by others. "set" is NAME=VALUE, done. "stop" comes before the act.
+    Kind = Literal["pause", "paused", "resume", "resumed", "frozen", "thawed", "set", "stop"]
+
+_MAX_BYTES = 1 << 20
+_LONGEST_TEXT = 4096
+_OPENING = ("pause", "paused", "frozen")
+_CLOSING = ("resumed", "thawed")
+_KINDS = frozenset({*_OPENING, *_CLOSING, "resume", "set", "stop"})
+
+
+@record
+class Act:
+    """One line."""
+
+    at_s: float  # CLOCK_BOOTTIME, the ledger's clock
+    kind: Kind
+    uid: int  # who did it
+    text: str
+
+
+@record
+class Pause:
+    """A time in which the job stood still. ``until_s`` None: it still does, or its end was not noted."""
+
+    since_s: float
+    until_s: float | None
+    by_slicer: bool  # by slicer pause
+
+
+def read(directory: StateDir, job: str) -> tuple[Act, ...]:
+    """The job's lines, in their order; lines that cannot be right are left out. Raises StateError."""
+    return decode(directory.base.read(control_name(job), _MAX_BYTES))
+
+
+def add(directory: StateDir, job: str, kind: Kind, text: str = "", *, is_new: bool = True) -> None:
+    """Add a line. Raises StateError. ``is_new`` False: only if there is a file.
+
+    Call it with ``is_new`` only while the lease is certain to be there. Nobody would remove the file.
+    """
+    _write(directory, job, encode(Act(now_s(), kind, os.geteuid(), text)), is_new=is_new)
+
+
+def add_span(directory: StateDir, job: str, since_s: float, until_s: float) -> None:
+    """Add a pause that was only seen when it was over. Raises StateError."""
+    acts = Act(since_s, "frozen", os.geteuid(), ""), Act(until_s, "thawed", os.geteuid(), "")
+    _write(directory, job, b"".join(map(encode, acts)), is_new=True)
+
+
+def _write(directory: StateDir, job: str, lines: bytes, *, is_new: bool) -> None:
+    name = control_name(job)
+    flags = os.O_WRONLY | os.O_APPEND | (os.O_CREAT if is_new else 0)
+    try:
+        fd = directory.base.open_file(name, flags)
+        try:
+            os.write(fd, lines)
+        finally:
+            os.close(fd)
+    except FileNotFoundError as error:
+        if is_new:
+            raise failed(f"{directory.path}/{name}", error) from error
+    except OSError as error:
+        raise failed(f"{directory.path}/{name}", error, what="cannot be written") from error
+
+
+def note(ledger: Ledger, job: str, kind: Kind, text: str = "") -> None:
+    """Add a line if the job still has its lease. Raises StateError."""
+    try:
+        with ledger.locked():
+            if ledger.directory.leases.has(job):
+                add(ledger.directory, job, kind, text)
+    except LedgerGone:
+        pass  # nobody would read it
+
+
+# -- pure ---------------------------------------------------------------------------------------------------
+
+
+def encode(act: Act) -> bytes:
+    """The line."""
+    text = act.text[:_LONGEST_TEXT].replace("\\", "\\\\").replace("\n", "\\n")
+    return f"{act.at_s:.6f} {act.kind} {act.uid} {text}\n".encode("utf-8", "surrogateescape")
+
+
+def decode(data: bytes) -> tuple[Act, ...]:
+    """The acts in a file's bytes. What cannot be right is left out, and so is a line without its end."""
+    lines = data.decode("utf-8", "surrogateescape").split("\n")[:-1]
+    return tuple(act for act in map(_act, lines) if act is not None)
+
+
+def _act(line: str) -> Act | None:
+    at, _, rest = line.partition(" ")
+    kind, _, rest = rest.partition(" ")
+    uid, _, text = rest.partition(" ")
+    whole, _, fraction = at.partition(".")
+    if kind not in _KINDS or not all(map(is_digits, (whole, fraction or "0", uid))):
+        return None
+    at_s = float(at)
+    if at_s > SECONDS_MAX:
+        return None
+    text = "\\".join(part.replace("\\n", "\n") for part in text.split("\\\\"))
+    return Act(at_s, kind, int(uid), text)  # type: ignore[arg-type]
+
+
+def pauses(acts: Iterable[Act]) -> tuple[Pause, ...]:
+    """The times in which the job stood still, as far as they were noted. Only the last one may be open."""
+    found: list[Pause] = []
+    since: Act | None = None
+    for act in acts:
+        if act.kind in _OPENING and since is None:
+            since = act
+        elif act.kind in _CLOSING and since is not None:
+            found.append(Pause(since.at_s, max(since.at_s, act.at_s), since.kind != "frozen"))
+            since = None
+    if since is not None:
+        found.append(Pause(since.at_s, None, since.kind != "frozen"))
+    return tuple(found)
+
+
+def open_pause(acts: Iterable[Act]) -> Pause | None:
+    """The pause whose end was not noted, if the last one is such."""
+    last = next(reversed(pauses(acts)), None)
+    return last if last is not None and last.until_s is None else None
+
+
+def paused_s(acts: Iterable[Act], at_s: float, since_s: float = 0.0) -> float:
+    """How many seconds of the time from ``since_s`` to ``at_s`` the job stood still."""
+    total_s = 0.0
+    for pause in pauses(acts):
+        until_s = at_s if pause.until_s is None else min(pause.until_s, at_s)
+        total_s += max(0.0, until_s - max(pause.since_s, since_s))
+    return total_s
+
+
+def last_set(acts: Iterable[Act]) -> dict[str, str]:
+    """What ``slicer set`` last said of each property it was used for."""
+    found = (act.text.partition("=") for act in acts if act.kind == "set")
+    return {name: value for name, _, value in found}
+
+
+def was_told_to_end(acts: Iterable[Act]) -> bool:
+    """Whether ``slicer stop`` was used on the job."""
+    return any(act.kind == "stop" for act in acts)
