@@ -103,7 +103,7 @@ def test_a_paused_job_stands_still_keeps_its_lease_and_goes_on(slicer: Slicer) -
     assert told(job.lease.job) == [
         ("paused", "x: paused by root (slicer pause)"),
         ("resumed", "x: resumed by root (slicer resume)"),
-        ("stopping", "x: told to end by root (slicer stop)"),
+        ("stopping", "x: told to end by root (slicer stop) while it held 1 CPU slot"),
     ]
     assert "\npaused        for " in slicer.command("history", job.lease.job).stdout
 
@@ -209,6 +209,7 @@ def test_a_time_limit_ends_a_job_that_is_paused(slicer: Slicer) -> None:  # X6, 
     assert job.job.end().code == 124
     outcome = slicer.outcome(job.lease.job)
     assert (outcome.reason, outcome.ended_by) == ("timeout", "")
+    assert [kind for kind, _ in told(job.lease.job)] == ["paused"]  # nobody outside has thawed it
 
 
 @pytest.mark.enforced  # its kernel does not count how long a cgroup was frozen

@@ -62,6 +62,20 @@ def test_ctrl_c_ends_the_command_and_the_shells_loop(bash: Terminal) -> None:
     assert "code=130" in bash.expect(PROMPT)
 
 
+@pytest.mark.core
+@pytest.mark.parametrize("handles", ["", "trap 'echo handled; exit 7' INT; "], ids=["dies", "handles"])
+def test_ctrl_c_ends_a_job_that_is_paused(bash: Terminal, slicer: Slicer, handles: str) -> None:  # X6
+    command(bash, f"slicer run -n held -- sh -c \"{handles}echo went in; while :; do sleep 0.1; done\"")
+    bash.expect("went in\n")
+    slicer.command("pause", "held")
+    bash.type(CTRL_C)
+    shown = bash.expect(PROMPT)
+    assert "the job was paused; it goes on, to end" in shown
+    assert "handled" in shown or not handles
+    command(bash, "echo code=$?")
+    assert f"code={7 if handles else 130}" in bash.expect(PROMPT)
+
+
 # W1: bash and its line editor, which takes the terminal's echo for as long as one types
 HOLD = "SHELL=/bin/bash PS1='held> ' slicer hold -q --cpu-slots 1 -- bash --norc --noprofile -i"
 

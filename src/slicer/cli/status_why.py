@@ -40,7 +40,7 @@ def _blocked(ticket: Ticket, busy: Busy, status: Status) -> list[str]:
         return ["the GPUs cannot be looked at"]
     parts = []
     if busy.holders:
-        parts.append(f"held by {_holders(busy.holders, status.now_s)}")
+        parts.append(f"held by {_holders(busy.holders, status)}")
     if busy.foreign:
         gpus = f"GPU{'s' if len(busy.foreign) > 1 else ''} {indices(busy.foreign, status)}"
         parts.append(f"processes outside slicer use {gpus}")
@@ -72,12 +72,15 @@ def _short_of(ticket: Ticket, vram_mib: int, status: Status) -> str:
     return f"needs {short_mib(need_mib)} free, GPU {index} has most: {short_mib(most_mib)}"
 
 
-def _holders(holders: tuple[Lease, ...], now_s: float) -> str:
-    lease = first_to_finish(holders, now_s)
+def _holders(holders: tuple[Lease, ...], status: Status) -> str:
+    lease = first_to_finish(holders, status.now_s)
     if lease is None:
         return "nobody"
-    left = expected_remaining(lease, now_s)
+    left = expected_remaining(lease, status.now_s)
     when = "" if left is None else f" (about {format_estimate(left)} left)" if left else " (overdue)"
+    halt = status.halt(lease.job)
+    if halt is not None:
+        when = f" ({halt.how})"
     others = len(holders) - 1
     more = f" and {counted(others, 'other')}" if others else ""
     return f"{lease.name or lease.job}{when}{more}"

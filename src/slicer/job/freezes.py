@@ -87,6 +87,7 @@ class Freezer:
         """Thaw a job whose time is up. systemd has told it to end, but does not thaw it."""
         if self.due_s() == 0.0:
             self._thaw_at = None
+            self._note("resume")
             cgroup.thaw(self._directory)
 
 

@@ -11,7 +11,7 @@ import os
 import select
 
 from slicer.kernel.proc import LONGEST_POLL_S
-from slicer.kernel.signals import signal
+from slicer.kernel.signals import timed_wait
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class CgroupEvents:
             if fd == self._events:
                 has_changed = True
                 self._take()
-        return signal.sigtimedwait(self._signals, 0), has_changed
+        return timed_wait(self._signals, 0.0), has_changed
 
     def _take(self) -> None:
         try:

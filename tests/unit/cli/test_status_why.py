@@ -8,6 +8,7 @@ from slicer.cli.status_json import status_json
 from slicer.cli.status_why import reason
 from slicer.gpu import attribution
 from slicer.gpu.snapshot import GpuSnapshot
+from slicer.ledger.halted import Halted
 from slicer.model import Lease, Ticket
 from slicer.placement import decision
 from slicer.record import replace
@@ -97,6 +98,11 @@ def test_why_the_last_waits(
 def test_what_is_wanted(ticket: Ticket, wants: str) -> None:  # B3
     shown = text(made((ALL,), (ticket,), snapshot()))
     assert f"  {wants}  " in row_of(shown, ticket.job)
+
+
+def test_a_holder_that_stands_still_is_said_to() -> None:  # X6, B3
+    status = made((ALL,), (EVAL,), snapshot(), halted=(Halted(ALL.job, "paused", NOW_S - 5),))
+    assert reason(EVAL, status) == "held by train (paused)"
 
 
 def test_priority_is_said_where_there_is_one() -> None:  # X4
