@@ -1,7 +1,8 @@
-"""Users by their names."""
+"""Users and groups by their names."""
 
 from __future__ import annotations
 
+import grp
 import pwd
 
 
@@ -11,3 +12,11 @@ def user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
+
+
+def group_name(gid: int) -> str:
+    """The group's name, or the number where there is none."""
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)

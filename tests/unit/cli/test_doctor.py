@@ -58,7 +58,7 @@ def test_it_changes_nothing(cli: Cli) -> None:  # X10
     config.write_text('default_profile = "heavy"\n')
     before = tree(cli.root)
     code = (
-        "from slicer.config import cache; cache._SETTLED_NS = -(10**12)  # a new file would go into the cache\n"
+        "from slicer.config import cache; cache._SETTLED_NS = -(10**12)\n"  # new files go into the cache, too
         "from slicer.cli.app import main; main(['doctor', '--json'])"
     )
     subprocess.run([sys.executable, "-c", code], env=cli.environ, check=True, capture_output=True)
@@ -118,6 +118,20 @@ def test_the_name_clash_with_shap_is_found(cli: Cli, tmp_path: Path) -> None:  #
     said = examined(cli, PATH=f"{python.parent}:{os.environ['PATH']}")
     what = found(said)["import-is-another"]["what"]
     assert what == f"in {python} it is {site}/slicer (slicer 0.0.8)"
+
+
+def test_a_virtual_environment_does_not_see_its_base(cli: Cli, tmp_path: Path) -> None:  # X10
+    base, venv = tmp_path / "base", tmp_path / "venv"
+    for prefix in (base, venv):
+        (prefix / "bin").mkdir(parents=True)
+    (base / "lib" / "python3.11" / "site-packages" / "slicer").mkdir(parents=True)
+    (base / "bin" / "python3.11").write_text("")
+    (base / "bin" / "python3.11").chmod(0o755)
+    (venv / "bin" / "python3").symlink_to(base / "bin" / "python3.11")
+    (venv / "pyvenv.cfg").write_text("")
+    assert "import-is-another" not in found(examined(cli, PATH=f"{venv}/bin"))
+    (venv / "pyvenv.cfg").unlink()
+    assert "import-is-another" in found(examined(cli, PATH=f"{venv}/bin"))
 
 
 def test_the_terminal_is_told_nothing_by_a_name(cli: Cli) -> None:

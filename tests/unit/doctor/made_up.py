@@ -63,6 +63,7 @@ STATE = StateFacts(
     public=(place("/run/lock", uid=0, mode=0o1777), place("/dev/shm", uid=0, mode=0o1777)),
     history=place("/home/alice/.local/state/slicer/history.db", "file", mode=0o640, on="ext4"),
     history_directory=place("/home/alice/.local/state/slicer", on="ext4"), history_problem="",
+    cache=place("/home/alice/.cache/slicer"),
 )  # fmt: skip
 JOURNAL = JournalFacts("", "", True, True, True, None, "current")
 UNITS = UnitFacts(

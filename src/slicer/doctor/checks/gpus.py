@@ -5,7 +5,7 @@ from __future__ import annotations
 from slicer.doctor.kinds import finding
 from slicer.doctor.model import Verdict
 from slicer.quantity import format_mib
-from slicer.text import counted
+from slicer.text import counted, quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -133,8 +133,10 @@ def _devices(devices: DeviceFacts, who: Who) -> Iterator[Finding]:
             mend = who.root("nvidia-modprobe -u -c=0" if is_uvm else "nvidia-modprobe -c=0")
             yield finding("no-uvm-node" if is_uvm else "node-missing", f"{node.path} is missing", mend)
         elif not node.is_usable:
-            group = f'usermod -aG "$(stat -c %G {node.path})" {who.user}'
-            yield finding("node-forbidden", f"{node.path} is closed to {who.user}", who.root(group))
+            mend = who.root(f"usermod -aG {quote(node.group)} {who.user}")
+            if node.group in ("", "root"):
+                mend = "# options nvidia NVreg_DeviceFileMode=0666, in /etc/modprobe.d"
+            yield finding("node-forbidden", f"{node.path} is closed to {who.user}", mend)
     if devices.amd:
         yield finding(
             "amd-not-handled", counted(devices.amd, "AMD GPU"), "# see cpu_slots in `slicer run --help`"

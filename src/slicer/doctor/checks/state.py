@@ -29,9 +29,12 @@ def state(facts: StateFacts, session: SessionFacts | None, who: Who) -> Verdict:
     shown = (
         ("ledger", _described(facts.ledger)), ("version of the ledger", facts.version or "none yet"),
         *((f"{place.path} for users' ledgers", _described(place)) for place in facts.public),
-        ("history", _described(facts.history)),
+        ("history", _described(facts.history)), ("cache", _described(facts.cache)),
     )  # fmt: skip
-    found = (*_ledger(facts, who), *_room(facts), *_memory(facts, session, who), *_history(facts, who))
+    found = (
+        *_ledger(facts, who), *_room(facts), *_memory(facts, session, who), *_history(facts, who),
+        *_cache(facts.cache, who),
+    )  # fmt: skip
     summary = f"ledger in {facts.ledger.path}, history in {facts.history_directory.path}"
     return Verdict("state", summary, shown, tuple(found))
 
@@ -118,6 +121,14 @@ def _history(facts: StateFacts, who: Who) -> Iterator[Finding]:
         yield finding("history-damaged", f"{place.path} is no SQLite database")
     if facts.history_problem == "newer":
         yield finding("history-newer", place.path, "which -a slicer")
+
+
+def _cache(place: Place, who: Who) -> Iterator[Finding]:
+    if place.kind == "directory" and place.uid == who.uid and not place.mode & _OTHERS_WRITE:
+        return
+    if place.kind:
+        what = f"{place.path} is a {place.kind} of uid {place.uid} with mode {place.mode:04o}"
+        yield finding("cache-unused", what, f"rm -r {quote(place.path)}")
 
 
 def _existing(place: Place, directory: Place) -> str:

@@ -100,15 +100,26 @@ def _packages(site: str) -> Iterator[str]:
 
 
 def _site_directories(python: str) -> Iterator[str]:
-    """Where a Python has its packages, by its path: in its own environment, or in Debian's places."""
-    paths = (python, os.path.realpath(python))
-    for prefix in dict.fromkeys(os.path.dirname(os.path.dirname(path)) for path in paths):
-        versions = [name for name in names_in(f"{prefix}/lib") if name.startswith("python3")]
-        yield from (f"{prefix}/lib/{name}/site-packages" for name in versions)
-        if prefix in ("/usr", ""):
-            local = [name for name in names_in("/usr/local/lib") if name.startswith("python3")]
-            yield from (f"/usr/local/lib/{name}/dist-packages" for name in local)
-            yield "/usr/lib/python3/dist-packages"
+    """Where a Python has its packages, by its path: in its own environment, or in the system's places."""
+    real = os.path.realpath(python)
+    own, base = (os.path.dirname(os.path.dirname(path)) for path in (python, real))
+    name = os.path.basename(real)  # "python3.11"; a script that looks for one has another
+    if os.path.exists(f"{own}/pyvenv.cfg"):
+        yield from _versions(f"{own}/lib", name, "site-packages")
+        return
+    yield from _versions(os.path.expanduser("~/.local/lib"), name, "site-packages")
+    for prefix in dict.fromkeys((own, base)):
+        yield from _versions(f"{prefix}/lib", name, "site-packages")
+    if base == "/usr":
+        yield from _versions("/usr/local/lib", name, "dist-packages")
+        yield "/usr/lib/python3/dist-packages"
+
+
+def _versions(lib: str, python: str, packages: str) -> Iterator[str]:
+    """The directories of packages of that Python's version; of all where its name does not say."""
+    for name in names_in(lib):
+        if name.startswith("python3") and (name == python or "." not in python):
+            yield f"{lib}/{name}/{packages}"
 
 
 def _distribution(names: list[str]) -> str:

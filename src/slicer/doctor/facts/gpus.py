@@ -7,6 +7,7 @@ import stat
 
 from slicer.doctor.facts.files import kernel_text, lstat, names_in
 from slicer.errors import GpuError, NoGpu
+from slicer.kernel.users import group_name
 from slicer.record import record
 
 TYPE_CHECKING = False
@@ -27,6 +28,7 @@ class Node:
     path: str
     exists: bool
     is_usable: bool
+    group: str = ""  # that owns it
 
 
 @record
@@ -108,7 +110,8 @@ def _minor(address: str) -> str:
 def _node(path: str) -> Node:
     info = lstat(path)
     exists = info is not None and stat.S_ISCHR(info.st_mode)
-    return Node(path, exists, exists and os.access(path, os.R_OK | os.W_OK))
+    group = group_name(info.st_gid) if info is not None else ""
+    return Node(path, exists, exists and os.access(path, os.R_OK | os.W_OK), group)
 
 
 def gather_driver(uid: int) -> DriverFacts:

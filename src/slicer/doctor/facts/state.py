@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
+from slicer.config import files
 from slicer.doctor.facts.files import lstat, trusted_bytes
 from slicer.doctor.facts.mounts import holding, mounts
 from slicer.errors import SlicerError
@@ -55,6 +56,7 @@ class StateFacts:
     history: Place
     history_directory: Place
     history_problem: str  # "damaged", "newer", or ""
+    cache: Place  # of the configuration; its path is "" where there is none
 
 
 def gather(environ: Mapping[str, str], uid: int, *, asks_for_lock: bool = True) -> StateFacts:
@@ -85,6 +87,7 @@ def gather(environ: Mapping[str, str], uid: int, *, asks_for_lock: bool = True) 
         public=tuple(place(each, mounted) for each in statedir.PUBLIC_DIRS),
         history=place(database, mounted), history_directory=place(os.path.dirname(database), mounted),
         history_problem=history_problem(database),
+        cache=place(files.cache_dir(environ), mounted),
     )  # fmt: skip
 
 

@@ -56,7 +56,7 @@ FOUND = (
         area="systemd",
         severity="warning",
         title="systemd is older than 252",
-        why="slicer is tested with 252 and later. Older ones lack OOMPolicy for scopes, among others.",
+        why="slicer is tested with 252 and later.",
         cure="Upgrade the distribution.",
     ),
     Kind(
@@ -91,7 +91,7 @@ FOUND = (
             "slicer waits for processes by pidfd (Linux 5.3). An old container runtime's seccomp "
             "filter may forbid it."
         ),
-        cure="Upgrade the kernel or the container runtime (Docker 20.10.6 or later).",
+        cure="Upgrade the kernel or the container runtime, or let its seccomp profile allow pidfd_open.",
     ),
     Kind(
         id="no-memory-peak",
@@ -125,7 +125,7 @@ FOUND = (
         area="kernel",
         severity="warning",
         title="the limit of open files is small",
-        why="A queue needs some ten descriptors for each job that runs, and jobs inherit the limit.",
+        why="A queue needs several descriptors for each job that runs, and jobs inherit the limit.",
         cure="`ulimit -n 4096`; for good `LimitNOFILE=` or /etc/security/limits.conf.",
     ),
     Kind(
@@ -187,8 +187,8 @@ FOUND = (
         severity="warning",
         title="this systemd ends your jobs at your last logout in spite of lingering",
         why=(
-            "logind of systemd 255.0 to 256.2 stops user@UID.service at the last logout even where the"
-            " user lingers (systemd#43361; Ubuntu 24.04 has 255.4)."
+            "logind of systemd 255.0 to 256.2 stops user@UID.service at the last logout even where the user "
+            "lingers (systemd#43361), unless the distribution has mended it. Ubuntu 24.04 has 255.4."
         ),
         cure=(
             "Upgrade systemd to 256.3 or later. Until then stay logged in while jobs run, or run them "

@@ -12,7 +12,7 @@ FOUND = (
         severity="problem",
         title="the NVIDIA driver does not answer",
         why=(
-            "Jobs that want a GPU, and `slicer status`, wait for the driver. It hangs after a GPU has "
+            "Jobs that want a GPU, and `slicer status`, wait for the driver. It may hang after a GPU has "
             "failed (an Xid error)."
         ),
         cure="`dmesg | grep -i xid`, then `nvidia-smi --gpu-reset` or a reboot.",
@@ -80,7 +80,10 @@ FOUND = (
         severity="problem",
         title="you may not open a GPU's device node",
         why="A lease on the GPU is granted, and CUDA then finds no device.",
-        cure="`usermod -aG GROUP USER` with the node's group, and log in again.",
+        cure=(
+            "`usermod -aG GROUP USER` with the node's group, and log in again. Where that is root: "
+            "NVreg_DeviceFileMode=0666 for the module nvidia, in /etc/modprobe.d."
+        ),
     ),
     Kind(
         id="mig-on",
@@ -252,6 +255,14 @@ FOUND = (
         title="a newer slicer has written the history",
         why="This one adds nothing to it.",
         cure="Take the newer slicer: `which -a slicer`.",
+    ),
+    Kind(
+        id="cache-unused",
+        area="state",
+        severity="note",
+        title="the cache of the configuration is not yours alone",
+        why="slicer does not read it, and parses the configuration anew at each start.",
+        cure="`rm -r DIRECTORY`; slicer makes it again.",
     ),
     # -- journal ---------------------------------------------------------------------------------------------
     Kind(
