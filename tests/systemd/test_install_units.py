@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import grp
 import os
+import shutil
 import subprocess
 import uuid
 from collections.abc import Iterator
@@ -27,8 +28,8 @@ def output(*command: str) -> str:
     return done.stdout
 
 
-# Whether the machine has a program man, and the pages, is another question.
-VERIFY = ("systemd-analyze", "verify", "--man=no")
+# It also looks for the manual pages that the units name.
+VERIFY = ("systemd-analyze", "verify")
 
 
 def verified(*units: str) -> str:
@@ -100,9 +101,11 @@ def configuration() -> Iterator[Path]:
     output("slicer", "install")
 
 
+KERNELS = Path("/sys/fs/cgroup/gpu.slice/memory.max")
 LIMITS = ("MemoryMax", "MemorySwapMax", "CPUWeight", "CPUQuotaPerSecUSec", "AllowedCPUs", "IOWeight")
 
 
+@pytest.mark.enforced
 def test_limits_of_the_configuration_are_those_of_the_running_slice(
     installed: Report, configuration: Path, slicer: Slicer
 ) -> None:  # K5
@@ -116,6 +119,8 @@ def test_limits_of_the_configuration_are_those_of_the_running_slice(
         "MemoryMax": str(48 << 30), "MemorySwapMax": "0", "CPUWeight": "idle", "CPUQuotaPerSecUSec": "4s",
         "AllowedCPUs": "0", "IOWeight": "7",
     }  # fmt: skip
+    if KERNELS.exists():  # not in a machine without the controller
+        assert KERNELS.read_text() == f"{48 << 30}\n"
     said = output("systemctl", "cat", "gpu.slice")
     assert "# /etc/slicer/config.toml:2\nMemoryMax=48G\n" in said
     # What the administrator says to systemd itself goes before it, and stays when slicer installs again.
@@ -130,6 +135,47 @@ def test_limits_of_the_configuration_are_those_of_the_running_slice(
     assert systemctl.show("gpu.slice", *LIMITS) == {**before, "CPUWeight": "50", "IOWeight": "50"}
     gate.open()
     assert job.end().code == 0
+
+
+# Each shell says whether it has found the script by itself, without being told of it.
+FINDS = {
+    "bash": ". /usr/share/bash-completion/bash_completion; _completion_loader slicer; complete -p slicer",
+    "zsh": "autoload -U compinit; compinit -u -D; print $_comps[slicer]",
+    "fish": 'complete -C "slicer histo"',
+}
+SAYS = {"bash": "_slicer slicer", "zsh": "_slicer", "fish": "history"}
+OF_USERS = ("bash", "fish")  # zsh reads nothing of a user by itself
+
+
+def finds(shell: str, *prefix: str) -> bool:
+    """Whether it is so in an environment like that of a login over ssh."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    environ = ("env", "-i", f"PATH={os.environ['PATH']}", "LANG=C.UTF-8")
+    done = subprocess.run(
+        (*prefix, *environ, f"HOME={os.path.expanduser('~')}" if not prefix else "HOME=/home/alice", shell,
+         "-c", FINDS[shell]),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return SAYS[shell] in done.stdout
+
+
+@pytest.mark.parametrize("shell", FINDS)
+def test_each_shell_finds_its_completion(installed: Report, shell: str) -> None:
+    assert finds(shell)
+
+
+@pytest.mark.parametrize("shell", OF_USERS)
+def test_a_users_shells_find_the_users_completion(alice: User, shell: str) -> None:
+    remove(plan(user_delegation=True))
+    try:
+        assert not finds(shell, *alice.identity)
+        systemctl.output(*alice.via, "slicer", "install", "--user")
+        assert finds(shell, *alice.identity)
+    finally:
+        systemctl.output(*alice.via, "slicer", "install", "--user", "--remove")
+        apply(plan(user_delegation=True))
+    assert not [path for path in (alice.home / ".local/share").rglob("*slicer*") if path.is_file()]
 
 
 def test_a_users_limits_are_those_of_the_users_own_slice(alice: User) -> None:  # K5

@@ -93,7 +93,8 @@ def root_jobs(slicer: Slicer) -> None:
     train = slicer.start("-p", "gpu", "-n", "train", *simjob("6G", "0.7"), env=SIM)
     until(lambda: happened("waiting", "train"), "train waits")
     time_to_see_memory(slicer, "base")
-    slicer.command("stop", "base", **SIM)
+    for verb in ("pause", "resume", "stop"):
+        slicer.command(verb, "base", **SIM)
     assert base.end().code == 143
     assert train.end().code == 0
     slicer.run("--vram", "2G", "-n", "infer", *simjob("6G", "0.7"), env=SIM)

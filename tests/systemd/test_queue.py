@@ -68,7 +68,7 @@ def test_each_job_runs_in_a_scope_with_its_profiles_limits(
     on_gpu, on_cpu = queues.scope(1), queues.scope(2)
     assert on_gpu != on_cpu
     shown = systemctl.show(on_gpu, "Slice", "Description", "RuntimeMaxUSec", "Transient", "CollectMode")
-    assert shown.pop("Description").startswith("train (1 GPU, ")
+    assert shown.pop("Description") == "train (6G on 1 GPU, profile gpu)"
     assert shown == {
         "Slice": "gpu.slice",
         "RuntimeMaxUSec": "1min 30s",

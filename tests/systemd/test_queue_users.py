@@ -47,7 +47,7 @@ def test_a_users_jobs_are_scopes_of_her_own_manager(
     queue.told("started", 1)
     queue.told("started", 2)
     shown = systemctl.show(queues.scope(1), "Slice", "Description", "RuntimeMaxUSec", prefix=alice.systemctl)
-    assert shown.pop("Description").startswith("train (1 GPU, ")
+    assert shown.pop("Description") == "train (6G on 1 GPU, profile gpu)"
     assert shown == {"Slice": "gpu.slice", "RuntimeMaxUSec": "1min 30s"}
     assert systemctl.show(queues.scope(2), "Slice", prefix=alice.systemctl) == {"Slice": "cpu.slice"}
     assert f"/user@{alice.uid}.service/gpu.slice/" in cgroup_of(queues.scope(1), alice.systemctl)

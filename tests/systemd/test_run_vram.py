@@ -79,7 +79,8 @@ def test_jobs_on_one_gpu_are_told_apart_by_their_scopes(slicer: Slicer, fake_nvm
     peak(second, 3000)
     (entry,) = systemctl.journal("-t", "slicer", "SLICER_EVENT=over-limit", f"_PID={second.pid}")
     assert (entry["SLICER_DECLARED_MIB"], entry["SLICER_USED_MIB"]) == ("2048", "3000")
-    assert entry["SLICER_GPU"] == second.lease().gpus[0]
+    assert entry["SLICER_OVER_GPU"] == second.lease().gpus[0]
+    assert entry["SLICER_GPU"] == ["0", second.lease().gpus[0]]  # K7
     # The first one's 8 GiB and 1.1 times what the second really uses.
     assert not slicer.is_busy("--gpu", "0", "--vram", "68G", "--margin", "0", env=fake_nvml.env)
     assert slicer.is_busy("--gpu", "0", "--vram", "70G", "--margin", "0", env=fake_nvml.env)
@@ -107,7 +108,7 @@ def test_a_process_that_left_the_scope_is_reported_and_not_ended(
     line = f"left on GPU 0: pid {pid} (child, 3.2G), not in this job's scope"
     assert f"slicer: {line}\n" in done.stderr
     told = systemctl.journal("-t", "slicer", "SLICER_EVENT=error", f"_PID={done.pid}")
-    assert [entry["MESSAGE"] for entry in told] == [line]
+    assert [entry["MESSAGE"] for entry in told] == [f"sh: {line}"]
     # Nobody gets the GPU as a whole while it is there.
     assert slicer.is_busy("--gpu", "0", env=fake_nvml.env)
     other_gate.open()

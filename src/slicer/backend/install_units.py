@@ -1,6 +1,6 @@
-"""Put slicer's unit files where systemd finds them, and take them away again.
+"""Put units, completion and manual pages where systemd, shells and man look, and take them away again.
 
-Everything goes below ``/usr/local/lib`` (a user's own below ``~/.local/share``), where systemd looks for what
+Everything goes below ``/usr/local`` (a user's own below ``~/.local/share``), where all of these look for what
 the administrator installed: ``systemctl edit`` keeps its changes in ``/etc``, and these files stay slicer's.
 """
 
@@ -45,7 +45,6 @@ _SYSTEM = (
     ("_units/catalog/slicer.catalog", "lib/systemd/catalog/slicer.catalog", "explanations for journalctl -x"),
 )
 _ZSH = "share/zsh/site-functions/_slicer"
-_ZSH_OF_DEBIAN = "share/zsh/vendor-completions/_slicer"
 _FISH = "share/fish/vendor_completions.d/slicer.fish"
 _SHELLS = (
     ("_completions/slicer.bash", "share/bash-completion/completions/slicer", "completion for bash"),
@@ -54,6 +53,7 @@ _SHELLS = (
 )
 # fish looks below /usr/local only where XDG_DATA_DIRS says so, which is not so over ssh.
 _FISH_OF_ADMIN = "etc/fish/completions/slicer.fish"
+_ZSH_OF_DEBIAN = "share/zsh/vendor-completions/_slicer"
 _DELEGATION = (
     "_units/system/user@.service.d/50-slicer-delegate.conf",
     "lib/systemd/system/user@.service.d/50-slicer-delegate.conf",
@@ -138,11 +138,11 @@ def plan(
         if base == PREFIX and destination == _FISH:
             path = os.path.join(root, _FISH_OF_ADMIN)
         action = Action(os.path.join(_SOURCES, source), path, what)
-        packaged = base == PREFIX and any(
+        is_packaged = base == PREFIX and any(
             _is_packaged(action, os.path.join(root, _PACKAGED[1:], place))
             for place in ((_ZSH, _ZSH_OF_DEBIAN) if destination == _ZSH else (destination,))
         )
-        (unwanted if packaged else actions).append(action)
+        (unwanted if is_packaged else actions).append(action)
     for each in [] if limits is None else _limits(limits, top, user=user):
         (actions if each.content else unwanted).append(each)
     live = os.path.realpath(root) == "/" and (user or base in _SEARCHED)

@@ -183,11 +183,11 @@ def test_the_state_of_each_file_is_told_without_touching_any(tmp_path: Path) -> 
     cpu.write_bytes(unit_files._stamped(b"of an older version\n", b"# "))
     catalog.unlink()
     os.mkfifo(catalog)  # and nobody waits for a writer
-    before = {path: path.lstat() for path in tmp_path.rglob("*")}
+    before = {path: path.lstat().st_ctime_ns for path in tmp_path.rglob("*")}
     found = [state for _, state in states(made)]
     assert found[:5] == ["edited", "outdated", "current", "current", "edited"]
     assert set(found[5:]) == {"current"}
-    assert {path: path.lstat() for path in tmp_path.rglob("*")} == before
+    assert {path: path.lstat().st_ctime_ns for path in tmp_path.rglob("*")} == before
 
 
 def test_a_drop_in_directory_with_others_files_stays(tmp_path: Path) -> None:  # K5
@@ -344,8 +344,9 @@ def test_what_a_package_brought_is_not_installed_a_second_time(tmp_path: Path) -
     apply(plan(root, prefix="/usr"))
     page = tmp_path / "usr/share/man/man1/slicer.1"
     page.rename(f"{page}.gz")  # as packages have them
-    functions = tmp_path / "usr/share/zsh/site-functions"
-    functions.rename(functions.with_name("vendor-completions"))  # as Debian has them
+    zsh = tmp_path / "usr/share/zsh"
+    (zsh / "site-functions").rename(zsh / "vendor-completions")  # as Debian's have it
+    shutil.copy(UNITS / "system/gpu.slice", tmp_path / "usr/lib/systemd/system/gpu.slice")  # by another tool
     assert (tmp_path / "usr/share/fish/vendor_completions.d/slicer.fish").is_file()
     configure(tmp_path, "[slices.gpu]\nmemory_max = '48G'\n")
     assert statuses(apply(from_configuration(tmp_path))) == {"created", "removed"}
