@@ -8,12 +8,14 @@ import shutil
 import subprocess
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from slicer.backend.install_units import Report, apply, plan, remove
 from slicer.outcome import journal
+from tests.patience import until
 from tests.systemd.helpers import systemctl
 from tests.systemd.helpers.jobs import Slicer
 from tests.systemd.helpers.users import User
@@ -51,7 +53,7 @@ def installed() -> Iterator[Report]:
 
 def test_every_file_and_command_succeeds(installed: Report) -> None:  # K5
     assert {done.status for done in installed.files} <= {"created", "unchanged"}
-    assert [ran.exit_code for ran in installed.commands] == [0] * 2, installed.commands
+    assert {ran.exit_code for ran in installed.commands} == {0}, installed.commands
 
 
 @pytest.mark.parametrize("name", ["gpu", "cpu"])
@@ -133,6 +135,8 @@ def test_limits_of_the_configuration_are_those_of_the_running_slice(
     configuration.write_text("")
     assert "removed    /usr/local/lib/systemd/system/gpu.slice.d/" in output("slicer", "install")
     assert systemctl.show("gpu.slice", *LIMITS) == {**before, "CPUWeight": "50", "IOWeight": "50"}
+    if KERNELS.exists():
+        assert KERNELS.read_text() == "max\n"
     gate.open()
     assert job.end().code == 0
 
@@ -202,14 +206,10 @@ def test_no_group_is_made_and_nothing_is_opened_to_anybody(installed: Report) ->
 
 def test_journalctl_explains_every_event(installed: Report) -> None:  # K7
     job = uuid.uuid4().hex[:12]
+    fields = {"exit_code": 3, "reason": "exited"}
     for kind in journal.KINDS:
-        assert journal.event(
-            kind,
-            job=job,
-            name="train",
-            unit=f"slicer-{job}.scope",
-            fields={"exit_code": 3, "reason": "exited"},
-        )
+        told = partial(journal.event, kind, job=job, name="train", unit=f"slicer-{job}.scope", fields=fields)
+        until(told, "journald has room for it")  # its socket takes ten at a time
     output("journalctl", "--sync")
     explained = output("journalctl", "--no-pager", "-x", f"SLICER_JOB={job}")
     assert explained.count("Defined-By: slicer") == len(journal.KINDS)

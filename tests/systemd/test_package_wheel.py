@@ -69,6 +69,9 @@ def works(installed: Environment, tmp_path: Path) -> None:
     assert files.returncode == 0, files
     assert (tmp_path / "usr/local/lib/systemd/system/gpu.slice").is_file()
     assert (tmp_path / "usr/local/lib/systemd/catalog/slicer.catalog").is_file()
+    assert (tmp_path / "usr/local/share/bash-completion/completions/slicer").is_file()
+    assert (installed.root / "share/man/man1/slicer-run.1").is_file()  # where pipx finds it
+    assert installed.run("slicer", "completion", "zsh").stdout.startswith("#compdef slicer")
 
 
 def test_with_debians_pystemd_nothing_is_compiled(on_debian: Environment, tmp_path: Path) -> None:

@@ -69,6 +69,7 @@ _SYSTEM_COMMANDS = (
     ("journalctl", "--update-catalog"),
     ("systemctl", "daemon-reload"),
 )
+_CHANGED = ("created", "updated", "overwritten", "removed")
 _USER_COMMANDS = (("systemctl", "--user", "daemon-reload"),)
 
 
@@ -78,7 +79,8 @@ class Plan:
 
     ``unwanted``: files that may be left of an earlier configuration, or that a distribution's package brings
     by now, to be taken away. ``retired``: files that only older versions installed, likewise. ``shared``:
-    directories that they shared with a group, to be root's alone.
+    directories that they shared with a group, to be root's alone. ``user``: it is for the caller's own user
+    manager.
     """
 
     actions: tuple[Action, ...]
@@ -87,6 +89,7 @@ class Plan:
     shared: tuple[str, ...]
     commands: tuple[tuple[str, ...], ...]
     live: bool
+    user: bool
 
 
 @record
@@ -147,9 +150,9 @@ def plan(
         (actions if each.content else unwanted).append(each)
     live = os.path.realpath(root) == "/" and (user or base in _SEARCHED)
     if user:
-        return Plan(tuple(actions), tuple(unwanted), (), (), _USER_COMMANDS, live)
+        return Plan(tuple(actions), tuple(unwanted), (), (), _USER_COMMANDS, live, user)
     retired, shared = older_units.retired(top), older_units.shared(root)
-    return Plan(tuple(actions), tuple(unwanted), retired, shared, _SYSTEM_COMMANDS, live)
+    return Plan(tuple(actions), tuple(unwanted), retired, shared, _SYSTEM_COMMANDS, live, user)
 
 
 def _table(*, user: bool, user_delegation: bool) -> tuple[tuple[str, str, str], ...]:
@@ -235,7 +238,7 @@ def outdated(plan: Plan, *, force: bool = False) -> Outdated:
 
 def _finish(plan: Plan, files: tuple[Done, ...], force: bool, run: Runner | None) -> Report:
     """Tell systemd, then take away what only older versions had: files, a group, and its directories."""
-    commands = _commands(plan.commands, plan.live, run)
+    commands = _commands(plan.commands, plan.live, run) + _reach_running_slices(plan, files, run or _run)
     old = outdated(plan, force=force)
     gone = _clear(plan.retired, force)
     commands += _commands(old.commands, plan.live, run)
@@ -254,6 +257,25 @@ def remove(plan: Plan, *, force: bool = False, run: Runner | None = None) -> Rep
     report = _finish(plan, (*files, *_clear(plan.unwanted, force)), force, run)
     _remove_empty(plan.actions)
     return report
+
+
+def _reach_running_slices(plan: Plan, files: tuple[Done, ...], run: Runner) -> tuple[Ran, ...]:
+    """Have systemd give the kernel what changed of slices that are running.
+
+    After daemon-reload systemd shows the new values, but it writes them when something starts in the slice.
+    """
+    manager = ("--user",) if plan.user else ()
+    folder = "systemd/user/" if plan.user else "systemd/system/"
+    changed = [done.action.destination for done in files if done.status in _CHANGED]
+    ran = []
+    for name in SLICES if plan.live else ():
+        unit = f"{name}.slice"
+        if not any(f"{folder}{unit}" in path for path in changed):
+            continue
+        if run(("systemctl", *manager, "is-active", "--quiet", unit)).exit_code == 0:
+            options = ("--quiet", "--collect", "--wait", f"--slice={unit}", f"--description=limits of {unit}")
+            ran.append(run(("systemd-run", *manager, *options, "true")))
+    return tuple(ran)
 
 
 def _clear(actions: tuple[Action, ...], force: bool) -> tuple[Done, ...]:
@@ -289,7 +311,7 @@ def _commands(commands: tuple[tuple[str, ...], ...], live: bool, run: Runner | N
 
 
 def _run(command: tuple[str, ...]) -> Ran:
-    if command[0] == "systemctl" and not has_systemd():
+    if command[0].startswith("system") and not has_systemd():
         return Ran(command, None, "systemd is not running")
     program = shutil.which(command[0])
     if program is None:

@@ -99,15 +99,41 @@ def test_a_live_root_tells_systemd(tmp_path: Path) -> None:  # K5
         ran.append(command)
         return Ran(command, 0, "")
 
+    told = [("journalctl", "--update-catalog"), ("systemctl", "daemon-reload")]
+
     live = replace(plan(str(tmp_path)), live=True)
     assert live.shared == (f"{tmp_path}/run/slicer", f"{tmp_path}/var/lib/slicer")
     assert plan("/").live
     assert not plan(str(tmp_path)).live
     apply(live, run=note)
-    assert ran == [("journalctl", "--update-catalog"), ("systemctl", "daemon-reload")]
+    assert ran[:2] == told
     ran.clear()
     remove(live, run=note)
-    assert ran == [("journalctl", "--update-catalog"), ("systemctl", "daemon-reload")]
+    assert ran[:2] == told
+
+
+def test_a_slice_that_runs_is_reached_when_its_file_changes(tmp_path: Path) -> None:  # K5
+    """systemd writes the new values when something starts in the slice, and not before."""
+    ran: list[tuple[str, ...]] = []
+
+    def note(command: tuple[str, ...]) -> Ran:
+        ran.append(command)
+        is_active = command[-2:] != ("--quiet", "cpu.slice")
+        return Ran(command, 0 if is_active else 1, "")
+
+    live = replace(plan(str(tmp_path)), live=True, shared=())
+    assert [told.command[0] for told in apply(live, run=note).commands] == [
+        "journalctl", "systemctl", "systemd-run",
+    ]  # fmt: skip
+    assert [command for command in ran if "--slice=gpu.slice" in command]
+    ran.clear()
+    apply(live, run=note)
+    assert len(ran) == 2
+    assert remove(live, run=note).commands[-1].command[0] == "systemd-run"
+    ran.clear()
+    mine = replace(plan(str(tmp_path), user=True, environ={"HOME": "/home/alice"}), live=True)
+    apply(mine, run=note)
+    assert {command[1] for command in ran} == {"--user"}
 
 
 def test_a_second_time_changes_nothing(tmp_path: Path) -> None:  # K5
