@@ -17,6 +17,7 @@ import pytest
 from slicer.version import __version__
 from tests.machines import checkout
 from tests.patience import DEADLINE_S
+from tests.systemd.helpers import systemctl
 
 pytestmark = [pytest.mark.systemd, pytest.mark.core]
 
@@ -156,20 +157,41 @@ def test_the_manual_and_the_shells_find_it(installed: Path) -> None:
         assert f" ./usr/share/{shell}\n" in listed
 
 
-def test_a_job_outlives_upgrade_and_removal(installed: Path, tmp_path: Path) -> None:
-    gate, outcome = tmp_path / "gate", tmp_path / "outcome"
+@pytest.fixture
+def job(installed: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """A job that runs until its gate is opened, and then exits with 7."""
+    gate = tmp_path / "gate"
     os.mkfifo(gate)
     waits = f": > {gate}; read line < {gate}; exit 7"
-    command = ["/usr/bin/slicer", "run", "-q", "--profile", "heavy", "--outcome", outcome, "--"]
-    job = subprocess.Popen([*command, "sh", "-c", waits], env=ENVIRON)
-    gate.read_bytes()  # it runs
-    run("dpkg", "--install", installed)
-    run("dpkg", "--remove", NAME)
-    assert job.poll() is None
+    command = ["/usr/bin/slicer", "run", "-q", "--profile", "heavy", "--outcome", tmp_path / "outcome", "--"]
+    started = subprocess.Popen([*command, "sh", "-c", waits], env=ENVIRON)
+    try:
+        gate.read_bytes()  # it runs
+        yield started, gate
+    finally:
+        systemctl.output("systemctl", "stop", "slicer-*.scope")
+        started.wait(DEADLINE_S)
+
+
+def test_a_job_outlives_an_upgrade(installed: Path, job: tuple[subprocess.Popen[bytes], Path]) -> None:
+    running, gate = job
     run("dpkg", "--install", installed)
     gate.write_text("go on\n")
-    assert job.wait(DEADLINE_S) == 7
-    assert json.loads(outcome.read_text())["exit_code"] == 7
+    assert running.wait(DEADLINE_S) == 7
+    assert json.loads((gate.parent / "outcome").read_text())["exit_code"] == 7
+
+
+def test_a_job_outlives_the_packages_removal(
+    installed: Path, job: tuple[subprocess.Popen[bytes], Path]
+) -> None:
+    """Its command does. (slicer itself may want a module that is no longer there.)"""
+    before = systemctl.scopes()
+    run("dpkg", "--remove", NAME)
+    try:
+        assert len(before) == 1
+        assert systemctl.scopes() == before
+    finally:
+        run("dpkg", "--install", installed)
 
 
 def test_slicer_install_adds_nothing_to_the_package(installed: Path) -> None:
