@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from tests.machines.host import REPO, check
+from tests.machines.host import ENVIRON, REPO, check
 
 # In the machine: a plain install of the only wheel in /wheel, so that start-up costs what a user's costs.
 INSTALL = [
@@ -59,5 +59,6 @@ def copy(target: Path) -> None:
 
 def _isolation() -> list[str]:
     """No build environment (seconds, and the network) where setuptools is at hand, as in our venv."""
-    probe = subprocess.run([sys.executable, "-c", "import setuptools, wheel"], capture_output=True)
+    words = [sys.executable, "-c", "import setuptools, wheel"]
+    probe = subprocess.run(words, env=ENVIRON, capture_output=True)
     return ["--no-build-isolation"] if probe.returncode == 0 else []

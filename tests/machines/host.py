@@ -23,6 +23,10 @@ QEMU_TOOLS = {"qemu-system-x86_64": "qemu-system-x86", "mke2fs": "e2fsprogs"}
 # mke2fs and friends live in sbin, which a user's PATH may lack.
 _PATH = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
 
+# For every process that a machine's thread starts. Without it exec(2) gets the C library's own array, and
+# fails with EFAULT while a test in the first thread sets a variable.
+ENVIRON = {**os.environ, "PATH": _PATH}
+
 
 class MachineError(Exception):
     """A machine that should work broke: it did not boot, crashed, or went silent."""
@@ -75,7 +79,7 @@ def check(argv: Sequence[str | Path], *, log: Path | None = None, cwd: Path | No
         done = subprocess.run(
             words,
             cwd=cwd,
-            env={**os.environ, "PATH": _PATH},
+            env=ENVIRON,
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,

@@ -17,7 +17,16 @@ from typing import IO
 
 from tests.machines import checkout, image
 from tests.machines.guard import Plan
-from tests.machines.host import NAMESPACE_TOOLS, REPO, MachineError, Unavailable, as_root, need_tools, tail
+from tests.machines.host import (
+    ENVIRON,
+    NAMESPACE_TOOLS,
+    REPO,
+    MachineError,
+    Unavailable,
+    as_root,
+    need_tools,
+    tail,
+)
 from tests.machines.machine import PATH, Command, Result
 from tests.machines.recipe import Suite
 from tests.machines.tether import end_tethered
@@ -73,6 +82,7 @@ class NamespaceMachine:
         return subprocess.Popen(
             as_root(["unshare", "--mount", "--propagation=private", "--", *guard]),
             cwd=REPO,
+            env=ENVIRON,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._words,
@@ -94,7 +104,10 @@ class NamespaceMachine:
         state = ""
         while time.monotonic() < deadline and self._guard.poll() is None:
             asked = subprocess.run(
-                self._enter(["systemctl", "is-system-running", "--wait"]), capture_output=True, text=True
+                self._enter(["systemctl", "is-system-running", "--wait"]),
+                env=ENVIRON,
+                capture_output=True,
+                text=True,
             )
             state = asked.stdout.strip() or asked.stderr.strip()
             if state in ("running", "degraded"):
@@ -113,7 +126,8 @@ class NamespaceMachine:
 
     def popen(self, command: Command, **options: object) -> subprocess.Popen[bytes]:
         """Start a command; options are Popen's. Its signals and exit status come through."""
-        return subprocess.Popen(self._enter(command.words(self.kind, self.suite)), **options)  # type: ignore[call-overload, no-any-return]
+        words = self._enter(command.words(self.kind, self.suite))
+        return subprocess.Popen(words, env=ENVIRON, **options)  # type: ignore[call-overload, no-any-return]
 
     def execute(
         self, command: Command, *, timeout_s: float, on_output: Callable[[bytes], None] | None = None
@@ -140,7 +154,8 @@ class NamespaceMachine:
         self._kill(command, child)
 
     def _kill(self, command: Command, child: subprocess.Popen[bytes]) -> None:
-        subprocess.run(self._enter(command.kill_words()), capture_output=True, timeout=END_DEADLINE_S)
+        words = self._enter(command.kill_words())
+        subprocess.run(words, env=ENVIRON, capture_output=True, timeout=END_DEADLINE_S)
         child.kill()
 
     def shell(self) -> int:
@@ -156,7 +171,11 @@ class NamespaceMachine:
         if not self._init or self._guard.poll() is not None:
             return words
         journal = subprocess.run(
-            self._enter(["journalctl", "--no-pager", "-n", "40"]), capture_output=True, text=True, timeout=30
+            self._enter(["journalctl", "--no-pager", "-n", "40"]),
+            env=ENVIRON,
+            capture_output=True,
+            text=True,
+            timeout=30,
         )
         return f"{words}\n{journal.stdout}"
 

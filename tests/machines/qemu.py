@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.machines import checkout, image
-from tests.machines.host import QEMU_TOOLS, REPO, MachineError, Unavailable, need_tools, tail, tool
+from tests.machines.host import ENVIRON, QEMU_TOOLS, REPO, MachineError, Unavailable, need_tools, tail, tool
 from tests.machines.image import Image
 from tests.machines.machine import Command, Result
 from tests.machines.recipe import Suite
@@ -131,6 +131,7 @@ class QemuMachine:
             return subprocess.Popen(
                 [*tether, "--", *self._qemu_words(source, scratch, accelerator)],
                 cwd=REPO,
+                env=ENVIRON,
                 stdin=subprocess.PIPE,
                 stdout=None if self._console else log,
                 stderr=None if self._console else subprocess.STDOUT,

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -90,7 +91,8 @@ class Ring:
         except MachineError as error:
             over = MachineError(f"the {self.target} failed: {self._aborted or error}")
         except Exception as error:  # a bug in here is every waiting test's failure, not a thread's silent end
-            over = MachineError(f"the {self.target} failed: {error!r}")
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            over = MachineError(f"the {self.target} failed: {error!r} at {where.filename}:{where.lineno}")
         self._marks_s.append(time.monotonic())
         with self._changed:
             self._over = over
