@@ -2,8 +2,8 @@
 
 `systemd` runs in the namespace machine, `enforced` in the QEMU machine, both on Debian 13; those marked
 `core` as well also on the other suites of $SLICER_TEST_SUITES (comma-separated; default trixie, with CI=true
-also bookworm). With --both-pythons, the tests in tests/unit and those marked `both_pythons` run once more, in
-a namespace machine that has another Python. Inside a machine the marks mean nothing: the tests run.
+also bookworm). With --both-pythons, the tests in tests/unit (but for those marked `one_python`) and those marked
+`both_pythons` run once more, in a namespace machine that has another Python. Inside a machine the marks mean nothing: the tests run.
 
 All kinds of machines run side by side, and this host's own tests beside them: most tests wait for something,
 and the emulated machine needs one CPU for itself.
@@ -118,7 +118,8 @@ def suffix(kind: str, suite: str, kinds: list[str]) -> str:
 
 def other_python(item: pytest.Item, marks: set[str]) -> list[Variant]:
     """Where it runs again. Whole jobs run on both Pythons anyway, in the machines of the two suites."""
-    is_repeated = item.nodeid.startswith(PURE) or "both_pythons" in marks
+    is_pure = item.nodeid.startswith(PURE) and "one_python" not in marks
+    is_repeated = is_pure or "both_pythons" in marks
     if not item.config.getoption("both_pythons") or not is_repeated:
         return []
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
