@@ -2,8 +2,9 @@
 
 `systemd` runs in the namespace machine, `enforced` in the QEMU machine, both on Debian 13; those marked
 `core` as well also on the other suites of $SLICER_TEST_SUITES (comma-separated; default trixie, with CI=true
-also bookworm). With --both-pythons, the tests in tests/unit (but for those marked `one_python`) and those marked
-`both_pythons` run once more, in a namespace machine that has another Python. Inside a machine the marks mean nothing: the tests run.
+also bookworm). With --both-pythons, the tests in tests/unit and those marked `both_pythons` run once more, in
+a namespace machine that has another Python, but for those marked `one_python`. Inside a machine the marks
+mean nothing: the tests run.
 
 All kinds of machines run side by side, and this host's own tests beside them: most tests wait for something,
 and the emulated machine needs one CPU for itself.
