@@ -176,8 +176,8 @@ def _among_all(uid: int) -> tuple[Directory, tuple[str, ...]]:
     try:
         name = _name(uid)
         found = _find(public, uid)
-        if found is None and not public.has(name):
-            found = public.folder(name)
+        if found is None:  # another slicer of ours may have made it since
+            found = _open_ours(public, name) if public.has(name) else public.folder(name)
         if found is not None and not _is_ours(found):  # taken this very moment
             found.close()
             found = None

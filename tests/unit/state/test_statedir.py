@@ -125,6 +125,22 @@ def test_a_directory_that_somebody_else_made_is_not_taken_for_ours(public: Path)
     assert Path(found.path).stat().st_uid == os.geteuid()
 
 
+# D12: a user's first jobs after a boot, started at once
+def test_a_directory_that_we_make_this_very_moment_is_ours(
+    public: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = statedir._find
+
+    def find_too_early(place: Directory, uid: int) -> Directory | None:
+        found = find(place, uid)
+        (public / "slicer-1000").mkdir(exist_ok=True)
+        return found
+
+    monkeypatch.setattr(statedir, "_find", find_too_early)
+    found = statedir.locate({}, 1000)
+    assert (found.path, found.notes) == (str(public / "slicer-1000"), ())
+
+
 def test_a_place_where_anybody_could_exchange_things_is_not_used(public: Path) -> None:
     public.chmod(0o777)
     with pytest.raises(StateError, match="no directory in memory is open to all users"):
