@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from slicer.cli import say
+from slicer.cli import output, say
 from slicer.errors import EX_OK, SlicerError, StateError
 from slicer.job.find import UnknownJob
 from slicer.ledger.ledger import Snapshot
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 def for_each(
     words: tuple[str, ...], find: Callable[[str, Snapshot], _Entry],
     act: Callable[[_Entry, Ledger], dict[str, Any]], *, as_json: bool,
-) -> tuple[int, list[dict[str, Any]]]:  # fmt: skip
-    """Act on each job once; what the acts returned, and the exit code: the highest of all.
+) -> int:  # fmt: skip
+    """Act on each job once; the exit code: the highest of all.
 
-    What fails is said on stderr.
+    What fails is said on stderr. With ``as_json`` what the acts return is printed as one document.
     """
     complain = say.error_json if as_json else say.error
     ledger = existing_ledger(os.environ, say.line)
@@ -49,7 +49,9 @@ def for_each(
             done.append({"job": entry.job, "name": entry.name or None, **act(entry, ledger)})
         except SlicerError as failure:
             codes.append(complain(failure))
-    return max(codes), done
+    if as_json and done:
+        output.show_json({"jobs": done})
+    return max(codes)
 
 
 def _ended(word: str) -> UnknownJob | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from slicer.cli import complete, output
+from slicer.cli import complete
 from slicer.cli.named_jobs import for_each
 from slicer.job.find import find_running
 from slicer.job.pause import pause
@@ -60,7 +60,4 @@ def command(jobs: tuple[str, ...], quiet: bool, as_json: bool) -> int:
             print(visible(said))
         return {"halted": how, "changed": before is None}
 
-    code, done = for_each(jobs, find_running, act, as_json=as_json)
-    if as_json and done:
-        output.show_json({"jobs": done})
-    return code
+    return for_each(jobs, find_running, act, as_json=as_json)

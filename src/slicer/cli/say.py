@@ -7,7 +7,7 @@ import os
 from slicer.kernel import proc
 from slicer.kernel.proc import now_s
 from slicer.placement.decision import expected_remaining, first_to_finish
-from slicer.quantity import format_duration, format_size
+from slicer.quantity import format_duration
 from slicer.text import command_text, visible
 
 TYPE_CHECKING = False
@@ -145,17 +145,11 @@ def _busy_text(busy: Busy) -> str:
 
 def describe_outcome(outcome: Outcome) -> str:
     """The last line about a job: how it ended and what it took."""
-    from slicer.job.words import describe_vram, why_ended
+    from slicer.job.words import describe_usage, why_ended
 
-    used = outcome.usage
     why = why_ended(outcome)
     facts = [f"exit {outcome.exit_code}{f' ({why})' if why else ''}", format_duration(outcome.wall_s)]
-    if used.cpu_s is not None:
-        facts.append(f"CPU {format_duration(used.cpu_s)}")
-    if used.memory_peak_bytes:
-        facts.append(f"memory {format_size(used.memory_peak_bytes)}")
-    if any(outcome.vram_peak_mib):
-        facts.append(describe_vram(outcome))
+    facts += describe_usage(outcome)
     if outcome.leftovers:
         facts.append(f"{outcome.leftovers} leftover process{'es' if outcome.leftovers > 1 else ''} ended")
     return f"{outcome.name or 'done'}: {' · '.join(facts)}"

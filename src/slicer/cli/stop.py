@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from slicer.cli import complete, output
+from slicer.cli import complete
 from slicer.cli.named_jobs import for_each
 from slicer.job.find import find
 from slicer.job.stop import stop
@@ -55,7 +55,4 @@ def command(jobs: tuple[str, ...], quiet: bool, as_json: bool) -> int:
             print(visible(f"{done} {entry.job}  {entry.name or entry.command}"))
         return {"done": "stopped" if isinstance(entry, Lease) else "dequeued"}
 
-    code, done = for_each(jobs, find, act, as_json=as_json)
-    if as_json and done:
-        output.show_json({"jobs": done})
-    return code
+    return for_each(jobs, find, act, as_json=as_json)

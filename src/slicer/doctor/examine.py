@@ -9,12 +9,10 @@ from slicer.doctor import looks
 from slicer.doctor.checks import environment as check_environment
 from slicer.doctor.checks import gpus as check_gpus
 from slicer.doctor.checks import journal as check_journal
-from slicer.doctor.checks import limits as check_limits
-from slicer.doctor.checks import state as check_state
-from slicer.doctor.checks import systemd as check_systemd
 from slicer.doctor.facts import configuration, disks, gpus, journal, kernel, others, session, state, units
 from slicer.doctor.facts import environment as environment_facts
 from slicer.doctor.facts import systemd as systemd_facts
+from slicer.doctor.glance import report
 from slicer.doctor.kinds import finding
 from slicer.doctor.model import Report, Verdict, Who
 from slicer.doctor.taken import Taken, who_is
@@ -24,10 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from slicer.doctor.looks import Look
-    from slicer.doctor.model import Acting, Area
+    from slicer.doctor.model import Area
 
 DEADLINE_S = 8.0  # a driver that is not kept initialised takes seconds for its first answer
-_FOR_LIMITS = ("configuration", "systemd", "disks")
 
 
 def examine(environ: Mapping[str, str], uid: int) -> Report:
@@ -58,26 +55,14 @@ def _duties(environ: Mapping[str, str], who: Who) -> dict[str, Callable[[], obje
 
 def _report(who: Who, looked: Mapping[str, Look]) -> Report:
     taken = Taken(looked)
-    systemd, session = taken["systemd"], taken["session"]
-    acts: tuple[Acting, ...] = ()
-    if not taken.unknown("limits", *_FOR_LIMITS):
-        acts = check_limits.profiles(taken["configuration"], systemd, taken["disks"], who)
-    made: dict[Area, Callable[[], Verdict]] = {
-        "systemd": lambda: check_systemd.systemd(systemd, who),
-        "kernel": lambda: check_systemd.kernel(taken["kernel"], who),
-        "session": lambda: check_systemd.session(session, systemd, who),
-        "limits": lambda: check_limits.limits(acts, systemd, taken["disks"], who),
+    systemd = taken["systemd"]
+    more: dict[Area, Callable[[], Verdict]] = {
         "gpus": lambda: _gpus(taken, looked["driver"], who),
-        "state": lambda: check_state.state(taken["state"], session, who),
         "journal": lambda: check_journal.journal(taken["journal"], taken["units"], systemd, who),
         "units": lambda: check_journal.units(taken["units"], systemd, who),
-        "configuration": lambda: check_limits.configuration(taken["configuration"]),
-        "environment": lambda: check_environment.environment(taken["environment"], who),
         "others": lambda: check_environment.others(taken["others"], who),
     }
-    needs: dict[Area, tuple[str, ...]] = {"limits": _FOR_LIMITS, "gpus": ("devices",)}
-    verdicts = (taken.unknown(area, *needs.get(area, (area,))) or make() for area, make in made.items())
-    return Report(who, tuple(verdicts), acts)
+    return report(who, taken, more, {"gpus": ("devices",)})
 
 
 def _gpus(taken: Taken, look: Look, who: Who) -> Verdict:

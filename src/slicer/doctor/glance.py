@@ -10,14 +10,16 @@ from slicer.doctor.checks import systemd as check_systemd
 from slicer.doctor.facts import configuration, disks, kernel, session, state
 from slicer.doctor.facts import environment as environment_facts
 from slicer.doctor.facts import systemd as systemd_facts
-from slicer.doctor.model import Report
+from slicer.doctor.model import AREAS, Report
 from slicer.doctor.taken import Taken, who_is
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from slicer.doctor.model import Area, Verdict
+    from slicer.doctor.model import Acting, Area, Verdict, Who
+
+_FOR_LIMITS = ("configuration", "systemd", "disks")
 
 
 def glance(environ: Mapping[str, str], uid: int) -> Report:
@@ -35,20 +37,32 @@ def glance(environ: Mapping[str, str], uid: int) -> Report:
         "state": lambda: state.gather(environ, who.uid, asks_for_lock=False),
         "environment": lambda: environment_facts.gather(environ, "", searches=False),
     }
-    taken = Taken({name: looks.look(duty) for name, duty in duties.items()})
-    systemd, set_up, seen = taken["systemd"], taken["configuration"], taken["disks"]
-    for_limits = ("configuration", "systemd", "disks")
-    acts = () if taken.unknown("limits", *for_limits) else check_limits.profiles(set_up, systemd, seen, who)
-    made: dict[Area, tuple[tuple[str, ...], Callable[[], Verdict]]] = {
-        "systemd": (("systemd",), lambda: check_systemd.systemd(systemd, who)),
-        "kernel": (("kernel",), lambda: check_systemd.kernel(taken["kernel"], who)),
-        "session": (("session",), lambda: check_systemd.session(taken["session"], systemd, who)),
-        "limits": (for_limits, lambda: check_limits.limits(acts, systemd, seen, who)),
-        "state": (("state",), lambda: check_state.state(taken["state"], taken["session"], who)),
-        "configuration": (("configuration",), lambda: check_limits.configuration(set_up)),
-        "environment": (
-            ("environment",), lambda: check_environment.environment(taken["environment"], who),
-        ),
-    }  # fmt: skip
-    verdicts = (taken.unknown(area, *needs) or make() for area, (needs, make) in made.items())
+    return report(who, Taken({name: looks.look(duty) for name, duty in duties.items()}), {}, {})
+
+
+def report(
+    who: Who, taken: Taken, more: Mapping[Area, Callable[[], Verdict]],
+    needs: Mapping[Area, tuple[str, ...]],
+) -> Report:  # fmt: skip
+    """The verdicts on what a glance looks at, and on the areas of ``more``.
+
+    ``needs`` names the looks of an area, where these are not called as the area is.
+    """
+    systemd, session = taken["systemd"], taken["session"]
+    acts: tuple[Acting, ...] = ()
+    if not taken.unknown("limits", *_FOR_LIMITS):
+        acts = check_limits.profiles(taken["configuration"], systemd, taken["disks"], who)
+    made: dict[Area, Callable[[], Verdict]] = {
+        "systemd": lambda: check_systemd.systemd(systemd, who),
+        "kernel": lambda: check_systemd.kernel(taken["kernel"], who),
+        "session": lambda: check_systemd.session(session, systemd, who),
+        "limits": lambda: check_limits.limits(acts, systemd, taken["disks"], who),
+        "state": lambda: check_state.state(taken["state"], session, who),
+        "configuration": lambda: check_limits.configuration(taken["configuration"]),
+        "environment": lambda: check_environment.environment(taken["environment"], who),
+        **more,
+    }
+    needed: dict[Area, tuple[str, ...]] = {"limits": _FOR_LIMITS, **needs}
+    areas = (area for area in AREAS if area in made)
+    verdicts = (taken.unknown(area, *needed.get(area, (area,))) or made[area]() for area in areas)
     return Report(who, tuple(verdicts), acts)

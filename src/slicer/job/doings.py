@@ -14,6 +14,7 @@ from slicer.config.profiles import host
 from slicer.config.properties import find, parse_property
 from slicer.errors import SlicerError, StateError
 from slicer.job.report import Doings
+from slicer.job.scope import keeps_time
 from slicer.kernel import cgroup
 from slicer.kernel.proc import now_s, read_text
 from slicer.ledger import control_log
@@ -40,7 +41,7 @@ def doings(job: Job, started: Started, held: HeldLease, report: Report, *, was_w
     final = {name: text for name, text in final.items() if text != given.get(name, normal(name, ""))}
     names = [name for name in final if name not in given]
     acting = acting_here(names, started.cgroup, job.spec.manager) if started.cgroup else frozenset(names)
-    keeps_time = job.profile.pause_stops_clock and job.profile.timeout_s is not None
+    kept_here = (_KEPT_HERE,) if keeps_time(job.profile) else ()
     return Doings(
         paused_s=_paused_s(acts, started, was_watched=was_watched),
         ended_by=_ended_by(report, acts),
@@ -48,7 +49,7 @@ def doings(job: Job, started: Started, held: HeldLease, report: Report, *, was_w
         changed_outside=tuple(
             f"{name}={text}" for name, text in final.items() if by_slicer.get(name) != text
         ),
-        enforced=(*(name for name in names if name in acting), *((_KEPT_HERE,) if keeps_time else ())),
+        enforced=(*(name for name in names if name in acting), *kept_here),
         not_enforced=tuple(name for name in names if name not in acting),
     )  # fmt: skip
 

@@ -146,8 +146,9 @@ class Keeper:
 
     def _pause_clock(self, started: Started) -> MakeClock | None:
         """What makes the clock of a time limit that stands still while the job is paused."""
-        profile = self._job.profile
-        if profile.timeout_s is None or not profile.pause_stops_clock or self._held.fd < 0:
+        from slicer.job.scope import keeps_time
+
+        if not keeps_time(self._job.profile) or self._held.fd < 0:
             return None
         from slicer.job.pause_clock import clock_for
 

@@ -78,6 +78,11 @@ def _properties(profile: Profile) -> tuple[Property, ...]:
     return tuple(chosen)
 
 
+def keeps_time(profile: Profile) -> bool:
+    """Whether slicer's keeper keeps the time limit of a scope, because systemd cannot have it stand still."""
+    return profile.timeout_s is not None and profile.pause_stops_clock
+
+
 def visible_gpus(gpus: tuple[str, ...]) -> dict[str, str]:
     """The variables that show CUDA these GPUs and no others, and tell older wrappers that they are held."""
     if not gpus:

@@ -113,20 +113,25 @@ def finished(outcome: Outcome, indices: tuple[int, ...]) -> str:
 
     ``indices`` are those of the outcome's GPUs; () unknown.
     """
-    used = outcome.usage
     why = why_ended(outcome) + _ENDED_BY.get(outcome.ended_by, "")
     text = f"finished with exit {outcome.exit_code}{f' ({why})' if why else ''}"
     text += f" after {format_duration(outcome.wall_s)}"
     if outcome.gpus:
         text += f" on {on_gpus(outcome.gpus, indices)}"
-    facts = []
+    facts = describe_usage(outcome)
+    return f"{text}: {', '.join(facts)}" if facts else text
+
+
+def describe_usage(outcome: Outcome) -> list[str]:
+    """As in "CPU 1h", "memory 23.8G": what is known of it."""
+    used, facts = outcome.usage, []
     if used.cpu_s is not None:
         facts.append(f"CPU {format_duration(used.cpu_s)}")
     if used.memory_peak_bytes:
         facts.append(f"memory {format_size(used.memory_peak_bytes)}")
     if any(outcome.vram_peak_mib):
         facts.append(describe_vram(outcome))
-    return f"{text}: {', '.join(facts)}" if facts else text
+    return facts
 
 
 def describe_vram(outcome: Outcome) -> str:
