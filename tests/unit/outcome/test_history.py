@@ -137,6 +137,7 @@ for i in range(25):
 """
 
 
+@pytest.mark.slow
 def test_twenty_writers_some_killed_lose_nothing_that_was_acknowledged(path: str) -> None:  # X3
     command = [sys.executable, "-c", WRITER, SRC, HERE, path]
     writers = [subprocess.Popen([*command, str(me)], stdout=subprocess.PIPE) for me in range(20)]
