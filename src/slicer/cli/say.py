@@ -188,5 +188,6 @@ def busy_json(busy: Busy) -> None:
     now = now_s()
     lease = first_to_finish(busy.holders, now)
     holder = holder_dict(lease, now) if lease else _outsider_dict(busy.outsider) if busy.outsider else None
-    data = {"error": f"{busy.kind}-busy", "slot": busy.slot or None, "holder": holder}
+    which = {"slot": busy.slot} if busy.kind == "slot" else {}
+    data = {"error": f"{busy.kind}-busy", **which, "holder": holder}
     _write(json.dumps(data) + "\n")
