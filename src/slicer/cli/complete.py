@@ -140,6 +140,16 @@ def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
     return []
 
 
+def slots(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The names of the slots, and how many there are."""
+    from slicer.config.profiles import host, load
+
+    with suppress(SlicerError):
+        limits = load(os.environ, host()).slots
+        return [CompletionItem(name, help=f"of {limits[name]}") for name in harmless(limits, incomplete)]
+    return []
+
+
 def properties(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The names of systemd's properties that a job may have, up to the "="."""
     from slicer.config.properties import NAMES

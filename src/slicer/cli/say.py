@@ -121,7 +121,7 @@ class Messages:
         after = f" after {format_duration(waited_s)}" if self._has_waited else ""
         from slicer.job.words import describe_resources
 
-        what = describe_resources(len(lease.gpus), lease.cpu_slots, lease.vram_mib)
+        what = describe_resources(len(lease.gpus), lease.slots, lease.vram_mib)
         if lease.forced:
             line(f"{what} not free{after}: running anyway · {lease.unit or lease.job}")
         else:
@@ -188,5 +188,6 @@ def busy_json(busy: Busy) -> None:
     now = now_s()
     lease = first_to_finish(busy.holders, now)
     holder = holder_dict(lease, now) if lease else _outsider_dict(busy.outsider) if busy.outsider else None
-    data = {"error": f"{busy.kind}-busy", "holder": holder}
+    which = {"slot": busy.slot} if busy.kind == "slot" else {}
+    data = {"error": f"{busy.kind}-busy", **which, "holder": holder}
     _write(json.dumps(data) + "\n")
