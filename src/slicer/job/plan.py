@@ -8,7 +8,7 @@ from slicer import backend as backends
 from slicer.config import profiles
 from slicer.errors import CannotExecute, CommandNotFound, UsageError
 from slicer.job import scope
-from slicer.job.job import Job
+from slicer.job.job import OWN_OUTPUT, Job
 from slicer.kernel import cgroup, proc
 from slicer.ledger import nesting
 from slicer.ledger.leasing import Needs, Requester
@@ -44,6 +44,9 @@ class Invocation:
     hold: bool = False  # take only the lease, without scope and limits
     hints: bool = True  # tell once a boot what a beginner may not know
     queue: str = ""  # the path of the jobs file that it comes from
+    route: str = ""  # the name of the route that it comes from
+    program: str = ""  # to execute in place of the command's first word, which it still finds as its name
+    output: tuple[int, int] = OWN_OUTPUT  # descriptors: the command's stdout and stderr
 
 
 @record
@@ -70,7 +73,7 @@ def plan_of(invocation: Invocation, environ: Mapping[str, str], ledger: Ledger |
     profile = config.profile(invocation.profile, invocation.overrides)
     if invocation.hold:
         profile = profiles.without_limits(profile, invocation.overrides)
-    program = find_program(invocation.command, {**environ, **profile.env})
+    program = find_program(invocation.program or invocation.command[0], {**environ, **profile.env})
     outer = outer_jobs(environ, ledger, in_scopes=invocation.backend != "plain" and backends.has_systemd())
     skip = nesting.skips_gpu_lock(environ)
     gpus, slots = nesting.missing(profile.gpus, profile.vram_mib, profile.cpu_slots, outer, skip)
@@ -89,9 +92,8 @@ def outer_jobs(environ: Mapping[str, str], ledger: Ledger | None, *, in_scopes: 
     return nesting.outer_jobs(environ, own, ancestors, ledger.snapshot().leases)
 
 
-def find_program(command: tuple[str, ...], environ: Mapping[str, str]) -> str:
+def find_program(name: str, environ: Mapping[str, str]) -> str:
     """The path to execute, found before anything is acquired. Raises CommandNotFound or CannotExecute."""
-    name = command[0]
     if "/" in name:
         candidates = [name]
     else:
@@ -165,7 +167,7 @@ def job_of(job_id: str, plan: Plan, spec: ScopeSpec) -> Job:
         env=lambda gpus: environment(plan, gpus, job_id), profile=plan.profile, spec=spec,
         outcome_path=os.path.abspath(path) if path else "", history_path=default_path(plan.environ),
         with_journal=invocation.journal, idle_threshold_mib=plan.config.policy.idle_threshold_mib,
-        queue=invocation.queue,
+        queue=invocation.queue, route=invocation.route, output=invocation.output,
     )  # fmt: skip
 
 
