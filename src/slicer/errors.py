@@ -66,6 +66,12 @@ class InfeasibleError(UsageError):
     kind = "infeasible"
 
 
+class TooLargeError(InfeasibleError):
+    """No destination of the route takes the job."""
+
+    kind = "too-large"
+
+
 class StateError(SlicerError):
     """The state directory cannot be used, or holds something that slicer must not trust."""
 

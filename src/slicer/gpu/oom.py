@@ -47,6 +47,33 @@ _WITH: tuple[tuple[bytes, tuple[bytes, ...]], ...] = (
 _MAIN_MEMORY = (b"device:cpu", b"by allocator cpu", b"allocator mklcpu", b"killed process")
 
 
+class Excerpt:
+    """The beginning and the end of a text that comes in pieces: as much of it as is worth a look."""
+
+    def __init__(self) -> None:
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._is_cut = False
+
+    def add(self, data: bytes) -> None:
+        room = HEAD_BYTES - len(self._head)
+        self._head += data[:room]
+        self._tail += data[room:]
+        if len(self._tail) > 2 * TAIL_BYTES:  # not each time: that would move all of it for every line
+            self._cut()
+
+    def _cut(self) -> None:
+        self._is_cut = self._is_cut or len(self._tail) > TAIL_BYTES
+        del self._tail[:-TAIL_BYTES]
+
+    def tells_of_oom(self) -> bool:
+        """Whether the text so far has the words of a GPU out of memory."""
+        self._cut()
+        if self._is_cut:
+            return tells_of_oom(bytes(self._tail)) or tells_of_oom(bytes(self._head))
+        return tells_of_oom(bytes(self._head + self._tail))
+
+
 def tells_of_oom(data: bytes) -> bool:
     """Whether the text has the words of a GPU out of memory, as the common libraries write them."""
     text = data.lower().replace(b"\r", b"\n")

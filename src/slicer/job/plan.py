@@ -148,11 +148,12 @@ def requester_of(job_id: str, plan: Plan, backend: Backend, spec: ScopeSpec) -> 
 def needs_of(plan: Plan) -> Needs:
     """What the ledger is asked for."""
     profile, invocation = plan.profile, plan.invocation
+    then = "fail" if invocation.route else profile.then  # a route's max_jobs is a promise
     return Needs(
         gpus=plan.need_gpus, gpu_words=profile.gpu_choice, vram_mib=profile.vram_mib,
         margin_mib=profile.margin_mib, cpu_slots=plan.need_cpu_slots, cpu_limit=plan.config.slots_cpu,
         priority=profile.priority, expect_s=invocation.expect_s, wait=invocation.wait,
-        max_wait_s=profile.max_wait_s, then=profile.then, plain_lock=plan.config.compat_gpu_lock,
+        max_wait_s=profile.max_wait_s, then=then, plain_lock=plan.config.compat_gpu_lock,
     )  # fmt: skip
 
 
