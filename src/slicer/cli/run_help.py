@@ -7,7 +7,7 @@ import importlib
 import click
 
 from slicer.cli import complete
-from slicer.cli.runoptions import DEFAULTS, Option, options_of
+from slicer.cli.runoptions import Option, defaults_of, options_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ _COMPLETIONS = {"profile": complete.profiles, "gpu": complete.gpus, "set": compl
 
 
 def _click_option(option: Option) -> click.Option:
-    made: dict[str, Any] = {"help": option.help}
+    made: dict[str, Any] = {"help": option.help, "hidden": option.hidden}
     if option.metavar:
         made |= {"metavar": option.metavar, "type": str, "multiple": option.many}
         if option.choices:
@@ -86,13 +86,14 @@ def _click_option(option: Option) -> click.Option:
     return click.Option([*option.names, option.field], default=None, **made)
 
 
-def parsed(params: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def parsed(name: str, params: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The options and the command as the fast parser gives them.
 
     click is not told the defaults: its versions differ in what a default means for a flag with a value.
     """
     options = {
-        name: params[name] if params.get(name) is not None else default for name, default in DEFAULTS.items()
+        field: params[field] if params.get(field) is not None else default
+        for field, default in defaults_of(name).items()
     }
     return options, params["command"]
 
@@ -102,7 +103,7 @@ def fast_command(name: str, help: str, short_help: str, epilog: str, metavar: st
 
     def callback(**params: Any) -> int:
         module = importlib.import_module(f"slicer.cli.{name}")
-        code: int = module.perform(*parsed(params))
+        code: int = module.perform(*parsed(name, params))
         return code
 
     words = click.Argument(

@@ -140,6 +140,7 @@ class Overrides:
     priority: int | str | None = None
     max_wait: str | None = None
     then: str | None = None
+    slots: tuple[str, ...] = ()
 
 
 NO_OVERRIDES = Overrides()
@@ -255,7 +256,7 @@ def _override(entries: dict[str, Entry], overrides: Overrides) -> None:
         raise UsageError("--timeout and --set RuntimeMaxSec= are the same limit", hint="give one of them")
     said: dict[str, Entry] = {}
     for key, value in as_dict(overrides).items():
-        if value is not None and key != "assignments":
+        if value is not None and key not in ("assignments", "slots"):
             said[key] = (value, "--" + key.replace("_", "-"), UsageError)
     build.lay(entries, said)
 

@@ -11,6 +11,7 @@ from slicer.kernel.signals import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
     from typing import Any, NoReturn
 
     from slicer.backend import Backend
@@ -57,18 +58,10 @@ class Execution:
             env = job.env(held.lease.gpus)
             for fd in held.descriptors:
                 os.set_inheritable(fd, True)
-            for signo in (signal.SIGPIPE, signal.SIGXFSZ):
-                signal.signal(signo, signal.SIG_DFL)  # Python ignores these two
-            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
-            try:
-                os.execve(job.program, job.command, env)
-            except OSError as error:
-                if error.errno != errno.ENOEXEC:
-                    raise
-                os.execve("/bin/sh", ("/bin/sh", job.program, *job.command[1:]), env)
+            become(job.program, job.command, env, self._mask)
         except OSError as error:
             held.release()
-            raise cannot_execute(job, error.errno or 0) from error
+            raise cannot_execute(job.program, error.errno or 0) from error
         except BaseException:
             held.release()
             raise
@@ -82,7 +75,20 @@ def _load_words() -> None:
     del journal, words
 
 
-def cannot_execute(job: Job, exec_errno: int) -> SlicerError:
+def become(program: str, command: tuple[str, ...], env: Mapping[str, str], mask: Iterable[int]) -> NoReturn:
+    """Execute the command in place of slicer. ``mask``: its signal mask. Never returns; raises OSError."""
+    for signo in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(signo, signal.SIG_DFL)  # Python ignores these two
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    try:
+        os.execve(program, command, env)
+    except OSError as error:
+        if error.errno != errno.ENOEXEC:
+            raise
+        os.execve("/bin/sh", ("/bin/sh", program, *command[1:]), env)
+
+
+def cannot_execute(program: str, exec_errno: int) -> SlicerError:
     """What to raise for a command that the kernel would not execute (exit code 126 or 127)."""
     kind = CommandNotFound if exec_errno == errno.ENOENT else CannotExecute
-    return kind(f"cannot execute: {os.strerror(exec_errno)}", where=job.program)
+    return kind(f"cannot execute: {os.strerror(exec_errno)}", where=program)

@@ -347,7 +347,7 @@ class OuterHalf:
         if report.exec_errno:
             from slicer.job.execution import cannot_execute
 
-            raise cannot_execute(self._job, report.exec_errno)
+            raise cannot_execute(self._job.program, report.exec_errno)
         return outcome
 
     def _dismiss(self) -> None:

@@ -25,7 +25,7 @@ _MOST_WAITING = 1 << 20  # bytes; more fits into no pipe of ours, and into no ps
 _ASK = b"?"
 
 # A user who wants slicer to end does not wait for a reader that has fallen asleep.
-_ENDING = INTERRUPTS | {signal.SIGQUIT, STOP}
+ENDING = INTERRUPTS | {signal.SIGQUIT, STOP}
 
 
 @record
@@ -49,44 +49,57 @@ class Relay:
         asked, self._ask = os.pipe2(os.O_CLOEXEC)
         self._answer, answer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(source, False)
-        pid = os.fork()
-        if pid == 0:
+        self._pid = os.fork()
+        if self._pid == 0:
             copier = _Copier(source, sink, asked, answer, is_droppable=is_droppable)
             proc.be_child(copier.run)
         for fd in (source, asked, answer):
             os.close(fd)
+        self._has_ended = True  # as soon as we let go of it
 
     def seen(self) -> Seen | None:
-        """What has passed, once all that was written so far is passed on.
+        """What has passed, once all that was written so far is passed on. The command must have ended.
 
         None: the relay was killed, or a signal came that is to end us, while a slow reader kept it waiting.
         The signals that end slicer must be blocked.
         """
         import fcntl
 
+        os.close(self.fd)  # so that it sees the end, unless somebody else can write
+        self.fd = -1
+        self._has_ended = False
         # SIGIO comes when the pipe can be read, so that one call waits for that and for the other signals.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGIO})
         fcntl.fcntl(self._answer, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(self._answer, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
         try:
             os.write(self._ask, _ASK)
+            words = self._await_answer().split()
         except BrokenPipeError:
+            words = []  # it was killed
+        fcntl.fcntl(self._answer, fcntl.F_SETFL, os.O_NONBLOCK)
+        signal.sigtimedwait({signal.SIGIO}, 0)  # unblocked, it would end us
+        if len(words) != 4:
             return None
+        self._has_ended = words[3] == b"1"
+        return Seen(words[0] == b"1", words[1] == b"1", int(words[2]))
+
+    def _await_answer(self) -> bytes:
+        """The relay's answer; empty if it is dead, or we are to end."""
         while True:
             try:
-                words = os.read(self._answer, 64).split()
+                return os.read(self._answer, 64)
             except BlockingIOError:
-                if signal.sigwaitinfo({signal.SIGIO} | _ENDING).si_signo in _ENDING:
-                    return None
-                continue
-            if len(words) != 3:
-                return None
-            return Seen(words[0] == b"1", words[1] == b"1", int(words[2]))
+                if signal.sigwaitinfo({signal.SIGIO} | ENDING).si_signo in ENDING:
+                    return b""
 
     def close(self) -> None:
-        """The command has its end, or there will be none."""
+        """Let go of it. It stays for as long as somebody can write."""
         for fd in (self.fd, self._ask, self._answer):
-            os.close(fd)
+            if fd >= 0:
+                os.close(fd)
+        if self._has_ended:
+            os.waitpid(self._pid, 0)
 
 
 def _terminal_like(sink: int) -> tuple[int, int]:
@@ -191,7 +204,8 @@ class _Copier:
         passed = 0
         while self._is_open and passed < _MOST_WAITING and (length := self._pass_on()):
             passed += length
-        answer = b"%d %d %d\n" % (self._excerpt.tells_of_oom(), self._is_empty, self._lost)
+        facts = (self._excerpt.tells_of_oom(), self._is_empty, self._lost, not self._is_open)
+        answer = b"%d %d %d %d\n" % facts
         try:
             os.write(self._answer, answer)
         except BrokenPipeError:
