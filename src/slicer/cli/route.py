@@ -1,31 +1,32 @@
 """``slicer route``: GPU or CPU, decided by the input. Imports neither click nor rich.
 
-It is nearly as hot as ``slicer run``: a binary may be wrapped with it.
+It is nearly as hot as ``slicer run``, for a binary may be wrapped with it. Such a binary that another one of
+its route starts is executed at once. That way imports next to nothing.
 """
 
 from __future__ import annotations
 
 import os
 
-from slicer.cli import run, runoptions, say
-from slicer.config import profiles, routes
-from slicer.errors import BusyError, SlicerError, UsageError
-from slicer.job.plan import Invocation, find_program
+from slicer.cli import runoptions
+from slicer.errors import SlicerError, UsageError
 from slicer.kernel.signals import signal, unblock_interrupts
-from slicer.route import planning
-from slicer.route.running import BlockedError, Order
-from slicer.route.running import run as run_routed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
+_VARIABLE = "SLICER_ROUTE"  # see slicer.route.planning
 _USAGE = "slicer route NAME [OPTIONS] -- COMMAND [ARGUMENTS]"
 
 
 def main(arguments: list[str]) -> int:
     """Run the command line after ``slicer route``; returns slicer's exit code."""
-    return run.main_of("route", arguments, perform)
+    try:
+        options, words = runoptions.parse(arguments, "route")
+    except SlicerError as failure:
+        return _error(failure)
+    return perform(options, words)
 
 
 def perform(options: dict[str, Any], words: tuple[str, ...]) -> int:
@@ -33,55 +34,37 @@ def perform(options: dict[str, Any], words: tuple[str, ...]) -> int:
     try:
         if words:
             options, command = runoptions.parse(list(words[1:]), "route", options)
+        if options["help"]:
+            return _help()
+        if not words:
+            raise UsageError("no route given", hint=_USAGE)
+        if not command:
+            raise UsageError("no command given", hint=_USAGE)
+        if words[0] in os.environ.get(_VARIABLE, "").split(",") and not options["explain"]:
+            _become(options["program"] or command[0], command)
     except SlicerError as failure:
-        return say.error(failure)
-    if options["help"] or not words:
-        return run.reported("route", options, _no_name)
-    return run.reported("route", options, lambda: _told(options, words[0], command))
+        return _error(failure, as_json=options["json"])
+    from slicer.cli import route_job
+
+    return route_job.perform(options, words[0], command)
 
 
-def _no_name() -> int:
-    raise UsageError("no route given", hint=_USAGE)
+def _help() -> int:
+    from slicer.cli.app import main
+
+    unblock_interrupts()
+    return main(["route", "--help"])
 
 
-def _told(options: dict[str, Any], name: str, command: tuple[str, ...]) -> int:
-    """Do it, and say as JSON what went wrong if that is wanted. Returns the exit code."""
-    try:
-        return _route(options, name, command)
-    except BlockedError as failure:
-        if failure.waited_s is not None:
-            say.Messages(options["verbosity"]).gave_up(failure.busy, failure.waited_s)
-        say.json_line(_blocked(failure))
-        return failure.exit_code
-    except BusyError:
-        raise
-    except SlicerError as failure:
-        if options["json"]:
-            return say.error_json(failure)
-        raise
+def _error(failure: SlicerError, *, as_json: bool = False) -> int:
+    from slicer.cli import say
 
-
-def _route(options: dict[str, Any], name: str, command: tuple[str, ...]) -> int:
-    if not command:
-        raise UsageError("no command given", hint=_USAGE)
-    if name in planning.routes_around(os.environ) and not options["explain"]:
-        _become(options["program"] or command[0], command)
-    asked = Invocation(**run.fields(options, command), program=options["program"], route=name)
-    route = routes.find(profiles.load(os.environ, profiles.host()), name)
-    order = Order(route, asked, options["on_busy"], os.environ)
-    if options["explain"]:
-        from slicer.cli.app import guarded
-        from slicer.cli.route_explain import show
-
-        unblock_interrupts()
-        return guarded(lambda: show(order, as_json=options["json"]), as_json=options["json"])
-    messages = say.Messages(options["verbosity"])
-    return run.to_its_end(messages, lambda: run_routed(order, messages))
+    return say.error_json(failure) if as_json else say.error(failure)
 
 
 def _become(program: str, command: tuple[str, ...]) -> NoReturn:
     """Execute the command in place of slicer: the route around it has decided already."""
-    from slicer.job.execution import become, cannot_execute
+    from slicer.job.program import become, cannot_execute, find_program
 
     path = find_program(program, os.environ)
     unblock_interrupts()
@@ -89,22 +72,3 @@ def _become(program: str, command: tuple[str, ...]) -> NoReturn:
         become(path, command, os.environ, signal.pthread_sigmask(signal.SIG_BLOCK, ()))
     except OSError as error:
         raise cannot_execute(path, error.errno or 0) from error
-
-
-def _blocked(failure: BlockedError) -> dict[str, Any]:
-    """The one line of JSON about a job that is blocked (docs/json.md)."""
-    decision, to = failure.decision, failure.tried[0].destination
-    busy = say.busy_dict(failure.busy)
-    return {
-        "version": 1,
-        "error": failure.kind,
-        "route": decision.route.name,
-        "input": decision.input or None,
-        "metrics": planning.metric_data(decision.metrics, to),
-        "destination": to.name,
-        "mode": to.mode,
-        "tried": [attempt.destination.name for attempt in failure.tried],
-        "exit_code": failure.exit_code,
-        "busy": busy.pop("error"),
-        **busy,
-    }

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import os
 
-from slicer.errors import CannotExecute, CommandNotFound
 from slicer.job.job import tell_start
-from slicer.kernel.signals import signal
+from slicer.job.program import become, cannot_execute
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
     from typing import Any, NoReturn
 
     from slicer.backend import Backend
-    from slicer.errors import SlicerError
     from slicer.job.job import Job
     from slicer.ledger.held_lease import HeldLease
 
@@ -73,22 +69,3 @@ def _load_words() -> None:
     from slicer.outcome import journal
 
     del journal, words
-
-
-def become(program: str, command: tuple[str, ...], env: Mapping[str, str], mask: Iterable[int]) -> NoReturn:
-    """Execute the command in place of slicer. ``mask``: its signal mask. Never returns; raises OSError."""
-    for signo in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(signo, signal.SIG_DFL)  # Python ignores these two
-    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    try:
-        os.execve(program, command, env)
-    except OSError as error:
-        if error.errno != errno.ENOEXEC:
-            raise
-        os.execve("/bin/sh", ("/bin/sh", program, *command[1:]), env)
-
-
-def cannot_execute(program: str, exec_errno: int) -> SlicerError:
-    """What to raise for a command that the kernel would not execute (exit code 126 or 127)."""
-    kind = CommandNotFound if exec_errno == errno.ENOENT else CannotExecute
-    return kind(f"cannot execute: {os.strerror(exec_errno)}", where=program)

@@ -6,15 +6,16 @@ import os
 
 from slicer import backend as backends
 from slicer.config import profiles
-from slicer.errors import CannotExecute, CommandNotFound, UsageError
+from slicer.errors import UsageError
 from slicer.job import scope
 from slicer.job.job import OWN_OUTPUT, Job
+from slicer.job.program import find_program
 from slicer.kernel import cgroup, proc
 from slicer.ledger import nesting
 from slicer.ledger.leasing import Needs, Requester
 from slicer.model import LEASE_VARIABLE, manager_of
 from slicer.record import record, replace
-from slicer.text import command_text, quote
+from slicer.text import command_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -90,26 +91,6 @@ def outer_jobs(environ: Mapping[str, str], ledger: Ledger | None, *, in_scopes: 
         return nesting.outer_jobs(environ, own, frozenset(), ())
     ancestors = frozenset() if in_scopes else proc.ancestors(os.getpid())
     return nesting.outer_jobs(environ, own, ancestors, ledger.snapshot().leases)
-
-
-def find_program(name: str, environ: Mapping[str, str]) -> str:
-    """The path to execute, found before anything is acquired. Raises CommandNotFound or CannotExecute."""
-    if "/" in name:
-        candidates = [name]
-    else:
-        path = environ.get("PATH", os.defpath)
-        candidates = [f"{directory or '.'}/{name}" for directory in path.split(":")] if name else []
-    denied = ""
-    for candidate in candidates:
-        if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):
-            return candidate
-        if not denied and os.path.lexists(candidate):
-            denied = candidate
-    if denied:
-        reason = "is a directory" if os.path.isdir(denied) else "is not executable"
-        raise CannotExecute(f"cannot execute: {reason}", where=denied, hint=f"chmod +x {quote(denied)}?")
-    hint = "no such file" if "/" in name else "it is in no directory of PATH"
-    raise CommandNotFound("command not found", where=quote(name), hint=hint)
 
 
 def choose_backend(plan: Plan) -> Backend:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from slicer.job.job import OWN_OUTPUT
 from slicer.record import record, replace
 from slicer.route.arguments import command_for
 from slicer.route.deciding import destination_text
@@ -88,7 +89,7 @@ def job_name(route: Route, input: str) -> str:
 
 
 def invocation(
-    asked: Invocation, decision: Decision, attempt: Attempt, output: tuple[int, int]
+    asked: Invocation, decision: Decision, attempt: Attempt, output: tuple[int, int] = OWN_OUTPUT
 ) -> Invocation:
     """The job of an attempt. ``asked`` is what the command line says, which counts over the route."""
     to = attempt.destination

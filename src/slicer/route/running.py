@@ -12,7 +12,6 @@ from slicer.record import record
 from slicer.route import planning
 from slicer.route.deciding import decide, on_error
 from slicer.route.model import Decision
-from slicer.route.relay import ENDING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -297,6 +296,8 @@ class _Told:
 
 def _take_late_signals() -> bool:
     """Forget what was sent to the job that is over. False: slicer is to end."""
+    from slicer.route.relay import ENDING
+
     late = signal.sigpending()
     if late & ENDING:
         return False

@@ -9,7 +9,8 @@ import pytest
 
 from slicer.config.profiles import Config, Overrides
 from slicer.errors import CannotExecute, CommandNotFound, SlicerError
-from slicer.job.plan import Invocation, Plan, environment, find_program
+from slicer.job.plan import Invocation, Plan, environment
+from slicer.job.program import find_program
 from slicer.ledger.leasing import Needs, patience_s
 from slicer.ledger.nesting import OuterJobs
 from slicer.model import Host, Profile
