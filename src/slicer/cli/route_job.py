@@ -6,7 +6,7 @@ import os
 
 from slicer.cli import run, say
 from slicer.config import profiles, routes
-from slicer.errors import BusyError, SlicerError
+from slicer.errors import BusyError, SlicerError, UsageError
 from slicer.job.plan import Invocation
 from slicer.kernel.signals import unblock_interrupts
 from slicer.route import planning
@@ -43,6 +43,9 @@ def _told(options: dict[str, Any], name: str, command: tuple[str, ...]) -> int:
 def _route(options: dict[str, Any], name: str, command: tuple[str, ...]) -> int:
     asked = Invocation(**run.fields(options, command), program=options["program"], route=name)
     route = routes.find(profiles.load(os.environ, profiles.host()), name)
+    words = {options["on_busy"] or each.on_busy for each in route.destinations}
+    if options["max_wait"] is not None and "wait" not in words:
+        raise UsageError("the route does not wait", where="--max-wait", hint="add --on-busy wait")
     order = Order(route, asked, options["on_busy"], os.environ)
     if options["explain"]:
         from slicer.cli.app import guarded

@@ -11,7 +11,12 @@ from slicer.cli.runoptions import Option, defaults_of, options_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
+
+    from click.shell_completion import CompletionItem
+
+    Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 _HELP = """\
 Run a command in a transient systemd scope of its own.
@@ -98,7 +103,10 @@ def parsed(name: str, params: dict[str, Any]) -> tuple[dict[str, Any], tuple[str
     return options, params["command"]
 
 
-def fast_command(name: str, help: str, short_help: str, epilog: str, metavar: str) -> click.Command:
+def fast_command(
+    name: str, help: str, short_help: str, epilog: str, metavar: str, *,
+    options_metavar: str = "[OPTIONS] [--]", completes: Complete = complete.command_line,
+) -> click.Command:  # fmt: skip
     """A command that has its fast parser elsewhere, in the module of its name."""
 
     def callback(**params: Any) -> int:
@@ -107,7 +115,7 @@ def fast_command(name: str, help: str, short_help: str, epilog: str, metavar: st
         return code
 
     words = click.Argument(
-        ["command"], nargs=-1, type=click.UNPROCESSED, shell_complete=complete.command_line, metavar=metavar
+        ["command"], nargs=-1, type=click.UNPROCESSED, shell_complete=completes, metavar=metavar
     )
     return click.Command(
         name,
@@ -117,7 +125,7 @@ def fast_command(name: str, help: str, short_help: str, epilog: str, metavar: st
         callback=callback,
         params=[*(_click_option(option) for option in options_of(name) if option.field != "help"), words],
         context_settings={"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]},
-        options_metavar="[OPTIONS] [--]",
+        options_metavar=options_metavar,
     )
 
 
