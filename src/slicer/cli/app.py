@@ -54,7 +54,7 @@ Examples:
   slicer run --gpus 1 -- python train.py    waits for a whole GPU
   slicer run --vram 8G -- python infer.py   shares one with jobs that fit
   slicer hold --gpus 1                      a shell that has a GPU
-  slicer route whisper -- whisper a.mp4     on the GPU or the CPU, by its input
+  slicer route whisper -- whisper a.mp4     on the GPU or CPU, by its input
   slicer status                             who holds what, and what is free
   slicer stop train                         end the job named train
   slicer pause train                        stop it for now; resume goes on

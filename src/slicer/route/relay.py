@@ -152,6 +152,7 @@ class _Copier:
         if os.isatty(self._source):
             signal.signal(signal.SIGWINCH, self._resize)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGWINCH})
+            _copy_size(self._sink, self._source)  # it may have changed since the fork
         poll = select.poll()
         poll.register(self._source, select.POLLIN)
         poll.register(self._asked, select.POLLIN)

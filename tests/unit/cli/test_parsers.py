@@ -84,7 +84,7 @@ COMMANDS = {"run": run_help.command, "hold": hold_help.command}
 def by_click(arguments: list[str], program: str) -> tuple[dict[str, Any], tuple[str, ...]] | None:
     """What click makes of it; None for an error."""
     try:
-        return parsed(COMMANDS[program].make_context(program, list(arguments)).params)
+        return parsed(program, COMMANDS[program].make_context(program, list(arguments)).params)
     except click.UsageError:
         return None
 
