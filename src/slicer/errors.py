@@ -124,7 +124,7 @@ class BusyError(SlicerError):
 
     def __init__(self, busy: Busy, *, waited_s: float | None = None) -> None:
         hint = "run without --no-wait to queue up" if waited_s is None else "it waited as long as it was to"
-        super().__init__(f"{busy.kind} is busy", hint=hint)
+        super().__init__(f"{busy.slot or busy.kind} is busy", hint=hint)
         self.busy = busy
         self.waited_s = waited_s
         self.kind = f"{busy.kind}-busy"

@@ -1,4 +1,4 @@
-"""A box for ``slicer route``: a configuration of its own, one simulated GPU, and jobs that say where they are."""
+"""A box for ``slicer route``: a configuration, a simulated GPU, and jobs that say where they are."""
 
 from __future__ import annotations
 

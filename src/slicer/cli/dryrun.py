@@ -76,10 +76,10 @@ def forecast_of(plan: Plan, backend: Backend, ledger: Ledger | None) -> Forecast
     if plan.nested:
         return Forecast("nothing more than the job around it holds", ())
     vram_mib = plan.profile.vram_mib if plan.need_gpus else None
-    what = describe_resources(plan.need_gpus, plan.need_cpu_slots, vram_mib)
+    what = describe_resources(plan.need_gpus, plan.need_slots, vram_mib)
     if plan.skip_gpu_lock and plan.profile.gpus:
         what += " (the GPU lock is skipped)"
-    if not plan.need_gpus and not plan.need_cpu_slots:
+    if not plan.need_gpus and not plan.need_slots:
         return Forecast(what, ())
     try:
         found, gpus = _preview(plan, backend, ledger)
@@ -137,6 +137,8 @@ def _overview(
 
 
 def _is_wanted(setting: Setting) -> bool:
+    if setting.name.startswith("slots."):
+        return setting.value != "0"
     return setting.name in NEEDS and (setting.value != "0" or setting.name not in ("gpus", "cpu_slots"))
 
 

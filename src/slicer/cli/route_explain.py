@@ -5,6 +5,7 @@ from __future__ import annotations
 from slicer.cli import output, say
 from slicer.cli.dryrun import Forecast, forecast_of
 from slicer.columns import Line
+from slicer.config.route_profiles import overrides_for
 from slicer.job.plan import choose_backend, plan_of
 from slicer.ledger.status import existing_ledger
 from slicer.quantity import format_size
@@ -47,7 +48,8 @@ def show(order: Order, *, as_json: bool) -> None:
 
 
 def _tried(order: Order, decision: Decision, attempt: Attempt) -> _Tried:
-    invocation = planning.invocation(order.asked, decision, attempt)
+    said = overrides_for(order.config, attempt.destination)
+    invocation = planning.invocation(order.asked, decision, attempt, said)
     return _Tried(attempt, invocation.command, _now(order, invocation))
 
 

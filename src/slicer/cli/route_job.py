@@ -42,11 +42,12 @@ def _told(options: dict[str, Any], name: str, command: tuple[str, ...]) -> int:
 
 def _route(options: dict[str, Any], name: str, command: tuple[str, ...]) -> int:
     asked = Invocation(**run.fields(options, command), program=options["program"], route=name)
-    route = routes.find(profiles.load(os.environ, profiles.host()), name)
+    config = profiles.load(os.environ, profiles.host())
+    route = routes.find(config, name)
     words = {options["on_busy"] or each.on_busy for each in route.destinations}
     if options["max_wait"] is not None and "wait" not in words:
         raise UsageError("the route does not wait", where="--max-wait", hint="add --on-busy wait")
-    order = Order(route, asked, options["on_busy"], os.environ)
+    order = Order(config, route, asked, options["on_busy"], os.environ)
     if options["explain"]:
         from slicer.cli.app import guarded
         from slicer.cli.route_explain import show

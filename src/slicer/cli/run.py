@@ -109,7 +109,7 @@ def fields(options: dict[str, Any], command: tuple[str, ...]) -> dict[str, Any]:
 
 def _overrides(options: dict[str, Any]) -> Overrides:
     said = {name: options[name] for name in Overrides.__annotations__ if name in options}
-    return Overrides(assignments=options["set"], **said)
+    return Overrides(assignments=options["set"], slots=options["slot"], **said)
 
 
 def _run(options: dict[str, Any], command: tuple[str, ...]) -> int:

@@ -46,6 +46,10 @@ OPTIONS = (
     _option("--vram", "SIZE", "Memory to take on each GPU (8G, 500M), sharing it with jobs that fit."),
     _option("--margin", "SIZE", "Memory that must stay free beside it on each GPU."),
     _option("--cpu-slots", "N", "Take N of the CPU slots."),
+    _option(
+        "--slot", "NAME[=N]", "Take a slot, or N, of that name: [slots] in the configuration has them.", (),
+        many=True,
+    ),
     _option("--priority", "N", "-100 to 100, default 0: of those who wait, the highest is first."),
     _option("-n --name", "NAME", "What others see while this job holds what they want.", ""),
     _option("--expect", "DURATION", "How long the job will hold its lease (15m, 2h); others see it."),

@@ -121,7 +121,7 @@ class Messages:
         after = f" after {format_duration(waited_s)}" if self._has_waited else ""
         from slicer.job.words import describe_resources
 
-        what = describe_resources(len(lease.gpus), lease.cpu_slots, lease.vram_mib)
+        what = describe_resources(len(lease.gpus), lease.slots, lease.vram_mib)
         if lease.forced:
             line(f"{what} not free{after}: running anyway · {lease.unit or lease.job}")
         else:
@@ -198,4 +198,4 @@ def busy_dict(busy: Busy) -> dict[str, Any]:
     now = now_s()
     lease = first_to_finish(busy.holders, now)
     holder = holder_dict(lease, now) if lease else _outsider_dict(busy.outsider) if busy.outsider else None
-    return {"error": f"{busy.kind}-busy", "holder": holder}
+    return {"error": f"{busy.kind}-busy", "slot": busy.slot or None, "holder": holder}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from slicer.job.scope import label
+from slicer.model import CPU
 from slicer.record import record
 from slicer.text import visible
 
@@ -116,9 +117,9 @@ def tell_start(job: Job, lease: Lease, waited_s: float, *, is_own: bool = True) 
     """
     from slicer.job import words
 
-    if is_own and (lease.gpus or lease.cpu_slots):
+    if is_own and (lease.gpus or lease.slots):
         tell(
             job, "acquired", lease=lease, message=words.acquired(lease, waited_s),
-            waited_s=round(waited_s, 3), cpu_slots=lease.cpu_slots,
+            waited_s=round(waited_s, 3), cpu_slots=lease.slots.get(CPU, 0),
         )  # fmt: skip
     tell(job, "started", lease=lease, message=words.started(lease), command=" ".join(job.command))

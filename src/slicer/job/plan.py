@@ -61,7 +61,7 @@ class Plan:
     program: str  # path to execute
     outer: OuterJobs  # and what they hold
     need_gpus: int  # beyond what the outer jobs hold
-    need_cpu_slots: int
+    need_slots: dict[str, int]  # likewise
     nested: bool  # the outer jobs hold all that this one needs, and it runs in their scope
     skip_gpu_lock: bool
     environ: Mapping[str, str]
@@ -77,7 +77,7 @@ def plan_of(invocation: Invocation, environ: Mapping[str, str], ledger: Ledger |
     program = find_program(invocation.program or invocation.command[0], {**environ, **profile.env})
     outer = outer_jobs(environ, ledger, in_scopes=invocation.backend != "plain" and backends.has_systemd())
     skip = nesting.skips_gpu_lock(environ)
-    gpus, slots = nesting.missing(profile.gpus, profile.vram_mib, profile.cpu_slots, outer, skip)
+    gpus, slots = nesting.missing(profile.gpus, profile.vram_mib, profile.slots, outer, skip)
     nested = bool(outer.leases) and not gpus and not slots
     if nested and invocation.exec:
         raise UsageError("--exec makes no sense inside another job, whose scope stays", where="--exec")
@@ -132,7 +132,7 @@ def needs_of(plan: Plan) -> Needs:
     then = "fail" if invocation.route else profile.then  # a route's max_jobs is a promise
     return Needs(
         gpus=plan.need_gpus, gpu_words=profile.gpu_choice, vram_mib=profile.vram_mib,
-        margin_mib=profile.margin_mib, cpu_slots=plan.need_cpu_slots, cpu_limit=plan.config.slots_cpu,
+        margin_mib=profile.margin_mib, slots=plan.need_slots, slot_limits=plan.config.slots,
         priority=profile.priority, expect_s=invocation.expect_s, wait=invocation.wait,
         max_wait_s=profile.max_wait_s, then=then, plain_lock=plan.config.compat_gpu_lock,
     )  # fmt: skip

@@ -126,6 +126,7 @@ def about(entry: Lease | Ticket) -> dict[str, Value | tuple[str, ...]]:
     found: dict[str, Value | tuple[str, ...]] = {"profile": entry.profile or None}
     if isinstance(entry.gpus, tuple):
         found["gpu"] = gpu_words(entry.gpus, entry.gpu_indices)
+        found["slot"] = tuple(sorted(entry.slots))
     return found
 
 

@@ -11,6 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from slicer.config.profiles import Overrides
     from slicer.config.routes import Destination, OnBusy, Route
     from slicer.job.plan import Invocation
     from slicer.model import Outcome
@@ -89,21 +90,23 @@ def job_name(route: Route, input: str) -> str:
 
 
 def invocation(
-    asked: Invocation, decision: Decision, attempt: Attempt, output: tuple[int, int] = OWN_OUTPUT
-) -> Invocation:
-    """The job of an attempt. ``asked`` is what the command line says, which counts over the route."""
+    asked: Invocation, decision: Decision, attempt: Attempt, said: Overrides,
+    output: tuple[int, int] = OWN_OUTPUT,
+) -> Invocation:  # fmt: skip
+    """The job of an attempt. ``asked`` is what the command line says, which counts over the route.
+
+    ``said`` is what the destination says over its profile.
+    """
     to = attempt.destination
-    overrides = asked.overrides
-    assignments = (f"MemoryMax={to.memory_bytes}",) if to.memory_bytes is not None else ()
     return replace(
         asked,
         command=command_for(to, asked.command),
         profile=to.profile,
         overrides=replace(
-            overrides,
-            vram=overrides.vram if to.vram_mib is None else f"{to.vram_mib}M",
+            asked.overrides,
+            vram=said.vram,
             slots=(f"{to.slot}=1",) if to.slot else (),
-            assignments=assignments + overrides.assignments,
+            assignments=said.assignments + asked.overrides.assignments,
         ),
         name=asked.name or job_name(decision.route, decision.input),
         wait=attempt.waits,

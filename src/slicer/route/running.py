@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from slicer import faults
+from slicer.config.route_profiles import overrides_for
 from slicer.errors import BusyError, ProbeError, SlicerError, TooLargeError
 from slicer.job import launch
 from slicer.kernel.signals import block_interrupts, block_only_interrupts, signal, unblock_interrupts
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Protocol
 
+    from slicer.config.profiles import Config
     from slicer.config.routes import OnBusy, Route
     from slicer.job.job import Job, RunListener
     from slicer.job.plan import Invocation
@@ -59,6 +61,7 @@ class BlockedError(SlicerError):
 class Order:
     """What the user asked for. ``asked`` is the job without what a destination says of it."""
 
+    config: Config
     route: Route
     asked: Invocation
     on_busy: OnBusy | None  # in place of what the destinations say
@@ -170,7 +173,8 @@ class _Run:
     def _attempt(self, attempt: Attempt, result: Result, after: str) -> tuple[Outcome, OutputWatch | None]:
         watch = self._watch(attempt) if result == "started" else None
         output = watch.output if watch else (1, 2)
-        invocation = planning.invocation(self._order.asked, self._decision, attempt, output)
+        said = overrides_for(self._order.config, attempt.destination)
+        invocation = planning.invocation(self._order.asked, self._decision, attempt, said, output)
         told = _Told(self._listener, f"{self._order.route.name}: {attempt.why}", self._said)
 
         def before_start(job: Job, lease: Lease, waited_s: float) -> None:

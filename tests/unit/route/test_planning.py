@@ -114,7 +114,7 @@ def test_a_job_of_unknown_size_falls_back_to_the_cpu_for_the_largest() -> None: 
 def outcome(reason: Reason, exit_code: int, ended_by: EndedBy = "") -> Outcome:
     return Outcome(
         job="j", name="", command=("x",), profile="gpu", backend="plain", manager="user", unit="", slice="",
-        gpus=(), vram_mib=None, vram_peak_mib=(), cpu_slots=0, forced=0, uid=0, reason=reason,
+        gpus=(), vram_mib=None, vram_peak_mib=(), cpu_slots=0, slots={}, forced=0, uid=0, reason=reason,
         exit_code=exit_code, signal=None, started_at=0, waited_s=0, wall_s=0, usage=Usage(), leftovers=0,
         enforced=(), not_enforced=(), ended_by=ended_by,
     )  # fmt: skip
@@ -171,20 +171,21 @@ def test_a_job_is_called_after_route_and_input(input: str, name: str) -> None:
 
 
 def test_a_destination_gives_arguments_profile_slot_and_limits() -> None:  # C2
-    gpu = "args=['-g']\nvram='10G'\nmemory='6G'\nmax_jobs=2\nprofile='big'"
+    gpu = "args=['-g']\nmax_jobs=2\nprofile='big'"
     decision = decided(made("", gpu))
     (attempt,) = planning.attempts(decision, None)
-    job = planning.invocation(ASKED, decision, attempt, (7, 8))
+    job = planning.invocation(ASKED, decision, attempt, Overrides(vram="10G", assignments=("A=1",)), (7, 8))
     assert job.command == ("whisper", "dir/a.mp4", "-g")
     assert (job.profile, job.route, job.name, job.wait, job.output) == ("big", "r", "r:a.mp4", False, (7, 8))
     over = job.overrides
-    assert (over.vram, over.slots, over.assignments) == ("10240M", ("r-gpu=1",), (f"MemoryMax={6 << 30}",))
+    assert (over.vram, over.slots, over.assignments) == ("10G", ("r-gpu=1",), ("A=1",))
 
 
 def test_what_the_command_line_says_counts_over_the_route() -> None:
     asked = replace(ASKED, name="mine", overrides=Overrides(assignments=("MemoryMax=1G",), priority="5"))
-    decision = decided(made("", "memory='6G'"))
-    job = planning.invocation(asked, decision, planning.attempts(decision, None)[0])
+    decision = decided(made())
+    said = Overrides(assignments=("MemoryMax=6G",))
+    job = planning.invocation(asked, decision, planning.attempts(decision, None)[0], said)
     assert job.name == "mine"
     assert job.overrides.assignments[-1] == "MemoryMax=1G"  # of two, the last
     assert job.overrides.priority == "5"
