@@ -155,7 +155,7 @@ T = "[routes.r.to.one]\nmode = 'gpu'\n"
         (R + "to = []", ":2: routes.r.to must be a table"),
         ("[routes.'a b'.gpu]", ":1: 'a b' cannot be a route's name"),
         ("[routes.-a.gpu]", ":1: '-a' cannot be a route's name"),
-        (f"[routes.{'a' * 41}.gpu]", ":1: 'aaa"),
+        (f"[routes.{'a' * 32}.gpu]", ":1: 'aaa"),
         ("[routes.r.to.'a,b']", ":1: 'a,b' cannot be a destination's name"),
         (R + "probe = 'length'\n" + G, ':2: probe: expected one of "duration", "size"'),
         (R + "probe = []\n" + G, ":2: probe: expected at least one"),
