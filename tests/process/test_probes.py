@@ -13,6 +13,7 @@ import pytest
 from slicer.config.routes import Route
 from slicer.errors import ProbeError
 from slicer.kernel import proc
+from slicer.route.asking import ask
 from slicer.route.model import Metric
 from slicer.route.probing import measure
 from tests.patience import until
@@ -26,6 +27,7 @@ AGES = "1h"
 def _in_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("LC_ALL", "C")
     Path("in").write_text("two words\n")
 
 
@@ -189,6 +191,16 @@ def test_a_command_may_measure_what_is_no_file() -> None:
     assert asked("test $1 = https://example.org/x && echo 3", "https://example.org/x") == 3.0
 
 
+def test_a_probe_is_sent_signals_as_any_program() -> None:
+    # Not by a shell script: dash unblocks them itself.
+    assert ask(("grep", "-c", "SigBlk:.0*$", "/proc/self/status"), 3600).stdout == b"1\n"
+
+
+def test_what_a_probe_says_on_stderr_is_not_kept_without_end() -> None:
+    program("talks", "yes warning | head -c 1000000 >&2")
+    assert len(ask(("./talks",), 3600).stderr) <= 4096
+
+
 def test_a_probe_has_no_terminal_and_no_input_of_ours() -> None:
     assert asked("read line; test -z \"$line\" && test $(ps -o pgid= -p $$) = $$ && echo 1") == 1.0
 
@@ -199,7 +211,6 @@ def test_a_probe_has_no_terminal_and_no_input_of_ours() -> None:
 def test_standard_input_is_measured_from_where_it_stands_and_left_there() -> None:  # C1
     Path("in").write_text("header\none two\n")
     program("probe", "cat $1 | wc -c")
-    program("reads", "wc -c")
     fd = os.open("in", os.O_RDONLY)
     try:
         assert os.read(fd, 7) == b"header\n"
@@ -208,7 +219,7 @@ def test_standard_input_is_measured_from_where_it_stands_and_left_there() -> Non
             ("probe = 'lines'", 1.0),
             ("probe = 'tokens'", 3.0),
             ("probe = 'command'\nprobe_command = ['./probe']", 15.0),  # by name it is the whole file
-            ("probe = 'command'\nprobe_command = ['sh', '-c', 'wc -c']", 8.0),
+            ("probe = 'command'\nprobe_command = ['sh', '-c', 'cat | wc -c']", 8.0),
         ):
             found = measure(route(f"{lines}\ninput = 'stdin'"), ("w",), fd)
             assert found == ("-", (Metric(found[1][0].kind, value),)), lines
@@ -236,13 +247,18 @@ def test_standard_input_must_be_a_file_by_then() -> None:  # C4
 
 
 @pytest.mark.parametrize("probe", ["size", "lines", "tokens", "duration", "pixels", "count", "command"])
-def test_neither_a_fifo_nor_a_device_nor_a_socket_is_opened(probe: str) -> None:  # C4
+def test_neither_a_fifo_nor_a_device_is_opened(
+    probe: str, monkeypatch: pytest.MonkeyPatch
+) -> None:  # C4
     os.mkfifo("fifo")
     Path("link").symlink_to("fifo")
     more = "probe_command = ['cat']\n" if probe == "command" else ""
     act = route(f"probe = '{probe}'\n{more}input = 1")
+    opened: list[object] = []
+    monkeypatch.setattr(os, "open", lambda path, *how: opened.append(path))
     for word, what in (("fifo", "a pipe"), ("link", "a pipe"), ("/dev/zero", "a device")):
         assert f"{word}: is {what}, which cannot be measured and read again" in str(refused(act, word))
+    assert not opened  # a tape would rewind
 
 
 def test_a_file_that_becomes_a_fifo_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,10 +331,13 @@ def test_a_name_that_ffprobe_would_take_for_a_sequence_is_not_given() -> None:
 def test_a_file_that_does_not_say_its_duration_is_read_to_its_end() -> None:  # C4
     packets = "case $* in *packet=*) yes 9.0,0.5 | head -c 999999; echo; echo 61.5,0.5; exit;; esac"
     ffprobe("N/A", body=packets)
-    assert measure(route("probe = 'duration'\ninput = 1"), ("w", "in"), 0)[1] == (Metric("duration", 62.0),)
-    ffprobe("N/A", body="case $* in *packet=*) echo N/A,0.04; echo N/A,0.04; exit;; esac")
-    failure = str(refused(route("probe = 'duration'\ninput = 1"), "in"))
-    assert "in: has no duration, and its packets have no times" in failure
+    act = route("probe = 'duration'\ninput = 1")
+    assert measure(act, ("w", "in"), 0)[1] == (Metric("duration", 62.0),)
+    ffprobe("N/A", body="case $* in *packet=*) echo 61.5,0.5; exit;; esac; echo format.start_time=1.5")
+    assert measure(act, ("w", "in"), 0)[1] == (Metric("duration", 60.5),)
+    for many in ("head -n 2", "head -n 99999"):
+        ffprobe("N/A", body=f"case $* in *packet=*) yes N/A,0.04 | {many}; exit;; esac")
+        assert "in: has no duration, and its packets have no times" in str(refused(act, "in"))
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,9 @@ def test_the_gpu_goes_first_where_both_take_all(machine: Machine) -> None:  # C8
     route = only(machine, "[routes.r]\non_gpu_oom = 'cpu'\n[routes.r.cpu]\n[routes.r.gpu]\n")
     assert [each.name for each in route.destinations] == ["gpu", "cpu"]
     assert route.probes == ()
+    machine.system("[routes.r.cpu]\n")
+    machine.write(machine.user, "[routes.r.gpu]\n")
+    assert [each.name for each in routes.find(machine.load(), "r").destinations] == ["gpu", "cpu"]
 
 
 def test_max_jobs_are_slots_of_the_ledger(machine: Machine) -> None:  # C2

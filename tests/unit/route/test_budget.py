@@ -106,6 +106,21 @@ def test_destinations_share_the_gpus() -> None:
     assert problem == "small: 2 jobs x 4G = 8G and 512M of margin, but GPU 0 has 24G beside large: 1 job fits"
 
 
+def test_a_whole_gpu_is_the_smallest_that_will_do() -> None:
+    text = """
+        [routes.r.to.whole]
+        mode = "gpu"
+        max_jobs = 1
+        [routes.r.to.large]
+        mode = "gpu"
+        vram = "20G"
+        max_jobs = 1
+    """
+    made = sheet(text, 24, 12)
+    assert made.problems == ()
+    assert [gpu.jobs for gpu in made.gpus] == [(("large", 1),), (("whole", 1),)]
+
+
 @pytest.mark.parametrize(
     ("lines", "sizes", "jobs", "problem"),
     [
