@@ -43,7 +43,7 @@ class _Interrupts:
     """Interrupts act only while asleep, and end the program before they end us."""
 
     def __enter__(self) -> _Interrupts:
-        self._before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)
+        self._before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         self.mask = block_interrupts()  # while asleep, and of the program
         self._deadly = []
         for signo in INTERRUPTS:
