@@ -7,16 +7,21 @@ import importlib
 import click
 
 from slicer.cli import complete
-from slicer.cli.runoptions import DEFAULTS, Option, options_of
+from slicer.cli.runoptions import Option, defaults_of, options_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
+
+    from click.shell_completion import CompletionItem
+
+    Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 _HELP = """\
 Run a command in a transient systemd scope of its own.
 
-The command gets the limits of a profile and a lease on the GPUs and CPU slots that the profile asks for. It
+The command gets the limits of a profile and a lease on the GPUs and slots that the profile asks for. It
 waits until they are free, and they stay its own until the last process of the scope is gone. Everything
 from the first word that is not an option belongs to the command; `--` before it is allowed, not needed.
 
@@ -30,6 +35,8 @@ Examples:
       Under the default profile (light): no lease, low weight.
   slicer run --profile heavy --name backup --expect 20m -- tar cJf b.txz src
       Waits for a CPU slot; others see who holds it, and for how long.
+  slicer run --slot license-matlab --max-wait 1h -- ./solve
+      Waits for one of the slots of that name, which the configuration counts.
   slicer run --gpus 2 --timeout 12h -- torchrun train.py
       Two whole GPUs, and an end to it.
   slicer run --vram 8G -- python infer.py
@@ -68,11 +75,16 @@ Environment:
   CPU_RUN_THREADS=N       threads a job
 """
 
-_COMPLETIONS = {"profile": complete.profiles, "gpu": complete.gpus, "set": complete.properties}
+_COMPLETIONS = {
+    "profile": complete.profiles,
+    "gpu": complete.gpus,
+    "set": complete.properties,
+    "slot": complete.slots,
+}
 
 
 def _click_option(option: Option) -> click.Option:
-    made: dict[str, Any] = {"help": option.help}
+    made: dict[str, Any] = {"help": option.help, "hidden": option.hidden}
     if option.metavar:
         made |= {"metavar": option.metavar, "type": str, "multiple": option.many}
         if option.choices:
@@ -86,27 +98,31 @@ def _click_option(option: Option) -> click.Option:
     return click.Option([*option.names, option.field], default=None, **made)
 
 
-def parsed(params: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def parsed(name: str, params: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The options and the command as the fast parser gives them.
 
     click is not told the defaults: its versions differ in what a default means for a flag with a value.
     """
     options = {
-        name: params[name] if params.get(name) is not None else default for name, default in DEFAULTS.items()
+        field: params[field] if params.get(field) is not None else default
+        for field, default in defaults_of(name).items()
     }
     return options, params["command"]
 
 
-def fast_command(name: str, help: str, short_help: str, epilog: str, metavar: str) -> click.Command:
+def fast_command(
+    name: str, help: str, short_help: str, epilog: str, metavar: str, *,
+    options_metavar: str = "[OPTIONS] [--]", completes: Complete = complete.command_line,
+) -> click.Command:  # fmt: skip
     """A command that has its fast parser elsewhere, in the module of its name."""
 
     def callback(**params: Any) -> int:
         module = importlib.import_module(f"slicer.cli.{name}")
-        code: int = module.perform(*parsed(params))
+        code: int = module.perform(*parsed(name, params))
         return code
 
     words = click.Argument(
-        ["command"], nargs=-1, type=click.UNPROCESSED, shell_complete=complete.command_line, metavar=metavar
+        ["command"], nargs=-1, type=click.UNPROCESSED, shell_complete=completes, metavar=metavar
     )
     return click.Command(
         name,
@@ -116,7 +132,7 @@ def fast_command(name: str, help: str, short_help: str, epilog: str, metavar: st
         callback=callback,
         params=[*(_click_option(option) for option in options_of(name) if option.field != "help"), words],
         context_settings={"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]},
-        options_metavar="[OPTIONS] [--]",
+        options_metavar=options_metavar,
     )
 
 
