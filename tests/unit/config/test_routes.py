@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from slicer.config import route_check, routes
-from slicer.config.files import Layer
+from slicer.config import routes
 from slicer.config.profiles import Config
 from slicer.config.route_profiles import profile_for
 from slicer.config.routes import Probe, Route
 from slicer.errors import ConfigError, UsageError
-from slicer.record import replace
 from tests.unit.config.machine import GIB, Machine, values
 
 WHOLE = """\
@@ -224,16 +222,11 @@ def test_what_cannot_be_meant_is_refused_with_its_line(machine: Machine, text: s
 
 
 def test_slots_and_max_jobs_cannot_contradict_each_other(machine: Machine) -> None:  # C2
-    machine.system(G + "max_jobs = 2\n")
-    config = machine.load()
-    for number in (2, 3):
-        slots = Layer("more.toml", {"slots": {"r-gpu": number}}, {("slots", "r-gpu"): 7})
-        both = replace(config, layers=(*config.layers, slots))
-        if number == 2:
-            route_check.check(both)
-            continue
-        with pytest.raises(ConfigError, match=r"max_jobs = 2 contradicts slots.r-gpu = 3 \(more.toml:7\)"):
-            route_check.check(both)
+    machine.system("[slots]\nr-gpu = 2\n" + G + "max_jobs = 2\n")
+    assert machine.load().slots["r-gpu"] == 2
+    machine.system("[slots]\nr-gpu = 3\n" + G + "max_jobs = 2\n")
+    with pytest.raises(ConfigError, match=r":2: slots.r-gpu: the route has max_jobs = 2, and"):
+        machine.load()
 
 
 def profile_of(config: Config, route: Route, at: int) -> dict[str, object]:

@@ -6,9 +6,12 @@ import pytest
 
 from slicer.config import routes
 from slicer.config.route_profiles import profile_for
-from slicer.model import Gpu
+from slicer.errors import ConfigError
+from slicer.model import Gpu, Host
+from slicer.record import replace
+from slicer.route import headroom
 from slicer.route.budget import Worksheet, lines, worksheet
-from tests.unit.route.made_up import GIB, config
+from tests.unit.route.made_up import GIB, HOST, config
 
 WHISPER = """
     [routes.r]
@@ -148,3 +151,17 @@ def test_what_cannot_be_known_is_said() -> None:
     assert made.notes[0] == "which GPUs there are is not known here, so GPU memory was not checked"
     assert "cpu: nothing limits how many run (max_jobs would)" in made.notes[2]
     assert [each.suggested_bytes for each in made.shares] == [None, None]
+
+
+def test_a_route_that_declares_more_memory_than_there_is_does_not_run() -> None:
+    made = config(WHISPER)
+    headroom.check(made, routes.find(made, "r"))
+    small = replace(made, host=Host(HOST.cpus, 40 * GIB))
+    with pytest.raises(ConfigError) as refused:
+        headroom.check(small, routes.find(small, "r"))
+    assert str(refused.value) == (
+        "slicer.toml:7: memory: gpu 2 x 6G + cpu 1 x 30G + 4G of reserve = 46G, but the machine has 40G"
+        " (slicer routes check r shows what would fit)"
+    )
+    silent = config("[routes.r.gpu]\nmax_jobs = 99\n")  # a cap of a built-in profile is no plan
+    headroom.check(silent, routes.find(silent, "r"))
