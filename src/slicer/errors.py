@@ -66,6 +66,12 @@ class InfeasibleError(UsageError):
     kind = "infeasible"
 
 
+class TooLargeError(InfeasibleError):
+    """No destination of the route takes the job."""
+
+    kind = "too-large"
+
+
 class StateError(SlicerError):
     """The state directory cannot be used, or holds something that slicer must not trust."""
 
@@ -89,6 +95,13 @@ class LedgerBusy(StateError):
         who = f"pid {pid}" if pid else "somebody"
         hint = f"is it stopped? see ps -p {pid}" if pid else "see lslocks"
         super().__init__(f"{who} has held the lock for {waited_s:.0f} s", where=path, hint=hint)
+
+
+class ProbeError(SlicerError):
+    """The input of a route's job could not be found or measured. ``input`` is it, "" if none was found."""
+
+    kind = "probe"
+    input = ""
 
 
 class BackendError(SlicerError):

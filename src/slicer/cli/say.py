@@ -183,11 +183,20 @@ def _outsider_dict(pid: int) -> dict[str, Any]:
 
 def busy_json(busy: Busy) -> None:
     """The one line of JSON for ``--no-wait`` (B1)."""
+    json_line(busy_dict(busy))
+
+
+def json_line(data: dict[str, Any]) -> None:
+    """One line of JSON on stderr."""
     import json
 
+    _write(json.dumps(data) + "\n")
+
+
+def busy_dict(busy: Busy) -> dict[str, Any]:
+    """What is busy, and who has it."""
     now = now_s()
     lease = first_to_finish(busy.holders, now)
     holder = holder_dict(lease, now) if lease else _outsider_dict(busy.outsider) if busy.outsider else None
     which = {"slot": busy.slot} if busy.kind == "slot" else {}
-    data = {"error": f"{busy.kind}-busy", **which, "holder": holder}
-    _write(json.dumps(data) + "\n")
+    return {"error": f"{busy.kind}-busy", **which, "holder": holder}

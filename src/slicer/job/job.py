@@ -38,6 +38,9 @@ if TYPE_CHECKING:
             """The job has its lease."""
 
 
+OWN_OUTPUT = (1, 2)  # slicer's own stdout and stderr
+
+
 @record
 class Job:
     """A command that is ready to be started, with everything settled but its lease and its process."""
@@ -57,6 +60,9 @@ class Job:
     log: str = ""  # the name, in the log directory, of the file that takes the command's output
     directory: str = ""  # to run in
     queue: str = ""  # the path of its jobs file
+    # Only of a route's job:
+    route: str = ""  # its name
+    output: tuple[int, int] = OWN_OUTPUT  # descriptors: the command's stdout and stderr
 
 
 @record
@@ -85,7 +91,7 @@ def tell(
     journal.event(
         kind, job=job.id, name=name, unit=job.spec.unit, manager=job.spec.manager,
         message=message and f"{visible(name)}: {message}",
-        fields={"profile": job.profile.name, "queue": queue, **known, **fields},
+        fields={"profile": job.profile.name, "queue": queue, "route": job.route or None, **known, **fields},
     )  # fmt: skip
 
 

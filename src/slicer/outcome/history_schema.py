@@ -1,4 +1,4 @@
-"""The one table of the history: its columns, and how it came to be what it is.
+"""The two tables of the history: their columns, and how they came to be what they are.
 
 slicer writes only its own version of the schema. Its first write brings an older file up to that version; a
 newer file is left alone. This module is on the hot path of ``slicer run``.
@@ -33,6 +33,7 @@ _ADDED = {
     "changed_outside": (3, "TEXT NOT NULL DEFAULT '[]'", "'[]'"),
     "slots": (4, "TEXT NOT NULL DEFAULT '{}'", _SLOTS_BEFORE_4),
 }
+DECISIONS_SINCE = 4  # the version that brought the table of decisions
 COLUMNS = OUTCOME + USAGE
 _SCHEMA = """\
 CREATE TABLE outcomes (
@@ -77,6 +78,25 @@ CREATE TABLE outcomes (
     pressure_memory_s REAL,
     pressure_io_s REAL
 )"""
+# What `slicer route` decided: slicer.outcome.decisions.
+_DECISIONS = """\
+CREATE TABLE decisions (
+    id INTEGER PRIMARY KEY,  -- in the order of the decisions
+    route TEXT NOT NULL,
+    decided_at REAL NOT NULL,  -- seconds since 1970
+    kinds TEXT NOT NULL,  -- JSON array
+    metrics TEXT NOT NULL,  -- JSON array of numbers, in the order of kinds
+    bounds TEXT NOT NULL,  -- JSON array of numbers and nulls, in the same order
+    destination TEXT NOT NULL,
+    mode TEXT NOT NULL,
+    result TEXT NOT NULL,
+    job TEXT NOT NULL,  -- its outcome is in outcomes, once it has ended
+    after_job TEXT NOT NULL,
+    waited_s REAL NOT NULL,
+    input TEXT NOT NULL,
+    command TEXT NOT NULL,  -- JSON array
+    reason TEXT NOT NULL
+)"""
 INSERT = f"INSERT OR IGNORE INTO outcomes ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
 SELECT = """\
 SELECT {columns} FROM outcomes
@@ -93,7 +113,7 @@ def version_of(connection: _sqlite3.Connection) -> int:
 
 
 def bring_up(connection: _sqlite3.Connection) -> int:
-    """Make the table, or add the columns that an older one lacks; returns the version that is there now.
+    """Make the tables, or add what an older file lacks; returns the version that is there now.
 
     All rows stay. An older slicer leaves the file alone from then on.
     """
@@ -109,11 +129,18 @@ def bring_up(connection: _sqlite3.Connection) -> int:
                     connection.execute(f"ALTER TABLE outcomes ADD COLUMN {column} {kind}")
             if version < 4:
                 connection.execute(f"UPDATE outcomes SET slots = {_SLOTS_BEFORE_4}")
+        if version < DECISIONS_SINCE:
+            connection.execute(_DECISIONS)
         if version < SCHEMA_VERSION:
             version = SCHEMA_VERSION
             connection.execute(f"PRAGMA user_version={version}")
         connection.execute("COMMIT")
     return version
+
+
+def select_outcomes(version: int) -> str:
+    """SELECT for a file of that version."""
+    return SELECT.format(columns=columns(version))
 
 
 def columns(version: int) -> str:

@@ -303,6 +303,7 @@ def test_equal_brackets_share_their_attributes() -> None:
 
 # E1
 @pytest.mark.parametrize("text", ["[name=j{0} after=j{1}] x {0}\n", "[vram=8G] python train.py --seed {0}\n"])
+@pytest.mark.slow
 def test_a_hundred_thousand_lines_are_read(text: str) -> None:
     """In 2 s on a slow machine. A quadratic way takes minutes, more than the limit of a test."""
     lines = "".join(text.format(number, number + 1) for number in range(100_000))
