@@ -37,6 +37,7 @@ _COMMANDS = {
     "set": "set",
     "history": "history",
     "profiles": "profiles",
+    "routes": "routes.command",
     "doctor": "doctor",
     "install": "install",
     "completion": "completion",
