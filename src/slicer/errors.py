@@ -91,6 +91,13 @@ class LedgerBusy(StateError):
         super().__init__(f"{who} has held the lock for {waited_s:.0f} s", where=path, hint=hint)
 
 
+class ProbeError(SlicerError):
+    """The input of a route's job could not be found or measured. ``input`` is it, "" if none was found."""
+
+    kind = "probe"
+    input = ""
+
+
 class BackendError(SlicerError):
     """systemd (or the plain backend) refused or failed."""
 

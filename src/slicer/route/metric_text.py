@@ -6,6 +6,7 @@ import json
 import math
 
 from slicer import quantity
+from slicer.config import metrics
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,17 +19,11 @@ _STEPS_S = (86400, 43200, 21600, 3600, 1800, 600, 300, 60, 30, 10, 5, 1)
 _FINENESS = 20  # a step is at most the 20th part of the value
 
 
-def shown(kind: str, value: float) -> str:
-    """A metric for people, in the unit of its probe: ``12m``, ``1.4G``, ``8.3MP``, ``1200``."""
-    if not math.isfinite(value):
-        return str(value)
-    if kind == "duration":
-        return quantity.format_duration(value)
-    if kind == "size":
-        return quantity.format_size(int(value))
-    if kind == "pixels" and value >= _MEGA / 10:
-        return f"{value / _MEGA:.1f}MP"
-    return str(int(value)) if value == int(value) and abs(value) < 1e15 else f"{value:.4g}"
+def shown(kind: ProbeKind, value: float) -> str:
+    """A metric for people, in the unit of its probe: ``12m``, ``1.4G``, ``8.3MP``, ``1200``, ``0.7341``."""
+    if kind in ("duration", "size", "pixels"):
+        return metrics.text(kind, value)
+    return str(int(value)) if abs(value) < 1e15 and value == int(value) else f"{value:.4g}"
 
 
 def threshold(kind: ProbeKind, value: float) -> tuple[str, float]:
@@ -49,15 +44,10 @@ def threshold(kind: ProbeKind, value: float) -> tuple[str, float]:
     return _plain(amount), amount
 
 
-def exact(kind: ProbeKind, value: float) -> str:
-    """A threshold as TOML has it, of the same value."""
-    if kind == "duration":
-        return json.dumps(quantity.duration_text(round(value * 1_000_000)))
-    if kind == "size":
-        return json.dumps(quantity.size_text(int(value)))
-    if kind == "pixels":
-        return json.dumps(f"{_plain(value / _MEGA)}MP")
-    return _plain(value)
+def exact(kind: ProbeKind, bound: float | None) -> str:
+    """A bound as TOML has it, of the same value; None: any."""
+    text = metrics.bound_text(kind, bound)
+    return json.dumps(text) if bound is None or kind in ("duration", "size", "pixels") else text
 
 
 def _duration(value: float) -> int:

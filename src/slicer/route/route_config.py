@@ -16,7 +16,10 @@ _BARE = frozenset(string.ascii_letters + string.digits + "_-")
 
 def bound_lines(route: Route, destination: Destination, probe: int, value: float) -> tuple[str, ...]:
     """The lines that make ``value``, rounded down, a destination's bound for the probe of that number."""
-    texts = [_bound(route, number, bound) for number, bound in enumerate(destination.up_to)]
+    texts = [
+        metric_text.exact(each.kind, bound)
+        for each, bound in zip(route.probes, destination.up_to, strict=True)
+    ]
     texts[probe] = metric_text.threshold(route.probes[probe].kind, value)[0]
     written = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     if is_two_way(route):
@@ -28,10 +31,6 @@ def destination_table(route: Route, destination: Destination) -> str:
     """The heading of a destination's table."""
     keys = (destination.name,) if is_two_way(route) else ("to", destination.name)
     return table(route.name, *keys)
-
-
-def _bound(route: Route, probe: int, bound: float | None) -> str:
-    return '"infinity"' if bound is None else metric_text.exact(route.probes[probe].kind, bound)
 
 
 def is_two_way(route: Route) -> bool:
