@@ -16,6 +16,7 @@ _MEGA = 1_000_000
 _IEC: tuple[tuple[int, str], ...] = ((1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K"))
 # Somebody who writes a duration by hand takes one of these as the last digit.
 _STEPS_S = (86400, 43200, 21600, 3600, 1800, 600, 300, 60, 30, 10, 5, 1)
+_TICKS = 9
 _FINENESS = 20  # a step is at most the 20th part of the value
 
 
@@ -42,6 +43,17 @@ def threshold(kind: ProbeKind, value: float) -> tuple[str, float]:
     if kind == "pixels":
         return json.dumps(f"{_plain(amount)}MP"), amount * _MEGA
     return _plain(amount), amount
+
+
+def tick(kind: ProbeKind, most: float) -> float:
+    """How far apart the marks of an axis up to ``most`` are, so that there are at most nine."""
+    least = most / _TICKS
+    if kind == "duration":
+        days = math.ceil(least / _STEPS_S[0]) * _STEPS_S[0]
+        return float(next((step for step in reversed(_STEPS_S) if step >= least), days))
+    unit = next((unit for unit, _ in _IEC if most >= unit), 1) if kind == "size" else 1
+    power = 10.0 ** math.floor(math.log10(least / unit))
+    return next(factor for factor in (1, 2, 5, 10) if factor * power * unit >= least) * power * unit
 
 
 def exact(kind: ProbeKind, bound: float | None) -> str:

@@ -29,7 +29,7 @@ class Marks:
     floor: str
 
 
-UNICODE = Marks(("·", "•", "●"), "△", "✗", "▔", "╌", "┊", "│", "└", "─")
+UNICODE = Marks(("·", "•", "●"), "△", "✗", "\u2571", "╌", "┊", "│", "└", "─")
 ASCII = Marks((".", "o", "@"), "^", "x", "/", "-", "!", "|", "+", "-")
 _FEW, _MANY = 2, 6  # jobs in one place
 

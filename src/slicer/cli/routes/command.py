@@ -71,7 +71,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
     elif routes:
         output.show(table(routes, running))
     else:
-        output.show([Line("No routes. A configuration file describes one as [routes.NAME]: slicer.toml(5).")])
+        output.show([loading.NO_ROUTES])
 
 
 def table(routes: Iterable[Route], running: dict[str, int] | None) -> list[Line]:

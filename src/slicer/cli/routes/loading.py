@@ -6,6 +6,7 @@ import os
 import time
 
 from slicer.cli import say
+from slicer.columns import Line
 from slicer.config import profiles
 from slicer.config import routes as config_routes
 from slicer.errors import GpuError, UsageError
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from slicer.config.routes import Destination, Route
     from slicer.model import Gpu
     from slicer.outcome.decisions import PastDecision
+
+
+NO_ROUTES = Line("No routes. A configuration file describes one as [routes.NAME], see slicer.toml(5).")
 
 
 def config() -> Config:

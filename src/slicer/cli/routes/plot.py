@@ -1,4 +1,4 @@
-"""A suggestion as a picture: PNG, SVG, or a page of HTML that needs no other file. Only here is matplotlib."""
+"""A suggestion as a picture: PNG, SVG, or HTML that needs no other file. Only here is matplotlib."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _load() -> type[Figure]:
 
     It reads a file named matplotlibrc in the current directory, which may be anybody's: so not there.
     """
-    here = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.chdir("/")
         import matplotlib
@@ -88,13 +88,16 @@ def _load() -> type[Figure]:
 def _figure(route: str, found: Suggestion) -> Figure:
     """The picture: jobs as dots, the line, what a job may use, the thresholds of now and of then."""
     figure = _load()(figsize=_SIZE_INCHES, layout="constrained")
+    from matplotlib.ticker import MultipleLocator
+
     axes = figure.add_subplot()
     for (ended, label), (colour, marker) in _MARKS.items():
         points = [point for point in found.points if _ended(point) == ended]
         if points:
             axes.scatter(
                 [point.metric for point in points], [point.peak_mib / 1024 for point in points],
-                s=18, c=colour, marker=marker, alpha=0.6, label=f"{label} ({len(points)})", linewidths=1,
+                s=18, c=colour, marker=marker, alpha=0.6 if ended == "well" else 1.0, linewidths=1,
+                label=f"{label} ({len(points)})",
             )  # fmt: skip
     shown = (found.threshold, *(point.metric for point in found.points))
     right = 1.05 * max((each for each in shown if each is not None), default=1.0)
@@ -109,6 +112,7 @@ def _figure(route: str, found: Suggestion) -> Figure:
             axes.axvline(metric, color=colour, ls=":", label=label)
     axes.set_xlim(0, right)
     axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_locator(MultipleLocator(metric_text.tick(found.kind, right)))
     axes.xaxis.set_major_formatter(lambda value, _: metric_text.shown(found.kind, value))
     axes.set_xlabel(found.kind)
     axes.set_ylabel("peak GPU memory (GiB)")

@@ -16,7 +16,7 @@ from slicer.record import as_dict
 from slicer.route import hints as route_hints
 from slicer.route import stats
 from slicer.route.hints import Facts, Hint
-from slicer.route.stats import Count, RouteStats, Spread
+from slicer.route.stats import Count, DestinationStats, RouteStats, Spread
 from slicer.text import counted, one_line
 
 TYPE_CHECKING = False
@@ -44,13 +44,13 @@ Examples:
 
 \b
 CALLS is how often `slicer route` was asked, INPUTS for how many different
-command lines, RETRIES how often after a refusal or a failed job. GPU and CPU
-count jobs that started; FALLBACK those that then ran again on the CPU, after
-the GPU ran out of memory. BLOCKED, TOO LARGE and PROBE ERR started nothing.
-WAITED is the time to the lease of those that ran: the middle, and what 95 of
-100 do not exceed. A hint says what looks wrong with the configuration as it
-is now, and the lines that would change it. The form of --json is in
-docs/json.md.""",
+command lines: the rest are repeats. GPU and CPU count jobs that started,
+FALLBACK those that ran again on the CPU after the GPU ran out of memory.
+BLOCKED, TOO BIG and ERRORS (of the probe) started nothing. WAITED is the time
+to the lease of those that ran: the middle, and what 95 of 100 do not exceed.
+With NAME: retries are repeats after a refusal or a failed job. A hint says
+what looks wrong with the configuration as it is now, and the lines that would
+change it. The form of --json is in docs/json.md.""",
 )
 @click.argument("name", required=False, shell_complete=loading.complete)
 @click.option("--since", metavar="DURATION", help="Only what was decided within this time (2h, 7d).")
@@ -77,7 +77,8 @@ def command(outer_json: bool, name: str | None, since: str | None, as_json: bool
     elif name is not None:
         output.show([*details(found[0][0]), *hint_lines(found)], cuts=False)
     else:
-        output.show([*table(each for each, _ in found), *hint_lines(found)], cuts=False)
+        output.show(table(each for each, _ in found))
+        output.show(hint_lines(found), cuts=False)
 
 
 def _order(route: Route | None) -> tuple[str, ...]:
@@ -94,22 +95,16 @@ def _hints(config: Config, route: Route | None, past: list[PastDecision]) -> tup
 
 def table(found: Iterable[RouteStats]) -> list[Line]:
     """One line a route."""
-    columns = (
-        Column("ROUTE", cap=24), *(Column(title, right=True) for title in (
-            "CALLS", "INPUTS", "RETRIES", "GPU", "CPU", "FALLBACK", "BLOCKED", "TOO LARGE", "PROBE ERR",
-            "WAITED", "95%",
-        )),
-    )  # fmt: skip
+    titles = ("CALLS", "INPUTS", "GPU", "CPU", "FALLBACK", "BLOCKED", "TOO BIG", "ERRORS", "WAITED", "95%")
+    columns = (Column("ROUTE", cap=24), *(Column(title, right=True) for title in titles))
     rows = [
         (
-            each.route,
-            *map(str, (each.calls.calls, each.calls.inputs, each.retries)),
-            *(_calls(count) for count in (each.gpu, each.cpu, each.fallback, each.blocked)),
-            *(_calls(count) for count in (each.too_large, each.probe_error)),
+            each.route, str(each.calls.calls), str(each.calls.inputs),
+            *map(_calls, (each.gpu, each.cpu, each.fallback, each.blocked, each.too_large, each.probe_error)),
             *_spread(each.waited),
         )
         for each in found
-    ]
+    ]  # fmt: skip
     return output.table(columns, rows)
 
 
@@ -124,30 +119,30 @@ def _spread(spread: Spread | None) -> tuple[str, str]:
 
 
 def details(found: RouteStats) -> list[Line]:
-    """One route, by its destinations."""
+    """One route, with a column for each destination."""
     calls = f"{counted(found.calls.calls, 'call')}, {counted(found.calls.inputs, 'input')}"
     again = f", {found.retries} {'retry' if found.retries == 1 else 'retries'}" if found.retries else ""
-    columns = (
-        Column("TO", cap=24), *(Column(title, right=True) for title in (
-            "STARTED", "INPUTS", "FALLBACK", "BLOCKED", "INPUTS", "OUT OF MEM", "FAILED", "WAITED", "95%",
-            "RAN", "95%", "VRAM", "MEMORY",
-        )),
-    )  # fmt: skip
-    rows = [
-        (
-            each.name, *_both(each.started), _calls(each.fallback), *_both(each.blocked),
-            str(each.ran_out or "-"), str(each.failed or "-"), *_spread(each.waited), *_spread(each.wall),
-            format_mib(each.vram_peak_mib), format_size(each.memory_peak_bytes),
-        )
-        for each in found.destinations
-    ]  # fmt: skip
-    lines = [
-        Line(f"{found.route}: {calls}{again}; {_when(found.first_at)} to {_when(found.last_at)}"),
-        Line(""),
-        *output.table(columns, rows),
-    ]
+    heading = f"{found.route}: {calls}{again}; {_when(found.first_at)} to {_when(found.last_at)}"
+    columns = [Column(""), *(Column(each.name, right=True, cap=24) for each in found.destinations)]
+    rows = zip(_FACTS, *map(_facts, found.destinations), strict=True)
+    lines = [Line(heading), Line(""), *output.table(columns, [row for row in rows if {*row[1:]} != {"-"}])]
     other = list(_refusals(found))
     return [*lines, Line(""), *output.rows(other)] if other else lines
+
+
+_FACTS = (
+    "started", "  inputs", "fallback", "blocked", "  inputs", "out of GPU memory", "failed", "waited",
+    "  95%", "ran for", "  95%", "GPU memory, peak", "memory, peak",
+)  # fmt: skip
+
+
+def _facts(found: DestinationStats) -> tuple[str, ...]:
+    """What became of a destination's jobs, in the order of _FACTS."""
+    return (
+        *_both(found.started), _calls(found.fallback), *_both(found.blocked), str(found.ran_out or "-"),
+        str(found.failed or "-"), *_spread(found.waited), *_spread(found.wall),
+        format_mib(found.vram_peak_mib), format_size(found.memory_peak_bytes),
+    )  # fmt: skip
 
 
 def _both(count: Count) -> tuple[str, str]:
