@@ -21,6 +21,7 @@ MOST_JOBS = 4000  # the newest count: programs change
 LEAST_CORRELATION = 0.3  # of the ranks; below it the metric does not tell the memory
 LEAST_RISE = 0.05  # of the peaks' median, over all metrics seen; below it the line is flat
 OOM_SHARE = 0.05  # of the jobs up to a threshold may run out of memory
+OOM_TAIL = 0.25  # of the largest jobs
 OOM_FEWEST = 2  # one may have had bad luck: other programs use the GPU, too
 _MANY_JOBS = 40
 _SHARE, _SHARE_OF_MANY = 0.9, 0.95
@@ -182,14 +183,32 @@ def _ranks(values: Sequence[float]) -> list[float]:
 def without_ooms(points: Sequence[Point], most: float) -> float | None:
     """``most``, or the largest smaller metric up to which few enough jobs ran out of memory; None: no such.
 
-    Few enough: one, or up to 5 % of all that ended.
+    Few enough: one, or 5 % of all that ended, and 25 % of the largest ones, however many those are.
     """
+    ordered = sorted((point for point in points if point.metric <= most), key=lambda point: point.metric)
+    kept = _without_tail(ordered)
     best: float | None = None
     ran_out = 0
-    ordered = sorted((point for point in points if point.metric <= most), key=lambda point: point.metric)
-    for number, point in enumerate(ordered, start=1):
+    for number, point in enumerate(kept, start=1):
         ran_out += point.ran_out
-        is_last_of_its_metric = number == len(ordered) or ordered[number].metric > point.metric
+        is_last_of_its_metric = number == len(kept) or kept[number].metric > point.metric
         if is_last_of_its_metric and (ran_out < OOM_FEWEST or ran_out <= OOM_SHARE * number):
             best = point.metric
     return most if not ordered or best == ordered[-1].metric else best
+
+
+def _without_tail(ordered: Sequence[Point]) -> Sequence[Point]:
+    """The jobs, by their metric, without the largest ones if too many of those ran out of memory.
+
+    These begin where most more of them than OOM_TAIL did.
+    """
+    end = len(ordered)
+    ran_out = 0
+    best = 0.0
+    for number in range(len(ordered) - 1, -1, -1):
+        ran_out += ordered[number].ran_out
+        excess = ran_out - OOM_TAIL * (len(ordered) - number)
+        is_first_of_its_metric = number == 0 or ordered[number - 1].metric < ordered[number].metric
+        if is_first_of_its_metric and ran_out >= OOM_FEWEST and excess > best:
+            end, best = number, excess
+    return ordered[:end]

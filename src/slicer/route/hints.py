@@ -18,9 +18,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.config.routes import Destination, Route
     from slicer.outcome.decisions import PastDecision
+    from slicer.route.fit import Point
 
 _FEWEST = 3  # inputs: fewer are chance
 _OOM_SHARE = 0.01  # of the GPU's jobs
+_LOST_SHARE = 0.25  # of the GPU's jobs that ended well may be sent away so that none runs out of memory
 _IDLE_SHARE = 0.5  # of the blocked calls, at which the GPU had room
 _JUST_ABOVE = 1.5  # times the threshold
 _NEAR_SHARE = 0.1  # of the CPU's inputs
@@ -83,7 +85,7 @@ def gpu_ran_out(facts: Facts) -> Hint | None:
         return None
     part, probe = found
     here = [each for each in facts.past if each.row.result == "fallback" or _takes(part, each.row.metrics)]
-    points, _ = points_of(here, part.name, probe)
+    points = points_of(here, part.name, probe)
     out = [point.metric for point in points if point.ran_out]
     if not out or len(out) < _OOM_SHARE * len(points):
         return None
@@ -94,12 +96,25 @@ def gpu_ran_out(facts: Facts) -> Hint | None:
         f"{len(out)} of {counted(len(points), 'job')} on {part.name} ran out of GPU memory;"
         f" the smallest measured {metric_text.shown(kind, min(out))}{threshold}"
     )
-    most = fit.without_ooms(points, max(point.metric for point in points))
-    if most is None or most >= min(out):
-        most = max((point.metric for point in points if point.metric < min(out)), default=0.0)
-    if most <= 0 or facts.route.destinations[-1] is part:
-        return Hint("gpu-out-of-memory", text, ())
-    return Hint("gpu-out-of-memory", text, route_config.bound_lines(facts.route, part, probe, most))
+    most = _below_ooms(points)
+    if most is not None and facts.route.destinations[-1] is not part:
+        return Hint("gpu-out-of-memory", text, route_config.bound_lines(facts.route, part, probe, most))
+    return Hint("gpu-out-of-memory", text, _changed(facts, part, is_lower=True))
+
+
+def _below_ooms(points: Sequence[Point]) -> float | None:
+    """The largest metric below all jobs that ran out of memory, if few others are above it.
+
+    Else the one up to which few did; None if there is no such below the largest.
+    """
+    smallest = min(point.metric for point in points if point.ran_out)
+    below = [point.metric for point in points if point.metric < smallest]
+    well_above = sum(point.ended_well and point.metric >= smallest for point in points)
+    if below and well_above <= _LOST_SHARE * len(points):
+        return max(below)
+    largest = max(point.metric for point in points)
+    most = fit.without_ooms(points, largest)
+    return most if most is not None and most < largest else None
 
 
 def _cpu_inputs(facts: Facts, part: Destination, result: str) -> list[PastDecision]:
@@ -130,16 +145,18 @@ def cpu_blocked_beside_idle_gpu(facts: Facts) -> Hint | None:
         f"{inputs} inputs were blocked at the CPU and {ran} ran there;"
         f" at {idle} of {counted(len(blocked), 'refusal')} {part.name} had room"
     )
-    return Hint("cpu-blocked", text, _raised(facts, part) or _more_cpu(facts.route, blocked))
+    return Hint("cpu-blocked", text, _changed(facts, part) or _more_cpu(facts.route, blocked))
 
 
-def _raised(facts: Facts, part: Destination) -> tuple[str, ...]:
-    """The lines of the suggestion, if that is a larger bound than now."""
+def _changed(facts: Facts, part: Destination, *, is_lower: bool = False) -> tuple[str, ...]:
+    """The lines of the suggestion, if that is a larger bound than now, or a smaller one."""
     suggestion = facts.suggestion
     if suggestion is None or suggestion.threshold is None or suggestion.destination != part.name:
         return ()
     bound = part.up_to[suggestion.probe]
-    return suggestion.config if bound is not None and suggestion.threshold > bound else ()
+    if bound is None or suggestion.threshold == bound:
+        return ()
+    return suggestion.config if (suggestion.threshold < bound) == is_lower else ()
 
 
 def _more_cpu(route: Route, blocked: Sequence[PastDecision]) -> tuple[str, ...]:
@@ -177,7 +194,7 @@ def cpu_just_above(facts: Facts) -> Hint | None:
     part, _ = found
     probe, most = suggestion.probe, suggestion.threshold
     bound = part.up_to[probe]
-    lines = _raised(facts, part)
+    lines = _changed(facts, part)
     if bound is None or not lines:
         return None
     all_of_them = _cpu_inputs(facts, part, "started") + _cpu_inputs(facts, part, "blocked")
@@ -221,7 +238,8 @@ def too_large(facts: Facts) -> Hint | None:
     route = facts.route
     if not refused or any(all(bound is None for bound in each.up_to) for each in route.destinations):
         return None
-    text = f"{counted(stats.count(refused).inputs, 'input')} were too large for all destinations"
+    inputs = stats.count(refused).inputs
+    text = f"{counted(inputs, 'input')} {'was' if inputs == 1 else 'were'} too large for all destinations"
     if any(each.mode == "cpu" for each in route.destinations) or not route_config.is_two_way(route):
         return Hint("too-large", text, ())
     return Hint("too-large", text, (route_config.table(route.name, "cpu"), 'profile = "heavy"'))
@@ -235,8 +253,9 @@ def retry_storm(facts: Facts) -> Hint | None:
         return None
     if all(each.on_busy == "wait" for each in facts.route.destinations):
         return None
+    were = "was" if seen.inputs == 1 else "were"
     text = (
-        f"{counted(seen.inputs, 'input')} were blocked {seen.calls} times:"
+        f"{counted(seen.inputs, 'input')} {were} blocked {seen.calls} times:"
         " waiting would serve them in order, if their callers have the time"
     )
     return Hint("retries", text, (route_config.table(facts.route.name), 'on_busy = "wait"'))

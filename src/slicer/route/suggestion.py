@@ -41,8 +41,7 @@ class Suggestion:
     current: float | None  # the bound that holds now; None: there is none
     vram_mib: int  # that one job may use
     margin_percent: int  # of it stay free
-    points: tuple[Point, ...]  # what it rests on
-    unseen: int  # GPU jobs that ended and whose memory nobody saw
+    points: tuple[Point, ...]  # the jobs that ended, the newest MOST_JOBS
     line: Line | None
     correlation: float | None  # of the ranks of metrics and peaks
     notes: tuple[str, ...]  # what else to know, a line each
@@ -52,13 +51,18 @@ class Suggestion:
         """What a job may use at the threshold."""
         return self.vram_mib * (100 - self.margin_percent) / 100
 
+    @property
+    def seen(self) -> tuple[Point, ...]:
+        """The jobs whose memory is known."""
+        return tuple(point for point in self.points if point.peak_mib > 0)
+
 
 def suggest(
     route: Route, destination: Destination, past: Sequence[PastDecision], *, probe: int, vram_mib: int,
     margin_percent: int = DEFAULT_MARGIN_PERCENT,
 ) -> Suggestion:  # fmt: skip
     """What ``past`` (all decisions of the route, the oldest first) says of a GPU destination's threshold."""
-    points, unseen = points_of(past, destination.name, probe)
+    points = points_of(past, destination.name, probe)
     kind = route.probes[probe].kind
     limit = vram_mib * (100 - margin_percent) / 100
     whole = fit.known(points)
@@ -79,28 +83,24 @@ def suggest(
     notes += _better(route, destination, past, probe, correlation)
     return Suggestion(
         destination.name, kind, probe, verdict, reason, threshold, config, destination.up_to[probe],
-        vram_mib, margin_percent, tuple(points), unseen, line, correlation, tuple(notes),
+        vram_mib, margin_percent, tuple(points), line, correlation, tuple(notes),
     )  # fmt: skip
 
 
-def points_of(past: Sequence[PastDecision], destination: str, probe: int) -> tuple[list[Point], int]:
-    """The jobs that a destination ran, the newest MOST_JOBS; and how many more ended and were not seen."""
+def points_of(past: Sequence[PastDecision], destination: str, probe: int) -> list[Point]:
+    """The jobs that a GPU destination ran and that ended, the newest MOST_JOBS."""
     ran_out = {each.row.after for each in past if each.row.result == "fallback"}
     points = []
-    unseen = 0
     for each in past:
         row, job = each.row, each.job
         if job is None or row.mode != "gpu" or row.destination != destination or len(row.metrics) <= probe:
             continue
         if not math.isfinite(row.metrics[probe]):
             continue
-        peak = max(job.vram_peak_mib, default=0)
         is_out = row.job in ran_out
-        if peak > 0 or is_out:
-            is_well = job.reason == "exited" and job.exit_code == 0 and not is_out
-            points.append(Point(row.metrics[probe], peak, is_well, is_out))
-        unseen += peak <= 0
-    return points[-fit.MOST_JOBS :], unseen
+        is_well = job.reason == "exited" and job.exit_code == 0 and not is_out
+        points.append(Point(row.metrics[probe], max(job.vram_peak_mib, default=0), is_well, is_out))
+    return points[-fit.MOST_JOBS :]
 
 
 def _judged(points: Sequence[Point], kind: ProbeKind, limit: float) -> tuple[Verdict, str, Line | None]:
@@ -177,7 +177,7 @@ def _better(
 ) -> list[str]:
     """A word on another probe of the route that tells more; ``ours`` is this one's correlation."""
     for number, other in enumerate(route.probes):
-        whole = fit.known(points_of(past, destination.name, number)[0])
+        whole = fit.known(points_of(past, destination.name, number))
         if number != probe and len(whole) >= fit.ENOUGH_JOBS:
             theirs = fit.rank_correlation(whole)
             if theirs > (ours or 0.0) + _BETTER:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from slicer.config.profiles import Config
     from slicer.config.routes import Route
     from slicer.model import Gpu
-    from slicer.route.budget import Worksheet
+    from slicer.route.budget import Share, Worksheet
 
 _EX_PROBLEM = 1
 _FFPROBE = ("duration", "pixels")  # the probes that ask ffprobe
@@ -122,11 +122,15 @@ def _jobs(sheet: Worksheet) -> list[Line]:
         together = None if each.memory_bytes is None or each.jobs is None else each.memory_bytes * each.jobs
         rows.append((
             each.name, "any" if each.jobs is None else str(each.jobs), each.limited_by or "-",
-            str(each.gpus or "-"), "whole" if each.gpus and each.vram_mib is None else format_mib(each.vram_mib),
+            str(each.gpus or "-"), _vram(each),
             "none" if each.memory_bytes is None else format_size(each.memory_bytes), format_size(together),
             format_size(each.suggested_bytes), each.memory_source or "-",
         ))  # fmt: skip
     return output.table(columns, rows)
+
+
+def _vram(share: Share) -> str:
+    return "whole" if share.gpus and share.vram_mib is None else format_mib(share.vram_mib)
 
 
 def _gpus(sheet: Worksheet) -> list[Line]:

@@ -12,7 +12,7 @@ from slicer.columns import FAINT, GOOD, WARNING, Line
 from slicer.errors import EX_OK, SlicerError, UsageError
 from slicer.quantity import MIB_TEXT, QuantityError, format_mib, parse_mib
 from slicer.record import as_dict
-from slicer.route import metric_text, scatter
+from slicer.route import fit, metric_text, scatter
 from slicer.route.suggestion import DEFAULT_MARGIN_PERCENT, Suggestion, suggest
 from slicer.text import counted
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from slicer.config.profiles import Config
     from slicer.config.routes import Destination, Route
     from slicer.outcome.decisions import PastDecision
-    from slicer.route import fit
 
 _EX_NOTHING = 1
 _PLOT_WIDTH, _PLOT_HEIGHT = 78, 16
@@ -199,21 +198,22 @@ def facts(found: Suggestion) -> list[tuple[str, str]]:
 
 
 def _jobs(found: Suggestion) -> str:
-    whole = [point for point in found.points if point.ended_well]
+    whole = fit.known(found.points)
     parts = [f"{counted(len(whole), 'job')} that ended well"]
     if whole:
         low, high = min(point.metric for point in whole), max(point.metric for point in whole)
         parts[0] += f", of {metric_text.shown(found.kind, low)} to {metric_text.shown(found.kind, high)}"
-    failed = len(found.points) - len(whole)
+    failed = len(found.seen) - len(whole)
     if failed:
         parts.append(f"{failed} that did not")
-    if found.unseen:
-        parts.append(f"of {found.unseen} more nobody saw the memory")
+    unseen = len(found.points) - len(found.seen)
+    if unseen:
+        parts.append(f"{unseen} whose memory nobody saw")
     return "; ".join(parts)
 
 
 def _line(found: Suggestion, line: fit.Line) -> str:
-    metrics = [point.metric for point in found.points]
+    metrics = [point.metric for point in fit.known(found.points)]
     ends = [
         f"{format_mib(max(0, round(line.at(metric))))} at {metric_text.shown(found.kind, metric)}"
         for metric in (min(metrics), max(metrics))
