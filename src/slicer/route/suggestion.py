@@ -120,8 +120,10 @@ def _judged(points: Sequence[Point], kind: ProbeKind, limit: float) -> tuple[Ver
         most = max(point.peak_mib for point in whole)
         seen = f"{format_mib(round(typical))} mostly, {format_mib(round(most))} at most"
         flat = f"the peaks do not grow with {kind}: {seen}"
-        if line.at(high) > limit:
+        if min(point.peak_mib for point in whole) > limit:
             return "nothing-fits", f"{flat}, and {format_mib(int(limit))} is less", line
+        if line.at(high) > limit:
+            return "unrelated", f"{kind} does not tell which jobs fit: {flat}", line
         return "flat", f"{flat}. Up to {metric_text.shown(kind, high)} memory sets no threshold", line
     correlation = fit.rank_correlation(whole)
     if correlation < fit.LEAST_CORRELATION:

@@ -85,8 +85,8 @@ class Past:
         where = {"destination": mode, "mode": mode, "result": "blocked", "reason": "cpu-busy"}
         self.add(None, metrics=(metric,), **{**where, **fields})
 
-    def line(self, jobs: int, first: float = 60.0, last: float = HOUR, base: int = 2000, slope: float = 2.0) -> None:
-        """Jobs whose peak grows with the metric, evenly from first to last."""
+    def line(self, jobs: int, last: float = HOUR, base: int = 2000, slope: float = 2.0) -> None:
+        """Jobs whose peak grows with the metric, evenly from a minute to ``last``."""
         for number in range(jobs):
-            metric = first + (last - first) * number / (jobs - 1)
+            metric = 60.0 + (last - 60.0) * number / (jobs - 1)
             self.gpu(metric, round(base + slope * metric) - 37 * (number % 5))

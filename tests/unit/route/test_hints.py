@@ -141,7 +141,9 @@ TABLE: list[tuple[Scene, str, tuple[str, ...]]] = [
 
 
 @pytest.mark.parametrize(("scene", "hint", "lines"), TABLE, ids=[scene.__name__ for scene, *_ in TABLE])
-def test_each_hint_comes_when_its_reason_is_there(scene: Scene, hint: str, lines: tuple[str, ...]) -> None:  # C6
+def test_each_hint_comes_when_its_reason_is_there(
+    scene: Scene, hint: str, lines: tuple[str, ...]
+) -> None:  # C6
     found = said(scene)
     assert {key: config for key, (_, config) in found.items()} == ({hint: lines} if hint else {})
 
@@ -168,8 +170,9 @@ def test_a_route_without_cpu_part_is_told_of_what_is_too_large() -> None:  # C6
 
 def test_a_bound_of_many_destinations_is_written_where_it_stands() -> None:  # C6
     two = probes("duration", "pixels")
-    parts = (part("small", up_to=(600.0, None)), part("large", up_to=(HOUR, 8e6)), part("rest", mode="cpu", up_to=(None, None)))
-    many = route(*parts, probes=two, sources={"to.small.up_to": "c:4", "to.large.up_to": "c:7"})
+    parts = (part("small", up_to=(600.0, None)), part("large", up_to=(HOUR, 8e6)))
+    rest = part("rest", mode="cpu", up_to=(None, None))
+    many = route(*parts, rest, probes=two, sources={"to.small.up_to": "c:4", "to.large.up_to": "c:7"})
     past = Past()
     for number in range(38):
         past.gpu(60.0 * number, destination="large")
@@ -177,8 +180,9 @@ def test_a_bound_of_many_destinations_is_written_where_it_stands() -> None:  # C
         job = past.gpu(metric, exit_code=1, destination="large")
         past.cpu(metric, result="fallback", after=job, destination="rest")
     # As they were with two probes.
+    kinds = ("duration", "pixels")
     rows = [
-        PastDecision(replace(each.row, kinds=("duration", "pixels"), metrics=(*each.row.metrics, 1e6)), each.job)
+        PastDecision(replace(each.row, kinds=kinds, metrics=(*each.row.metrics, 1e6)), each.job)
         for each in past.found
     ]
     (hint,) = hints.hints(facts(rows, many))
