@@ -230,7 +230,8 @@ def _memory_notes(shares: list[Share]) -> list[str]:
             why = "nothing limits how many run (max_jobs would)"
             notes.append(f"{each.name}: {why}, so their memory was not added up")
         elif each.jobs and not each.is_declared:
-            limit = "none" if each.memory_bytes is None else f"{_size(each.memory_bytes)}, {each.memory_source}"
+            amount = each.memory_bytes
+            limit = "none" if amount is None else f"{_size(amount)}, {each.memory_source}"
             notes.append(f"{each.name}: no memory is declared (MemoryMax is {limit}), so it was not added up")
     return notes
 

@@ -1,7 +1,8 @@
 """How many jobs fit on GPUs side by side. Pure.
 
 GPU memory is given out as the ledger does it: to one job after the other, on the GPUs with the least room
-that have ``vram`` and the margin free; of that, ``vram`` is taken. Without ``vram`` a job takes whole idle GPUs.
+that have ``vram`` and the margin free; of that, ``vram`` is taken. Without ``vram`` a job takes whole idle
+GPUs.
 """
 
 from __future__ import annotations
