@@ -389,3 +389,25 @@ def test_names_of_routes_complete(routes: Cli) -> None:
     words = {"_SLICER_COMPLETE": "zsh_words", "_SLICER_WORDS": "slicer\nroutes\nstats\nw"}
     assert "whisper" in routes.run(env=words).stdout
     assert Path(database(routes)).exists() is False
+
+
+def fields(value: object) -> set[str]:
+    """The names of all fields of a document; those of ``replace``, ``sources`` and ``jobs`` are data."""
+    if isinstance(value, list):
+        return {name for each in value for name in fields(each)}
+    if not isinstance(value, dict):
+        return set()
+    data = ("replace", "sources", "jobs")
+    return {*value, *(name for key, each in value.items() if key not in data for name in fields(each))}
+
+
+def test_every_field_of_the_json_is_documented(routes: Cli) -> None:  # X3
+    past = busy_day()
+    past.gpu(600.0, 25_000)
+    keep(routes, past)
+    configure(routes, CONFIG + OTHER)
+    lines = (("routes",), ("routes", "check"), ("routes", "stats"), ("routes", "suggest", "whisper"))
+    found = {name for line in lines for name in fields(routes.json(*line))}
+    text = (Path(__file__).parents[3] / "docs" / "json.md").read_text()
+    assert {"up_to", "suggested_bytes", "p95_s", "lower_bounds"} <= found
+    assert not {name for name in found if f"`{name}" not in text and f'"{name}"' not in text}

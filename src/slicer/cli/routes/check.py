@@ -39,7 +39,8 @@ _FFPROBE = ("duration", "pixels")  # the probes that ask ffprobe
 Examples:
   slicer routes check                all routes, with the sums
   slicer routes check whisper        one of them
-  slicer routes check --json | jq '.routes[].problems[]'
+  slicer routes check --json | jq '.routes[] | select(.fits | not) | .route'
+                                     for scripts: those that do not fit
 
 \b
 GPU memory is what the ledger gives out if as many jobs run as may (max_jobs).
