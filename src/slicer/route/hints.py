@@ -84,7 +84,7 @@ def gpu_ran_out(facts: Facts) -> Hint | None:
     if found is None:
         return None
     part, probe = found
-    here = [each for each in facts.past if each.row.result == "fallback" or _takes(part, each.row.metrics)]
+    here = [each for each in facts.past if each.row.after or _takes(part, each.row.metrics)]
     points = points_of(here, part.name, probe)
     out = [point.metric for point in points if point.ran_out]
     if not out or len(out) < _OOM_SHARE * len(points):
@@ -182,7 +182,7 @@ class _Busy:
 
 
 def _start(past: PastDecision) -> float:
-    return past.job.started_at if past.job else past.row.decided_at + past.row.waited_s
+    return past.job.started_at if past.job else past.row.decided_at
 
 
 def cpu_just_above(facts: Facts) -> Hint | None:
@@ -221,7 +221,7 @@ def cpu_just_above(facts: Facts) -> Hint | None:
 def probe_errors(facts: Facts) -> Hint | None:
     """The probe fails often."""
     failed = [each for each in facts.past if each.row.result == "probe-error"]
-    calls = [each for each in facts.past if each.row.result != "fallback"]
+    calls = stats.calls_of(facts.past)
     if stats.count(failed).inputs < _FEWEST or len(failed) < _ERROR_SHARE * len(calls):
         return None
     reason, times = Counter(each.row.reason for each in failed).most_common(1)[0]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from slicer.quantity import format_mib
 from slicer.record import record
-from slicer.route import fit, metric_text, route_config
+from slicer.route import fit, metric_text, route_config, stats
 from slicer.route.fit import Line, Point
 from slicer.text import counted
 
@@ -89,7 +89,7 @@ def suggest(
 
 def points_of(past: Sequence[PastDecision], destination: str, probe: int) -> list[Point]:
     """The jobs that a GPU destination ran and that ended, the newest MOST_JOBS."""
-    ran_out = {each.row.after for each in past if each.row.result == "fallback"}
+    ran_out = stats.out_of_memory(past)
     points = []
     for each in past:
         row, job = each.row, each.job
