@@ -108,13 +108,13 @@ def _below_ooms(points: Sequence[Point]) -> float | None:
     Else the one up to which few did; None if there is no such below the largest.
     """
     smallest = min(point.metric for point in points if point.ran_out)
-    below = [point.metric for point in points if point.metric < smallest]
+    below = [point.metric for point in points if 0 < point.metric < smallest]
     well_above = sum(point.ended_well and point.metric >= smallest for point in points)
     if below and well_above <= _LOST_SHARE * len(points):
         return max(below)
     largest = max(point.metric for point in points)
     most = fit.without_ooms(points, largest)
-    return most if most is not None and most < largest else None
+    return most if most and most < largest else None
 
 
 def _cpu_inputs(facts: Facts, part: Destination, result: str) -> list[PastDecision]:
