@@ -91,6 +91,9 @@ let
   entries = pattern: found: matches pattern found || oneOrMore (matches pattern) found;
   path = "/[^ \n]*";
 
+  isBound =
+    found: ((isInt found || isFloat found) && found >= 0) || matches "[0-9]+(\\.[0-9]+)? ?[a-zA-Z0-9 .]*" found;
+
   cpus = "[0-9]{1,4}(-[0-9]{1,4})?([, ][0-9]{1,4}(-[0-9]{1,4})?)*";
   isGpu = found: between 0 8191 found || matches "[0-9]{1,4}|[A-Za-z][A-Za-z0-9-]{0,79}" found;
 in
@@ -114,6 +117,33 @@ in
         lib.optionalString (also != null) '', or "${also}"''
       }"
       (found: between least 8192 found || (also != null && found == also));
+
+  exitCode = value "exit-code" "whole number from 1 to 255" (between 1 255);
+
+  factor = value "factor" "number above 0" (found: (isInt found || isFloat found) && found > 0);
+
+  # Of a route: what it measures, and up to where.
+  probes =
+    words:
+    value "probes" "one of ${lib.concatMapStringsSep ", " (word: ''"${word}"'') words}, or a list of these" (
+      found: lib.elem found words || oneOrMore (word: lib.elem word words) found
+    );
+
+  bounds = value "bounds" ''number, or text with a unit such as "1h", "2G" or "8MP", or a list of these'' (
+    found: isBound found || oneOrMore isBound found
+  );
+
+  input = value "input" ''index from 1 (or from -1, the last), option such as "--audio", glob such as "*.mp4", or "stdin"'' (
+    found: (isInt found && found != 0) || matches "[^\n]+" found
+  );
+
+  words = value "words" "list of texts" (found: isList found && lib.all isString found);
+
+  command = value "command" ''list of texts such as [ "my-probe" "{}" ]'' (oneOrMore isString);
+
+  replacement = value "replacement" "text, or false to take the option away" (
+    found: isString found || found == false
+  );
 
   priority = value "priority" "whole number from -100 to 100" (between (-100) 100);
 
