@@ -148,19 +148,17 @@ let
   destination = {
     args = key values.words [ "--device" "cuda" ] "What is put after the command's own arguments.";
     prepend = key values.words [ "--fast" ] "What is put before them.";
-    replace = mkOption {
-      type = types.nullOr (types.attrsOf values.replacement);
-      default = null;
-      example = {
-        "--model" = "large";
-        "--fp16" = false;
-      };
-      description = "Options and their new values, where the command has them. `false` takes one away.";
-    };
+    replace =
+      key values.replacements
+        {
+          "--model" = "large";
+          "--fp16" = false;
+        }
+        "Options and their new values, where the command has them. `false` takes one away.";
     profile = key values.text "train" "Its profile; `gpu` for the mode gpu and `heavy` for cpu, unless told.";
     max_jobs = key (values.count 1 null) 2 "How many of its jobs at a time. It is a slot, named ROUTE-DESTINATION.";
     vram = key values.gpuMemory "10G" "GPU memory of a job.";
-    memory = key values.memory "6G" "Memory of a job; more is a kill (`MemoryMax=`).";
+    memory = key values.finiteMemory "6G" "Memory of a job; more is a kill (`MemoryMax=`).";
     on_busy = key onBusy "wait" "What becomes of a job that finds it busy; what the route says, unless told.";
     exit_code = key values.exitCode 75 "Of a job that is blocked; what the route says, unless told.";
   };
@@ -183,7 +181,7 @@ let
     probe_command =
       key values.command [ "my-probe" "{}" ]
         "The command that prints the measure, for the probe `command`. `{}` is the input.";
-    probe_timeout = key values.time "30s" "How long a probe may take.";
+    probe_timeout = key values.someTime "30s" "How long a probe may take.";
     tokens_per_word = key values.factor 1.3 "How many tokens a word is, for the probe `tokens`.";
     input = key values.input (-1) "Which argument is the input. Left out: the only one that names a file.";
     threshold = key values.bounds "1h" "What the GPU takes at most; for several probes a list.";
@@ -194,7 +192,7 @@ let
       key (values.choice [ "fail" "cpu" ]) "cpu"
         "Whether a job that ran out of GPU memory runs once more, on the CPU.";
     idempotent = key values.flag false "`false`: never once more after it has written something.";
-    memory_reserve = key values.anyMemory "2G" "Of the machine's memory, for all else, in {command}`slicer routes check`.";
+    memory_reserve = key values.finiteMemory "2G" "Of the machine's memory, for all else, in {command}`slicer routes check`.";
     on_busy = key onBusy "wait" "What becomes of a job whose destination is busy: it fails, waits, or takes another one.";
     exit_code = key values.exitCode 75 "Of a job that is blocked.";
     gpu = tableOrNone "The destination of what is not larger than the threshold." destination;

@@ -96,7 +96,8 @@ def test_an_example_for_a_route_is_what_a_file_may_say(table: str, key: str, tmp
     assert example[1].partition(" = ")[0] == key
     said = example[1].replace("\\", "")
     beside = BESIDE.get(key, ('probe = "lines"', "threshold = 1"))
-    text = "\n".join(("[routes.some]", *beside, "[routes.some.cpu]", "[routes.some.gpu]", ""))
+    last, first = ("gpu", "cpu") if key != "profile" else ("cpu", "gpu")
+    text = "\n".join(("[routes.some]", *beside, f"[routes.some.{first}]", f"[routes.some.{last}]", ""))
     if table == ROUTE:
         text = text.replace("[routes.some]", f"[routes.some]\n{said}")
     if table == DESTINATION:
