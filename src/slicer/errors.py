@@ -92,9 +92,10 @@ class LedgerBusy(StateError):
 
 
 class ProbeError(SlicerError):
-    """The input of a route's job could not be found or measured. ``where`` names it, or the probe."""
+    """The input of a route's job could not be found or measured. ``input`` is it, "" if none was found."""
 
     kind = "probe"
+    input = ""
 
 
 class BackendError(SlicerError):
