@@ -27,6 +27,7 @@ _MADE = {
     "silent.mp4": _FILM,
     "talk.wav": _TONE,
     "talk.mp3": (*_TONE, *_COVER, "-map", "0", "-map", "1", "-disposition:v", "attached_pic"),
+    "raw.h264": (*_FILM, "-f", "h264"),
     "image.png": ("-f", "lavfi", "-i", "color=size=640x480", *_ONE_IMAGE),
     "image.jpg": ("-f", "lavfi", "-i", "color=size=1920x1080", *_ONE_IMAGE),
     "image.webp": ("-f", "lavfi", "-i", "color=size=800x600", *_ONE_IMAGE),
@@ -56,11 +57,12 @@ def make(directory: Path) -> None:
     need_tools()
     for name, arguments in _MADE.items():
         ffmpeg(*arguments, directory / name)
-    # To a pipe ffmpeg cannot write how long it became.
+    # To a pipe ffmpeg cannot write how long it became. (The packets of raw.h264 do not even have times.)
     (directory / "live.mkv").write_bytes(ffmpeg(*_TONE, "-f", "matroska", "-"))
-    # The index of an mp4 stands at its end.
-    film = (directory / "film.mp4").read_bytes()
-    (directory / "cut.mp4").write_bytes(film[: len(film) // 2])
+    # The index of an mp4 stands at its end; the duration of an mkv stands at its beginning.
+    for kind in ("mp4", "mkv"):
+        film = (directory / f"film.{kind}").read_bytes()
+        (directory / f"cut.{kind}").write_bytes(film[: len(film) // 2])
     (directory / "empty.wav").touch()
     (directory / "text.txt").write_text("no recording\n")
 
