@@ -253,17 +253,8 @@ in
       compat_gpu_lock = key values.path "/tmp/gpu.lock" ''
         A lock file to hold with every lease on a GPU, for scripts that use {command}`flock` on it.
       '';
-      slots = mkOption {
-        type = types.submodule {
-          freeformType = types.attrsOf (types.nullOr (values.count 1 null));
-          options.cpu = key (values.count 1 null) 4 "How many CPU slots there are: heavy CPU jobs at a time.";
-        };
-        default = { };
-        example = {
-          cpu = 4;
-          license-matlab = 1;
-        };
-        description = "Slots by their names, and how many there are of each. A job takes them with `slots`.";
+      slots = table "CPU slots." {
+        cpu = key (values.count 1 null) 4 "How many slots there are: heavy CPU jobs at a time.";
       };
       gpu = table "How jobs share GPUs." {
         idle_threshold = key values.margin "200M" "A GPU of which no more is used counts as idle.";
