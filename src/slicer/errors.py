@@ -91,6 +91,12 @@ class LedgerBusy(StateError):
         super().__init__(f"{who} has held the lock for {waited_s:.0f} s", where=path, hint=hint)
 
 
+class ProbeError(SlicerError):
+    """The input of a route's job could not be found or measured. ``where`` names it, or the probe."""
+
+    kind = "probe"
+
+
 class BackendError(SlicerError):
     """systemd (or the plain backend) refused or failed."""
 

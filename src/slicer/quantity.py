@@ -23,6 +23,8 @@ MAX_CORES_PERCENT = 1_000_000  # 10,000 CPUs; a larger quota is a slip of the ke
 _SIZE = 'a size such as "8G", "512M" or "infinity"'
 MIB_TEXT = 'a size such as "8G" or "500M"'
 _PERCENT = 'a percentage such as "50%"'
+AMOUNT_TEXT = 'a number such as 500, "10k" or "1.5M"'
+PIXELS_TEXT = 'a number of pixels such as "8MP" or "1920x1080"'
 _CPUS = 'a CPU list such as "0-3,8"'
 _DURATION = 'a duration such as "90s", "15m", "1h30m" or "infinity"'
 
@@ -109,6 +111,40 @@ def _size_factor(unit: str, base: int) -> int | None:
     if len(unit) == 1:
         return (_IEC if base == 1024 else _SI).get(letter)
     return _IEC.get(letter) if unit[1:] == "iB" else None
+
+
+def parse_amount(text: str) -> float:
+    """A plain number from ``500``, ``0.5``, ``10k``, ``1.5M``; k and M count in 1000."""
+    stripped = text.strip()
+    mantissa, divisor, end = _number(stripped, 0, text, AMOUNT_TEXT)
+    unit = stripped[end:].strip()
+    factor = {"": 1, "k": 1000, "K": 1000, "M": 10**6}.get(unit)
+    if factor is None:
+        raise _refuse(text, AMOUNT_TEXT, f"unknown unit {unit!r:.20}")
+    value = mantissa * factor / divisor
+    if value >= _TOO_BIG:
+        raise _refuse(text, AMOUNT_TEXT, "it is absurdly large")
+    return value
+
+
+def parse_pixels(text: str) -> int:
+    """A number of pixels from ``8MP``, ``8.3 MP``, ``1920x1080``; a bare number could mean MP: refused."""
+    stripped = text.strip()
+    width, times, height = stripped.partition("x")
+    if times and all(part.isascii() and part.isdigit() and len(part) < _LONGEST for part in (width, height)):
+        value, rest = int(width) * int(height), 0
+    else:
+        mantissa, divisor, end = _number(stripped, 0, text, PIXELS_TEXT)
+        unit = stripped[end:].strip()
+        if unit not in ("MP", "GP"):
+            why = f"unknown unit {unit!r:.20}" if unit else f'the unit is missing, write "{stripped}MP"'
+            raise _refuse(text, PIXELS_TEXT, why)
+        value, rest = divmod(mantissa * (10**6 if unit == "MP" else 10**9), divisor)
+    if rest:
+        raise _refuse(text, PIXELS_TEXT, "there is no fraction of a pixel")
+    if value >= _TOO_BIG:
+        raise _refuse(text, PIXELS_TEXT, "it is absurdly large")
+    return value
 
 
 def size_text(value: int) -> str:

@@ -15,11 +15,22 @@ if TYPE_CHECKING:
 
     from slicer.config.files import Layer
 
-TOP_KEYS = (*TOP_SETTINGS, *TABLES, "slices", "profiles")
+TOP_KEYS = (*TOP_SETTINGS, *TABLES, "slices", "profiles", "routes")
 OWN_KEYS = (
     "description", "inherits", "slice", "gpus", "gpu", "vram", "margin", "cpu_slots", "priority", "max_wait",
     "then", "threads", "timeout", "pause_stops_clock", "linger", "env",
 )  # fmt: skip
+# Of [routes.NAME]: its own keys, and the tables of its destinations, "gpu", "cpu" and "to.NAME".
+ROUTE_KEYS = (
+    "description", "probe", "probe_command", "probe_timeout", "tokens_per_word", "input", "threshold",
+    "on_probe_error", "on_gpu_oom", "idempotent", "memory_reserve", "on_busy", "exit_code",
+)  # fmt: skip
+ROUTE_MODES = ("gpu", "cpu")
+DESTINATION_KEYS = (
+    "args", "prepend", "replace", "profile", "max_jobs", "vram", "memory", "on_busy", "exit_code",
+)  # fmt: skip
+TO_KEYS = ("mode", "up_to", *DESTINATION_KEYS)
+_LONGEST_NAME = 40  # of a route or a destination; both together name a slot
 
 
 def check_keys(layer: Layer) -> None:
@@ -40,6 +51,28 @@ def check_keys(layer: Layer) -> None:
         _known_keys(_table(table, layer, "profiles", name), (*OWN_KEYS, *KEYS), layer, ("profiles", name))
         for variable, value in _table(table.get("env", {}), layer, "profiles", name, "env").items():
             _check_variable(variable, value, layer.where("profiles", name, "env", variable))
+    routes = _table(layer.data.get("routes", {}), layer, "routes")
+    for name, table in routes.items():
+        _check_route(name, table, layer)
+
+
+def _check_route(name: str, value: object, layer: Layer) -> None:
+    path = ("routes", name)
+    _check_name(name, "route", layer.where(*path))
+    table = _table(value, layer, *path)
+    _known_keys(table, (*ROUTE_KEYS, *ROUTE_MODES, "to"), layer, path)
+    for mode in ROUTE_MODES:
+        _known_keys(_table(table.get(mode, {}), layer, *path, mode), DESTINATION_KEYS, layer, (*path, mode))
+    for destination, each in _table(table.get("to", {}), layer, *path, "to").items():
+        below = (*path, "to", destination)
+        _check_name(destination, "destination", layer.where(*below))
+        _known_keys(_table(each, layer, *below), TO_KEYS, layer, below)
+
+
+def _check_name(name: str, what: str, where: str) -> None:
+    if not re.fullmatch(r"\w[\w.-]*", name, re.ASCII) or len(name) > _LONGEST_NAME:
+        hint = f"letters, digits, . _ and - are allowed, the first no . or -, at most {_LONGEST_NAME}"
+        raise ConfigError(f"{name!r:.60} cannot be a {what}'s name", where=where, hint=hint)
 
 
 def _table(value: object, layer: Layer, *path: str) -> dict[str, Any]:

@@ -347,3 +347,7 @@ def _check_profiles(config: Config) -> None:
         except SlicerError as error:
             raise ConfigError(error.message, where=error.where, hint=error.hint) from None
     anywhere.profile()
+    if any("routes" in layer.data for layer in anywhere.layers):
+        from slicer.config import route_check
+
+        route_check.check(anywhere)

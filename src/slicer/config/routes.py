@@ -2,17 +2,54 @@
 
 from __future__ import annotations
 
+from slicer.config import build, route_values, values
+from slicer.errors import ConfigError, UsageError
+from slicer.quantity import INFINITY
 from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Literal
+    from collections.abc import Iterable
+    from typing import Literal, Protocol
 
-    ProbeKind = Literal["duration", "size", "lines", "tokens", "pixels", "count", "command"]
+    from slicer.config.files import Layer
+    from slicer.config.metrics import ProbeKind as ProbeKind
+    from slicer.config.values import Entry
+    from slicer.model import Host, Profile
+
     Mode = Literal["gpu", "cpu"]
     OnBusy = Literal["fail", "wait", "other"]
     OnProbeError = Literal["fail", "gpu", "cpu"]
     OnGpuOom = Literal["fail", "cpu"]
+
+    class AnyConfig(Protocol):
+        """What is needed of :class:`slicer.config.profiles.Config`."""
+
+        @property
+        def host(self) -> Host: ...
+        @property
+        def layers(self) -> tuple[Layer, ...]: ...
+        def names(self) -> tuple[str, ...]: ...
+        def profile(self, name: str | None = None) -> Profile: ...
+
+
+MODES: tuple[Mode, ...] = ("gpu", "cpu")
+_ON_BUSY: tuple[OnBusy, ...] = ("fail", "wait", "other")
+_ON_PROBE_ERROR: tuple[OnProbeError, ...] = ("fail", "gpu", "cpu")
+_ON_GPU_OOM: tuple[OnGpuOom, ...] = ("fail", "cpu")
+_PROFILES = {"gpu": "gpu", "cpu": "heavy"}  # the defaults
+
+# Of a key that a route and its destinations may leave out, as a file would write it.
+DEFAULTS: dict[str, object] = {
+    "description": "",
+    "probe_timeout": "30s",
+    "tokens_per_word": 1.3,
+    "on_probe_error": "fail",
+    "on_gpu_oom": "fail",
+    "idempotent": True,
+    "on_busy": "fail",
+    "exit_code": 75,
+}
 
 
 @record
@@ -37,7 +74,8 @@ class Destination:
     up_to: tuple[float | None, ...]  # the largest metric of each probe that it takes; None: any
     args: tuple[str, ...]  # put after the command's own arguments
     prepend: tuple[str, ...]  # put before them
-    replace: tuple[tuple[str, str | None], ...]  # options and their new values; None takes the option away
+    # Options and their new values; None takes the option away, with its value if the name ends in "=".
+    replace: tuple[tuple[str, str | None], ...]
     profile: str
     max_jobs: int | None  # how many of them at a time; None: as many as the ledger gives
     slot: str  # the ledger's name for these: "whisper-gpu"; "" without max_jobs
@@ -51,8 +89,8 @@ class Destination:
 class Route:
     """One ``[routes.NAME]``, with every default decided. Its destinations are in the order of their bounds.
 
-    A job goes to the first destination whose bounds hold for all metrics. ``sources`` names the origin of
-    each key ("threshold", "gpu.args", "to.small.up_to").
+    A job goes to the first destination whose bounds hold for all metrics. Without probes that is the first.
+    ``sources`` names the origin of each key ("threshold", "gpu.args", "to.small.up_to") and table ("gpu").
     """
 
     name: str
@@ -65,3 +103,255 @@ class Route:
     idempotent: bool  # whether a job that has written something may run again
     memory_reserve_bytes: int | None  # of the machine, for everything else; None: the default
     sources: dict[str, str]
+
+
+def names(layers: Iterable[Layer]) -> tuple[str, ...]:
+    """The names of all routes, in alphabetical order."""
+    return tuple(sorted({name for layer in layers for name in layer.data.get("routes", {})}))
+
+
+def load(config: AnyConfig) -> dict[str, Route]:
+    """All routes by name, in alphabetical order. Raises ConfigError."""
+    return {name: _route(name, config.layers, config.host) for name in names(config.layers)}
+
+
+def find(config: AnyConfig, name: str) -> Route:
+    """The route of that name. Raises UsageError where there is none, ConfigError for what a file says."""
+    known = names(config.layers)
+    if name in known:
+        return _route(name, config.layers, config.host)
+    from slicer.config.property_names import nearest
+
+    if not known:
+        hint = "a configuration file describes routes as [routes.NAME], see slicer.toml(5)"
+        raise UsageError(f"unknown route {name!r:.60}: there are none", hint=hint)
+    close = nearest(name, known)
+    meant = f'did you mean "{close}"? ' if close else ""
+    raise UsageError(f"unknown route {name!r:.60}", hint=f"{meant}known: {', '.join(known)}")
+
+
+def slot_limits(layers: Iterable[Layer]) -> dict[str, int]:
+    """The slots that ``max_jobs`` of destinations make, and how many of each. Raises ConfigError."""
+    found: dict[str, int] = {}
+    for layer in layers:
+        for name, table in layer.data.get("routes", {}).items():
+            for path, below in _tables(table):
+                if "max_jobs" in below:
+                    where = layer.where("routes", name, *path, "max_jobs")
+                    found[slot_name(name, path[-1])] = _max_jobs((below["max_jobs"], where, ConfigError))
+    return found
+
+
+def slot_name(route: str, destination: str) -> str:
+    """The ledger's name for the jobs of a destination that has ``max_jobs``."""
+    return f"{route}-{destination}"
+
+
+def source(route: Route, destination: Destination, key: str = "") -> str:
+    """Where a key of a destination is from; without ``key``, where its table begins."""
+    path = destination.name if f"{destination.name}.profile" in route.sources else f"to.{destination.name}"
+    return route.sources[f"{path}.{key}" if key else path]
+
+
+class _Said:
+    """What the files say of one route, key by key; the last word counts. Notes where each value is from."""
+
+    def __init__(self, name: str, layers: Iterable[Layer]) -> None:
+        self.sources: dict[str, str] = {}
+        self._entries: dict[str, Entry] = {}
+        self.tables: dict[tuple[str, ...], str] = {}  # the destinations, and where each begins
+        for layer in layers:
+            table = layer.data.get("routes", {}).get(name)
+            if table is None:
+                continue
+            self.where = layer.where("routes", name)
+            self._lay(table, (), layer, name)
+            for path, below in _tables(table):
+                self.tables[path] = layer.where("routes", name, *path)
+                self._lay(below, path, layer, name)
+
+    def _lay(self, table: dict[str, object], path: tuple[str, ...], layer: Layer, name: str) -> None:
+        for key, value in table.items():
+            if path or key not in (*MODES, "to"):
+                entry = value, layer.where("routes", name, *path, key), ConfigError
+                self._entries[".".join((*path, key))] = entry
+
+    def get(self, key: str, path: str = "") -> Entry | None:
+        """What was said of a key; None where nothing was."""
+        entry = self._entries.get(path + key)
+        self.sources[path + key] = entry[1] if entry else "default"
+        return entry
+
+    def settled(self, key: str, path: str = "") -> Entry:
+        """The same, or the route's own word for all its destinations, or the default."""
+        entry = self.get(key, path)
+        if entry is None and path:
+            entry = self._entries.get(key)
+            self.sources[path + key] = entry[1] if entry else "default"
+        return entry or (DEFAULTS[key], "default", ConfigError)
+
+
+def _tables(table: dict[str, object]) -> list[tuple[tuple[str, ...], dict[str, object]]]:
+    """The tables of destinations in a route's table, each with its path: ("gpu",) or ("to", "small")."""
+    found: list[tuple[tuple[str, ...], dict[str, object]]]
+    found = [((mode,), below) for mode in MODES if isinstance(below := table.get(mode), dict)]
+    to = table.get("to", {})
+    if isinstance(to, dict):
+        found += [(("to", name), below) for name, below in to.items() if isinstance(below, dict)]
+    return found
+
+
+def _route(name: str, layers: Iterable[Layer], host: Host) -> Route:
+    said = _Said(name, layers)
+    probes = _probes(said)
+    destinations = _destinations(name, said, probes, host)
+    reserve, place = said.get("memory_reserve"), said.get("input")
+    route = Route(
+        name=name,
+        description=values.text(said.settled("description"), "description"),
+        probes=probes,
+        input=route_values.place(place) if place else None,
+        destinations=destinations,
+        on_probe_error=route_values.choice(said.settled("on_probe_error"), "on_probe_error", _ON_PROBE_ERROR),
+        on_gpu_oom=route_values.choice(said.settled("on_gpu_oom"), "on_gpu_oom", _ON_GPU_OOM),
+        idempotent=values.flag(said.settled("idempotent"), "idempotent"),
+        memory_reserve_bytes=_memory(reserve, host, "memory_reserve") if reserve else None,
+        sources=said.sources,
+    )
+    _check_modes(route)
+    _check_input(route)
+    return route
+
+
+def _probes(said: _Said) -> tuple[Probe, ...]:
+    entry, command = said.get("probe"), said.get("probe_command")
+    kinds = route_values.kinds(entry) if entry else ()
+    if command and "command" not in kinds:
+        message = 'probe_command: is of probe = "command"'
+        raise ConfigError(message, where=command[1], hint='add probe = "command", or leave it out')
+    if entry and not command and "command" in kinds:
+        hint = 'add probe_command = ["my-probe", "{}"]'
+        raise values.refuse(entry, "probe", 'a probe "command" needs a probe_command', hint)
+    timeout_s = route_values.probe_timeout(said.settled("probe_timeout"))
+    per_word = route_values.factor(said.settled("tokens_per_word"), "tokens_per_word")
+    words = route_values.probe_command(command) if command else ()
+    return tuple(Probe(kind, words if kind == "command" else (), timeout_s, per_word) for kind in kinds)
+
+
+def _destinations(
+    name: str, said: _Said, probes: tuple[Probe, ...], host: Host
+) -> tuple[Destination, ...]:
+    """In the order of their bounds; raises ConfigError also where there are none, or both kinds of tables."""
+    threshold = said.get("threshold")
+    several = {path: where for path, where in said.tables.items() if len(path) > 1}
+    pair = {path: where for path, where in said.tables.items() if len(path) == 1}
+    hint = f"[routes.{name}.gpu] and [routes.{name}.cpu], or a table [routes.{name}.to.NAME] for each"
+    if not said.tables:
+        message = f"route {name} has no destination"
+        raise ConfigError(message, where=said.where, hint=f"add {hint}")
+    if several and pair:
+        message = f"route {name} has destinations of both kinds"
+        raise ConfigError(message, where=next(iter(several.values())), hint=f"keep {hint}")
+    if threshold and ("gpu",) not in pair:
+        message = f"threshold: is what [routes.{name}.gpu] takes, and there is none"
+        hint = "up_to is the bound of a destination in [routes.….to.…]" if several else f"add {hint}"
+        raise ConfigError(message, where=threshold[1], hint=hint)
+    # Of two with the same bounds the file's first one goes first; of gpu and cpu, the GPU.
+    paths = sorted(said.tables, key=lambda path: path == ("cpu",))
+    found = [_destination(name, path, said, probes, host) for path in paths]
+    return tuple(sorted(found, key=lambda each: [float("inf") if b is None else b for b in each.up_to]))
+
+
+def _destination(
+    route: str, path: tuple[str, ...], said: _Said, probes: tuple[Probe, ...], host: Host
+) -> Destination:
+    prefix, name = ".".join((*path, "")), path[-1]
+    said.sources[prefix[:-1]] = said.tables[path]
+    mode, bound, label = _mode_and_bound(path, said)
+    kinds = tuple(probe.kind for probe in probes)
+    max_jobs, vram, memory = (said.get(key, prefix) for key in ("max_jobs", "vram", "memory"))
+    profile = said.get("profile", prefix)
+    lists = {key: said.get(key, prefix) for key in ("args", "prepend")}
+    replace = said.get("replace", prefix)
+    if vram and mode == "cpu":
+        raise values.refuse(vram, "vram", f"{name} is for CPU jobs, which have no GPU memory", "leave it out")
+    return Destination(
+        name=name,
+        mode=mode,
+        up_to=route_values.bounds(bound, label, kinds) if bound else (None,) * len(probes),
+        args=_arguments(lists["args"], "args"),
+        prepend=_arguments(lists["prepend"], "prepend"),
+        replace=route_values.replacements(replace, "replace") if replace else (),
+        profile=values.text(profile, "profile") if profile else _PROFILES[mode],
+        max_jobs=_max_jobs(max_jobs) if max_jobs else None,
+        slot=slot_name(route, name) if max_jobs else "",
+        vram_mib=_vram(vram) if vram else None,
+        memory_bytes=_memory(memory, host, "memory") if memory else None,
+        on_busy=route_values.choice(said.settled("on_busy", prefix), "on_busy", _ON_BUSY),
+        exit_code=_exit_code(said.settled("exit_code", prefix)),
+    )
+
+
+def _mode_and_bound(path: tuple[str, ...], said: _Said) -> tuple[Mode, Entry | None, str]:
+    """The mode of a destination, its bound, and the name of the key that has this."""
+    if path == ("gpu",):
+        return "gpu", said.get("threshold"), "threshold"
+    if path == ("cpu",):
+        return "cpu", None, ""
+    prefix = ".".join((*path, ""))
+    entry = said.get("mode", prefix)
+    if entry is None:
+        message = f"{path[-1]} needs a mode"
+        raise ConfigError(message, where=said.tables[path], hint='add mode = "gpu" or mode = "cpu"')
+    return route_values.choice(entry, "mode", MODES), said.get("up_to", prefix), "up_to"
+
+
+def _arguments(entry: Entry | None, label: str) -> tuple[str, ...]:
+    return route_values.texts(entry, label, '["--device", "cuda"]') if entry else ()
+
+
+def _max_jobs(entry: Entry) -> int:
+    return values.count(entry, "max_jobs", lowest=1)
+
+
+def _vram(entry: Entry) -> int:
+    found = values.mib(entry, "vram")
+    if not found:
+        hint = "leave it out for what the profile says"
+        raise values.refuse(entry, "vram", "a job cannot share a GPU without any of its memory", hint)
+    return found
+
+
+def _memory(entry: Entry, host: Host, label: str) -> int:
+    found = build.property_of("memory_max", entry, host, label).value
+    if not isinstance(found, int) or found == INFINITY:
+        raise values.refuse(entry, label, "there must be an end to it", 'write a size such as "6G"')
+    return found
+
+
+def _exit_code(entry: Entry) -> int:
+    found = entry[0]
+    if isinstance(found, bool) or not isinstance(found, int) or not 1 <= found <= 255:
+        raise values.refuse(entry, "exit_code", f"expected a whole number from 1 to 255, not {found!r:.40}")
+    return found
+
+
+def _check_modes(route: Route) -> None:
+    """What is to happen to a job must be possible."""
+    there = {each.mode for each in route.destinations}
+    for key, mode in (("on_probe_error", route.on_probe_error), ("on_gpu_oom", route.on_gpu_oom)):
+        if mode != "fail" and mode not in there:
+            message = f'{key}: is "{mode}", and route {route.name} has no such destination'
+            hint = f'add [routes.{route.name}.{mode}], or write "fail"'
+            raise ConfigError(message, where=route.sources[key], hint=hint)
+
+
+def _check_input(route: Route) -> None:
+    kinds = {probe.kind for probe in route.probes}
+    if "count" in kinds and route.input == route_values.STDIN:
+        message = 'input: standard input is no directory, whose files probe "count" counts'
+        raise ConfigError(message, where=route.sources["input"])
+    if "count" in kinds and len(kinds - {"command"}) > 1:
+        other = min(kinds - {"command", "count"})
+        message = f'probe: "count" measures a directory and "{other}" a file, and there is one input'
+        raise ConfigError(message, where=route.sources["probe"], hint="keep one of them")

@@ -43,7 +43,7 @@ def test_every_key_is_documented_and_no_other() -> None:
 
 
 def test_there_is_no_table_that_has_no_keys_here() -> None:
-    assert set(TOP_KEYS) == {*TOP_SETTINGS, *TABLES, "slices", "profiles"}
+    assert set(TOP_KEYS) == {*TOP_SETTINGS, *TABLES, "slices", "profiles", "routes"}
 
 
 @pytest.mark.parametrize("key", KEYS)

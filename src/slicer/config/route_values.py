@@ -1,0 +1,140 @@
+"""Reading the values of a route's keys that no other table has. Each raises the entry's error."""
+
+from __future__ import annotations
+
+from slicer.config import metrics, values
+from slicer.quantity import QuantityError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    from slicer.config.metrics import ProbeKind
+    from slicer.config.values import Entry
+
+    Word = TypeVar("Word", bound=str)
+
+STDIN = "stdin"
+_GLOB = frozenset("*?[")
+_LONGEST_PROBE_S = 86_400.0
+
+
+def choice(entry: Entry, label: str, words: tuple[Word, ...]) -> Word:
+    """One of some words."""
+    for word in words:
+        if entry[0] == word:
+            return word
+    named = ", ".join(f'"{word}"' for word in words)
+    raise values.refuse(entry, label, f"expected {'one of ' * (len(words) > 1)}{named}, not {entry[0]!r:.40}")
+
+
+def texts(entry: Entry, label: str, example: str) -> tuple[str, ...]:
+    """A list of texts, which a command is to get as they are."""
+    found = entry[0]
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        hint = f"write {example}"
+        raise values.refuse(entry, label, f"expected a list of texts, not {found!r:.40}", hint)
+    for each in found:
+        _without_nul(entry, label, each)
+    return tuple(found)
+
+
+def _without_nul(entry: Entry, label: str, text: str) -> None:
+    if "\0" in text:
+        raise values.refuse(entry, label, "a NUL character cannot be passed on")
+
+
+def kinds(entry: Entry) -> tuple[ProbeKind, ...]:
+    """The probes: one, or a list of several different ones."""
+    written = entry[0] if isinstance(entry[0], list) else [entry[0]]
+    found = tuple(choice((each, *entry[1:]), "probe", metrics.KINDS) for each in written)
+    if not found or len(set(found)) < len(found):
+        problem = "is there twice" if found else "expected at least one"
+        raise values.refuse(entry, "probe", problem, "leave it out for a route that measures nothing")
+    return found
+
+
+def probe_command(entry: Entry) -> tuple[str, ...]:
+    """A program and its arguments."""
+    example = '["my-probe", "{}"]'
+    if isinstance(entry[0], str):
+        hint = f'a list, without a shell: write {example}, or ["sh", "-c", "…", "sh", "{{}}"]'
+        raise values.refuse(entry, "probe_command", f"expected a list of texts, not {entry[0]!r:.40}", hint)
+    found = texts(entry, "probe_command", example)
+    if not found or not found[0]:
+        raise values.refuse(entry, "probe_command", "names no program", f"write {example}")
+    return found
+
+
+def probe_timeout(entry: Entry) -> float:
+    """More than nothing, and not for ever."""
+    found = values.seconds(entry, "probe_timeout")
+    if not found or found > _LONGEST_PROBE_S:
+        hint = 'the default is "30s"'
+        raise values.refuse(entry, "probe_timeout", "expected a time of more than 0s and at most 1d", hint)
+    return found
+
+
+def factor(entry: Entry, label: str) -> float:
+    """A number above 0 and up to 1000."""
+    found = entry[0]
+    if isinstance(found, bool) or not isinstance(found, (int, float)) or not 0 < found <= 1000:
+        message = f"expected a number above 0 and up to 1000 such as 1.3, not {found!r:.40}"
+        raise values.refuse(entry, label, message)
+    return float(found)
+
+
+def place(entry: Entry) -> int | str:
+    """Which argument is the input: an index, an option, a glob, or "stdin"."""
+    found = entry[0]
+    if isinstance(found, int) and not isinstance(found, bool) and found and abs(found) < 2**31:
+        return found
+    hint = "leave it out if only one argument names a file that is there"
+    if isinstance(found, str):
+        if found.lstrip("-").isdigit():
+            raise values.refuse(entry, "input", f'"{found}" is an index', f"write {found}, without quotes")
+        if found == STDIN or (found[:1] == "-" and found.strip("-") and not set("= \0") & set(found)):
+            return found
+        if found[:1] != "-" and _GLOB & set(found):
+            return found
+    expected = 'an index from 1 or from -1, an option such as "--audio", a glob such as "*.mp4", or "stdin"'
+    raise values.refuse(entry, "input", f"expected {expected}, not {found!r:.40}", hint)
+
+
+def replacements(entry: Entry, label: str) -> tuple[tuple[str, str | None], ...]:
+    """Options and their new values; None takes an option away. See :mod:`slicer.route.arguments`."""
+    table = entry[0]
+    example = '{ "--model" = "large", "--verbose" = false }'
+    if not isinstance(table, dict):
+        raise values.refuse(entry, label, f"expected a table, not {table!r:.40}", f"write {example}")
+    found: list[tuple[str, str | None]] = []
+    for option, value in table.items():
+        name = option[:-1] if option.endswith("=") else option
+        if name[:1] != "-" or not name.strip("-") or set("= \0") & set(name):
+            message = f"{option!r:.40} is no option such as \"--model\""
+            raise values.refuse(entry, label, message)
+        if value is False:
+            found.append((option, None))
+        elif isinstance(value, (str, int)) and not isinstance(value, bool):
+            _without_nul(entry, label, str(value))
+            found.append((name, str(value)))
+        else:
+            message = f"{option}: expected a text, or false to take it away, not {value!r:.40}"
+            raise values.refuse(entry, label, message, f"write {example}")
+    return tuple(found)
+
+
+def bounds(entry: Entry, label: str, probes: tuple[ProbeKind, ...]) -> tuple[float | None, ...]:
+    """The bound of each probe; None: any metric."""
+    written = entry[0] if isinstance(entry[0], list) else [entry[0]]
+    if not probes:
+        hint = 'add probe = "duration", or "size", "lines", …'
+        raise values.refuse(entry, label, "the route has no probe, so there is nothing to compare", hint)
+    if len(written) != len(probes):
+        message = f"expected {len(probes)} of them, one for each probe, not {entry[0]!r:.60}"
+        hint = f'write [{", ".join(f"""<{kind}>""" for kind in probes)}]; "infinity" is any'
+        raise values.refuse(entry, label, message, hint)
+    try:
+        return tuple(metrics.parse_bound(kind, each) for kind, each in zip(probes, written, strict=True))
+    except QuantityError as bad:
+        raise values.refuse(entry, label, str(bad)) from None
