@@ -36,6 +36,7 @@ _COMMANDS = {
     "resume": "resume",
     "set": "set",
     "history": "history",
+    "wrap": "wrap",
     "profiles": "profiles",
     "doctor": "doctor",
     "install": "install",

@@ -102,7 +102,7 @@ def mending(wrap: Wrap, sight: Sight) -> tuple[Step, ...]:
 def leaving(wrap: Wrap, sight: Sight) -> tuple[Step, ...]:
     """What is left to do of a removal; () where somebody has put another program there meanwhile."""
     end: tuple[Step, ...] = ("undivert", "forget") if wrap.diverted else ("forget",)
-    if wrap.intent == "drop":
+    if wrap.intent == "drop" and sight.bin.is_program:
         return ("drop", *end) if sight.real.is_program else end
     if not sight.real.is_program:
         return ("unlink", *end) if sight.bin.kind == "shim" else end

@@ -112,10 +112,10 @@ def _of_file(folder: Directory, name: str, info: os.stat_result) -> Seen:
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode):
             return _seen("other", info, b"")
-        head = os.read(fd, shim.MOST_BYTES)
+        head = os.read(fd, _HEAD_BYTES)
         if shim.is_shim(head):
-            return _seen("shim", info, head)
-        return _seen("file", info, head[:_HEAD_BYTES], _attributes(fd))
+            return _seen("shim", info, head + os.read(fd, shim.MOST_BYTES))
+        return _seen("file", info, head, _attributes(fd))
     finally:
         os.close(fd)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from slicer.wrap.model import Wrap
 
 INTERPRETER = "/bin/sh"
-MOST_BYTES = 1 << 16  # no shim is larger: a path has at most 4096
+MOST_BYTES = 1 << 20  # no shim is larger: a path has at most 4096 bytes, quoted twice and three times
 _HEAD = f"#!{INTERPRETER}\n# slicer wrap, form "
 _FORM = 1
 
