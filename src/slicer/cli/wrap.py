@@ -45,16 +45,16 @@ _DOING: dict[Step, str] = {
     epilog="""\
 \b
 Examples:
-  sudo slicer wrap install /usr/local/bin/whisper --route whisper
-  slicer wrap                        what is wrapped, and how it is
-  slicer wrap check --fix            mend what an upgrade has undone
-  sudo slicer wrap remove whisper    as it was before
+  sudo slicer wrap install whisper --route whisper   each call of it is routed
+  slicer wrap                                        what is wrapped, and how
+  sudo slicer wrap check --fix                       mend what an upgrade undid
+  sudo slicer wrap remove whisper                    as it was before
 
 \b
-BIN becomes BIN-real, and a shim of a few lines for sh takes its place. It runs
-slicer route ROUTE --program BIN-real -- BIN ARGUMENTS, so that scripts and
-services need no change. A call from inside of the route runs the program at
-once. docs/wrap.md says what can be wrapped, and what cannot.""",
+BIN becomes BIN-real, and a shim of a few lines for sh takes its place. The
+shim runs slicer route, so that scripts and services need no change. A call
+from inside of the route runs the program at once. docs/wrap.md says what can
+be wrapped, and what cannot.""",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
@@ -75,9 +75,9 @@ def command(ctx: click.Context, as_json: bool) -> None:
     epilog="""\
 \b
 Examples:
-  sudo slicer wrap install /usr/local/bin/whisper --route whisper
-  slicer wrap install ~/venv/bin/whisper --route whisper    your own
-  slicer wrap install whisper --route whisper --dry-run     what would be done
+  sudo slicer wrap install whisper --route whisper        found on PATH
+  slicer wrap install ~/venv/bin/whisper --route whisper  one of your own
+  slicer wrap install whisper --route whisper --dry-run   what would be done
 
 \b
 Safe to repeat: it makes whole what an upgrade or a crash left. At every
@@ -157,9 +157,9 @@ def _intended(plan: Plan) -> list[Line]:
     epilog="""\
 \b
 Examples:
-  sudo slicer wrap remove /usr/local/bin/whisper
-  slicer wrap remove whisper                a name that only one wrap has
-  slicer wrap remove whisper --keep new     an upgrade replaced the shim
+  slicer wrap remove /usr/local/bin/whisper   as it was before
+  slicer wrap remove whisper                  a name that only one wrap has
+  slicer wrap remove whisper --keep new       an upgrade replaced the shim
 
 \b
 The program is renamed back: owner, mode, times and attributes are as they
@@ -191,7 +191,16 @@ def remove(program: str, keep: Keep | None) -> None:
 # -- list and check ------------------------------------------------------------------------------------------
 
 
-@command.command("list", short_help="Show what is wrapped, and how it is.")
+@command.command(
+    "list",
+    short_help="Show what is wrapped, and how it is.",
+    epilog="""\
+\b
+Examples:
+  slicer wrap list          what you have wrapped
+  sudo slicer wrap list     what root has
+  slicer wrap list --json   for scripts""",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_obj
 def list_(outer_json: bool, as_json: bool) -> None:
@@ -226,9 +235,10 @@ def _list(*, as_json: bool) -> None:
     epilog="""\
 \b
 Examples:
-  slicer wrap check            what is wrong, and the line that mends it
-  slicer wrap check --fix      mend what can be mended
-  slicer wrap check --json | jq -r '.wraps[] | select(.state != "ok").path'
+  slicer wrap check               what is wrong, and the line that mends it
+  slicer wrap check --fix         mend what can be mended
+  slicer wrap check whisper       only that one
+  slicer wrap check --json        for scripts
 
 \b
 Exit codes:

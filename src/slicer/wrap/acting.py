@@ -7,6 +7,7 @@ import os
 
 from slicer import faults
 from slicer.errors import SlicerError
+from slicer.record import replace
 from slicer.state.directory import write_all
 from slicer.wrap import dpkg, shim
 from slicer.wrap.model import WrapError
@@ -83,7 +84,7 @@ class Acting:
     def _check_unchanged(self) -> None:
         """An upgrade that came in between has put a newer program at BIN, which the shim must not replace."""
         now = self._folder.lstat(self._bin)
-        if (now.st_size, now.st_mtime_ns) != (self._wrap.size, self._wrap.mtime_ns):
+        if (now.st_ino, now.st_size, now.st_mtime_ns) != _identity(self._wrap):
             raise WrapError("was replaced meanwhile", where=self._wrap.path, hint="try again")
 
     def _is_one_file(self) -> bool:
@@ -105,6 +106,11 @@ class Acting:
         fd = self._folder.fd
         os.link(self._bin, self._real, src_dir_fd=fd, dst_dir_fd=fd, follow_symlinks=False)
         self._folder.sync()
+        info = self._folder.lstat(self._real)
+        linked = replace(self._wrap, ino=info.st_ino, size=info.st_size, mtime_ns=info.st_mtime_ns)
+        if linked != self._wrap:  # an overlay gives a file another inode when it is first written to
+            self._wrap = linked
+            self._book.write(linked)
 
     def _exchange(self) -> None:
         fd = self._folder.fd
@@ -152,6 +158,10 @@ class Acting:
         self._folder.remove(self._draft)
         self._folder.remove(self._bin)
         self._folder.sync()
+
+
+def _identity(wrap: Wrap) -> tuple[int, int, int]:
+    return wrap.ino, wrap.size, wrap.mtime_ns
 
 
 # A step's method, and what is said where it fails.

@@ -28,8 +28,9 @@ class Sight:
     diversions: tuple[Diversion, ...]  # all of dpkg's
 
 
-def situation(wrap: Wrap, bin: Seen, real: Seen) -> Situation:
+def situation(wrap: Wrap, sight: Sight) -> Situation:
     """Which of the situations it is in."""
+    bin, real = sight.bin, sight.real
     if wrap.intent != "install":
         return "leaving"
     if bin.kind == "shim":
@@ -45,15 +46,9 @@ def situation(wrap: Wrap, bin: Seen, real: Seen) -> Situation:
         return "unwrapped"
     if is_same(bin, real):
         return "unfinished"
-    return _of_two_programs(wrap, bin, real)
-
-
-def _of_two_programs(wrap: Wrap, bin: Seen, real: Seen) -> Situation:
-    if not real.is_program:
-        return "unclear"
-    if wrap.diverted:
-        # dpkg brought a newer program to REAL, before the shim was in its place.
-        return "unfinished" if is_recorded(wrap, bin) else "unclear"
+    if wrap.diverted and is_diverted(wrap, sight.diversions):
+        # dpkg has brought a newer program to REAL, before the shim was in its place.
+        return "unfinished" if real.is_program and is_recorded(wrap, bin) else "unclear"
     return "replaced" if is_recorded(wrap, real) else "unclear"
 
 
@@ -63,8 +58,9 @@ def is_same(one: Seen, other: Seen) -> bool:
 
 
 def is_recorded(wrap: Wrap, seen: Seen) -> bool:
-    """Whether it is the program that was wrapped, as far as its size and time tell."""
-    return seen.is_program and (seen.size, seen.mtime_ns) == (wrap.size, wrap.mtime_ns)
+    """Whether it is the file that was wrapped. (Size and time alone do not tell: reproducible builds.)"""
+    identity = (wrap.ino, wrap.size, wrap.mtime_ns)
+    return seen.is_program and (seen.ino, seen.size, seen.mtime_ns) == identity
 
 
 def is_diverted(wrap: Wrap, diversions: tuple[Diversion, ...]) -> bool:
@@ -85,7 +81,7 @@ _MENDING: dict[Situation, tuple[Step, ...]] = {
 
 def mending(wrap: Wrap, sight: Sight) -> tuple[Step, ...]:
     """The steps that make it what is wanted; () where all is well, or where a person must choose."""
-    found = situation(wrap, sight.bin, sight.real)
+    found = situation(wrap, sight)
     has_diversion = is_diverted(wrap, sight.diversions)
     if found == "leaving":
         return leaving(wrap, sight)
@@ -114,7 +110,7 @@ def leaving(wrap: Wrap, sight: Sight) -> tuple[Step, ...]:
 
 def problems(wrap: Wrap, sight: Sight) -> tuple[Problem, ...]:
     """What is wrong with it, the most important first."""
-    found = situation(wrap, sight.bin, sight.real)
+    found = situation(wrap, sight)
     again, away = lines(wrap)
     made: list[Problem] = []
     if found != "whole":

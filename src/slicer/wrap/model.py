@@ -62,7 +62,8 @@ class Wrap:
     route: str
     slicer: str  # which the shim calls
     intent: Intent
-    size: int  # of the program when it was wrapped, in bytes
+    ino: int  # the inode of the program when it was wrapped
+    size: int  # likewise, in bytes
     mtime_ns: int  # likewise, in nanoseconds since the epoch
     package: str  # that it belongs to; "" for none, or not known
     diverted: str  # BIN as dpkg calls it; "" without a diversion

@@ -82,7 +82,7 @@ def _adopted(request: Request, site: Site, tool: Tool) -> Plan:
 
 def _again(request: Request, site: Site, tool: Tool, known: Wrap, sight: Sight) -> Plan:
     away = judging.lines(known)[1]
-    found = judging.situation(known, sight.bin, sight.real)
+    found = judging.situation(known, sight)
     if found == "gone":
         raise WrapRefused("there is no such file", where=site.path, hint=f"to forget the wrap: {away}")
     if known.route != request.route:
@@ -116,10 +116,10 @@ def mend(known: Wrap, sight: Sight, slicer: str) -> Plan:
     """The plan that makes a recorded wrap what is wanted, with this slicer where the recorded one is gone."""
     steps = judging.mending(known, sight)
     wrap = known if sight.slicer_runs else replace(known, slicer=slicer)
-    found = judging.situation(known, sight.bin, sight.real)
+    found = judging.situation(known, sight)
     if found != "leaving":
         program = sight.bin if found in _AT_BIN else sight.real
-        wrap = replace(wrap, size=program.size, mtime_ns=program.mtime_ns)
+        wrap = replace(wrap, ino=program.ino, size=program.size, mtime_ns=program.mtime_ns)
     return Plan(wrap, steps)
 
 
@@ -145,7 +145,7 @@ def remove(known: Wrap, sight: Sight, keep: Keep | None) -> Plan:
         raise WrapRefused("is no program any more", where=shown, hint="move it away")
     wrap = replace(known, intent="drop" if keep == "new" else "restore")
     if real.is_program:
-        wrap = replace(wrap, size=real.size, mtime_ns=real.mtime_ns)
+        wrap = replace(wrap, ino=real.ino, size=real.size, mtime_ns=real.mtime_ns)
     steps = judging.leaving(wrap, sight)
     if keep == "real" and "forget" not in steps:
         steps = ("restore", *(("undivert", "forget") if wrap.diverted else ("forget",)))
@@ -262,8 +262,8 @@ def _unsafe(way: tuple[Ancestor, ...], uid: int) -> tuple[str, str] | None:
 def _wrap(request: Request, site: Site, tool: Tool, program: Seen) -> Wrap:
     return Wrap(
         path=site.path, real=site.real_path, route=request.route, slicer=tool.path, intent="install",
-        size=program.size, mtime_ns=program.mtime_ns, package=site.owner.package, diverted=site.owner.name,
-        since_s=request.now_s,
+        ino=program.ino, size=program.size, mtime_ns=program.mtime_ns, package=site.owner.package,
+        diverted=site.owner.name, since_s=request.now_s,
     )  # fmt: skip
 
 

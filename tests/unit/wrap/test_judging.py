@@ -11,7 +11,7 @@ from slicer.wrap import judging, planning, shim
 from slicer.wrap.judging import Sight
 from slicer.wrap.model import ABSENT, Diversion, Seen, Wrap, WrapRefused
 
-WRAP = Wrap("/usr/bin/x", "/usr/bin/x-real", "r", "/usr/bin/slicer", "install", 10, 20, "", "", 0.0)
+WRAP = Wrap("/usr/bin/x", "/usr/bin/x-real", "r", "/usr/bin/slicer", "install", 100, 10, 20, "", "", 0.0)
 OF_DEB = replace(WRAP, package="x", diverted="/usr/bin/x")
 DIVERSION = (Diversion("/usr/bin/x", "/usr/bin/x-real", ""),)
 OLD = Seen("file", 1, 100, 10, 20, mode=0o755)  # the program that was wrapped
@@ -54,12 +54,13 @@ def sight(bin: Seen, real: Seen, wrap: Wrap = WRAP, **changes: object) -> Sight:
     (OF_DEB, OLD, NEW, "unfinished", "record place"),  # upgraded between the diversion and the shim
     (OF_DEB, NEW, OLD, "unclear", ""),  # REAL is the package's, BIN nobody knows whose
     (OF_DEB, NEW, ELSE, "unclear", ""),
+    (WRAP, replace(OLD, ino=7), OLD, "replaced", "exchange record place"),  # a reproducible build
 ])  # fmt: skip
 def test_each_situation_is_told_apart(
     wrap: Wrap, bin: Seen, real: Seen, expected: str, steps: str
 ) -> None:  # C5
     seen = sight(bin, real, wrap)
-    assert judging.situation(wrap, seen.bin, seen.real) == expected
+    assert judging.situation(wrap, seen) == expected
     assert " ".join(judging.mending(wrap, seen)) == steps
     found = judging.problems(wrap, seen)
     assert [each.id for each in found] == ([] if expected == "whole" else [expected])
@@ -106,6 +107,12 @@ def test_what_a_shim_needs_is_told() -> None:  # C5
     assert judging.problems(WRAP, sight(SHIM, OLD, has_route=None)) == ()
     of_another = (Diversion("/usr/bin/x", "/usr/bin/x.distrib", "other"),)
     assert not judging.is_diverted(OF_DEB, of_another)
+
+
+def test_an_upgrade_before_the_diversion_was_set_is_what_is_wrapped() -> None:  # C5
+    seen = sight(NEW, OLD, OF_DEB, diversions=())
+    assert judging.situation(OF_DEB, seen) == "replaced"
+    assert judging.mending(OF_DEB, seen) == ("exchange", "record", "divert", "place")
 
 
 def test_a_lost_diversion_is_set_before_the_shim() -> None:  # C5
@@ -166,7 +173,8 @@ def test_mending_comes_to_an_end_from_anywhere_and_after_any_kill(wrap: Wrap, in
             if not plan.steps:
                 assert not again.steps
             elif intent == "install":
-                assert judging.situation(again.wrap, last_bin, last_real) == "whole", (bin, real, count)
+                last = sight(last_bin, last_real, again.wrap)
+                assert judging.situation(again.wrap, last) == "whole", (bin, real, count)
             else:
                 assert end is None, (bin, real, count)
 

@@ -30,10 +30,11 @@ TOOL = Tool(
     (ROOT,), True,
 )  # fmt: skip
 WRAP = Wrap(
-    "/usr/bin/whisper", "/usr/bin/whisper-real", "whisper", TOOL.path, "install", 10, 20, "", "", 1.0
+    "/usr/bin/whisper", "/usr/bin/whisper-real", "whisper", TOOL.path, "install", 100, 10, 20, "", "", 1.0
 )
 SHIM = Seen("shim", 1, 103, 700, 23, mode=0o755, head=shim.text(WRAP))
 LINK = Seen("link", 1, 104, 9, 24, mode=0o777, head=b"../lib/whisper")
+OF_ALTERNATIVES = replace(LINK, head=b"/etc/alternatives/w")
 
 
 def site(**changes: object) -> Site:
@@ -71,10 +72,11 @@ REFUSED = {
     "a link to nowhere": (lambda: install(site(bin=LINK, end=ABSENT)), "leads nowhere"),
     "a link to a directory": (lambda: install(site(bin=LINK, end=Seen("directory"))), "which is no file"),
     "a link to a shim": (
-        lambda: install(site(bin=LINK, end=SHIM, end_path="/usr/lib/w")), "leads to /usr/lib/w, which is wrapped",
+        lambda: install(site(bin=LINK, end=SHIM, end_path="/usr/lib/w")),
+        "leads to /usr/lib/w, which is wrapped",
     ),
     "of update-alternatives": (
-        lambda: install(site(bin=replace(LINK, head=b"/etc/alternatives/w"), end=PROGRAM, end_path="/usr/bin/w2")),
+        lambda: install(site(bin=OF_ALTERNATIVES, end=PROGRAM, end_path="/usr/bin/w2")),
         "belongs to update-alternatives.*wrap what it leads to: /usr/bin/w2",
     ),
     "not executable": (lambda: install(program(mode=0o644)), r"nobody may execute it .*chmod \+x"),
@@ -132,7 +134,8 @@ REFUSED = {
     ),
     "in another user's": (lambda: install(below(HOME), replace(REQUEST, uid=1001)), "belongs to uid 1000"),
     "below a user's directory": (
-        lambda: install(below(HOME, replace(BIN, path="/home/alice/bin/x"))), "/home/alice/bin belongs to uid",
+        lambda: install(below(HOME, replace(BIN, path="/home/alice/bin/x"))),
+        "/home/alice/bin belongs to uid",
     ),
     "a directory for everybody": (
         lambda: install(below(replace(BIN, mode=0o777))), "written by everybody .*chmod go-w /usr/bin",
@@ -141,7 +144,8 @@ REFUSED = {
         lambda: install(below(replace(HOME, gid=50, mode=0o775)), AS_ALICE), "written by its group .gid 50",
     ),
     "another's file in /tmp": (
-        lambda: install(site(way=(ROOT, TMP), bin=replace(PROGRAM, uid=1001)), AS_ALICE), "belongs to uid 1001",
+        lambda: install(site(way=(ROOT, TMP), bin=replace(PROGRAM, uid=1001)), AS_ALICE),
+        "belongs to uid 1001",
     ),
     "a slicer that is none": (
         lambda: install(tool=replace(TOOL, is_executable=False)), "cannot be executed .*--slicer",
@@ -209,7 +213,8 @@ def test_installing_again_does_only_what_is_left() -> None:  # C5
     after_upgrade = install(site(bin=new, real=PROGRAM), known=WRAP)
     assert after_upgrade.steps == ("exchange", "record", "place")
     assert (after_upgrade.wrap.size, after_upgrade.wrap.mtime_ns) == (77, 20)
-    forced = install(site(bin=new, real=replace(new, ino=8, size=78)), replace(REQUEST, force=True), known=WRAP)
+    both = site(bin=new, real=replace(new, ino=8, size=78))
+    forced = install(both, replace(REQUEST, force=True), known=WRAP)
     assert forced.steps == ("exchange", "record", "place")
 
 

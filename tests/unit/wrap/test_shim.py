@@ -1,4 +1,4 @@
-"""A call through the shim is the same call: arguments, names, environment, descriptors, signals, exit code."""
+"""A call through the shim is the same call: arguments, names, environment, streams, signals, exit code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.wrap.box import Box
 
 pytest_plugins = ["tests.unit.wrap.box"]
 
-WRAP = Wrap("/usr/bin/x", "/usr/bin/x-real", "r", "/usr/bin/slicer", "install", 1, 2, "", "", 3.0)
+WRAP = Wrap("/usr/bin/x", "/usr/bin/x-real", "r", "/usr/bin/slicer", "install", 1, 1, 2, "", "", 3.0)
 # What a shell adds to its environment, each by its own habit.
 OF_SHELLS = {b"PWD", b"OLDPWD", b"SHLVL", b"_"}
 ODD = ["a b", "it's", 'say "x"', "new\nline", "-n", "$HOME `id` $(id)", "*", "ü\udcff", "\\", "#!"]
@@ -102,7 +102,7 @@ def test_the_exit_code_is_the_programs(box: Box, code: int) -> None:  # C5
 
 
 @pytest.mark.parametrize("signo", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL, signal.SIGUSR1])
-def test_signals_reach_the_program_and_end_it_as_such(box: Box, tmp_path: Path, signo: signal.Signals) -> None:  # C5
+def test_signals_reach_the_program_and_end_it(box: Box, tmp_path: Path, signo: signal.Signals) -> None:  # C5
     box.program.write_text(f"#!/bin/sh\n: > {tmp_path}/runs\nexec sleep 1000\n")
     box.install()
     with subprocess.Popen([box.program]) as process:
@@ -112,7 +112,8 @@ def test_signals_reach_the_program_and_end_it_as_such(box: Box, tmp_path: Path, 
 
 
 def test_signals_that_the_caller_ignores_stay_ignored(box: Box) -> None:  # C5
-    box.program.write_text(f"#!{sys.executable} -IS\nimport signal\nprint(signal.getsignal(1) is signal.SIG_IGN)\n")
+    tells = "import signal\nprint(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN)\n"
+    box.program.write_text(f"#!{sys.executable} -IS\n{tells}")
     box.install()
     assert run("sh", "-c", f"trap '' HUP; {box.program}").stdout == b"True\n"
 
