@@ -37,6 +37,7 @@ _COMMANDS = {
     "resume": "resume",
     "set": "set",
     "history": "history",
+    "wrap": "wrap",
     "profiles": "profiles",
     "doctor": "doctor",
     "install": "install",
