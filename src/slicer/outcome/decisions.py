@@ -41,6 +41,7 @@ class DecisionRow:
     input: str
     command: tuple[str, ...]  # as it was given
     reason: str  # of what did not start: the error in one line; else ""
+    at_least: tuple[bool, ...] = ()  # for each metric: it is more, counting ended there; (): none is
 
 
 @record
@@ -72,7 +73,7 @@ _ROW = tuple(DecisionRow.__annotations__)
 _FIGURES = tuple(RoutedJob.__annotations__)
 _COLUMN = {"after": "after_job"}  # "after" is a word of SQL
 _STRINGS = ("kinds", "command")  # JSON arrays of strings
-_NUMBERS = ("metrics", "bounds")  # JSON arrays of numbers
+_NUMBERS = ("metrics", "bounds", "at_least")  # JSON arrays of numbers
 _COLUMNS = tuple(_COLUMN.get(name, name) for name in _ROW)
 _INSERT = f"INSERT INTO decisions ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
 _FORGET = "DELETE FROM decisions WHERE id BETWEEN ?1 - 2 * ?2 AND ?1 AND job = ''"
@@ -82,8 +83,10 @@ SELECT decisions.id, {", ".join(f"decisions.{name}" for name in _COLUMNS)},
 FROM decisions LEFT JOIN outcomes ON outcomes.job = decisions.job
 WHERE (?1 IS NULL OR route = ?1) AND (?2 IS NULL OR decided_at >= ?2)
 ORDER BY decisions.id"""
-# JSON has no word for these, but Python's reader has.
-_NOT_FINITE = {"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN", "None": "null"}
+# As JSON, or Python's reader of it, has what Python writes in another way.
+_JSON_WORDS = {
+    "inf": "Infinity", "-inf": "-Infinity", "nan": "NaN", "None": "null", "True": "1", "False": "0",
+}  # fmt: skip
 
 
 def append(row: DecisionRow, path: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> str | None:
@@ -122,7 +125,7 @@ def _sql_value(name: str, value: Any) -> history.Sql:
         return history.json_array(value)
     if name in _NUMBERS:
         words = (repr(number) for number in value)
-        return f"[{', '.join(_NOT_FINITE.get(word, word) for word in words)}]"
+        return f"[{', '.join(_JSON_WORDS.get(word, word) for word in words)}]"
     return history.encodable(value) if isinstance(value, str) else float(value)
 
 
@@ -136,7 +139,11 @@ def _decision(row: tuple[Any, ...], path: str) -> PastDecision:
             values[name] = tuple(map(str, json.loads(values[name])))
         for name in _NUMBERS:
             numbers = json.loads(values[name])
-            values[name] = tuple(None if number is None else float(number) for number in numbers)
+            may_lack = name == "bounds"
+            values[name] = tuple(
+                None if number is None and may_lack else float(number) for number in numbers
+            )
+        values["at_least"] = tuple(map(bool, values["at_least"]))
         if figures["started_at"] is None:
             return PastDecision(DecisionRow(**values), None)
         figures["vram_peak_mib"] = tuple(json.loads(figures["vram_peak_mib"]))
