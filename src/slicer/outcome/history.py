@@ -159,6 +159,8 @@ def _row(outcome: Outcome) -> list[Sql]:
             value = json_array(value)
         elif column == schema.NUMBERS:
             value = f"[{', '.join(map(str, value))}]"
+        elif column == schema.COUNTS:
+            value = _json_object(value)
         elif isinstance(value, str):
             value = encodable(value)
         row.append(value)
@@ -179,6 +181,11 @@ def json_array(items: tuple[str, ...]) -> str:
     return encodable("[" + ", ".join('"' + item.translate(_JSON_ESCAPES) + '"' for item in items) + "]")
 
 
+def _json_object(counts: dict[str, int]) -> str:
+    """A JSON object of names of slots, which need no escapes, and counts."""
+    return "{" + ", ".join(f'"{name}": {counts[name]}' for name in sorted(counts)) + "}"
+
+
 def _outcome(row: tuple[Any, ...]) -> Outcome:
     import json
 
@@ -186,6 +193,7 @@ def _outcome(row: tuple[Any, ...]) -> Outcome:
     usage = Usage(**{column: values.pop(column) for column in schema.USAGE})
     for column in (*schema.LISTS, schema.NUMBERS):
         values[column] = tuple(json.loads(values[column]))
+    values[schema.COUNTS] = json.loads(values[schema.COUNTS])
     return Outcome(usage=usage, **values)
 
 

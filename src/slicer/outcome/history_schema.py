@@ -14,12 +14,15 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 4
 
-# A column for each field of Outcome and Usage, in the order of insertion; lists are JSON arrays.
+# A column for each field of Outcome and Usage, in the order of insertion; lists are JSON arrays,
+# slots a JSON object.
 OUTCOME = tuple(name for name in Outcome.__annotations__ if name != "usage")
 USAGE = tuple(Usage.__annotations__)
 LISTS = ("command", "gpus", "enforced", "not_enforced", "changed", "changed_outside")
 NUMBERS = "vram_peak_mib"
+COUNTS = "slots"
 # What each version added to the one before, and what stands for it in a file that was not written to since.
+_SLOTS_BEFORE_4 = "CASE cpu_slots WHEN 0 THEN '{}' ELSE '{\"cpu\": ' || cpu_slots || '}' END"
 _ADDED = {
     "vram_mib": (2, "INTEGER", "NULL"),
     "vram_peak_mib": (2, "TEXT NOT NULL DEFAULT '[]'", "'[]'"),
@@ -28,6 +31,7 @@ _ADDED = {
     "ended_by": (3, "TEXT NOT NULL DEFAULT ''", "''"),
     "changed": (3, "TEXT NOT NULL DEFAULT '[]'", "'[]'"),
     "changed_outside": (3, "TEXT NOT NULL DEFAULT '[]'", "'[]'"),
+    "slots": (4, "TEXT NOT NULL DEFAULT '{}'", _SLOTS_BEFORE_4),
 }
 DECISIONS_SINCE = 4  # the version that brought the table of decisions
 COLUMNS = OUTCOME + USAGE
@@ -46,6 +50,7 @@ CREATE TABLE outcomes (
     vram_mib INTEGER,
     vram_peak_mib TEXT NOT NULL DEFAULT '[]',  -- JSON array, in the order of gpus
     cpu_slots INTEGER NOT NULL,
+    slots TEXT NOT NULL DEFAULT '{}',  -- JSON object: how many of which name, cpu_slots among them
     forced INTEGER NOT NULL DEFAULT 0,
     uid INTEGER NOT NULL,
     reason TEXT NOT NULL,
@@ -123,6 +128,8 @@ def bring_up(connection: _sqlite3.Connection) -> int:
             for column, (since, kind, _) in _ADDED.items():
                 if since > version:
                     connection.execute(f"ALTER TABLE outcomes ADD COLUMN {column} {kind}")
+            if version < 4:
+                connection.execute(f"UPDATE outcomes SET slots = {_SLOTS_BEFORE_4}")
         if version < DECISIONS_SINCE:
             connection.execute(_DECISIONS)
         if version < SCHEMA_VERSION:
