@@ -55,7 +55,7 @@ TABLE = """\
 ROUTE    MEASURES      TO           TAKES          RUN  AT ONCE   VRAM  MEMORY  PROFILE  IF BUSY
 ocr      pixels, size  small (gpu)  up to 8MP, 1G    0        1   4.0G       -  gpu      fail, exit 1
                        rest (cpu)   any              -        -      -       -  heavy    other
-whisper  duration      gpu          up to 1h         0        2  10.0G  100.0M  gpu      fail, exit 75
+whisper  duration      gpu          up to 1h         1        2  10.0G  100.0M  gpu      fail, exit 75
                        cpu          any              0        1      -  200.0M  heavy    wait
 """
 
@@ -112,11 +112,13 @@ def busy_day() -> Past:
 
 def test_the_routes_and_where_they_send_their_jobs(routes: Cli) -> None:  # C2
     configure(routes, CONFIG + OTHER)
+    del routes.environ["SLICER_SIM"]  # simulated GPUs have a ledger of their own
+    routes.running("--slot", "whisper-gpu")
     assert routes.run("routes").stdout == TABLE
     found = {each["name"]: each for each in routes.json("routes")["routes"]}
     assert list(found) == ["ocr", "whisper"]
     gpu = found["whisper"]["destinations"][0]
-    assert (gpu["up_to"], gpu["slot"], gpu["max_jobs"], gpu["running"]) == ([3600.0], "whisper-gpu", 2, 0)
+    assert (gpu["up_to"], gpu["slot"], gpu["max_jobs"], gpu["running"]) == ([3600.0], "whisper-gpu", 2, 1)
     assert found["ocr"]["destinations"][1]["slot"] is None
     assert found["ocr"]["probes"][0]["kind"] == "pixels"
 
