@@ -11,7 +11,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from slicer.cli.routes import plot
+from slicer.cli.routes import loading, plot
+from slicer.errors import GpuError, NoGpu
 from slicer.outcome import decisions, history
 from slicer.outcome.decisions import DecisionRow
 from slicer.record import replace
@@ -179,10 +180,28 @@ def test_a_probe_whose_program_is_missing_is_a_problem(routes: Cli) -> None:  # 
     assert "the probe's program 'no-such-probe' is not in PATH" in done.stdout
 
 
-def test_without_a_gpu_the_gpu_part_does_not_fit(routes: Cli) -> None:  # C7
-    said = routes.run("routes", "check", env={"SLICER_SIM": ""}, code=None)
-    assert "whisper: " in said.stdout
-    assert harmless(said.stdout)
+@pytest.mark.parametrize(
+    ("failure", "found", "said"),
+    [
+        (NoGpu("no-library", "no driver", hint=""), (), ""),
+        (GpuError("lost " + EVIL), None, "slicer: GPUs: lost"),
+    ],
+)
+def test_no_driver_is_no_gpu_and_a_failure_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    failure: GpuError,
+    found: tuple[()] | None,
+    said: str,
+) -> None:  # C7
+    def fail() -> None:
+        raise failure
+
+    monkeypatch.setattr("slicer.gpu.open_gpus", fail)
+    assert loading.gpus() == found
+    err = capfd.readouterr().err
+    assert err.startswith(said)
+    assert harmless(err)
 
 
 # -- stats --------------------------------------------------------------------------------------------
