@@ -1,4 +1,4 @@
-"""Which modules a ``slicer run`` imports, from start to end, in both halves."""
+"""Which modules ``slicer run`` and ``route`` import, from start to end, in both halves."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ PLAIN = _C | {"ctypes", "ctypes._endian", "struct", "types"}
 _CODE = "from slicer.__main__ import main; main()"
 
 
-def imported(place: Place, *arguments: str) -> set[str]:
-    """The modules that ``slicer run ARGUMENTS`` imports beyond an idle interpreter's."""
-    return _trace(place, _CODE, "run", *arguments) - _trace(place, "pass")
+def imported(place: Place, *arguments: str, program: str = "run") -> set[str]:
+    """The modules that ``slicer PROGRAM ARGUMENTS`` imports beyond an idle interpreter's."""
+    return _trace(place, _CODE, program, *arguments) - _trace(place, "pass")
 
 
 def surplus(found: set[str], allowed: set[str]) -> set[str]:
