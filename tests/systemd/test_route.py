@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.process.hot_path import SYSTEMD, imported, surplus
+from tests.process.hot_path import SYSTEMD, imported_with_cache, surplus
 from tests.systemd.helpers import systemctl
 from tests.systemd.helpers.jobs import Slicer
 
@@ -44,9 +44,9 @@ def test_each_attempt_has_its_scope_and_its_events(
 ) -> None:  # C6, C8, K7
     done = slicer.run("whisper", *journal, "--", "sh", "-c", JOB, "sh", "talk", env=routed, program="route")
     assert done.code == 0, done
-    first, second, _ = done.out.splitlines()
+    first, second, _ = done.stdout.splitlines()
     assert first != second
-    assert done.err.count("said by") == 2
+    assert done.stderr.count("said by") == 2
     on_gpu, on_cpu = (
         {entry["SLICER_EVENT"]: entry for entry in systemctl.journal("-t", "slicer", f"SLICER_UNIT={unit}")}
         for unit in (first, second)
@@ -66,7 +66,7 @@ def test_each_attempt_has_its_scope_and_its_events(
 def test_a_destinations_memory_is_the_scopes(slicer: Slicer, routed: dict[str, str]) -> None:  # C2, C7
     show = "systemctl show -P MemoryMax $(grep -o 'slicer-.*scope' /proc/self/cgroup)"
     done = slicer.run("whisper", "-q", "--", "sh", "-c", show, "sh", "talk", env=routed, program="route")
-    assert done.out == f"{300 << 20}\n"
+    assert done.stdout == f"{300 << 20}\n"
 
 
 def test_what_does_not_start_is_told_without_a_job(slicer: Slicer, routed: dict[str, str]) -> None:  # C4, C6
@@ -88,5 +88,4 @@ def test_the_hot_path_imports_what_it_needs(slicer: Slicer, routed: dict[str, st
     place = _Place(slicer.environ(SLICER_CONFIG=routed["SLICER_CONFIG"]))
     slicer.path("long").write_bytes(b"x" * 5000)
     line = ("whisper", "-q", "--", "true", str(slicer.path("long")))
-    imported(place, *line, program="route")  # from now on the configuration is in the cache
-    assert surplus(imported(place, *line, program="route"), SYSTEMD) == set()
+    assert surplus(imported_with_cache(place, *line, program="route"), SYSTEMD) == set()

@@ -10,7 +10,7 @@ import pytest
 
 import slicer
 from tests.process.harness import Box
-from tests.process.hot_path import BANNED, PLAIN, imported, surplus
+from tests.process.hot_path import BANNED, PLAIN, imported, imported_with_cache, surplus
 
 SRC = str(Path(slicer.__file__).resolve().parents[1])
 CORE = (
@@ -105,8 +105,7 @@ def routed(box: Box) -> Box:
 # K8, C5: a binary may be wrapped with it. The second one inside a route only executes the command.
 def test_the_hot_path_of_a_route_imports_what_it_needs(routed: Box) -> None:
     line = ("r", "--backend", "plain", "--", "true", str(routed.root / "input"))
-    imported(routed, *line, program="route")  # from now on the configuration is in the cache
-    found = imported(routed, *line, program="route")
+    found = imported_with_cache(routed, *line, program="route")
     assert surplus(found, PLAIN) == set()
     assert {"slicer.job.outer_half", "slicer.route.deciding", "slicer.outcome.decisions"} <= found
     assert "slicer.route.relay" not in found
