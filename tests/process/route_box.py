@@ -52,6 +52,7 @@ class RouteBox(Box):
         super().__init__(root, slots=2)
         self._config = root / "config.toml"
         self.env |= {"SLICER_CONFIG": str(self._config), "SLICER_SIM": "1x24G"}
+        self.state /= "sim-1x24G"
         self.configure()
         self.job = root / "bin" / "job"
         self.job.write_text(_JOB)

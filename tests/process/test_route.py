@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
+import textwrap
 
 import pytest
 
 from tests.patience import until
-from tests.process.harness import Gate, kill
+from tests.process.harness import SLICER, Gate, kill, sleeps_in
 from tests.process.route_box import RouteBox, json_lines
 
 pytestmark = pytest.mark.both_pythons
@@ -42,7 +44,8 @@ def test_quietly_it_says_nothing(routes: RouteBox) -> None:
 
 
 def test_options_stand_before_or_after_the_route(routes: RouteBox) -> None:
-    for words in (("-q", "-n", "x", "whisper", "--"), ("whisper", "-q", "-nx", "--"), ("-q", "whisper", "-nx")):
+    for line in ("-q -n x whisper --", "whisper -q -nx --", "-q whisper -nx"):
+        words = line.split()
         done = routes.run(*words, "job", "a", "small")
         assert (done.returncode, done.stderr) == (0, "")
     assert {outcome.name for outcome in routes.outcomes()} == {"x"}
@@ -212,8 +215,8 @@ def test_nothing_decided_is_lost_where_the_history_cannot_be_written(routes: Rou
 
 def test_inside_its_own_route_a_command_is_executed_at_once(routes: RouteBox) -> None:
     """C5: a wrapped binary that starts itself again."""
-    inner = routes.shell_line("whisper", "--program", sys.executable, "--", "whisper-name", "-c")
-    code = "import os, sys; print(sys.orig_argv[0], os.environ['SLICER_ROUTE'], os.getppid())"
+    inner = shlex.join([*SLICER, "route", "whisper", "--program", sys.executable, "--", "whisper-name", "-c"])
+    code = 'import os, sys; print(sys.orig_argv[0], os.environ["SLICER_ROUTE"], os.getppid())'
     done = routes.run("whisper", "-q", "--", "sh", "-c", f"echo $$; {inner} '{code}'; exit $?", "sh", "small")
     assert done.returncode == 0, done
     shell, told = done.stdout.splitlines()
@@ -306,9 +309,13 @@ def test_explained_an_error_is_the_same_error(routes: RouteBox) -> None:
 
 
 def test_a_signal_during_the_probe_ends_it(routes: RouteBox) -> None:
-    routes.configure('probe = "command"\nprobe_command = ["sh", "-c", "echo probing >>$LOG; sleep 99; echo 1"]')
-    config = (routes.root / "config.toml").read_text().replace('probe = "size"\nthreshold = "1K"\n', "", 1)
-    (routes.root / "config.toml").write_text(config)
+    config = """\
+        [routes.whisper]
+        probe = "command"
+        probe_command = ["sh", "-c", "echo probing >>$LOG; sleep 99; echo 1"]
+        [routes.whisper.cpu]
+        """
+    (routes.root / "config.toml").write_text(textwrap.dedent(config))
     process = routes.start("whisper", "--", "job", "a", "small")
     until(lambda: "probing" in routes.lines(), "the probe runs")
     kill(process.pid, 15)
@@ -326,6 +333,4 @@ def test_a_signal_while_a_pipe_is_read_ends_it(routes: RouteBox) -> None:
 
 
 def _reads_stdin(pid: int) -> bool:
-    from tests.process.harness import sleeps_in
-
-    return sleeps_in(pid) in ("0", "63")
+    return sleeps_in(pid) in ("0", "63")  # read(2), by its numbers

@@ -106,7 +106,7 @@ def _share(destination: Destination, profile: Profile, slots: Mapping[str, int])
     limits = []
     if destination.max_jobs is not None:
         limits.append((destination.max_jobs, "max_jobs"))
-    limits += [(slots[name] // count, f"slots.{name}") for name, count in profile.slots.items() if name in slots]
+    limits += [(slots[name] // n, f"slots.{name}") for name, n in profile.slots.items() if name in slots]
     jobs, limited_by = min(limits, default=(None, ""))
     found = profile.properties.get("MemoryMax")
     limit = found.value if found and isinstance(found.value, int) and found.value != INFINITY else None

@@ -14,6 +14,8 @@ import errno
 import os
 import select
 import stat
+import sys
+from _thread import get_native_id
 
 from slicer.gpu.oom import Excerpt
 from slicer.kernel import proc
@@ -23,6 +25,7 @@ from slicer.record import record
 _CHUNK = 1 << 16
 _MOST_WAITING = 1 << 20  # bytes; more fits into no pipe of ours, and into no pseudo-terminal
 _ASK = b"?"
+_F_SETOWN_EX = 15  # fcntl(2); of what it takes, 0 is F_OWNER_TID: the signal is for this thread
 
 # A user who wants slicer to end does not wait for a reader that has fallen asleep.
 ENDING = INTERRUPTS | {signal.SIGQUIT, STOP}
@@ -70,7 +73,7 @@ class Relay:
         self._has_ended = False
         # SIGIO comes when the pipe can be read, so that one call waits for that and for the other signals.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGIO})
-        fcntl.fcntl(self._answer, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(self._answer, _F_SETOWN_EX, bytes(4) + get_native_id().to_bytes(4, sys.byteorder))
         fcntl.fcntl(self._answer, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
         try:
             os.write(self._ask, _ASK)

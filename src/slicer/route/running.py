@@ -264,25 +264,32 @@ class _Run:
 class _Told:
     """Passes on what is heard of one attempt, and says before it why the job goes there.
 
-    What an earlier attempt has ``said`` of this machine is not said again.
+    Notices wait for that: of a job that is blocked nothing is said but one line of JSON. What an earlier
+    attempt has ``said`` of this machine is not said again.
     """
 
     def __init__(self, listener: RouteListener, why: str, said: set[str]) -> None:
         self._listener = listener
         self._said = said
         self._why = why
+        self._notices: list[str] = []
         self.still_waiting = listener.still_waiting
 
     def say_why(self) -> None:
         """Once, when it is clear that the job goes there or waits for it."""
         if self._why:
-            self._listener.notice(self._why)
-        self._why = ""
+            self._notices.append(self._why)
+            self._why = ""
+            while self._notices:
+                self._listener.notice(self._notices.pop(0))
 
     def notice(self, text: str) -> None:
         if text not in self._said:
             self._said.add(text)
-            self._listener.notice(text)
+            if self._why:
+                self._notices.append(text)
+            else:
+                self._listener.notice(text)
 
     def warning(self, text: str) -> None:
         if text not in self._said:

@@ -7,6 +7,7 @@ import os
 import signal
 import struct
 import termios
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -149,7 +150,7 @@ def test_a_reader_that_sleeps_keeps_nobody_from_ending(relay_to: Callable[..., R
     os.write(sink, b"x" * fcntl.fcntl(sink, fcntl.F_GETPIPE_SZ))  # full
     relay = relay_to(sink)
     os.write(relay.fd, b"more\n")
-    os.kill(os.getpid(), signal.SIGTERM)
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
     assert relay.seen() is None
     assert signal.sigpending() & ENDING == set()  # it was for this
     os.close(sink)
