@@ -190,6 +190,7 @@ def test_a_name_is_never_an_option_and_never_a_script(tmp_path: Path) -> None:
 
 def test_a_command_may_measure_what_is_no_file() -> None:
     assert asked("test $1 = https://example.org/x && echo 3", "https://example.org/x") == 3.0
+    assert asked('printf %s "$1" | wc -w', "a prompt " * 500) == 1000.0
 
 
 def test_a_probe_is_sent_signals_as_any_program() -> None:
