@@ -134,8 +134,8 @@ def test_a_route_may_wait(routes: RouteBox, gate: Gate) -> None:
 
 
 def test_who_has_waited_long_enough_is_blocked_and_never_runs_beside(routes: RouteBox, gate: Gate) -> None:
-    """C2: max_jobs is a promise, also for CPU jobs, which else run after --max-wait."""
-    routes.configure(cpu="max_jobs = 1")
+    """C2: max_jobs is a promise, whatever the profile says of jobs that have waited."""
+    routes.configure(cpu="max_jobs = 1\n[profiles.light]\nthen = 'run'")
     holder = routes.hold_way(gate, "large")
     done = routes.route("--on-busy", "wait", "--max-wait", "0", input="large")
     assert done.returncode == 75
