@@ -142,6 +142,38 @@ def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
     return []
 
 
+def slots(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The names of the slots, and how many there are."""
+    from slicer.config.profiles import host, load
+
+    with suppress(SlicerError):
+        limits = load(os.environ, host()).slots
+        return [CompletionItem(name, help=f"of {limits[name]}") for name in harmless(limits, incomplete)]
+    return []
+
+
+def routes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """The names of the routes."""
+    from slicer.config.profiles import host, load
+    from slicer.config.routes import names
+
+    with suppress(SlicerError):
+        return harmless(names(load(os.environ, host()).layers), incomplete)
+    return []
+
+
+def wraps(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The last names of wrapped programs; files, where a path is meant."""
+    from slicer.wrap.records import read
+
+    if "/" in incomplete:
+        return [CompletionItem(incomplete, type="file")]
+    with suppress(SlicerError):
+        found = {os.path.basename(wrap.path) for wrap in read(os.environ)[0]}
+        return [CompletionItem(name) for name in harmless(sorted(found), incomplete)]
+    return []
+
+
 def properties(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The names of systemd's properties that a job may have, up to the "="."""
     from slicer.config.properties import NAMES

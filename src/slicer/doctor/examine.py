@@ -9,9 +9,11 @@ from slicer.doctor import looks
 from slicer.doctor.checks import environment as check_environment
 from slicer.doctor.checks import gpus as check_gpus
 from slicer.doctor.checks import journal as check_journal
+from slicer.doctor.checks import wraps as check_wraps
 from slicer.doctor.facts import configuration, disks, gpus, journal, kernel, others, session, state, units
 from slicer.doctor.facts import environment as environment_facts
 from slicer.doctor.facts import systemd as systemd_facts
+from slicer.doctor.facts import wraps as wrap_facts
 from slicer.doctor.glance import report
 from slicer.doctor.kinds import finding
 from slicer.doctor.model import Report, Verdict, Who
@@ -49,6 +51,7 @@ def _duties(environ: Mapping[str, str], who: Who) -> dict[str, Callable[[], obje
         "journal": lambda: journal.gather(who.uid),
         "units": lambda: units.gather(environ),
         "environment": lambda: environment_facts.gather(environ, sys.argv[0]),
+        "wraps": lambda: wrap_facts.gather(environ),
         "others": lambda: others.gather(environ, who.uid),
     }
 
@@ -60,6 +63,7 @@ def _report(who: Who, looked: Mapping[str, Look]) -> Report:
         "gpus": lambda: _gpus(taken, looked["driver"], who),
         "journal": lambda: check_journal.journal(taken["journal"], taken["units"], systemd, who),
         "units": lambda: check_journal.units(taken["units"], systemd, who),
+        "wraps": lambda: check_wraps.wraps(taken["wraps"]),
         "others": lambda: check_environment.others(taken["others"], who),
     }
     return report(who, taken, more, {"gpus": ("devices",)})

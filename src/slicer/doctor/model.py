@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     Severity = Literal["problem", "warning", "note"]
     Area = Literal[
         "systemd", "kernel", "session", "limits", "gpus", "state", "journal", "units", "configuration",
-        "environment", "others",
+        "environment", "wraps", "others",
     ]  # fmt: skip
 
 AREAS: tuple[Area, ...] = (
     "systemd", "kernel", "session", "limits", "gpus", "state", "journal", "units", "configuration",
-    "environment", "others",
+    "environment", "wraps", "others",
 )  # fmt: skip
 SEVERITIES: tuple[Severity, ...] = ("problem", "warning", "note")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import grp
+import os
 import pwd
 
 
@@ -20,3 +21,17 @@ def group_name(gid: int) -> str:
         return grp.getgrgid(gid).gr_name
     except KeyError:
         return str(gid)
+
+
+def is_private_group(gid: int) -> bool:
+    """Whether a group is the caller's alone, as many systems make one for each user.
+
+    It has the user's name and nobody else in it. (Who has it as a primary group is asked only of the caller:
+    such groups are made together with their user.)
+    """
+    try:
+        user = pwd.getpwuid(os.geteuid())
+        group = grp.getgrgid(gid)
+    except KeyError:
+        return False
+    return user.pw_gid == gid and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from slicer.doctor.checks import environment, gpus, journal, limits, state, systemd
+from slicer.doctor.checks import environment, gpus, journal, limits, state, systemd, wraps
 from slicer.doctor.facts.configuration import ProfileFacts
 from slicer.doctor.facts.disks import Disk, DiskFacts
 from slicer.doctor.facts.environment import Namesake
 from slicer.doctor.facts.gpus import GpuUser, Node
 from slicer.doctor.facts.others import Other
 from slicer.doctor.facts.units import UnitFile
+from slicer.doctor.facts.wraps import WrapFacts
 from slicer.doctor.looks import Look
 from slicer.doctor.model import Verdict, Who
 from slicer.doctor.taken import Taken
 from slicer.record import replace
+from slicer.wrap import judging, shim
+from slicer.wrap.judging import Sight
+from slicer.wrap.model import ABSENT, Seen, Status, Wrap
 from tests.unit.doctor.made_up import (
     ALICE,
     CONFIGURATION,
@@ -33,6 +37,8 @@ from tests.unit.doctor.made_up import (
     STATE,
     SYSTEMD,
     UNITS,
+    WRAP,
+    WRAPS,
     place,
 )  # fmt: skip
 
@@ -99,6 +105,16 @@ def on_environment(who: Who = ALICE, **changes: object) -> Case:
     return lambda: environment.environment(replace(ENVIRONMENT, **changes), who)
 
 
+def on_wrap(bin: Seen, real: Seen, wrap: Wrap = WRAP, **changes: object) -> Case:
+    def judged() -> Verdict:
+        shim_there = replace(bin, head=shim.text(wrap)) if bin.kind == "shim" else bin
+        sight = replace(Sight(shim_there, real, True, True, ()), **changes)
+        status = Status(wrap, judging.problems(wrap, sight))
+        return wraps.wraps(replace(WRAPS, wraps=(status,)))
+
+    return judged
+
+
 def on_others(who: Who = ALICE, **changes: object) -> Case:
     return lambda: environment.others(replace(OTHERS, **changes), who)
 
@@ -112,6 +128,10 @@ def unanswered(look: Look, name: str = "others") -> Case:
     return judged
 
 
+SHIM = Seen("shim", 1, 2, mode=0o755)
+PROGRAM = Seen("file", 1, 3, 1, 2, mode=0o755)
+NEW_PROGRAM = replace(PROGRAM, ino=4, size=5)
+OF_DPKG = replace(WRAP, diverted=WRAP.path, package="w")
 NO_UNITS = tuple(replace(file, state="missing") for file in UNITS.system)
 LIMITS = UnitFile("/usr/local/lib/systemd/system/gpu.slice.d/10-slicer-config.conf", "limits", "missing")
 NVIDIA = DEVICES.nvidia
@@ -247,6 +267,20 @@ CASES: dict[str, tuple[Case, ...]] = {
     "journal-closed": (on_journal(may_read=False, may_read_own=False),),
     "journal-rate-limited": (on_journal(burst=100),),
     "catalog-not-read": (on_journal(catalog="missing"),),
+    "wrap-replaced": (
+        on_wrap(NEW_PROGRAM, PROGRAM), on_wrap(PROGRAM, ABSENT), on_wrap(PROGRAM, PROGRAM),
+        on_wrap(NEW_PROGRAM, replace(NEW_PROGRAM, ino=5)),
+    ),
+    "wrap-broken": (
+        on_wrap(SHIM, ABSENT), on_wrap(ABSENT, PROGRAM), on_wrap(SHIM, PROGRAM, slicer_runs=False),
+        on_wrap(SHIM, PROGRAM, has_route=False),
+        on_wrap(SHIM, ABSENT, replace(WRAP, path="/a\n\x1b[31m'b", real="/a\n\x1b[31m'b-real")),
+    ),
+    "wrap-unfinished": (
+        on_wrap(ABSENT, ABSENT), on_wrap(SHIM, PROGRAM, replace(WRAP, intent="restore")),
+        on_wrap(SHIM, PROGRAM, OF_DPKG), on_wrap(replace(SHIM, mode=0o644), PROGRAM),
+    ),
+    "wrap-record-unusable": (lambda: wraps.wraps(replace(WRAPS, passed_over=("a record: not whole",))),),
     "units-missing": (
         on_units(system=NO_UNITS), on_units(who=ROOT, system=NO_UNITS),
         on_units(system=NO_UNITS, is_nixos=True),
@@ -301,6 +335,8 @@ HEALTHY: tuple[Case, ...] = (
     on_state(ledger=place("/run/lock/slicer-1000", "", -1)), on_state(ledger=place("/dev/shm/slicer-1000")),
     on_journal(), on_journal(may_read=False), on_units(), on_units(system=NO_UNITS, packaged=("/usr/lib/x",)),
     on_environment(), on_environment(variables=(("GPU_LOCK_HELD", "0"),)), on_others(),
+    on_wrap(SHIM, PROGRAM), on_wrap(SHIM, NEW_PROGRAM, has_route=None),
+    lambda: wraps.wraps(WrapFacts((), ())),
     # NixOS
     on_units(system=(*NO_UNITS, LIMITS), packaged=("/etc/systemd/system/gpu.slice",), is_nixos=True),
     on_environment(program="/nix/store/1234-slicer/bin/slicer"),

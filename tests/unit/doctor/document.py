@@ -13,7 +13,7 @@ TITLES = {
     "systemd": "systemd", "kernel": "The kernel, and limits of the shell", "session": "Sessions",
     "limits": "Limits", "gpus": "GPUs", "state": "The ledger and the history", "journal": "The journal",
     "units": "Unit files", "configuration": "Configuration", "environment": "How slicer is called",
-    "others": "Other programs, and the looks themselves",
+    "wraps": "Wrapped programs", "others": "Other programs, and the looks themselves",
 }  # fmt: skip
 
 

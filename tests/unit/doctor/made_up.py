@@ -13,8 +13,10 @@ from slicer.doctor.facts.session import SessionFacts
 from slicer.doctor.facts.state import Place, StateFacts
 from slicer.doctor.facts.systemd import SystemdFacts
 from slicer.doctor.facts.units import UnitFacts, UnitFile
+from slicer.doctor.facts.wraps import WrapFacts
 from slicer.doctor.model import Who
 from slicer.gpu.nvml import GpuDetails
+from slicer.wrap.model import Status, Wrap
 
 ROOT = Who(0, "root", "system", True)
 ALICE = Who(1000, "alice", "user", True)
@@ -79,4 +81,10 @@ ENVIRONMENT = EnvironmentFacts(
     program="/usr/local/bin/slicer", on_path=("/usr/local/bin/slicer",), prefix="/opt/slicer", clashing="",
     namesakes=(), variables=(), sudo="/usr/bin/sudo", secure_path=None, is_under_sudo=False,
 )  # fmt: skip
+WRAP = Wrap(
+    path="/usr/local/bin/whisper", real="/usr/local/bin/whisper-real", route="whisper",
+    slicer="/usr/local/bin/slicer", intent="install", ino=3, size=1, mtime_ns=2, package="", diverted="",
+    since_s=3.0,
+)  # fmt: skip
+WRAPS = WrapFacts((Status(WRAP, ()),), ())
 OTHERS = OthersFacts("", (), "", "", "", 0, "")

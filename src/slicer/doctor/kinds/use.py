@@ -176,6 +176,48 @@ FOUND = (
         why="What is said here holds for jobs inside that job, which have no scope of their own.",
         cure="Nothing has to be done.",
     ),
+    # -- wraps -----------------------------------------------------------------------------------------------
+    Kind(
+        id="wrap-broken",
+        area="wraps",
+        severity="problem",
+        title="calls of a wrapped program fail",
+        why="Its shim, its program, the slicer that the shim calls, or its route is gone.",
+        cure=(
+            "`slicer wrap check --fix`; where the program itself is gone, install it again, or take the shim "
+            "away with `slicer wrap remove BIN`."
+        ),
+    ),
+    Kind(
+        id="wrap-replaced",
+        area="wraps",
+        severity="warning",
+        title="a wrapped program is called without its route",
+        why=(
+            "An upgrade (of pip, of a package manager other than dpkg) or a person has put another file in "
+            "place of the shim. Its jobs run beside all others, without a lease and without limits."
+        ),
+        cure="`slicer wrap check --fix`, or `slicer wrap install BIN --route NAME` again.",
+    ),
+    Kind(
+        id="wrap-unfinished",
+        area="wraps",
+        severity="warning",
+        title="a wrap is not as it was made",
+        why=(
+            "Something ended slicer while it wrapped or unwrapped the program, or somebody has changed the "
+            "shim or taken back dpkg's diversion. Calls may go through the route or not."
+        ),
+        cure="`slicer wrap check --fix`; `slicer wrap remove BIN` where all of it is gone.",
+    ),
+    Kind(
+        id="wrap-record-unusable",
+        area="wraps",
+        severity="warning",
+        title="a record of a wrapped program is passed over",
+        why="slicer did not write it, or it is damaged. So nobody looks after that program's shim.",
+        cure="Remove the file; `slicer wrap install BIN --route NAME` records the shim anew.",
+    ),
     # -- others ----------------------------------------------------------------------------------------------
     Kind(
         id="gpu-lock-held",

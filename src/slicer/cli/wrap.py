@@ -1,0 +1,332 @@
+"""``slicer wrap``: programs whose calls go through a route, whoever makes them."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from slicer.cli import complete, output, say
+from slicer.cli.output import Column
+from slicer.columns import BAD, FAINT, GOOD, Line
+from slicer.config import files, profiles, routes
+from slicer.errors import EX_OK, SlicerError
+from slicer.text import quote, visible
+from slicer.wrap import look, wrapping
+from slicer.wrap.model import WrapRefused
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from slicer.config.profiles import Config
+    from slicer.config.routes import Route
+    from slicer.wrap.model import Plan, Status, Step
+    from slicer.wrap.planning import Keep
+
+_EX_UNWELL = 1
+_MEDIA = ("duration", "pixels")  # what ffprobe measures
+_PROBE = "ffprobe"
+
+_DOING: dict[Step, str] = {
+    "record": "record it",
+    "link": "give {bin} the second name {real}",
+    "exchange": "give what is at {bin} the name {real}, in place of what has it",
+    "divert": "dpkg-divert --local --no-rename --divert {diverted}-real --add {diverted}",
+    "place": "put the shim in the place of {bin}",
+}  # fmt: skip
+
+
+@click.group(
+    "wrap",
+    short_help="Send every call of a program through a route.",
+    invoke_without_command=True,
+    epilog="""\
+\b
+Examples:
+  sudo slicer wrap install whisper --route whisper   each call of it is routed
+  slicer wrap                                        what is wrapped, and how
+  sudo slicer wrap check --fix                       mend what an upgrade undid
+  sudo slicer wrap remove whisper                    as it was before
+
+\b
+BIN becomes BIN-real, and a shim of a few lines for sh takes its place. The
+shim runs slicer route, so that scripts and services need no change. A call
+from inside of the route runs the program at once. docs/wrap.md says what can
+be wrapped, and what cannot.""",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.pass_context
+def command(ctx: click.Context, as_json: bool) -> None:
+    """Put a shim in place of a program, so that each call of it goes through a route."""
+    if ctx.invoked_subcommand is not None:
+        ctx.obj = as_json  # slicer wrap --json list
+        return
+    _list(as_json=as_json)
+
+
+# -- install -------------------------------------------------------------------------------------------------
+
+
+@command.command(
+    "install",
+    short_help="Put a shim in place of a program.",
+    epilog="""\
+\b
+Examples:
+  sudo slicer wrap install whisper --route whisper        found on PATH
+  slicer wrap install ~/venv/bin/whisper --route whisper  one of your own
+  slicer wrap install whisper --route whisper --dry-run   what would be done
+
+\b
+Safe to repeat: it makes whole what an upgrade or a crash left. At every
+moment BIN can be executed. A file of a Debian package is diverted
+(dpkg-divert), so an upgrade updates BIN-real and leaves the shim alone.""",
+)
+@click.argument("program", metavar="BIN", type=click.Path())
+@click.option(
+    "--route", required=True, metavar="NAME", help="The route, [routes.NAME] of the configuration.",
+    shell_complete=complete.routes,
+)  # fmt: skip
+@click.option(
+    "--slicer", "slicer_path", metavar="PATH", type=click.Path(),
+    help="The slicer that the shim calls, in place of this one.",
+)  # fmt: skip
+@click.option("--force", is_flag=True, help="Take what is at BIN as the program, where that is not clear.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be done.")
+def install(program: str, route: str, slicer_path: str | None, force: bool, dry_run: bool) -> None:
+    """Move BIN to BIN-real and put a shim in its place, which hands each call to a route."""
+    config = profiles.load(os.environ, profiles.host())
+    for warning in config.warnings:
+        say.line(warning)
+    found = routes.find(config, route)
+    called = os.path.abspath(slicer_path) if slicer_path else look.own_path(sys.argv[0])
+    asked = wrapping.Asked(program, route, called, _probes(found), force)
+    plan = wrapping.install(asked, os.environ, dry=dry_run)
+    if dry_run:
+        output.show(_intended(plan), cuts=False)
+    else:
+        output.show([Line(_installed(plan))], cuts=False)
+    for note in (*plan.notes, *_reach(config, route)) if plan.steps else ():
+        say.line(f"note: {note}")
+
+
+def _probes(route: Route) -> tuple[str, ...]:
+    """The programs that the route runs to measure an input."""
+    commands = [each.command[0] for each in route.probes if each.command]
+    return (*commands, *(_PROBE for each in route.probes if each.kind in _MEDIA))
+
+
+def _reach(config: Config, route: str) -> tuple[str, ...]:
+    """Who will not have the route: it may be in a file that other callers do not read."""
+    holding = [layer.path for layer in config.layers if route in routes.names((layer,))]
+    if any(path.startswith(f"{files.SYSTEM_DIR}/") for path in holding):
+        return ()
+    if holding and os.geteuid() == 0:
+        where = f"put it into {files.SYSTEM_DIR}/config.toml"
+        return (f"the route is in {holding[-1]}, which others who call the program do not read: {where}",)
+    if files.user_file(os.environ) not in holding:
+        return (f"the route is in {holding[-1]}: it is unknown where SLICER_CONFIG does not name that file",)
+    return ()
+
+
+def _installed(plan: Plan) -> str:
+    wrap = plan.wrap
+    if not plan.steps:
+        return f"{quote(wrap.path)} is wrapped by the route {wrap.route} already"
+    if plan.steps == ("record",):
+        return f"{quote(wrap.path)} has its shim already; recorded anew"
+    return f"wrapped {quote(wrap.path)} by the route {wrap.route}; the program is {quote(wrap.real)} now"
+
+
+def _intended(plan: Plan) -> list[Line]:
+    wrap = plan.wrap
+    names = {"bin": quote(wrap.path), "real": quote(wrap.real), "diverted": quote(wrap.diverted)}
+    if not plan.steps:
+        return [Line(_installed(plan))]
+    return [Line(f"would {_DOING[step].format(**names)}") for step in plan.steps]
+
+
+# -- remove --------------------------------------------------------------------------------------------------
+
+
+@command.command(
+    "remove",
+    short_help="Put a wrapped program back.",
+    epilog="""\
+\b
+Examples:
+  slicer wrap remove /usr/local/bin/whisper   as it was before
+  slicer wrap remove whisper                  a name that only one wrap has
+  slicer wrap remove whisper --keep new       an upgrade replaced the shim
+
+\b
+The program is renamed back: owner, mode, times and attributes are as they
+were. Where somebody has replaced the shim, --keep says which of the two
+programs stays.""",
+)
+@click.argument("program", metavar="BIN", type=click.Path(), shell_complete=complete.wraps)
+@click.option(
+    "--keep", type=click.Choice(["new", "real"]),
+    help="Where the shim was replaced: keep what is at BIN (new), or BIN-real.",
+)  # fmt: skip
+def remove(program: str, keep: Keep | None) -> None:
+    """Put a wrapped program back in its place, as it was."""
+    plan = wrapping.remove(program, os.environ, keep)
+    wrap, steps = plan.wrap, plan.steps
+    if "restore" in steps:
+        told = f"unwrapped {quote(wrap.path)}"
+    elif "unlink" in steps:
+        told = f"removed the shim {quote(wrap.path)}"
+    elif "drop" in steps:
+        told = f"unwrapped {quote(wrap.path)}; {quote(wrap.real)} is removed"
+    else:
+        told = f"{quote(wrap.path)} was no shim any more; the wrap is forgotten"
+    output.show([Line(told)], cuts=False)
+    for note in plan.notes:
+        say.line(f"note: {note}")
+
+
+# -- list and check ------------------------------------------------------------------------------------------
+
+
+@command.command(
+    "list",
+    short_help="Show what is wrapped, and how it is.",
+    epilog="""\
+\b
+Examples:
+  slicer wrap list          what you have wrapped
+  sudo slicer wrap list     what root has
+  slicer wrap list --json   for scripts""",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.pass_obj
+def list_(outer_json: bool, as_json: bool) -> None:
+    """Show the programs that you have wrapped, their routes, and how they are."""
+    _list(as_json=as_json or outer_json)
+
+
+def _list(*, as_json: bool) -> None:
+    found = _statuses()
+    if as_json:
+        output.show_json({"wraps": [_data(status) for status in found]})
+        return
+    if not found:
+        output.show([Line(_NOTHING)])
+        return
+    columns = (
+        Column("PROGRAM"), Column("ROUTE", cap=20), Column("STATE"), Column("PACKAGE", cap=20),
+        Column("SLICER"),
+    )  # fmt: skip
+    rows = [
+        (each.wrap.path, each.wrap.route, each.state, each.wrap.package or "-", each.wrap.slicer)
+        for each in found
+    ]
+    output.show(output.table(columns, rows))
+    if any(each.problems for each in found):
+        output.show([Line(""), Line("slicer wrap check says what is wrong, and what helps.", FAINT)])
+
+
+@command.command(
+    "check",
+    short_help="Say which wraps do not hold any more, and mend them.",
+    epilog="""\
+\b
+Examples:
+  slicer wrap check               what is wrong, and the line that mends it
+  slicer wrap check --fix         mend what can be mended
+  slicer wrap check whisper       only that one
+  slicer wrap check --json        for scripts
+
+\b
+Exit codes:
+    0  all is well (with --fix: by now)
+    1  something is not
+  125  slicer itself failed""",
+)
+@click.argument("programs", metavar="[BIN]...", nargs=-1, type=click.Path(), shell_complete=complete.wraps)
+@click.option("--fix", is_flag=True, help="Mend what can be mended.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.pass_obj
+def check(outer_json: bool, programs: tuple[str, ...], fix: bool, as_json: bool) -> int:
+    """Look at each wrap: whether shim, program, slicer, route and diversion are in place."""
+    found = _chosen(_statuses(), programs)
+    if fix:
+        for status in found:
+            if any(problem.is_mendable for problem in status.problems):
+                _mend(status)
+        left = {status.wrap.path for status in found}
+        found = tuple(status for status in _statuses() if status.wrap.path in left)
+    if as_json or outer_json:
+        output.show_json({"wraps": [_data(status) for status in found]})
+    else:
+        output.show(_told(found), cuts=False)
+    return _EX_UNWELL if any(status.problems for status in found) else EX_OK
+
+
+_NOTHING = "nothing is wrapped"
+
+
+def _mend(status: Status) -> None:
+    path = status.wrap.path
+    slicer = status.wrap.slicer
+    if any(problem.id == "slicer-gone" for problem in status.problems):
+        slicer = look.own_path(sys.argv[0])
+    why = wrapping.mend(path, os.environ, slicer)
+    say.line(f"{quote(path)} is not mended: {why}" if why else f"mended {quote(path)}")
+
+
+def _told(found: tuple[Status, ...]) -> list[Line]:
+    if not found:
+        return [Line(_NOTHING)]
+    shown = []
+    for status in found:
+        if not status.problems:
+            wrap = status.wrap
+            shown.append(Line(f"{quote(wrap.path)}: ok, by the route {visible(wrap.route)}", GOOD))
+        for problem in status.problems:
+            shown.append(Line(f"{visible(problem.message)} [{problem.id}]", BAD))
+            shown += [Line(f"    {line}") for line in problem.mend]
+    return shown
+
+
+def _statuses() -> tuple[Status, ...]:
+    """How all wraps are; said on stderr: what is not believed, and a configuration that cannot be read."""
+    for warning in wrapping.warnings(os.environ):
+        say.line(warning)
+    known: tuple[str, ...] | None
+    try:
+        known = routes.names(profiles.load(os.environ, profiles.host()).layers)
+    except SlicerError as error:
+        say.line(f"whether the routes exist is not known: {error}")
+        known = None
+    return wrapping.statuses(os.environ, known)
+
+
+def _chosen(found: tuple[Status, ...], programs: tuple[str, ...]) -> tuple[Status, ...]:
+    """Those that the words name, or all. Raises WrapRefused."""
+    if not programs:
+        return found
+    chosen: dict[str, Status] = {}
+    for word in programs:
+        meant = look.canonical(word) if "/" in word else word
+        fitting = [each for each in found if meant in (each.wrap.path, os.path.basename(each.wrap.path))]
+        if not fitting:
+            raise WrapRefused("is not wrapped", where=meant, hint="slicer wrap list shows what is")
+        chosen |= {status.wrap.path: status for status in fitting}
+    return tuple(chosen.values())
+
+
+def _data(status: Status) -> dict[str, Any]:
+    wrap = status.wrap
+    return {
+        "path": wrap.path, "program": wrap.real, "route": wrap.route, "slicer": wrap.slicer,
+        "package": wrap.package or None, "diverted": wrap.diverted or None, "since": wrap.since_s,
+        "state": status.state,
+        "problems": [
+            {"id": each.id, "message": each.message, "mend": list(each.mend), "mendable": each.is_mendable}
+            for each in status.problems
+        ],
+    }  # fmt: skip

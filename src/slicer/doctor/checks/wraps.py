@@ -1,0 +1,46 @@
+"""What to say of wrapped programs. Pure."""
+
+from __future__ import annotations
+
+from slicer.doctor.kinds import finding
+from slicer.doctor.model import Verdict
+from slicer.text import counted, visible
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from slicer.doctor.facts.wraps import WrapFacts
+    from slicer.doctor.model import Finding
+    from slicer.wrap.model import ProblemId
+
+_KINDS: dict[ProblemId, str] = {
+    "program-gone": "wrap-broken",
+    "slicer-gone": "wrap-broken",
+    "no-route": "wrap-broken",
+    "shim-gone": "wrap-broken",
+    "gone": "wrap-unfinished",
+    "leaving": "wrap-unfinished",
+    "outdated": "wrap-unfinished",
+    "diversion-gone": "wrap-unfinished",
+    "replaced": "wrap-replaced",
+    "unwrapped": "wrap-replaced",
+    "unfinished": "wrap-replaced",
+    "unclear": "wrap-replaced",
+}
+
+
+def wraps(facts: WrapFacts) -> Verdict:
+    """Each program, and whether calls of it go through its route."""
+    shown = tuple((visible(each.wrap.path), f"{each.wrap.route}, {each.state}") for each in facts.wraps)
+    summary = f"{counted(len(shown), 'program')} wrapped" if shown else "nothing is wrapped"
+    return Verdict("wraps", summary, shown, tuple(_findings(facts)))
+
+
+def _findings(facts: WrapFacts) -> Iterator[Finding]:
+    for status in facts.wraps:
+        for problem in status.problems:
+            mend = tuple(visible(line) for line in problem.mend)
+            yield finding(_KINDS[problem.id], visible(problem.message), *mend)
+    for told in facts.passed_over:
+        yield finding("wrap-record-unusable", visible(told))

@@ -1,0 +1,105 @@
+"""What dpkg is asked and told: whose a file is, and where the package's file is to be put instead.
+
+A diversion is set with ``--no-rename``, because dpkg's own renaming leaves the program without its name for a
+moment. slicer renames, in steps after each of which the name is there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+
+from slicer.wrap.model import NOBODY, SUFFIX, Diversion, Owner, WrapError
+
+_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"  # not the caller's, since root runs what is found
+_LIST = "/var/lib/dpkg/diversions"
+_MOST_BYTES = 16 << 20
+_TIMEOUT_S = 60.0
+_NOT_FOUND = 1  # dpkg-query's exit code
+_GLOB = re.compile(r"([\\*?\[])")
+_OF_DIVERSIONS = ("diversion by ", "local diversion ")
+
+
+def owner(path: str) -> Owner:
+    """The package that a file belongs to, if there is a dpkg that knows. Raises WrapError."""
+    names = aliases(path)
+    patterns = [_GLOB.sub(r"\\\1", name) for name in names]
+    code, out, err = _run("dpkg-query", "--search", "--", *patterns)
+    if code is None:
+        return NOBODY
+    if code not in (0, _NOT_FOUND):
+        raise WrapError(f"dpkg-query failed: {err}", where=path)
+    return parse(out, names)
+
+
+def parse(out: str, names: tuple[str, ...]) -> Owner:
+    """The owner among dpkg-query's lines: ``package, other:amd64: /usr/bin/x``. Pure."""
+    for line in out.splitlines():
+        if line.startswith(_OF_DIVERSIONS):
+            continue
+        packages, colon, name = line.partition(": ")
+        if colon and name in names:
+            return Owner(packages, name)
+    return NOBODY
+
+
+def aliases(path: str) -> tuple[str, ...]:
+    """The names of a file where /bin is a link to /usr/bin, and the like; the canonical one first."""
+    found = [path]
+    top, _, rest = path.removeprefix("/usr/").partition("/")
+    if path.startswith("/usr/") and rest and os.path.realpath(f"/{top}") == f"/usr/{top}":
+        found.append(f"/{top}/{rest}")
+    return tuple(found)
+
+
+def diversions(names: tuple[str, ...] | None = None) -> tuple[Diversion, ...]:
+    """All diversions, or those of the names; none where there is no dpkg."""
+    try:
+        with open(_LIST, "rb") as file:
+            data = file.read(_MOST_BYTES)
+    except OSError:
+        return ()
+    return tuple(each for each in parse_list(data) if names is None or each.path in names)
+
+
+def parse_list(data: bytes) -> tuple[Diversion, ...]:
+    """dpkg's list: three lines for each, the last one a package or ":". Pure."""
+    lines = os.fsdecode(data).split("\n")
+    whole = zip(lines[0::3], lines[1::3], lines[2::3], strict=False)
+    return tuple(Diversion(path, to, "" if by == ":" else by) for path, to, by in whole)
+
+
+def divert(path: str) -> None:
+    """Have dpkg put the package's file at REAL from now on. Safe to repeat. Raises WrapError."""
+    _must("--local", "--no-rename", "--divert", f"{path}{SUFFIX}", "--add", path)
+
+
+def undivert(path: str) -> None:
+    """Take that back. Safe to repeat. Raises WrapError."""
+    _must("--local", "--no-rename", "--divert", f"{path}{SUFFIX}", "--remove", path)
+
+
+def _must(*arguments: str) -> None:
+    code, _, err = _run("dpkg-divert", "--quiet", *arguments)
+    if code is None:
+        raise WrapError("there is no dpkg-divert", where=arguments[-1], hint=f"looked in {_PATH}")
+    if code:
+        raise WrapError(f"dpkg-divert failed: {err}", where=arguments[-1])
+
+
+def _run(name: str, *arguments: str) -> tuple[int | None, str, str]:
+    """Exit code, stdout and stderr in one line; None for a program that is not installed."""
+    program = shutil.which(name, path=_PATH)
+    if program is None:
+        return None, "", ""
+    try:
+        done = subprocess.run(
+            [program, *arguments], stdin=subprocess.DEVNULL, capture_output=True, check=False,
+            timeout=_TIMEOUT_S, env={**os.environ, "LC_ALL": "C", "PATH": _PATH},
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise WrapError(f"{name} did not answer in {_TIMEOUT_S:.0f} s", where=arguments[-1]) from error
+    said = " ".join(os.fsdecode(done.stderr).split())
+    return done.returncode, os.fsdecode(done.stdout), said

@@ -1,0 +1,165 @@
+"""How a recorded wrap is: what is wrong with it, and which steps make it right. Pure.
+
+A kill at any instant leaves one of the situations below, and so does whoever writes BIN or REAL later: a
+package manager, pip, a person.
+"""
+
+from __future__ import annotations
+
+import shlex
+
+from slicer.record import record
+from slicer.wrap import shim
+from slicer.wrap.model import Problem, Wrap
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slicer.wrap.model import Diversion, ProblemId, Seen, Situation, Step
+
+
+@record
+class Sight:
+    """What is there of a recorded wrap."""
+
+    bin: Seen
+    real: Seen
+    slicer_runs: bool  # the slicer that the shim calls can be executed
+    has_route: bool | None  # None: the configuration cannot be read
+    diversions: tuple[Diversion, ...]  # all of dpkg's
+
+
+def situation(wrap: Wrap, sight: Sight) -> Situation:
+    """Which of the situations it is in."""
+    bin, real = sight.bin, sight.real
+    if wrap.intent != "install":
+        return "leaving"
+    if bin.kind == "shim":
+        if not real.is_program:
+            return "program-gone"
+        is_current = bin.head == shim.text(wrap) and bin.mode & 0o111
+        return "whole" if is_current else "outdated"
+    if bin.kind == "absent":
+        return "shim-gone" if real.is_program else "gone"
+    if not bin.is_program:
+        return "unclear"
+    if real.kind == "absent":
+        return "unwrapped"
+    if is_same(bin, real):
+        return "unfinished"
+    if wrap.diverted and is_diverted(wrap, sight.diversions):
+        # dpkg has brought a newer program to REAL, before the shim was in its place.
+        return "unfinished" if real.is_program and is_recorded(wrap, bin) else "unclear"
+    return "replaced" if is_recorded(wrap, real) else "unclear"
+
+
+def is_same(one: Seen, other: Seen) -> bool:
+    """Whether both names are of one file."""
+    return one.is_program and (one.dev, one.ino) == (other.dev, other.ino)
+
+
+def is_recorded(wrap: Wrap, seen: Seen) -> bool:
+    """Whether it is the file that was wrapped. (Size and time alone do not tell: reproducible builds.)"""
+    identity = (wrap.ino, wrap.size, wrap.mtime_ns)
+    return seen.is_program and (seen.ino, seen.size, seen.mtime_ns) == identity
+
+
+def is_diverted(wrap: Wrap, diversions: tuple[Diversion, ...]) -> bool:
+    """Whether dpkg still has the diversion that the wrap needs; true for one that needs none."""
+    return not wrap.diverted or any(each.path == wrap.diverted and not each.by for each in diversions)
+
+
+# The steps that make a wrap whole; () for what nobody can decide but its owner.
+_MENDING: dict[Situation, tuple[Step, ...]] = {
+    "outdated": ("record", "place"),
+    "shim-gone": ("record", "place"),
+    "unfinished": ("record", "place"),
+    "unwrapped": ("record", "link", "place"),
+    # The record last but one: until REAL is the new program, it tells that REAL is the old one.
+    "replaced": ("exchange", "record", "place"),
+}
+
+
+def mending(wrap: Wrap, sight: Sight) -> tuple[Step, ...]:
+    """The steps that make it what is wanted; () where all is well, or where a person must choose."""
+    found = situation(wrap, sight)
+    has_diversion = is_diverted(wrap, sight.diversions)
+    if found == "leaving":
+        return leaving(wrap, sight)
+    if found == "whole":
+        if not has_diversion:
+            return ("divert",)
+        return () if sight.slicer_runs else ("record", "place")
+    steps = _MENDING.get(found, ())
+    if steps and not has_diversion:
+        return (*steps[:-1], "divert", steps[-1])
+    return steps
+
+
+def leaving(wrap: Wrap, sight: Sight) -> tuple[Step, ...]:
+    """What is left to do of a removal; () where somebody has put another program there meanwhile."""
+    end: tuple[Step, ...] = ("undivert", "forget") if wrap.diverted else ("forget",)
+    if wrap.intent == "drop" and sight.bin.is_program:
+        return ("drop", *end) if sight.real.is_program else end
+    if not sight.real.is_program:
+        return ("unlink", *end) if sight.bin.kind == "shim" else end
+    if is_same(sight.bin, sight.real):
+        return ("drop", *end)
+    is_ours = sight.bin.kind in ("shim", "absent") or wrap.diverted
+    return ("restore", *end) if is_ours and (wrap.diverted or is_recorded(wrap, sight.real)) else ()
+
+
+def problems(wrap: Wrap, sight: Sight) -> tuple[Problem, ...]:
+    """What is wrong with it, the most important first."""
+    found = situation(wrap, sight)
+    again, away = lines(wrap)
+    made: list[Problem] = []
+    if found != "whole":
+        message, mend = _TOLD[found]
+        said = message.format(bin=wrap.path, real=wrap.real)
+        choices = tuple(line for key in mend for line in _choice(key, wrap))
+        is_mendable = bool(mending(wrap, sight))
+        if found == "leaving" and not is_mendable:
+            choices = (f"{away} --keep new", f"{away} --keep real")
+        made.append(Problem(found, said, choices, is_mendable))
+    elif not is_diverted(wrap, sight.diversions):
+        told = f"dpkg's diversion of {wrap.diverted} is gone: the next upgrade replaces the shim"
+        made.append(Problem("diversion-gone", told, (again,), True))
+    if found == "leaving":
+        return tuple(made)
+    if not sight.slicer_runs:
+        told = f"{wrap.slicer} cannot be executed: each call of {wrap.path} fails with 127"
+        made.append(Problem("slicer-gone", told, (again,), found == "whole" or bool(mending(wrap, sight))))
+    if sight.has_route is False:
+        told = f"there is no route {wrap.route!r} any more: each call of {wrap.path} fails"
+        made.append(Problem("no-route", told, (away, f"# or add [routes.{wrap.route}] again"), False))
+    return tuple(made)
+
+
+def lines(wrap: Wrap) -> tuple[str, str]:
+    """The command lines that wrap it anew, and that unwrap it."""
+    path = shlex.quote(wrap.path)
+    return f"slicer wrap install {path} --route {shlex.quote(wrap.route)}", f"slicer wrap remove {path}"
+
+
+def _choice(key: str, wrap: Wrap) -> tuple[str, ...]:
+    again, away = lines(wrap)
+    return {
+        "again": (again,), "away": (away,), "force": (f"{again} --force",),
+        "keep": (f"{away} --keep new", f"{away} --keep real"),
+    }[key]  # fmt: skip
+
+
+_TOLD: dict[ProblemId | Situation, tuple[str, tuple[str, ...]]] = {
+    "replaced": ("{bin} was replaced (by an upgrade?): calls do not go through the route", ("again",)),
+    "unfinished": ("{bin} is wrapped half-way: calls do not go through the route", ("again",)),
+    "unwrapped": ("{bin} is the program itself again: calls do not go through the route", ("again",)),
+    "outdated": ("{bin} is the shim of another slicer, or was changed", ("again",)),
+    "shim-gone": ("{bin} is gone, and its program is still at {real}", ("again", "away")),
+    "program-gone": ("the program {real} is gone: each call of {bin} fails with 127", ("away",)),
+    "gone": ("{bin} and {real} are both gone", ("away",)),
+    "unclear": (
+        "{bin} and {real} were both changed: calls do not go through the route, and slicer cannot tell "
+        "which is the program", ("force", "keep"),
+    ),
+    "leaving": ("{bin} is unwrapped half-way", ("away",)),
+}  # fmt: skip

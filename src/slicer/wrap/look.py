@@ -1,0 +1,228 @@
+"""What there is: a program, and what lies around it. Looks only."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+import sys
+
+from slicer.kernel.users import is_private_group
+from slicer.state.directory import LEDGER, Directory
+from slicer.wrap import dpkg, shim
+from slicer.wrap.model import ABSENT, NOBODY, SUFFIX, Ancestor, Seen, Site, Tool, WrapRefused
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from slicer.wrap.model import Diversion, SeenKind
+
+_OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_HEAD_BYTES = 256
+_MOST_LINKS = 40  # as many as the kernel follows
+
+
+def canonical(path: str) -> str:
+    """The path with no link in it but its last name, which may be one. Raises WrapRefused."""
+    folder, name = os.path.split(path)
+    if name in ("", ".", ".."):
+        raise WrapRefused("names a directory, not a program", where=path)
+    return os.path.join(os.path.realpath(folder or "."), name)
+
+
+def named(text: str) -> str:
+    """The program that a person means: a path, or a name to be found on PATH. Raises WrapRefused."""
+    found = text if "/" in text else shutil.which(text)
+    if found is None:
+        raise WrapRefused("there is no such program on PATH", where=text, hint="name its path")
+    return canonical(found)
+
+
+def open_folder(path: str) -> tuple[Directory, tuple[Ancestor, ...]]:
+    """Open a directory, step by step from "/" on, and tell what each step was. Raises WrapRefused."""
+    walked, way = "/", []
+    fd = os.open("/", _OPEN)
+    try:
+        way.append(_ancestor(fd, "/"))
+        for part in filter(None, path.split("/")):
+            walked = f"{walked.rstrip('/')}/{part}"
+            below = os.open(part, _OPEN, dir_fd=fd)
+            os.close(fd)
+            fd = below
+            way.append(_ancestor(fd, walked))
+    except OSError as error:
+        os.close(fd)
+        raise WrapRefused(f"cannot be opened: {error.strerror}", where=walked) from error
+    return Directory(fd, path, LEDGER), tuple(way)
+
+
+def _ancestor(fd: int, path: str) -> Ancestor:
+    info = os.fstat(fd)
+    return Ancestor(path, info.st_uid, info.st_gid, stat.S_IMODE(info.st_mode), is_private_group(info.st_gid))
+
+
+def site(folder: Directory, way: tuple[Ancestor, ...], path: str, *, asks_dpkg: bool) -> Site:
+    """All about a program in an open directory. Raises WrapError."""
+    name = os.path.basename(path)
+    bin = seen(folder, name)
+    end_path = os.path.realpath(path) if bin.kind == "link" else path
+    stem = name.removesuffix(SUFFIX)
+    is_behind = stem and stem != name and seen(folder, stem).kind == "shim"
+    return Site(
+        path=path, real_path=f"{path}{SUFFIX}", way=way,
+        is_writable=os.access(folder.handle, os.W_OK | os.X_OK),
+        is_read_only=bool(os.fstatvfs(folder.fd).f_flag & os.ST_RDONLY),
+        bin=bin, real=seen(folder, f"{name}{SUFFIX}"),
+        end=_end(end_path) if bin.kind == "link" else bin, end_path=end_path,
+        shimmed=os.path.join(os.path.dirname(path), stem) if is_behind else "",
+        owner=dpkg.owner(path) if asks_dpkg and bin.kind != "absent" else NOBODY,
+        diversions=_diversions(path) if asks_dpkg else (),
+    )  # fmt: skip
+
+
+def _diversions(path: str) -> tuple[Diversion, ...]:
+    return dpkg.diversions(dpkg.aliases(path))
+
+
+def seen(folder: Directory, name: str) -> Seen:
+    """What is at a name in the directory."""
+    try:
+        info = folder.lstat(name)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):
+            return ABSENT
+        raise
+    if stat.S_ISLNK(info.st_mode):
+        target = os.fsencode(os.readlink(name, dir_fd=folder.fd))
+        return _seen("link", info, target)
+    if not stat.S_ISREG(info.st_mode):
+        return _seen("directory" if stat.S_ISDIR(info.st_mode) else "other", info, b"")
+    return _of_file(folder, name, info)
+
+
+def _of_file(folder: Directory, name: str, info: os.stat_result) -> Seen:
+    """A file is read only as far as needed to know a shim, or a script."""
+    try:
+        fd = folder.open(name, os.O_RDONLY)
+    except OSError:  # it may be executed, and not read
+        return _seen("file", info, b"")
+    try:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            return _seen("other", info, b"")
+        head = os.read(fd, _HEAD_BYTES)
+        if shim.is_shim(head):
+            return _seen("shim", info, head + os.read(fd, shim.MOST_BYTES))
+        return _seen("file", info, head, _attributes(fd))
+    finally:
+        os.close(fd)
+
+
+def _seen(kind: SeenKind, info: os.stat_result, head: bytes, attributes: tuple[str, ...] = ()) -> Seen:
+    return Seen(
+        kind=kind, dev=info.st_dev, ino=info.st_ino, size=info.st_size, mtime_ns=info.st_mtime_ns,
+        uid=info.st_uid, gid=info.st_gid, mode=stat.S_IMODE(info.st_mode), head=head,
+        has_capabilities="security.capability" in attributes,
+        has_acl="system.posix_acl_access" in attributes,
+    )  # fmt: skip
+
+
+def _attributes(fd: int) -> tuple[str, ...]:
+    try:
+        return tuple(os.listxattr(fd))
+    except OSError:  # a file system without them
+        return ()
+
+
+def _end(path: str) -> Seen:
+    """What a link leads to in the end."""
+    try:
+        folder = Directory(os.open(os.path.dirname(path), _OPEN), os.path.dirname(path))
+    except OSError:
+        return ABSENT
+    try:
+        return seen(folder, os.path.basename(path))
+    finally:
+        folder.close()
+
+
+# -- slicer itself -------------------------------------------------------------------------------------------
+
+
+def own_path(argv0: str) -> str:
+    """The slicer that runs, as it is called (a link stays one). Raises WrapRefused."""
+    beside = os.path.join(os.path.dirname(sys.executable), "slicer")
+    for path in (argv0 if os.path.basename(argv0) == "slicer" else "", beside, shutil.which("slicer") or ""):
+        if path and os.access(path, os.X_OK):
+            return os.path.abspath(path)
+    hint = "name it with --slicer PATH"
+    raise WrapRefused("it is not known by which path this slicer is called", where=argv0, hint=hint)
+
+
+def tool(path: str) -> Tool:
+    """The slicer that a shim is to call, and what its start goes through."""
+    names = [(hop, "slicer itself") for hop in hops(path)]
+    for program in _interpreter(os.path.realpath(path)):
+        names += [(hop, "what slicer runs on") for hop in hops(program)]
+    way: dict[str, Ancestor] = {}
+    for folder in dict.fromkeys(os.path.dirname(hop) for hop, _ in names):
+        way |= {each.path: each for each in _way(folder)}
+    way |= {each.path: each for each in _files([hop for hop, _ in names])}
+    names += [(hop, "the shell of shims") for hop in hops(shim.INTERPRETER)]
+    return Tool(
+        path=path, is_executable=os.access(path, os.X_OK) and os.path.isfile(path), names=tuple(names),
+        way=tuple(way.values()), is_for_all=all(each.mode & 0o001 for each in way.values()),
+    )  # fmt: skip
+
+
+def hops(path: str) -> Iterator[str]:
+    """Each name that the kernel comes by on the way to a file, without links in their directories."""
+    for _ in range(_MOST_LINKS):
+        folder, name = os.path.split(path)
+        path = os.path.join(os.path.realpath(folder), name)
+        yield path
+        try:
+            path = os.path.join(os.path.dirname(path), os.readlink(path))
+        except OSError:
+            return
+
+
+def _interpreter(path: str) -> tuple[str, ...]:
+    """The programs that the first line of a script names: the interpreter, and what env(1) finds."""
+    try:
+        with open(path, "rb") as file:
+            line = file.readline(_HEAD_BYTES)
+    except OSError:
+        return ()
+    if not line.startswith(b"#!"):
+        return ()
+    words = os.fsdecode(line[2:]).split()
+    if not words:
+        return ()
+    found = [words[0]]
+    if os.path.basename(words[0]) == "env":
+        program = next((word for word in words[1:] if not word.startswith("-")), "")
+        found += filter(None, [shutil.which(program)])
+    return tuple(found)
+
+
+def _way(path: str) -> tuple[Ancestor, ...]:
+    try:
+        folder, way = open_folder(path)
+    except WrapRefused:
+        return ()
+    folder.close()
+    return way
+
+
+def _files(paths: list[str]) -> Iterator[Ancestor]:
+    """The files themselves, which others could write to as well. (A link has no mode of its own.)"""
+    for path in paths:
+        try:
+            info = os.lstat(path)
+        except OSError:
+            continue
+        mode = 0o755 if stat.S_ISLNK(info.st_mode) else stat.S_IMODE(info.st_mode)
+        yield Ancestor(path, info.st_uid, info.st_gid, mode, is_private_group(info.st_gid))

@@ -1,0 +1,289 @@
+"""Whether a program can be wrapped or unwrapped, and in which steps. Pure."""
+
+from __future__ import annotations
+
+import shlex
+import stat
+
+from slicer.record import record, replace
+from slicer.wrap import judging, shim
+from slicer.wrap.model import SUFFIX, Plan, Wrap, WrapError, WrapRefused
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Literal
+
+    from slicer.errors import SlicerError
+    from slicer.wrap.judging import Sight
+    from slicer.wrap.model import Ancestor, Seen, Site, Step, Tool
+
+    Keep = Literal["new", "real"]
+
+_STORES = ("/nix/store/", "/gnu/store/")  # read-only by convention, and checked against their checksums
+_ALTERNATIVES = "/etc/alternatives/"
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_NAME_MAX = 255
+_AT_BIN = ("unwrapped", "replaced", "unclear", "unfinished")  # the situations in which BIN is a program
+
+
+@record
+class Request:
+    """What was asked for. ``probes``: the files that the route runs to measure an input."""
+
+    route: str
+    uid: int
+    now_s: float
+    force: bool
+    probes: tuple[str, ...]
+
+
+def install(request: Request, site: Site, tool: Tool, known: Wrap | None, sight: Sight | None) -> Plan:
+    """The plan to wrap a program; with no steps where it is wrapped already. Safe to repeat.
+
+    ``known``: the record of it, if there is one, and ``sight`` how that is. A wrap that a kill or an upgrade
+    left in pieces is made whole. Raises WrapRefused, WrapError.
+    """
+    if known is not None and known.intent != "install":
+        hint = f"finish that first: {judging.lines(known)[1]}"
+        raise WrapRefused("is unwrapped half-way", where=site.path, hint=hint)
+    for refusal in _refusals(request, site, tool):
+        raise refusal
+    if known is None or sight is None:
+        return _first(request, site, tool)
+    return _again(request, site, tool, known, sight)
+
+
+def _first(request: Request, site: Site, tool: Tool) -> Plan:
+    if site.bin.kind == "shim":
+        return _adopted(request, site, tool)
+    if site.bin.kind == "absent":
+        hint = f"if {site.real_path} is the program, give it its name back first"
+        raise WrapRefused("there is no such file", where=site.path, hint=hint)
+    if site.real.kind != "absent":
+        hint = f"move it away, if nothing needs it: mv {shlex.quote(site.real_path)} …"
+        raise WrapRefused("exists already; the program would get this name", where=site.real_path, hint=hint)
+    _check_program(site)
+    wrap = _wrap(request, site, tool, site.bin)
+    steps: tuple[Step, ...] = ("record", "link", "divert", "place") if wrap.diverted else (
+        "record", "link", "place"
+    )  # fmt: skip
+    return Plan(wrap, steps, _notes(wrap, site, tool))
+
+
+def _adopted(request: Request, site: Site, tool: Tool) -> Plan:
+    """A shim without a record is believed if it is, byte for byte, the one that would be made now."""
+    wrap = _wrap(request, site, tool, site.real)
+    if not site.real.is_program or site.bin.head != shim.text(wrap):
+        hint = f"if its program is there: {shim.way_back(wrap)}"
+        raise WrapRefused("is a shim already, of which there is no record here", where=site.path, hint=hint)
+    return Plan(wrap, ("record",))
+
+
+def _again(request: Request, site: Site, tool: Tool, known: Wrap, sight: Sight) -> Plan:
+    away = judging.lines(known)[1]
+    found = judging.situation(known, sight)
+    if found == "gone":
+        raise WrapRefused("there is no such file", where=site.path, hint=f"to forget the wrap: {away}")
+    if known.route != request.route:
+        hint = f"unwrap it first: {away}"
+        raise WrapRefused(f"is wrapped by the route {known.route!r}", where=site.path, hint=hint)
+    if found == "program-gone":
+        message = f"its program {known.real} is gone"
+        raise WrapRefused(message, where=site.path, hint=f"install that again, or {away}")
+    if found in _AT_BIN:
+        _check_program(site)
+    program = site.bin if found in _AT_BIN else site.real
+    current = replace(_wrap(request, site, tool, program), since_s=known.since_s)
+    if found == "unclear":
+        if not request.force or not site.bin.is_program or site.real.kind == "directory":
+            (problem,) = (each for each in judging.problems(known, sight) if each.id == "unclear")
+            raise WrapRefused(problem.message, hint=f"--force takes {known.path} as the program")
+        return _diverting(current, sight, ("exchange", "record", "place"))
+    if found == "whole" and current.slicer != known.slicer:
+        return _diverting(current, sight, ("record", "place"))
+    steps = judging.mending(replace(known, diverted=current.diverted), sight)
+    return Plan(current, steps, _notes(current, site, tool) if steps else ())
+
+
+def _diverting(wrap: Wrap, sight: Sight, steps: tuple[Step, ...]) -> Plan:
+    if judging.is_diverted(wrap, sight.diversions):
+        return Plan(wrap, steps)
+    return Plan(wrap, (*steps[:-1], "divert", steps[-1]))
+
+
+def mend(known: Wrap, sight: Sight, slicer: str) -> Plan:
+    """The plan that makes a recorded wrap what is wanted, with this slicer where the recorded one is gone."""
+    steps = judging.mending(known, sight)
+    wrap = known if sight.slicer_runs else replace(known, slicer=slicer)
+    found = judging.situation(known, sight)
+    if found != "leaving":
+        program = sight.bin if found in _AT_BIN else sight.real
+        wrap = replace(wrap, ino=program.ino, size=program.size, mtime_ns=program.mtime_ns)
+    return Plan(wrap, steps)
+
+
+def remove(known: Wrap, sight: Sight, keep: Keep | None) -> Plan:
+    """The plan to unwrap a program; ``keep`` says which of two is to stay, where that is not clear.
+
+    Raises WrapRefused.
+    """
+    if known.intent != "install" and keep is None:
+        steps = judging.leaving(known, sight)
+        if steps:
+            return Plan(known, steps)
+    bin, real = sight.bin, sight.real
+    if bin.is_program and real.is_program and not judging.is_same(bin, real):
+        if keep is None:
+            message = f"is no shim any more, and {known.real} is another program"
+            hint = "--keep new leaves what is there and removes that, --keep real puts that back"
+            raise WrapRefused(message, where=known.path, hint=hint)
+    elif keep == "new" and not bin.is_program:
+        raise WrapRefused("is still the shim", where=known.path, hint="leave out --keep")
+    elif bin.kind in ("directory", "other") or real.kind in ("directory", "shim", "other"):
+        shown = known.path if bin.kind in ("directory", "other") else known.real
+        raise WrapRefused("is no program any more", where=shown, hint="move it away")
+    wrap = replace(known, intent="drop" if keep == "new" else "restore")
+    if real.is_program:
+        wrap = replace(wrap, ino=real.ino, size=real.size, mtime_ns=real.mtime_ns)
+    steps = judging.leaving(wrap, sight)
+    if keep == "real" and "forget" not in steps:
+        steps = ("restore", *(("undivert", "forget") if wrap.diverted else ("forget",)))
+    notes = () if real.is_program or bin.is_program else (f"the program {known.real} was gone already",)
+    # Forgetting needs no record of the wish.
+    return Plan(wrap, steps if steps == ("forget",) else ("record", *steps), notes)
+
+
+# -- what is refused -----------------------------------------------------------------------------------------
+
+
+def _refusals(request: Request, site: Site, tool: Tool) -> Iterator[SlicerError]:
+    """Each reason not to wrap it, the most helpful first."""
+    path = site.path
+    if (what := dict(tool.names).get(path)) is not None:
+        hint = "each call of slicer would call slicer"
+        yield WrapRefused(f"is {what}, and cannot be wrapped", where=path, hint=hint)
+    if path in request.probes:
+        hint = "the route would measure its input by calling itself"
+        yield WrapRefused(f"is a probe of the route {request.route!r}", where=path, hint=hint)
+    if site.shimmed:
+        yield WrapRefused("is the program behind a shim", where=path, hint=f"wrap {site.shimmed} itself")
+    if site.end.kind == "shim" and site.bin.kind == "link":
+        hint = "calls through this link go through its route already"
+        yield WrapRefused(f"leads to {site.end_path}, which is wrapped", where=path, hint=hint)
+    yield from _wrong_kinds(site)
+    yield from _wrong_places(request, site)
+    if not tool.is_executable:
+        hint = "name another one with --slicer"
+        yield WrapRefused("the shim would call it, and it cannot be executed", where=tool.path, hint=hint)
+    if not request.uid and (unsafe := _unsafe(tool.way, 0)):
+        message = f"the shim would call it, and {unsafe[0]}"
+        hint = "root's shims call only what root alone can change: name such a slicer with --slicer"
+        yield WrapRefused(message, where=tool.path, hint=hint)
+
+
+def _wrong_kinds(site: Site) -> Iterator[SlicerError]:
+    path, end = site.path, site.end
+    if site.bin.kind == "absent" and site.real.kind == "absent":
+        yield WrapRefused("there is no such file", where=path)
+    if len(path.rpartition("/")[2].encode("utf-8", "surrogateescape")) + len(SUFFIX) > _NAME_MAX:
+        yield WrapRefused(f"its name is too long for {SUFFIX!r} at its end", where=path)
+    if site.bin.kind in ("directory", "other"):
+        what = "a directory" if site.bin.kind == "directory" else "no file: a device, a FIFO or a socket"
+        yield WrapRefused(f"is {what}", where=path)
+    if site.bin.kind == "link" and end.kind != "file" and end.kind != "shim":
+        what = "leads nowhere" if end.kind == "absent" else f"leads to {site.end_path}, which is no file"
+        yield WrapRefused(what, where=path)
+
+
+def _check_program(site: Site) -> None:
+    """Refuse what must keep its own name, its own rights, or belongs to another tool."""
+    path, end = site.path, site.end
+    if not end.mode & 0o111:
+        raise WrapRefused("nobody may execute it", where=path, hint=f"chmod +x {shlex.quote(path)}")
+    if end.mode & (stat.S_ISUID | stat.S_ISGID):
+        kind = "setuid" if end.mode & stat.S_ISUID else "setgid"
+        hint = "slicer could neither end nor limit it as the caller"
+        raise WrapRefused(f"is {kind}: it runs with other rights than its caller's", where=path, hint=hint)
+    if end.has_capabilities:
+        hint = "slicer could neither end nor limit it as the caller; see getcap"
+        message = "has file capabilities: it runs with other rights than its caller's"
+        raise WrapRefused(message, where=path, hint=hint)
+    if end.has_acl:
+        hint = "remove it, and wrap again: setfacl -b"
+        message = "has an access list, which the shim would not have"
+        raise WrapRefused(message, where=path, hint=hint)
+    if site.bin.kind == "link" and site.end_path != path and site.bin.head.startswith(_ALTERNATIVES.encode()):
+        hint = f"wrap what it leads to: {site.end_path}"
+        message = "belongs to update-alternatives, which would replace the shim"
+        raise WrapRefused(message, where=path, hint=hint)
+    theirs = [each for each in site.diversions if each.by or each.to != _real_of(each.path)]
+    if theirs:
+        by = theirs[0].by or "the administrator"
+        message = f"is diverted to {theirs[0].to} by {by} already"
+        raise WrapRefused(message, where=path, hint="see dpkg-divert --list")
+
+
+def _wrong_places(request: Request, site: Site) -> Iterator[SlicerError]:
+    folder = site.path.rpartition("/")[0] or "/"
+    for store in _STORES:
+        if site.path.startswith(store):
+            hint = "wrap it in the package that installs it, or a link in a directory of your own"
+            message = f"lies in {store[:-1]}, which no program may change"
+            yield WrapRefused(message, where=site.path, hint=hint)
+    if unsafe := _unsafe(site.way, request.uid):
+        yield WrapRefused(unsafe[0], where=site.path, hint=unsafe[1])
+    if site.way and site.way[-1].mode & stat.S_ISVTX and site.bin.uid not in (0, request.uid):
+        yield WrapRefused(f"belongs to uid {site.bin.uid}, who could replace the shim", where=site.path)
+    if site.is_read_only:
+        yield WrapError("its file system is read-only", where=site.path)
+    if not site.is_writable:
+        hint = "run it as root" if request.uid else f"is it immutable? lsattr -d {shlex.quote(folder)}"
+        yield WrapError(f"you may not write in {folder}", where=site.path, hint=hint)
+
+
+def _unsafe(way: tuple[Ancestor, ...], uid: int) -> tuple[str, str] | None:
+    """Who else could exchange what lies at the end of the way, and what to do; None for nobody."""
+    for each in way:
+        if each.uid not in (0, uid):
+            message = f"{each.path} belongs to uid {each.uid}, who could replace what is in it"
+            return message, f"wrap it as that user: sudo -u '#{each.uid}' slicer wrap install …"
+        if not each.mode & _OTHERS_WRITE or each.mode & stat.S_ISVTX:
+            continue
+        if each.mode & stat.S_IWOTH or not (each.is_private or each.gid == 0):
+            who = "everybody" if each.mode & stat.S_IWOTH else f"its group (gid {each.gid})"
+            return f"{each.path} can be written by {who}", f"chmod go-w {shlex.quote(each.path)}"
+    return None
+
+
+# -- how it is made ------------------------------------------------------------------------------------------
+
+
+def _wrap(request: Request, site: Site, tool: Tool, program: Seen) -> Wrap:
+    return Wrap(
+        path=site.path, real=site.real_path, route=request.route, slicer=tool.path, intent="install",
+        ino=program.ino, size=program.size, mtime_ns=program.mtime_ns, package=site.owner.package,
+        diverted=site.owner.name, since_s=request.now_s,
+    )  # fmt: skip
+
+
+def _real_of(path: str) -> str:
+    return f"{path}{SUFFIX}"
+
+
+def shim_mode(program: int) -> int:
+    """The mode of a program's shim: whoever may execute the program may read and execute the shim."""
+    executable = program & 0o011
+    return 0o700 | executable | executable << 2
+
+
+def _notes(wrap: Wrap, site: Site, tool: Tool) -> tuple[str, ...]:
+    notes = []
+    if site.end.head.startswith(b"#!"):
+        name = wrap.real.rpartition("/")[2]
+        notes.append(f"it is a script, which sees itself as {name} ($0, sys.argv[0])")
+    if wrap.diverted:
+        notes.append(f"dpkg puts later versions of {wrap.package} at {wrap.real} (a diversion)")
+    if not tool.is_for_all and site.end.mode & 0o001 and site.way and site.way[-1].mode & 0o001:
+        notes.append(f"only you can execute {tool.path}: for others, each call fails with 127")
+    return tuple(notes)

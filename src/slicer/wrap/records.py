@@ -1,0 +1,145 @@
+"""What is wrapped, on disk: a file for each wrap, in a directory of its user's beside the history.
+
+Root's is ``/var/lib/slicer/wraps``, a user's ``~/.local/state/slicer/wraps``. Only files of the caller's (or
+of root's) are believed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import time
+
+from slicer.errors import StateError
+from slicer.outcome import history
+from slicer.state import statefile
+from slicer.state.directory import Directory, Rules, failed, open_or_make, try_lock
+from slicer.wrap.model import INTENTS, SUFFIX, Wrap
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_FOLDER = "wraps"
+_MOST_BYTES = 1 << 16
+_LOCK_WAIT_S = 10.0
+_PAUSE_S = 0.02
+_NAME = 24  # hex digits of a file's name
+_END = ".wrap"
+_HINT = "make it your own: chown, chmod go-w"
+RULES = Rules(
+    may_be_roots=True,
+    is_sticky_safe=False,
+    is_probed=False,
+    is_closed=False,
+    foreign="belongs to uid {uid}, not to you",
+    writable="can be written to by {others} (mode {mode})",
+    no_directory="is not a directory",
+    no_file="is not a regular file",
+    second_name="has a second name (a hard link)",
+    hint=_HINT,
+    writable_hint="chmod go-w {path}",
+    full_hint="make room there",
+    file_hint="remove it",
+)
+
+
+def folder_of(environ: Mapping[str, str]) -> str:
+    """Where the caller's records are, or would be."""
+    return os.path.join(os.path.dirname(history.default_path(environ)), _FOLDER)
+
+
+def read(environ: Mapping[str, str]) -> tuple[tuple[Wrap, ...], tuple[str, ...]]:
+    """The caller's records by their paths, and a warning for each file that is not believed.
+
+    Changes nothing. Raises StateError for a directory that others can write.
+    """
+    path = folder_of(environ)
+    if not os.path.lexists(path):
+        return (), ()
+    with contextlib.closing(open_or_make(path, RULES)) as folder:
+        return _read(folder)
+
+
+def _read(folder: Directory) -> tuple[tuple[Wrap, ...], tuple[str, ...]]:
+    found: list[Wrap] = []
+    warnings: list[str] = []
+    for name in sorted(folder.names()):
+        if not name.endswith(_END):
+            continue
+        try:
+            found.append(_decoded(name, folder.read(name, _MOST_BYTES)))
+        except StateError as error:
+            warnings.append(f"a record of a wrap is passed over: {error}")
+        except ValueError as error:
+            warnings.append(f"a record of a wrap is passed over: {folder.path}/{name}: {error}")
+    return tuple(sorted(found, key=lambda wrap: wrap.path)), tuple(warnings)
+
+
+def _decoded(name: str, data: bytes) -> Wrap:
+    """Raises ValueError for what slicer cannot have written."""
+    wrap = statefile.decode(Wrap, data)
+    if name != _name_of(wrap.path) or wrap.path != os.path.normpath(wrap.path):
+        raise ValueError("is not named after its path")
+    if not wrap.path.startswith("/") or wrap.real != f"{wrap.path}{SUFFIX}" or wrap.intent not in INTENTS:
+        raise ValueError("is no record of a wrap")
+    if "\0" in f"{wrap.path}{wrap.slicer}{wrap.route}{wrap.diverted}" or not wrap.slicer.startswith("/"):
+        raise ValueError("is no record of a wrap")
+    return wrap
+
+
+def _name_of(path: str) -> str:
+    return f"{hashlib.sha256(os.fsencode(path)).hexdigest()[:_NAME]}{_END}"
+
+
+class Book:
+    """The records, to be changed; nobody else of the same user changes any meanwhile."""
+
+    def __init__(self, folder: Directory) -> None:
+        self._folder = folder
+
+    def find(self, path: str) -> tuple[Wrap | None, tuple[str, ...]]:
+        """The record of that program, and warnings. Raises StateError."""
+        found, warnings = _read(self._folder)
+        return next((wrap for wrap in found if wrap.path == path), None), warnings
+
+    def write(self, wrap: Wrap) -> None:
+        """Keep a record, on the disk before this returns. Raises OSError."""
+        data = statefile.encode(wrap)
+        os.close(self._folder.replace(_name_of(wrap.path), data, mode=0o600, sync=True))
+        self._folder.sync()
+
+    def remove(self, wrap: Wrap) -> None:
+        """Forget one. Raises OSError."""
+        self._folder.remove(_name_of(wrap.path))
+        self._folder.sync()
+
+
+@contextlib.contextmanager
+def opened(environ: Mapping[str, str]) -> Iterator[Book]:
+    """The caller's records, under their lock; their directory is made where it is missing.
+
+    Raises StateError.
+    """
+    path = folder_of(environ)
+    try:
+        os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)  # as the history makes it
+    except OSError as error:
+        raise failed(path, error, RULES) from error
+    with contextlib.closing(open_or_make(path, RULES)) as folder:
+        lock = folder.open_lock()
+        try:
+            _await(lock, f"{path}/lock")
+            yield Book(folder)
+        finally:
+            os.close(lock)
+
+
+def _await(lock: int, path: str) -> None:
+    end_s = time.monotonic() + _LOCK_WAIT_S
+    while not try_lock(lock):
+        if time.monotonic() > end_s:
+            hint = "is another `slicer wrap` stopped? see lslocks"
+            raise StateError(f"somebody has held the lock for {_LOCK_WAIT_S:.0f} s", where=path, hint=hint)
+        time.sleep(_PAUSE_S)

@@ -1,0 +1,80 @@
+"""A directory with a program in it, a stand-in for slicer, and records of its own.
+
+As a pytest plugin (``pytest_plugins = ["tests.unit.wrap.box"]``) it offers the fixture ``box``.
+
+PYTEST_DONT_REWRITE: tests import names from here before pytest loads it as a plugin.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from slicer.outcome import history
+from slicer.wrap import wrapping
+from slicer.wrap.model import Plan, Wrap
+from slicer.wrap.wrapping import Asked
+
+# What `slicer route` does in the end: ``route NAME --program PROGRAM -- ARGV0 ARGUMENTS``.
+STAND_IN = f"""\
+#!{sys.executable} -IS
+import os, sys
+route, name, option, program, dashes, *argv = map(os.fsencode, sys.argv[1:])
+assert (route, option, dashes) == (b"route", b"--program", b"--"), sys.argv
+if b"ROUTE_LOG" in os.environb:
+    with open(os.environb[b"ROUTE_LOG"], "ab") as log:
+        log.write(name + b"\\n")
+os.execv(program, argv)
+"""
+
+
+class Box:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.bin = root / "bin"
+        self.bin.mkdir()
+        self.program = self.bin / "whisper"
+        self.real = self.bin / "whisper-real"
+        self.slicer = root / "slicer"
+        self.slicer.write_text(STAND_IN)
+        self.slicer.chmod(0o755)
+        self.environ = {"HOME": str(root), "XDG_STATE_HOME": str(root / "state")}
+        self.put("first")
+
+    def put(self, said: str, path: Path | None = None) -> Path:
+        """A program that says so, in place of what is there: as an upgrade brings it."""
+        path = path or self.program
+        draft = path.with_name("draft")
+        draft.write_text(f"#!/bin/sh\necho {said}\n")
+        draft.chmod(0o755)
+        draft.rename(path)
+        return path
+
+    def install(self, path: Path | None = None, *, route: str = "small", **changes: object) -> Plan:
+        asked = {"slicer": str(self.slicer), "probes": (), "force": False, **changes}
+        return wrapping.install(Asked(str(path or self.program), route, **asked), self.environ)  # type: ignore[arg-type]
+
+    def remove(self, path: Path | None = None, keep: str | None = None) -> Plan:
+        return wrapping.remove(str(path or self.program), self.environ, keep)  # type: ignore[arg-type]
+
+    def state(self) -> str:
+        """The state of the only wrap, "" for none."""
+        found = wrapping.statuses(self.environ, ("small",))
+        return found[0].state if found else ""
+
+    def record(self) -> Wrap:
+        (status,) = wrapping.statuses(self.environ, None)
+        return status.wrap
+
+    def names(self) -> list[str]:
+        return sorted(os.listdir(self.bin))
+
+
+@pytest.fixture
+def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Box:
+    monkeypatch.setattr(history, "SYSTEM_DIRECTORY", str(tmp_path / "state" / "slicer"))
+    return Box(tmp_path)
+

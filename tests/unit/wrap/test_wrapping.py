@@ -1,0 +1,401 @@
+"""Wrapping real files: what is exactly kept, what a kill leaves, and whom slicer does not believe."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slicer.errors import SlicerError, StateError
+from slicer.wrap import look, records, wrapping
+from slicer.wrap.model import WrapError, WrapRefused
+from tests.patience import DEADLINE_S, until
+from tests.process.harness import kill_9, state_of
+from tests.unit.program import Cli
+from tests.unit.wrap.box import Box
+
+pytest_plugins = ["tests.unit.program", "tests.unit.wrap.box"]
+
+OTHER = 54321
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes files of another user")
+
+
+def says(path: Path, *arguments: str) -> str:
+    done = subprocess.run([path, *arguments], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    return done.stdout.strip() if not done.returncode else f"exit {done.returncode}: {done.stderr}"
+
+
+def traits(path: Path) -> tuple[object, ...]:
+    info = path.lstat()
+    what = os.readlink(path) if path.is_symlink() else path.read_bytes()
+    shown = {} if path.is_symlink() else {name: os.getxattr(path, name) for name in os.listxattr(path)}
+    return (info.st_ino, info.st_mode, info.st_uid, info.st_gid, info.st_mtime_ns, info.st_nlink, what, shown)
+
+
+def test_unwrapped_it_is_exactly_what_it_was(box: Box) -> None:  # C5
+    os.utime(box.program, ns=(1, 1_500_000_000_123_456_789))
+    box.program.chmod(0o751)
+    try:
+        os.setxattr(box.program, "user.note", b"mine")
+    except OSError:
+        pass  # a file system without them
+    before = traits(box.program)
+    box.install()
+    assert traits(box.real) == before
+    assert says(box.program) == "first"
+    assert oct(box.program.stat().st_mode & 0o7777) == "0o755"
+    box.remove()
+    assert traits(box.program) == before
+    assert box.names() == ["whisper"]
+    assert box.state() == ""
+
+
+def test_it_is_safe_to_repeat(box: Box) -> None:  # C5
+    box.install()
+    before = traits(box.program), traits(box.real)
+    assert box.install().steps == ()
+    assert (traits(box.program), traits(box.real)) == before
+    box.remove()
+    with pytest.raises(WrapRefused, match="is not wrapped"):
+        box.remove()
+
+
+def test_a_link_is_renamed_itself_and_still_leads_where_it_led(box: Box) -> None:  # C5
+    (box.root / "lib").mkdir()
+    box.put("behind", box.root / "lib" / "tool")
+    link = box.bin / "tool"
+    link.symlink_to("../lib/tool")
+    before = traits(link)
+    box.install(link)
+    assert traits(box.bin / "tool-real") == before
+    assert says(link) == "behind"
+    box.remove(link)
+    assert traits(link) == before
+
+
+def test_python_of_a_venv_stays_in_its_venv(box: Box) -> None:  # C5
+    """It finds its packages by the name that it is called by."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", box.root / "venv"], check=True)
+    python = box.root / "venv" / "bin" / "python"
+    line = "import sys; print(sys.prefix, sys.executable)"
+    before = says(python, "-c", line)
+    box.install(python)
+    assert says(python, "-c", line) == before == f"{box.root}/venv {python}"
+
+
+def test_a_running_program_can_be_wrapped_and_goes_on(box: Box) -> None:  # C5
+    box.program.unlink()
+    subprocess.run(["cp", "/bin/sleep", box.program], check=True)
+    with subprocess.Popen([box.program, "1000"]) as process:
+        box.install()
+        assert process.poll() is None
+        with subprocess.Popen([box.program, "1000"]) as through_shim:
+            until(lambda: os.readlink(f"/proc/{through_shim.pid}/exe") == str(box.real), "it runs")
+            box.remove()
+            assert through_shim.poll() is None
+            through_shim.kill()
+        process.kill()
+
+
+def test_a_file_in_the_way_is_neither_overwritten_nor_left_with_a_record(box: Box) -> None:  # C5
+    box.real.write_text("somebody's")
+    with pytest.raises(WrapRefused, match="exists already"):
+        box.install()
+    assert box.real.read_text() == "somebody's"
+    assert (box.state(), says(box.program)) == ("", "first")
+
+
+def test_what_fails_half_way_is_taken_back(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:  # C5
+    before = traits(box.program)
+
+    def full(fd: int, mode: int) -> None:
+        raise OSError(28, os.strerror(28))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fchmod", full)  # of the shim
+        with pytest.raises(WrapError, match="the shim cannot be put there: No space left"):
+            box.install()
+    assert traits(box.program) == before
+    assert box.names() == ["whisper"]
+    assert box.state() == ""
+
+
+def test_an_upgrade_in_the_middle_is_not_undone(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:  # C5
+    link = os.link
+
+    def overtaken(*arguments: object, **options: object) -> None:
+        link(*arguments, **options)  # type: ignore[arg-type]
+        box.put("upgraded, and longer")
+
+    monkeypatch.setattr(os, "link", overtaken)
+    with pytest.raises(WrapError, match="was replaced meanwhile"):
+        box.install()
+    assert says(box.program) == "upgraded, and longer"
+    assert box.names() == ["whisper"]
+
+
+def test_after_an_upgrade_it_is_wrapped_anew_with_the_new_program(box: Box) -> None:  # C5
+    box.install()
+    box.put("second, by pip")
+    assert box.state() == "replaced"
+    box.install()
+    assert (box.state(), says(box.program)) == ("ok", "second, by pip")
+    box.remove()
+    assert says(box.program) == "second, by pip"
+    assert box.names() == ["whisper"]
+
+
+def test_what_replaced_the_shim_goes_only_if_somebody_says_so(box: Box) -> None:  # C5
+    for keep, left in (("new", "second one"), ("real", "first")):
+        box.put("first")
+        box.install()
+        box.put("second one")
+        with pytest.raises(WrapRefused, match="--keep new"):
+            box.remove()
+        box.remove(keep=keep)
+        assert says(box.program) == left
+        assert (box.names(), box.state()) == (["whisper"], "")
+
+
+def test_a_shim_that_is_there_cannot_be_kept_as_the_new_program(box: Box) -> None:  # C5
+    box.install()
+    with pytest.raises(WrapRefused, match="is still the shim"):
+        box.remove(keep="new")
+    assert box.state() == "ok"
+
+
+def test_the_program_gone_the_shim_can_go_too(box: Box) -> None:  # C5
+    box.install()
+    box.real.unlink()
+    assert box.state() == "program-gone"
+    box.remove()
+    assert (box.names(), box.state()) == ([], "")
+
+
+def test_a_wrap_whose_directory_is_gone_can_be_forgotten(box: Box) -> None:  # C5
+    box.install()
+    for name in box.names():
+        (box.bin / name).unlink()
+    box.bin.rmdir()
+    assert box.state() == "gone"
+    box.remove()
+    assert box.state() == ""
+
+
+def test_slicer_gone_another_takes_its_place(box: Box) -> None:  # C5
+    box.install()
+    moved = box.root / "moved"
+    box.slicer.rename(moved)
+    assert box.state() == "slicer-gone"
+    assert says(box.program).startswith("exit 127")
+    assert wrapping.mend(str(box.program), box.environ, str(moved)) == ""
+    assert (box.state(), says(box.program)) == ("ok", "first")
+
+
+def test_names_lead_to_the_wrap_also_through_a_link_in_the_directories(box: Box) -> None:  # C5
+    (box.root / "alias").symlink_to("bin")
+    box.install(box.root / "alias" / "whisper")
+    assert box.record().path == str(box.program)
+    wrapping.remove("whisper", box.environ, None)  # its last name is enough
+    assert says(box.program) == "first"
+
+
+def test_links_may_go_through_routes_of_their_own(box: Box) -> None:  # C5
+    """A link to a wrapped program is refused; two links to one program are two programs."""
+    for name in ("one", "two"):
+        (box.bin / name).symlink_to("whisper")
+    box.install(box.bin / "one", route="small")
+    box.install(box.bin / "two", route="large")
+    assert says(box.bin / "one") == says(box.bin / "two") == "first"
+    (box.bin / "three").symlink_to("one")
+    with pytest.raises(WrapRefused, match="which is wrapped"):
+        box.install(box.bin / "three")
+
+
+# -- kills ---------------------------------------------------------------------------------------------------
+
+POINTS = ("wrap-record", "wrap-link", "wrap-draft", "wrap-place")
+BACK = ("wrap-record", "wrap-restore", "wrap-forget")
+ROUTES = '[routes.small]\nprobe = "size"\nthreshold = "1G"\n[routes.small.gpu]\n[routes.small.cpu]\n'
+
+
+@pytest.fixture
+def program(cli: Cli, box: Box) -> Box:
+    (cli.root / "config" / "slicer").mkdir(parents=True)
+    (cli.root / "config" / "slicer" / "config.toml").write_text(ROUTES)
+    return box
+
+
+def killed_at(cli: Cli, point: str, *arguments: str) -> None:
+    """``slicer wrap`` that is killed with SIGKILL just there."""
+    env = {"SLICER_FAULTS": f"{cli.state}:{point}"}
+    with cli.popen("wrap", *arguments, env=env) as process:
+        until(lambda: state_of(process.pid) == "T" or process.poll() is not None, f"it comes to {point}")
+        assert process.poll() is None
+        kill_9(process.pid)
+
+
+def lines(box: Box) -> tuple[str, ...]:
+    return ("install", str(box.program), "--route", "small", "--slicer", str(box.slicer))
+
+
+@pytest.mark.parametrize("again", ["install", "check"])
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_while_it_wraps(cli: Cli, program: Box, point: str, again: str) -> None:  # C5
+    killed_at(cli, point, *lines(program))
+    assert says(program.program) == "first"
+    if again == "install":
+        cli.run("wrap", *lines(program))
+    else:
+        cli.run("wrap", "check", "--fix")
+    assert cli.json("wrap", "list")["wraps"][0]["state"] == "ok"
+    assert program.names() == ["whisper", "whisper-real"]
+    assert says(program.program) == "first"
+
+
+@pytest.mark.parametrize("point", ["wrap-draft", "wrap-exchange", "wrap-record", "wrap-place"])
+def test_killed_while_it_wraps_anew(cli: Cli, program: Box, point: str) -> None:  # C5
+    cli.run("wrap", *lines(program))
+    program.put("second one")
+    killed_at(cli, point, "check", "--fix")
+    assert says(program.program) == "second one"
+    cli.run("wrap", "check", "--fix")
+    assert program.names() == ["whisper", "whisper-real"]
+    cli.run("wrap", "remove", "whisper")
+    assert says(program.program) == "second one"
+
+
+@pytest.mark.parametrize("again", ["remove", "check"])
+@pytest.mark.parametrize("point", BACK)
+def test_killed_while_it_unwraps(cli: Cli, program: Box, point: str, again: str) -> None:  # C5
+    cli.run("wrap", *lines(program))
+    killed_at(cli, point, "remove", str(program.program))
+    assert says(program.program) == "first"
+    if point != "wrap-forget":
+        cli.run("wrap", *(("remove", "whisper") if again == "remove" else ("check", "--fix")))
+    assert cli.json("wrap")["wraps"] == []
+    assert program.names() == ["whisper"]
+    assert says(program.program) == "first"
+
+
+def test_killed_while_it_unwraps_it_can_be_told_from_a_wrap_that_was_undone(cli: Cli, program: Box) -> None:
+    cli.run("wrap", *lines(program))
+    killed_at(cli, "wrap-restore", "remove", str(program.program))
+    assert "half-way" in cli.run("wrap", *lines(program), code=2).stderr  # C5
+
+
+# -- whom it does not believe --------------------------------------------------------------------------------
+
+
+def test_only_one_changes_wraps_at_a_time(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:  # C5
+    monkeypatch.setattr(records, "_LOCK_WAIT_S", 0.0)
+    with records.opened(box.environ), pytest.raises(StateError, match="held the lock"):
+        box.install()
+    box.install()
+
+
+@pytest.mark.parametrize("damage", ["torn", "other name", "elsewhere", "fifo", "link", "huge", "intent"])
+def test_a_record_that_slicer_did_not_write_is_passed_over(box: Box, damage: str) -> None:  # C5
+    box.install()
+    (record,) = (box.root / "state/slicer/wraps").glob("*.wrap")
+    text = record.read_text()
+    if damage == "other name":
+        record.rename(record.with_name("0" * 24 + ".wrap"))
+    elif damage in ("fifo", "link"):
+        record.unlink()
+        os.mkfifo(record) if damage == "fifo" else record.symlink_to("/dev/zero")
+    else:
+        changed = {
+            "torn": text[:40], "huge": text + "x" * (1 << 20), "intent": text.replace("install", "erase"),
+            "elsewhere": text.replace("whisper-real", "../../etc/passwd"),
+        }  # fmt: skip
+        record.write_text(changed[damage])
+    assert wrapping.statuses(box.environ, None) == ()
+    (warning,) = wrapping.warnings(box.environ)
+    assert "passed over" in warning
+
+
+@as_root
+def test_records_of_another_user_are_not_believed(box: Box) -> None:  # C5
+    box.install()
+    folder = box.root / "state/slicer/wraps"
+    (record,) = folder.glob("*.wrap")
+    os.chown(record, OTHER, OTHER)
+    assert wrapping.statuses(box.environ, None) == ()
+    os.chown(folder, OTHER, OTHER)
+    with pytest.raises(StateError, match="belongs to uid 54321"):
+        wrapping.statuses(box.environ, None)
+    with pytest.raises(StateError, match="belongs to uid 54321"):
+        box.install()
+
+
+@as_root
+def test_root_wraps_nothing_where_a_user_could_exchange_it(box: Box) -> None:  # C5
+    os.chown(box.bin, OTHER, OTHER)
+    with pytest.raises(WrapRefused, match="belongs to uid 54321"):
+        box.install()
+    os.chown(box.bin, 0, 0)
+    box.bin.chmod(0o777)
+    with pytest.raises(WrapRefused, match="written by everybody"):
+        box.install()
+    box.bin.chmod(0o755)
+    os.chown(box.slicer, OTHER, OTHER)
+    with pytest.raises(WrapRefused, match="root's shims call only"):
+        box.install()
+    assert box.names() == ["whisper"]
+
+
+def test_a_fifo_where_a_program_should_be_is_not_waited_for(box: Box) -> None:  # C5
+    box.install()
+    box.program.unlink()
+    os.mkfifo(box.program)
+    assert box.state() == "unclear"
+    box.program.unlink()
+    box.real.unlink()
+    os.mkfifo(box.real)
+    assert box.state() == "gone"
+
+
+def test_slicer_and_all_that_it_runs_on_is_found_by_every_name(tmp_path: Path) -> None:  # C5
+    python = tmp_path / "python"
+    python.symlink_to("/usr/bin/env")
+    script = tmp_path / "slicer-1"
+    script.write_text(f"#!{python} sh\n")
+    script.chmod(0o755)
+    link = tmp_path / "slicer"
+    link.symlink_to("slicer-1")
+    names = dict(look.tool(str(link)).names)
+    for path in (link, script):
+        assert names[str(path)] == "slicer itself"
+    assert names[str(python)] == "what slicer runs on"
+    for path in ("/bin/sh", os.path.realpath("/bin/sh")):
+        assert look.canonical(path) in names
+
+
+@pytest.mark.parametrize("word", ["", "..", "bin/", "/", "."])
+def test_what_is_no_name_of_a_program_is_refused(box: Box, word: str) -> None:  # C5
+    with pytest.raises(SlicerError):
+        wrapping.install(wrapping.Asked(word, "small", str(box.slicer), (), False), box.environ)
+
+
+def test_a_call_while_it_is_wrapped_and_unwrapped_always_finds_a_program(box: Box) -> None:  # C5
+    """BIN is looked at all the time: it is there, and can be executed, at every instant."""
+    watch = (
+        "import os, sys, time\n"
+        "print(flush=True)\n"
+        "while not os.path.exists(sys.argv[2]):\n"
+        "    assert os.access(sys.argv[1], os.X_OK)\n"
+    )
+    stop = box.root / "stop"
+    command = [sys.executable, "-IS", "-c", watch, box.program, stop]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as watcher:
+        assert watcher.stdout is not None
+        watcher.stdout.readline()
+        for _ in range(20):
+            box.install()
+            box.remove()
+        stop.touch()
+        assert watcher.wait(DEADLINE_S) == 0
