@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import time
 
 from slicer import faults
@@ -135,6 +137,7 @@ class _Run:
     def run(self) -> Outcome:
         order, decision = self._order, self._decision
         tries = planning.attempts(decision, order.on_busy)
+        stdin_at = _stdin_offset()
         attempt, outcome, watch = self._first_free(tries, "started", "")
         faults.point("route-attempt-ended")
         if watch is None:
@@ -148,6 +151,8 @@ class _Run:
         faults.point("route-falls-back")
         if not _take_late_signals():
             return outcome
+        if stdin_at is not None:
+            os.lseek(_STDIN, stdin_at, os.SEEK_SET)  # the same job has the same input
         self._listener.finished(outcome)
         tries = planning.fallback(decision, order.on_busy, attempt.destination)
         return self._first_free(tries, "fallback", outcome.job)[1]
@@ -301,6 +306,14 @@ class _Told:
     def acquired(self, lease: Lease, waited_s: float) -> None:
         self.say_why()
         self._listener.acquired(lease, waited_s)
+
+
+def _stdin_offset() -> int | None:
+    """Where a file that is our stdin is read on; None for all else, which is gone when it is read."""
+    try:
+        return os.lseek(_STDIN, 0, os.SEEK_CUR) if stat.S_ISREG(os.fstat(_STDIN).st_mode) else None
+    except OSError:  # a file system without offsets
+        return None
 
 
 def _take_late_signals() -> bool:
