@@ -225,6 +225,16 @@ def test_inside_its_own_route_a_command_is_executed_at_once(routes: RouteBox) ->
     assert len(routes.outcomes()) == 1
 
 
+@pytest.mark.parametrize("about", ["--help", "-h", "--version", "-V"])
+def test_a_program_that_is_only_asked_about_itself_answers(routes: RouteBox, about: str) -> None:
+    """C5: wrapped it has the help that it had."""
+    done = routes.run("whisper", "--", "echo", "-n", about)
+    assert done.returncode == 125  # with anything else it is a job
+    done = routes.run("whisper", "--program", str(routes.root / "bin" / "args"), "--", "whisper", about)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{about}\n", "")
+    assert routes.results() == ["probe-error"]
+
+
 def test_the_program_may_be_another_than_its_name(routes: RouteBox) -> None:
     """C5"""
     done = routes.run(
