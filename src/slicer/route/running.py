@@ -228,7 +228,7 @@ class _Run:
             self._decision, attempt, self._order.asked.command, time.time(), result, job=job.id, after=after,
             waited_s=waited_s,
         )  # fmt: skip
-        tell(job, "routed", lease=lease, message=attempt.why, **planning.event_fields(row))
+        tell(job, "routed", lease=lease, message=attempt.why, **planning.event_fields(row, job.command))
         self._keep(row)
 
     def tell_refused(self, result: Result, failure: SlicerError, after: str = "") -> None:
@@ -248,7 +248,8 @@ class _Run:
             decision, attempt, order.asked.command, time.time(), result, after=after, reason=reason
         )
         name = order.asked.name or planning.job_name(order.route, decision.input)
-        fields = {**planning.event_fields(row), "holder": holders, "exit_code": failure.exit_code}
+        told = planning.event_fields(row, order.asked.command)
+        fields = {**told, "holder": holders, "exit_code": failure.exit_code}
         journal.event("routed", job="", name=name, message=f"{name}: {reason}", fields=fields)
         self._keep(row)
 
