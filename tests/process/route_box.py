@@ -57,6 +57,9 @@ class RouteBox(Box):
         self.job = root / "bin" / "job"
         self.job.write_text(_JOB)
         self.job.chmod(0o755)
+        args = root / "bin" / "args"
+        args.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+        args.chmod(0o755)
         (root / "small").write_bytes(b"x" * 100)
         (root / "large").write_bytes(b"x" * 5000)
 

@@ -134,8 +134,8 @@ def test_a_route_may_wait(routes: RouteBox, gate: Gate) -> None:
 
 
 def test_who_has_waited_long_enough_is_blocked_and_never_runs_beside(routes: RouteBox, gate: Gate) -> None:
-    """C2: max_jobs is a promise, also for CPU jobs, which else run after --max-wait."""
-    routes.configure(cpu="max_jobs = 1")
+    """C2: max_jobs is a promise, whatever the profile says of jobs that have waited."""
+    routes.configure(cpu="max_jobs = 1\n[profiles.light]\nthen = 'run'")
     holder = routes.hold_way(gate, "large")
     done = routes.route("--on-busy", "wait", "--max-wait", "0", input="large")
     assert done.returncode == 75
@@ -223,6 +223,16 @@ def test_inside_its_own_route_a_command_is_executed_at_once(routes: RouteBox) ->
     assert told == f"whisper-name whisper {shell}"  # the shell's own child: slicer became it
     assert routes.results() == ["started gpu"]
     assert len(routes.outcomes()) == 1
+
+
+@pytest.mark.parametrize("about", ["--help", "-h", "--version", "-V"])
+def test_a_program_that_is_only_asked_about_itself_answers(routes: RouteBox, about: str) -> None:
+    """C5: wrapped it has the help that it had."""
+    done = routes.run("whisper", "--", "echo", "-n", about)
+    assert done.returncode == 125  # with anything else it is a job
+    done = routes.run("whisper", "--program", str(routes.root / "bin" / "args"), "--", "whisper", about)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{about}\n", "")
+    assert routes.results() == ["probe-error"]
 
 
 def test_the_program_may_be_another_than_its_name(routes: RouteBox) -> None:

@@ -80,6 +80,22 @@ def test_a_busy_cpu_blocks_it_and_the_caller_may_try_again(routes: RouteBox) -> 
     holder.wait()
 
 
+@pytest.mark.parametrize("sends", ["file", "pipe"])
+def test_both_attempts_read_the_same_stdin(routes: RouteBox, sends: str) -> None:
+    routes.configure(FALLS_BACK + ("\ninput = 'stdin'" if sends == "pipe" else ""))
+    (routes.root / "text").write_bytes(b"head\nbody\n")
+    env = {"DO": f"cat; {OOM}"}
+    with (routes.root / "text").open("rb") as file:
+        if sends == "file":
+            file.seek(5)
+            done = routes.run("whisper", "-q", "--", "job", "a", "small", stdin=file, env=env)
+            assert done.stdout == "body\n" * 2
+        else:
+            process = routes.start("whisper", "-q", "--", "job", "a", stdin=subprocess.PIPE, env=env)
+            assert process.communicate(b"body\n")[0] == b"body\n" * 2
+    assert routes.ways() == BOTH
+
+
 # -- never again after output ------------------------------------------------------------------------------
 
 

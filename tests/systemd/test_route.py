@@ -7,6 +7,7 @@ import pytest
 from tests.process.hot_path import SYSTEMD, imported_with_cache, surplus
 from tests.systemd.helpers import systemctl
 from tests.systemd.helpers.jobs import Slicer
+from tests.systemd.helpers.terminal import BASH, CTRL_C, CTRL_Z, PROMPT, Terminal
 
 pytest_plugins = ["tests.systemd.helpers.fixtures"]
 pytestmark = [pytest.mark.systemd, pytest.mark.core]
@@ -75,6 +76,30 @@ def test_what_does_not_start_is_told_without_a_job(slicer: Slicer, routed: dict[
     assert (entry["SLICER_RESULT"], entry["PRIORITY"]) == ("probe-error", "3")
     assert entry["SLICER_EXIT_CODE"] == "125"
     assert "SLICER_JOB" not in entry
+
+
+STOPS = 'echo ready >&2; read x; [ -z "$CUDA_VISIBLE_DEVICES" ] || { echo "CUDA out of memory" >&2; exit 3; }'
+
+
+def test_at_a_terminal_both_attempts_stop_go_on_and_end_as_any_job(
+    slicer: Slicer, routed: dict[str, str]
+) -> None:  # C8
+    with Terminal(*BASH, env=slicer.environ(**routed), cwd=slicer.directory) as bash:
+        bash.expect(PROMPT)
+        slicer.path("job").write_text(STOPS)
+        bash.line("slicer route whisper -q -- sh -c \"$(cat ./job)\" sh talk")
+        for go_on in ("\n", CTRL_C):
+            bash.expect("ready\n")
+            bash.type(CTRL_Z)
+            bash.expect("Stopped")
+            bash.expect(PROMPT)
+            bash.line("fg")
+            bash.expect("talk\n")  # it says what it takes up
+            bash.type(go_on)
+        bash.expect(PROMPT)
+        bash.line("echo code=$?")
+        bash.expect("code=$?\n")
+        assert "code=130" in bash.expect(PROMPT)
 
 
 class _Place:

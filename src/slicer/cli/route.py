@@ -1,7 +1,8 @@
 """``slicer route``: GPU or CPU, decided by the input. Imports neither click nor rich.
 
 It is nearly as hot as ``slicer run``, for a binary may be wrapped with it. Such a binary that another one of
-its route starts is executed at once. That way imports next to nothing.
+its route starts is executed at once, and one that is only asked for its help. That way imports next to
+nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 _VARIABLE = "SLICER_ROUTE"  # see slicer.route.planning
+_ABOUT = (("--help",), ("-h",), ("--version",), ("-V",))  # no job: there is no input
 _USAGE = "slicer route NAME [OPTIONS] -- COMMAND [ARGUMENTS]"
 
 
@@ -40,7 +42,8 @@ def perform(options: dict[str, Any], words: tuple[str, ...]) -> int:
             raise UsageError("no route given", hint=_USAGE)
         if not command:
             raise UsageError("no command given", hint=_USAGE)
-        if words[0] in os.environ.get(_VARIABLE, "").split(",") and not options["explain"]:
+        is_inside = words[0] in os.environ.get(_VARIABLE, "").split(",")
+        if (is_inside or command[1:] in _ABOUT) and not options["explain"]:
             _become(options["program"] or command[0], command)
     except SlicerError as failure:
         return _error(failure, as_json=options["json"])

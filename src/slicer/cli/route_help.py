@@ -13,7 +13,8 @@ compared with its threshold; so the job gets a destination, with the arguments, 
 jobs at a time that belong to it. One line on stderr says why. If the destination is busy the job is blocked:
 it does not wait, unless the route says so.
 
-Options stand before or after NAME. Inside a job of the same route COMMAND is executed at once.
+Options stand before or after NAME. COMMAND is executed at once, without a decision, inside a job of the same
+route, and if all that follows it is --help, -h, --version or -V.
 """
 
 _EPILOG = """\

@@ -67,8 +67,8 @@ KINDS: dict[Kind, _Kind] = {
     "paused": _Kind("f78c18a223c145bcbd2c9c68e88ccf0d", NOTICE, "paused"),
     "resumed": _Kind("20796cce4a3f41249e734a65b38b5e33", NOTICE, "goes on"),
     "changed": _Kind("af25d7cae1c049d7a84dc26d4b1e3dda", NOTICE, "its limits were changed"),
-    "routed": _Kind("d9f7145c5c1240c681db2deb4dd935f6", INFO, "a way was chosen for it"),
     "stopped": _Kind("1fae59122c0848ddb3bce97113dc6363", WARNING, "leftover processes were ended"),
+    "routed": _Kind("d9f7145c5c1240c681db2deb4dd935f6", INFO, "a way was chosen for it"),
 }
 
 

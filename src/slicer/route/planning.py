@@ -146,8 +146,11 @@ def row(
     )  # fmt: skip
 
 
-def event_fields(row: DecisionRow) -> dict[str, Value | tuple[str, ...]]:
-    """What the journal is told of a decision: SLICER_RESULT and so on. A metric is ``duration=720``."""
+def event_fields(row: DecisionRow, command: tuple[str, ...]) -> dict[str, Value | tuple[str, ...]]:
+    """What the journal is told of a decision: SLICER_RESULT and so on. A metric is ``duration=720``.
+
+    ``command`` is what runs, or was to run.
+    """
     return {
         "route": row.route,
         "destination": row.destination or None,
@@ -161,6 +164,7 @@ def event_fields(row: DecisionRow) -> dict[str, Value | tuple[str, ...]]:
         "result": row.result,
         "input": row.input or None,
         "after": row.after or None,
+        "command": " ".join(command),
     }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import time
 
 from slicer import faults
@@ -135,6 +137,7 @@ class _Run:
     def run(self) -> Outcome:
         order, decision = self._order, self._decision
         tries = planning.attempts(decision, order.on_busy)
+        stdin_at = _stdin_offset()
         attempt, outcome, watch = self._first_free(tries, "started", "")
         faults.point("route-attempt-ended")
         if watch is None:
@@ -148,6 +151,8 @@ class _Run:
         faults.point("route-falls-back")
         if not _take_late_signals():
             return outcome
+        if stdin_at is not None:
+            os.lseek(_STDIN, stdin_at, os.SEEK_SET)  # the same job has the same input
         self._listener.finished(outcome)
         tries = planning.fallback(decision, order.on_busy, attempt.destination)
         return self._first_free(tries, "fallback", outcome.job)[1]
@@ -223,7 +228,7 @@ class _Run:
             self._decision, attempt, self._order.asked.command, time.time(), result, job=job.id, after=after,
             waited_s=waited_s,
         )  # fmt: skip
-        tell(job, "routed", lease=lease, message=attempt.why, **planning.event_fields(row))
+        tell(job, "routed", lease=lease, message=attempt.why, **planning.event_fields(row, job.command))
         self._keep(row)
 
     def tell_refused(self, result: Result, failure: SlicerError, after: str = "") -> None:
@@ -243,7 +248,8 @@ class _Run:
             decision, attempt, order.asked.command, time.time(), result, after=after, reason=reason
         )
         name = order.asked.name or planning.job_name(order.route, decision.input)
-        fields = {**planning.event_fields(row), "holder": holders, "exit_code": failure.exit_code}
+        told = planning.event_fields(row, order.asked.command)
+        fields = {**told, "holder": holders, "exit_code": failure.exit_code}
         journal.event("routed", job="", name=name, message=f"{name}: {reason}", fields=fields)
         self._keep(row)
 
@@ -301,6 +307,14 @@ class _Told:
     def acquired(self, lease: Lease, waited_s: float) -> None:
         self.say_why()
         self._listener.acquired(lease, waited_s)
+
+
+def _stdin_offset() -> int | None:
+    """Where a file that is our stdin is read on; None for all else, which is gone when it is read."""
+    try:
+        return os.lseek(_STDIN, 0, os.SEEK_CUR) if stat.S_ISREG(os.fstat(_STDIN).st_mode) else None
+    except OSError:  # a file system without offsets
+        return None
 
 
 def _take_late_signals() -> bool:

@@ -63,3 +63,16 @@ def test_every_completion_passes_the_filter(monkeypatch: pytest.MonkeyPatch) -> 
     items.append(CompletionItem("any $thing", type="file"))  # the shell looks for it, and quotes
     kept = [item.value for item in complete.sifted(items)]
     assert kept == ["0,1", "--gpus", "fine", "any $thing"]
+
+
+def test_routes_are_offered_then_options_and_programs(cli: Cli) -> None:
+    config = cli.root / "routes.toml"
+    config.write_text('[routes.zz-one]\ndescription = "captions"\n[routes.zz-one.cpu]\n')
+    environ = {"SLICER_CONFIG": str(config)}
+    assert offered(cli, "slicer route zz", **environ) == ["zz-one"]
+    assert offered(cli, "slicer route -q zz", **environ) == ["zz-one"]
+    assert offered(cli, "slicer route zz-one --on-b", **environ) == ["--on-busy"]
+    assert offered(cli, "slicer route zz-one --on-busy w", **environ) == ["wait"]
+    assert "--program" not in offered(cli, "slicer route --", **environ)
+    assert complete._command_start(["route", "-q", "zz-one", "--json", "--", "make"]) == 5
+    assert complete._command_start(["route", "zz-one", "--json"]) == 0

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slicer.cli import hold_help, run_help, runoptions
+from slicer.cli import hold_help, route_help, run_help, runoptions
 from slicer.cli.run_help import parsed
 from slicer.errors import UsageError
 
@@ -78,7 +78,7 @@ BAD = [
     "--then",
     "--gpu",
 ]
-COMMANDS = {"run": run_help.command, "hold": hold_help.command}
+COMMANDS = {"run": run_help.command, "hold": hold_help.command, "route": route_help.command}
 
 
 def by_click(arguments: list[str], program: str) -> tuple[dict[str, Any], tuple[str, ...]] | None:
@@ -176,10 +176,24 @@ def test_without_them_everything_from_the_first_word_is_the_commands(
     assert found[1] == (program, *words)
 
 
-@pytest.mark.parametrize("program", ["run", "hold"])
+@pytest.mark.parametrize("program", ["run", "hold", "route"])
 def test_every_option_has_a_default_and_is_in_the_help(program: str) -> None:
     command = COMMANDS[program]
     shown = command.get_help(click.Context(command))
     for option in runoptions.options_of(program):
-        assert option.field in runoptions.defaults_of("run")
-        assert all(name in shown for name in option.names), option
+        assert option.field in runoptions.defaults_of(program)
+        assert all(name in shown for name in option.names) is not option.hidden, option
+
+
+ROUTE = ["r x", "-q r x", "--explain r -- x", "--on-busy=wait --json r x", "--program /p r -- x", "-n -q r x"]
+NO_ROUTE = ["--gpus 1 r x", "--exec r x", "-p heavy r x", "--on-busy walk r x", "--program"]
+
+
+@pytest.mark.parametrize("line", ROUTE)
+def test_route_reads_its_command_line_as_click_does(line: str) -> None:
+    assert agree(shlex.split(line), "route") is not None
+
+
+@pytest.mark.parametrize("line", NO_ROUTE)
+def test_route_refuses_what_it_decides_itself(line: str) -> None:
+    assert agree(shlex.split(line), "route") is None

@@ -206,12 +206,13 @@ def test_the_row_of_a_started_job_has_its_destinations_bounds() -> None:  # C6
     assert (row.destination, row.mode, row.result) == ("gpu", "gpu", "started")
     assert (row.job, row.waited_s) == ("j", 1.235)
     assert (row.command, row.input, row.reason) == (("w", "a"), "dir/a.mp4", "")
-    told = planning.event_fields(row)
+    told = planning.event_fields(row, ("w", "a", "-g"))
     assert (told["metric"], told["bound"], told["result"]) == (("size=100",), ("size=1024",), "started")
+    assert told["command"] == "w a -g"
 
 
 def test_the_row_of_a_job_that_went_nowhere_has_no_destination() -> None:  # C6
     decision = replace(decided(made()), choices=())
     row = planning.row(decision, None, ("w",), 5.0, "too-large", reason="too large")
     assert (row.destination, row.mode, row.bounds, row.job, row.reason) == ("", "", (), "", "too large")
-    assert planning.event_fields(row)["destination"] is None
+    assert planning.event_fields(row, ("w",))["destination"] is None
