@@ -64,7 +64,7 @@ class Acting:
                     raise self._failed(step, error) from error
                 taken.append(step)
                 faults.point(f"wrap-{step}")
-        except SlicerError:
+        except (SlicerError, KeyboardInterrupt):
             if is_new:
                 self._take_back(taken)
             raise

@@ -245,7 +245,7 @@ def _wrong_places(request: Request, site: Site) -> Iterator[SlicerError]:
 def _unsafe(way: tuple[Ancestor, ...], uid: int) -> tuple[str, str] | None:
     """Who else could exchange what lies at the end of the way, and what to do; None for nobody."""
     for each in way:
-        if each.uid not in (0, uid):
+        if each.uid not in (0, uid, way[0].uid):  # in a user namespace "/" may belong to nobody known
             message = f"{each.path} belongs to uid {each.uid}, who could replace what is in it"
             return message, f"wrap it as that user: sudo -u '#{each.uid}' slicer wrap install …"
         if not each.mode & _OTHERS_WRITE or each.mode & stat.S_ISVTX:

@@ -125,13 +125,13 @@ def _places(name: str) -> Iterable[str]:
 
 
 @contextlib.contextmanager
-def _folder_of(wrap: Wrap) -> Iterator[Directory | None]:
+def _folder_of(wrap: Wrap, *, lists: bool = True) -> Iterator[Directory | None]:
     """The directory of a wrap; None where it is gone."""
     path = os.path.dirname(wrap.path)
     if not os.path.lexists(path):
         yield None
         return
-    folder = look.open_folder(path)[0]
+    folder = look.open_folder(path, lists=lists)[0]
     try:
         yield folder
     finally:
@@ -141,9 +141,9 @@ def _folder_of(wrap: Wrap) -> Iterator[Directory | None]:
 def _status(wrap: Wrap, routes: Collection[str] | None, diversions: tuple[Diversion, ...]) -> Status:
     has_route = None if routes is None else wrap.route in routes
     try:
-        with _folder_of(wrap) as folder:
+        with _folder_of(wrap, lists=False) as folder:
             sight = _sight(wrap, folder, has_route, diversions)
-    except WrapRefused:  # a link now, or closed to us
+    except SlicerError:  # its directory is a link now, or closed to us
         sight = _sight(wrap, None, has_route, diversions)
     return Status(wrap, judging.problems(wrap, sight))
 
