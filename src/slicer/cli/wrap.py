@@ -47,7 +47,7 @@ _DOING: dict[Step, str] = {
 Examples:
   sudo slicer wrap install whisper --route whisper   each call of it is routed
   slicer wrap                                        what is wrapped, and how
-  sudo slicer wrap check --fix                       mend what an upgrade undid
+  sudo slicer wrap check --fix                       after upgrades: mend them
   sudo slicer wrap remove whisper                    as it was before
 
 \b
