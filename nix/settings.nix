@@ -134,6 +134,14 @@ let
     vram = key values.gpuMemory "20G" "Memory to take on each GPU. Jobs that fit beside each other share it.";
     margin = key values.margin "1G" "Memory to keep free on each GPU beside `vram`.";
     cpu_slots = key (values.count 0 null) 1 "How many of the CPU slots a job takes.";
+    slots = mkOption {
+      type = types.attrsOf (values.count 0 null);
+      default = { };
+      example = {
+        license-matlab = 1;
+      };
+      description = "How many slots of which name a job takes. Those of other names than `cpu` stand in `slots`.";
+    };
     priority = key values.priority 10 "Of the jobs that wait, the highest is first.";
     max_wait = key values.wait "2h" "A job waits no longer than this; 0 is not at all.";
     "then" =
@@ -168,7 +176,7 @@ in
       compat_gpu_lock = key values.path "/tmp/gpu.lock" ''
         A lock file to hold with every lease on a GPU, for scripts that use {command}`flock` on it.
       '';
-      slots = table "CPU slots." {
+      slots = table "CPU slots, and counted slots of any other name: `license-matlab = 2`." {
         cpu = key (values.count 1 null) 4 "How many slots there are: heavy CPU jobs at a time.";
       };
       gpu = table "How jobs share GPUs." {

@@ -5,12 +5,15 @@ For programs: :func:`acquire`, :class:`acquire_async`, and what they raise (see 
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slicer.api import CpuBusy, GpuBusy, Holder, Lease, ResourceBusy, acquire
+    from slicer.api import CpuBusy, GpuBusy, Holder, Lease, ResourceBusy, SlotBusy, acquire
     from slicer.api_async import acquire_async
     from slicer.errors import SlicerError
     from slicer.version import __version__ as __version__
 
-__all__ = ["CpuBusy", "GpuBusy", "Holder", "Lease", "ResourceBusy", "SlicerError", "acquire", "acquire_async"]
+__all__ = [
+    "CpuBusy", "GpuBusy", "Holder", "Lease", "ResourceBusy", "SlicerError", "SlotBusy", "acquire",
+    "acquire_async",
+]  # fmt: skip
 
 _MODULES = dict.fromkeys(__all__, "api")
 _MODULES |= {"acquire_async": "api_async", "SlicerError": "errors", "__version__": "version"}

@@ -1,4 +1,4 @@
-"""The entry point. ``slicer run`` and ``slicer hold`` go the fast way, everything else through click.
+"""The entry point. ``slicer run``, ``hold`` and ``route`` go the fast way, everything else through click.
 
 None waits for Python to tear itself down, which takes 3 ms, and 6 with click.
 """
@@ -18,13 +18,15 @@ def main() -> None:
     # Ignored by a caller (trap '' CHLD), it is inherited, and the kernel reaps our children unseen.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     arguments = sys.argv[1:]
-    if arguments[:1] in (["run"], ["hold"]):
+    if arguments[:1] in (["run"], ["hold"], ["route"]):
         block_interrupts()
         gc.disable()  # a job makes no garbage here worth collecting, and forks share more memory
         if arguments[0] == "run":
             from slicer.cli.run import main as fast
-        else:
+        elif arguments[0] == "hold":
             from slicer.cli.hold import main as fast
+        else:
+            from slicer.cli.route import main as fast
 
         os._exit(fast(arguments[1:]))  # nothing is buffered
     gc.disable()

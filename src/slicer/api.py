@@ -21,7 +21,8 @@ import sys
 
 from slicer.backend import has_systemd
 from slicer.config import profiles
-from slicer.errors import BusyError
+from slicer.config.build import unknown_slot
+from slicer.errors import BusyError, UsageError
 from slicer.gpu.observer import GpuObserver
 from slicer.job import plan, scope, words
 from slicer.kernel import proc
@@ -30,7 +31,7 @@ from slicer.ledger import leasing, nesting
 from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.leasing import CancelToken, Hooks, Needs, Requester
 from slicer.ledger.ledger import Ledger
-from slicer.model import LEASE_VARIABLE, PRIORITY_MAX, manager_of
+from slicer.model import CPU, LEASE_VARIABLE, PRIORITY_MAX, manager_of
 from slicer.outcome import journal
 from slicer.placement.decision import expected_remaining, first_to_finish
 from slicer.quantity import QuantityError, parse_mib
@@ -40,7 +41,7 @@ from slicer.text import command_text, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
     from slicer import model
@@ -75,7 +76,7 @@ class ResourceBusy(Exception):
         now_s = proc.now_s()
         lease = first_to_finish(busy.holders, now_s)
         self.holder: Holder | None = None
-        text = f"{busy.kind} is busy"
+        text = f"{busy.slot or busy.kind} is busy"
         if lease is not None:
             left_s = expected_remaining(lease, now_s)
             self.holder = Holder(
@@ -98,6 +99,17 @@ class CpuBusy(ResourceBusy):
     """No CPU slot is free."""
 
 
+class SlotBusy(ResourceBusy):
+    """No slot of another name is free; ``slot`` is that name."""
+
+    def __init__(self, busy: Busy) -> None:
+        super().__init__(busy)
+        self.slot = busy.slot
+
+
+_BUSY: dict[model.Resource, type[ResourceBusy]] = {"gpu": GpuBusy, "cpu": CpuBusy, "slot": SlotBusy}
+
+
 class Lease:
     """What was acquired; a context manager that gives it back, as :meth:`release` does (safe to repeat)."""
 
@@ -112,7 +124,8 @@ class Lease:
         self.job = held.lease.job
         self.waited_s = waited_s
         self.gpus = tuple(dict.fromkeys((*(uuid for one in outer for uuid in one.gpus), *held.lease.gpus)))
-        self.cpu_slots = held.lease.cpu_slots
+        self.slots = dict(held.lease.slots)
+        self.cpu_slots = self.slots.get(CPU, 0)
         self.forced = bool(held.lease.forced)  # it was not free, and max_wait was over
 
     @property
@@ -159,25 +172,28 @@ def acquire(
     gpu: Sequence[int | str] | int | str | None = None,
     margin: str | int | None = None,
     cpu_slots: int = 0,
+    slots: Mapping[str, int] | None = None,
     priority: int = 0,
     expected_seconds: float | None = None,
     wait: bool = False,
     max_wait: float | None = None,
     then: Then | None = None,
 ) -> Lease:
-    """Take GPUs and CPU slots, all at once, for this process.
+    """Take GPUs and slots, all at once, for this process.
 
     ``gpus`` whole GPUs; with ``vram`` ("8G", or MiB as a number) so much of each, shared with others, and
-    ``margin`` of each kept free beyond that. ``gpu`` names those that will do, by index or UUID. Unless
-    ``wait``, raises :class:`GpuBusy` (or :class:`CpuBusy`) at once when something is not free. After
-    ``max_wait`` seconds of waiting, ``then="fail"`` raises it too, and ``then="run"`` (the default where no
-    GPU is wanted) returns a lease that is marked ``forced``. ``priority`` is from -100 to 100, highest first.
+    ``margin`` of each kept free beyond that. ``gpu`` names those that will do, by index or UUID. ``slots``
+    says how many of which named slot; ``cpu_slots=1`` is ``slots={"cpu": 1}``. Unless ``wait``, raises
+    :class:`GpuBusy`, :class:`CpuBusy` or :class:`SlotBusy` at once when something is not free. After
+    ``max_wait`` seconds of waiting, ``then="fail"`` raises it too, and ``then="run"`` (the default where only
+    CPU slots are wanted) returns a lease that is marked ``forced``. ``priority`` is from -100 to 100, highest
+    first.
 
     Raises ValueError for arguments that cannot be right, slicer.SlicerError for all that slicer itself fails
     at: a request that this machine could never serve, no GPU driver, a broken configuration.
     """
     arguments = Arguments(
-        name, gpus, vram, gpu, margin, cpu_slots, priority, expected_seconds, wait, max_wait, then
+        name, gpus, vram, gpu, margin, cpu_slots, slots, priority, expected_seconds, wait, max_wait, then
     )  # fmt: skip
     made: list[Lease] = []
     try:
@@ -200,6 +216,7 @@ class Arguments:
     gpu: Sequence[int | str] | int | str | None
     margin: str | int | None
     cpu_slots: int
+    slots: Mapping[str, int] | None
     priority: int
     expected_seconds: float | None
     wait: bool
@@ -247,7 +264,7 @@ def _take(wanted: PreparedRequest, outer: OuterJobs, ledger: Ledger, cancel: Can
     try:
         held = leasing.obtain(wanted, ledger, Hooks(_tell_wait(wanted), None, cancel))
     except BusyError as error:
-        raise (GpuBusy if error.busy.kind == "gpu" else CpuBusy)(error.busy) from None
+        raise _BUSY[error.busy.kind](error.busy) from None
     ledger.patience_s = None  # to give back has to be done, whoever is in the way
     held.do_postponed()
     held.do_postponed_slow()
@@ -268,11 +285,16 @@ def _needs(arguments: Arguments, config: Config, outer: OuterJobs, environ: dict
     """What is missing beyond what the outer jobs hold."""
     vram_mib = _mib(arguments.vram, "vram")
     skip = nesting.skips_gpu_lock(environ)
-    gpus, cpu_slots = nesting.missing(arguments.gpus, vram_mib, arguments.cpu_slots, outer, skip)
+    wanted = _slots(arguments)
+    for name in wanted:
+        if name not in config.slots:
+            message, hint = unknown_slot(name, config.slots)
+            raise UsageError(message, where="slots", hint=hint)
+    gpus, slots = nesting.missing(arguments.gpus, vram_mib, wanted, outer, skip)
     margin_mib = config.margin_mib if arguments.margin is None else _mib(arguments.margin, "margin") or 0
     return Needs(
         gpus=gpus, gpu_words=_words(arguments.gpu), vram_mib=vram_mib, margin_mib=margin_mib,
-        cpu_slots=cpu_slots, cpu_limit=config.slots_cpu, priority=arguments.priority,
+        slots=slots, slot_limits=config.slots, priority=arguments.priority,
         expect_s=arguments.expected_seconds, wait=arguments.wait, max_wait_s=arguments.max_wait,
         then=arguments.then, plain_lock=config.compat_gpu_lock,
     )  # fmt: skip
@@ -281,14 +303,13 @@ def _needs(arguments: Arguments, config: Config, outer: OuterJobs, environ: dict
 def _check(arguments: Arguments) -> None:
     """Raises ValueError for what cannot be right whatever the machine."""
     _check_numbers(arguments)
-    gpus, cpu_slots, then = arguments.gpus, arguments.cpu_slots, arguments.then
+    gpus, then = arguments.gpus, arguments.then
     words = _words(arguments.gpu)
     outside = f"priority={arguments.priority}: goes from -{PRIORITY_MAX} to {PRIORITY_MAX}"
     shortest_s = min(arguments.max_wait or 0, arguments.expected_seconds or 0)
     wrong = {
-        "gpus and cpu_slots: nothing is asked for": gpus == 0 and cpu_slots == 0,
+        "gpus, cpu_slots and slots: nothing is asked for": gpus == 0 and not _slots(arguments),
         f"gpus={gpus}: cannot be less than 0": gpus < 0,
-        f"cpu_slots={cpu_slots}: cannot be less than 0": cpu_slots < 0,
         "vram: is for GPUs, but gpus=0": arguments.vram is not None and gpus == 0,
         "margin: means something only beside vram": arguments.margin is not None and arguments.vram is None,
         f"gpu: names {len(words)}, fewer than gpus={gpus}": bool(words) and len(words) < gpus,
@@ -306,13 +327,28 @@ def _check(arguments: Arguments) -> None:
 
 def _check_numbers(arguments: Arguments) -> None:
     """Others read these figures and wait by them. Raises ValueError."""
-    for argument in ("gpus", "cpu_slots", "priority"):
+    for argument in ("gpus", "priority"):
         if not hasattr(getattr(arguments, argument), "__index__"):
             raise ValueError(f"{argument}={getattr(arguments, argument)!r}: must be a whole number")
     for argument in ("vram", "margin", "expected_seconds", "max_wait"):
         value = getattr(arguments, argument)
         if value is not None and not isinstance(value, str) and not math.isfinite(value):
             raise ValueError(f"{argument}={value!r}: must be a finite number")
+
+
+def _slots(arguments: Arguments) -> dict[str, int]:
+    """How many of which name. Raises ValueError."""
+    slots = dict(arguments.slots or {})
+    if arguments.cpu_slots and CPU in slots:
+        raise ValueError(f"cpu_slots={arguments.cpu_slots}: slots has them too")
+    said = {"cpu_slots": (CPU, arguments.cpu_slots)} if CPU not in slots else {}
+    said |= {f"slots[{name!r}]": (name, count) for name, count in slots.items()}
+    for argument, (_, count) in said.items():
+        if not hasattr(count, "__index__"):
+            raise ValueError(f"{argument}={count!r}: must be a whole number")
+        if count < 0:
+            raise ValueError(f"{argument}={count}: cannot be less than 0")
+    return {name: int(count) for name, count in said.values() if count}
 
 
 def _mib(value: str | int | None, argument: str) -> int | None:

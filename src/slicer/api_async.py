@@ -12,7 +12,7 @@ from slicer.ledger.leasing import CancelToken
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator, Mapping, Sequence
     from types import TracebackType
 
     from slicer import model
@@ -35,6 +35,7 @@ class acquire_async:
         gpu: Sequence[int | str] | int | str | None = None,
         margin: str | int | None = None,
         cpu_slots: int = 0,
+        slots: Mapping[str, int] | None = None,
         priority: int = 0,
         expected_seconds: float | None = None,
         wait: bool = False,
@@ -42,7 +43,7 @@ class acquire_async:
         then: Then | None = None,
     ) -> None:
         self._arguments = api.Arguments(
-            name, gpus, vram, gpu, margin, cpu_slots, priority, expected_seconds, wait, max_wait, then
+            name, gpus, vram, gpu, margin, cpu_slots, slots, priority, expected_seconds, wait, max_wait, then
         )
         self._lease: api.Lease | None = None
 

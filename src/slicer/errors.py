@@ -66,6 +66,12 @@ class InfeasibleError(UsageError):
     kind = "infeasible"
 
 
+class TooLargeError(InfeasibleError):
+    """No destination of the route takes the job."""
+
+    kind = "too-large"
+
+
 class StateError(SlicerError):
     """The state directory cannot be used, or holds something that slicer must not trust."""
 
@@ -92,9 +98,10 @@ class LedgerBusy(StateError):
 
 
 class ProbeError(SlicerError):
-    """The input of a route's job could not be found or measured. ``where`` names it, or the probe."""
+    """The input of a route's job could not be found or measured. ``input`` is it, "" if none was found."""
 
     kind = "probe"
+    input = ""
 
 
 class BackendError(SlicerError):
@@ -117,7 +124,7 @@ class BusyError(SlicerError):
 
     def __init__(self, busy: Busy, *, waited_s: float | None = None) -> None:
         hint = "run without --no-wait to queue up" if waited_s is None else "it waited as long as it was to"
-        super().__init__(f"{busy.kind} is busy", hint=hint)
+        super().__init__(f"{busy.slot or busy.kind} is busy", hint=hint)
         self.busy = busy
         self.waited_s = waited_s
         self.kind = f"{busy.kind}-busy"

@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     Reason = Literal["exited", "signal", "oom-kill", "timeout", "stopped", "unknown"]
     EndedBy = Literal["", "slicer stop", "slicer queue", "slicer run", "terminal", "systemd", "outside"]
     Then = Literal["run", "fail"]
-    Resource = Literal["gpu", "cpu"]  # what is scarce
+    Resource = Literal["gpu", "cpu", "slot"]  # what is scarce; slot: one of another name than "cpu"
     Value = bool | int | str | bytes | tuple[tuple[str, str], ...] | tuple[tuple[str, int], ...]
 
 LEASE_VARIABLE = "SLICER_LEASE"  # in a job's environment: the ids of the jobs it runs inside of
 SLICES: tuple[SliceName, ...] = ("cpu", "gpu")
 PRIORITY_MAX = 100  # and -100 the least
+CPU = "cpu"  # the slot that every machine has
 
 
 def manager_of(uid: int) -> Manager:
@@ -99,7 +100,7 @@ class Profile:
     gpu_choice: tuple[str, ...]  # indices or UUIDs (or their beginnings) that will do; empty: any
     vram_mib: int | None  # wanted on each GPU; None: whole GPUs, shared with nobody
     margin_mib: int  # of each GPU's memory, kept free beyond vram_mib
-    cpu_slots: int
+    slots: dict[str, int]  # how many of which name, each at least 1
     priority: int
     max_wait_s: float | None  # None: wait for ever
     then: Then | None  # after max_wait_s; None: "fail" where GPUs are wanted, else "run"
@@ -126,8 +127,8 @@ class Request:
     gpu_choice: tuple[str, ...]  # UUIDs that will do; empty: any
     vram_mib: int | None  # wanted on each GPU; None: whole GPUs, shared with nobody
     margin_mib: int  # of each GPU's memory, kept free beyond vram_mib
-    cpu_slots: int
-    cpu_limit: int  # how many slots this machine has, by the configuration of the one who asks
+    slots: dict[str, int]  # how many of which name, each at least 1
+    slot_limits: dict[str, int]  # how many there are of these names, by the configuration of who asks
 
 
 @record
@@ -149,7 +150,7 @@ class Lease:
     gpus: tuple[str, ...]  # UUIDs
     vram_mib: int | None  # declared for each of gpus; None: the whole of them
     vram_peak_mib: tuple[int, ...]  # the most that was seen in use, in the order of gpus; () before a look
-    cpu_slots: int
+    slots: dict[str, int]  # how many of which name, each at least 1
     priority: int
     forced: int  # 1: it waited too long, and runs though what it holds here is not free
     since_s: float  # CLOCK_BOOTTIME seconds when it was granted
@@ -176,8 +177,8 @@ class Ticket:
     gpu_choice: tuple[str, ...]
     vram_mib: int | None
     margin_mib: int
-    cpu_slots: int
-    cpu_limit: int
+    slots: dict[str, int]
+    slot_limits: dict[str, int]
     expect_s: float | None
     profile: str = ""  # as in Lease
 
@@ -192,6 +193,7 @@ class Busy:
     foreign: tuple[str, ...]  # the GPUs that it does not get because processes of no lease use them
     reserved_for: str  # the job for which what is free is kept; "" for none
     outsider: int = 0  # the process that holds the plain lock of scripts; 0 for none
+    slot: str = ""  # the name of the slot that is missing; "" for a GPU
 
 
 @record
@@ -237,7 +239,8 @@ class Outcome:
     gpus: tuple[str, ...]
     vram_mib: int | None  # declared for each of gpus; None: whole GPUs, or none
     vram_peak_mib: tuple[int, ...]  # the most that was seen in use, in the order of gpus; () unknown
-    cpu_slots: int
+    cpu_slots: int  # those of slots that are called "cpu"
+    slots: dict[str, int]  # how many of which name, each at least 1
     forced: int  # 1: it waited too long, and ran though what it held was not free
     uid: int
     reason: Reason

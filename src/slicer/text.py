@@ -49,6 +49,21 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
+def slot_words(name: str, number: int) -> str:
+    """As in "1 CPU slot" and "2 whisper-gpu slots"."""
+    return counted(number, f"{'CPU' if name == 'cpu' else name} slot")
+
+
+def slots_words(slots: dict[str, int]) -> list[str]:
+    """The same of all slots, in the order of their names."""
+    return [slot_words(name, slots[name]) for name in sorted(slots)]
+
+
+def a_slot(name: str) -> str:
+    """As in "a CPU slot" and "an ocr-gpu slot"."""
+    return f"{'an' if name[:1] in tuple('aeiouAEIOU') else 'a'} {slot_words(name, 1)[2:]}"
+
+
 def quote(argument: str) -> str:
     """One argument as it would be typed in a shell, and visible."""
     shown = visible(argument)

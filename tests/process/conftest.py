@@ -9,6 +9,7 @@ import pytest
 
 from tests.fake_nvml import FakeNvml
 from tests.process.harness import Box, Gate
+from tests.process.route_box import RouteBox
 
 
 @pytest.fixture
@@ -31,6 +32,16 @@ def make_box(tmp_path: Path) -> Iterator[Callable[[int], Box]]:
 def box(make_box: Callable[[int], Box]) -> Box:
     """A box with one CPU slot."""
     return make_box(1)
+
+
+@pytest.fixture
+def routes(tmp_path: Path) -> Iterator[RouteBox]:
+    """A box for ``slicer route``."""
+    root = tmp_path / "routes"
+    root.mkdir()
+    made = RouteBox(root)
+    yield made
+    made.close()
 
 
 @pytest.fixture

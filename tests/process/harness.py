@@ -189,8 +189,13 @@ class Box:
 
     def outcomes(self) -> list[Outcome]:
         """The history, the newest first."""
+        return history.read(self.history, limit=None)
+
+    @property
+    def history(self) -> str:
+        """The path of the history."""
         base = self._var_lib if os.geteuid() == 0 else Path(self.env["XDG_STATE_HOME"])
-        return history.read(str(base / "slicer" / history.FILE), limit=None)
+        return str(base / "slicer" / history.FILE)
 
     def lines(self) -> list[str]:
         return self.log.read_text().splitlines() if self.log.exists() else []

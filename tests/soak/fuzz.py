@@ -72,6 +72,8 @@ def _is_sane(name: str, value: Any) -> bool:
     """Whether a field may say that, whatever the record; told again here, apart from slicer's own rules."""
     if isinstance(value, tuple):
         return all(_is_sane(name, each) for each in value)
+    if isinstance(value, dict):
+        return all(_SLOT.fullmatch(slot) and 0 < count <= 2**20 for slot, count in value.items())
     if isinstance(value, int | float):
         least, most = _BETWEEN.get(name, (-_MANY, _MANY) if isinstance(value, int) else (-math.inf, math.inf))
         return math.isfinite(value) and least <= value <= most and not isinstance(value, bool)
@@ -87,11 +89,12 @@ def _is_sane(name: str, value: Any) -> bool:
 
 
 _MANY = 10**19
+_SLOT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 _BETWEEN = {
     "pid": (0, 2**22), "keeper": (0, 2**22), "pid_start": (0, 2**62), "started": (0, 2**62),
     "uid": (0, 2**32 - 2), "gpus": (0, 2**20), "vram_mib": (0, 2**40), "margin_mib": (0, 2**40),
     "vram_peak_mib": (0, 2**40), "mib": (0, 2**40), "utilisation": (0, 100), "cpu_slots": (0, 2**20),
-    "cpu_limit": (0, 2**20), "priority": (-100, 100), "forced": (0, 1), "since_s": (0, 2**40),
+    "priority": (-100, 100), "forced": (0, 1), "since_s": (0, 2**40),
     "arrived_s": (0, 2**40), "expect_s": (0, 2**40),
 }  # fmt: skip
 
@@ -108,6 +111,8 @@ def check_fields(found: Any) -> None:
         _expect(_is_sane(name, value), f"{name} is {value!r}"[:200])
     cgroup = getattr(found, "cgroup", "")
     _expect({".", ".."}.isdisjoint(cgroup.split("/")), f"cgroup is {cgroup!r}"[:200])
+    limits = getattr(found, "slot_limits", None)
+    _expect(limits is None or limits.keys() == found.slots.keys(), "its limits are those of other slots")
     if isinstance(found, Lease):
         own = ("", f"slicer-{found.job}.scope")
         _expect(found.unit in own or found.backend == "inner", f"{found.unit!r} is another job's")
@@ -168,15 +173,17 @@ def check_attempt(data: bytes) -> bool:
 
 LEASE = made_up.lease(
     JOB, boot_id=BOOT_ID, unit=UNIT, cgroup=f"/gpu.slice/{UNIT}", gpus=("GPU-a", "GPU-b"), vram_mib=8192,
-    vram_peak_mib=(9000, 0), cpu_slots=2, expect_s=60.0, name="a\nEND=\n\\",
+    vram_peak_mib=(9000, 0), slots={"cpu": 2, "whisper-gpu": 1}, expect_s=60.0, name="a\nEND=\n\\",
 )  # fmt: skip
 TICKET = made_up.ticket(
-    JOB, boot_id=BOOT_ID, inside=(OTHER,), gpus=1, gpu_choice=("GPU-a",), vram_mib=1024, expect_s=0.5
+    JOB, boot_id=BOOT_ID, inside=(OTHER,), gpus=1, gpu_choice=("GPU-a",), vram_mib=1024, expect_s=0.5,
+    slots={"cpu": 1, "a.b": 2}, slot_limits={"cpu": 4, "a.b": 2},
 )
 _REQUESTS: tuple[Request, ...] = tuple(
     made_up.request(JOB, **fields)
     for fields in (
         {"cpu_slots": 1},
+        {"slots": {"cpu": 1, "whisper-gpu": 2}, "slot_limits": {"cpu": 3, "whisper-gpu": 2}},
         {"gpus": 2, "vram_mib": 8192, "margin_mib": 512, "priority": -3},
         {"gpus": 1, "gpu_choice": ("GPU-a",), "arrived_s": 12.345678},
     )
@@ -198,7 +205,8 @@ TARGETS: dict[str, Target] = {
     "started": Target((statefile.encode(Started("", 1.7e9, 12.5, 0.5)),), _record(Started)),
     "ticket-name": Target(_NAMES, check_ticket_name),
     "attempt": Target(
-        (_attempt_file(made_up.outcome(job=JOB, gpus=("GPU-a",), vram_peak_mib=(9000,))),), check_attempt
+        (_attempt_file(made_up.outcome(job=JOB, gpus=("GPU-a",), vram_peak_mib=(9000,), slots={"a-b": 2})),),
+        check_attempt,
     ),
     "peaks": Target((format_peaks({(4, 5000, "GPU-0"): 900, (5, 1, "GPU-1"): 0}),), check_peaks),
 }

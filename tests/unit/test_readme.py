@@ -63,8 +63,8 @@ def test_the_configuration_is_valid_and_its_profiles_do_what_they_say(tmp_path: 
     machine.system(block("configuration.md", "toml"))
     found = machine.load()
     train = found.profile("train")
-    assert (train.cpu_slots, train.gpus, train.vram_mib, train.slice) == (0, 1, 20 << 10, "gpu")
-    assert found.profile("heavy").cpu_slots == 1
+    assert (train.slots, train.gpus, train.vram_mib, train.slice) == ({}, 1, 20 << 10, "gpu")
+    assert found.profile("heavy").slots == {"cpu": 1}
     assert set(tomllib.loads(block("configuration.md", "toml"))["profiles"]) == {"heavy", "train"}
 
 

@@ -29,6 +29,7 @@ _BROKEN_PIPE = 141  # 128 + SIGPIPE
 _COMMANDS = {
     "run": "run_help",
     "hold": "hold_help",
+    "route": "route_help",
     "queue": "queue.run",
     "status": "status",
     "stop": "stop",
@@ -54,6 +55,7 @@ Examples:
   slicer run --gpus 1 -- python train.py    waits for a whole GPU
   slicer run --vram 8G -- python infer.py   shares one with jobs that fit
   slicer hold --gpus 1                      a shell that has a GPU
+  slicer route whisper -- whisper a.mp4     on the GPU or CPU, by its input
   slicer status                             who holds what, and what is free
   slicer stop train                         end the job named train
   slicer pause train                        stop it for now; resume goes on

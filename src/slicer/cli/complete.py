@@ -97,10 +97,12 @@ def _attached(item: CompletionItem, option: str) -> CompletionItem:
 
 def _command_start(before: list[str]) -> int:
     """Where the command of a job begins among the arguments before the incomplete one, 0 for nowhere yet."""
-    if not before or before[0] not in ("run", "hold"):
+    if not before or before[0] not in ("run", "hold", "route"):
         return 0
     try:
         _, command = parse(before[1:], before[0])
+        if before[0] == "route":  # it begins with the route
+            _, command = parse(list(command[1:]), "route")
     except UsageError:  # an option that waits for its value
         return 0
     return len(before) - len(command) if command else 0
@@ -180,6 +182,20 @@ def gpus(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[st
     stem = f"{before}," if before else ""
     words = [stem + index for index in indices if index not in before.split(",")]
     return [word for word in words if word.startswith(incomplete)]
+
+
+def route_line(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The names of the routes; after one, programs and files."""
+    if ctx.params.get("command"):
+        return command_line(click.Context(ctx.command), param, incomplete)
+    from slicer.config.profiles import host, load
+    from slicer.config.routes import load as load_routes
+
+    with suppress(SlicerError):
+        routes = load_routes(load(os.environ, host()))
+        names = harmless(routes, incomplete)
+        return [CompletionItem(name, help=routes[name].description) for name in names]
+    return []
 
 
 def command_line(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -34,11 +34,16 @@ _ID = "<id>"  # of a job that does not come to be
 
 
 @record
-class _Forecast:
-    """What the ledger would say now, and the GPUs that the job would get."""
+class Forecast:
+    """What the ledger would say now, and the GPUs that the job would get.
+
+    ``is_free`` is None where that is not known. ``busy`` says what the job would wait for.
+    """
 
     text: str
     gpus: tuple[str, ...]
+    is_free: bool | None = True
+    busy: Busy | None = None
 
 
 def show(invocation: Invocation) -> None:
@@ -50,10 +55,10 @@ def show(invocation: Invocation) -> None:
     backend = choose_backend(plan)
     backend.connect()
     backend.close()
-    output.show(lines(plan, backend, _forecast(plan, backend, ledger)))
+    output.show(lines(plan, backend, forecast_of(plan, backend, ledger)))
 
 
-def lines(plan: Plan, backend: Backend, forecast: _Forecast) -> list[Line]:
+def lines(plan: Plan, backend: Backend, forecast: Forecast) -> list[Line]:
     """The plan for people."""
     spec = scope.spec(plan.profile, backend.manager, _ID, plan.invocation.name, plan.invocation.command)
     values = settings(plan.config, plan.invocation.profile, plan.invocation.overrides)
@@ -66,25 +71,26 @@ def lines(plan: Plan, backend: Backend, forecast: _Forecast) -> list[Line]:
     ]
 
 
-def _forecast(plan: Plan, backend: Backend, ledger: Ledger | None) -> _Forecast:
+def forecast_of(plan: Plan, backend: Backend, ledger: Ledger | None) -> Forecast:
+    """What the ledger would say now of the job. Takes nothing."""
     if plan.nested:
-        return _Forecast("nothing more than the job around it holds", ())
+        return Forecast("nothing more than the job around it holds", ())
     vram_mib = plan.profile.vram_mib if plan.need_gpus else None
-    what = describe_resources(plan.need_gpus, plan.need_cpu_slots, vram_mib)
+    what = describe_resources(plan.need_gpus, plan.need_slots, vram_mib)
     if plan.skip_gpu_lock and plan.profile.gpus:
         what += " (the GPU lock is skipped)"
-    if not plan.need_gpus and not plan.need_cpu_slots:
-        return _Forecast(what, ())
+    if not plan.need_gpus and not plan.need_slots:
+        return Forecast(what, ())
     try:
         found, gpus = _preview(plan, backend, ledger)
     except (InfeasibleError, NoGpu) as never:
-        return _Forecast(f"{what}: never: {never.message}", ())
+        return Forecast(f"{what}: never: {never.message}", (), is_free=False)
     except GpuError as failed:
-        return _Forecast(f"{what}: not known: {failed.message}", ())
+        return Forecast(f"{what}: not known: {failed.message}", (), is_free=None)
     if isinstance(found, Busy):
-        return _Forecast(f"{what}: busy: {describe_busy(found, now_s())}", ())
+        return Forecast(f"{what}: busy: {describe_busy(found, now_s())}", (), is_free=False, busy=found)
     names = ", ".join(f"GPU {gpu.index} {gpu.name}" for gpu in gpus if gpu.uuid in found)
-    return _Forecast(f"{what}: free now{f' ({names})' if names else ''}", found)
+    return Forecast(f"{what}: free now{f' ({names})' if names else ''}", found)
 
 
 def _preview(
@@ -102,7 +108,7 @@ def _preview(
 
 
 def _overview(
-    plan: Plan, backend: Backend, spec: ScopeSpec, forecast: _Forecast, values: tuple[Setting, ...]
+    plan: Plan, backend: Backend, spec: ScopeSpec, forecast: Forecast, values: tuple[Setting, ...]
 ) -> list[tuple[str, str]]:
     profile, invocation = plan.profile, plan.invocation
     limit = "none" if profile.timeout_s is None else format_duration(profile.timeout_s)
@@ -131,6 +137,8 @@ def _overview(
 
 
 def _is_wanted(setting: Setting) -> bool:
+    if setting.name.startswith("slots."):
+        return setting.value != "0"
     return setting.name in NEEDS and (setting.value != "0" or setting.name not in ("gpus", "cpu_slots"))
 
 

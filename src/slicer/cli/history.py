@@ -10,12 +10,11 @@ from slicer.cli import output, say
 from slicer.cli.output import Column
 from slicer.columns import Line
 from slicer.errors import UsageError
-from slicer.job.words import describe_resources
 from slicer.kernel.signals import signal_name
 from slicer.outcome.history import default_path, read
 from slicer.outcome.outcome_file import outcome_json
 from slicer.quantity import QuantityError, format_duration, format_size, parse_duration
-from slicer.text import command_text
+from slicer.text import command_text, slots_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -163,7 +162,7 @@ def details(outcome: Outcome) -> list[Line]:
     """Every field of one outcome."""
     used = outcome.usage
     held = [f"GPU {uuid}" for uuid in outcome.gpus]
-    held += [describe_resources(0, outcome.cpu_slots)] if outcome.cpu_slots else []
+    held += slots_words(outcome.slots)
     code = f"{ended(outcome)}, exit code {outcome.exit_code}"
     if outcome.signal is not None and signal_name(outcome.signal) != ended(outcome):
         code += f", {signal_name(outcome.signal)}"

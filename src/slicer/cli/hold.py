@@ -25,7 +25,7 @@ class ShellMessages(say.Messages):
         super().acquired(lease, waited_s)
         from slicer.job.words import describe_resources
 
-        what = describe_resources(len(lease.gpus), lease.cpu_slots)
+        what = describe_resources(len(lease.gpus), lease.slots)
         self.notice(f"this shell holds {what}; exit gives back what it holds")
 
 
@@ -43,7 +43,7 @@ def _hold(options: dict[str, Any], command: tuple[str, ...]) -> int:
     shell = os.environ.get("SHELL") or _SHELL
     invocation = Invocation(**run.fields(options, command or (shell,)), hold=True)
     profile = profiles.load(os.environ, profiles.host()).profile(invocation.profile, invocation.overrides)
-    if not profile.gpus and not profile.cpu_slots:
-        raise UsageError("nothing to hold", hint="say --gpus, --vram or --cpu-slots")
+    if not profile.gpus and not profile.slots:
+        raise UsageError("nothing to hold", hint="say --gpus, --vram, --cpu-slots or --slot")
     kind = say.Messages if command else ShellMessages
     return run.run_job(invocation, kind(options["verbosity"]))

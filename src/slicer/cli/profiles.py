@@ -17,7 +17,7 @@ from slicer.text import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slicer.config.profile_report import Setting
+    from slicer.config.profile_report import Setting, Summary
     from slicer.config.profiles import Config
 
 
@@ -74,7 +74,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
     )  # fmt: skip
     cells = [
         (
-            f"{row.name} *" if row.is_default else row.name, row.slice, str(row.gpus), str(row.cpu_slots),
+            f"{row.name} *" if row.is_default else row.name, row.slice, str(row.gpus), _slots(row),
             ", ".join(row.inherits) or "-", row.description or "-",
         )
         for row in rows
@@ -109,6 +109,12 @@ def show(outer_json: bool, name: str | None, as_json: bool) -> None:
         rest = tuple(setting for setting in settings if setting.name != "description")
         heading = Line(f"{shown}: {about}" if about else shown)
         output.show([heading, Line(""), *_settings(rest)])
+
+
+def _slots(row: Summary) -> str:
+    """As in "1", which are CPU slots, and "1, matlab"."""
+    others = [name if count == 1 else f"{name} {count}" for name, count in sorted(row.slots.items())]
+    return ", ".join([str(row.cpu_slots)] * (row.cpu_slots > 0 or not others) + others)
 
 
 def _settings(settings: tuple[Setting, ...]) -> list[Line]:

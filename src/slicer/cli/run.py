@@ -81,7 +81,7 @@ def _told(options: dict[str, Any], act: Callable[[], int]) -> int:
 
 
 def fields(options: dict[str, Any], command: tuple[str, ...]) -> dict[str, Any]:
-    """The fields of an :class:`Invocation` that ``slicer hold`` has too. Raises UsageError."""
+    """The fields of an :class:`Invocation` that ``hold`` and ``route`` have too. Raises UsageError."""
     if len(options["name"]) > _LONGEST_NAME:
         raise UsageError(f"at most {_LONGEST_NAME} characters", where="--name")
     if options["outcome"]:
@@ -109,7 +109,7 @@ def fields(options: dict[str, Any], command: tuple[str, ...]) -> dict[str, Any]:
 
 def _overrides(options: dict[str, Any]) -> Overrides:
     said = {name: options[name] for name in Overrides.__annotations__ if name in options}
-    return Overrides(assignments=options["set"], **said)
+    return Overrides(assignments=options["set"], slots=options["slot"], **said)
 
 
 def _run(options: dict[str, Any], command: tuple[str, ...]) -> int:
@@ -127,11 +127,16 @@ def _run(options: dict[str, Any], command: tuple[str, ...]) -> int:
 
 def run_job(invocation: Invocation, messages: say.Messages) -> int:
     """Run the job to its end and tell about it. Returns the exit code."""
+    return to_its_end(messages, lambda: run(invocation, os.environ, messages))
+
+
+def to_its_end(messages: say.Messages, act: Callable[[], Outcome]) -> int:
+    """Do ``act``, which runs a job, and tell how that ended. Returns the exit code."""
     for signo in INTERRUPTS:
         if signal.getsignal(signo) != signal.SIG_IGN:
             signal.signal(signo, _interrupt)
     try:
-        outcome = run(invocation, os.environ, messages)
+        outcome = act()
     except _Interrupted:
         messages.interrupted()
         raise

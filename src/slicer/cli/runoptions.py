@@ -1,4 +1,4 @@
-"""The options of ``slicer run`` and ``slicer hold``: one table for the fast parser here and for click's help.
+"""The options of ``slicer run``, ``hold`` and ``route``: a table for the fast parser here and click's help.
 
 To import click takes 45 ms, more than all of ``slicer run`` may. So these command lines are read by hand.
 Everything from the first word that is not an option belongs to the command.
@@ -26,6 +26,7 @@ class Option:
     value: object = True
     many: bool = False
     choices: tuple[str, ...] = ()
+    hidden: bool = False  # from people
 
 
 def _option(names: str, metavar: str, help: str, default: object = None, **more: Any) -> Option:
@@ -45,6 +46,10 @@ OPTIONS = (
     _option("--vram", "SIZE", "Memory to take on each GPU (8G, 500M), sharing it with jobs that fit."),
     _option("--margin", "SIZE", "Memory that must stay free beside it on each GPU."),
     _option("--cpu-slots", "N", "Take N of the CPU slots."),
+    _option(
+        "--slot", "NAME[=N]", "Take a slot, or N, of that name: [slots] in the configuration has them.", (),
+        many=True,
+    ),
     _option("--priority", "N", "-100 to 100, default 0: of those who wait, the highest is first."),
     _option("-n --name", "NAME", "What others see while this job holds what they want.", ""),
     _option("--expect", "DURATION", "How long the job will hold its lease (15m, 2h); others see it."),
@@ -78,23 +83,49 @@ OPTIONS = (
     _flag("-h --help", "help", "Show this help."),
 )  # fmt: skip
 
-DEFAULTS: dict[str, Any] = {option.field: option.default for option in OPTIONS}
-
 # Without a scope nobody applies a property, and there is no unit to log under.
 _SCOPE_FIELDS = ("set", "backend", "exec", "journal", "dry_run")
 
 
+# What a route does not decide.
+_ROUTED_FIELDS = (
+    "priority", "name", "expect", "max_wait", "timeout", "set", "backend", "linger", "journal", "outcome",
+    "verbosity", "help",
+)  # fmt: skip
+_ROUTE_OPTIONS = (
+    _flag("--explain", "explain", "Only decide: print where the job would go, and why."),
+    _flag("--json", "json", "Print that, and errors, as JSON."),
+    _option(
+        "--on-busy", "WHICH", "When busy, whatever the route says: fail, wait, or try other destinations.",
+        choices=("fail", "wait", "other"),
+    ),
+    _option("--program", "PATH", "Execute this; COMMAND is only what it finds as its name.", "", hidden=True),
+)  # fmt: skip
+
+
 def options_of(program: str) -> tuple[Option, ...]:
-    """The options of ``slicer run`` or ``slicer hold``."""
+    """The options of ``slicer run``, ``slicer hold`` or ``slicer route``."""
     if program == "run":
         return OPTIONS
+    if program == "route":
+        return *_ROUTE_OPTIONS, *(option for option in OPTIONS if option.field in _ROUTED_FIELDS)
     return tuple(option for option in OPTIONS if option.field not in _SCOPE_FIELDS)
 
 
-def parse(arguments: list[str], program: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The options by field and the command. Raises UsageError; an empty command is the caller's to judge."""
+def defaults_of(program: str) -> dict[str, Any]:
+    """What each field is, if the command line says nothing. All have those of ``slicer run``."""
+    return {option.field: option.default for option in (*OPTIONS, *options_of(program))}
+
+
+def parse(
+    arguments: list[str], program: str, found: dict[str, Any] | None = None
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The options by field and the command. Raises UsageError; an empty command is the caller's to judge.
+
+    ``found``: the options that were there before.
+    """
     known = {name: option for option in options_of(program) for name in option.names}
-    found = dict(DEFAULTS)
+    found = dict(found) if found is not None else defaults_of(program)
     rest = list(arguments)
     while rest:
         word = rest[0]

@@ -121,7 +121,7 @@ class Messages:
         after = f" after {format_duration(waited_s)}" if self._has_waited else ""
         from slicer.job.words import describe_resources
 
-        what = describe_resources(len(lease.gpus), lease.cpu_slots, lease.vram_mib)
+        what = describe_resources(len(lease.gpus), lease.slots, lease.vram_mib)
         if lease.forced:
             line(f"{what} not free{after}: running anyway · {lease.unit or lease.job}")
         else:
@@ -183,10 +183,19 @@ def _outsider_dict(pid: int) -> dict[str, Any]:
 
 def busy_json(busy: Busy) -> None:
     """The one line of JSON for ``--no-wait`` (B1)."""
+    json_line(busy_dict(busy))
+
+
+def json_line(data: dict[str, Any]) -> None:
+    """One line of JSON on stderr."""
     import json
 
+    _write(json.dumps(data) + "\n")
+
+
+def busy_dict(busy: Busy) -> dict[str, Any]:
+    """What is busy, and who has it."""
     now = now_s()
     lease = first_to_finish(busy.holders, now)
     holder = holder_dict(lease, now) if lease else _outsider_dict(busy.outsider) if busy.outsider else None
-    data = {"error": f"{busy.kind}-busy", "holder": holder}
-    _write(json.dumps(data) + "\n")
+    return {"error": f"{busy.kind}-busy", "slot": busy.slot or None, "holder": holder}

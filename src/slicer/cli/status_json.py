@@ -5,6 +5,8 @@ from __future__ import annotations
 from slicer.cli import say
 from slicer.cli.status_why import never_text, reason
 from slicer.kernel.users import user_name
+from slicer.model import CPU
+from slicer.record import as_dict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ def status_json(status: Status) -> dict[str, Any]:
     """The state of things for scripts."""
     held = {uuid for lease in status.leases for uuid in lease.gpus}
     lock = status.plain_lock
+    slots = status.slots
     return {
         "state": {"directory": status.directory or None},
         "jobs": [_job(lease, status) for lease in status.leases],
@@ -28,7 +31,8 @@ def status_json(status: Status) -> dict[str, Any]:
             "all": [_state(state, status) for state in status.gpus],
             "why_none": status.no_gpus or None,
         },
-        "cpu_slots": {"total": status.cpu_slots, "free": status.free_cpu_slots},
+        "cpu_slots": {"total": slots[CPU].total, "free": slots[CPU].free},
+        "slots": {name: as_dict(slot) for name, slot in slots.items()},
         "plain_lock": {"path": lock.path, "pid": lock.pid or None} if lock else None,
     }
 
@@ -89,7 +93,8 @@ def _job(lease: Lease, status: Status) -> dict[str, Any]:
         "priority": lease.priority,
         "gpus": [_held(lease, place, status) for place in range(len(lease.gpus))],
         "vram_mib": lease.vram_mib,
-        "cpu_slots": lease.cpu_slots,
+        "cpu_slots": lease.slots.get(CPU, 0),
+        "slots": lease.slots,
         "forced": bool(lease.forced),
         "halted": halt.how if halt else None,
         "halted_for": round(status.now_s - halt.since_s, 1) if halt and halt.since_s is not None else None,
@@ -122,7 +127,8 @@ def _ticket(ticket: Ticket, status: Status) -> dict[str, Any]:
         "gpu_choice": list(ticket.gpu_choice),
         "vram_mib": ticket.vram_mib,
         "margin_mib": ticket.margin_mib,
-        "cpu_slots": ticket.cpu_slots,
+        "cpu_slots": ticket.slots.get(CPU, 0),
+        "slots": ticket.slots,
         "inside": list(ticket.inside),
         "waited": round(status.now_s - ticket.arrived_s, 1),
         "expected": ticket.expect_s,
@@ -141,6 +147,7 @@ def _why(ticket: Ticket, status: Status) -> dict[str, Any] | None:
     return {
         "text": reason(ticket, status),
         "lacks": busy.kind if busy else None,
+        "slot": (busy.slot or None) if busy else None,
         "holders": [lease.job for lease in busy.holders] if busy else [],
         "ahead": busy.ahead if busy else 0,
         "foreign": list(busy.foreign) if busy else [],

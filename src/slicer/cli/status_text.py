@@ -7,22 +7,23 @@ from slicer.cli.output import Column
 from slicer.cli.status_why import indices, reason
 from slicer.columns import FAINT, HEADING, WARNING, Line, aligned, clip
 from slicer.kernel.users import user_name
+from slicer.model import CPU
 from slicer.placement.decision import expected_remaining
 from slicer.quantity import format_duration, format_estimate, format_mib, short_mib
 from slicer.record import record
 from slicer.state.statedir import SYSTEM_DIR
-from slicer.text import counted, quote, visible
+from slicer.text import counted, quote, slots_words, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from slicer.ledger.status import ForeignProcess, GpuState, Status
+    from slicer.ledger.status import ForeignProcess, GpuState, SlotState, Status
     from slicer.model import Lease, Ticket
 
 _BAR = 10  # cells
 _GPU_NAME = 14  # characters of it on a terminal
-_SLOTS_NAMED = 6  # jobs on the line of the CPU slots
+_SLOTS_NAMED = 6  # jobs on the line of a slot
 _WORTH_A_LINE_MIB = 200  # of memory that nobody accounts for: every driver keeps some
 
 
@@ -157,8 +158,7 @@ def _held(lease: Lease, status: Status) -> str:
     if lease.gpus:
         share = "" if lease.vram_mib is None else f"{short_mib(lease.vram_mib)} of "
         parts.append(f"{share}GPU {indices(lease.gpus, status)}")
-    if lease.cpu_slots:
-        parts.append(counted(lease.cpu_slots, "CPU slot"))
+    parts += slots_words(lease.slots)
     marks = ", ".join(_marks(lease, status, status.gpus))
     return (f"{marks}: " if marks else "") + (", ".join(parts) or "-")
 
@@ -205,8 +205,7 @@ def _wants(ticket: Ticket, status: Status) -> str:
         share = "" if ticket.vram_mib is None else f"{short_mib(ticket.vram_mib)} on "
         choice = f" ({indices(ticket.gpu_choice, status)})" if ticket.gpu_choice else ""
         parts.append(f"{share}{counted(ticket.gpus, 'GPU')}{choice}")
-    if ticket.cpu_slots:
-        parts.append(counted(ticket.cpu_slots, "CPU slot"))
+    parts += slots_words(ticket.slots)
     return ", ".join(parts) or "-"
 
 
@@ -226,7 +225,7 @@ def _reason_and_command(ticket: Ticket, status: Status) -> str:
 
 
 def _machine(status: Status) -> Section:
-    head = [Line(_cpu_slots(status))]
+    head = [*map(Line, _slots(status))]
     if status.plain_lock and status.plain_lock.pid:
         lock = status.plain_lock
         head.append(Line(f"GPU lock of scripts: {lock.path} is held by pid {lock.pid}", WARNING))
@@ -236,18 +235,33 @@ def _machine(status: Status) -> Section:
     return Section((*head, heading), entries, "GPUs")
 
 
-def _cpu_slots(status: Status) -> str:
-    total = status.cpu_slots
-    text = "CPU slots: unknown" if total is None else f"CPU slots: {status.free_cpu_slots} of {total} free"
-    holders = [lease for lease in status.leases if lease.cpu_slots]
-    named = [_slot_holder(lease) for lease in holders[:_SLOTS_NAMED]]
+def _slots(status: Status) -> list[str]:
+    """A line for the CPU slots and for each other slot in use or wanted, and one for all the rest."""
+    found, idle = [], []
+    wanted = {name for ticket in status.tickets for name in ticket.slots}
+    for name, slot in status.slots.items():
+        if name == CPU or slot.held or name in wanted:
+            found.append(_slot_line(name, slot, status))
+        else:
+            idle.append(f"{name} {slot.total}")
+    return found + ([f"Slots all free: {', '.join(idle)}"] if idle else [])
+
+
+def _slot_line(name: str, slot: SlotState, status: Status) -> str:
+    what = "CPU slots" if name == CPU else f"{name} slots"
+    text = f"{what}: {slot.free} of {slot.total} free"
+    if slot.total is None:
+        is_read = status.slot_limits is not None
+        text = f"{what}: {'not in the configuration any more' if is_read else 'unknown'}"
+    holders = [lease for lease in status.leases if name in lease.slots]
+    named = [_slot_holder(lease, lease.slots[name]) for lease in holders[:_SLOTS_NAMED]]
     if len(holders) > _SLOTS_NAMED:
         named.append(f"{len(holders) - _SLOTS_NAMED} more")
     return f"{text}; held by {', '.join(named)}" if named else text
 
 
-def _slot_holder(lease: Lease) -> str:
-    marks = [f"{lease.cpu_slots} slots"] if lease.cpu_slots > 1 else []
+def _slot_holder(lease: Lease, count: int) -> str:
+    marks = [f"{count} slots"] if count > 1 else []
     marks += ["forced"] if lease.forced else []
     return visible(lease.name or lease.job) + (f" ({', '.join(marks)})" if marks else "")
 

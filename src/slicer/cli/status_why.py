@@ -5,7 +5,7 @@ from __future__ import annotations
 from slicer.placement.decision import expected_remaining, first_to_finish
 from slicer.placement.refusal import refusal
 from slicer.quantity import format_estimate, short_mib
-from slicer.text import counted
+from slicer.text import a_slot, counted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ def _blocked(ticket: Ticket, busy: Busy, status: Status) -> list[str]:
     if busy.kind == "gpu" and ticket.gpus and not _is_seen(ticket, status):
         return ["the GPUs cannot be looked at"]
     parts = []
+    if busy.holders and busy.slot and len(ticket.slots) > 1:
+        parts.append(f"lacks {a_slot(busy.slot)}")
     if busy.holders:
         parts.append(f"held by {_holders(busy.holders, status)}")
     if busy.foreign:

@@ -9,12 +9,13 @@ from slicer import quantity
 from slicer.config import values
 from slicer.config.properties import KEYS, LISTS, find_key, parse_property
 from slicer.errors import ConfigError, UsageError
-from slicer.model import SLICES, Host, Profile, Property
+from slicer.model import CPU, SLICES, Host, Profile, Property
 from slicer.quantity import INFINITY, QuantityError
 from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from typing import Any
 
     from slicer.config.files import Layer
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
 
 # The settings outside of profiles: those of the top level, and those of each table.
 TOP_SETTINGS = ("default_profile", "compat_gpu_lock")
+# Of the slots' names only that of the CPU slots is fixed.
 TABLES = {
-    "slots": ("cpu",),
+    "slots": (CPU,),
     "gpu": ("idle_threshold", "margin", "spike_buffer"),
     "waiting": ("reserve_after",),
 }
@@ -53,16 +55,25 @@ def merge(entries: dict[str, Entry], table: dict[str, Any], layer: Layer, name: 
             where=layer.where("profiles", name, "runtime_max"),
             hint="keep one of them",
         )
+    if "cpu_slots" in table and CPU in table.get("slots", {}):
+        raise ConfigError(
+            "cpu_slots and slots.cpu are the same",
+            where=layer.where("profiles", name, "slots", CPU),
+            hint="keep one of them",
+        )
     said: dict[str, Entry] = {}
     for key, value in table.items():
-        if key == "env":
-            for variable, text in value.items():
-                where = layer.where("profiles", name, "env", variable)
-                said[f"env.{variable}"] = (text, where, ConfigError)
+        if key in ("env", "slots"):
+            for each, text in value.items():
+                said[f"{key}.{each}"] = (text, layer.where("profiles", name, key, each), ConfigError)
         else:
             where = layer.where("profiles", name, key)
-            said["timeout" if key == "runtime_max" else key] = (value, where, ConfigError)
+            said[_OTHER_NAMES.get(key, key)] = (value, where, ConfigError)
     lay(entries, said)
+
+
+# Keys that mean the same as others.
+_OTHER_NAMES = {"runtime_max": "timeout", "cpu_slots": f"slots.{CPU}"}
 
 
 def lay(entries: dict[str, Entry], said: dict[str, Entry]) -> None:
@@ -102,12 +113,13 @@ class _Taken:
 
 
 def profile(
-    name: str, entries: dict[str, Entry], host: Host, threads: int | None, margin: tuple[int, str]
-) -> Profile:
+    name: str, entries: dict[str, Entry], host: Host, threads: int | None, margin: tuple[int, str],
+    slots: Collection[str],
+) -> Profile:  # fmt: skip
     """A profile out of its entries. ``threads`` (CPU_RUN_THREADS) overrides the profile's own.
 
-    ``margin`` is the default margin in MiB, with its source. Raises the entry's own kind of error for a value
-    that is not what it should be.
+    ``margin`` is the default margin in MiB, with its source; ``slots`` are the names of all slots. Raises the
+    entry's own kind of error for a value that is not what it should be.
     """
     taken = _Taken(entries, {})
     properties: dict[str, Property] = {}
@@ -134,7 +146,7 @@ def profile(
         gpu_choice=gpu_choice,
         vram_mib=vram_mib,
         margin_mib=_margin(taken, margin, vram_mib),
-        cpu_slots=values.count(taken.get("cpu_slots", 0), "cpu_slots", lowest=0),
+        slots=_slots(taken, slots),
         priority=values.priority(taken.get("priority", 0)),
         max_wait_s=_max_wait(taken, then),
         then=values.then(then) if then else None,
@@ -190,6 +202,36 @@ def _margin(taken: _Taken, setting: tuple[int, str], vram_mib: int | None) -> in
         message = "is room beside the GPU memory that a job wants, and this one wants none"
         raise values.refuse(entry, "margin", message, "add --vram")
     return found if vram_mib else 0
+
+
+def _slots(taken: _Taken, known: Collection[str]) -> dict[str, int]:
+    """The slots that it takes. ``known``: the names that there are."""
+    taken.said(f"slots.{CPU}")  # its source is wanted even where there is none
+    found: dict[str, int] = {}
+    for key, entry in taken.entries.items():
+        if not key.startswith("slots."):
+            continue
+        name = key[len("slots.") :]
+        taken.said(key)
+        if name not in known:
+            message, hint = unknown_slot(name, known)
+            raise values.refuse(entry, key, message, hint)
+        count = values.count(entry, "cpu_slots" if name == CPU else key, lowest=0)
+        if count:
+            found[name] = count
+    return found
+
+
+def unknown_slot(name: str, known: Collection[str]) -> tuple[str, str]:
+    """The message and the hint for the name of a slot that is not there."""
+    from slicer.config.property_names import nearest
+
+    close = nearest(name, known)
+    meant = f'did you mean "{close}"? ' if close else ""
+    return (
+        f"there is no slot named {name!r:.80}",
+        f"{meant}known: {', '.join(sorted(known))}; [slots] in the configuration names them",
+    )
 
 
 def _max_wait(taken: _Taken, then: Entry | None) -> float | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
+from slicer.config import values
 from slicer.config.build import SLICE_KEYS, TABLES, TOP_SETTINGS
 from slicer.config.properties import KEYS, find
 from slicer.errors import ConfigError
-from slicer.model import SLICES
+from slicer.model import CPU, SLICES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
 TOP_KEYS = (*TOP_SETTINGS, *TABLES, "slices", "profiles", "routes")
 OWN_KEYS = (
-    "description", "inherits", "slice", "gpus", "gpu", "vram", "margin", "cpu_slots", "priority", "max_wait",
-    "then", "threads", "timeout", "pause_stops_clock", "linger", "env",
+    "description", "inherits", "slice", "gpus", "gpu", "vram", "margin", "cpu_slots", "slots", "priority",
+    "max_wait", "then", "threads", "timeout", "pause_stops_clock", "linger", "env",
 )  # fmt: skip
 # Of [routes.NAME]: its own keys, and the tables of its destinations, "gpu", "cpu" and "to.NAME".
 ROUTE_KEYS = (
@@ -37,7 +38,11 @@ def check_keys(layer: Layer) -> None:
     """Raise ConfigError for a key that means nothing, or a table that is none."""
     _known_keys(layer.data, TOP_KEYS, layer, ())
     for name, known in TABLES.items():
-        _known_keys(_table(layer.data.get(name, {}), layer, name), known, layer, (name,))
+        table = _table(layer.data.get(name, {}), layer, name)
+        if name == "slots":
+            _check_slot_names(table, layer, name)
+        else:
+            _known_keys(table, known, layer, (name,))
     slices = _table(layer.data.get("slices", {}), layer, "slices")
     _known_keys(slices, SLICES, layer, ("slices",))
     for name, table in slices.items():
@@ -51,6 +56,8 @@ def check_keys(layer: Layer) -> None:
         _known_keys(_table(table, layer, "profiles", name), (*OWN_KEYS, *KEYS), layer, ("profiles", name))
         for variable, value in _table(table.get("env", {}), layer, "profiles", name, "env").items():
             _check_variable(variable, value, layer.where("profiles", name, "env", variable))
+        slots = _table(table.get("slots", {}), layer, "profiles", name, "slots")
+        _check_slot_names(slots, layer, "profiles", name, "slots")
     routes = _table(layer.data.get("routes", {}), layer, "routes")
     for name, table in routes.items():
         _check_route(name, table, layer)
@@ -73,6 +80,28 @@ def _check_name(name: str, what: str, where: str) -> None:
     if not re.fullmatch(r"\w[\w.-]*", name, re.ASCII) or len(name) > _LONGEST_NAME:
         hint = f"letters, digits, . _ and - are allowed, the first no . or -, at most {_LONGEST_NAME}"
         raise ConfigError(f"{name!r:.60} cannot be a {what}'s name", where=where, hint=hint)
+
+
+# Names that somebody has who means something else.
+_NO_SLOTS = {
+    "cpu": f"did you mean {CPU}?",
+    "cpus": f"did you mean {CPU}?",
+    "gpu": "GPUs are no slots: a profile asks for them with gpus",
+    "gpus": "GPUs are no slots: a profile asks for them with gpus",
+}
+
+
+def _check_slot_names(table: dict[str, Any], layer: Layer, *path: str) -> None:
+    for name, count in table.items():
+        where = layer.where(*path, name)
+        values.slot_name((name, where, ConfigError), ".".join(path))
+        if name.lower() in _NO_SLOTS and name != CPU:
+            message = f"{'.'.join(path)}: {name!r} would be taken for another thing"
+            raise ConfigError(message, where=where, hint=_NO_SLOTS[name.lower()])
+        if isinstance(count, dict):  # license.matlab = 1 is a table in a table
+            hint = f'a name with a dot needs quotes: "{name}.{next(iter(count), "…")}" = 1'
+            message = f"{'.'.join(path)}.{name}: expected a whole number, not a table"
+            raise ConfigError(message, where=where, hint=hint)
 
 
 def _table(value: object, layer: Layer, *path: str) -> dict[str, Any]:

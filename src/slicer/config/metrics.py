@@ -74,7 +74,7 @@ def _pixels(text: str) -> float:
     return float(quantity.parse_pixels(text))
 
 
-_PARSERS: dict[str, Callable[[str], float]] = {"duration": _duration, "size": _size, "pixels": _pixels}
+_PARSERS: dict[str, Callable[[str], float]] = {"duration": _duration, "pixels": _pixels, "size": _size}
 
 
 def _other_kind(kind: ProbeKind, text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from slicer.config import profiles
 from slicer.config.profiles import NO_OVERRIDES, Config, Overrides
+from slicer.model import CPU
 from slicer.quantity import duration_text, format_cpus, format_size, percent_text, size_text
 from slicer.record import record
 
@@ -33,6 +34,7 @@ class Summary:
     slice: str
     gpus: int
     cpu_slots: int
+    slots: dict[str, int]  # those of other names
     inherits: tuple[str, ...]
     is_default: bool
 
@@ -43,7 +45,11 @@ def summaries(config: Config) -> tuple[Summary, ...]:
     def summary(name: str) -> Summary:
         made, parents = config.profile(name), config.chain(name)[1:]
         is_default = name == config.default_profile
-        return Summary(name, made.description, made.slice, made.gpus, made.cpu_slots, parents, is_default)
+        slots = dict(made.slots)
+        cpu_slots = slots.pop(CPU, 0)
+        return Summary(
+            name, made.description, made.slice, made.gpus, cpu_slots, slots, parents, is_default
+        )  # fmt: skip
 
     return tuple(summary(name) for name in config.names())
 
@@ -52,7 +58,7 @@ def general_settings(config: Config) -> tuple[Setting, ...]:
     """The settings outside of profiles."""
     values = {
         "default_profile": config.default_profile,
-        "slots.cpu": str(config.slots_cpu),
+        **{f"slots.{name}": str(limit) for name, limit in config.slots.items()},
         "compat_gpu_lock": config.compat_gpu_lock or "none",
         "gpu.idle_threshold": size_text(config.policy.idle_threshold_mib << 20),
         "gpu.margin": size_text(config.margin_mib << 20),
@@ -80,7 +86,12 @@ def settings(
         ("gpu", ",".join(made.gpu_choice), "gpu_choice", made.gpu_choice),
         ("vram", size_text((made.vram_mib or 0) << 20), "vram_mib", shares),
         ("margin", size_text(made.margin_mib << 20), "margin_mib", shares),
-        ("cpu_slots", str(made.cpu_slots), "cpu_slots", True),
+        ("cpu_slots", str(made.slots.get(CPU, 0)), f"slots.{CPU}", True),
+        *(
+            (f"slots.{slot}", str(count), f"slots.{slot}", True)
+            for slot, count in made.slots.items()
+            if slot != CPU
+        ),
         ("priority", str(made.priority), "priority", source["priority"] != "default"),
         ("max_wait", _duration(made.max_wait_s), "max_wait_s", source["max_wait_s"] != "default"),
         ("then", made.then or "", "then", made.then),

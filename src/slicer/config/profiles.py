@@ -15,7 +15,7 @@ from slicer.config.files import SYSTEM_DIR, Layer, read_files, store
 from slicer.config.properties import LISTS, find, split_assignment, unknown
 from slicer.errors import ConfigError, SlicerError, UnknownProfile, UsageError
 from slicer.kernel.proc import read_text
-from slicer.model import Host, Profile
+from slicer.model import CPU, Host, Profile
 from slicer.placement.capacity import Policy
 from slicer.record import as_dict, record, replace
 
@@ -126,7 +126,8 @@ class Overrides:
     """What the command line of ``slicer run`` says over the profile; None: nothing.
 
     ``timeout`` and ``max_wait`` are durations, ``vram`` and ``margin`` sizes as the user wrote them, ``gpu``
-    is a list of GPUs, ``assignments`` the ``NAME=VALUE`` of each ``--set``.
+    is a list of GPUs, ``assignments`` the ``NAME=VALUE`` of each ``--set``, ``slots`` the ``NAME=N`` (or
+    ``NAME``, which is one) of each ``--slot``.
     """
 
     gpus: int | str | None = None
@@ -140,6 +141,7 @@ class Overrides:
     priority: int | str | None = None
     max_wait: str | None = None
     then: str | None = None
+    slots: tuple[str, ...] = ()
 
 
 NO_OVERRIDES = Overrides()
@@ -156,11 +158,12 @@ class Config:
     """All configuration, ready to make profiles. ``sources`` names the origin of the settings here.
 
     ``warnings`` are lines for the user. ``compat_gpu_lock`` is "" when not set. ``margin_mib`` is the default
-    of profiles that want memory on GPUs.
+    of profiles that want memory on GPUs. ``slots`` says of each name how many slots there are, the most jobs
+    of each ``max_jobs`` of a route among them.
     """
 
     host: Host
-    slots_cpu: int
+    slots: dict[str, int]
     default_profile: str
     compat_gpu_lock: str
     threads: int | None  # CPU_RUN_THREADS
@@ -183,7 +186,7 @@ class Config:
         entries = self._entries(chosen, explicit=name is not None)
         _override(entries, overrides)
         margin = self.margin_mib, self.sources["gpu.margin"]
-        return build.profile(chosen, entries, self.host, self.threads, margin)
+        return build.profile(chosen, entries, self.host, self.threads, margin, self.slots)
 
     def chain(self, name: str) -> tuple[str, ...]:
         """The profile and those it inherits from, nearest first. Raises ConfigError for a circle."""
@@ -253,11 +256,27 @@ def _override(entries: dict[str, Entry], overrides: Overrides) -> None:
         entries[key] = (text, "--set", UsageError)
     if overrides.timeout is not None and "timeout" in entries and entries["timeout"][1] == "--set":
         raise UsageError("--timeout and --set RuntimeMaxSec= are the same limit", hint="give one of them")
-    said: dict[str, Entry] = {}
+    said: dict[str, Entry] = _slots_said(overrides)
     for key, value in as_dict(overrides).items():
-        if value is not None and key != "assignments":
+        if value is not None and key not in ("assignments", "slots", "cpu_slots"):
             said[key] = (value, "--" + key.replace("_", "-"), UsageError)
     build.lay(entries, said)
+
+
+def _slots_said(overrides: Overrides) -> dict[str, Entry]:
+    """The slots that the command line asks for. Raises UsageError for a name that is there twice."""
+    said: dict[str, Entry] = {}
+    if overrides.cpu_slots is not None:
+        said[f"slots.{CPU}"] = (overrides.cpu_slots, "--cpu-slots", UsageError)
+    for word in overrides.slots:
+        name, equals, count = word.partition("=")
+        values.slot_name((name, "--slot", UsageError), "slot")
+        if f"slots.{name}" in said:
+            which = said[f"slots.{name}"][1]
+            message = f"{name} is there twice" if which == "--slot" else f"{name} is said by {which} already"
+            raise UsageError(message, where="--slot", hint=f"say --slot {name}=N once")
+        said[f"slots.{name}"] = (count if equals else 1, "--slot", UsageError)
+    return said
 
 
 def load(
@@ -300,15 +319,15 @@ def _config(
     if environ.get("SLICER_SIM"):  # scripts lock real GPUs
         settings["compat_gpu_lock"] = ("", "SLICER_SIM", ConfigError)
     threads = environ.get("CPU_RUN_THREADS")
-    slots = values.count(settings["slots.cpu"], "slots.cpu", lowest=1)
+    slots = _slots(settings, layers)
     builtin = tuple(
         Layer(f"built-in {name}", {"profiles": {name: table}}, {})
-        for name, table in builtin_profiles(machine, slots).items()
+        for name, table in builtin_profiles(machine, slots[CPU]).items()
     )
     entry = (threads, "CPU_RUN_THREADS", UsageError)
     return Config(
         host=machine,
-        slots_cpu=slots,
+        slots=slots,
         default_profile=values.text(settings["default_profile"], "default_profile"),
         compat_gpu_lock=values.lock_path(settings["compat_gpu_lock"]),
         threads=values.count(entry, "threads", lowest=1) if threads else None,
@@ -318,6 +337,25 @@ def _config(
         margin_mib=values.mib(settings["gpu.margin"], "gpu.margin"),
         policy=_policy(settings),
     )
+
+
+def _slots(settings: dict[str, Entry], layers: tuple[Layer, ...]) -> dict[str, int]:
+    """How many slots there are of each name; ``settings`` learns of those that only routes name."""
+    found = {
+        key[len("slots.") :]: values.count(entry, key, lowest=1)
+        for key, entry in settings.items()
+        if key.startswith("slots.")
+    }
+    if not any("routes" in layer.data for layer in layers):
+        return found
+    from slicer.config import routes
+
+    for name, most in routes.slot_limits(layers).items():
+        entry = settings.setdefault(f"slots.{name}", (most, "max_jobs of its route", ConfigError))
+        if found.setdefault(name, most) != most:
+            message = f"the route has max_jobs = {most}, and [slots] says {found[name]} of the same"
+            raise values.refuse(entry, f"slots.{name}", message, "leave it out of [slots]")
+    return found
 
 
 def _policy(settings: dict[str, Entry]) -> Policy:

@@ -10,6 +10,7 @@ from slicer import quantity
 from slicer.errors import ConfigError, SlicerError
 from slicer.model import PRIORITY_MAX
 from slicer.quantity import INFINITY, QuantityError
+from slicer.state.statefile import SLOT_CHARS, is_slot_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,6 +72,15 @@ def count(entry: Entry, label: str, *, lowest: int, also: str = "") -> int:
     what = f"a whole number such as {max(lowest, 2)}{also}"
     written = _digits(entry, label, what)
     return _parsed(entry, label, quantity.parse_count, written, lowest=lowest, highest=_MAX_COUNT, what=what)
+
+
+def slot_name(entry: Entry, label: str) -> str:
+    """The name of a slot."""
+    name = text(entry, label)
+    if not is_slot_name(name):
+        allowed = f"up to {SLOT_CHARS} letters, digits, . _ and -, the first neither . nor -"
+        raise refuse(entry, label, f"{name!r:.80} cannot be a slot's name", allowed)
+    return name
 
 
 def priority(entry: Entry) -> int:

@@ -187,7 +187,9 @@ class Command:
 
     def _posix_spawn(self, program: str, command: tuple[str, ...]) -> int:
         out = self._output
-        actions = [(os.POSIX_SPAWN_DUP2, out.stdout, 1), (os.POSIX_SPAWN_DUP2, out.stderr, 2)] if out else []
+        moves = ((out.stdout, 1), (out.stderr, 2)) if out else ()
+        # One that is in its place already may be the placeholder of one that the caller closed.
+        actions = [(os.POSIX_SPAWN_DUP2, fd, place) for fd, place in moves if fd != place]
         return os.posix_spawn(
             program,
             command,

@@ -15,7 +15,7 @@ from slicer.job.job import tell
 from slicer.job.report import Doings, exit_of
 from slicer.job.scope import keeps_time
 from slicer.kernel import cgroup, proc
-from slicer.model import Lease, Outcome
+from slicer.model import CPU, Lease, Outcome
 from slicer.outcome import history
 from slicer.state import statefile
 
@@ -46,7 +46,8 @@ def outcome_of(
     return Outcome(
         job=job.id, name=job.name, command=job.command, profile=job.profile.name, backend=lease.backend,
         manager=spec.manager, unit=lease.unit, slice=spec.slice, gpus=lease.gpus, vram_mib=lease.vram_mib,
-        vram_peak_mib=lease.vram_peak_mib, cpu_slots=lease.cpu_slots, forced=lease.forced, uid=lease.uid,
+        vram_peak_mib=lease.vram_peak_mib, cpu_slots=lease.slots.get(CPU, 0), slots=lease.slots,
+        forced=lease.forced, uid=lease.uid,
         reason=report.reason, exit_code=ended.code, signal=ended.signal, started_at=started.started_at,
         waited_s=started.waited_s, wall_s=report.wall_s, usage=usage, leftovers=report.leftovers,
         enforced=(*enforced[0], *done.enforced), not_enforced=(*enforced[1], *done.not_enforced),
@@ -150,7 +151,7 @@ def release(job: Job, held: HeldLease) -> None:
     """Give the lease back. Tell the journal if there was something in it (as with "acquired")."""
     is_own = held.fd >= 0
     held.release()
-    if is_own and not held.is_outlived and (held.lease.gpus or held.lease.cpu_slots):
+    if is_own and not held.is_outlived and (held.lease.gpus or held.lease.slots):
         tell(job, "released", lease=held.lease, message=words.released(held.lease, proc.now_s()))
 
 

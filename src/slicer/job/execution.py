@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import os
 
-from slicer.errors import CannotExecute, CommandNotFound
 from slicer.job.job import tell_start
-from slicer.kernel.signals import signal
+from slicer.job.program import become, cannot_execute
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     from slicer.backend import Backend
-    from slicer.errors import SlicerError
     from slicer.job.job import Job
     from slicer.ledger.held_lease import HeldLease
 
@@ -57,18 +54,10 @@ class Execution:
             env = job.env(held.lease.gpus)
             for fd in held.descriptors:
                 os.set_inheritable(fd, True)
-            for signo in (signal.SIGPIPE, signal.SIGXFSZ):
-                signal.signal(signo, signal.SIG_DFL)  # Python ignores these two
-            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
-            try:
-                os.execve(job.program, job.command, env)
-            except OSError as error:
-                if error.errno != errno.ENOEXEC:
-                    raise
-                os.execve("/bin/sh", ("/bin/sh", job.program, *job.command[1:]), env)
+            become(job.program, job.command, env, self._mask)
         except OSError as error:
             held.release()
-            raise cannot_execute(job, error.errno or 0) from error
+            raise cannot_execute(job.program, error.errno or 0) from error
         except BaseException:
             held.release()
             raise
@@ -80,9 +69,3 @@ def _load_words() -> None:
     from slicer.outcome import journal
 
     del journal, words
-
-
-def cannot_execute(job: Job, exec_errno: int) -> SlicerError:
-    """What to raise for a command that the kernel would not execute (exit code 126 or 127)."""
-    kind = CommandNotFound if exec_errno == errno.ENOENT else CannotExecute
-    return kind(f"cannot execute: {os.strerror(exec_errno)}", where=job.program)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from slicer.job.scope import label
+from slicer.model import CPU
 from slicer.record import record
 from slicer.text import visible
 
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
             """The job has its lease."""
 
 
+OWN_OUTPUT = (1, 2)  # slicer's own stdout and stderr
+
+
 @record
 class Job:
     """A command that is ready to be started, with everything settled but its lease and its process."""
@@ -56,6 +60,9 @@ class Job:
     log: str = ""  # the name, in the log directory, of the file that takes the command's output
     directory: str = ""  # to run in
     queue: str = ""  # the path of its jobs file
+    # Only of a route's job:
+    route: str = ""  # its name
+    output: tuple[int, int] = OWN_OUTPUT  # descriptors: the command's stdout and stderr
 
 
 @record
@@ -84,7 +91,7 @@ def tell(
     journal.event(
         kind, job=job.id, name=name, unit=job.spec.unit, manager=job.spec.manager,
         message=message and f"{visible(name)}: {message}",
-        fields={"profile": job.profile.name, "queue": queue, **known, **fields},
+        fields={"profile": job.profile.name, "queue": queue, "route": job.route or None, **known, **fields},
     )  # fmt: skip
 
 
@@ -110,9 +117,9 @@ def tell_start(job: Job, lease: Lease, waited_s: float, *, is_own: bool = True) 
     """
     from slicer.job import words
 
-    if is_own and (lease.gpus or lease.cpu_slots):
+    if is_own and (lease.gpus or lease.slots):
         tell(
             job, "acquired", lease=lease, message=words.acquired(lease, waited_s),
-            waited_s=round(waited_s, 3), cpu_slots=lease.cpu_slots,
+            waited_s=round(waited_s, 3), cpu_slots=lease.slots.get(CPU, 0),
         )  # fmt: skip
     tell(job, "started", lease=lease, message=words.started(lease), command=" ".join(job.command))

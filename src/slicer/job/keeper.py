@@ -13,7 +13,7 @@ import os
 import time
 
 from slicer import faults
-from slicer.job.job import Started
+from slicer.job.job import OWN_OUTPUT, Started
 from slicer.kernel import proc
 from slicer.kernel.signals import signal
 from slicer.ledger.held_lease import HeldLease
@@ -157,11 +157,16 @@ class Keeper:
 
     def _output(self) -> Output | None:
         """Where the command's output goes, if not where ours does."""
-        if not self._job.with_journal:
-            return None
-        from slicer.job.tee import Tee
+        job = self._job
+        if job.with_journal:
+            from slicer.job.tee import Tee
 
-        return Tee(self._job.spec.unit, self._job.name)
+            return Tee(job.spec.unit, job.name, job.output)
+        if job.output == OWN_OUTPUT:
+            return None
+        from slicer.job.redirection import Redirection
+
+        return Redirection(*job.output)
 
     def _tell(self, report: Report, usage: Usage) -> None:
         """Report to the outer half."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from slicer import faults
-from slicer.errors import SlicerError, UsageError
+from slicer.errors import BusyError, SlicerError, UsageError
 from slicer.gpu.observer import GpuObserver
 from slicer.job import scope
 from slicer.job.job import tell_wait
@@ -23,7 +23,7 @@ from slicer.text import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from slicer.backend import Backend
     from slicer.job.execution import Execution
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from slicer.job.plan import Invocation, Plan
     from slicer.kernel.terminal import Settings
     from slicer.ledger.waiting import Waiting
-    from slicer.model import Busy, Outcome
+    from slicer.model import Busy, Lease, Outcome
     from slicer.state.statedir import StateDir
 
 _DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/nvidia0")
@@ -45,9 +45,14 @@ def open_ledger(environ: Mapping[str, str], listener: Listener) -> Ledger:
     return Ledger(directory, listener.warning)
 
 
-def run(invocation: Invocation, environ: Mapping[str, str], listener: RunListener) -> Outcome:
+def run(
+    invocation: Invocation, environ: Mapping[str, str], listener: RunListener,
+    before_start: Callable[[Job, Lease, float], None] | None = None,
+) -> Outcome:  # fmt: skip
     """Run one job to its end. Raises BusyError, InfeasibleError and other SlicerErrors; then nothing ran.
 
+    ``before_start`` is called once the job has its lease, with the seconds that it waited for it. It must not
+    raise anything.
     Signals are for the job: those that end a program act only while this waits for the lease. When it
     returns they are blocked, so that a late one does not change how slicer ends.
     """
@@ -55,7 +60,7 @@ def run(invocation: Invocation, environ: Mapping[str, str], listener: RunListene
     job_id = os.urandom(6).hex()
     mask = block_interrupts()
     try:
-        return _run(job_id, invocation, environ, listener, mask)
+        return _run(job_id, invocation, environ, listener, mask, before_start)
     except BaseException as failure:
         if isinstance(failure, SlicerError):
             _journal_error(job_id, invocation, failure)
@@ -65,7 +70,7 @@ def run(invocation: Invocation, environ: Mapping[str, str], listener: RunListene
 
 def _run(
     job_id: str, invocation: Invocation, environ: Mapping[str, str], listener: RunListener,
-    mask: frozenset[int],
+    mask: frozenset[int], before_start: Callable[[Job, Lease, float], None] | None,
 ) -> Outcome:  # fmt: skip
     ledger = open_ledger(environ, listener)
     ledger.mask = mask
@@ -99,6 +104,8 @@ def _run(
     ledger.mask = None  # from here on signals are the job's, also while the ledger's lock is waited for
     faults.point("launch-acquired")
     settings = _terminal_settings()
+    if before_start is not None:
+        before_start(job, held.lease, waited_s)
     outcome = runner.run(held, waited_s)
     if settings is not None and outcome.reason != "exited":
         settings.restore()
@@ -195,11 +202,16 @@ def _has_gpus(environ: Mapping[str, str]) -> bool:
 
 
 def _journal_error(job_id: str, invocation: Invocation, failure: SlicerError) -> None:
+    if invocation.route and isinstance(failure, BusyError):
+        return  # blocked, or it goes another way: the route tells
     from slicer.outcome import journal
 
     name = scope.label(invocation.name, invocation.command)
     journal.event(
         "error", job=job_id, name=name,
         unit=scope.unit_name(job_id), manager=manager_of(os.geteuid()), message=f"{visible(name)}: {failure}",
-        fields={"profile": invocation.profile, "error": failure.kind, "exit_code": failure.exit_code},
+        fields={
+            "profile": invocation.profile, "route": invocation.route or None, "error": failure.kind,
+            "exit_code": failure.exit_code,
+        },
     )  # fmt: skip

@@ -345,9 +345,9 @@ class OuterHalf:
         self._dismiss()
         faults.point("outer-reaped-keeper")
         if report.exec_errno:
-            from slicer.job.execution import cannot_execute
+            from slicer.job.program import cannot_execute
 
-            raise cannot_execute(self._job, report.exec_errno)
+            raise cannot_execute(self._job.program, report.exec_errno)
         return outcome
 
     def _dismiss(self) -> None:

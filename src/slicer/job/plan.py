@@ -6,15 +6,16 @@ import os
 
 from slicer import backend as backends
 from slicer.config import profiles
-from slicer.errors import CannotExecute, CommandNotFound, UsageError
+from slicer.errors import UsageError
 from slicer.job import scope
-from slicer.job.job import Job
+from slicer.job.job import OWN_OUTPUT, Job
+from slicer.job.program import find_program
 from slicer.kernel import cgroup, proc
 from slicer.ledger import nesting
 from slicer.ledger.leasing import Needs, Requester
 from slicer.model import LEASE_VARIABLE, manager_of
 from slicer.record import record, replace
-from slicer.text import command_text, quote
+from slicer.text import command_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ class Invocation:
     hold: bool = False  # take only the lease, without scope and limits
     hints: bool = True  # tell once a boot what a beginner may not know
     queue: str = ""  # the path of the jobs file that it comes from
+    route: str = ""  # the name of the route that it comes from
+    program: str = ""  # to execute in place of the command's first word, which it still finds as its name
+    output: tuple[int, int] = OWN_OUTPUT  # descriptors: the command's stdout and stderr
 
 
 @record
@@ -57,7 +61,7 @@ class Plan:
     program: str  # path to execute
     outer: OuterJobs  # and what they hold
     need_gpus: int  # beyond what the outer jobs hold
-    need_cpu_slots: int
+    need_slots: dict[str, int]  # likewise
     nested: bool  # the outer jobs hold all that this one needs, and it runs in their scope
     skip_gpu_lock: bool
     environ: Mapping[str, str]
@@ -70,10 +74,10 @@ def plan_of(invocation: Invocation, environ: Mapping[str, str], ledger: Ledger |
     profile = config.profile(invocation.profile, invocation.overrides)
     if invocation.hold:
         profile = profiles.without_limits(profile, invocation.overrides)
-    program = find_program(invocation.command, {**environ, **profile.env})
+    program = find_program(invocation.program or invocation.command[0], {**environ, **profile.env})
     outer = outer_jobs(environ, ledger, in_scopes=invocation.backend != "plain" and backends.has_systemd())
     skip = nesting.skips_gpu_lock(environ)
-    gpus, slots = nesting.missing(profile.gpus, profile.vram_mib, profile.cpu_slots, outer, skip)
+    gpus, slots = nesting.missing(profile.gpus, profile.vram_mib, profile.slots, outer, skip)
     nested = bool(outer.leases) and not gpus and not slots
     if nested and invocation.exec:
         raise UsageError("--exec makes no sense inside another job, whose scope stays", where="--exec")
@@ -87,27 +91,6 @@ def outer_jobs(environ: Mapping[str, str], ledger: Ledger | None, *, in_scopes: 
         return nesting.outer_jobs(environ, own, frozenset(), ())
     ancestors = frozenset() if in_scopes else proc.ancestors(os.getpid())
     return nesting.outer_jobs(environ, own, ancestors, ledger.snapshot().leases)
-
-
-def find_program(command: tuple[str, ...], environ: Mapping[str, str]) -> str:
-    """The path to execute, found before anything is acquired. Raises CommandNotFound or CannotExecute."""
-    name = command[0]
-    if "/" in name:
-        candidates = [name]
-    else:
-        path = environ.get("PATH", os.defpath)
-        candidates = [f"{directory or '.'}/{name}" for directory in path.split(":")] if name else []
-    denied = ""
-    for candidate in candidates:
-        if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):
-            return candidate
-        if not denied and os.path.lexists(candidate):
-            denied = candidate
-    if denied:
-        reason = "is a directory" if os.path.isdir(denied) else "is not executable"
-        raise CannotExecute(f"cannot execute: {reason}", where=denied, hint=f"chmod +x {quote(denied)}?")
-    hint = "no such file" if "/" in name else "it is in no directory of PATH"
-    raise CommandNotFound("command not found", where=quote(name), hint=hint)
 
 
 def choose_backend(plan: Plan) -> Backend:
@@ -146,11 +129,12 @@ def requester_of(job_id: str, plan: Plan, backend: Backend, spec: ScopeSpec) -> 
 def needs_of(plan: Plan) -> Needs:
     """What the ledger is asked for."""
     profile, invocation = plan.profile, plan.invocation
+    then = "fail" if invocation.route else profile.then  # a route's max_jobs is a promise
     return Needs(
         gpus=plan.need_gpus, gpu_words=profile.gpu_choice, vram_mib=profile.vram_mib,
-        margin_mib=profile.margin_mib, cpu_slots=plan.need_cpu_slots, cpu_limit=plan.config.slots_cpu,
+        margin_mib=profile.margin_mib, slots=plan.need_slots, slot_limits=plan.config.slots,
         priority=profile.priority, expect_s=invocation.expect_s, wait=invocation.wait,
-        max_wait_s=profile.max_wait_s, then=profile.then, plain_lock=plan.config.compat_gpu_lock,
+        max_wait_s=profile.max_wait_s, then=then, plain_lock=plan.config.compat_gpu_lock,
     )  # fmt: skip
 
 
@@ -165,7 +149,7 @@ def job_of(job_id: str, plan: Plan, spec: ScopeSpec) -> Job:
         env=lambda gpus: environment(plan, gpus, job_id), profile=plan.profile, spec=spec,
         outcome_path=os.path.abspath(path) if path else "", history_path=default_path(plan.environ),
         with_journal=invocation.journal, idle_threshold_mib=plan.config.policy.idle_threshold_mib,
-        queue=invocation.queue,
+        queue=invocation.queue, route=invocation.route, output=invocation.output,
     )  # fmt: skip
 
 

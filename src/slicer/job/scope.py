@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slicer.model import LEASE_VARIABLE, Property, ScopeSpec
 from slicer.quantity import short_mib
-from slicer.text import counted, quote
+from slicer.text import counted, quote, slots_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,8 +57,7 @@ def _description(profile: Profile, name: str, command: tuple[str, ...]) -> str:
     if profile.gpus:
         size = f"{short_mib(profile.vram_mib)} on " if profile.vram_mib else ""
         asked.append(size + counted(profile.gpus, "GPU"))
-    if profile.cpu_slots:
-        asked.append(counted(profile.cpu_slots, "CPU slot"))
+    asked += slots_words(profile.slots)
     asked.append(f"profile {profile.name}")
     return f"{quote(label(name, command)[:_DESCRIPTION_CHARS])} ({', '.join(asked)})"
 

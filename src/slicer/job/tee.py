@@ -41,7 +41,8 @@ def _stream(identifier: str, unit: str, priority: int) -> int:
 class Tee:
     """A process (``pid``) that copies. ``stdout`` and ``stderr`` are the command's ends of its pipes."""
 
-    def __init__(self, unit: str, name: str) -> None:
+    def __init__(self, unit: str, name: str, targets: tuple[int, int]) -> None:
+        """``targets``: descriptors, where the command's stdout and stderr go besides the journal."""
         out_read, self.stdout = os.pipe2(os.O_CLOEXEC)
         err_read, self.stderr = os.pipe2(os.O_CLOEXEC)
         self.pid = os.fork()
@@ -50,7 +51,7 @@ class Tee:
             try:
                 os.close(self.stdout)
                 os.close(self.stderr)
-                _copy({out_read: (1, _INFO), err_read: (2, _ERROR)}, name or unit, unit)
+                _copy({out_read: (targets[0], _INFO), err_read: (targets[1], _ERROR)}, name or unit, unit)
                 code = 0
             finally:
                 os._exit(code)

@@ -9,13 +9,12 @@ from __future__ import annotations
 from slicer.kernel.signals import signal_name
 from slicer.placement.decision import expected_remaining, first_to_finish
 from slicer.quantity import format_duration, format_size
-from slicer.text import counted
+from slicer.text import a_slot, counted, slots_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.model import Busy, Lease, Outcome
 
-_KINDS = {"gpu": "a GPU", "cpu": "a CPU slot"}
 _ENDED_BY = {
     "slicer stop": " by slicer stop",
     "slicer queue": " by its queue",
@@ -30,20 +29,24 @@ _REASONS = {
 }
 
 
-def describe_resources(gpus: int, cpu_slots: int, vram_mib: int | None = None) -> str:
+def describe_resources(gpus: int, slots: dict[str, int], vram_mib: int | None = None) -> str:
     """As in "2 GPUs and 1 CPU slot", or "8G on 1 GPU"."""
     parts = []
     if gpus:
         size = "" if vram_mib is None else f"{format_size(vram_mib << 20)} on "
         parts.append(f"{size}{counted(gpus, 'GPU')}")
-    if cpu_slots:
-        parts.append(counted(cpu_slots, "CPU slot"))
-    return " and ".join(parts) or "nothing"
+    return _listed([*parts, *slots_words(slots)]) or "nothing"
+
+
+def _listed(parts: list[str]) -> str:
+    """As in "a", "a and b", "a, b and c"."""
+    return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
 
 
 def describe_busy(busy: Busy, now_s: float, *, in_public: bool = False) -> str:
     """As in "a GPU, held by train (pid 42, …), 2 ahead of you"; ``in_public``: for others to read."""
-    text = _KINDS[busy.kind] + describe_holders(busy.holders, now_s, in_public=in_public)
+    text = a_slot(busy.slot) if busy.slot else "a GPU"
+    text += describe_holders(busy.holders, now_s, in_public=in_public)
     if busy.foreign:
         text += ", in use by processes outside slicer"
     if busy.outsider:
@@ -89,8 +92,7 @@ def held(lease: Lease) -> str:
     """As in "GPU 0", "8G of GPUs 1, 2 and 1 CPU slot"; "" for nothing."""
     size = "" if lease.vram_mib is None else f"{format_size(lease.vram_mib << 20)} of "
     gpus = on_gpus(lease.gpus, lease.gpu_indices)
-    slots = counted(lease.cpu_slots, "CPU slot") if lease.cpu_slots else ""
-    return " and ".join(filter(None, (gpus and size + gpus, slots)))
+    return _listed([*([size + gpus] if gpus else []), *slots_words(lease.slots)])
 
 
 def acquired(lease: Lease, waited_s: float) -> str:

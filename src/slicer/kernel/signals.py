@@ -43,6 +43,12 @@ def unblock_interrupts() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, _before)
 
 
+def block_only_interrupts() -> None:
+    """Block what :func:`block_interrupts` does, and else only what was blocked before it."""
+    if _before is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, _before | INTERRUPTS)
+
+
 class BlockedInterrupts:
     """Blocks the interrupts in this thread until the end of a ``with``, for a program with its own handlers.
 

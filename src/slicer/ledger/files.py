@@ -176,7 +176,7 @@ class LedgerFiles:
         request = tickets.parse_name(name)
         if request is None:
             self._warn(f"{self._ticket_path(name)}: ignored: not the name of a ticket")
-        elif tickets.has_choice(name):
+        elif not tickets.says_all(name):
             return self.ticket(name)
         return request
 

@@ -9,7 +9,7 @@ from slicer.kernel import proc
 from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.ledger import Ledger, decide_alone
 from slicer.ledger.nesting import OuterJobs
-from slicer.model import PRIORITY_MAX, Busy, Lease, Ticket
+from slicer.model import CPU, PRIORITY_MAX, Busy, Lease, Ticket
 from slicer.record import record, replace
 
 TYPE_CHECKING = False
@@ -31,8 +31,8 @@ class Needs:
     gpu_words: tuple[str, ...]  # indices, UUIDs or their beginnings; empty: any
     vram_mib: int | None  # on each GPU; None: whole ones
     margin_mib: int
-    cpu_slots: int
-    cpu_limit: int
+    slots: dict[str, int]
+    slot_limits: dict[str, int]  # of these, and perhaps of others
     priority: int
     expect_s: float | None
     wait: bool
@@ -43,12 +43,15 @@ class Needs:
     @property
     def is_nothing(self) -> bool:
         """Whether the job needs only an entry in the ledger."""
-        return not self.gpus and not self.cpu_slots
+        return not self.gpus and not self.slots
 
     @property
     def runs_anyway(self) -> bool:
-        """Whether the job runs after ``max_wait_s`` though nothing is free. GPU jobs fail by default."""
-        return self.then == "run" or (self.then is None and not self.gpus)
+        """Whether the job runs after ``max_wait_s`` though nothing is free.
+
+        By default only a job that just wants CPU slots does: one more makes the others slower, and no worse.
+        """
+        return self.then == "run" or (self.then is None and not self.gpus and not self.slots.keys() - {CPU})
 
 
 @record
@@ -123,12 +126,12 @@ def prepare(requester: Requester, needs: Needs, observer: GpuObserver) -> Prepar
         chosen = tuple(uuid for uuid in chosen if uuid not in held)
     pid = os.getpid()
     # Outer jobs keep what they have while this one waits. Behind a reservation it could wait for ever.
-    is_urgent = any(lease.gpus or lease.cpu_slots for lease in outer)
+    is_urgent = any(lease.gpus or lease.slots for lease in outer)
     draft = Lease(
         job=requester.job, name=requester.name, command=requester.command, pid=pid,
         pid_start=proc.start_time(pid) or 0, keeper=0, boot_id=proc.boot_id(), uid=os.geteuid(),
         backend=requester.backend, manager=requester.manager, unit=requester.unit, cgroup="", gpus=(),
-        vram_mib=None, vram_peak_mib=(), cpu_slots=0, priority=needs.priority, forced=0,
+        vram_mib=None, vram_peak_mib=(), slots={}, priority=needs.priority, forced=0,
         since_s=proc.now_s(), expect_s=needs.expect_s, profile=requester.profile,
     )  # fmt: skip
     ticket = Ticket(
@@ -137,8 +140,8 @@ def prepare(requester: Requester, needs: Needs, observer: GpuObserver) -> Prepar
         priority=PRIORITY_MAX if is_urgent else needs.priority, arrived_s=round(draft.since_s, 6),
         gpus=needs.gpus, gpu_choice=chosen, vram_mib=needs.vram_mib if needs.gpus else None,
         margin_mib=needs.margin_mib if needs.gpus and needs.vram_mib is not None else 0,
-        cpu_slots=needs.cpu_slots, cpu_limit=needs.cpu_limit, expect_s=needs.expect_s,
-        profile=requester.profile,
+        slots=needs.slots, slot_limits={name: needs.slot_limits[name] for name in needs.slots},
+        expect_s=needs.expect_s, profile=requester.profile,
     )  # fmt: skip
     return PreparedRequest(needs, ticket, draft, observer)
 
@@ -259,6 +262,4 @@ def nested_lease(draft: Lease, outer: OuterJobs) -> Lease:
         for uuid, index in zip(lease.gpus, lease.gpu_indices, strict=False)  # the indices may be unknown
     }
     indices = tuple(known[uuid] for uuid in outer.gpus) if known.keys() >= set(outer.gpus) else ()
-    return replace(
-        draft, gpus=outer.gpus, gpu_indices=indices, vram_mib=vram_mib, cpu_slots=outer.cpu_slots
-    )
+    return replace(draft, gpus=outer.gpus, gpu_indices=indices, vram_mib=vram_mib, slots=outer.slots)

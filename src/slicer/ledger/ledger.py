@@ -203,7 +203,7 @@ def lease_of(
     """The lease for a request that is granted these GPUs, which ``observer`` has listed."""
     return replace(
         draft, gpus=gpus, gpu_indices=observer.indices(gpus), vram_mib=request.vram_mib,
-        cpu_slots=request.cpu_slots, priority=request.priority, forced=int(forced), since_s=now_s(),
+        slots=request.slots, priority=request.priority, forced=int(forced), since_s=now_s(),
     )  # fmt: skip
 
 

@@ -35,8 +35,12 @@ class OuterJobs:
         )
 
     @property
-    def cpu_slots(self) -> int:
-        return sum(lease.cpu_slots for lease in self.leases)
+    def slots(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for lease in self.leases:
+            for name, count in lease.slots.items():
+                found[name] = found.get(name, 0) + count
+        return found
 
 
 def _gpus_of(leases: Iterable[Lease]) -> tuple[str, ...]:
@@ -75,12 +79,14 @@ def _marked(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def missing(
-    gpus: int, vram_mib: int | None, cpu_slots: int, held: OuterJobs, skip_gpu_lock: bool
-) -> tuple[int, int]:
-    """The GPUs and CPU slots that are needed beyond what is held; ``vram_mib`` as in a profile."""
+    gpus: int, vram_mib: int | None, slots: Mapping[str, int], held: OuterJobs, skip_gpu_lock: bool
+) -> tuple[int, dict[str, int]]:
+    """The GPUs and slots that are needed beyond what is held; ``vram_mib`` as in a profile."""
     is_covered = skip_gpu_lock or held.foreign_gpu
     more_gpus = 0 if is_covered else max(0, gpus - len(held.gpus_for(vram_mib)))
-    return more_gpus, max(0, cpu_slots - held.cpu_slots)
+    there = held.slots
+    more = {name: count - there.get(name, 0) for name, count in slots.items()}
+    return more_gpus, {name: count for name, count in more.items() if count > 0}
 
 
 def skips_gpu_lock(environ: Mapping[str, str]) -> bool:

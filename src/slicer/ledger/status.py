@@ -10,6 +10,7 @@ from slicer.gpu.observer import GpuObserver
 from slicer.kernel.proc import now_s
 from slicer.ledger.halted import Halted, halted
 from slicer.ledger.ledger import Ledger, Snapshot
+from slicer.model import CPU
 from slicer.placement import capacity, decision, forecast
 from slicer.placement.capacity import Policy
 from slicer.record import record, replace
@@ -66,6 +67,15 @@ class Wait:
 
 
 @record
+class SlotState:
+    """The slots of one name. None: the configuration names none, or cannot be read."""
+
+    total: int | None
+    free: int | None
+    held: int
+
+
+@record
 class PlainLockState:
     """The lock of scripts, and the process that excludes slicer's GPU jobs by it (0: none)."""
 
@@ -83,7 +93,7 @@ class Status:
     waits: dict[str, Wait]  # by the ticket's job
     gpus: tuple[GpuState, ...]
     no_gpus: str  # why there are none to list; "" where there are
-    cpu_slots: int | None  # None: the configuration cannot be read
+    slot_limits: dict[str, int] | None  # how many there are; None: the configuration cannot be read
     plain_lock: PlainLockState | None  # None: not configured
     now_s: float  # the ledger's clock
     halted: tuple[Halted, ...] = ()  # the jobs that do nothing
@@ -97,11 +107,18 @@ class Status:
         return next((state for state in self.gpus if state.gpu.uuid == uuid), None)
 
     @property
-    def free_cpu_slots(self) -> int | None:
-        """None: the configuration cannot be read."""
-        if self.cpu_slots is None:
-            return None
-        return max(0, self.cpu_slots - sum(lease.cpu_slots for lease in self.leases))
+    def slots(self) -> dict[str, SlotState]:
+        """The slots by their names: those of the CPU first, then the others in alphabetical order."""
+        limits = self.slot_limits or {}
+        used = {name for lease in self.leases for name in lease.slots}
+        used |= {name for ticket in self.tickets for name in ticket.slots}
+        found = {}
+        for name in (CPU, *sorted((limits.keys() | used) - {CPU})):
+            held = sum(lease.slots.get(name, 0) for lease in self.leases)
+            total = limits.get(name)
+            free = None if total is None else max(0, total - held)
+            found[name] = SlotState(total, free, held)
+        return found
 
 
 def read(environ: Mapping[str, str], warn: Warn) -> Status:
@@ -157,7 +174,7 @@ class StatusReader:
                 self._observer.foreign_peaks.mib,
             ),
             no_gpus=no_gpus,
-            cpu_slots=config.slots_cpu if config else None,
+            slot_limits=config.slots if config else None,
             plain_lock=_plain_lock(config),
             now_s=at_s,
             halted=halted(leases, self.directory),
@@ -322,5 +339,6 @@ def waits(
 
 def _asked(ticket: Ticket) -> tuple[object, ...]:
     return (
-        ticket.gpus, ticket.gpu_choice, ticket.vram_mib, ticket.margin_mib, ticket.cpu_slots, ticket.cpu_limit
+        ticket.gpus, ticket.gpu_choice, ticket.vram_mib, ticket.margin_mib,
+        *sorted(ticket.slots.items()), *sorted(ticket.slot_limits.items()),
     )  # fmt: skip

@@ -1,9 +1,11 @@
 """The queue on disk: a ticket's file name says its place and what it wants, and its bell wakes its owner.
 
 A decision for thousands of tickets reads one directory and opens nothing. Plain sorting of the names gives
-the order. ``100-0000000012345678-3f2a9c01b7de-1of4-2x8192+512`` is a request of priority 0 that arrived
+the order. ``100-0000000012345678-3f2a9c01b7de-cpu=1of4-2x8192+512`` is a request of priority 0 that arrived
 12.345678 s after boot. Job 3f2a… wants 1 of 4 CPU slots, and 8 GiB (and 512 MiB of margin) on each of 2 GPUs.
-``0x`` is no GPU, ``2xall`` are whole ones. With a final ``s`` the file lists the GPUs that the job may use.
+Of several slots each has its ``NAME=1of4``, with a comma between them; ``0`` is none. ``0x`` is no GPU,
+``2xall`` are whole ones. With a final ``s`` the file lists the GPUs that the job may use. Where the names
+of slots are too long for that of a file, there is a ``*``: the file lists them, too.
 
 A bell is a FIFO that the ticket's owner reads. It only says: look again.
 """
@@ -18,18 +20,30 @@ import stat
 from slicer import faults
 from slicer.errors import StateError
 from slicer.model import PRIORITY_MAX, Request
-from slicer.state.statefile import COUNT_MAX, MIB_MAX, SECONDS_MAX, is_job_id, number
+from slicer.state.statefile import COUNT_MAX, MIB_MAX, SECONDS_MAX, are_slots, is_job_id, number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.placement.capacity import AnyRequest
     from slicer.state.directory import Directory
 
-_PARTS = 5
+_BEFORE_SLOTS = 3  # rank, arrival and job; a slot's name may have a "-" in it
+_NO_SLOTS = "0"
+_IN_FILE = "*"
+_LONGEST_SLOTS = 150  # of the 255 bytes that a file's name may have
 
 
 def name_of(request: AnyRequest) -> str:
     """The ticket's file name."""
+    return _name(request, _slots_text(request.slots, request.slot_limits))
+
+
+def _slots_text(slots: dict[str, int], limits: dict[str, int]) -> str:
+    text = ",".join([f"{name}={slots[name]}of{limits[name]}" for name in sorted(slots)]) or _NO_SLOTS
+    return text if len(text) <= _LONGEST_SLOTS else _IN_FILE
+
+
+def _name(request: AnyRequest, slots: str) -> str:
     rank = PRIORITY_MAX - request.priority
     arrived_us = round(request.arrived_s * 1e6)
     if not request.gpus:
@@ -39,19 +53,18 @@ def name_of(request: AnyRequest) -> str:
     else:
         gpus = f"{request.gpus}x{request.vram_mib}+{request.margin_mib}"
     choice = "s" if request.gpu_choice else ""
-    slots = f"{request.cpu_slots}of{request.cpu_limit}"
     return f"{rank:03d}-{arrived_us:016d}-{request.job}-{slots}-{gpus}{choice}"
 
 
-def has_choice(name: str) -> bool:
-    """Whether only the file's content says which GPUs the job may use."""
-    return name.endswith("s")
+def says_all(name: str) -> bool:
+    """Whether the name alone says what the job wants: which GPUs, and which slots."""
+    return not name.endswith("s") and f"-{_IN_FILE}-" not in name
 
 
 def job_of(name: str) -> str:
     """The job in a ticket's name; "" for any other name."""
-    parts = name.split("-")
-    return parts[2] if len(parts) == _PARTS else ""
+    parts = name.split("-", _BEFORE_SLOTS)
+    return parts[2] if len(parts) > _BEFORE_SLOTS and "-" in parts[-1] else ""
 
 
 def wants_gpus(name: str) -> bool:
@@ -60,21 +73,54 @@ def wants_gpus(name: str) -> bool:
 
 
 def parse_name(name: str) -> Request | None:
-    """The request that :func:`name_of` named, without its choice of GPUs; None for any other name."""
+    """The request that :func:`name_of` named; None for any other name.
+
+    Without what only the file says (see :func:`says_all`).
+    """
     try:
-        rank, arrived_us, job, slots, gpus = name.removesuffix("s").split("-")
-        wanted, limit = slots.split("of")
+        rank, arrived_us, job, wanted = name.removesuffix("s").split("-", _BEFORE_SLOTS)
+        text, _, gpus = wanted.rpartition("-")
+        slots, limits = _slots(text)
         count, size = gpus.split("x")
         vram, _, margin = ("", "", "") if size in ("", "all") else size.partition("+")
         request = Request(
             job, PRIORITY_MAX - number(rank), number(arrived_us) / 1e6, number(count), (),
-            number(vram) if vram else None, number(margin) if margin else 0, number(wanted), number(limit),
+            number(vram) if vram else None, number(margin) if margin else 0, slots, limits,
         )  # fmt: skip
     except ValueError:
         return None
     # A name is not ours if we would have written it in another way ("+5", "1_000").
-    is_ours = is_job_id(job) and name_of(request) == name.removesuffix("s")
+    is_ours = is_job_id(job) and _name(request, text) == name.removesuffix("s")
     return request if is_ours and _is_sane(request) else None
+
+
+_Slots = tuple[dict[str, int], dict[str, int]]  # and their limits
+
+# What slots in names mean: thousands of tickets want a handful of things.
+_known: dict[str, _Slots] = {_NO_SLOTS: ({}, {}), _IN_FILE: ({}, {})}
+_KNOWN_MAX = 1000
+
+
+def _slots(text: str) -> _Slots:
+    """What :func:`_slots_text` wrote. Raises ValueError for what it would have written in another way."""
+    found = _known.get(text)
+    if found is None:
+        found = _parse_slots(text)
+        if len(_known) < _KNOWN_MAX:
+            _known[text] = found
+    return found
+
+
+def _parse_slots(text: str) -> _Slots:
+    slots: dict[str, int] = {}
+    limits: dict[str, int] = {}
+    for word in text.split(","):
+        name, _, counts = word.partition("=")
+        wanted, limit = counts.split("of")
+        slots[name], limits[name] = number(wanted), number(limit)
+    if _slots_text(slots, limits) != text or not (are_slots(slots) and are_slots(limits)):
+        raise ValueError("not the slots of a ticket's name")
+    return slots, limits
 
 
 def _is_sane(request: Request) -> bool:
@@ -82,7 +128,7 @@ def _is_sane(request: Request) -> bool:
     return (
         abs(request.priority) <= PRIORITY_MAX
         and request.arrived_s <= SECONDS_MAX
-        and max(request.gpus, request.cpu_slots, request.cpu_limit) <= COUNT_MAX
+        and request.gpus <= COUNT_MAX
         and max(request.vram_mib or 0, request.margin_mib) <= MIB_MAX
     )
 

@@ -223,8 +223,8 @@ class Waiting:
 
     def _sees_more_gpus(self, ahead: list[AnyRequest]) -> bool:
         """Open the GPUs if the order depends on them. Returns whether more can be seen than before."""
-        is_mixed = any(request.gpus and request.cpu_slots for request in ahead)
-        return bool(self.ticket.cpu_slots) and is_mixed and self._observer.try_open()
+        is_mixed = any(request.gpus and request.slots for request in ahead)
+        return bool(self.ticket.slots) and is_mixed and self._observer.try_open()
 
     def _has_to_look_again(self, place: _Place) -> bool:
         """Begin to watch what has to be watched. Returns whether it may have changed just before."""

@@ -1,12 +1,23 @@
-"""What ``slicer route`` decided, kept beside the outcomes: one row for each job or refusal."""
+"""What ``slicer route`` decided, kept beside the outcomes: one row for each job or refusal.
+
+The rows are in the history's database, and :mod:`slicer.outcome.history` says what that costs and survives.
+A caller whose jobs are blocked may try again for ever. So of the decisions that started nothing the oldest
+are forgotten.
+"""
 
 from __future__ import annotations
 
+from slicer.errors import StateError
+from slicer.outcome import history
+from slicer.outcome import history_schema as schema
 from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Literal
+    from _sqlite3 import Connection
+    from typing import Any, Literal
+
+    from slicer.model import Reason
 
     # started: it has its lease. fallback: the same, after the GPU ran out of memory (``after`` is that job).
     Result = Literal["started", "fallback", "blocked", "too-large", "probe-error"]
@@ -30,3 +41,108 @@ class DecisionRow:
     input: str
     command: tuple[str, ...]  # as it was given
     reason: str  # of what did not start: the error in one line; else ""
+
+
+@record
+class RoutedJob:
+    """The figures of a decision's job, taken from its outcome."""
+
+    started_at: float  # seconds since the epoch
+    waited_s: float
+    wall_s: float
+    reason: Reason
+    exit_code: int
+    vram_peak_mib: tuple[int, ...]  # the most that was seen in use, one for each of its GPUs; () unknown
+    memory_peak_bytes: int | None
+
+
+@record
+class PastDecision:
+    """A decision and what became of its job. ``job`` is None: nothing ran, it still runs, or nobody knows."""
+
+    row: DecisionRow
+    job: RoutedJob | None
+
+
+BUSY_TIMEOUT_S = 2.0  # a job waits behind this
+KEPT = 200_000  # decisions that started nothing are kept until so many newer ones are there
+FORGETS_EVERY = 1000  # decisions
+
+_ROW = tuple(DecisionRow.__annotations__)
+_FIGURES = tuple(RoutedJob.__annotations__)
+_COLUMN = {"after": "after_job"}  # "after" is a word of SQL
+_STRINGS = ("kinds", "command")  # JSON arrays of strings
+_NUMBERS = ("metrics", "bounds")  # JSON arrays of numbers
+_COLUMNS = tuple(_COLUMN.get(name, name) for name in _ROW)
+_INSERT = f"INSERT INTO decisions ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
+_FORGET = "DELETE FROM decisions WHERE id BETWEEN ?1 - 2 * ?2 AND ?1 AND job = ''"
+_SELECT = f"""\
+SELECT decisions.id, {", ".join(f"decisions.{name}" for name in _COLUMNS)},
+    {", ".join(f"outcomes.{name}" for name in _FIGURES)}
+FROM decisions LEFT JOIN outcomes ON outcomes.job = decisions.job
+WHERE (?1 IS NULL OR route = ?1) AND (?2 IS NULL OR decided_at >= ?2)
+ORDER BY decisions.id"""
+# JSON has no word for these, but Python's reader has.
+_NOT_FINITE = {"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN", "None": "null"}
+
+
+def append(row: DecisionRow, path: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> str | None:
+    """Add one decision to the history at ``path`` (:func:`slicer.outcome.history.default_path`).
+
+    Returns None or a line for the user, and raises StateError, as :func:`slicer.outcome.history.append`. The
+    caller warns and goes on: history stops no job.
+    """
+    values = [_sql_value(name, getattr(row, name)) for name in _ROW]
+
+    def insert(connection: Connection) -> None:
+        number = connection.execute(_INSERT, values).lastrowid or 0
+        if number % FORGETS_EVERY == 0:
+            connection.execute(_FORGET, (number - KEPT, FORGETS_EVERY))
+
+    return history.write(path, insert, busy_timeout_s=busy_timeout_s)
+
+
+def read(path: str, *, route: str | None = None, since: float | None = None) -> list[PastDecision]:
+    """All decisions, the oldest first; none where there is no history yet.
+
+    ``route`` is a route's name, ``since`` seconds since the epoch of the decision. Raises StateError when the
+    database or a decision in it is damaged, or cannot be read.
+    """
+    if route is not None:
+        route = history.encodable(route)
+    return [_decision(row, path) for row in history.select(path, _statement, (route, since))]
+
+
+def _statement(version: int) -> str:
+    return _SELECT if version >= schema.DECISIONS_SINCE else ""
+
+
+def _sql_value(name: str, value: Any) -> history.Sql:
+    if name in _STRINGS:
+        return history.json_array(value)
+    if name in _NUMBERS:
+        words = (repr(number) for number in value)
+        return f"[{', '.join(_NOT_FINITE.get(word, word) for word in words)}]"
+    return history.encodable(value) if isinstance(value, str) else float(value)
+
+
+def _decision(row: tuple[Any, ...], path: str) -> PastDecision:
+    import json
+
+    values = dict(zip(_ROW, row[1 : 1 + len(_ROW)], strict=True))
+    figures = dict(zip(_FIGURES, row[1 + len(_ROW) :], strict=True))
+    try:
+        for name in _STRINGS:
+            values[name] = tuple(map(str, json.loads(values[name])))
+        for name in _NUMBERS:
+            numbers = json.loads(values[name])
+            values[name] = tuple(None if number is None else float(number) for number in numbers)
+        if figures["started_at"] is None:
+            return PastDecision(DecisionRow(**values), None)
+        figures["vram_peak_mib"] = tuple(json.loads(figures["vram_peak_mib"]))
+        return PastDecision(DecisionRow(**values), RoutedJob(**figures))
+    except (TypeError, ValueError) as error:
+        raise StateError(
+            f"decision {row[0]!r:.20} of the history cannot be read: {error}", where=path,
+            hint="remove it: sqlite3 FILE 'DELETE FROM decisions WHERE id = …'",
+        ) from error  # fmt: skip

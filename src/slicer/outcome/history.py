@@ -99,6 +99,19 @@ def append(outcome: Outcome, path: str, *, busy_timeout_s: float = BUSY_TIMEOUT_
     for ``busy_timeout_s`` seconds. The caller warns and goes on: history stops no job.
     """
     row = _row(outcome)
+
+    def insert(connection: Connection) -> None:
+        connection.execute(schema.INSERT, row)
+
+    return write(path, insert, busy_timeout_s=busy_timeout_s)
+
+
+def write(path: str, act: Callable[[Connection], None], *, busy_timeout_s: float) -> str | None:
+    """Do ``act`` with the database, which is made or brought up to date before. For this folder only.
+
+    Returns and raises as :func:`append`. ``act`` is done again with the new database where the old one turns
+    out to be damaged.
+    """
     warning = None
     for _attempt in range(3):
         seen = _prepare(path)
@@ -107,7 +120,7 @@ def append(outcome: Outcome, path: str, *, busy_timeout_s: float = BUSY_TIMEOUT_
                 raise _Damaged("file is not a database")  # SQLite would overwrite it
             turn = _await_turn(f"{path}.lock")
             try:
-                _insert(path, row, busy_timeout_s)
+                _write(path, act, busy_timeout_s)
             finally:
                 if turn >= 0:
                     os.close(turn)
@@ -131,10 +144,8 @@ def read(
     ``name`` is a shell pattern (``train*``), ``job`` an id or its beginning, ``since`` seconds since the
     epoch of the job's start. Raises StateError when the database is damaged or cannot be read.
     """
-    if not os.path.lexists(path):
-        return []
     values = (name, job, since, -1 if limit is None else limit)
-    return [_outcome(row) for row in _select(path, values)]
+    return [_outcome(row) for row in select(path, schema.select_outcomes, values)]
 
 
 # -- rows ---------------------------------------------------------------------------------------------
@@ -145,17 +156,19 @@ def _row(outcome: Outcome) -> list[Sql]:
     for column in schema.OUTCOME:
         value = getattr(outcome, column)
         if column in schema.LISTS:
-            value = _json_array(value)
+            value = json_array(value)
         elif column == schema.NUMBERS:
             value = f"[{', '.join(map(str, value))}]"
+        elif column == schema.COUNTS:
+            value = _json_object(value)
         elif isinstance(value, str):
-            value = _encodable(value)
+            value = encodable(value)
         row.append(value)
     row.extend(getattr(outcome.usage, column) for column in schema.USAGE)
     return row
 
 
-def _encodable(text: str) -> str:
+def encodable(text: str) -> str:
     """``text`` with undecodable bytes (lone surrogates, which SQLite's UTF-8 cannot hold) as ``\\udcff``."""
     return text.encode("utf-8", "backslashreplace").decode()
 
@@ -163,9 +176,14 @@ def _encodable(text: str) -> str:
 _JSON_ESCAPES = {**{c: f"\\u{c:04x}" for c in (*range(0x20), 0x7F)}, ord('"'): '\\"', ord("\\"): "\\\\"}
 
 
-def _json_array(items: tuple[str, ...]) -> str:
+def json_array(items: tuple[str, ...]) -> str:
     """A JSON array of strings, without the json module (3 ms). Lone surrogates survive, as ``\\udcff``."""
-    return _encodable("[" + ", ".join('"' + item.translate(_JSON_ESCAPES) + '"' for item in items) + "]")
+    return encodable("[" + ", ".join('"' + item.translate(_JSON_ESCAPES) + '"' for item in items) + "]")
+
+
+def _json_object(counts: dict[str, int]) -> str:
+    """A JSON object of names of slots, which need no escapes, and counts."""
+    return "{" + ", ".join(f'"{name}": {counts[name]}' for name in sorted(counts)) + "}"
 
 
 def _outcome(row: tuple[Any, ...]) -> Outcome:
@@ -175,6 +193,7 @@ def _outcome(row: tuple[Any, ...]) -> Outcome:
     usage = Usage(**{column: values.pop(column) for column in schema.USAGE})
     for column in (*schema.LISTS, schema.NUMBERS):
         values[column] = tuple(json.loads(values[column]))
+    values[schema.COUNTS] = json.loads(values[schema.COUNTS])
     return Outcome(usage=usage, **values)
 
 
@@ -232,8 +251,8 @@ def _await_turn(path: str) -> int:
         time.sleep(_PAUSE_S)
 
 
-def _insert(path: str, row: list[Sql], busy_timeout_s: float) -> None:
-    def insert(connection: Connection) -> None:
+def _write(path: str, act: Callable[[Connection], None], busy_timeout_s: float) -> None:
+    def write(connection: Connection) -> None:
         connection.execute("PRAGMA synchronous=OFF")
         version = schema.bring_up(connection)
         if version != schema.SCHEMA_VERSION:
@@ -242,25 +261,32 @@ def _insert(path: str, row: list[Sql], busy_timeout_s: float) -> None:
                 where=path,
                 hint="a newer slicer made it: upgrade this one",
             )
-        connection.execute(schema.INSERT, row)
+        act(connection)
 
-    _connected(path, path, insert, timeout=busy_timeout_s)
+    _connected(path, path, write, timeout=busy_timeout_s)
 
 
-def _select(path: str, values: tuple[Sql, ...]) -> list[tuple[Any, ...]]:
+def select(path: str, statement: Callable[[int], str], values: tuple[Sql, ...]) -> list[tuple[Any, ...]]:
+    """The rows that a statement finds; none where there is no database yet. For this folder only.
+
+    ``statement`` makes it for the version of the schema that the file has; "" if that holds none of these
+    rows. Raises StateError.
+    """
     from urllib.parse import quote
 
-    def select(connection: Connection) -> list[tuple[Any, ...]]:
+    if not os.path.lexists(path):
+        return []
+
+    def found(connection: Connection) -> list[tuple[Any, ...]]:
         version = schema.version_of(connection)
-        if version == 0:
-            return []
-        return connection.execute(schema.SELECT.format(columns=schema.columns(version)), values).fetchall()
+        text = statement(version) if version else ""
+        return connection.execute(text, values).fetchall() if text else []
 
     # Writable where it may be, since a reader has to roll back what a killed writer left.
     mode = "rw" if os.access(path, os.W_OK) and os.access(os.path.dirname(path) or ".", os.W_OK) else "ro"
     uri = f"file:{quote(os.fsencode(os.path.abspath(path)))}?mode={mode}"
     try:
-        return _connected(path, uri, select, timeout=BUSY_TIMEOUT_S, uri=True)
+        return _connected(path, uri, found, timeout=BUSY_TIMEOUT_S, uri=True)
     except _Damaged as damage:
         hint = "the next job sets it aside and begins a new one"
         raise StateError(f"the history is damaged: {damage}", where=path, hint=hint) from damage

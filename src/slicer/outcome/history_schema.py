@@ -1,4 +1,4 @@
-"""The one table of the history: its columns, and how it came to be what it is.
+"""The two tables of the history: their columns, and how they came to be what they are.
 
 slicer writes only its own version of the schema. Its first write brings an older file up to that version; a
 newer file is left alone. This module is on the hot path of ``slicer run``.
@@ -12,14 +12,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import _sqlite3
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
-# A column for each field of Outcome and Usage, in the order of insertion; lists are JSON arrays.
+# A column for each field of Outcome and Usage, in the order of insertion; lists are JSON arrays,
+# slots a JSON object.
 OUTCOME = tuple(name for name in Outcome.__annotations__ if name != "usage")
 USAGE = tuple(Usage.__annotations__)
 LISTS = ("command", "gpus", "enforced", "not_enforced", "changed", "changed_outside")
 NUMBERS = "vram_peak_mib"
+COUNTS = "slots"
 # What each version added to the one before, and what stands for it in a file that was not written to since.
+_SLOTS_BEFORE_4 = "CASE cpu_slots WHEN 0 THEN '{}' ELSE '{\"cpu\": ' || cpu_slots || '}' END"
 _ADDED = {
     "vram_mib": (2, "INTEGER", "NULL"),
     "vram_peak_mib": (2, "TEXT NOT NULL DEFAULT '[]'", "'[]'"),
@@ -28,7 +31,9 @@ _ADDED = {
     "ended_by": (3, "TEXT NOT NULL DEFAULT ''", "''"),
     "changed": (3, "TEXT NOT NULL DEFAULT '[]'", "'[]'"),
     "changed_outside": (3, "TEXT NOT NULL DEFAULT '[]'", "'[]'"),
+    "slots": (4, "TEXT NOT NULL DEFAULT '{}'", _SLOTS_BEFORE_4),
 }
+DECISIONS_SINCE = 4  # the version that brought the table of decisions
 COLUMNS = OUTCOME + USAGE
 _SCHEMA = """\
 CREATE TABLE outcomes (
@@ -45,6 +50,7 @@ CREATE TABLE outcomes (
     vram_mib INTEGER,
     vram_peak_mib TEXT NOT NULL DEFAULT '[]',  -- JSON array, in the order of gpus
     cpu_slots INTEGER NOT NULL,
+    slots TEXT NOT NULL DEFAULT '{}',  -- JSON object: how many of which name, cpu_slots among them
     forced INTEGER NOT NULL DEFAULT 0,
     uid INTEGER NOT NULL,
     reason TEXT NOT NULL,
@@ -72,6 +78,25 @@ CREATE TABLE outcomes (
     pressure_memory_s REAL,
     pressure_io_s REAL
 )"""
+# What `slicer route` decided: slicer.outcome.decisions.
+_DECISIONS = """\
+CREATE TABLE decisions (
+    id INTEGER PRIMARY KEY,  -- in the order of the decisions
+    route TEXT NOT NULL,
+    decided_at REAL NOT NULL,  -- seconds since 1970
+    kinds TEXT NOT NULL,  -- JSON array
+    metrics TEXT NOT NULL,  -- JSON array of numbers, in the order of kinds
+    bounds TEXT NOT NULL,  -- JSON array of numbers and nulls, in the same order
+    destination TEXT NOT NULL,
+    mode TEXT NOT NULL,
+    result TEXT NOT NULL,
+    job TEXT NOT NULL,  -- its outcome is in outcomes, once it has ended
+    after_job TEXT NOT NULL,
+    waited_s REAL NOT NULL,
+    input TEXT NOT NULL,
+    command TEXT NOT NULL,  -- JSON array
+    reason TEXT NOT NULL
+)"""
 INSERT = f"INSERT OR IGNORE INTO outcomes ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
 SELECT = """\
 SELECT {columns} FROM outcomes
@@ -88,7 +113,7 @@ def version_of(connection: _sqlite3.Connection) -> int:
 
 
 def bring_up(connection: _sqlite3.Connection) -> int:
-    """Make the table, or add the columns that an older one lacks; returns the version that is there now.
+    """Make the tables, or add what an older file lacks; returns the version that is there now.
 
     All rows stay. An older slicer leaves the file alone from then on.
     """
@@ -102,11 +127,20 @@ def bring_up(connection: _sqlite3.Connection) -> int:
             for column, (since, kind, _) in _ADDED.items():
                 if since > version:
                     connection.execute(f"ALTER TABLE outcomes ADD COLUMN {column} {kind}")
+            if version < 4:
+                connection.execute(f"UPDATE outcomes SET slots = {_SLOTS_BEFORE_4}")
+        if version < DECISIONS_SINCE:
+            connection.execute(_DECISIONS)
         if version < SCHEMA_VERSION:
             version = SCHEMA_VERSION
             connection.execute(f"PRAGMA user_version={version}")
         connection.execute("COMMIT")
     return version
+
+
+def select_outcomes(version: int) -> str:
+    """SELECT for a file of that version."""
+    return SELECT.format(columns=columns(version))
 
 
 def columns(version: int) -> str:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     Kind = Literal[
         "waiting", "acquired", "started", "finished", "released", "over-limit", "error", "stopped",
-        "stopping", "paused", "resumed", "changed",
+        "stopping", "paused", "resumed", "changed", "routed",
     ]
     Value = str | bytes | float | None
     Field = str | bytes | int
@@ -42,6 +42,9 @@ NOTICE = 5
 INFO = 6
 
 _FIELD_NAME_MAX = 64  # journald drops longer names without a word
+
+# Of a route's decision, by its result: whether somebody has to look at it. All others are errors.
+_ROUTED = {"started": INFO, "fallback": NOTICE, "blocked": NOTICE}
 
 
 @record
@@ -64,6 +67,7 @@ KINDS: dict[Kind, _Kind] = {
     "paused": _Kind("f78c18a223c145bcbd2c9c68e88ccf0d", NOTICE, "paused"),
     "resumed": _Kind("20796cce4a3f41249e734a65b38b5e33", NOTICE, "goes on"),
     "changed": _Kind("af25d7cae1c049d7a84dc26d4b1e3dda", NOTICE, "its limits were changed"),
+    "routed": _Kind("d9f7145c5c1240c681db2deb4dd935f6", INFO, "a way was chosen for it"),
     "stopped": _Kind("1fae59122c0848ddb3bce97113dc6363", WARNING, "leftover processes were ended"),
 }
 
@@ -79,7 +83,7 @@ def event(
     path: str = SOCKET,
     fields: Mapping[str, Value | tuple[str, ...]] | None = None,
 ) -> bool:
-    """Tell the journal what happened to ``job``; True when journald has the entry.
+    """Tell the journal what happened to ``job`` ("": none came to be); True when journald has the entry.
 
     ``unit`` is the job's scope and ``manager`` the one that runs it, so that ``journalctl -u UNIT`` (or
     ``--user-unit UNIT``) finds the entry; "" where there is none. ``fields`` are those of this kind of event:
@@ -91,14 +95,13 @@ def event(
     underscores).
     """
     what, more = KINDS[kind], fields or {}
-    priority = NOTICE if kind == "finished" and more.get("exit_code") else what.priority
     entry: dict[str, Field] = {
         "MESSAGE": visible(message or f"{visible(name)}: {what.message}", keep="\n\t"),
         "MESSAGE_ID": what.message_id,
-        "PRIORITY": priority,
+        "PRIORITY": _priority(kind, more),
         "SYSLOG_IDENTIFIER": IDENTIFIER,
         "SLICER_EVENT": kind,
-        "SLICER_JOB": job,
+        **({"SLICER_JOB": job} if job else {}),
         "SLICER_NAME": name,
     }
     if unit:
@@ -110,11 +113,20 @@ def event(
     return _deliver(b"".join(_encode(key, value) for key, value in pairs), path)
 
 
+def _priority(kind: Kind, fields: Mapping[str, Value | tuple[str, ...]]) -> int:
+    if kind == "finished" and fields.get("exit_code"):
+        return NOTICE
+    if kind == "routed":
+        return _ROUTED.get(str(fields.get("result")), ERROR)
+    return KINDS[kind].priority
+
+
 def about(entry: Lease | Ticket) -> dict[str, Value | tuple[str, ...]]:
     """The fields that every event of a job has, as far as its lease or ticket knows them."""
     found: dict[str, Value | tuple[str, ...]] = {"profile": entry.profile or None}
     if isinstance(entry.gpus, tuple):
         found["gpu"] = gpu_words(entry.gpus, entry.gpu_indices)
+        found["slot"] = tuple(sorted(entry.slots))
     return found
 
 

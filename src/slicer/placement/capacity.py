@@ -13,7 +13,7 @@ from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from slicer.model import Lease, Request, Ticket
 
@@ -134,17 +134,20 @@ class Capacity:
 
     def __init__(
         self, devices: tuple[Device, ...] | None, leases: tuple[Lease, ...], policy: Policy, now_s: float,
-        most_slots: int,
+        limits: Mapping[str, int],
     ) -> None:  # fmt: skip
-        """``most_slots``: the most CPU slots that any request assumes this machine to have."""
+        """``limits``: of each slot that a request names, how many there are (see :func:`limits_of`)."""
         self.sees_gpus = devices is not None
-        self.reserved_for: dict[str, str] = {}  # jobs by what they reserve: a GPU, or "" for CPU slots
+        self.reserved_for: dict[tuple[str, str], str] = {}  # jobs by ("gpu", UUID) and ("slot", name)
         self._policy = policy
         self._now_s = now_s
-        self._slots = sum(lease.cpu_slots for lease in leases)  # held, granted or reserved
-        self._reserved_slots = 0
-        self._has_turn = {False: True, True: True}  # may a request still reserve, by whether it wants GPUs
-        self._most_slots = most_slots
+        self._limits = dict(limits)
+        self._slots = dict.fromkeys(limits, 0)  # held, granted or reserved
+        self._reserved_slots = dict.fromkeys(limits, 0)
+        self._gpus_have_turn = True  # whether a request with GPUs may still reserve
+        self._slots_in_turn: set[str] = set()  # those for which a request without GPUs has a reservation
+        for lease in leases:
+            self._add_slots(lease.slots)
         by_uuid: dict[str, list[Lease]] = {device.uuid: [] for device in devices or ()}
         for lease in leases:
             for uuid in lease.gpus:
@@ -163,7 +166,9 @@ class Capacity:
 
     def _update(self) -> None:
         self.is_exhausted = (  # no request can be given anything
-            self._slots >= self._most_slots and not self._idle and (not self._free or self._free[-1][0] <= 0)
+            not self._idle
+            and (not self._free or self._free[-1][0] <= 0)
+            and all(held >= self._limits[name] for name, held in self._slots.items())
         )
 
     def fit(self, request: AnyRequest) -> tuple[str, ...] | None:
@@ -173,12 +178,19 @@ class Capacity:
         return self.fit_gpus(request) if request.gpus else ()
 
     def has_slots(self, request: AnyRequest) -> bool:
-        """Whether there are CPU slots for the request."""
-        wanted = request.cpu_slots
-        return not wanted or self._slots + wanted <= min(request.cpu_limit, self._most_slots)
+        """Whether there are slots for the request."""
+        return not request.slots or not self.missing_slot(request)
+
+    def missing_slot(self, request: AnyRequest) -> str:
+        """The first slot, by name, of which there are too few for the request; "" for none."""
+        missing = ""
+        for name, wanted in request.slots.items():
+            if self._slots[name] + wanted > min(request.slot_limits[name], self._limits[name]):
+                missing = min(missing or name, name)
+        return missing
 
     def fit_gpus(self, request: AnyRequest) -> tuple[str, ...] | None:
-        """As :meth:`fit`, without regard to CPU slots."""
+        """As :meth:`fit`, without regard to slots."""
         wanted = request.gpus
         if request.vram_mib is None:
             if len(self._idle) < wanted:
@@ -202,17 +214,22 @@ class Capacity:
 
     def take(self, request: AnyRequest, gpus: tuple[str, ...]) -> None:
         """Give the request what :meth:`fit` found."""
-        self._slots += request.cpu_slots
+        self._add_slots(request.slots)
         for uuid in gpus:
             gpu = self._gpus[uuid]
             self._shrink(gpu, request.vram_mib)
             gpu.newest_s, gpu.end_s = self._now_s, NEVER
         self._update()
 
-    def take_slots(self, cpu_slots: int) -> None:
-        """Give CPU slots only."""
-        self._slots += cpu_slots
+    def take_slots(self, slots: Mapping[str, int]) -> None:
+        """Give slots only."""
+        self._add_slots(slots)
         self._update()
+
+    def _add_slots(self, slots: Mapping[str, int]) -> None:
+        for name, count in slots.items():
+            if name in self._slots:  # else nobody wants any
+                self._slots[name] += count
 
     def _shrink(self, gpu: _Gpu, by_mib: int | None) -> None:
         """Take so many MiB of the GPU; None: all of it."""
@@ -229,38 +246,46 @@ class Capacity:
     def reserve(self, request: AnyRequest) -> bool:
         """Keep what the request needs from all requests behind it; whether there was anything to keep.
 
-        One request with GPUs and one without have their turn at a time. A request that waits for processes of
-        no lease passes its turn on, because these may stay for days. A request behind it does the same.
+        One request with GPUs has its turn at a time, and one without for each slot. A request that waits for
+        processes of no lease passes its turn on, because these may stay for days. A request behind it does
+        the same.
         """
-        is_gpu = request.gpus > 0
-        if not self._has_turn[is_gpu]:
+        if request.gpus:
+            if not self._gpus_have_turn:
+                return False
+        elif not self._slots_in_turn.isdisjoint(request.slots):
             return False
-        keeps_slots = bool(request.cpu_slots) and self._reserved_slots < self._most_slots
-        wants_gpus = is_gpu and bool(self._unreserved)
-        if not (keeps_slots or wants_gpus) or not self._is_feasible(request):
+        slots = [name for name in request.slots if self._reserved_slots[name] < self._limits[name]]
+        wants_gpus = request.gpus > 0 and bool(self._unreserved)
+        if not (slots or wants_gpus) or not self._is_feasible(request):
             return False
         kept = self._most_promising(request) if wants_gpus else []
-        if not keeps_slots and not kept:
+        if not slots and not kept:
             return False
         need = need_mib(request)
-        is_stuck = len(kept) < request.gpus or any(gpu.is_stuck(need) for gpu in kept)
-        self._has_turn[is_gpu] = is_gpu and is_stuck
-        if keeps_slots:
-            self._slots += request.cpu_slots
-            self._reserved_slots += request.cpu_slots
-            # A request that assumes more slots than this one would delay it for ever.
-            self._most_slots = min(self._most_slots, request.cpu_limit)
-            self.reserved_for.setdefault("", request.job)
+        if request.gpus:
+            self._gpus_have_turn = len(kept) < request.gpus or any(gpu.is_stuck(need) for gpu in kept)
+        else:
+            self._slots_in_turn.update(request.slots)
+        for name in slots:
+            self._reserve_slots(name, request)
         for gpu in kept:
             del self._unreserved[gpu.uuid]
             self._shrink(gpu, None if gpu.lacks(need) else need)
-            self.reserved_for[gpu.uuid] = request.job
+            self.reserved_for["gpu", gpu.uuid] = request.job
         self._update()
         return True
 
+    def _reserve_slots(self, name: str, request: AnyRequest) -> None:
+        self._slots[name] += request.slots[name]
+        self._reserved_slots[name] += request.slots[name]
+        # A request that assumes more slots than this one would delay it for ever.
+        self._limits[name] = min(self._limits[name], request.slot_limits[name])
+        self.reserved_for.setdefault(("slot", name), request.job)
+
     def _is_feasible(self, request: AnyRequest) -> bool:
         """Whether waiting can help. A GPU may have disappeared since the request was made."""
-        if request.cpu_slots > request.cpu_limit:
+        if too_many(request):
             return False
         need = need_mib(request)
         if not request.gpu_choice and need is None:
@@ -288,6 +313,24 @@ class Capacity:
 
         able = [gpu for gpu in _eligible(request, self._unreserved) if need is None or gpu.total_mib >= need]
         return sorted(able, key=rank)[: request.gpus]
+
+
+def limits_of(requests: Iterable[AnyRequest]) -> dict[str, int]:
+    """How many slots there are of each name that a request wants: the most that any of them assumes."""
+    found: dict[str, int] = {}
+    # Of a long queue many have the very same (see slicer.ledger.tickets).
+    for limits in {id(request.slot_limits): request.slot_limits for request in requests}.values():
+        for name, limit in limits.items():
+            found[name] = max(limit, found.get(name, 0))
+    return found
+
+
+def too_many(request: AnyRequest) -> str:
+    """A slot of which the request wants more than there are; "" for none."""
+    for name, wanted in request.slots.items():
+        if wanted > request.slot_limits[name]:
+            return name
+    return ""
 
 
 def rank_of(request: AnyRequest) -> tuple[int, float, str]:

@@ -24,8 +24,17 @@ for them keeps its reservation, and the next one has its turn all the same.
 
 from __future__ import annotations
 
-from slicer.model import Busy
-from slicer.placement.capacity import NEVER, Capacity, headroom, is_eligible, is_used_by_others, need_mib
+from slicer.model import CPU, Busy
+from slicer.placement.capacity import (
+    NEVER,
+    Capacity,
+    headroom,
+    is_eligible,
+    is_used_by_others,
+    limits_of,
+    need_mib,
+    too_many,
+)  # fmt: skip
 from slicer.record import record
 
 TYPE_CHECKING = False
@@ -50,13 +59,14 @@ class Infeasible:
     """Not even an empty machine could serve the request.
 
     ``vram``: MiB wanted on each GPU, and of the smallest of those that it would have to take.
-    ``gpu-choice``: ``uuid`` is not there, of ``total`` that are.
+    ``gpu-choice``: ``uuid`` is not there, of ``total`` that are. ``slot``: of those named ``slot``.
     """
 
-    kind: Literal["gpu", "cpu", "vram", "gpu-choice"]
+    kind: Literal["gpu", "slot", "vram", "gpu-choice"]
     wanted: int
     total: int
     uuid: str = ""
+    slot: str = ""
 
 
 def decide(
@@ -66,9 +76,9 @@ def decide(
     """Which requests of the queue, given in their order, can go now. Same input, same answer.
 
     ``devices`` None: nobody has looked at the GPUs. Then only requests without GPUs are granted. A request
-    that wants both takes its CPU slots as if it could go.
+    that wants slots too takes them as if it could go.
     """
-    capacity = Capacity(devices, leases, policy, now_s, _most_slots(queue))
+    capacity = Capacity(devices, leases, policy, now_s, limits_of(queue))
     return _go_through(queue, capacity, now_s - policy.reserve_after_s)
 
 
@@ -78,9 +88,9 @@ def _go_through(queue: Sequence[AnyRequest], capacity: Capacity, overdue_s: floa
     reserving: list[str] = []
     for request in queue:
         if request.gpus and not capacity.sees_gpus:
-            capacity.take_slots(request.cpu_slots)
+            capacity.take_slots(request.slots)
             continue
-        is_blocked = capacity.is_exhausted and (request.gpus or request.cpu_slots)
+        is_blocked = capacity.is_exhausted and (request.gpus or request.slots)
         gpus = None if is_blocked else capacity.fit(request)
         if gpus is not None:
             capacity.take(request, gpus)
@@ -90,14 +100,11 @@ def _go_through(queue: Sequence[AnyRequest], capacity: Capacity, overdue_s: floa
     return Verdict(grants, tuple(reserving))
 
 
-def _most_slots(queue: Sequence[AnyRequest]) -> int:
-    return max([request.cpu_limit for request in queue], default=0)
-
-
 def infeasible(request: AnyRequest, devices: tuple[Device, ...] | None) -> Infeasible | None:
     """Why not even an empty machine could serve the request; None when it could (or nobody has looked)."""
-    if request.cpu_slots > request.cpu_limit:
-        return Infeasible("cpu", request.cpu_slots, request.cpu_limit)
+    slot = too_many(request)
+    if slot:
+        return Infeasible("slot", request.slots[slot], request.slot_limits[slot], slot=slot)
     if not request.gpus or devices is None:
         return None
     known = {device.uuid for device in devices}
@@ -122,8 +129,10 @@ def explain(
     """What stands in the way of a request of the queue that was not granted."""
     jobs = [each.job for each in queue]
     ahead = jobs.index(request.job) if request.job in jobs else len(jobs)
-    reserved_for = _reserved_for(request, queue[:ahead], devices, leases, policy, now_s)
-    alone = Capacity(devices, leases, policy, now_s, request.cpu_limit)
+    left = Capacity(devices, leases, policy, now_s, limits_of([*queue[:ahead], request]))
+    _go_through(queue[:ahead], left, now_s - policy.reserve_after_s)
+    reserved_for = _reserved_for(request, left)
+    alone = Capacity(devices, leases, policy, now_s, request.slot_limits)
     if request.gpus and alone.fit_gpus(request) is None:
         foreign = tuple(
             device.uuid
@@ -131,9 +140,23 @@ def explain(
             if is_eligible(request, device.uuid) and is_used_by_others(device, policy)
         )
         return Busy("gpu", gpu_holders(request, leases), ahead, foreign, reserved_for)
-    if not alone.has_slots(request):
-        return Busy("cpu", tuple(lease for lease in leases if lease.cpu_slots), ahead, (), reserved_for)
-    return Busy("gpu" if request.gpus else "cpu", (), ahead, (), reserved_for)
+    slot = alone.missing_slot(request)
+    if slot:
+        return _busy_slot(slot, slot_holders(leases, (slot,)), ahead, reserved_for)
+    slot = left.missing_slot(request)
+    if not slot or (request.gpus and left.fit_gpus(request) is None):
+        return Busy("gpu", (), ahead, (), reserved_for)
+    return _busy_slot(slot, (), ahead, reserved_for)
+
+
+def _busy_slot(slot: str, holders: tuple[Lease, ...], ahead: int, reserved_for: str) -> Busy:
+    return Busy("cpu" if slot == CPU else "slot", holders, ahead, (), reserved_for, slot=slot)
+
+
+def slot_holders(leases: Iterable[Lease], names: Iterable[str]) -> tuple[Lease, ...]:
+    """The leases that hold a slot of one of these names."""
+    wanted = set(names)
+    return tuple(lease for lease in leases if not wanted.isdisjoint(lease.slots))
 
 
 def gpu_holders(request: AnyRequest, leases: Iterable[Lease]) -> tuple[Lease, ...]:
@@ -141,15 +164,10 @@ def gpu_holders(request: AnyRequest, leases: Iterable[Lease]) -> tuple[Lease, ..
     return tuple(lease for lease in leases if any(is_eligible(request, uuid) for uuid in lease.gpus))
 
 
-def _reserved_for(
-    request: AnyRequest, ahead: Sequence[AnyRequest], devices: tuple[Device, ...] | None,
-    leases: tuple[Lease, ...], policy: Policy, now_s: float,
-) -> str:  # fmt: skip
+def _reserved_for(request: AnyRequest, left: Capacity) -> str:
     """The first job ahead that has reserved what the request could use; "" for none."""
-    capacity = Capacity(devices, leases, policy, now_s, max(_most_slots(ahead), request.cpu_limit))
-    _go_through(ahead, capacity, now_s - policy.reserve_after_s)
-    for what, job in capacity.reserved_for.items():
-        if (request.gpus and is_eligible(request, what)) if what else request.cpu_slots:
+    for (kind, name), job in left.reserved_for.items():
+        if (request.gpus and is_eligible(request, name)) if kind == "gpu" else name in request.slots:
             return job
     return ""
 

@@ -6,8 +6,8 @@ A job that starts at once needs none of it, so it is apart from :mod:`slicer.pla
 from __future__ import annotations
 
 from slicer.model import Lease
-from slicer.placement.capacity import Capacity, Device, rank_of
-from slicer.placement.decision import decide, gpu_holders
+from slicer.placement.capacity import Capacity, Device, limits_of, rank_of
+from slicer.placement.decision import decide, gpu_holders, slot_holders
 from slicer.record import replace
 
 TYPE_CHECKING = False
@@ -67,7 +67,7 @@ def _as_lease(ticket: Ticket, gpus: tuple[str, ...], since_s: float) -> Lease:
     return Lease(
         job=ticket.job, name="", command="", pid=0, pid_start=0, keeper=0, boot_id="", uid=0, backend="plain",
         manager="system", unit="", cgroup="", gpus=gpus, vram_mib=ticket.vram_mib, vram_peak_mib=(),
-        cpu_slots=ticket.cpu_slots, priority=0, forced=0, since_s=since_s, expect_s=ticket.expect_s,
+        slots=ticket.slots, priority=0, forced=0, since_s=since_s, expect_s=ticket.expect_s,
     )  # fmt: skip
 
 
@@ -93,8 +93,8 @@ def deadlocked(
             break
         waiting = [each for each in waiting if each.job in left]
     holders = gpu_holders(ticket, held) if ticket.gpus else ()
-    slots = tuple(lease for lease in held if lease.cpu_slots) if ticket.cpu_slots else ()
-    jobs = [lease.job for lease in (*holders, *slots) if lease.job not in ticket.inside]
+    holders += slot_holders(held, ticket.slots)
+    jobs = [lease.job for lease in holders if lease.job not in ticket.inside]
     order = [each.job for each in waiting]
     jobs += [job for job in reserving if order.index(job) < order.index(ticket.job)]
     return tuple(dict.fromkeys(jobs)) or ticket.inside
@@ -105,7 +105,7 @@ def _not_served(
     policy: Policy, now_s: float,
 ) -> tuple[set[str], list[str]]:  # fmt: skip
     """The jobs that could not be served, each alone, while ``held`` lasts, and those with a reservation."""
-    capacity = Capacity(devices, held, policy, now_s, max(each.cpu_limit for each in waiting))
+    capacity = Capacity(devices, held, policy, now_s, limits_of(waiting))
     left: set[str] = set()
     reserving: list[str] = []
     for each in waiting:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from slicer.errors import InfeasibleError
+from slicer.model import CPU
 from slicer.quantity import format_size
-from slicer.text import counted
+from slicer.text import counted, slot_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,11 +19,16 @@ def refusal(never: Infeasible, request: AnyRequest) -> InfeasibleError:
         return InfeasibleError(f"there is no GPU {never.uuid}", hint="see slicer status")
     if never.kind == "vram":
         return InfeasibleError(_too_large(never, request), hint="see slicer status for the GPUs' sizes")
-    what = "GPU" if never.kind == "gpu" else "CPU slot"
     were = "was" if never.wanted == 1 else "were"
+    if never.kind == "slot":
+        message = f"{slot_words(never.slot, never.wanted)} {were} asked for, but "
+        message += f"this machine has {slot_words(never.slot, never.total)}"
+        hint = "ask for fewer" if never.slot == CPU else "ask for fewer; [slots] says how many there are"
+        return InfeasibleError(message, hint=hint)
+    have = counted(never.total, "GPU")
     return InfeasibleError(
-        f"{counted(never.wanted, what)} {were} asked for, but this machine has {counted(never.total, what)}",
-        hint="ask for fewer" if never.total else f"this machine has no {what}",
+        f"{counted(never.wanted, 'GPU')} {were} asked for, but this machine has {have}",
+        hint="ask for fewer" if never.total else "this machine has no GPU",
     )
 
 

@@ -36,6 +36,7 @@ class Attributes:
     after: tuple[str, ...] = ()  # names of jobs that must have ended well before
     cwd: str = ""
     env: tuple[tuple[str, str], ...] = ()
+    slots: tuple[tuple[str, int], ...] = ()  # how many of which name, in the order of the names
 
 
 class Entry(NamedTuple):  # not a record: there may be 100,000

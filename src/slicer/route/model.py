@@ -15,6 +15,7 @@ class Metric:
 
     kind: ProbeKind
     value: float
+    at_least: bool = False  # counting ended once it was too much for every bound: there is more
 
 
 @record

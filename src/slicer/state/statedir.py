@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SYSTEM_DIR = "/run/slicer"
 PUBLIC_DIRS = ("/run/lock", "/dev/shm")  # in memory, and anybody may make directories there
-VERSION = 4  # of what is in the directory; a slicer touches none of another version
+VERSION = 5  # of what is in the directory; a slicer touches none of another version
 _VERSION_LINE = b"%d\n" % VERSION  # what the file "version" in it says
 _BASE = replace(LEDGER, is_closed=False)  # only what is in it is closed to others
 _FOR_ALL = stat.S_ISVTX | stat.S_IWOTH

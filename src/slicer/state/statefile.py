@@ -39,6 +39,8 @@ def _encode_value(value: Any) -> str:
         return ""
     if isinstance(value, tuple):
         return ",".join(map(str, value))
+    if isinstance(value, dict):
+        return slots_text(value)
     return _escape(value) if isinstance(value, str) else repr(value)
 
 
@@ -75,8 +77,23 @@ def _decode_value(text: str, annotation: str) -> Any:
             return tuple(text.split(",")) if text else ()
         case "tuple[int, ...]":
             return tuple(map(number, text.split(","))) if text else ()
+        case "dict[str, int]":
+            return _slots_of(text)
         case _:
             return _unescape(text)
+
+
+def slots_text(slots: dict[str, int]) -> str:
+    """As in ``cpu=1,whisper-gpu=2``, in the order of the names."""
+    return ",".join(f"{name}={slots[name]}" for name in sorted(slots))
+
+
+def _slots_of(text: str) -> dict[str, int]:
+    each = [word.partition("=") for word in text.split(",")] if text else []
+    found = {name: number(count) for name, _, count in each}
+    if slots_text(found) != text:  # a name twice, blanks, another order
+        raise ValueError("slots in another form than ours")
+    return found
 
 
 def json_reader(annotation: str) -> Callable[[Any], Any]:
@@ -85,6 +102,9 @@ def json_reader(annotation: str) -> Callable[[Any], Any]:
     if optional:
         read_some = json_reader(kind)
         return lambda value: None if value is None else read_some(value)
+    if kind.startswith("dict["):
+        read_count = json_reader("int")
+        return lambda value: {name: read_count(count) for name, count in _object(value).items()}
     if kind.startswith("tuple["):
         read_one = json_reader(kind[len("tuple[") : -len(", ...]")])
         return lambda value: tuple(map(read_one, _list(value)))
@@ -106,6 +126,12 @@ def _list(value: Any) -> list[Any]:
     return value
 
 
+def _object(value: Any) -> dict[str, Any]:
+    if type(value) is not dict:
+        raise TypeError("no object")
+    return value
+
+
 # -- what the fields may say ------------------------------------------------------------------------------
 
 _MOST_DIGITS = 19
@@ -116,6 +142,8 @@ START_MAX = 1 << 62  # of a process's start time, in clock ticks
 MIB_MAX = 1 << 40
 SECONDS_MAX = 1 << 40
 COUNT_MAX = 1 << 20
+SLOT_CHARS = 64  # of a slot's name
+_SLOT_MARKS = str.maketrans("", "", "._-")
 _GPU_CHARS = 80
 
 
@@ -130,6 +158,18 @@ def _is_boot_id(text: str) -> bool:
 
 def _is_gpu(text: str) -> bool:
     return 0 < len(text) <= _GPU_CHARS and text.isascii() and text.replace("-", "").isalnum()
+
+
+def is_slot_name(text: str) -> bool:
+    """Whether a slot may be called that: letters, digits, . _ and -, the first neither . nor -."""
+    plain = text.translate(_SLOT_MARKS)
+    is_plain = plain.isascii() and (not plain or plain.isalnum())
+    return 0 < len(text) <= SLOT_CHARS and is_plain and text[0] not in ".-"
+
+
+def are_slots(slots: dict[str, int]) -> bool:
+    """Whether these may be slots, each with a count."""
+    return all(is_slot_name(name) and 0 < count <= COUNT_MAX for name, count in slots.items())
 
 
 def _is_unit(text: str) -> bool:
@@ -167,7 +207,8 @@ _RULES: dict[str, Callable[[Any], bool]] = {
     "mib": _all(_between(0, MIB_MAX)),
     "utilisation": _between(0, 100),
     "cpu_slots": _between(0, COUNT_MAX),
-    "cpu_limit": _between(0, COUNT_MAX),
+    "slots": are_slots,
+    "slot_limits": are_slots,
     "priority": _between(-100, 100),
     "forced": (0, 1).__contains__,
     "since_s": _between(0, SECONDS_MAX),
@@ -195,6 +236,8 @@ def _check_scope(values: dict[str, Any]) -> None:
     cgroup = values.get("cgroup", "")
     if cgroup and not is_canonical(cgroup):
         raise ValueError("its cgroup is none")
+    if "slot_limits" in values and values["slot_limits"].keys() != values["slots"].keys():
+        raise ValueError("SLOT_LIMITS are not those of its SLOTS")
     if values.get("gpu_indices") and len(values["gpu_indices"]) != len(values["gpus"]):
         raise ValueError("GPU_INDICES are not those of its GPUs")
     if "unit" not in values:

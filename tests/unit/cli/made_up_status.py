@@ -25,15 +25,15 @@ GPUS = (
 TRAIN = made_up.lease(
     "3f2a9c01b7de", name="train", command="python train.py --epochs 90", pid=4211, keeper=4212, uid=0,
     unit="slicer-3f2a9c01b7de.scope", cgroup="/gpu.slice/slicer-3f2a9c01b7de.scope", gpus=(A, C),
-    vram_peak_mib=(78000, 0), cpu_slots=1, since_s=280.0, expect_s=900.0,
+    vram_peak_mib=(78000, 0), slots={"cpu": 1}, since_s=280.0, expect_s=900.0,
 )  # fmt: skip
 BACKUP = replace(
     TRAIN, job="9b1c22d0aa31", name="", command="tar cJf backup.txz /srv", pid=88123, uid=54321,
     manager="user", unit="slicer-9b1c22d0aa31.scope", cgroup="/user.slice/slicer-9b1c22d0aa31.scope", gpus=(),
-    vram_peak_mib=(), cpu_slots=2, since_s=990.0, expect_s=5.0,
+    vram_peak_mib=(), slots={"cpu": 2}, since_s=990.0, expect_s=5.0,
 )  # fmt: skip
 LIGHT = replace(
-    BACKUP, job="c0ffee112233", backend="plain", unit="", cgroup="", cpu_slots=0, since_s=999.7,
+    BACKUP, job="c0ffee112233", backend="plain", unit="", cgroup="", slots={}, since_s=999.7,
     expect_s=None, uid=0,
 )  # fmt: skip
 SERVE = made_up.lease(
@@ -70,7 +70,7 @@ def made(
     """A status worked out as the real one is. ``seen`` None: the driver does not answer."""
     devices = attribution.devices(seen, leases, {}) if seen else None
     values: dict[str, Any] = {
-        "directory": "/run/slicer", "no_gpus": "", "cpu_slots": 4, "plain_lock": None,
+        "directory": "/run/slicer", "no_gpus": "", "slot_limits": {"cpu": 4}, "plain_lock": None,
         "now_s": NOW_S,
     }  # fmt: skip
     return Status(
@@ -88,7 +88,7 @@ FULL = made(
     (EVAL,),
     snapshot(process(A, 4213, 77000, IN_TRAIN), process(C, 4213, 400, IN_TRAIN), process(B, 99, 2048)),
 )
-IDLE = made(gpus=(), directory="/tmp/state", cpu_slots=3, no_gpus="there is no NVIDIA driver here")
+IDLE = made(gpus=(), directory="/tmp/state", slot_limits={"cpu": 3}, no_gpus="there is no NVIDIA driver here")
 
 
 def text(status: Status) -> str:

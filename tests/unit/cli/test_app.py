@@ -18,7 +18,7 @@ from tests.unit.program import Cli
 pytest_plugins = ["tests.unit.program"]
 
 COMMANDS = (
-    "run", "hold", "status", "stop", "history", "profiles", "doctor", "install", "completion"
+    "run", "hold", "route", "status", "stop", "history", "profiles", "doctor", "install", "completion"
 )  # fmt: skip
 
 

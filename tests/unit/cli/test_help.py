@@ -51,6 +51,11 @@ def parse(arguments: list[str]) -> None:
         _, command = runoptions.parse(arguments[1:], arguments[0])
         assert command or arguments[0] == "hold"
         return
+    if arguments[0] == "route":
+        _, words = runoptions.parse(arguments[1:], "route")
+        _, command = runoptions.parse(list(words[1:]), "route")
+        assert command
+        return
     known, words = GENERAL, list(arguments)
     while words and f"{known.words} {words[0]}" in BY_WORDS:
         known = BY_WORDS[f"{known.words} {words.pop(0)}"]

@@ -17,6 +17,7 @@ from tests.unit.program import Cli
 pytest_plugins = ["tests.unit.program", "tests.fake_nvml"]
 
 SLOT = ("--cpu-slots", "1")
+NOTHING = "slicer: nothing to hold (say --gpus, --vram, --cpu-slots or --slot)\n"
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def test_the_lease_is_held_while_the_command_runs_and_no_longer(cli: Cli) -> Non
 
 
 def test_others_wait_for_it(cli: Cli, held: Lease) -> None:  # B1
-    assert (held.name, held.cpu_slots, held.unit) == ("by-hand", 1, "")
+    assert (held.name, held.slots, held.unit) == ("by-hand", {"cpu": 1}, "")
     for program in (("run", "--backend", "plain"), ("hold",)):
         done = cli.run(*program, "-q", *SLOT, "--no-wait", "--", "true", code=75)
         assert json.loads(done.stderr)["holder"]["name"] == "by-hand"
@@ -96,8 +97,8 @@ def test_without_a_command_it_is_a_shell(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (("--", "true"), "slicer: nothing to hold (say --gpus, --vram or --cpu-slots)\n"),
-        (("--gpus", "0", "--", "true"), "slicer: nothing to hold (say --gpus, --vram or --cpu-slots)\n"),
+        (("--", "true"), NOTHING),
+        (("--gpus", "0", "--", "true"), NOTHING),
         ((*SLOT, "--set", "A=1", "--", "true"), "slicer: --set: no such option (slicer run has it; see "),
         (("--vram", "0", "--", "true"), "slicer: --vram: a job cannot share a GPU without any of its memory"),
         (

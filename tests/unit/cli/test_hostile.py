@@ -140,7 +140,7 @@ def test_a_forged_job_id_does_not_talk_to_the_terminal(
     stop.command.callback(jobs=("x",), quiet=False, as_json=False)  # type: ignore[misc]
     for lease in (forged, replace(forged, unit=EVIL, command=EVIL, forced=1)):
         say.Messages(1).acquired(lease, 2.0)
-        say.Messages(1).waiting(Busy("cpu", (lease,), 0, (), EVIL))
+        say.Messages(1).waiting(Busy("cpu", (lease,), 0, (), EVIL, slot="cpu"))
     said = capfd.readouterr()
     assert harmless(said.out + said.err)
     assert "stopped zz" in said.out

@@ -13,7 +13,10 @@ from slicer.model import Busy
 
 @pytest.mark.parametrize(
     ("failure", "teller"),
-    [(BusyError(Busy("cpu", (), 0, (), ""), waited_s=0.5), "busy_json"), (UsageError("wrong"), "error")],
+    [
+        (BusyError(Busy("cpu", (), 0, (), "", slot="cpu"), waited_s=0.5), "busy_json"),
+        (UsageError("wrong"), "error"),
+    ],
     ids=["busy", "usage"],
 )
 def test_a_signal_while_a_failure_is_told_ends_slicer_quietly(

@@ -84,7 +84,7 @@ COMMANDS = {"run": run_help.command, "hold": hold_help.command}
 def by_click(arguments: list[str], program: str) -> tuple[dict[str, Any], tuple[str, ...]] | None:
     """What click makes of it; None for an error."""
     try:
-        return parsed(COMMANDS[program].make_context(program, list(arguments)).params)
+        return parsed(program, COMMANDS[program].make_context(program, list(arguments)).params)
     except click.UsageError:
         return None
 
@@ -181,5 +181,5 @@ def test_every_option_has_a_default_and_is_in_the_help(program: str) -> None:
     command = COMMANDS[program]
     shown = command.get_help(click.Context(command))
     for option in runoptions.options_of(program):
-        assert option.field in runoptions.DEFAULTS
+        assert option.field in runoptions.defaults_of("run")
         assert all(name in shown for name in option.names), option

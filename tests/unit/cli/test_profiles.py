@@ -55,6 +55,7 @@ def test_the_list_as_data(cli: Cli, config: Path) -> None:
         "slice": "gpu",
         "gpus": 1,
         "cpu_slots": 0,
+        "slots": {},
         "inherits": ["gpu"],
         "is_default": True,
     } in found["profiles"]

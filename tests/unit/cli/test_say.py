@@ -61,9 +61,9 @@ def test_who_holds_what_the_job_waits_for(capfd: LINES) -> None:  # A9, B2
     second = replace(BACKUP, since_s=now_s() - 60.1, expect_s=None)
     messages = say.Messages(0)
     messages.waiting(Busy("gpu", (second, first), 0, (), ""))
-    messages.waiting(Busy("cpu", (second,), 2, (), ""))
-    messages.waiting(Busy("cpu", (replace(first, expect_s=1.0, unit=""),), 0, (), ""))
-    messages.waiting(Busy("cpu", (), 1, (), ""))
+    messages.waiting(Busy("cpu", (second,), 2, (), "", slot="cpu"))
+    messages.waiting(Busy("cpu", (replace(first, expect_s=1.0, unit=""),), 0, (), "", slot="cpu"))
+    messages.waiting(Busy("cpu", (), 1, (), "", slot="cpu"))
     assert capfd.readouterr().err.splitlines() == [
         "slicer: waiting for a GPU, held by train (pid 4211, slicer-3f2a9c01b7de.scope, for 1m, "
         "about 5m left) and 1 other",

@@ -54,6 +54,7 @@ def test_the_contract() -> None:  # B3
                 "priority": 0,
                 "vram_mib": None,
                 "cpu_slots": 1,
+                "slots": {"cpu": 1},
                 "forced": False,
                 "halted": None,
                 "halted_for": None,
@@ -75,6 +76,7 @@ def test_the_contract() -> None:  # B3
                 "priority": 0,
                 "vram_mib": None,
                 "cpu_slots": 0,
+                "slots": {},
                 "forced": False,
                 "halted": None,
                 "halted_for": None,
@@ -94,6 +96,7 @@ def test_the_contract() -> None:  # B3
                 "vram_mib": None,
                 "margin_mib": 0,
                 "cpu_slots": 1,
+                "slots": {"cpu": 1},
                 "inside": [],
                 "waited": 243.0,
                 "expected": 60.0,
@@ -102,6 +105,7 @@ def test_the_contract() -> None:  # B3
                 "why": {
                     "text": "held by train (about 3m left), processes outside slicer use GPU 1",
                     "lacks": "gpu",
+                    "slot": None,
                     "holders": ["3f2a9c01b7de"],
                     "ahead": 0,
                     "foreign": ["GPU-bbbb"],
@@ -128,6 +132,7 @@ def test_the_contract() -> None:  # B3
             "why_none": None,
         },
         "cpu_slots": {"total": 4, "free": 3},
+        "slots": {"cpu": {"total": 4, "free": 3, "held": 1}},
         "plain_lock": None,
     }  # fmt: skip
 

@@ -93,9 +93,9 @@ def test_names_cannot_break_out_of_their_line() -> None:
 
 
 def test_a_broken_configuration_hides_no_job() -> None:
-    shown = text(replace(FULL, cpu_slots=None))
+    shown = text(replace(FULL, slot_limits=None))
     assert "CPU slots: unknown; held by train," in shown
-    assert status_json(replace(FULL, cpu_slots=None))["cpu_slots"] == {"total": None, "free": None}
+    assert status_json(replace(FULL, slot_limits=None))["cpu_slots"] == {"total": None, "free": None}
 
 
 HALTED = (Halted(TRAIN.job, "stopped", None), Halted(SERVE.job, "frozen", NOW_S - 90))
@@ -118,7 +118,7 @@ def test_a_paused_job_says_how_it_goes_on() -> None:  # X6
 
 
 def test_a_job_over_its_declaration_and_a_forced_one_are_marked() -> None:  # E5, A8
-    forced = replace(SERVE, job="f0f0f0f0f0f0", name="late", forced=1, vram_peak_mib=(), cpu_slots=1)
+    forced = replace(SERVE, job="f0f0f0f0f0f0", name="late", forced=1, vram_peak_mib=(), slots={"cpu": 1})
     seen = snapshot(process(B, 502, 31000, SERVE.cgroup))
     status = made((SERVE, replace(forced, cgroup="/x.scope")), (), seen)
     shown = text(status)

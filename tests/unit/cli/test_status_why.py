@@ -33,7 +33,7 @@ from tests.unit.cli.made_up_status import (
 
 SMALL = made_up.ticket("5a5a00000000", name="small", arrived_s=900.0, gpus=1, vram_mib=20 * 1024)
 SLOT = made_up.ticket("51070000aaaa", name="", arrived_s=950.0, cpu_slots=1, cpu_limit=2)
-ALL = replace(TRAIN, gpus=(A, B, C), cpu_slots=0)
+ALL = replace(TRAIN, gpus=(A, B, C), slots={})
 FOREIGN = snapshot(process(A, 1, 70000), process(B, 2, 70000), process(C, 3, 75000))
 
 
@@ -91,7 +91,7 @@ def test_why_the_last_waits(
         (EVAL, "2 GPUs, 1 CPU slot"),
         (SMALL, "20G on 1 GPU"),
         (replace(SMALL, gpus=2, gpu_choice=(A, C)), "20G on 2 GPUs (0,2)"),
-        (replace(EVAL, gpus=1, gpu_choice=(C, "GPU-gone"), cpu_slots=2), "1 GPU (2,?), 2 CPU slots"),
+        (replace(EVAL, gpus=1, gpu_choice=(C, "GPU-gone"), slots={"cpu": 2}), "1 GPU (2,?), 2 CPU slots"),
         (SLOT, "1 CPU slot"),
     ],
 )
@@ -138,7 +138,7 @@ def test_each_is_explained_as_if_it_were_the_only_one_to_be() -> None:  # B3
         {"gpus": 1, "vram_mib": 60000, "cpu_slots": 1}, {"gpus": 1, "gpu_choice": (C,)}, {"cpu_slots": 1},
     ]  # fmt: skip
     asked = [made_up.ticket(f"{i:012x}", arrived_s=600.0 + 10 * i, **shapes[i * 5 % 7]) for i in range(40)]
-    leases = (replace(ALL, gpus=(A,)), SERVE, replace(BACKUP, cpu_slots=3))
+    leases = (replace(ALL, gpus=(A,)), SERVE, replace(BACKUP, slots={"cpu": 3}))
     seen = snapshot(process(C, 9, 30000))
     status = made(leases, tuple(asked), seen)
     devices = attribution.devices(seen, leases, {})

@@ -62,7 +62,8 @@ def test_its_example_is_what_a_file_may_say(table: str, key: str, tmp_path: Path
     example = EXAMPLES[table, key]
     assert example, f"{key} has no example"
     assert example[1].partition(" = ")[0] == key
-    head = {TOP: "", PROFILE: "[profiles.small]\n", SLICE: "[slices.gpu]\n"}.get(table, f"{table}\n")
+    small = "[slots]\nlicense-matlab = 2\n[profiles.small]\n"
+    head = {TOP: "", PROFILE: small, SLICE: "[slices.gpu]\n"}.get(table, f"{table}\n")
     rest = "\n[profiles.small]\n" if table == TOP else ""
     config = load(tmp_path / "slicer.toml", head + example[1] + rest)
     if table == PROFILE:

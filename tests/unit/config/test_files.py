@@ -43,11 +43,11 @@ def test_xdg_config_home_goes_before_home(machine: Machine, tmp_path: Path) -> N
     other = tmp_path / "xdg" / "slicer"
     other.mkdir(parents=True)
     machine.write(other / "config.toml", "[slots]\ncpu = 8\n")
-    assert machine.load().slots_cpu == 7
+    assert machine.load().slots["cpu"] == 7
     machine.environ["XDG_CONFIG_HOME"] = str(tmp_path / "xdg")
-    assert machine.load().slots_cpu == 8
+    assert machine.load().slots["cpu"] == 8
     machine.environ["XDG_CONFIG_HOME"] = "relative"
-    assert machine.load().slots_cpu == 7
+    assert machine.load().slots["cpu"] == 7
 
 
 def test_home_is_looked_up_where_the_environment_lacks_it() -> None:  # K3
@@ -64,7 +64,7 @@ def test_user_without_a_home_has_only_the_system_files(
     machine.environ = {}
     machine.system("[slots]\ncpu = 2\n")
     assert files.user_file({}) == files.cache_dir({}) == ""
-    assert machine.load().slots_cpu == 2
+    assert machine.load().slots["cpu"] == 2
 
 
 def test_directory_that_cannot_be_listed_is_an_error(
@@ -91,7 +91,7 @@ def test_file_named_by_slicer_config_must_exist(machine: Machine) -> None:  # K3
     with pytest.raises(ConfigError, match=r"^/nonexistent/x\.toml: .*SLICER_CONFIG does not exist"):
         machine.load()
     machine.environ["SLICER_CONFIG"] = ""
-    assert machine.load().slots_cpu == 4
+    assert machine.load().slots["cpu"] == 4
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_path_with_a_newline_still_makes_one_line(machine: Machine, tmp_path: Pa
 def test_windows_line_ends_and_byte_order_mark_are_read(machine: Machine) -> None:
     (machine.etc / "config.toml").write_bytes(b"\xef\xbb\xbf[slots]\r\n\r\ncpu = 2\r\n")
     made = machine.load()
-    assert (made.slots_cpu, made.sources["slots.cpu"]) == (2, f"{machine.etc}/config.toml:3")
+    assert (made.slots["cpu"], made.sources["slots.cpu"]) == (2, f"{machine.etc}/config.toml:3")
 
 
 # ---- whose files root follows ----
@@ -172,7 +172,7 @@ def test_root_passes_over_the_configuration_in_another_users_home(
     machine.write(machine.user, "[slots]\ncpu = 9\n")
     as_root(monkeypatch, machine.home)
     made = machine.load()
-    assert made.slots_cpu == 4
+    assert made.slots["cpu"] == 4
     assert [str(machine.user) in line and "root" in line for line in made.warnings] == [True]
     machine.user.unlink()
     assert machine.load().warnings == ()

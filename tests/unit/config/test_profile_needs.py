@@ -91,10 +91,10 @@ def test_a_profile_says_of_its_gpus_what_its_parent_does_not(
 def test_each_need_names_its_source(machine: Machine) -> None:  # K3
     etc = machine.system(FILE)
     made = machine.profile("pair", vram="8G", priority="-7", max_wait="0", then="fail", cpu_slots="2")
-    assert (made.priority, made.max_wait_s, made.then, made.cpu_slots) == (-7, 0.0, "fail", 2)
+    assert (made.priority, made.max_wait_s, made.then, made.slots) == (-7, 0.0, "fail", {"cpu": 2})
     assert made.sources.items() >= {
         "gpu_choice": f"{etc}:2", "gpus": f"{etc}:2", "vram_mib": "--vram", "margin_mib": f"{etc}:4",
-        "priority": "--priority", "max_wait_s": "--max-wait", "then": "--then", "cpu_slots": "--cpu-slots",
+        "priority": "--priority", "max_wait_s": "--max-wait", "then": "--then", "slots.cpu": "--cpu-slots",
     }.items()  # fmt: skip
     made = machine.profile("light", vram="8G")
     assert made.sources["gpus"] == "--vram"

@@ -33,12 +33,12 @@ def test_written_file_says_exactly_what_the_builtins_do(machine: Machine, here: 
     written = machine.load()
     tables = {"default_profile", "slots", "gpu", "waiting", "profiles"}
     assert set(tomllib.loads(_uncommented(text))) == tables
-    for field in ("slots_cpu", "default_profile", "margin_mib", "policy"):
+    for field in ("slots", "default_profile", "margin_mib", "policy"):
         assert getattr(written, field) == getattr(plain, field)
     assert written.names() == plain.names()
     for name in plain.names():
         ours, theirs = plain.profile(name), written.profile(name)
-        for field in ("description", "slice", "gpus", "cpu_slots", "threads", "timeout_s", "linger", "env"):
+        for field in ("description", "slice", "gpus", "slots", "threads", "timeout_s", "linger", "env"):
             assert getattr(ours, field) == getattr(theirs, field)
         assert ours.properties == theirs.properties
 

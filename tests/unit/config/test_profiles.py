@@ -22,10 +22,10 @@ from tests.unit.config.machine import GIB, Machine, values
 
 def test_builtins_scale_with_the_machine(machine: Machine) -> None:  # K3, A6
     config = machine.load()
-    assert config.slots_cpu == 4
+    assert config.slots["cpu"] == 4
     assert config.names() == ("gpu", "heavy", "light")
     heavy = config.profile("heavy")
-    assert (heavy.slice, heavy.gpus, heavy.cpu_slots, heavy.threads) == ("cpu", 0, 1, 3)
+    assert (heavy.slice, heavy.gpus, heavy.slots, heavy.threads) == ("cpu", 0, {"cpu": 1}, 3)
     assert values(heavy) == {
         "CPUQuota": 3_000_000,
         "CPUWeight": 20,
@@ -34,10 +34,10 @@ def test_builtins_scale_with_the_machine(machine: Machine) -> None:  # K3, A6
         "IOWeight": 20,
     }
     light = config.profile("light")
-    assert (light.slice, light.gpus, light.cpu_slots, light.threads) == ("cpu", 0, 0, 12)
+    assert (light.slice, light.gpus, light.slots, light.threads) == ("cpu", 0, {}, 12)
     assert values(light) == {"CPUWeight": 50, "MemoryMax": 32 * GIB, "IOWeight": 50}
     gpu = config.profile("gpu")
-    assert (gpu.slice, gpu.gpus, gpu.cpu_slots, gpu.threads) == ("gpu", 1, 0, 12)
+    assert (gpu.slice, gpu.gpus, gpu.slots, gpu.threads) == ("gpu", 1, {}, 12)
     assert values(gpu) == {"MemoryMax": 64 * GIB * 90 // 100 >> 20 << 20}
 
 
@@ -57,7 +57,7 @@ def test_builtins_make_sense_on_any_machine(cpus: set[int], memory: int, slots: 
     quota = heavy.properties["CPUQuota"].value
     assert isinstance(quota, int)
     # N jobs with all their threads busy stay within the machine, rounded up to whole threads. (A6)
-    assert config.slots_cpu * quota <= max(len(cpus) * 1_000_000, config.slots_cpu * 10_000)
+    assert config.slots["cpu"] * quota <= max(len(cpus) * 1_000_000, config.slots["cpu"] * 10_000)
 
 
 def test_default_profile_is_light_and_a_file_can_change_it(machine: Machine) -> None:  # K3
@@ -80,7 +80,36 @@ def test_this_machine_is_read() -> None:
     ("text", "message"),
     [
         ("defualt_profile = 'a'", ":1: unknown key 'defualt_profile' (did you mean default_profile?)"),
-        ("[slots]\ngpu = 1", ":2: unknown key 'gpu' in [slots]"),
+        ("[slots]\ngpu = 1", ":2: slots: 'gpu' would be taken for another thing (GPUs are no slots"),
+        ("[slots]\ncpus = 1", ":2: slots: 'cpus' would be taken for another thing (did you mean cpu?)"),
+        ("[slots]\n'a b' = 1", ":2: slots: 'a b' cannot be a slot's name (up to 64 letters, digits, . _ and"),
+        ("[slots]\n'a=b' = 1", ":2: slots: 'a=b' cannot be a slot's name"),
+        ("[slots]\n'a,b' = 1", ":2: slots: 'a,b' cannot be a slot's name"),
+        ("[slots]\n'-a' = 1", ":2: slots: '-a' cannot be a slot's name"),
+        ("[slots]\n'' = 1", ":2: slots: '' cannot be a slot's name"),
+        ("[slots]\n'\u0661' = 1", ":2: slots: '\u0661' cannot be a slot's name"),
+        (f"[slots]\n{'x' * 65} = 1", ":2: slots: 'xxxx"),
+        ("[slots]\nmatlab = 0", ":2: slots.matlab: expected a whole number such as 2, not '0'"),
+        (
+            "[slots]\nlicense.matlab = 1",
+            ":2: slots.license: expected a whole number, not a table (a name with a dot needs quotes: "
+            '"license.matlab" = 1)',
+        ),
+        ("[profiles.a]\nslots = 1", ":2: profiles.a.slots must be a table"),
+        ("[profiles.a]\nslots = { m = 1 }", ":2: slots.m: there is no slot named 'm' (known: cpu; [sl"),
+        (
+            "[slots]\nmatlab = 1\n[profiles.a]\nslots = { mathlab = 1 }",
+            ":4: slots.mathlab: there is no slot named 'mathlab' (did you mean \"matlab\"? known: "
+            "cpu, matlab; [slots] in the configuration names them)",
+        ),
+        (
+            "[slots]\nm = 1\n[profiles.a]\nslots = { m = '1' }",
+            ":4: slots.m: expected a whole number such as 2",
+        ),
+        (
+            "[profiles.a]\ncpu_slots = 1\nslots = { cpu = 1 }",
+            ":3: cpu_slots and slots.cpu are the same (keep one",
+        ),
         (
             "[profiles.a]\nmemory = '8G'",  # W14
             ":2: unknown key 'memory' in [profiles.a] (did you mean memory_max?)",
@@ -226,7 +255,7 @@ def test_inherits_takes_what_the_profile_does_not_say(machine: Machine) -> None:
     config = machine.load()
     assert config.chain("long") == ("long", "train", "heavy")
     made = config.profile("long")
-    assert (made.gpus, made.cpu_slots, made.slice) == (1, 1, "gpu")
+    assert (made.gpus, made.slots, made.slice) == (1, {"cpu": 1}, "gpu")
     assert (values(made)["IOWeight"], values(made)["MemoryMax"]) == (5, 3 * GIB)
     assert made.sources["MemoryMax"] == f"{machine.user}:2"
     assert made.sources["gpus"] == f"{machine.etc}/config.toml:3"
@@ -304,10 +333,10 @@ def test_threads_follow_what_the_command_line_sets(machine: Machine) -> None:  #
 
 def test_cpu_run_variables_go_before_the_files(machine: Machine) -> None:  # A6, A7
     machine.system("[slots]\ncpu = 2\n[profiles.heavy]\nthreads = 5\n")
-    assert (machine.load().slots_cpu, machine.profile("heavy").threads) == (2, 5)
+    assert (machine.load().slots["cpu"], machine.profile("heavy").threads) == (2, 5)
     machine.environ |= {"CPU_RUN_SLOTS": "6", "CPU_RUN_THREADS": "9"}
     config = machine.load()
-    assert (config.slots_cpu, config.sources["slots.cpu"]) == (6, "CPU_RUN_SLOTS")
+    assert (config.slots["cpu"], config.sources["slots.cpu"]) == (6, "CPU_RUN_SLOTS")
     heavy = config.profile("heavy")
     assert (heavy.threads, heavy.sources["threads"]) == (9, "CPU_RUN_THREADS")
     assert values(heavy)["CPUQuota"] == 2_000_000

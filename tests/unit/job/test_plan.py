@@ -9,7 +9,8 @@ import pytest
 
 from slicer.config.profiles import Config, Overrides
 from slicer.errors import CannotExecute, CommandNotFound, SlicerError
-from slicer.job.plan import Invocation, Plan, environment, find_program
+from slicer.job.plan import Invocation, Plan, environment
+from slicer.job.program import find_program
 from slicer.ledger.leasing import Needs, patience_s
 from slicer.ledger.nesting import OuterJobs
 from slicer.model import Host, Profile
@@ -58,7 +59,7 @@ def places(tmp_path: Path) -> Path:
 
 
 def search(places: Path, name: str) -> str:
-    return find_program((name,), {"PATH": f"{places}/first:{places}/second"})
+    return find_program(name, {"PATH": f"{places}/first:{places}/second"})
 
 
 def test_the_first_executable_in_path_is_taken(places: Path) -> None:
@@ -102,10 +103,10 @@ def test_a_dangling_link_is_not_found(places: Path) -> None:
 def test_without_a_path_the_systems_default_is_searched(
     monkeypatch: pytest.MonkeyPatch, places: Path
 ) -> None:
-    assert os.access(find_program(("sh",), {}), os.X_OK)
+    assert os.access(find_program("sh", {}), os.X_OK)
     monkeypatch.chdir(places / "second")
-    assert find_program(("tool",), {"PATH": ""}) == "./tool"  # as POSIX has it: empty is here
-    assert find_program(("tool",), {"PATH": f"{places}/first:"}) == "./tool"
+    assert find_program("tool", {"PATH": ""}) == "./tool"  # as POSIX has it: empty is here
+    assert find_program("tool", {"PATH": f"{places}/first:"}) == "./tool"
 
 
 # A3
@@ -152,7 +153,7 @@ def test_who_decides_just_now_is_waited_for_a_moment_at_least(
     wait: bool, max_wait_s: float | None, expected: float | None
 ) -> None:
     needs = Needs(
-        gpus=0, gpu_words=(), vram_mib=None, margin_mib=0, cpu_slots=1, cpu_limit=1, priority=0,
-        expect_s=None, wait=wait, max_wait_s=max_wait_s, then=None, plain_lock="",
+        gpus=0, gpu_words=(), vram_mib=None, margin_mib=0, slots={"cpu": 1}, slot_limits={"cpu": 1},
+        priority=0, expect_s=None, wait=wait, max_wait_s=max_wait_s, then=None, plain_lock="",
     )  # fmt: skip
     assert patience_s(needs) == expected

@@ -60,7 +60,7 @@ def test_the_description_is_the_name_or_the_programs_without_its_arguments(
 def test_the_description_tells_what_the_job_asked_for(
     gpus: int, vram_mib: int | None, cpu_slots: int, expected: str
 ) -> None:
-    profile = replace(PROFILE, gpus=gpus, vram_mib=vram_mib, cpu_slots=cpu_slots)
+    profile = replace(PROFILE, gpus=gpus, vram_mib=vram_mib, slots={"cpu": cpu_slots} if cpu_slots else {})
     assert scope.spec(profile, "system", "1", "train", ("ls",)).description == f"train ({expected})"
 
 

@@ -86,7 +86,7 @@ def locked() -> Iterator[Callable[[Path], None]]:
     "make",
     [
         told("CGROUP", f"/a\0b/{SCOPE}"), told("CGROUP", f"/../../../dev/{SCOPE}"), told("CGROUP", "/../x"),
-        told("SINCE_S", "nan"), told("EXPECT_S", "inf"), told("PID", "9" * 4200), told("CPU_SLOTS", "-50"),
+        told("SINCE_S", "nan"), told("EXPECT_S", "inf"), told("PID", "9" * 4200), told("SLOTS", "cpu=-50"),
         told("UNIT", "ssh.service"), told("GPUS", "../GPU"), told("JOB", "ba9876543210"),
         told("UID", "54321"), a_fifo, a_directory, a_hard_link, zeros, nothing_yet,
     ],

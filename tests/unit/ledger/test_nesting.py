@@ -15,10 +15,12 @@ GPU_JOB = made_up.lease(
     cgroup="/gpu.slice/slicer-aaaaaaaaaaaa.scope",
 )  # fmt: skip
 CPU_JOB = replace(
-    GPU_JOB, job="bbbbbbbbbbbb", keeper=21, unit="slicer-bbbbbbbbbbbb.scope", gpus=(), cpu_slots=2,
+    GPU_JOB, job="bbbbbbbbbbbb", keeper=21, unit="slicer-bbbbbbbbbbbb.scope", gpus=(), slots={"cpu": 2},
     since_s=4.0, cgroup="/cpu.slice/slicer-bbbbbbbbbbbb.scope",
 )  # fmt: skip
-PLAIN_JOB = replace(CPU_JOB, job="cccccccccccc", backend="plain", keeper=31, unit="", cgroup="", cpu_slots=1)
+PLAIN_JOB = replace(
+    CPU_JOB, job="cccccccccccc", backend="plain", keeper=31, unit="", cgroup="", slots={"cpu": 1}
+)
 STARTING = replace(PLAIN_JOB, job="dddddddddddd", keeper=0)
 LEASES = (GPU_JOB, CPU_JOB, PLAIN_JOB, STARTING)
 NOBODY: frozenset[int] = frozenset()
@@ -107,8 +109,8 @@ def wanting(gpus: int, cpu_slots: int) -> Profile:
     ],
 )
 def test_what_is_missing(profile: Profile, held: OuterJobs, skip: bool, expected: tuple[int, int]) -> None:
-    found = nesting.missing(profile.gpus, profile.vram_mib, profile.cpu_slots, held, skip)
-    assert found == expected
+    gpus, slots = nesting.missing(profile.gpus, profile.vram_mib, profile.slots, held, skip)
+    assert (gpus, slots) == (expected[0], {"cpu": expected[1]} if expected[1] else {})
 
 
 # A4
@@ -122,4 +124,4 @@ def test_the_escape_hatch(name: str, value: str, expected: bool) -> None:
 def test_what_is_held_twice_counts_once_for_gpus_and_adds_up_for_slots() -> None:
     held = OuterJobs((GPU_JOB, replace(GPU_JOB, job="e", gpus=("GPU-a", "GPU-b")), CPU_JOB, PLAIN_JOB), False)
     assert held.gpus == ("GPU-a", "GPU-b")
-    assert held.cpu_slots == 3
+    assert held.slots == {"cpu": 3}

@@ -14,18 +14,22 @@ from hypothesis import strategies as st
 from slicer.errors import StateError
 from slicer.ledger import tickets
 from slicer.model import Request
-from slicer.record import as_dict
+from slicer.record import as_dict, replace
 from slicer.state.directory import Directory
 from tests.unit import made_up
 
 JOBS = st.text("0123456789abcdef", min_size=12, max_size=12)
+SLOT_NAMES = st.sampled_from(["cpu", "whisper-gpu", "0x", "a.b_c", "1of2", "x" * 30, "Z-s"])
 REQUESTS = st.builds(
-    lambda job, priority, arrived_us, gpus, vram, margin, slots, limit: Request(
+    lambda job, priority, arrived_us, gpus, vram, margin, slots: Request(
         job, priority, arrived_us / 1e6, gpus, (), vram if gpus else None,
-        margin if gpus and vram is not None else 0, slots, limit,
+        margin if gpus and vram is not None else 0,
+        {name: count for name, (count, _) in slots.items()},
+        {name: limit for name, (_, limit) in slots.items()},
     ),
     JOBS, st.integers(-100, 100), st.integers(0, 10**15), st.integers(0, 64),
-    st.none() | st.integers(1, 10**6), st.integers(0, 10**4), st.integers(0, 512), st.integers(1, 512),
+    st.none() | st.integers(1, 10**6), st.integers(0, 10**4),
+    st.dictionaries(SLOT_NAMES, st.tuples(st.integers(1, 512), st.integers(1, 512)), max_size=4),
 )  # fmt: skip
 
 
@@ -36,7 +40,7 @@ def test_the_name_tells_all_that_the_request_says(request: Request) -> None:
     assert tickets.parse_name(name) == request
     assert tickets.job_of(name) == request.job
     assert tickets.wants_gpus(name) == bool(request.gpus)
-    assert not tickets.has_choice(name)
+    assert tickets.says_all(name)
     assert "/" not in name
     assert len(name) < 255
 
@@ -53,11 +57,23 @@ def test_names_sort_as_priority_and_arrival_have_it(one: Request, other: Request
 
 def test_a_choice_of_gpus_is_told_by_the_file_alone() -> None:
     name = tickets.name_of(made_up.request(gpus=1, gpu_choice=("GPU-a",)))
-    assert tickets.has_choice(name)
+    assert tickets.says_all(name) is False
     assert tickets.wants_gpus(name)
     parsed = tickets.parse_name(name)
     assert parsed is not None
     assert parsed.gpu_choice == ()
+
+
+# X4
+def test_slots_with_names_too_long_for_a_files_are_told_by_the_file_alone() -> None:
+    slots = {f"{letter * 63}-": 8192 for letter in "abcdefgh"}
+    request = made_up.request(gpus=2, vram_mib=1 << 40, margin_mib=1 << 40, slots=slots, slot_limits=slots)
+    name = tickets.name_of(request)
+    assert len(name) < 255
+    assert not tickets.says_all(name)
+    assert tickets.wants_gpus(name)
+    assert tickets.job_of(name) == request.job
+    assert tickets.parse_name(name) == replace(request, slots={}, slot_limits={})
 
 
 def test_a_ticket_is_also_a_request() -> None:
@@ -69,7 +85,7 @@ def test_a_ticket_is_also_a_request() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["", "0123456789ab", "a-b-c-d-e", "100-1-job-1of1", "100-1-job-1of1-2y", "100-1-job-x-0x", ".x.swp"],
+    ["", "0123456789ab", "a-b-c-d-e", "100-1-job-1of1", "100-1-job-cpu=1of1-2y", "100-1-job-x-0x", ".x.swp"],
 )
 def test_other_names_are_no_tickets(name: str) -> None:
     assert tickets.parse_name(name) is None
@@ -90,22 +106,32 @@ def bells(tmp_path: Path) -> Iterator[Directory]:
 @pytest.mark.parametrize(
     "name",
     [
-        "100-0000000000000001-0123456789ab-1of1-1048577xall",
-        "100-0000000000000001-0123456789ab-1048577of1048577-0x",
-        "100-0000000000000001-0123456789ab-0of1-1x9999999999999999999+0",
-        "100-0000000000000001-0123456789ab-0of1-1x1+9999999999999999999",
-        "201-0000000000000001-0123456789ab-1of1-0x",
-        "-01-0000000000000001-0123456789ab-1of1-0x",
-        "100-2000000000000000000-0123456789ab-1of1-0x",
-        "100-0000000000000001-0123456789ab--1of1-0x",
-        f"100-{'9' * 4200}-0123456789ab-1of1-0x",
-        "100-0000000000000001-0123456789AB-1of1-0x",
-        "100-0000000000000001-../../../abc-1of1-0x",
-        "100-0000000000000001-0123456789ab-\u0661of1-0x",
+        "100-0000000000000001-0123456789ab-cpu=1of1-1048577xall",
+        "100-0000000000000001-0123456789ab-cpu=1048577of1048577-0x",
+        "100-0000000000000001-0123456789ab-0-1x9999999999999999999+0",
+        "100-0000000000000001-0123456789ab-0-1x1+9999999999999999999",
+        "201-0000000000000001-0123456789ab-cpu=1of1-0x",
+        "-01-0000000000000001-0123456789ab-cpu=1of1-0x",
+        "100-2000000000000000000-0123456789ab-cpu=1of1-0x",
+        "100-0000000000000001-0123456789ab--cpu=1of1-0x",
+        f"100-{'9' * 4200}-0123456789ab-cpu=1of1-0x",
+        "100-0000000000000001-0123456789AB-cpu=1of1-0x",
+        "100-0000000000000001-../../../abc-cpu=1of1-0x",
+        "100-0000000000000001-0123456789ab-cpu=\u0661of1-0x",
+        "100-0000000000000001-0123456789ab-cpu=1of1,cpu=1of1-0x",
+        "100-0000000000000001-0123456789ab-cpu=1of1,a=1of1-0x",
+        "100-0000000000000001-0123456789ab-cpu=0of1-0x",
+        "100-0000000000000001-0123456789ab-cpu=1of01-0x",
+        "100-0000000000000001-0123456789ab-cpu=1-0x",
+        "100-0000000000000001-0123456789ab-=1of1-0x",
+        "100-0000000000000001-0123456789ab-.a=1of1-0x",
+        "100-0000000000000001-0123456789ab-a b=1of1-0x",
+        "100-0000000000000001-0123456789ab--0x",
+        "100-0000000000000001-0123456789ab-1of1-0x",
     ],
 )
 def test_a_name_that_says_what_cannot_be_is_no_tickets(name: str) -> None:
-    assert tickets.parse_name("100-0000000000000001-0123456789ab-1of1-0x") is not None
+    assert tickets.parse_name("100-0000000000000001-0123456789ab-cpu=1of1-0x") is not None
     assert tickets.parse_name(name) is None
 
 

@@ -134,7 +134,7 @@ def test_the_file_says_what_the_options_say_and_slicer_reads_it(tmp_path: Path) 
     assert found["failed"] == []
     assert found["settings"] == WHOLE
     config = read(tmp_path, found["settings"])
-    assert (config.default_profile, config.slots_cpu, config.margin_mib) == ("train", 3, 1024)
+    assert (config.default_profile, config.slots["cpu"], config.margin_mib) == ("train", 3, 1024)
     train = config.profile("train")
     assert (train.vram_mib, train.gpus, train.gpu_choice, train.timeout_s) == (20480, 1, ("0", "1"), 43200)
     assert train.env == {"WANDB_MODE": "offline", "WORKERS": "4"}

@@ -69,6 +69,7 @@ TAKEN: dict[str, tuple[object, ...]] = {
     "vram": ("8G", "500M", "1.5G"),
     "margin": ("8G", "0"),
     "cpu_slots": (0, 1),
+    "slots": ({"cpu": 1}, {"cpu": 0}),
     "priority": (-100, 0, 100),
     "max_wait": (*DURATIONS, 0, "0"),
     "then": ("run", "fail"),

@@ -18,6 +18,7 @@ OUTCOME = Outcome(
     vram_mib=8192,
     vram_peak_mib=(9318, 0),
     cpu_slots=0,
+    slots={},
     forced=1,
     uid=0,
     reason="oom-kill",

@@ -93,7 +93,7 @@ def test_other_users_cannot_read_the_command_lines(path: str) -> None:
 @settings(database=None)  # the checkout may be read-only
 @given(st.lists(st.text(st.characters())))
 def test_commands_are_exact_json(items: list[str]) -> None:
-    text = history._json_array(tuple(items))
+    text = history.json_array(tuple(items))
     text.encode()
     assert json.loads(text) == items
 
@@ -207,6 +207,14 @@ ALTER TABLE outcomes ADD COLUMN vram_peak_mib TEXT NOT NULL DEFAULT '[]';
 ALTER TABLE outcomes ADD COLUMN forced INTEGER NOT NULL DEFAULT 0;
 PRAGMA user_version=2;
 """
+# What slicer 3 made of it.
+VERSION_3 = f"""{VERSION_2}
+ALTER TABLE outcomes ADD COLUMN paused_s REAL;
+ALTER TABLE outcomes ADD COLUMN ended_by TEXT NOT NULL DEFAULT '';
+ALTER TABLE outcomes ADD COLUMN changed TEXT NOT NULL DEFAULT '[]';
+ALTER TABLE outcomes ADD COLUMN changed_outside TEXT NOT NULL DEFAULT '[]';
+PRAGMA user_version=3;
+"""
 # Nobody kept these then.
 OLD = replace(
     OUTCOME, vram_mib=None, vram_peak_mib=(), forced=0, paused_s=None, ended_by="", changed=(),
@@ -214,7 +222,7 @@ OLD = replace(
 )  # fmt: skip
 
 
-@pytest.fixture(params=[VERSION_1, VERSION_2], ids=["1", "2"])
+@pytest.fixture(params=[VERSION_1, VERSION_2, VERSION_3], ids=["1", "2", "3"])
 def old_path(path: str, request: pytest.FixtureRequest) -> str:
     os.makedirs(os.path.dirname(path), 0o700)
     with closing(sqlite3.connect(path)) as connection, connection:
@@ -242,8 +250,10 @@ def test_an_upgraded_history_is_what_a_new_one_is(old_path: str, tmp_path: Path)
     history.append(OTHER, old_path)
     new_path = str(tmp_path / "new" / "history.db")
     history.append(OTHER, new_path)
-    info = "SELECT name, type, \"notnull\", dflt_value, pk FROM pragma_table_info('outcomes') ORDER BY name"
-    assert sql(old_path, info) == sql(new_path, info)
+    for table in ("outcomes", "decisions"):
+        columns = 'name, type, "notnull", dflt_value, pk'
+        info = f"SELECT {columns} FROM pragma_table_info('{table}') ORDER BY name"
+        assert sql(old_path, info) == sql(new_path, info) != []
 
 
 def test_many_writers_upgrade_an_older_slicers_history_once(old_path: str) -> None:  # X3
@@ -276,7 +286,7 @@ def test_two_that_upgrade_it_at_the_same_time_agree(old_path: str) -> None:  # X
         both = [subprocess.Popen([*command, job * 12], stdout=subprocess.PIPE) for job in "cd"]
         for process in both:
             assert process.stdout is not None
-            assert process.stdout.readline() in (b"sees version 1\n", b"sees version 2\n")
+            assert process.stdout.readline() in [b"sees version %d\n" % old for old in (1, 2, 3)]
         door.execute("COMMIT")
     for process in both:
         process.communicate()
@@ -292,7 +302,7 @@ def test_an_upgrade_killed_in_the_middle_is_begun_anew(old_path: str) -> None:  
         from slicer.outcome import history, history_schema
         def version_of(connection, real=history_schema.version_of):
             if connection.in_transaction:
-                connection.execute("ALTER TABLE outcomes ADD COLUMN paused_s REAL")
+                connection.execute("CREATE TABLE half (id INTEGER)")
                 os.kill(os.getpid(), signal.SIGKILL)
             return real(connection)
         history_schema.version_of = version_of

@@ -338,7 +338,7 @@ def small(job: str, gpus: str, **fields: object) -> Lease:
         (whole("x"), devices("ab"), (small("h", "a", since_s=NOW_S + 60, expect_s=1.0),
                                      small("i", "b", since_s=NOW_S + 50)), "b"),
         # where it fits (it waits for slots), those who have what it leaves do not drive it away
-        (replace(share("x", 1000), cpu_slots=4), devices("ab"),
+        (replace(share("x", 1000), slots={"cpu": 4}, slot_limits={"cpu": 4}), devices("ab"),
          (small("h", "a", since_s=NOW_S + 50), lease("s", cpu_slots=1)), "a"),
         # a GPU that is too small is of no use, however empty
         (share("x", 75_000), (device("a", 74_999), device("b")), (small("i", "b", vram_mib=79_000),), "b"),
@@ -366,7 +366,7 @@ def test_an_estimate_that_runs_out_moves_no_reservation() -> None:
     ("request_", "gpus", "expected"),
     [
         (cpu("x", 4), (), None),
-        (cpu("x", 5), (), Infeasible("cpu", 5, 4)),
+        (cpu("x", 5), (), Infeasible("slot", 5, 4, slot="cpu")),
         (whole("x", 3), devices("abc"), None),
         (whole("x", 4), devices("abc"), Infeasible("gpu", 4, 3)),
         (whole("x"), (), Infeasible("gpu", 1, 0)),
@@ -401,19 +401,19 @@ H_A, I_B, S_4 = lease("h", "a"), lease("i", "b", vram_mib=79_000), lease("s", cp
         (whole("x", choice="b"), [], devices("ab"), (H_A, I_B), Busy("gpu", (I_B,), 0, (), "")),
         (share("x", 2000), [], devices("ab"), (H_A, I_B), Busy("gpu", (H_A, I_B), 0, (), "")),
         (whole("x"), [], None, (H_A, S_4), Busy("gpu", (H_A,), 0, (), "")),
-        (cpu("x"), [], (), (H_A, S_4), Busy("cpu", (S_4,), 0, (), "")),
-        (whole("x", slots=1), [], devices("ab"), (H_A, S_4), Busy("cpu", (S_4,), 0, (), "")),
+        (cpu("x"), [], (), (H_A, S_4), Busy("cpu", (S_4,), 0, (), "", slot="cpu")),
+        (whole("x", slots=1), [], devices("ab"), (H_A, S_4), Busy("cpu", (S_4,), 0, (), "", slot="cpu")),
         (whole("x"), [], (device(foreign_mib=999),), (), Busy("gpu", (), 0, ("a",), "")),
         # held by nobody: those ahead are given it first
         (whole("x"), [whole("y"), cpu("z")], devices("a"), (), Busy("gpu", (), 2, (), "")),
-        (cpu("x"), [cpu("y", 4)], (), (), Busy("cpu", (), 1, (), "")),
+        (cpu("x"), [cpu("y", 4)], (), (), Busy("cpu", (), 1, (), "", slot="cpu")),
         # or it is kept for one of them
         (whole("x"), [whole("y", 2, arrived_s=OLD_S)], devices("ab"), (H_A,), Busy("gpu", (), 1, (), "y")),
         (cpu("x"), [cpu("y", 4, arrived_s=OLD_S)], (), (lease("s", cpu_slots=1),),
-         Busy("cpu", (), 1, (), "y")),
+         Busy("cpu", (), 1, (), "y", slot="cpu")),
         # what is kept of another kind is in nobody's way
         (cpu("x", 4), [whole("y", 2, arrived_s=OLD_S), cpu("z")], devices("ab"), (H_A,),
-         Busy("cpu", (), 2, (), "")),
+         Busy("cpu", (), 2, (), "", slot="cpu")),
         (whole("x", choice="b"), [whole("y", choice="a", arrived_s=OLD_S), whole("z", choice="b")],
          devices("ab"), (H_A,), Busy("gpu", (), 2, (), "")),
     ],
@@ -427,7 +427,7 @@ def test_who_has_to_wait_is_told_for_what(
 
 
 def test_a_request_without_a_place_in_the_queue_comes_after_it() -> None:
-    assert explain(cpu("x"), [cpu("y", 4)], (), (), POLICY, NOW_S) == Busy("cpu", (), 1, (), "")
+    assert explain(cpu("x"), [cpu("y", 4)], (), (), POLICY, NOW_S) == Busy("cpu", (), 1, (), "", slot="cpu")
 
 
 # A8

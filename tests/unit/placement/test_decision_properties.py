@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slicer.model import Lease, Request
-from slicer.placement.capacity import Device, Policy, is_idle, reserved_mib
+from slicer.placement.capacity import Device, Policy, is_idle, limits_of, reserved_mib
 from slicer.placement.decision import decide, infeasible
 from slicer.record import as_dict, replace
 from tests.unit import made_up
@@ -21,16 +21,31 @@ POLICY = Policy(reserve_after_s=50.0)
 
 VRAM_MIB = st.sampled_from([None, None, 100, 900, 2000, 3500, 4000, 7000, 8000])
 ESTIMATES_S = st.sampled_from([None, 0.0, 1.0, 5.0, 30.0, 500.0])
-WANTED = st.fixed_dictionaries(
+# Of each name: how many there are, or were by an older configuration.
+LIMITS = {"cpu": (LIMIT, LIMIT, 6), "w": (2, 2, 3), "x": (1,)}
+
+
+@st.composite
+def slots(draw: st.DrawFn, **counts: list[int]) -> dict[str, dict[str, int]]:
+    """The fields of a request that tell its slots: of each name one of these counts."""
+    wanted = {name: draw(st.sampled_from(some)) for name, some in counts.items()}
+    wanted = {name: count for name, count in wanted.items() if count}
+    return {"slots": wanted, "slot_limits": {name: draw(st.sampled_from(LIMITS[name])) for name in wanted}}
+
+
+def merged(parts: tuple[dict[str, Any], dict[str, Any]]) -> dict[str, Any]:
+    return {**parts[0], **parts[1]}
+
+
+ANY_SLOTS = slots(cpu=[0, 1, 1, 2, 4], w=[0, 0, 0, 1, 2], x=[0, 0, 0, 0, 1])
+WANTED = st.tuples(st.fixed_dictionaries(
     {
         "gpus": st.sampled_from([0, 0, 1, 1, 1, 2, 3]),
         "gpu_choice": st.sampled_from([(), (), (), UUIDS[:1], UUIDS[1:3], (UUIDS[3], UUIDS[0])]),
         "vram_mib": VRAM_MIB,
         "margin_mib": st.sampled_from([0, 0, 100, 1000]),
-        "cpu_slots": st.sampled_from([0, 1, 1, 2, 4]),
-        "cpu_limit": st.sampled_from([LIMIT, LIMIT, 6]),
     }
-)
+), ANY_SLOTS).map(merged)  # fmt: skip
 
 
 @st.composite
@@ -60,7 +75,7 @@ def queues(draw: st.DrawFn) -> tuple[Request, ...]:
 def become(request: Request, gpus: tuple[str, ...], since_s: float, expect_s: float | None = None) -> Lease:
     """The lease of a request that was granted."""
     return made_up.lease(
-        request.job, gpus=gpus, vram_mib=request.vram_mib if gpus else None, cpu_slots=request.cpu_slots,
+        request.job, gpus=gpus, vram_mib=request.vram_mib if gpus else None, slots=request.slots,
         since_s=since_s, expect_s=expect_s,
     )  # fmt: skip
 
@@ -104,8 +119,9 @@ def test_nothing_is_given_twice(
     now_held = list(held)
     for job, uuids in given_away.items():
         request = by_job[job]
-        slots = sum(lease.cpu_slots for lease in now_held) + request.cpu_slots
-        assert not request.cpu_slots or slots <= request.cpu_limit
+        for name, wanted in request.slots.items():
+            held_slots = sum(lease.slots.get(name, 0) for lease in now_held)
+            assert held_slots + wanted <= request.slot_limits[name]
         for device in [device for device in gpus if device.uuid in uuids]:
             if request.vram_mib is None:
                 assert is_idle(device, now_held, POLICY)  # and so alone on it
@@ -207,13 +223,26 @@ def test_the_turn_is_that_of_the_first_that_waited_too_long(
         and request.job not in verdict.grants
         and request.job in decide([request], unused(gpus), (), POLICY, NOW_S).grants
     ]
-    first = {bool(request.gpus): request.job for request in reversed(overdue)}
-    assert set(verdict.reserving) <= set(first.values())
-    for without in set(first.values()) - set(verdict.reserving):  # all slots are kept already
-        ahead = next(request for request in queue if request.job == verdict.reserving[0])
-        assert without == first[False]
-        assert ahead.gpus
-        assert ahead.cpu_slots == LIMIT
+    # A request with GPUs has its turn once none with GPUs ahead of it has one, any other once none without
+    # GPUs ahead of it has one for a slot that both want.
+    turns: list[Request] = []
+    for request in overdue:
+        rivals = [each for each in turns if bool(each.gpus) == bool(request.gpus)]
+        if all(not request.gpus and each.slots.keys().isdisjoint(request.slots) for each in rivals):
+            is_kept = _is_kept(request, [each for each in turns if each.gpus], limits_of(queue))
+            assert (request.job in verdict.reserving) is not is_kept
+            turns += [] if is_kept else [request]
+        else:
+            assert request.job not in verdict.reserving
+
+
+def _is_kept(request: Request, with_gpus: list[Request], limits: dict[str, int]) -> bool:
+    """Whether the one with GPUs that has its turn keeps all there is of what the request wants."""
+    if request.gpus or not with_gpus:
+        return False
+    (other,) = with_gpus
+    limits = {**limits, **{name: min(limit, limits[name]) for name, limit in other.slot_limits.items()}}
+    return all(other.slots.get(name, 0) >= limits[name] for name in request.slots)
 
 
 # issue: order
@@ -250,26 +279,25 @@ def test_infeasible_is_what_the_empty_machine_does_not_grant(
 
 
 SMALL = st.tuples(
-    st.fixed_dictionaries(
-        {
-            "gpus": st.sampled_from([1, 1, 1, 2]),
-            "vram_mib": st.sampled_from([None, 900, 2000, 3500]),
-            "cpu_slots": st.sampled_from([0, 0, 1]),
-            "cpu_limit": st.sampled_from([LIMIT, 6]),
-        }
-    )
-    | st.fixed_dictionaries({"cpu_slots": st.sampled_from([1, 2]), "cpu_limit": st.sampled_from([LIMIT, 6])}),
+    st.tuples(
+        st.fixed_dictionaries(
+            {"gpus": st.sampled_from([1, 1, 1, 2]), "vram_mib": st.sampled_from([None, 900, 2000, 3500])}
+        ),
+        slots(cpu=[0, 0, 1], w=[0, 0, 1], x=[0, 0, 1]),
+    ).map(merged)
+    | slots(cpu=[1, 2])
+    | slots(w=[1])
+    | slots(cpu=[0, 1], w=[0, 1], x=[1]),
     st.integers(2, 20),  # seconds that it runs
     ESTIMATES_S,  # what it said
 )
-BIG = st.fixed_dictionaries(
+BIG = st.tuples(st.fixed_dictionaries(
     {
         "gpus": st.sampled_from([0, 1, 2, 2, 3]),
         "gpu_choice": st.sampled_from([(), (), UUIDS[:2], UUIDS[1:]]),
         "vram_mib": st.sampled_from([None, None, 4000, 7000, 8000]),
-        "cpu_slots": st.sampled_from([0, 0, 3, 4]),
     }
-)
+), slots(cpu=[0, 0, 3, 4], w=[0, 0, 2], x=[0, 0, 1])).map(merged)  # fmt: skip
 ARRIVED_S = 10
 BEGAN_S = ARRIVED_S + int(POLICY.reserve_after_s)
 

@@ -73,8 +73,10 @@ def changed(good: bytes, field: str, said: str) -> bytes:
         ("CGROUP", f"/gpu.slice/./{UNIT}"), ("CGROUP", f"//{UNIT}"), ("CGROUP", UNIT),
         ("CGROUP", f"/a\0b/{UNIT}"), ("CGROUP", f"/a\\0b/{UNIT}"), ("CGROUP", f"/{'x' * (1 << 20)}/{UNIT}"),
         ("GPUS", "../GPU-a"), ("GPUS", "GPU-a,,GPU-b"), ("GPUS", "x" * 81), ("VRAM_MIB", "-50"),
-        ("VRAM_PEAK_MIB", "9000,-1"), ("VRAM_PEAK_MIB", ","), ("CPU_SLOTS", "-50"),
-        ("CPU_SLOTS", str(10**18)),
+        ("VRAM_PEAK_MIB", "9000,-1"), ("VRAM_PEAK_MIB", ","), ("SLOTS", "cpu=-50"),
+        ("SLOTS", f"cpu={10**18}"), ("SLOTS", "cpu=0"), ("SLOTS", "cpu=1,cpu=1"), ("SLOTS", "cpu=01"),
+        ("SLOTS", "../cpu=1"), ("SLOTS", "cpu"), ("SLOTS", "=1"), ("SLOTS", "b=1,a=1"), ("SLOTS", ".a=1"),
+        ("SLOTS", f"{'x' * 65}=1"), ("SLOTS", "\u0661=1"), ("SLOTS", "a b=1"),
         ("PRIORITY", "101"), ("FORCED", "2"), ("SINCE_S", "nan"), ("SINCE_S", "-inf"), ("SINCE_S", "-1.0"),
         ("EXPECT_S", "inf"), ("EXPECT_S", "1e999"),
     ],
@@ -91,7 +93,8 @@ def test_what_no_lease_says_makes_it_none(field: str, said: str) -> None:
     [
         ("JOB", "lock"), ("INSIDE", "ba9876543210,.."), ("PID", "-1"), ("PRIORITY", "-101"), ("GPUS", "-1"),
         ("ARRIVED_S", "nan"), ("ARRIVED_S", "-0.5"), ("GPU_CHOICE", "GPU-a,"), ("VRAM_MIB", "9" * 4200),
-        ("MARGIN_MIB", "-1"), ("CPU_SLOTS", "-1"), ("CPU_LIMIT", "9" * 19), ("EXPECT_S", "nan"),
+        ("MARGIN_MIB", "-1"), ("SLOTS", "cpu=-1"), ("SLOTS", "other=1"), ("SLOT_LIMITS", "cpu=" + "9" * 19),
+        ("SLOT_LIMITS", ""), ("EXPECT_S", "nan"),
     ],
     ids=lambda text: repr(text[:24]),
 )  # fmt: skip

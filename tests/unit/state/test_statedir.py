@@ -287,7 +287,7 @@ def old_entry(path: Path, folder: str, text: str = "SLICER_LEASE=1\nJOB=01234567
 def test_a_new_directory_says_its_version_whatever_the_umask(tmp_path: Path) -> None:
     locate(tmp_path / "state")
     version = tmp_path / "state" / "version"
-    assert version.read_text() == "4\n"
+    assert version.read_text() == "5\n"
     assert stat.S_IMODE(version.stat().st_mode) & 0o077 == 0
     before = version.stat()
     locate(tmp_path / "state")
@@ -299,20 +299,20 @@ def test_many_may_make_it_at_once(tmp_path: Path) -> None:
     for process in takers(tmp_path / "state", 8):
         out, err = process.communicate(timeout=DEADLINE_S)
         assert (process.returncode, out, err) == (0, "ready\n", "")
-    assert (tmp_path / "state" / "version").read_text() == "4\n"
+    assert (tmp_path / "state" / "version").read_text() == "5\n"
     assert sorted(os.listdir(tmp_path / "state")) == ["bells", "leases", "lock", "tickets", "version"]
 
 
 def test_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
     locate(tmp_path / "state")
-    (tmp_path / "state" / "version").write_text("5\n")
+    (tmp_path / "state" / "version").write_text("6\n")
     lease = old_entry(tmp_path / "state", "leases")
     refused = refusal(tmp_path / "state")
-    assert refused.message == "made by a newer slicer: version 5, this one knows 4"
+    assert refused.message == "made by a newer slicer: version 6, this one knows 5"
     assert refused.where == f"{tmp_path}/state/version"
     assert "update this slicer" in refused.hint
     assert lease.exists()
-    assert (tmp_path / "state" / "version").read_text() == "5\n"
+    assert (tmp_path / "state" / "version").read_text() == "6\n"
 
 
 @pytest.mark.parametrize("text", ["two\n", "-1\n", "2.0\n", "\x00\xff", "9" * 100])
@@ -328,7 +328,7 @@ def test_a_version_that_was_cut_short_is_written_again(tmp_path: Path) -> None: 
     locate(tmp_path / "state")
     (tmp_path / "state" / "version").write_text("")  # its maker was killed
     locate(tmp_path / "state")
-    assert (tmp_path / "state" / "version").read_text() == "4\n"
+    assert (tmp_path / "state" / "version").read_text() == "5\n"
 
 
 @pytest.mark.parametrize("version", ["", "1\n", "2\n"])
@@ -339,7 +339,7 @@ def test_an_older_slicers_leftovers_are_taken_over(tmp_path: Path, folder: str, 
         (tmp_path / "state" / "version").write_text(version)
     locate(tmp_path / "state")
     assert not entry.exists()
-    assert (tmp_path / "state" / "version").read_text() == "4\n"
+    assert (tmp_path / "state" / "version").read_text() == "5\n"
 
 
 @pytest.mark.parametrize("folder", ["leases", "tickets"])

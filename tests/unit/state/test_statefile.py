@@ -20,7 +20,7 @@ LEASE = Lease(
     job="0123456789ab", name="train", command="python3 train.py", pid=42, pid_start=4711, keeper=43,
     boot_id=BOOT_ID, uid=1000, backend="systemd", manager="user", unit="slicer-0123456789ab.scope",
     cgroup="/user.slice/slicer-0123456789ab.scope", gpus=("GPU-a", "GPU-b"), vram_mib=8192,
-    vram_peak_mib=(9000, 0), cpu_slots=2, priority=3, forced=0, since_s=12.5, expect_s=None,
+    vram_peak_mib=(9000, 0), slots={"cpu": 2}, priority=3, forced=0, since_s=12.5, expect_s=None,
 )  # fmt: skip
 TICKET = made_up.ticket(
     "0123456789ab", boot_id=BOOT_ID, inside=("aaaaaaaaaaaa",), gpu_choice=("GPU-a",), gpus=1, vram_mib=1024

@@ -6,6 +6,7 @@ import os
 
 from slicer.config import profiles
 from slicer.errors import SlicerError
+from slicer.model import CPU
 from slicer.record import record
 
 TYPE_CHECKING = False
@@ -44,7 +45,7 @@ def gather(environ: Mapping[str, str]) -> ConfigurationFacts:
     except SlicerError as error:
         where = f"{error.where}: " if error.where else ""
         return ConfigurationFacts(f"{where}{error.message}", error.hint, (), (), "", "", ())
-    built_in = len(profiles.builtin_profiles(config.host, config.slots_cpu))
+    built_in = len(profiles.builtin_profiles(config.host, config.slots[CPU]))
     return ConfigurationFacts(
         error="", hint="", warnings=config.warnings,
         profiles=tuple(_profile(config, name) for name in config.names()),

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from slicer.errors import UsageError
 from slicer.model import PRIORITY_MAX
 from slicer.queue.model import Attributes
+from slicer.state.statefile import is_slot_name
 
 # The text between the brackets: up to the first "]" that is neither quoted nor escaped.
 INSIDE = r"""(?:[^]'"\\]++|'[^']*+'|"(?:[^"\\]|\\.)*+"|\\.)*+"""
@@ -185,6 +186,19 @@ def _whole(what: str, least: int, most: int | None = None) -> Callable[[str], in
     return read
 
 
+def _slots(value: str) -> tuple[tuple[str, int], ...]:
+    """As in ``license-matlab,whisper-gpu=2``: without a number it is one."""
+    found: dict[str, int] = {}
+    for word in value.split(","):
+        name, equals, count = (part.strip() for part in word.partition("="))
+        if not is_slot_name(name):
+            raise _cannot_be("the name of a slot", name, f"as in {_KNOWN['slots'].example}")
+        if name in found:
+            raise AttributeProblem(f"slot {name} is there twice", f"say {name}=N once")
+        found[name] = _SLOT_COUNT(count) if equals else 1
+    return tuple(sorted(found.items()))
+
+
 def _text(what: str) -> Callable[[str], str]:
     """A reader of texts that must not be empty."""
 
@@ -194,6 +208,9 @@ def _text(what: str) -> Callable[[str], str]:
         return value
 
     return read
+
+
+_SLOT_COUNT = _whole("a number of slots", 0)
 
 
 def _name(value: str) -> str:
@@ -226,6 +243,7 @@ class _Attribute(NamedTuple):
 _KNOWN = {
     "vram": _Attribute("vram=18G", "vram_mib", _vram),
     "gpus": _Attribute("gpus=2", "gpus", _whole("gpus", 0)),
+    "slots": _Attribute("slots=license-matlab,whisper-gpu=2", "slots", _slots),
     "timeout": _Attribute("timeout=2h", "timeout_s", _timeout),
     "retries": _Attribute("retries=2", "retries", _whole("retries", 0)),
     "profile": _Attribute("profile=cpu", "profile", _text("profile")),

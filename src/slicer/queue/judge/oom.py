@@ -1,8 +1,4 @@
-"""Whether a job's log tells that a GPU ran out of memory (E9).
-
-If main memory ran out, more of a GPU does not help. So the texts of that (MemoryError, "Cannot allocate
-memory", std::bad_alloc, DefaultCPUAllocator, TensorFlow's on device:CPU) do not count.
-"""
+"""Whether a job's log tells that a GPU ran out of memory (E9)."""
 
 from __future__ import annotations
 
@@ -12,41 +8,8 @@ import stat
 from collections.abc import Iterator
 
 from slicer.errors import StateError
-
-HEAD_BYTES = 64 << 10
-TAIL_BYTES = 256 << 10
-_NEAR_BYTES = 400  # before and behind a phrase, on its line: they tell what it is about
-
-# Phrases that are enough by themselves. They are in lower case, as all below.
-_CERTAIN = (
-    b"cuda out of memory",  # PyTorch
-    b"torch.outofmemoryerror",
-    b"torch.cuda.outofmemoryerror",
-    b"cuda error: out of memory",
-    b"cuda driver error: out of memory",
-    b"cuda_error_out_of_memory",  # the driver's name for it: Numba, TensorFlow, XLA, TensorRT
-    b"cudaerrormemoryallocation",  # the runtime's: CuPy, Thrust, XGBoost
-    b"cublas_status_alloc_failed",
-    b"cudnn_status_alloc_failed",
-    b"cusparse_status_alloc_failed",
-    b"cusolver_status_alloc_failed",
-    b"cufft_alloc_failed",
-    b"cupy.cuda.memory.outofmemoryerror",
-    b"rmm_error_out_of_memory",  # RAPIDS
-    b"out of memory error on gpu",  # Paddle
-    b"out of gpu memory",  # CUDA.jl, Blender
-    b"outofgpumemoryerror",
-    b"bfcarena::allocaterawinternal",  # ONNX Runtime, which does not say where: mostly on the GPU
-)
-# Phrases that are enough with one of the words on the same line.
-_WITH: tuple[tuple[bytes, tuple[bytes, ...]], ...] = (
-    (b"oom when allocating", (b"",)),  # TensorFlow; older ones do not name the device
-    (b"out of memory", (b"cuda", b"resource_exhausted", b"resource exhausted", b"resourceexhaustederror")),
-    (b"out_of_memory", (b"cuda",)),  # RMM: "std::bad_alloc: out_of_memory: CUDA error at …"
-    (b"failed to allocate", (b"resource_exhausted", b"resource exhausted", b"resourceexhaustederror")),
-)
-# A phrase of _WITH never counts with one of these on the same line.
-_MAIN_MEMORY = (b"device:cpu", b"by allocator cpu", b"allocator mklcpu", b"killed process")
+from slicer.gpu import oom
+from slicer.gpu.oom import HEAD_BYTES, TAIL_BYTES
 
 
 def tells_of_oom(name: str, directory: int | None = None) -> bool:
@@ -56,7 +19,7 @@ def tells_of_oom(name: str, directory: int | None = None) -> bool:
     that is not there, or no regular file, tells nothing. Raises StateError if it cannot be read.
     """
     try:
-        return any(map(_tells, _parts(name, directory)))
+        return any(map(oom.tells_of_oom, _parts(name, directory)))
     except FileNotFoundError:
         return False
     except OSError as error:
@@ -93,25 +56,3 @@ def _read(fd: int, length: int, offset: int) -> bytes:
         length -= len(part)
         offset += len(part)
     return b"".join(parts)
-
-
-def _tells(data: bytes) -> bool:
-    text = data.lower().replace(b"\r", b"\n")
-    if any(words in text for words in _CERTAIN):
-        return True
-    return any(_is_about_gpu(line, words) for phrase, words in _WITH for line in _lines_around(text, phrase))
-
-
-def _is_about_gpu(line: bytes, words: tuple[bytes, ...]) -> bool:
-    return any(word in line for word in words) and not any(word in line for word in _MAIN_MEMORY)
-
-
-def _lines_around(text: bytes, phrase: bytes) -> Iterator[bytes]:
-    """The text around each ``phrase``, on its line."""
-    at = text.find(phrase)
-    while at >= 0:
-        end = at + len(phrase)
-        begin = max(text.rfind(b"\n", max(0, at - _NEAR_BYTES), at) + 1, at - _NEAR_BYTES, 0)
-        stop = text.find(b"\n", end, end + _NEAR_BYTES)
-        yield text[begin : stop if stop >= 0 else end + _NEAR_BYTES]
-        at = text.find(phrase, end)

@@ -215,4 +215,4 @@ class RunningJobs:
 
 def is_unbound(lease: Lease) -> bool:
     """Whether the job holds nothing that the ledger counts."""
-    return not lease.gpus and not lease.cpu_slots
+    return not lease.gpus and not lease.slots

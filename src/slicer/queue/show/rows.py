@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from slicer.placement.decision import first_to_finish
 from slicer.queue.model import Row, Status
-from slicer.text import counted
+from slicer.text import a_slot, counted
 
 if TYPE_CHECKING:
     from slicer.model import Busy
@@ -59,7 +59,7 @@ def why(busy: Busy | None, indices: Mapping[str, int], now_s: float) -> str:
     """What a job waits for, as in "a GPU, held by train and 1 other"."""
     if busy is None:
         return ""
-    text = "a GPU" if busy.kind == "gpu" else "a CPU slot"
+    text = a_slot(busy.slot) if busy.slot else "a GPU"
     lease = first_to_finish(busy.holders, now_s)
     if lease is not None:
         text += f", held by {lease.name or lease.command}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from slicer.backend import has_systemd
 from slicer.config import profiles
+from slicer.config.build import unknown_slot
 from slicer.config.profiles import Overrides
 from slicer.errors import SlicerError, UsageError
 from slicer.job.plan import Invocation, Plan, outer_jobs
@@ -38,9 +39,9 @@ class Plans:
         self._host = profiles.host()
         self.config: Config = profiles.load(environ, self._host)
         around = outer_jobs(environ, ledger, in_scopes=has_systemd())
-        if around.gpus or around.cpu_slots or around.foreign_gpu:
+        if around.gpus or around.slots or around.foreign_gpu:
             raise UsageError(
-                "a queue cannot run inside a job that holds GPUs or CPU slots",
+                "a queue cannot run inside a job that holds GPUs or slots",
                 hint="start it outside: its jobs ask for what they need themselves",
             )
         self._path = os.path.abspath(options.jobs_file)
@@ -55,9 +56,13 @@ class Plans:
         self.cpus = len(self._host.cpus)
 
     def check(self, entries: tuple[Entry, ...]) -> None:
-        """Raises JobsFileError for a line whose profile is not there."""
+        """Raises JobsFileError for a line whose profile or slot is not there."""
         names = set(self.config.names())
         for entry in entries:
+            for slot, _ in entry.attributes.slots or ():
+                if slot not in self.config.slots:
+                    message, hint = unknown_slot(slot, self.config.slots)
+                    raise JobsFileError(message, entry.number, 1, name=self._options.jobs_file, hint=hint)
             wanted = entry.attributes.profile
             if wanted is not None and wanted not in names:
                 raise JobsFileError(
@@ -78,7 +83,7 @@ class Plans:
         )  # fmt: skip
         return Plan(
             invocation=invocation, config=self.config, profile=profile, host=self._host, program=_SHELL,
-            outer=OuterJobs((), False), need_gpus=profile.gpus, need_cpu_slots=profile.cpu_slots,
+            outer=OuterJobs((), False), need_gpus=profile.gpus, need_slots=profile.slots,
             nested=False, skip_gpu_lock=False, environ=self._environ,
         )  # fmt: skip
 
@@ -90,6 +95,7 @@ class Plans:
                 vram=None if kind.vram_mib is None else f"{kind.vram_mib}M",
                 margin=None if kind.vram_mib is None else f"{self.margin_mib}M",
                 priority=kind.priority,
+                slots=tuple(f"{name}={count}" for name, count in kind.slots),
                 timeout=None if timeout_s is None else f"{timeout_s}s",
             )
             known = self.config.profile(kind.profile or self._options.profile, overrides)

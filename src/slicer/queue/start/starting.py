@@ -71,7 +71,7 @@ class StartingJobs:
 
     def may_add(self, plan: Plan) -> bool:
         """Whether the job's scope may be started now. A job that holds nothing may be a little early."""
-        needs_nothing = not plan.need_gpus and not plan.need_cpu_slots
+        needs_nothing = not plan.need_gpus and not plan.need_slots
         if needs_nothing and self._ahead() >= _MOST_AHEAD:
             return False
         if len(self._jobs) >= _MOST_STARTING or self._lacks_descriptors():

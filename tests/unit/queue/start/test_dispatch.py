@@ -51,7 +51,7 @@ class Refusing:
         self.states: dict[str, JobState] = {}
         self.told: list[str] = []
         register = any_(states=self.states, problem="", see=self.see, do=self.do)
-        plans_ = any_(plan=lambda entry, *_: any_(need_gpus=0, need_cpu_slots=1, entry=entry))
+        plans_ = any_(plan=lambda entry, *_: any_(need_gpus=0, need_slots={"cpu": 1}, entry=entry))
         requests = any_(keep=lambda kinds: None, ask=lambda kind, entry, *_: any_(entry=entry))
         starting = any_(gpus=frozenset, may_add=lambda _: True, add=self.add)
         gpu_observer = any_(expire=lambda: None)

@@ -17,12 +17,14 @@ from slicer.outcome import history
 from slicer.outcome.outcome_file import outcome_json
 from slicer.queue.state import attempt
 from slicer.queue.state.attempt import Attempt
+from slicer.record import replace
 
 JOB = "0123456789ab"
 OUTCOME = Outcome(
     job=JOB, name="train", command=("/bin/sh", "-c", "true"), profile="gpu", backend="plain", manager="user",
-    unit="", slice="gpu.slice", gpus=("GPU-1",), vram_mib=1024, vram_peak_mib=(512,), cpu_slots=0, forced=0,
-    uid=1000, reason="exited", exit_code=3, signal=None, started_at=1.5e9, waited_s=0.25, wall_s=2.0,
+    unit="", slice="gpu.slice", gpus=("GPU-1",), vram_mib=1024, vram_peak_mib=(512,), cpu_slots=0,
+    slots={}, forced=0, uid=1000, reason="exited", exit_code=3, signal=None, started_at=1.5e9, waited_s=0.25,
+    wall_s=2.0,
     usage=Usage(cpu_s=1.0, memory_peak_bytes=1 << 20), leftovers=0, enforced=("MemoryMax",), not_enforced=(),
 )  # fmt: skip
 LINE = json.dumps(outcome_json(OUTCOME)).encode() + b"\n"
@@ -118,6 +120,9 @@ def test_something_else_in_its_place_costs_that_attempt_only(
         {"gpus": [1]},
         {"vram_peak_mib": [10**30]},
         {"uid": 2**70},
+        {"slots": ["cpu"]},
+        {"slots": {"cpu": -1}},
+        {"slots": {"../x": 1}},
         {"usage": None},
         {"usage": {"cpu_s": float("inf")}},
         {"usage": [1]},
@@ -132,7 +137,8 @@ def test_a_field_that_cannot_be_right_costs_the_line(changed: dict[str, Any]) ->
     assert decoded(HEAD + LINE + line).outcome == OUTCOME  # and no other
 
 
-NEWER = ("paused_s", "ended_by", "changed", "changed_outside")  # a keeper that began before them knows none
+# A keeper that began before them knows none.
+NEWER = ("paused_s", "ended_by", "changed", "changed_outside", "slots")
 
 
 @pytest.mark.parametrize("name", NEWER)
@@ -140,6 +146,14 @@ def test_what_an_older_keeper_did_not_know_has_its_default(name: str) -> None:
     data = {**outcome_json(OUTCOME)}
     del data[name]
     assert decoded(HEAD + json.dumps(data).encode() + b"\n").outcome == OUTCOME
+
+
+def test_the_slots_of_an_older_keeper_are_those_of_the_cpu() -> None:
+    data = outcome_json(replace(OUTCOME, cpu_slots=2))
+    del data["slots"]
+    found = decoded(HEAD + json.dumps(data).encode() + b"\n").outcome
+    assert found is not None
+    assert found.slots == {"cpu": 2}
 
 
 @pytest.mark.parametrize("name", [name for name in outcome_json(OUTCOME) if name not in NEWER])

@@ -1,0 +1,74 @@
+"""``slicer route``: GPU or CPU, decided by the input. Imports neither click nor rich.
+
+It is nearly as hot as ``slicer run``, for a binary may be wrapped with it. Such a binary that another one of
+its route starts is executed at once. That way imports next to nothing.
+"""
+
+from __future__ import annotations
+
+import os
+
+from slicer.cli import runoptions
+from slicer.errors import SlicerError, UsageError
+from slicer.kernel.signals import signal, unblock_interrupts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+_VARIABLE = "SLICER_ROUTE"  # see slicer.route.planning
+_USAGE = "slicer route NAME [OPTIONS] -- COMMAND [ARGUMENTS]"
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command line after ``slicer route``; returns slicer's exit code."""
+    try:
+        options, words = runoptions.parse(arguments, "route")
+    except SlicerError as failure:
+        return _error(failure)
+    return perform(options, words)
+
+
+def perform(options: dict[str, Any], words: tuple[str, ...]) -> int:
+    """Do what a parsed command line asks for; ``words`` begin with the route. Returns the exit code."""
+    try:
+        if words:
+            options, command = runoptions.parse(list(words[1:]), "route", options)
+        if options["help"]:
+            return _help()
+        if not words:
+            raise UsageError("no route given", hint=_USAGE)
+        if not command:
+            raise UsageError("no command given", hint=_USAGE)
+        if words[0] in os.environ.get(_VARIABLE, "").split(",") and not options["explain"]:
+            _become(options["program"] or command[0], command)
+    except SlicerError as failure:
+        return _error(failure, as_json=options["json"])
+    from slicer.cli import route_job
+
+    return route_job.perform(options, words[0], command)
+
+
+def _help() -> int:
+    from slicer.cli.app import main
+
+    unblock_interrupts()
+    return main(["route", "--help"])
+
+
+def _error(failure: SlicerError, *, as_json: bool = False) -> int:
+    from slicer.cli import say
+
+    return say.error_json(failure) if as_json else say.error(failure)
+
+
+def _become(program: str, command: tuple[str, ...]) -> NoReturn:
+    """Execute the command in place of slicer: the route around it has decided already."""
+    from slicer.job.program import become, cannot_execute, find_program
+
+    path = find_program(program, os.environ)
+    unblock_interrupts()
+    try:
+        become(path, command, os.environ, signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+    except OSError as error:
+        raise cannot_execute(path, error.errno or 0) from error

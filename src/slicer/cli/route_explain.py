@@ -1,0 +1,132 @@
+"""``slicer route --explain``: where a job would go, why, and whether that is free now. Runs nothing."""
+
+from __future__ import annotations
+
+from slicer.cli import output, say
+from slicer.cli.dryrun import Forecast, forecast_of
+from slicer.columns import Line
+from slicer.config.route_profiles import overrides_for
+from slicer.job.plan import choose_backend, plan_of
+from slicer.ledger.status import existing_ledger
+from slicer.quantity import format_size
+from slicer.record import record
+from slicer.route import planning
+from slicer.route.deciding import destination_text
+from slicer.route.running import measured
+from slicer.text import command_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from slicer.job.plan import Invocation
+    from slicer.route.model import Decision
+    from slicer.route.planning import Attempt
+    from slicer.route.running import Order
+
+_COMMAND_CHARS = 100_000  # of a command that may be copied
+
+
+@record
+class _Tried:
+    """One attempt that a job would make."""
+
+    attempt: Attempt
+    command: tuple[str, ...]
+    now: Forecast
+
+
+def show(order: Order, *, as_json: bool) -> None:
+    """Print the decision. Raises what the job would raise before its lease."""
+    decision = measured(order)
+    tries = [_tried(order, decision, each) for each in planning.attempts(decision, order.on_busy)]
+    later = planning.fallback(decision, order.on_busy, tries[0].attempt.destination)
+    if as_json:
+        output.show_json(_data(decision, tries, later))
+    else:
+        output.show([Line(f"{order.route.name}: {decision.why}"), *output.rows(_rows(order, tries, later))])
+
+
+def _tried(order: Order, decision: Decision, attempt: Attempt) -> _Tried:
+    said = overrides_for(order.config, attempt.destination)
+    invocation = planning.invocation(order.asked, decision, attempt, said)
+    return _Tried(attempt, invocation.command, _now(order, invocation))
+
+
+def _now(order: Order, invocation: Invocation) -> Forecast:
+    ledger = existing_ledger(order.environ, say.line)
+    plan = plan_of(invocation, planning.environment(order.environ, order.route), ledger)
+    backend = choose_backend(plan)
+    backend.connect()
+    backend.close()
+    return forecast_of(plan, backend, ledger)
+
+
+# -- for people --------------------------------------------------------------------------------------------
+
+
+def _rows(order: Order, tries: list[_Tried], later: tuple[Attempt, ...]) -> list[tuple[str, str]]:
+    rows = []
+    for number, tried in enumerate(tries):
+        to = tried.attempt.destination
+        rows += [
+            ("  then" if number else "  goes to", destination_text(to)),
+            ("  command", command_text(tried.command, limit=_COMMAND_CHARS)),
+            ("  profile", to.profile),
+            ("  lease", tried.now.text),
+        ]
+        if to.memory_bytes is not None:
+            rows.append(("  memory", f"at most {format_size(to.memory_bytes)}"))
+        rows.append(("  when busy", _when_busy(tries, number)))
+    if later:
+        more = "" if order.route.idempotent else ", unless it has written to stdout"
+        text = f"once more on {destination_text(later[0].destination)}{more}"
+        rows.append(("  out of GPU memory", text))
+    return rows
+
+
+def _when_busy(tries: list[_Tried], number: int) -> str:
+    attempt = tries[number].attempt
+    if attempt.waits:
+        return "waits"
+    if number + 1 < len(tries):
+        return f"goes to {tries[number + 1].attempt.destination.name}"
+    return f"fails with exit code {tries[0].attempt.destination.exit_code}"
+
+
+# -- for programs ------------------------------------------------------------------------------------------
+
+
+def _data(decision: Decision, tries: list[_Tried], later: tuple[Attempt, ...]) -> dict[str, Any]:
+    """As docs/json.md has it."""
+    first = tries[0].attempt.destination
+    return {
+        "route": decision.route.name,
+        "input": decision.input or None,
+        "why": decision.why,
+        "metrics": planning.metric_data(decision.metrics, first),
+        "destination": first.name,
+        "mode": first.mode,
+        "attempts": [_attempt_data(tried) for tried in tries],
+        "on_gpu_oom": later[0].destination.name if later else None,
+    }
+
+
+def _attempt_data(tried: _Tried) -> dict[str, Any]:
+    to = tried.attempt.destination
+    busy = say.busy_dict(tried.now.busy) if tried.now.busy else {"error": None, "holder": None}
+    return {
+        "destination": to.name,
+        "mode": to.mode,
+        "command": list(tried.command),
+        "profile": to.profile,
+        "slot": to.slot or None,
+        "max_jobs": to.max_jobs,
+        "vram_mib": to.vram_mib,
+        "memory_bytes": to.memory_bytes,
+        "waits": tried.attempt.waits,
+        "exit_code": to.exit_code,
+        "free": tried.now.is_free,
+        "busy": busy.pop("error"),
+        **busy,
+    }

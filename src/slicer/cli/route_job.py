@@ -1,0 +1,77 @@
+"""``slicer route`` from its decision on, when it is clear that there is one to make."""
+
+from __future__ import annotations
+
+import os
+
+from slicer.cli import run, say
+from slicer.config import profiles, routes
+from slicer.errors import BusyError, SlicerError, UsageError
+from slicer.job.plan import Invocation
+from slicer.kernel.signals import unblock_interrupts
+from slicer.route import planning
+from slicer.route.running import BlockedError, Order
+from slicer.route.running import run as run_routed
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def perform(options: dict[str, Any], name: str, command: tuple[str, ...]) -> int:
+    """Do what a parsed command line asks for; returns the exit code."""
+    return run.reported("route", options, lambda: _told(options, name, command))
+
+
+def _told(options: dict[str, Any], name: str, command: tuple[str, ...]) -> int:
+    """Do it, and say as JSON what went wrong if that is wanted. Returns the exit code."""
+    try:
+        return _route(options, name, command)
+    except BlockedError as failure:
+        if failure.waited_s is not None:
+            say.Messages(options["verbosity"]).gave_up(failure.busy, failure.waited_s)
+        say.json_line(_blocked(failure))
+        return failure.exit_code
+    except BusyError:
+        raise
+    except SlicerError as failure:
+        if options["json"]:
+            return say.error_json(failure)
+        raise
+
+
+def _route(options: dict[str, Any], name: str, command: tuple[str, ...]) -> int:
+    asked = Invocation(**run.fields(options, command), program=options["program"], route=name)
+    config = profiles.load(os.environ, profiles.host())
+    route = routes.find(config, name)
+    words = {options["on_busy"] or each.on_busy for each in route.destinations}
+    if options["max_wait"] is not None and "wait" not in words:
+        raise UsageError("the route does not wait", where="--max-wait", hint="add --on-busy wait")
+    order = Order(config, route, asked, options["on_busy"], os.environ)
+    if options["explain"]:
+        from slicer.cli.app import guarded
+        from slicer.cli.route_explain import show
+
+        unblock_interrupts()
+        return guarded(lambda: show(order, as_json=options["json"]), as_json=options["json"])
+    messages = say.Messages(options["verbosity"])
+    return run.to_its_end(messages, lambda: run_routed(order, messages))
+
+
+def _blocked(failure: BlockedError) -> dict[str, Any]:
+    """The one line of JSON about a job that is blocked (docs/json.md)."""
+    decision, to = failure.decision, failure.tried[0].destination
+    busy = say.busy_dict(failure.busy)
+    return {
+        "version": 1,
+        "error": failure.kind,
+        "route": decision.route.name,
+        "input": decision.input or None,
+        "metrics": planning.metric_data(decision.metrics, to),
+        "destination": to.name,
+        "mode": to.mode,
+        "tried": [attempt.destination.name for attempt in failure.tried],
+        "exit_code": failure.exit_code,
+        "busy": busy.pop("error"),
+        **busy,
+    }

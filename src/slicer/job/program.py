@@ -1,0 +1,56 @@
+"""The program of a command: where it is, and how slicer becomes it."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from slicer.errors import CannotExecute, CommandNotFound
+from slicer.kernel.signals import signal
+from slicer.text import quote
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import NoReturn
+
+    from slicer.errors import SlicerError
+
+
+def find_program(name: str, environ: Mapping[str, str]) -> str:
+    """The path to execute, found before anything is acquired. Raises CommandNotFound or CannotExecute."""
+    if "/" in name:
+        candidates = [name]
+    else:
+        path = environ.get("PATH", os.defpath)
+        candidates = [f"{directory or '.'}/{name}" for directory in path.split(":")] if name else []
+    denied = ""
+    for candidate in candidates:
+        if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):
+            return candidate
+        if not denied and os.path.lexists(candidate):
+            denied = candidate
+    if denied:
+        reason = "is a directory" if os.path.isdir(denied) else "is not executable"
+        raise CannotExecute(f"cannot execute: {reason}", where=denied, hint=f"chmod +x {quote(denied)}?")
+    hint = "no such file" if "/" in name else "it is in no directory of PATH"
+    raise CommandNotFound("command not found", where=quote(name), hint=hint)
+
+
+def become(program: str, command: tuple[str, ...], env: Mapping[str, str], mask: Iterable[int]) -> NoReturn:
+    """Execute the command in place of slicer. ``mask``: its signal mask. Never returns; raises OSError."""
+    for signo in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(signo, signal.SIG_DFL)  # Python ignores these two
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    try:
+        os.execve(program, command, env)
+    except OSError as error:
+        if error.errno != errno.ENOEXEC:
+            raise
+        os.execve("/bin/sh", ("/bin/sh", program, *command[1:]), env)
+
+
+def cannot_execute(program: str, exec_errno: int) -> SlicerError:
+    """What to raise for a command that the kernel would not execute (exit code 126 or 127)."""
+    kind = CommandNotFound if exec_errno == errno.ENOENT else CannotExecute
+    return kind(f"cannot execute: {os.strerror(exec_errno)}", where=program)

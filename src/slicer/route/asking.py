@@ -1,0 +1,198 @@
+"""Asking a program for a metric: started in a process group of its own, read with a deadline and a limit.
+
+When it is over, in whatever way, the whole group is killed: so nothing that a probe started stays behind,
+unless it left the group.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+
+from slicer.errors import ProbeError
+from slicer.kernel.signals import INTERRUPTS, block_interrupts, signal, signal_name
+from slicer.kernel.sleep import until_readable
+from slicer.quantity import format_duration
+from slicer.record import record
+from slicer.text import one_line
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+
+MOST_BYTES = 64 * 1024  # of what is kept of an answer
+_MOST_COMPLAINT = 4096
+_DIES_S = 2.0  # SIGKILL takes longer only where the kernel waits for a disk
+
+
+@record
+class Answer:
+    """What a program printed before it ended with exit code 0."""
+
+    stdout: bytes  # at most MOST_BYTES
+    stderr: bytes
+
+
+class _Interrupted(BaseException):
+    def __init__(self, signo: int) -> None:
+        self.signo = signo
+
+
+class _Interrupts:
+    """Interrupts act only while asleep, and end the program before they end us."""
+
+    def __enter__(self) -> _Interrupts:
+        self._before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)
+        self.mask = block_interrupts()  # while asleep, and of the program
+        self._deadly = [signo for signo in INTERRUPTS if signal.getsignal(signo) == signal.SIG_DFL]
+        for signo in self._deadly:
+            signal.signal(signo, self._raise)
+        return self
+
+    def _raise(self, signo: int, frame: FrameType | None) -> None:
+        raise _Interrupted(signo)
+
+    def __exit__(self, kind: object, failure: BaseException | None, trace: object) -> None:
+        for signo in self._deadly:
+            signal.signal(signo, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
+        if isinstance(failure, _Interrupted):  # as if it had not been handled
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {failure.signo})
+            os.kill(os.getpid(), failure.signo)
+
+
+def ask(command: tuple[str, ...], timeout_s: float, *, stdin: int = -1, keeps_end: bool = False) -> Answer:
+    """Run a program (found in PATH) to its end, and take what it prints.
+
+    ``stdin`` is the descriptor that it reads from, -1 for nothing. ``keeps_end``: it may print any amount, of
+    which the end is kept; otherwise too much is an error. Raises ProbeError, also for an exit code other
+    than 0.
+    """
+    with _Interrupts() as interrupts:
+        out, out_end = os.pipe2(os.O_CLOEXEC)
+        err, err_end = os.pipe2(os.O_CLOEXEC)
+        try:
+            os.set_blocking(out, False)
+            os.set_blocking(err, False)
+            try:
+                pid = _spawn(command, stdin, out_end, err_end, interrupts.mask)
+            finally:
+                os.close(out_end)
+                os.close(err_end)
+            listener = _Listener(command[0], pid, out, err, keeps_end)
+            try:
+                listener.listen(timeout_s, interrupts.mask)
+            finally:
+                status = listener.end()
+        finally:
+            os.close(out)
+            os.close(err)
+    stderr = bytes(listener.stderr)
+    if status:
+        raise ProbeError(f"{one_line(command[0], 60)} {_how(status)}{_complaint(stderr, command)}")
+    return Answer(bytes(listener.stdout), stderr)
+
+
+def _spawn(command: tuple[str, ...], stdin: int, out: int, err: int, mask: frozenset[int]) -> int:
+    """The pid; raises ProbeError."""
+    none = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
+    actions = [
+        none if stdin < 0 else (os.POSIX_SPAWN_DUP2, stdin, 0),
+        (os.POSIX_SPAWN_DUP2, out, 1),
+        (os.POSIX_SPAWN_DUP2, err, 2),
+    ]
+    shown = one_line(command[0], 60)
+    try:
+        return os.posix_spawnp(
+            command[0],
+            command,
+            os.environ,
+            file_actions=actions,
+            setpgroup=0,
+            setsigmask=mask,
+            setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),  # Python ignores these two
+        )
+    except FileNotFoundError:
+        hint = "install ffmpeg, which it belongs to" if command[0] == "ffprobe" else "see probe_command"
+        raise ProbeError(f"there is no {shown}", hint=hint) from None
+    except OSError as error:
+        hint = "a script begins with #! and its interpreter" if error.errno == errno.ENOEXEC else ""
+        raise ProbeError(f"{shown} cannot be executed: {error.strerror}", hint=hint) from None
+
+
+class _Listener:
+    """Reads what a program prints until it ends."""
+
+    def __init__(self, name: str, pid: int, out: int, err: int, keeps_end: bool) -> None:
+        self.stdout, self.stderr = bytearray(), bytearray()
+        self._name, self._pid, self._out, self._err = one_line(name, 60), pid, out, err
+        self._keeps_end = keeps_end
+        self._pidfd = os.pidfd_open(pid)
+        self._open = [out, err]
+
+    def listen(self, timeout_s: float, mask: frozenset[int]) -> None:
+        """Until it ends; raises ProbeError where it takes too long, or prints too much."""
+        end_s = time.monotonic() + timeout_s
+        while True:
+            left_s = max(0.0, end_s - time.monotonic())
+            ready = until_readable([self._pidfd, *self._open], left_s, mask)
+            for fd in ready & set(self._open):
+                self._read(fd)
+            if self._pidfd in ready:
+                for fd in self._open:
+                    while self._read(fd):
+                        pass  # what was in the pipe; whoever else may write there is not waited for
+                return
+            if time.monotonic() >= end_s:
+                after = format_duration(timeout_s)
+                hint = "probe_timeout says how long it may take"
+                raise ProbeError(f"{self._name} had no answer after {after}", hint=hint)
+
+    def _read(self, fd: int) -> bool:
+        """Take one piece; whether there was any. Raises ProbeError."""
+        try:
+            piece = os.read(fd, MOST_BYTES)
+        except BlockingIOError:
+            return False
+        if not piece:
+            self._open = [each for each in self._open if each != fd]
+            return False
+        if fd == self._err:
+            self.stderr += piece
+            del self.stderr[:-_MOST_COMPLAINT]  # programs say last what ended them
+            return True
+        self.stdout += piece
+        if len(self.stdout) > MOST_BYTES:
+            if not self._keeps_end:
+                raise ProbeError(f"{self._name} printed more than {MOST_BYTES >> 10} KiB, not a number")
+            del self.stdout[:-MOST_BYTES]
+        return True
+
+    def end(self) -> int:
+        """Kill what is left of the group, and reap the program: its status as waitpid(2) has it."""
+        try:
+            try:
+                os.killpg(self._pid, signal.SIGKILL)  # not reaped yet, so the number is still its own
+            except (ProcessLookupError, PermissionError):
+                pass  # all others became another user's, and only the program itself was ours
+            if not until_readable([self._pidfd], _DIES_S, None):
+                return signal.SIGKILL  # it hangs in the kernel, and dies as soon as it can
+            return os.waitpid(self._pid, 0)[1]
+        finally:
+            os.close(self._pidfd)
+
+
+def _how(status: int) -> str:
+    if os.WIFSIGNALED(status):
+        return f"was ended by {signal_name(os.WTERMSIG(status))}"
+    return f"failed with exit code {os.waitstatus_to_exitcode(status)}"
+
+
+def _complaint(stderr: bytes, command: tuple[str, ...]) -> str:
+    """The last line that a program said, without the argument that it is about, as the end of a message."""
+    said = [line.strip() for line in stderr.decode("utf-8", "replace").split("\n") if line.strip()]
+    if not said:
+        return ""
+    about = next((word for word in command if word and said[-1].startswith(f"{word}: ")), "")
+    return f": {one_line(said[-1].removeprefix(f'{about}: '), 200)}"

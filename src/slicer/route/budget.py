@@ -1,0 +1,294 @@
+"""Whether a route's jobs fit into the machine when as many run as may: GPU memory and memory. Pure."""
+
+from __future__ import annotations
+
+from slicer.quantity import INFINITY, format_size, short_mib
+from slicer.record import record, replace
+from slicer.route.packing import Load, Room, pack
+from slicer.text import counted, visible
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from slicer.config.routes import Destination, Route
+    from slicer.model import Gpu, Profile
+
+_GIB = 2**30
+_RESERVE_PERCENT = 10  # of the machine's memory, for everything else, unless the route says how much
+
+
+@record
+class Share:
+    """What the jobs of one destination take when as many run as may."""
+
+    name: str
+    mode: str
+    jobs: int | None  # None: nothing limits them
+    limited_by: str  # "max_jobs", "slots.cpu", "GPU memory", or ""
+    gpus: int  # of one job
+    vram_mib: int | None  # of one job, on each GPU; None: whole GPUs, or none
+    memory_bytes: int | None  # MemoryMax of one job; None: unlimited
+    memory_source: str  # where that is from
+    is_declared: bool  # by the route or a file; False: only the cap of a built-in profile
+    suggested_bytes: int | None = None  # a MemoryMax with which all fit; None where that cannot be told
+
+
+@record
+class GpuUse:
+    """One GPU when all run: how many jobs of each destination, and what they leave free."""
+
+    index: int
+    name: str
+    total_mib: int
+    jobs: tuple[tuple[str, int], ...]
+    left_mib: int
+
+
+@record
+class Worksheet:
+    """The budget of a route on one machine. It holds if there are no ``problems``."""
+
+    route: str
+    shares: tuple[Share, ...]
+    gpus: tuple[GpuUse, ...]
+    machine_bytes: int
+    reserve_bytes: int
+    reserve_source: str
+    needed_bytes: int  # by all jobs whose memory is declared, and the reserve
+    left_bytes: int  # negative: so much is missing
+    problems: tuple[str, ...]  # each with its sum
+    notes: tuple[str, ...]
+
+
+def worksheet(
+    route: Route,
+    profiles: Mapping[str, Profile],
+    gpus: tuple[Gpu, ...] | None,
+    memory_bytes: int,
+    slots: Mapping[str, int],
+) -> Worksheet:
+    """The budget of ``route``.
+
+    ``profiles`` has the profile of each destination (:func:`slicer.config.route_profiles.profile_for`) by the
+    destination's name. ``gpus`` is what the driver reports, None where nobody knows. ``memory_bytes`` is the
+    machine's memory, ``slots`` how many there are of each ("cpu").
+    """
+    problems: list[str] = []
+    notes: list[str] = []
+    shares = [_share(each, profiles[each.name], slots) for each in route.destinations]
+    rooms = [Room(gpu) for gpu in gpus or ()]
+    if gpus is None:
+        notes.append("which GPUs there are is not known here, so GPU memory was not checked")
+    else:
+        shares = _on_gpus(shares, profiles, rooms, problems, notes)
+    reserve, source = _reserve(route, memory_bytes)
+    needed = sum(_together(each) for each in shares if each.is_declared) + reserve
+    left = memory_bytes - needed
+    if left < 0:
+        problems.append(f"memory: {_memory_sum(shares, reserve)}, but the machine has {_size(memory_bytes)}")
+    notes += _memory_notes(shares)
+    return Worksheet(
+        route=route.name,
+        shares=tuple(_suggested(each, shares, memory_bytes - reserve, left) for each in shares),
+        gpus=tuple(_use(room) for room in rooms),
+        machine_bytes=memory_bytes,
+        reserve_bytes=reserve,
+        reserve_source=source,
+        needed_bytes=needed,
+        left_bytes=left,
+        problems=tuple(problems),
+        notes=tuple(notes),
+    )
+
+
+def _share(destination: Destination, profile: Profile, slots: Mapping[str, int]) -> Share:
+    limits = []
+    if destination.max_jobs is not None:
+        limits.append((destination.max_jobs, "max_jobs"))
+    limits += [(slots[name] // n, f"slots.{name}") for name, n in profile.slots.items() if name in slots]
+    jobs, limited_by = min(limits, default=(None, ""))
+    found = profile.properties.get("MemoryMax")
+    limit = found.value if found and isinstance(found.value, int) and found.value != INFINITY else None
+    source = profile.sources.get("MemoryMax", "")
+    return Share(
+        name=destination.name,
+        mode=destination.mode,
+        jobs=jobs,
+        limited_by=limited_by,
+        gpus=profile.gpus,
+        vram_mib=profile.vram_mib,
+        memory_bytes=limit,
+        memory_source=source,
+        is_declared=limit is not None and not source.startswith("built-in"),
+    )
+
+
+# -- GPU memory --------------------------------------------------------------------------------------------
+
+
+def _on_gpus(
+    shares: list[Share], profiles: Mapping[str, Profile], rooms: list[Room],
+    problems: list[str], notes: list[str],
+) -> list[Share]:  # fmt: skip
+    """Put the jobs on the GPUs. The shares again, with the jobs of those that nothing else limits."""
+    loads = {
+        each.name: _load(each, profiles[each.name]) for each in shares if each.mode == "gpu" and each.gpus
+    }
+    placed = pack(list(loads.values()), rooms)
+    found = []
+    for each in shares:
+        load = loads.get(each.name)
+        if load is None:
+            found.append(each)
+            continue
+        fits = placed[each.name]
+        if fits < (1 if each.jobs is None else each.jobs):
+            problems.append(_gpu_problem(each, load, fits, rooms))
+        unfit = [room.gpu.index for room in rooms if not room.suits(load)]
+        if fits and unfit and not load.choice:
+            which = ", ".join(map(str, unfit))
+            need = short_mib(each.vram_mib or 0)
+            notes.append(f"{each.name}: GPU {which} is too small for a job of {need}")
+        if each.jobs is None:
+            each = replace(each, jobs=fits, limited_by="GPU memory")
+        found.append(each)
+    return found
+
+
+def _load(share: Share, profile: Profile) -> Load:
+    return Load(share.name, share.jobs, share.gpus, profile.gpu_choice, share.vram_mib, profile.margin_mib)
+
+
+def _gpu_problem(share: Share, load: Load, fits: int, rooms: list[Room]) -> str:
+    """Why not all jobs have GPU memory, with the sum."""
+    able = [room for room in rooms if room.suits(load)]
+    jobs = "a job" if share.jobs is None else counted(share.jobs, "job")
+    on = f" on {share.gpus} GPUs each" if share.gpus > 1 else ""
+    if not rooms:
+        return f"{share.name}: there is no GPU here for {jobs}"
+    if share.vram_mib is None:
+        wanted = f"{jobs} x {counted(share.gpus, 'whole GPU')}"
+        return f"{share.name}: {wanted}, but there {_there(able)}: {_remedy(fits)}"
+    margin = f" and {short_mib(load.margin_mib)} of margin" if load.margin_mib else ""
+    if len(able) < share.gpus:
+        need = f"{short_mib(share.vram_mib)}{margin}{on}"
+        return f"{share.name}: {jobs} of {need}, but {_sizes(rooms)}: no GPU is large enough"
+    total = short_mib(share.vram_mib * (share.jobs or 1))
+    wanted = f"{jobs} x {short_mib(share.vram_mib)}{on} = {total}{margin}"
+    others = sorted({name for room in able for name in room.jobs} - {share.name})
+    beside = f" beside {', '.join(others)}" if others else ""
+    return f"{share.name}: {wanted}, but {_sizes(able)}{beside}: {_remedy(fits)}"
+
+
+def _there(rooms: list[Room]) -> str:
+    return f"{'is' if len(rooms) == 1 else 'are'} {counted(len(rooms), 'GPU')}"
+
+
+def _remedy(fits: int) -> str:
+    return f"{counted(fits, 'job')} fit{'s' * (fits == 1)}" if fits else "none fits"
+
+
+def _sizes(rooms: list[Room]) -> str:
+    named = [f"GPU {room.gpu.index} has {short_mib(room.gpu.memory_mib)}" for room in rooms]
+    return ", ".join(named[:8]) + ("…" if len(named) > 8 else "")
+
+
+def _use(room: Room) -> GpuUse:
+    gpu = room.gpu
+    return GpuUse(gpu.index, gpu.name, gpu.memory_mib, tuple(room.jobs.items()), room.left_mib)
+
+
+# -- memory ------------------------------------------------------------------------------------------------
+
+
+def _reserve(route: Route, memory_bytes: int) -> tuple[int, str]:
+    if route.memory_reserve_bytes is not None:
+        return route.memory_reserve_bytes, route.sources.get("memory_reserve", "")
+    return min(max(_GIB, memory_bytes * _RESERVE_PERCENT // 100), memory_bytes // 2), "default"
+
+
+def _together(share: Share) -> int:
+    return (share.jobs or 0) * (share.memory_bytes or 0)
+
+
+def _memory_sum(shares: list[Share], reserve: int) -> str:
+    parts = [
+        f"{each.name} {each.jobs} x {_size(each.memory_bytes)}"
+        for each in shares
+        if each.is_declared and each.jobs
+    ]
+    total = sum(_together(each) for each in shares if each.is_declared) + reserve
+    return f"{' + '.join([*parts, f'{_size(reserve)} of reserve'])} = {_size(total)}"
+
+
+def _memory_notes(shares: list[Share]) -> list[str]:
+    notes = []
+    for each in shares:
+        if each.jobs is None:
+            why = "nothing limits how many run (max_jobs would)"
+            notes.append(f"{each.name}: {why}, so their memory was not added up")
+        elif each.jobs and not each.is_declared:
+            amount = each.memory_bytes
+            limit = "none" if amount is None else f"{_size(amount)}, {each.memory_source}"
+            notes.append(f"{each.name}: no memory is declared (MemoryMax is {limit}), so it was not added up")
+    return notes
+
+
+def _suggested(share: Share, shares: list[Share], available: int, left: int) -> Share:
+    """With a MemoryMax by which all fit.
+
+    What is left is shared by the jobs that declare none, or else by all. If too much is declared, each of
+    those gets less.
+    """
+    if not share.jobs or any(each.jobs is None for each in shares):
+        return share
+    silent = sum(each.jobs or 0 for each in shares if not each.is_declared)
+    if share.is_declared and left < 0:
+        declared = sum(_together(each) for each in shares if each.is_declared)
+        found = (share.memory_bytes or 0) * available // declared
+    elif share.is_declared:
+        everybody = sum(each.jobs or 0 for each in shares)
+        found = (share.memory_bytes or 0) + (0 if silent else left // everybody)
+    else:
+        found = left // silent if left > 0 else 0
+    step = _GIB // 4 if found >= _GIB else 2**20
+    return replace(share, suggested_bytes=found // step * step or None)
+
+
+def _size(amount: int | None) -> str:
+    return format_size(amount).replace(".0", "")
+
+
+# -- for people --------------------------------------------------------------------------------------------
+
+
+def lines(sheet: Worksheet) -> list[str]:
+    """The worksheet as lines of text, the problems last."""
+    shown = [f"route {sheet.route}"]
+    shown += [f"  {_share_text(each)}" for each in sheet.shares]
+    for gpu in sheet.gpus:
+        jobs = " + ".join(f"{number} x {name}" for name, number in gpu.jobs) or "no job"
+        what = f"GPU {gpu.index} ({visible(gpu.name)}, {short_mib(gpu.total_mib)})"
+        shown.append(f"  {what}: {jobs}, {short_mib(gpu.left_mib)} left")
+    total = _memory_sum(list(sheet.shares), sheet.reserve_bytes)
+    word = "left" if sheet.left_bytes >= 0 else "missing"
+    left = f"{_size(abs(sheet.left_bytes))} {word}"
+    shown.append(f"  memory: {total} of {_size(sheet.machine_bytes)}, {left}")
+    shown += [f"  note: {note}" for note in sheet.notes]
+    shown += [f"  problem: {problem}" for problem in sheet.problems]
+    return shown
+
+
+def _share_text(share: Share) -> str:
+    jobs = "any number of jobs" if share.jobs is None else counted(share.jobs, "job")
+    parts = [f"{share.name}: {jobs}{f' ({share.limited_by})' if share.limited_by else ''}"]
+    if share.gpus:
+        each = "" if share.gpus == 1 else f"{share.gpus} x "
+        of = "a whole GPU" if share.vram_mib is None else f"{short_mib(share.vram_mib)} of a GPU"
+        parts.append(f"each {each}{of}")
+    memory = "unlimited" if share.memory_bytes is None else _size(share.memory_bytes)
+    parts.append(f"MemoryMax {memory}")
+    if share.suggested_bytes:
+        parts.append(f'suggested memory = "{_size(share.suggested_bytes)}"')
+    return ", ".join(parts)

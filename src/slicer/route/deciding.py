@@ -1,0 +1,68 @@
+"""Which destination a job goes to, by what was measured. Pure."""
+
+from __future__ import annotations
+
+from slicer.config import metrics as units
+from slicer.route.model import Decision
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slicer.config.routes import Destination, Route
+    from slicer.errors import ProbeError
+    from slicer.route.model import Metric
+
+
+def decide(route: Route, input: str, metrics: tuple[Metric, ...]) -> Decision:
+    """Where a job with these metrics (one for each probe) goes.
+
+    ``choices`` are all destinations whose bounds hold, in their order: none if the job is too large for all.
+    """
+    choices = tuple(each for each in route.destinations if _takes(each, metrics))
+    compared = ", ".join(_compared(route, metric, at, choices) for at, metric in enumerate(metrics))
+    if not choices:
+        names = " and ".join(each.name for each in route.destinations)
+        return Decision(route, input, metrics, (), f"{compared}: too large for {names}")
+    shown = compared or "nothing is measured"
+    return Decision(route, input, metrics, choices, f"{shown}: {destination_text(choices[0])}")
+
+
+def on_error(route: Route, error: ProbeError) -> Decision:
+    """Where a job goes whose input could not be measured. Raises ``error`` if the route says "fail".
+
+    Of several destinations of the mode, the one that takes the largest jobs is the first choice.
+    """
+    choices = tuple(each for each in reversed(route.destinations) if each.mode == route.on_probe_error)
+    if not choices:
+        raise error
+    why = f"not measured, on_probe_error = {route.on_probe_error}: {destination_text(choices[0])} ({error})"
+    return Decision(route, error.input, (), choices, why)
+
+
+def destination_text(destination: Destination) -> str:
+    """Its name, and its mode where that is not the same."""
+    if destination.name == destination.mode:
+        return destination.name
+    return f"{destination.name} ({destination.mode})"
+
+
+def _takes(destination: Destination, metrics: tuple[Metric, ...]) -> bool:
+    bounds = zip(destination.up_to, metrics, strict=True)
+    return all(bound is None or metric.value <= bound for bound, metric in bounds)
+
+
+def _compared(route: Route, metric: Metric, at: int, choices: tuple[Destination, ...]) -> str:
+    """``duration 12m ≤ 1h``: beside the bound that holds, or the largest that does not."""
+    held = choices[0].up_to[at] if choices else None
+    passed = [
+        bound for each in route.destinations if (bound := each.up_to[at]) is not None and bound < metric.value
+    ]
+    beside = held if held is not None else max(passed, default=None)
+    shown = f"{metric.kind} {_text(metric, beside)}"
+    if beside is None:
+        return shown
+    sign = "≤" if held is not None else ">"
+    return f"{shown} {sign} {units.bound_text(metric.kind, beside)}"
+
+
+def _text(metric: Metric, beside: float | None) -> str:
+    return f"{'at least ' * metric.at_least}{units.text(metric.kind, metric.value, beside=beside)}"

@@ -1,0 +1,127 @@
+"""Measuring the input of a route's job. What cannot be measured is an error with its reason, never a 0."""
+
+from __future__ import annotations
+
+import time
+
+from slicer.config import metrics as units
+from slicer.errors import ProbeError
+from slicer.route.asking import ask
+from slicer.route.finding import STANDARD_INPUT, find_input
+from slicer.route.model import Metric
+from slicer.route.source import Source, kind_of
+from slicer.text import one_line
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slicer.config.routes import Probe, Route
+    from slicer.route.media import Media
+
+_LONGEST_NUMBER = 40
+_NUMBER = frozenset("0123456789.eE+-")
+_ONE_NUMBER = "it must print one number and nothing else"
+_LEAST_S = 0.1  # for the second look at media
+
+
+def measure(route: Route, command: tuple[str, ...], stdin_fd: int) -> tuple[str, tuple[Metric, ...]]:
+    """The input of a command as it is written there ("-" for standard input), and a metric for each probe.
+
+    Standard input must be a file by now. It is measured from its offset on, which stays where it is. A route
+    without probes has neither. Raises ProbeError.
+    """
+    if not route.probes:
+        return "", ()
+    word = find_input(route, command, kind_of)
+    shown = "standard input" if word == STANDARD_INPUT else one_line(word, 120)
+    try:
+        return word, _measured(route, word, stdin_fd)
+    except ProbeError as error:
+        error.input, error.where = word, error.where or shown
+        raise
+    except OSError as error:
+        failure = ProbeError(f"cannot be measured: {error.strerror}", where=shown)
+        failure.input = word
+        raise failure from None
+
+
+def _measured(route: Route, word: str, stdin_fd: int) -> tuple[Metric, ...]:
+    # A command can measure what is no file: an address, a prompt.
+    is_any = all(probe.kind == "command" for probe in route.probes)
+    source = Source(word, stdin_fd, may_be_absent=is_any)
+    try:
+        media: list[Media] = []
+        return tuple(
+            _metric(probe, source, media, _enough(route, at)) for at, probe in enumerate(route.probes)
+        )
+    finally:
+        source.close()
+
+
+def _enough(route: Route, at: int) -> float | None:
+    """The largest bound of a probe: beyond it, it makes no difference how much more there is."""
+    return max((bound for each in route.destinations if (bound := each.up_to[at]) is not None), default=None)
+
+
+def _metric(probe: Probe, source: Source, media: list[Media], enough: float | None) -> Metric:
+    if probe.kind == "command":
+        return Metric("command", _commanded(probe, source))
+    source.check("directory" if probe.kind == "count" else "file", probe.kind)
+    if probe.kind == "size":
+        return Metric("size", float(source.size()))
+    if probe.kind in ("duration", "pixels"):
+        return Metric(probe.kind, _of_media(probe, source, media))
+    from slicer.route import counting
+
+    deadline = counting.Deadline(probe.timeout_s)
+    if probe.kind == "lines":
+        found = counting.lines(source.fd, source.start, deadline, enough)
+    elif probe.kind == "tokens":
+        found = counting.tokens(source.fd, source.start, probe.tokens_per_word, deadline, enough)
+    else:
+        found = counting.files(source.fd, deadline, enough)
+    return Metric(probe.kind, found.value, found.at_least)
+
+
+def _of_media(probe: Probe, source: Source, media: list[Media]) -> float:
+    """``media`` keeps what ffprobe said, for the next probe."""
+    from slicer.route import media as ffprobe
+
+    end_s = time.monotonic() + probe.timeout_s
+    path, stdin = source.for_program(pattern="%")  # "%d" would be a sequence of pictures
+    if not media:
+        media.append(ffprobe.look(path, probe.timeout_s, stdin))
+    if probe.kind == "pixels":
+        return float(ffprobe.pixels(media[0]))
+    found = ffprobe.duration_s(media[0])
+    if found is None:
+        left_s = max(_LEAST_S, end_s - time.monotonic())
+        found = ffprobe.scan_duration_s(path, media[0], left_s, stdin)
+    return found
+
+
+def _commanded(probe: Probe, source: Source) -> float:
+    path, stdin = source.for_program()
+    program, *words = probe.command
+    command = (program, *(word.replace("{}", path) for word in words))
+    if not any("{}" in word for word in words):
+        command = (*command, path)
+    answer = ask(command, probe.timeout_s, stdin=stdin)
+    return number(answer.stdout, one_line(program, 60))
+
+
+def number(printed: bytes, program: str) -> float:
+    """The one number that a probe printed, 0 or more. Raises ProbeError."""
+    text = printed.decode("utf-8", "replace").strip()
+    if not text:
+        raise ProbeError(f"{program} printed nothing", hint=_ONE_NUMBER)
+    if len(text) > _LONGEST_NUMBER or not _NUMBER.issuperset(text):
+        raise ProbeError(f"{program} printed {one_line(text, 60)!r}", hint=_ONE_NUMBER)
+    try:
+        found = float(text)
+    except ValueError:
+        raise ProbeError(f"{program} printed {text!r}", hint=_ONE_NUMBER) from None
+    if text.startswith("-"):
+        raise ProbeError(f"{program} printed {text}, which is negative")
+    if found >= units.LARGEST:
+        raise ProbeError(f"{program} printed {text}, which is absurdly large")
+    return found

@@ -1,0 +1,231 @@
+"""Passes on what a command writes, unchanged and at once, and looks whether it tells of a GPU out of memory.
+
+A relay is a process of its own. So whatever becomes of slicer, nothing that was written is lost, and a
+background process that keeps its stderr open keeps nobody waiting. All signals but one are blocked in it: it
+leaves when nobody can write any more.
+
+Where the output goes to a terminal the command gets a pseudo-terminal, so that progress bars stay. It is raw:
+only the real terminal changes what passes. Its size follows that of the real one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import stat
+import sys
+from _thread import get_native_id
+
+from slicer.gpu.oom import Excerpt
+from slicer.kernel import proc
+from slicer.kernel.signals import INTERRUPTS, STOP, signal
+from slicer.record import record
+
+_CHUNK = 1 << 16
+_MOST_WAITING = 1 << 20  # bytes; more fits into no pipe of ours, and into no pseudo-terminal
+_ASK = b"?"
+_F_SETOWN_EX = 15  # fcntl(2); of what it takes, 0 is F_OWNER_TID: the signal is for this thread
+
+# A user who wants slicer to end does not wait for a reader that has fallen asleep.
+ENDING = INTERRUPTS | {signal.SIGQUIT, STOP}
+
+
+@record
+class Seen:
+    """What has passed a relay so far."""
+
+    tells_of_oom: bool
+    is_empty: bool
+    lost: int  # the errno for which some of it could not be written; 0: all of it was
+
+
+class Relay:
+    """One relay. ``fd`` is for the command to write to; what it writes goes to the descriptor ``sink``."""
+
+    def __init__(self, sink: int, *, is_droppable: bool) -> None:
+        """``is_droppable``: a full disk loses what is written, and the command does not hear of it.
+
+        Raises OSError.
+        """
+        source, self.fd = _terminal_like(sink) if os.isatty(sink) else os.pipe2(os.O_CLOEXEC)
+        asked, self._ask = os.pipe2(os.O_CLOEXEC)
+        self._answer, answer = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(source, False)
+        self._pid = os.fork()
+        if self._pid == 0:
+            copier = _Copier(source, sink, asked, answer, is_droppable=is_droppable)
+            proc.be_child(copier.run)
+        for fd in (source, asked, answer):
+            os.close(fd)
+        self._has_ended = True  # as soon as we let go of it
+
+    def seen(self) -> Seen | None:
+        """What has passed, once all that was written so far is passed on. The command must have ended.
+
+        None: the relay was killed, or a signal came that is to end us, while a slow reader kept it waiting.
+        The signals that end slicer must be blocked.
+        """
+        import fcntl
+
+        os.close(self.fd)  # so that it sees the end, unless somebody else can write
+        self.fd = -1
+        self._has_ended = False
+        # SIGIO comes when the pipe can be read, so that one call waits for that and for the other signals.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGIO})
+        fcntl.fcntl(self._answer, _F_SETOWN_EX, bytes(4) + get_native_id().to_bytes(4, sys.byteorder))
+        fcntl.fcntl(self._answer, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+        try:
+            os.write(self._ask, _ASK)
+            words = self._await_answer().split()
+        except BrokenPipeError:
+            words = []  # it was killed
+        fcntl.fcntl(self._answer, fcntl.F_SETFL, os.O_NONBLOCK)
+        signal.sigtimedwait({signal.SIGIO}, 0)  # unblocked, it would end us
+        if len(words) != 4:
+            return None
+        self._has_ended = words[3] == b"1"
+        return Seen(words[0] == b"1", words[1] == b"1", int(words[2]))
+
+    def _await_answer(self) -> bytes:
+        """The relay's answer; empty if it is dead, or we are to end."""
+        while True:
+            try:
+                return os.read(self._answer, 64)
+            except BlockingIOError:
+                if signal.sigwaitinfo({signal.SIGIO} | ENDING).si_signo in ENDING:
+                    return b""
+
+    def close(self) -> None:
+        """Let go of it. It stays for as long as somebody can write."""
+        for fd in (self.fd, self._ask, self._answer):
+            if fd >= 0:
+                os.close(fd)
+        if self._has_ended:
+            os.waitpid(self._pid, 0)
+
+
+def _terminal_like(sink: int) -> tuple[int, int]:
+    """A raw pseudo-terminal of the size of the terminal ``sink``; a pipe where none can be had."""
+    import tty
+
+    try:
+        master, slave = os.openpty()
+    except OSError:  # a container without /dev/pts
+        return os.pipe2(os.O_CLOEXEC)
+    tty.setraw(slave)
+    _copy_size(sink, master)
+    return master, slave
+
+
+def _copy_size(terminal: int, master: int) -> bool:
+    """Give a pseudo-terminal the size of the terminal. Returns whether it had another one."""
+    import fcntl
+    import termios
+
+    try:
+        size = fcntl.ioctl(terminal, termios.TIOCGWINSZ, bytes(8))
+        if size == fcntl.ioctl(master, termios.TIOCGWINSZ, bytes(8)):
+            return False
+        fcntl.ioctl(master, termios.TIOCSWINSZ, size)
+    except OSError:  # the terminal has gone away
+        return False
+    return True
+
+
+class _Copier:
+    """What the relay's process does."""
+
+    def __init__(self, source: int, sink: int, asked: int, answer: int, *, is_droppable: bool) -> None:
+        self._source = source
+        self._sink = sink
+        self._asked = asked
+        self._answer = answer
+        self._is_droppable = is_droppable
+        self._excerpt = Excerpt()
+        self._is_empty = True
+        self._lost = 0
+        self._is_open = True
+
+    def run(self) -> None:
+        """Pass on until nobody can write any more, or nobody reads."""
+        _close_others({self._source, self._sink, self._asked, self._answer})
+        with open("/proc/self/comm", "wb", buffering=0) as comm:
+            comm.write(b"slicer-relay")
+        if os.isatty(self._source):
+            signal.signal(signal.SIGWINCH, self._resize)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGWINCH})
+            _copy_size(self._sink, self._source)  # it may have changed since the fork
+        poll = select.poll()
+        poll.register(self._source, select.POLLIN)
+        poll.register(self._asked, select.POLLIN)
+        while self._is_open:
+            for fd, _ in poll.poll():
+                if fd == self._source:
+                    self._pass_on()
+                elif os.read(self._asked, 1):
+                    self._tell()
+                else:
+                    poll.unregister(self._asked)  # slicer is gone, or has heard enough
+        # Whoever asks now is answered, too: nothing can come any more.
+        os.close(self._source)
+        while os.read(self._asked, 1):
+            self._tell()
+
+    def _pass_on(self) -> int:
+        """Pass on what is there. Returns how many bytes that were."""
+        try:
+            data = os.read(self._source, _CHUNK)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            data = b""  # nobody has the pseudo-terminal open any more
+        self._is_open = bool(data)
+        if data:
+            self._is_empty = False
+            self._excerpt.add(data)
+            self._write(data)
+        return len(data)
+
+    def _write(self, data: bytes) -> None:
+        while data:
+            try:
+                data = data[os.write(self._sink, data) :]
+            except BlockingIOError:  # whoever shares it with us made it so
+                room = select.poll()
+                room.register(self._sink, select.POLLOUT)
+                room.poll()
+            except OSError as error:
+                self._lost = error.errno or errno.EIO
+                # With nobody to read it, the command must hear of it, as if it had written by itself.
+                self._is_open = self._is_droppable and stat.S_ISREG(os.fstat(self._sink).st_mode)
+                return
+
+    def _tell(self) -> None:
+        """Answer, once all is passed on that was there when we were asked."""
+        passed = 0
+        while self._is_open and passed < _MOST_WAITING and (length := self._pass_on()):
+            passed += length
+        facts = (self._excerpt.tells_of_oom(), self._is_empty, self._lost, not self._is_open)
+        answer = b"%d %d %d %d\n" % facts
+        try:
+            os.write(self._answer, answer)
+        except BrokenPipeError:
+            pass  # slicer was killed meanwhile
+
+    def _resize(self, signo: int, frame: object) -> None:
+        # The command has heard of it, too, and may have asked for the size before it was the new one.
+        if _copy_size(self._sink, self._source):
+            os.kill(0, signal.SIGWINCH)
+
+
+def _close_others(kept: set[int]) -> None:
+    """Close all other descriptors: pipes whose end somebody waits for, and locks."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) not in kept:
+            try:
+                os.close(int(name))
+            except OSError:
+                pass  # the one by which the folder was listed

@@ -1,0 +1,318 @@
+"""One ``slicer route``: measure the input, decide, and run the job to its end. Prints nothing."""
+
+from __future__ import annotations
+
+import time
+
+from slicer import faults
+from slicer.config.route_profiles import overrides_for
+from slicer.errors import BusyError, ProbeError, SlicerError, TooLargeError
+from slicer.job import launch
+from slicer.kernel.signals import block_interrupts, block_only_interrupts, signal, unblock_interrupts
+from slicer.record import record
+from slicer.route import planning
+from slicer.route.deciding import decide, on_error
+from slicer.route.model import Decision
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Protocol
+
+    from slicer.config.profiles import Config
+    from slicer.config.routes import OnBusy, Route
+    from slicer.job.job import Job, RunListener
+    from slicer.job.plan import Invocation
+    from slicer.model import Busy, Lease, Outcome
+    from slicer.outcome.decisions import DecisionRow, Result
+    from slicer.route.planning import Attempt
+    from slicer.route.watch import OutputWatch, Written
+
+    class RouteListener(RunListener, Protocol):
+        """Hears what happens to a job and why it goes where it goes, for people."""
+
+        def finished(self, outcome: Outcome) -> None:
+            """An attempt is over, and another one follows."""
+
+
+_STDIN = 0
+_STDIN_INPUT = "stdin"  # as a route says it
+
+
+class BlockedError(SlicerError):
+    """The destinations are busy, and the route says not to wait. Its exit code is the first one's.
+
+    ``busy`` is what the first one lacks. ``waited_s`` is None when it did not wait.
+    """
+
+    kind = "blocked"
+
+    def __init__(self, decision: Decision, tried: tuple[Attempt, ...], failure: BusyError) -> None:
+        to = tried[0].destination
+        super().__init__(f"{to.name} is busy")
+        self.exit_code = to.exit_code
+        self.decision = decision
+        self.tried = tried
+        self.busy: Busy = failure.busy
+        self.waited_s = failure.waited_s
+
+
+@record
+class Order:
+    """What the user asked for. ``asked`` is the job without what a destination says of it."""
+
+    config: Config
+    route: Route
+    asked: Invocation
+    on_busy: OnBusy | None  # in place of what the destinations say
+    environ: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """The job's name, as long as its input is not known."""
+        return self.asked.name or self.route.name
+
+
+class TooLarge(TooLargeError):
+    """As :class:`TooLargeError`, with the decision."""
+
+    def __init__(self, decision: Decision) -> None:
+        super().__init__(decision.why, where=f"route {decision.route.name}")
+        self.decision = decision
+
+
+def measured(order: Order) -> Decision:
+    """Measure the input and decide. Raises ProbeError, SpoolError and TooLargeError.
+
+    Signals that end a program act meanwhile.
+    """
+    from slicer.route.probing import measure
+
+    route = order.route
+    unblock_interrupts()
+    try:
+        if route.input == _STDIN_INPUT:
+            from slicer.route.spool import keep_stdin
+
+            keep_stdin(order.environ.get("TMPDIR") or "/tmp")
+        decision = decide(route, *measure(route, order.asked.command, _STDIN))
+    except ProbeError as error:
+        decision = on_error(route, error)
+    finally:
+        block_interrupts()
+    if not decision.choices:
+        raise TooLarge(decision)
+    return decision
+
+
+def run(order: Order, listener: RouteListener) -> Outcome:
+    """Decide, and run the job to its end. Raises BlockedError and other SlicerErrors; then nothing runs.
+
+    Signals are as in :func:`slicer.job.launch.run`, and the interrupts must be blocked.
+    """
+    try:
+        decision = measured(order)
+    except TooLarge as failure:
+        _Run(order, failure.decision, listener).tell_refused("too-large", failure)
+        raise
+    except SlicerError as failure:
+        nothing = Decision(order.route, getattr(failure, "input", ""), (), (), str(failure))
+        _Run(order, nothing, listener).tell_refused("probe-error", failure)
+        raise
+    return _Run(order, decision, listener).run()
+
+
+class _Run:
+    """One job of a route, from the decision to its end."""
+
+    def __init__(self, order: Order, decision: Decision, listener: RouteListener) -> None:
+        self._order = order
+        self._decision = decision
+        self._listener = listener
+        self._environ = planning.environment(order.environ, order.route)
+        self._said: set[str] = set()
+
+    def run(self) -> Outcome:
+        order, decision = self._order, self._decision
+        tries = planning.attempts(decision, order.on_busy)
+        attempt, outcome, watch = self._first_free(tries, "started", "")
+        faults.point("route-attempt-ended")
+        if watch is None:
+            return outcome
+        try:
+            written = watch.written()
+        finally:
+            watch.close()
+        if not self._runs_again(outcome, written):
+            return outcome
+        faults.point("route-falls-back")
+        if not _take_late_signals():
+            return outcome
+        self._listener.finished(outcome)
+        tries = planning.fallback(decision, order.on_busy, attempt.destination)
+        return self._first_free(tries, "fallback", outcome.job)[1]
+
+    def _first_free(
+        self, tries: tuple[Attempt, ...], result: Result, after: str
+    ) -> tuple[Attempt, Outcome, OutputWatch | None]:
+        """Run the job at the first destination that is not busy, to its end. Raises BlockedError.
+
+        ``after``: the job that ran out of GPU memory.
+        """
+        failure: BusyError | None = None
+        for attempt in tries:
+            try:
+                return attempt, *self._attempt(attempt, result, after)
+            except BusyError as busy:
+                failure = failure or busy
+        assert failure is not None
+        blocked = BlockedError(self._decision, tries, failure)
+        self.tell_refused("blocked", blocked, after)
+        raise blocked
+
+    def _attempt(self, attempt: Attempt, result: Result, after: str) -> tuple[Outcome, OutputWatch | None]:
+        watch = self._watch(attempt) if result == "started" else None
+        output = watch.output if watch else (1, 2)
+        said = overrides_for(self._order.config, attempt.destination)
+        invocation = planning.invocation(self._order.asked, self._decision, attempt, said, output)
+        told = _Told(self._listener, f"{self._order.route.name}: {attempt.why}", self._said)
+
+        def before_start(job: Job, lease: Lease, waited_s: float) -> None:
+            told.say_why()
+            self._tell_start(attempt, result, after, job, lease, waited_s)
+            faults.point("route-recorded")
+
+        try:
+            return launch.run(invocation, self._environ, told, before_start), watch
+        except BaseException:
+            if watch is not None:
+                watch.close()
+            raise
+
+    def _watch(self, attempt: Attempt) -> OutputWatch | None:
+        """What looks at the output of an attempt that the CPU may follow. Raises BackendError."""
+        if not planning.fallback(self._decision, self._order.on_busy, attempt.destination):
+            return None
+        from slicer.route.watch import OutputWatch
+
+        return OutputWatch(must_know_stdout=not self._order.route.idempotent)
+
+    def _runs_again(self, outcome: Outcome, written: Written | None) -> bool:
+        """Whether the job runs once more, on the CPU. Says what stands in the way of that."""
+        failed = planning.is_out_of_gpu_memory(outcome)
+        if written is None:
+            if failed:
+                self._listener.warning("it is not known what the job wrote, so it does not run on the CPU")
+            return False
+        if written.lost:
+            self._listener.warning(f"some of what the job wrote could not be passed on: {written.lost}")
+        again = failed and planning.may_run_again(self._order.route, written)
+        if failed and written.tells_of_oom and not again:
+            why = "it has written to stdout (idempotent = false)"
+            self._listener.notice(f"{self._order.route.name}: out of GPU memory, but {why}: not run again")
+        return again
+
+    # -- what is told --------------------------------------------------------------------------------------
+
+    def _tell_start(
+        self, attempt: Attempt, result: Result, after: str, job: Job, lease: Lease, waited_s: float
+    ) -> None:
+        from slicer.job.job import tell
+
+        row = planning.row(
+            self._decision, attempt, self._order.asked.command, time.time(), result, job=job.id, after=after,
+            waited_s=waited_s,
+        )  # fmt: skip
+        tell(job, "routed", lease=lease, message=attempt.why, **planning.event_fields(row))
+        self._keep(row)
+
+    def tell_refused(self, result: Result, failure: SlicerError, after: str = "") -> None:
+        """Tell journal and history of a job that does not run."""
+        from slicer.outcome import journal
+
+        attempt, reason, holders = None, str(failure), None
+        if isinstance(failure, BlockedError):
+            from slicer.job.words import describe_busy
+            from slicer.kernel.proc import now_s
+
+            attempt = failure.tried[0]
+            reason = f"blocked: {describe_busy(failure.busy, now_s(), in_public=True)}"
+            holders = ", ".join(lease.unit or lease.job for lease in failure.busy.holders)
+        order, decision = self._order, self._decision
+        row = planning.row(
+            decision, attempt, order.asked.command, time.time(), result, after=after, reason=reason
+        )
+        name = order.asked.name or planning.job_name(order.route, decision.input)
+        fields = {**planning.event_fields(row), "holder": holders, "exit_code": failure.exit_code}
+        journal.event("routed", job="", name=name, message=f"{name}: {reason}", fields=fields)
+        self._keep(row)
+
+    def _keep(self, row: DecisionRow) -> None:
+        """Add it to the history, which stops no job."""
+        from slicer.outcome import decisions, history
+
+        try:
+            warning = decisions.append(row, history.default_path(self._order.environ))
+        except SlicerError as error:
+            warning = str(error)
+        except Exception as error:
+            warning = f"internal error: {type(error).__name__}: {error}"
+        if warning:
+            self._listener.warning(warning)
+
+
+class _Told:
+    """Passes on what is heard of one attempt, and says before it why the job goes there.
+
+    Notices wait for that: of a job that is blocked nothing is said but one line of JSON. What an earlier
+    attempt has ``said`` of this machine is not said again.
+    """
+
+    def __init__(self, listener: RouteListener, why: str, said: set[str]) -> None:
+        self._listener = listener
+        self._said = said
+        self._why = why
+        self._notices: list[str] = []
+        self.still_waiting = listener.still_waiting
+
+    def say_why(self) -> None:
+        """Once, when it is clear that the job goes there or waits for it."""
+        if self._why:
+            self._notices.append(self._why)
+            self._why = ""
+            while self._notices:
+                self._listener.notice(self._notices.pop(0))
+
+    def notice(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            if self._why:
+                self._notices.append(text)
+            else:
+                self._listener.notice(text)
+
+    def warning(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self._listener.warning(text)
+
+    def waiting(self, busy: Busy) -> None:
+        self.say_why()
+        self._listener.waiting(busy)
+
+    def acquired(self, lease: Lease, waited_s: float) -> None:
+        self.say_why()
+        self._listener.acquired(lease, waited_s)
+
+
+def _take_late_signals() -> bool:
+    """Forget what was sent to the job that is over. False: slicer is to end."""
+    from slicer.route.relay import ENDING
+
+    late = signal.sigpending()
+    if late & ENDING:
+        return False
+    for signo in late - {signal.SIGTSTP}:
+        signal.sigtimedwait({signo}, 0)
+    block_only_interrupts()
+    return True

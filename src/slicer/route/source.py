@@ -1,0 +1,103 @@
+"""The input of a job, opened to be measured. Nothing is waited for; neither a FIFO nor a device is opened."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from slicer.errors import ProbeError
+from slicer.route.finding import STANDARD_INPUT
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slicer.route.finding import Kind
+
+_OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_OF_PROGRAM = "/proc/self/fd/0"  # opened by path it has an offset of its own
+_NOUNS = {"file": "a file", "directory": "a directory", "": "no file"}
+
+
+def kind_of(word: str) -> Kind:
+    """What a word is the name of. What we may not look at counts as being there."""
+    try:
+        return _kind(os.stat(word).st_mode)
+    except PermissionError:
+        return "other"
+    except (OSError, ValueError):
+        return ""
+
+
+def _kind(mode: int) -> Kind:
+    return "file" if stat.S_ISREG(mode) else "directory" if stat.S_ISDIR(mode) else "other"
+
+
+class Source:
+    """A file or directory, or standard input if that is a file, from its offset on.
+
+    Where nothing of that name is there, ``kind`` is "" and ``fd`` -1.
+    """
+
+    def __init__(self, word: str, stdin_fd: int, *, may_be_absent: bool) -> None:
+        """``word`` is the input as the command line has it. Raises ProbeError, OSError."""
+        self._word = word
+        self._is_stdin = word == STANDARD_INPUT
+        self.start = 0
+        self.fd = -1
+        self.kind: Kind = ""
+        if self._is_stdin:
+            self.fd, self.kind = stdin_fd, _measurable(os.fstat(stdin_fd), is_stdin=True)
+            self.start = os.lseek(stdin_fd, 0, os.SEEK_CUR) if self.kind == "file" else 0
+            return
+        try:
+            _measurable(os.stat(word))
+            self.fd = os.open(word, _OPEN)
+        except (FileNotFoundError, NotADirectoryError):
+            if not may_be_absent:
+                raise
+            return
+        try:
+            self.kind = _measurable(os.fstat(self.fd))  # another may have taken its place
+        except ProbeError:
+            os.close(self.fd)
+            raise
+
+    def close(self) -> None:
+        """Give standard input back as it was: a probe may have read from it."""
+        if self._is_stdin and self.kind == "file":
+            os.lseek(self.fd, self.start, os.SEEK_SET)
+        elif not self._is_stdin and self.fd >= 0:
+            os.close(self.fd)
+
+    def check(self, kind: Kind, probe: str) -> None:
+        """Raise ProbeError where a probe cannot measure this."""
+        if self.kind != kind:
+            hint = 'probe "count" counts the files of a directory' if self.kind == "directory" else ""
+            message = f"is {_NOUNS[self.kind]}, and probe {probe} measures {_NOUNS[kind]}"
+            raise ProbeError(message, hint=hint)
+
+    def size(self) -> int:
+        """Bytes; of standard input, those from its offset on."""
+        return max(0, os.fstat(self.fd).st_size - self.start)
+
+    def for_program(self, *, pattern: str = "") -> tuple[str, int]:
+        """The path by which a program finds it, and the descriptor for its standard input (-1: none).
+
+        A name with a character of ``pattern`` would mean other files to the program, so it gets none.
+        """
+        if self._is_stdin or set(pattern) & set(self._word):
+            os.lseek(self.fd, self.start, os.SEEK_SET)
+            return _OF_PROGRAM, self.fd
+        # Not to be taken for an option.
+        is_option = self._word[:1] == "-" and self.fd >= 0
+        return f"./{self._word}" if is_option else self._word, -1
+
+
+def _measurable(found: os.stat_result, *, is_stdin: bool = False) -> Kind:
+    """Raises ProbeError for what would have to be waited for, or would be used up."""
+    kind = _kind(found.st_mode)
+    if kind != "other":
+        return kind
+    is_pipe = stat.S_ISFIFO(found.st_mode)
+    what = "a pipe" if is_pipe else "a socket" if stat.S_ISSOCK(found.st_mode) else "a device"
+    hint = 'with input = "stdin" in the route it is read into a file first' if is_pipe and is_stdin else ""
+    raise ProbeError(f"is {what}, which cannot be measured and read again", hint=hint)

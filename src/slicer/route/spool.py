@@ -1,0 +1,62 @@
+"""Standard input as something that can be read twice: once by a probe, once by the command."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from slicer.errors import SlicerError
+
+_STDIN = 0
+_CHUNK = 1 << 20
+
+
+class SpoolError(SlicerError):
+    """Standard input could not be kept for the command."""
+
+    kind = "spool"
+
+
+def keep_stdin(directory: str) -> None:
+    """Make stdin a file: what comes through a pipe is first written to a file in ``directory``.
+
+    Nobody else sees the file, and it goes with the last process that has it open. Raises SpoolError.
+    """
+    if stat.S_ISREG(os.fstat(_STDIN).st_mode):
+        return
+    fd = -1
+    try:
+        fd = _nameless_file(directory)
+        while data := os.read(_STDIN, _CHUNK):
+            _write(fd, data)
+        # A description of its own: the command reads from the beginning, and cannot write.
+        read_only = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+        os.dup2(read_only, _STDIN)
+        os.close(read_only)
+    except OSError as error:
+        hint = "TMPDIR names another directory, with more room"
+        message = f"standard input cannot be kept: {error.strerror}"
+        raise SpoolError(message, where=directory, hint=hint) from error
+    finally:
+        if fd >= 0:
+            os.close(fd)
+
+
+def _nameless_file(directory: str) -> int:
+    try:
+        return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        import errno
+
+        # File systems that do not know it, and kernels: open(2).
+        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT) or not os.path.isdir(directory):
+            raise
+    path = os.path.join(directory, f"slicer-{os.urandom(8).hex()}")
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    os.unlink(path)
+    return fd
+
+
+def _write(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]

@@ -1,0 +1,135 @@
+"""The budget of a route on a machine. (C7)"""
+
+from __future__ import annotations
+
+import pytest
+
+from slicer.config import routes
+from slicer.config.route_profiles import profile_for
+from slicer.model import Gpu
+from slicer.route.budget import Worksheet, lines, worksheet
+from tests.unit.route.made_up import GIB, config
+
+WHISPER = """
+    [routes.r]
+    memory_reserve = "4G"
+    [routes.r.gpu]
+    vram = "10G"
+    max_jobs = 2
+    memory = "6G"
+    [routes.r.cpu]
+    max_jobs = 1
+    memory = "30G"
+"""
+
+
+def gpus(*sizes_gib: int) -> tuple[Gpu, ...]:
+    return tuple(Gpu(i, f"GPU-{i}", "L4", size << 10, "", i) for i, size in enumerate(sizes_gib))
+
+
+def sheet(text: str, *sizes_gib: int, memory_gib: int = 64, known: bool = True) -> Worksheet:
+    made = config(text)
+    route = routes.find(made, "r")
+    profiles = {each.name: profile_for(made, route, each) for each in route.destinations}
+    return worksheet(route, profiles, gpus(*sizes_gib) if known else None, memory_gib * GIB, {"cpu": 4})
+
+
+def test_a_budget_that_holds_says_what_is_left() -> None:
+    made = sheet(WHISPER, 24)
+    assert made.problems == ()
+    assert (made.gpus[0].jobs, made.gpus[0].left_mib) == ((("gpu", 2),), 4096)
+    assert (made.needed_bytes, made.left_bytes) == (46 * GIB, 18 * GIB)
+    assert [each.suggested_bytes for each in made.shares] == [12 * GIB, 36 * GIB]
+    assert lines(made) == [
+        "route r",
+        '  gpu: 2 jobs (max_jobs), each 10G of a GPU, MemoryMax 6G, suggested memory = "12G"',
+        '  cpu: 1 job (max_jobs), MemoryMax 30G, suggested memory = "36G"',
+        "  GPU 0 (L4, 24G): 2 x gpu, 4G left",
+        "  memory: gpu 2 x 6G + cpu 1 x 30G + 4G of reserve = 46G of 64G, 18G left",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "problem"),
+    [
+        ((24,), ""),
+        ((21,), ""),  # 2 x 10G and the margin of the last one
+        ((20,), "gpu: 2 jobs x 10G = 20G and 512M of margin, but GPU 0 has 20G: 1 job fits"),
+        ((12, 12), ""),  # one on each
+        ((8, 24), ""),  # the small one cannot serve
+        ((8, 12), "gpu: 2 jobs x 10G = 20G and 512M of margin, but GPU 1 has 12G: 1 job fits"),
+        ((8,), "gpu: 2 jobs of 10G and 512M of margin, but GPU 0 has 8G: no GPU is large enough"),
+        ((), "gpu: there is no GPU here for 2 jobs"),
+    ],
+)
+def test_gpu_memory_is_added_up_as_the_ledger_gives_it_out(sizes: tuple[int, ...], problem: str) -> None:
+    assert sheet(WHISPER, *sizes).problems == ((problem,) if problem else ())
+
+
+def test_too_little_memory_is_refused_with_the_sum() -> None:
+    made = sheet(WHISPER, 24, memory_gib=40)
+    assert made.problems == (
+        "memory: gpu 2 x 6G + cpu 1 x 30G + 4G of reserve = 46G, but the machine has 40G",
+    )
+    assert made.left_bytes == -6 * GIB
+    assert "6G missing" in lines(made)[4]
+    suggested = [each.suggested_bytes or 0 for each in made.shares]
+    assert 2 * suggested[0] + suggested[1] + 4 * GIB <= 40 * GIB
+
+
+def test_what_only_a_built_in_profile_says_is_a_cap_and_no_plan() -> None:
+    made = sheet("[routes.r.gpu]\nvram = '10G'\nmax_jobs = 2\n[routes.r.cpu]\n", 24)
+    assert made.problems == ()
+    assert made.reserve_bytes == 64 * GIB // 10
+    assert [(each.jobs, each.limited_by) for each in made.shares] == [(2, "max_jobs"), (4, "slots.cpu")]
+    assert [each.is_declared for each in made.shares] == [False, False]
+    assert [each.suggested_bytes for each in made.shares] == [int(9.5 * GIB)] * 2  # 57.6G for 6 jobs
+    assert "gpu: no memory is declared (MemoryMax is 57.6G, built-in gpu)" in made.notes[0]
+
+
+def test_destinations_share_the_gpus() -> None:
+    text = """
+        [routes.r]
+        probe = "duration"
+        [routes.r.to.small]
+        mode = "gpu"
+        up_to = "10m"
+        vram = "4G"
+        max_jobs = 2
+        [routes.r.to.large]
+        mode = "gpu"
+        vram = "16G"
+        max_jobs = 1
+    """
+    assert sheet(text, 25).problems == ()
+    (problem,) = sheet(text, 24).problems
+    assert problem == "small: 2 jobs x 4G = 8G and 512M of margin, but GPU 0 has 24G beside large: 1 job fits"
+
+
+@pytest.mark.parametrize(
+    ("lines", "sizes", "jobs", "problem"),
+    [
+        ("", (24, 24), 2, ""),  # whole GPUs, as many as there are
+        ("max_jobs = 3", (24, 24), 3, "gpu: 3 jobs x 1 whole GPU, but there are 2 GPUs: 2 jobs fit"),
+        ("profile = 'two'", (24, 24, 24), 1, ""),
+        ("profile = 'two'\nmax_jobs = 1", (24,), 1, "gpu: 1 job x 2 whole GPUs, but there is 1 GPU: none fits"),
+        ("profile = 'two'\nvram = '10G'\nmax_jobs = 2", (24, 24), 2, ""),
+        ("profile = 'one'\nvram = '10G'", (24, 24), 2, ""),  # GPU 1 alone
+        ("vram = '1G'", (8, 4), 10, ""),  # the margin is needed by the last one
+    ],
+)
+def test_what_one_job_wants_of_gpus_counts(
+    lines: str, sizes: tuple[int, ...], jobs: int, problem: str
+) -> None:
+    profiles = "[profiles.two]\ninherits = 'gpu'\ngpus = 2\n[profiles.one]\ninherits = 'gpu'\ngpu = [1]\n"
+    made = sheet(f"{profiles}[routes.r.gpu]\n{lines}\n", *sizes)
+    assert made.shares[0].jobs == jobs
+    assert made.problems == ((problem,) if problem else ())
+
+
+def test_what_cannot_be_known_is_said() -> None:
+    made = sheet("[routes.r.gpu]\nvram = '10G'\n[routes.r.cpu]\nprofile = 'light'\n", known=False)
+    assert made.problems == ()
+    assert made.notes[0] == "which GPUs there are is not known here, so GPU memory was not checked"
+    assert "cpu: nothing limits how many run (max_jobs would)" in made.notes[2]
+    assert [each.suggested_bytes for each in made.shares] == [None, None]
