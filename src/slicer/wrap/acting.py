@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _DRAFT = ".slicer-wrap-"
 _DRAFT_NAME = 200  # bytes of the program's name in that of the draft
 _HINTS = {
-    errno.EPERM: "is it immutable (lsattr), or somebody else's?",
+    errno.EPERM: "is it immutable (lsattr), somebody else's, or on a file system without hard links?",
     errno.EACCES: "run it as root",
     errno.EROFS: "nothing can be written there",
     errno.EBUSY: "something is mounted there",

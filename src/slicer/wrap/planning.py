@@ -49,6 +49,7 @@ def install(request: Request, site: Site, tool: Tool, known: Wrap | None, sight:
         raise WrapRefused("is unwrapped half-way", where=site.path, hint=hint)
     for refusal in _refusals(request, site, tool):
         raise refusal
+    check_way(site.way, request.uid, site.path)
     if known is None or sight is None:
         return _first(request, site, tool)
     return _again(request, site, tool, known, sight)
@@ -231,8 +232,6 @@ def _wrong_places(request: Request, site: Site) -> Iterator[SlicerError]:
             hint = "wrap it in the package that installs it, or a link in a directory of your own"
             message = f"lies in {store[:-1]}, which no program may change"
             yield WrapRefused(message, where=site.path, hint=hint)
-    if unsafe := _unsafe(site.way, request.uid):
-        yield WrapRefused(unsafe[0], where=site.path, hint=unsafe[1])
     if site.way and site.way[-1].mode & stat.S_ISVTX and site.bin.uid not in (0, request.uid):
         yield WrapRefused(f"belongs to uid {site.bin.uid}, who could replace the shim", where=site.path)
     if site.is_read_only:
@@ -240,6 +239,12 @@ def _wrong_places(request: Request, site: Site) -> Iterator[SlicerError]:
     if not site.is_writable:
         hint = "run it as root" if request.uid else f"is it immutable? lsattr -d {shlex.quote(folder)}"
         yield WrapError(f"you may not write in {folder}", where=site.path, hint=hint)
+
+
+def check_way(way: tuple[Ancestor, ...], uid: int, path: str) -> None:
+    """Refuse a program that others could exchange behind slicer's back. Raises WrapRefused."""
+    if unsafe := _unsafe(way, uid):
+        raise WrapRefused(unsafe[0], where=path, hint=unsafe[1])
 
 
 def _unsafe(way: tuple[Ancestor, ...], uid: int) -> tuple[str, str] | None:

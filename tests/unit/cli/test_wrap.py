@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.cli.test_app import complete
 from tests.unit.program import Cli
 
 pytest_plugins = ["tests.unit.program"]
@@ -55,6 +56,14 @@ def test_from_the_first_look_to_the_last(cli: Cli, program: Path) -> None:  # C5
     assert cli.run("wrap", "check").stdout == f"{program}: ok, by the route small\n"
     assert cli.run("wrap", "remove", "tool").stdout == f"unwrapped {program}\n"
     assert cli.json("wrap")["wraps"] == []
+
+
+def test_the_shell_completes_routes_and_what_is_wrapped(cli: Cli, program: Path) -> None:  # C5
+    install(cli)
+    assert complete(cli, "slicer wrap install x --route s") == ["small"]
+    for verb in ("remove", "check"):
+        assert complete(cli, f"slicer wrap {verb} t") == ["tool"]
+        assert complete(cli, f"slicer wrap {verb} x") == []
 
 
 def test_what_is_wrong_is_said_and_mended(cli: Cli, program: Path) -> None:  # C5

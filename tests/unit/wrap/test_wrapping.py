@@ -209,6 +209,17 @@ def test_the_program_gone_the_shim_can_go_too(box: Box) -> None:  # C5
     assert (box.names(), box.state()) == ([], "")
 
 
+def test_a_link_behind_the_shim_that_leads_nowhere_any_more_is_noticed(box: Box) -> None:  # C5
+    link = box.bin / "tool"
+    link.symlink_to("whisper")
+    box.install(link)
+    box.program.rename(box.bin / "moved")
+    assert box.state() == "program-gone"
+    assert says(link).startswith("exit 127")
+    box.remove(link)
+    assert os.readlink(link) == "whisper"
+
+
 def test_a_wrap_whose_directory_is_gone_can_be_forgotten(box: Box) -> None:  # C5
     box.install()
     for name in box.names():
@@ -376,6 +387,16 @@ def test_root_wraps_nothing_where_a_user_could_exchange_it(box: Box) -> None:  #
     with pytest.raises(WrapRefused, match="root's shims call only"):
         box.install()
     assert box.names() == ["whisper"]
+
+
+@as_root
+def test_root_mends_nothing_where_a_user_could_exchange_it_by_now(box: Box) -> None:  # C5
+    box.install()
+    box.put("second one")
+    os.chown(box.bin, OTHER, OTHER)
+    assert "belongs to uid 54321" in wrapping.mend(str(box.program), box.environ, str(box.slicer))
+    assert (box.state(), says(box.program)) == ("replaced", "second one")
+    box.remove(keep="new")  # to be rid of it harms nobody
 
 
 def test_a_fifo_where_a_program_should_be_is_not_waited_for(box: Box) -> None:  # C5
