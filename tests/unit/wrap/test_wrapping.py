@@ -399,6 +399,15 @@ def test_root_mends_nothing_where_a_user_could_exchange_it_by_now(box: Box) -> N
     box.remove(keep="new")  # to be rid of it harms nobody
 
 
+def test_a_link_in_place_of_a_directory_is_not_followed(box: Box) -> None:  # C5
+    """To what may be anybody's program of that name."""
+    box.install()
+    box.bin.rename(box.root / "moved")
+    box.bin.symlink_to("moved")
+    assert box.state() == "gone"
+    assert "cannot be opened" in wrapping.mend(str(box.program), box.environ, str(box.slicer))
+
+
 def test_a_fifo_where_a_program_should_be_is_not_waited_for(box: Box) -> None:  # C5
     box.install()
     box.program.unlink()
