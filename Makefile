@@ -15,9 +15,10 @@ test: $(VENV)/stamp lint
 	$(PY) -m tests.machines prepare
 	$(PY) -m pytest --both-pythons $(ARGS)
 
-# For the hand, in less than a minute: what needs no machine and starts few processes, on all CPUs.
+# For the hand, in less than a minute: what needs no machine and starts few processes, on all CPUs. Properties are tried
+# with fewer examples.
 check: lint
-	$(PY) -m pytest --quiet --numprocesses logical tests/unit $(ARGS)
+	SLICER_TEST_QUICK=1 $(PY) -m pytest --quiet --numprocesses logical -m "not slow" tests/unit $(ARGS)
 
 lint: $(VENV)/stamp
 	$(VENV)/bin/ruff check .

@@ -343,7 +343,9 @@ def _slots(arguments: Arguments) -> dict[str, int]:
         raise ValueError(f"cpu_slots={arguments.cpu_slots}: slots has them too")
     said = {"cpu_slots": (CPU, arguments.cpu_slots)} if CPU not in slots else {}
     said |= {f"slots[{name!r}]": (name, count) for name, count in slots.items()}
-    for argument, (_, count) in said.items():
+    for argument, (name, count) in said.items():
+        if not isinstance(name, str):
+            raise ValueError(f"{argument}: the name of a slot must be a text")
         if not hasattr(count, "__index__"):
             raise ValueError(f"{argument}={count!r}: must be a whole number")
         if count < 0:

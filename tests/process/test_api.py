@@ -242,7 +242,7 @@ def test_the_loop_runs_on_while_a_task_waits(box: Box, gate: Gate) -> None:
     lines = out.decode().splitlines()
     assert sorted(lines[:2]) == ["first 1", "third 1"], err.decode()
     assert lines[2:] == [
-        "['NoneType', 'CancelledError', 'NoneType']", "gpus and cpu_slots: nothing is asked for",
+        "['NoneType', 'CancelledError', 'NoneType']", "gpus, cpu_slots and slots: nothing is asked for",
     ]  # fmt: skip
     assert job.process.wait(20) == 0
     box.assert_clean()
@@ -275,7 +275,7 @@ def test_ctrl_c_while_waiting_leaves_the_queue(box: Box, gate: Gate) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("gpus=0", "gpus and cpu_slots: nothing is asked for"),
+        ("gpus=0", "gpus, cpu_slots and slots: nothing is asked for"),
         ("gpus=-1", "gpus=-1: cannot be less than 0"),
         ("vram=0", "vram=0: must be more than nothing"),
         ("vram='0G'", "vram"),
@@ -297,12 +297,57 @@ def test_ctrl_c_while_waiting_leaves_the_queue(box: Box, gate: Gate) -> None:
         ("vram='8G', margin=float('nan')", "margin=nan: must be a finite number"),
         ("gpus=float('nan')", "gpus=nan: must be a whole number"),
         ("gpus=0, cpu_slots=0.5", "cpu_slots=0.5: must be a whole number"),
+        ("gpus=0, slots={'w': 0}", "gpus, cpu_slots and slots: nothing is asked for"),
+        ("gpus=0, slots={'w': -1}", "slots['w']=-1: cannot be less than 0"),
+        ("gpus=0, slots={'w': 1.5}", "slots['w']=1.5: must be a whole number"),
+        ("gpus=0, slots={3: 1}", "slots[3]: the name of a slot must be a text"),
+        ("gpus=0, slots={'cpu': 1}, cpu_slots=1", "cpu_slots=1: slots has them too"),
         ("priority=float('nan')", "priority=nan: must be a whole number"),
     ],
 )
 def test_bad_arguments(box: Box, arguments: str, message: str) -> None:
     out = run(box, f"try:\n    slicer.acquire({arguments})\nexcept ValueError as error:\n    print(error)\n")
     assert message in out
+
+
+# B4, issue: named slots
+def test_a_slot_is_shared_inside_and_busy_by_its_name_outside(box: Box) -> None:
+    config = box.root / "slots.toml"
+    config.write_text("[slots]\nmatlab = 1\n")
+    out = run(
+        box,
+        """
+        import threading
+        def other():
+            try:
+                slicer.acquire("second", gpus=0, slots={"matlab": 1})
+            except slicer.SlotBusy as busy:
+                print(busy, busy.slot, busy.holder.name)
+        with slicer.acquire("first", gpus=0, cpu_slots=1, slots={"matlab": 1}) as lease:
+            print(lease.slots, lease.cpu_slots)
+            with slicer.acquire("inner", gpus=0, slots={"matlab": 1}) as inner:
+                print(inner.is_own)
+            thread = threading.Thread(target=other)
+            thread.start()
+            thread.join()
+        for wrong in ("mathlab", "gpu"):
+            try:
+                slicer.acquire(gpus=0, slots={wrong: 1})
+            except slicer.SlicerError as error:
+                print(type(error).__name__, error)
+        """,
+        SLICER_CONFIG=str(config),
+    )
+    known = "known: cpu, matlab; [slots] in the configuration names them)"
+    first, second, busy, *wrong = out.splitlines()
+    assert (first, second) == ("{'cpu': 1, 'matlab': 1} 1", "False")
+    assert busy.startswith("matlab is busy: held by first (pid ")
+    assert busy.endswith(") matlab first")
+    assert wrong == [
+        f"UsageError slots: there is no slot named 'mathlab' (did you mean \"matlab\"? {known}",
+        f"UsageError slots: there is no slot named 'gpu' ({known}",
+    ]
+    box.assert_clean()
 
 
 # B4

@@ -164,7 +164,7 @@ def test_it_is_said_once_a_run(box: Box) -> None:
 def test_a_lease_that_speaks_for_somebody_else_frees_and_takes_nothing(box: Box, gate: Gate) -> None:
     job = box.hold(gate)
     forged = box.state / "leases" / "0123456789ab"
-    forged.write_bytes(statefile.encode(replace(job.lease, job="0123456789ab", uid=0, cpu_slots=5)))
+    forged.write_bytes(statefile.encode(replace(job.lease, job="0123456789ab", uid=0, slots={"cpu": 5})))
     os.chown(forged, 65534, -1)
     with forged.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -182,7 +182,7 @@ def test_files_of_the_dead_are_removed_by_the_next_look(box: Box) -> None:
     assert box.run("-q", "--", "true").returncode == 0
     dead = made_up.lease(
         "0123456789ab", pid=2**22, keeper=2**22 - 1, boot_id=proc.boot_id(), uid=os.geteuid(),
-        backend="plain", unit="", cgroup="", cpu_slots=1,
+        backend="plain", unit="", cgroup="", slots={"cpu": 1},
     )  # fmt: skip
     (box.state / "leases" / dead.job).write_bytes(statefile.encode(dead))
     done = box.run(*HEAVY[:3], "--no-wait", *HEAVY[3:])

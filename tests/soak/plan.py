@@ -13,6 +13,9 @@ NVML = "".join(
     for place, uuid in enumerate(UUIDS)
 )
 
+SLOTS = {"license-x": 1, "w": 2, **{f"{letter * 59}.slot": 2 for letter in "abc"}}
+"""Named slots, and how many there are. The names of the last, all together, are too long for a ticket's."""
+
 LONG_MS = 250
 
 ACTIONS = {
@@ -29,6 +32,7 @@ class Spec:
     number: int
     options: tuple[str, ...]  # for slicer run
     cpu: int  # slots
+    slots: dict[str, int]  # of other names
     gpus: int
     gib: int  # on each of the GPUs
     hold_ms: int
@@ -60,6 +64,8 @@ def spec(seed: int, number: int, can: Abilities) -> Spec:
     dice = random.Random(f"{seed}:{number}")
     options: list[str] = []
     cpu, gpus, gib = _needs(dice, can, options)
+    slots = _named_slots(dice, can)
+    options += [word for name, count in slots.items() for word in ("--slot", f"{name}={count}")]
     if "--priority" in can.options and dice.random() < 0.3:
         options += ["--priority", str(dice.choice((-50, -1, 1, 7, 100)))]
     may_give_up = "--max-wait" in can.options and dice.random() < 0.15
@@ -75,6 +81,7 @@ def spec(seed: int, number: int, can: Abilities) -> Spec:
         number,
         tuple(options),
         cpu,
+        slots,
         gpus,
         gib,
         hold_ms,
@@ -86,7 +93,9 @@ def spec(seed: int, number: int, can: Abilities) -> Spec:
 
 def _needs(dice: random.Random, can: Abilities, options: list[str]) -> tuple[int, int, int]:
     """Slots, GPUs and GiB on each, and the options that ask for them."""
-    kind = dice.choices(("cpu", "wide", "gpu", "gpus", "vram", "both"), (6, 1, 2, 1, 4, 1))[0]
+    kind = dice.choices(("cpu", "wide", "gpu", "gpus", "vram", "both", "none"), (6, 1, 2, 1, 4, 1, 2))[0]
+    if kind == "none":  # but perhaps named slots
+        return 0, 0, 0
     if kind == "wide" and "--cpu-slots" in can.options:
         cpu = dice.randrange(1, can.slots + 1)
         options += ["-p", "heavy", "--cpu-slots", str(cpu)]
@@ -104,6 +113,13 @@ def _needs(dice: random.Random, can: Abilities, options: list[str]) -> tuple[int
     gpus = 2 if kind == "gpus" else 1
     options += ["--gpus", str(gpus)]
     return 0, gpus, GPU_GIB
+
+
+def _named_slots(dice: random.Random, can: Abilities) -> dict[str, int]:
+    if "--slot" not in can.options or dice.random() < 0.5:
+        return {}
+    names = dice.sample(list(SLOTS), dice.choice((1, 1, 1, 2, 5)))
+    return {name: dice.randint(1, SLOTS[name]) for name in names}
 
 
 @dataclass(frozen=True)

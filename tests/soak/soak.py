@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.fake_nvml import FakeNvml
 from tests.process.harness import SLICER, Box, children, marked, state_of
 from tests.soak.logbook import Logbook, most_at_once
-from tests.soak.plan import GPU_GIB, NVML, UUIDS, Abilities, Action, Actions, Spec, spec
+from tests.soak.plan import GPU_GIB, NVML, SLOTS, UUIDS, Abilities, Action, Actions, Spec, spec
 
 WITNESS = Path(__file__).with_name("witness.py")
 STALL_S = 30.0  # nobody starts for so long though somebody waits: it is stuck
@@ -67,6 +67,11 @@ class Soak:
         self._make_witness("cpu", options.slots)
         for uuid in UUIDS:
             self._make_witness(uuid, GPU_GIB)
+        for name, limit in SLOTS.items():
+            self._make_witness(f"slot-{name}", limit)
+        config = box.root / "soak.toml"
+        config.write_text("[slots]\n" + "".join(f'"{name}" = {limit}\n' for name, limit in SLOTS.items()))
+        box.env["SLICER_CONFIG"] = str(config)
         self._errors = box.root / "errors"
         self._errors.mkdir()
         self._log = Logbook(box.log)
@@ -148,6 +153,7 @@ class Soak:
         errors = self._errors / job.name
         words = [str(self._box.log), job.name, str(job.hold_ms), str(job.code), str(job.child_ms)]
         words += [str(self._base), str(job.cpu), str(job.gpus), str(job.gib)]
+        words += [f"{name}={count}" for name, count in job.slots.items()]
         command = [SLICER[0], "-I", "-S", str(WITNESS), *words]
         with errors.open("wb") as stream:
             process = self._box.start(
@@ -249,6 +255,9 @@ class Soak:
         slots = [(run.starts[0], run.ends[0], job.cpu) for job, run in whole]
         room = [(run.starts[0], run.ends[0], job.gpus * job.gib) for job, run in whole]
         found = {"slots": (most_at_once(slots), self._options.slots)}
+        for name, limit in SLOTS.items():
+            held = [(run.starts[0], run.ends[0], job.slots.get(name, 0)) for job, run in whole]
+            found[f"{name} slots"] = (most_at_once(held), limit)
         found["GiB on GPUs"] = (most_at_once(room), GPU_GIB * len(UUIDS))
         return [
             f"{most} {what} were held at once of {all_}"
@@ -269,7 +278,8 @@ class Soak:
 
     def _wrong_in_state(self) -> list[str]:
         """Whoever comes next finds everything free, and leaves nothing behind."""
-        last = self._box.run("-q", "-p", "heavy", "--no-wait", "--", "true")
+        every = [word for name, limit in SLOTS.items() for word in ("--slot", f"{name}={limit}")]
+        last = self._box.run("-q", "-p", "heavy", *every, "--no-wait", "--", "true")
         wrong = [f"the slots are not free: {last}"] if last.returncode != 0 or last.stderr else []
         if self._can.gpus:
             last = self._box.run("-q", "--gpus", str(len(UUIDS)), "--no-wait", "--", "true")

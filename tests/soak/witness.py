@@ -1,13 +1,13 @@
 """The command of a soak's job: proves from outside that nobody else has what it was given.
 
-    witness.py LOG ID HOLD_MS EXIT_CODE CHILD_MS DIRECTORY CPU_UNITS GPUS GPU_UNITS
+    witness.py LOG ID HOLD_MS EXIT_CODE CHILD_MS DIRECTORY CPU_UNITS GPUS GPU_UNITS [SLOT=UNITS…]
 
-Of each resource it must get as many of the lock files ``DIRECTORY/cpu/0``, ``1``, … and ``DIRECTORY/UUID/0``,
-``1``, … at once, without waiting: there are exactly as many files as there are units of the resource, so it
-cannot fail unless slicer gave away more. The kernel lets go of the locks when the processes that hold them
-are gone, however they die. With CHILD_MS a child lives on beyond the command for that long, in a session of
-its own and with no descriptor of slicer's; it holds the witness too. Standard library only, and little of
-it: start-up is most of such a job.
+Of each resource it must get as many of the lock files ``DIRECTORY/cpu/0``, ``1``, …, ``DIRECTORY/UUID/0``,
+``1``, … and ``DIRECTORY/slot-SLOT/0``, ``1``, … at once, without waiting: there are exactly as many files as
+there are units of the resource, so it cannot fail unless slicer gave away more. The kernel lets go of the
+locks when the processes that hold them are gone, however they die. With CHILD_MS a child lives on beyond the
+command for that long, in a session of its own and with no descriptor of slicer's; it holds the witness too.
+Standard library only, and little of it: start-up is most of such a job.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ import time
 
 
 def main(
-    log: str, name: str, hold_ms: str, code: str, child_ms: str, base: str, cpu: str, gpus: str, units: str
-) -> int:
+    log: str, name: str, hold_ms: str, code: str, child_ms: str, base: str, cpu: str, gpus: str, units: str,
+    *slots: str,
+) -> int:  # fmt: skip
     move_up()
     log_fd = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
 
@@ -32,6 +33,7 @@ def main(
     if len(uuids) != int(gpus):
         note(f"VIOLATION:{len(uuids)}-instead-of-{gpus}-GPUs")
     needs.update(dict.fromkeys(uuids, int(units)))
+    needs.update((f"slot-{slot.partition('=')[0]}", int(slot.partition("=")[2])) for slot in slots)
     held: list[int] = []
     for resource, wanted in needs.items():
         got = take(f"{base}/{resource}", wanted)

@@ -37,7 +37,7 @@ BAD = {
     "a way out": b"SLICER_LEASE=1\nJOB=0123456789ab\nCGROUP=/../../../../../tmp\nEND=\n",
     "another's id": b"SLICER_LEASE=1\nJOB=../../../etc/shadow\nEND=\n",
     "endless digits": b"SLICER_LEASE=1\nJOB=0123456789ab\nPID=" + b"9" * 4200 + b"\nEND=\n",
-    "not a number": b"SLICER_LEASE=1\nJOB=0123456789ab\nSINCE_S=nan\nEXPECT_S=inf\nCPU_SLOTS=-50\nEND=\n",
+    "not a number": b"SLICER_LEASE=1\nJOB=0123456789ab\nSINCE_S=nan\nEXPECT_S=inf\nSLOTS=cpu=-50\nEND=\n",
 }
 
 
@@ -73,7 +73,7 @@ def test_a_bad_file_in_ones_own_ledger_costs_itself_alone(
     "fields",
     [
         {"CGROUP": "/a\0b"}, {"CGROUP": "/../../../../dev"}, {"SINCE_S": "nan"}, {"EXPECT_S": "inf"},
-        {"PID": "9" * 4200}, {"PID": "-1"}, {"KEEPER": str(10**30)}, {"CPU_SLOTS": "-50"}, {"UID": "0"},
+        {"PID": "9" * 4200}, {"PID": "-1"}, {"KEEPER": str(10**30)}, {"SLOTS": "cpu=-50"}, {"UID": "0"},
     ],
     ids=lambda fields: "=".join(*fields.items())[:20].replace("\0", "NUL"),
 )  # fmt: skip

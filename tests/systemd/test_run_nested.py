@@ -52,7 +52,7 @@ def test_a_nested_job_of_another_kind_is_acquired_as_usual(slicer: Slicer, fake_
     until(lambda: len([lease for lease in leases() if lease.cgroup]) == 2, "two leases with a scope")
     outer = job.lease()
     (nested,) = (lease for lease in leases() if lease.job != outer.job)
-    assert (outer.cpu_slots, len(outer.gpus), nested.cpu_slots, len(nested.gpus)) == (1, 0, 0, 2)
+    assert (outer.slots, len(outer.gpus), nested.slots, len(nested.gpus)) == ({"cpu": 1}, 0, {}, 2)
     assert nested.cgroup.startswith("/gpu.slice/")
     assert slicer.is_busy("--gpus", "1", env=fake_nvml.env)
     gate.open()

@@ -101,7 +101,7 @@ class _Lazy(click.Group):
 @click.version_option(__version__, message="slicer %(version)s")
 @click.pass_context
 def app(ctx: click.Context) -> None:
-    """Run commands in systemd scopes, with GPUs and CPU slots leased for as long as they live.
+    """Run commands in systemd scopes, with GPUs and slots leased for as long as they live.
 
     See `slicer COMMAND --help` for each command.
     """

@@ -164,6 +164,16 @@ def wraps(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[C
     return []
 
 
+def slots(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The names of the slots, and how many there are."""
+    from slicer.config.profiles import host, load
+
+    with suppress(SlicerError):
+        limits = load(os.environ, host()).slots
+        return [CompletionItem(name, help=f"of {limits[name]}") for name in harmless(limits, incomplete)]
+    return []
+
+
 def properties(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The names of systemd's properties that a job may have, up to the "="."""
     from slicer.config.properties import NAMES

@@ -7,7 +7,7 @@ from slicer.cli.run_help import fast_command
 _HELP = """\
 Hold a lease while a command or a shell runs.
 
-What `slicer run` does, without a scope: the lease on GPUs and CPU slots is the same, others wait for it just
+What `slicer run` does, without a scope: the lease on GPUs and slots is the same, others wait for it just
 as long, but no limit is put on the command and its environment gets only what the lease says about GPUs. Of
 a profile its needs are taken, not its limits. Without COMMAND your shell ($SHELL) is started; leaving it
 gives everything back.

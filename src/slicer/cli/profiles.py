@@ -112,7 +112,7 @@ def show(outer_json: bool, name: str | None, as_json: bool) -> None:
 
 
 def _slots(row: Summary) -> str:
-    """As in "1", which are CPU slots, and "1, matlab"."""
+    """As in "1", which is a CPU slot, and "1, license-matlab"."""
     others = [name if count == 1 else f"{name} {count}" for name, count in sorted(row.slots.items())]
     return ", ".join([str(row.cpu_slots)] * (row.cpu_slots > 0 or not others) + others)
 

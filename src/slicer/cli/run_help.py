@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _HELP = """\
 Run a command in a transient systemd scope of its own.
 
-The command gets the limits of a profile and a lease on the GPUs and CPU slots that the profile asks for. It
+The command gets the limits of a profile and a lease on the GPUs and slots that the profile asks for. It
 waits until they are free, and they stay its own until the last process of the scope is gone. Everything
 from the first word that is not an option belongs to the command; `--` before it is allowed, not needed.
 
@@ -35,6 +35,8 @@ Examples:
       Under the default profile (light): no lease, low weight.
   slicer run --profile heavy --name backup --expect 20m -- tar cJf b.txz src
       Waits for a CPU slot; others see who holds it, and for how long.
+  slicer run --slot license-matlab --max-wait 1h -- ./solve
+      Waits for one of the slots of that name, which the configuration counts.
   slicer run --gpus 2 --timeout 12h -- torchrun train.py
       Two whole GPUs, and an end to it.
   slicer run --vram 8G -- python infer.py
@@ -73,7 +75,12 @@ Environment:
   CPU_RUN_THREADS=N       threads a job
 """
 
-_COMPLETIONS = {"profile": complete.profiles, "gpu": complete.gpus, "set": complete.properties}
+_COMPLETIONS = {
+    "profile": complete.profiles,
+    "gpu": complete.gpus,
+    "set": complete.properties,
+    "slot": complete.slots,
+}
 
 
 def _click_option(option: Option) -> click.Option:

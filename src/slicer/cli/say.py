@@ -198,4 +198,5 @@ def busy_dict(busy: Busy) -> dict[str, Any]:
     now = now_s()
     lease = first_to_finish(busy.holders, now)
     holder = holder_dict(lease, now) if lease else _outsider_dict(busy.outsider) if busy.outsider else None
-    return {"error": f"{busy.kind}-busy", "slot": busy.slot or None, "holder": holder}
+    which = {"slot": busy.slot} if busy.kind == "slot" else {}
+    return {"error": f"{busy.kind}-busy", **which, "holder": holder}

@@ -21,7 +21,7 @@ _LONGEST_S = 3600.0
     epilog="""\
 \b
 Examples:
-  slicer status                   jobs, who waits and why, GPUs and CPU slots
+  slicer status                   jobs, who waits and why, GPUs and slots
   slicer status --watch           the same, kept up to date until q or Ctrl-C
   slicer status --json | jq '.gpus.free[].index'
                                   for scripts: the GPUs that nobody holds
@@ -46,7 +46,7 @@ In --watch, q or Ctrl-C leaves. The form of --json is in docs/json.md.""",
     help="With --watch: how often to look at the GPUs, which tell of no change. 2 by default.",
 )
 def command(as_json: bool, watches: bool, interval_s: float | None) -> int:
-    """Show the jobs that run and wait, and which GPUs and CPU slots are free."""
+    """Show the jobs that run and wait, and which GPUs and slots are free."""
     if interval_s is not None and math.isnan(interval_s):  # which is in every range
         raise click.UsageError("--interval: expected a number of seconds")
     if interval_s is not None and not watches:

@@ -12,7 +12,7 @@ from slicer.placement.decision import expected_remaining
 from slicer.quantity import format_duration, format_estimate, format_mib, short_mib
 from slicer.record import record
 from slicer.state.statedir import SYSTEM_DIR
-from slicer.text import counted, quote, slots_words, visible
+from slicer.text import counted, quote, slot_words, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ def sections(status: Status) -> list[Section]:
     found = [_jobs(status) if status.leases else Section((Line("No job runs."),))]
     if status.tickets:
         found.append(_waiting(status))
+    if len(status.slots) > 1:
+        found.append(_slots(status))
     found.append(_machine(status))
     if status.directory not in ("", SYSTEM_DIR):
         found.append(Section((Line(f"Jobs of this user only ({status.directory}).", FAINT),)))
@@ -158,9 +160,16 @@ def _held(lease: Lease, status: Status) -> str:
     if lease.gpus:
         share = "" if lease.vram_mib is None else f"{short_mib(lease.vram_mib)} of "
         parts.append(f"{share}GPU {indices(lease.gpus, status)}")
-    parts += slots_words(lease.slots)
+    parts += _slot_cells(lease.slots)
     marks = ", ".join(_marks(lease, status, status.gpus))
     return (f"{marks}: " if marks else "") + (", ".join(parts) or "-")
+
+
+def _slot_cells(slots: dict[str, int]) -> list[str]:
+    """As in "1 CPU slot", "2 whisper-gpu"."""
+    return [
+        slot_words(name, slots[name]) if name == CPU else f"{slots[name]} {name}" for name in sorted(slots)
+    ]
 
 
 def _left(lease: Lease, now_s: float) -> str:
@@ -205,7 +214,7 @@ def _wants(ticket: Ticket, status: Status) -> str:
         share = "" if ticket.vram_mib is None else f"{short_mib(ticket.vram_mib)} on "
         choice = f" ({indices(ticket.gpu_choice, status)})" if ticket.gpu_choice else ""
         parts.append(f"{share}{counted(ticket.gpus, 'GPU')}{choice}")
-    parts += slots_words(ticket.slots)
+    parts += _slot_cells(ticket.slots)
     return ", ".join(parts) or "-"
 
 
@@ -225,7 +234,8 @@ def _reason_and_command(ticket: Ticket, status: Status) -> str:
 
 
 def _machine(status: Status) -> Section:
-    head = [*map(Line, _slots(status))]
+    slots = _slots(status)
+    head = [] if slots.entries else list(slots.head)
     if status.plain_lock and status.plain_lock.pid:
         lock = status.plain_lock
         head.append(Line(f"GPU lock of scripts: {lock.path} is held by pid {lock.pid}", WARNING))
@@ -235,16 +245,19 @@ def _machine(status: Status) -> Section:
     return Section((*head, heading), entries, "GPUs")
 
 
-def _slots(status: Status) -> list[str]:
-    """A line for the CPU slots and for each other slot in use or wanted, and one for all the rest."""
-    found, idle = [], []
+def _slots(status: Status) -> Section:
+    """The CPU slots, each other slot that is in use or wanted, and in one line all the rest."""
     wanted = {name for ticket in status.tickets for name in ticket.slots}
+    busy, idle = [], []
     for name, slot in status.slots.items():
-        if name == CPU or slot.held or name in wanted:
-            found.append(_slot_line(name, slot, status))
-        else:
+        if name != CPU and not slot.held and name not in wanted:
             idle.append(f"{name} {slot.total}")
-    return found + ([f"Slots all free: {', '.join(idle)}"] if idle else [])
+        elif name != CPU:
+            busy.append(_slot_line(name, slot, status))
+    if idle:
+        busy.append(f"Slots all free: {', '.join(idle)}")
+    head = _slot_line(CPU, status.slots[CPU], status)
+    return Section((Line(head),), tuple((Line(text),) for text in busy), "slots")
 
 
 def _slot_line(name: str, slot: SlotState, status: Status) -> str:

@@ -375,17 +375,16 @@ class Command:
 
     def _end_leftovers(self) -> int:
         """Wait for (linger) or end what the command left behind; how many processes were ended."""
+        from slicer.job.leftovers import living
+
         asked: set[tuple[int, int]] = set()
-        while True:
-            # A process that is just ending has no start time. It was counted before, or it ended by itself.
-            left = [(pid, at) for pid in self._others() if (at := proc.start_time(pid)) is not None]
-            if not left:
-                return len(asked)
+        while left := living(self._others):
             if not self._task.linger or self._reason is not None:
                 self._ask_to_end([pid for pid, started in left if (pid, started) not in asked])
                 asked.update(left)
             self._wait_for_any([pid for pid, _ in left])
             self._meet_deadlines()
+        return len(asked)
 
     def _ask_to_end(self, pids: list[int]) -> None:
         """Ask processes to end. When they have had their time, they are killed."""

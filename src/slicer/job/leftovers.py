@@ -6,10 +6,29 @@ import errno
 import os
 import select
 
-from slicer.kernel.proc import LONGEST_POLL_S
+from slicer.kernel.proc import LONGEST_POLL_S, start_time
 from slicer.kernel.signals import signal
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _CROWDED_S = 0.5  # between looks, while there are more processes than descriptors
+
+
+def living(look: Callable[[], list[int]]) -> list[tuple[int, int]]:
+    """The processes that ``look`` lists and that have not ended, each with its start time.
+
+    A process that ended since the look may have made another one just before (a daemon does, twice). So none
+    is left only when a look has found nobody new.
+    """
+    ended: set[int] = set()
+    while not ended.issuperset(listed := look()):
+        left = [(pid, at) for pid in listed if (at := start_time(pid)) is not None]
+        if left:
+            return left
+        ended.update(listed)
+    return []
 
 
 def wait_for_any(pids: list[int], signals: frozenset[int], wait_s: float | None) -> set[int]:

@@ -1,1 +1,1 @@
-"""Who holds GPUs and CPU slots, who waits, and who is next."""
+"""Who holds GPUs and slots, who waits, and who is next."""

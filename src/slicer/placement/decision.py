@@ -5,17 +5,24 @@ and grants what fits. A blocked request holds nothing back at first, so smaller 
 (backfill). Once it has waited for ``Policy.reserve_after_s``, it may have its turn; the first such request in
 the order does. Then it has a reservation: what it needs is kept from all behind it as it becomes free. On a
 GPU where it fits already, others may have the rest. A GPU where it does not fit yet is closed to them. When
-it starts, the turn passes to the next. Requests without GPUs have turns of their own.
+it starts, the turn passes to the next. Requests without GPUs have turns of their own, one for each slot: two
+of them can have theirs at a time if no slot is wanted by both. So nobody waits behind a stranger for the end
+of a job that has nothing to do with either.
 
 So no request starves. The argument: let a request have its turn from time T on. Call a GPU *good* if the
 request may use it, and either it fits there or nothing was granted there since T. At T every GPU that it may
 use is good. The reservation keeps GPUs where the request already fits. If it needs more, it adds those that
 have gone longest without a new grant. These are good as long as enough good ones exist. They stay good,
 because nothing is granted there that takes the request's share. So there are always enough. Once the leases
-of T have ended, the request fits on each good GPU. CPU slots work the same way: others only get what the
-leases and the request's own need leave. So the request starts at the latest when the leases of T have ended,
-whatever was granted behind it since. Requests ahead of it have their turns first, and each turn lasts that
-long at most.
+of T have ended, the request fits on each good GPU. Slots work the same way, each name for itself: others only
+get what the leases and the request's own need leave. So the request starts at the latest when the leases of T
+have ended, whatever was granted behind it since.
+
+Every request has its turn. The first in the order that has waited for too long has it: of those ahead of it
+none has a reservation. It starts, as was shown, and then the next one is the first. A request further back
+may have its turn sooner, and lose it again: while A has that for slot x, and B ahead of C waits for it
+because it wants x and y, C may have the turn for y. Once A has started, B has the turn for both. Each such
+loss follows the start of a request ahead, and these are so many at most.
 
 Three limits. A request with a higher priority that arrives later goes ahead. A job that uses more than it
 declared can delay a request by its own length. Processes of no lease may stay for days: a request that waits
@@ -34,7 +41,7 @@ from slicer.placement.capacity import (
     limits_of,
     need_mib,
     too_many,
-)  # fmt: skip
+)
 from slicer.record import record
 
 TYPE_CHECKING = False

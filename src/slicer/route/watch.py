@@ -30,7 +30,7 @@ class OutputWatch:
 
     Stderr is passed on by a relay. Stdout takes the same way if it goes to the same place, so that their
     order stays. If ``must_know_stdout``, it has to be told apart. Then a file is compared with what it was,
-    and for all else there is a second relay.
+    what goes to /dev/null does not count, and for all else there is a second relay.
     """
 
     def __init__(self, *, must_know_stdout: bool) -> None:
@@ -40,7 +40,7 @@ class OutputWatch:
         out, err = os.fstat(_STDOUT), os.fstat(_STDERR)
         is_same = os.path.samestat(out, err)
         try:
-            if must_know_stdout:
+            if must_know_stdout and not _is_null(out):
                 if stat.S_ISREG(out.st_mode) and not is_same:
                     self._before = _marks()
                 else:
@@ -76,6 +76,10 @@ class OutputWatch:
         for relay in (self._stdout, self._stderr):
             if relay is not None:
                 relay.close()
+
+
+def _is_null(found: os.stat_result) -> bool:
+    return stat.S_ISCHR(found.st_mode) and found.st_rdev == os.makedev(1, 3)
 
 
 def _marks() -> tuple[int, ...]:

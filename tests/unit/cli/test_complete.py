@@ -42,6 +42,12 @@ def test_programs_and_profiles_with_hostile_names_are_not_offered(cli: Cli) -> N
     assert offered(cli, "slicer run -", PATH=str(programs)).count("-zz") == 0
 
 
+def test_slots_are_offered_by_their_names(cli: Cli) -> None:  # issue: named slots
+    path = cli.root / "slots.toml"
+    path.write_text("[slots]\nmatlab = 2\nmatrix = 1\n")
+    assert offered(cli, "slicer run --slot mat", SLICER_CONFIG=str(path)) == ["matlab", "matrix"]
+
+
 def test_a_directory_of_path_that_cannot_be_read_has_no_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(path: str) -> list[str]:
         raise PermissionError(13, "Permission denied", path)

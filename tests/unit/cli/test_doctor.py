@@ -193,6 +193,7 @@ def test_gpus_that_are_well_are_one_line(cli: Cli, fake_nvml: FakeNvml) -> None:
     assert not [each for each in said["findings"] if each["area"] == "gpus"]
 
 
+@pytest.mark.slow
 def test_a_driver_that_hangs_is_reported_and_left_behind(cli: Cli, fake_nvml: FakeNvml) -> None:  # X10
     fake_nvml.add("hang nvmlInit")
     code = (
@@ -230,6 +231,7 @@ def test_without_arguments_simulated_gpus_are_told(cli: Cli) -> None:
     assert "slicer run --gpus 1" in out
 
 
+@pytest.mark.slow
 def test_without_arguments_a_driver_that_hangs_is_left_behind(cli: Cli, fake_nvml: FakeNvml) -> None:
     fake_nvml.add("hang nvmlInit")
     done = cli.run(env=fake_nvml.env)

@@ -98,6 +98,32 @@ def test_a_broken_configuration_hides_no_job() -> None:
     assert status_json(replace(FULL, slot_limits=None))["cpu_slots"] == {"total": None, "free": None}
 
 
+def test_each_slot_has_its_line_and_those_that_nobody_wants_one_together() -> None:  # issue: named slots
+    limits = {"cpu": 4, "ocr": 3, "matlab": 2, "whisper-gpu": 2}
+    held = replace(TRAIN, slots={"whisper-gpu": 2, "gone": 1})
+    waits = replace(EVAL, slots={"matlab": 1}, slot_limits={"matlab": 2})
+    status = made((held,), (waits,), snapshot(), slot_limits=limits)
+    shown = text(status)
+    assert (
+        "\nCPU slots: 4 of 4 free\n"
+        "gone slots: not in the configuration any more; held by train\n"
+        "matlab slots: 2 of 2 free\n"
+        "whisper-gpu slots: 0 of 2 free; held by train (2 slots)\n"
+        "Slots all free: ocr 3\n\n"
+    ) in shown
+    assert "  GPU 0,2, 1 gone, 2 whisper-gpu  " in row_of(shown, f"{TRAIN.job}  train ")
+    found = status_json(status)
+    assert found["slots"] == {
+        "cpu": {"total": 4, "free": 4, "held": 0},
+        "gone": {"total": None, "free": None, "held": 1},
+        "matlab": {"total": 2, "free": 2, "held": 0},
+        "ocr": {"total": 3, "free": 3, "held": 0},
+        "whisper-gpu": {"total": 2, "free": 0, "held": 2},
+    }
+    assert (found["jobs"][0]["slots"], found["jobs"][0]["cpu_slots"]) == ({"whisper-gpu": 2, "gone": 1}, 0)
+    assert found["waiting"][0]["slots"] == {"matlab": 1}
+
+
 HALTED = (Halted(TRAIN.job, "stopped", None), Halted(SERVE.job, "frozen", NOW_S - 90))
 
 

@@ -33,6 +33,7 @@ from tests.unit.cli.made_up_status import (
 
 SMALL = made_up.ticket("5a5a00000000", name="small", arrived_s=900.0, gpus=1, vram_mib=20 * 1024)
 SLOT = made_up.ticket("51070000aaaa", name="", arrived_s=950.0, cpu_slots=1, cpu_limit=2)
+LICENSED = replace(SLOT, slots={"matlab": 1, "ocr": 2}, slot_limits={"matlab": 1, "ocr": 2})
 ALL = replace(TRAIN, gpus=(A, B, C), slots={})
 FOREIGN = snapshot(process(A, 1, 70000), process(B, 2, 70000), process(C, 3, 75000))
 
@@ -70,6 +71,11 @@ FOREIGN = snapshot(process(A, 1, 70000), process(B, 2, 70000), process(C, 3, 750
             (), (EVAL, replace(EVAL, job="b")), snapshot(), "behind 1 other",
         ),
         ((), (EVAL,), snapshot(), "about to go"),
+        # of several slots the one that is missing is named
+        (
+            (replace(BACKUP, slots={"matlab": 1}), replace(SERVE, slots={"ocr": 1})), (LICENSED,), snapshot(),
+            "lacks a matlab slot, held by 9b1c22d0aa31 (overdue)",
+        ),
         (
             (), (replace(EVAL, gpus=4),), snapshot(),
             "can never be served: 4 GPUs were asked for, but this machine has 3 GPUs",
@@ -93,6 +99,7 @@ def test_why_the_last_waits(
         (replace(SMALL, gpus=2, gpu_choice=(A, C)), "20G on 2 GPUs (0,2)"),
         (replace(EVAL, gpus=1, gpu_choice=(C, "GPU-gone"), slots={"cpu": 2}), "1 GPU (2,?), 2 CPU slots"),
         (SLOT, "1 CPU slot"),
+        (LICENSED, "1 matlab, 2 ocr"),
     ],
 )
 def test_what_is_wanted(ticket: Ticket, wants: str) -> None:  # B3

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from slicer.config.toml import key_lines
 from slicer.errors import SlicerError
+from tests.examples import examples
 from tests.unit.config.machine import Machine
 
 
@@ -88,7 +89,7 @@ _pieces = ["[profiles.x]", "inherits='x'", "threads='auto'"]
 _fragments = st.sampled_from([*_symbols, *_values, *_keys, *_pieces])
 
 
-@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(300))
 @given(st.lists(_fragments, max_size=25))
 def test_any_text_loads_or_is_refused_in_one_line(machine: Machine, fragments: list[str]) -> None:
     machine.system(" ".join(fragments))

@@ -198,6 +198,7 @@ def test_the_wait_has_an_end_and_leaves_no_trace(start: Start, path: Path, wait_
     lock.release()
 
 
+@pytest.mark.slow
 def test_the_end_of_the_wait_and_of_the_holder_together(start: Start, path: Path) -> None:  # A8
     for step in range(100):
         holder = start("flock", str(path), "sh", "-c", "echo held; sleep 0.02")

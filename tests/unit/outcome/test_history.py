@@ -137,6 +137,7 @@ for i in range(25):
 """
 
 
+@pytest.mark.slow
 def test_twenty_writers_some_killed_lose_nothing_that_was_acknowledged(path: str) -> None:  # X3
     command = [sys.executable, "-c", WRITER, SRC, HERE, path]
     writers = [subprocess.Popen([*command, str(me)], stdout=subprocess.PIPE) for me in range(20)]
@@ -207,7 +208,7 @@ ALTER TABLE outcomes ADD COLUMN vram_peak_mib TEXT NOT NULL DEFAULT '[]';
 ALTER TABLE outcomes ADD COLUMN forced INTEGER NOT NULL DEFAULT 0;
 PRAGMA user_version=2;
 """
-# What slicer 3 made of it.
+# What slicer 3 made of that, and of a job with CPU slots.
 VERSION_3 = f"""{VERSION_2}
 ALTER TABLE outcomes ADD COLUMN paused_s REAL;
 ALTER TABLE outcomes ADD COLUMN ended_by TEXT NOT NULL DEFAULT '';
@@ -236,6 +237,16 @@ def test_an_older_slicers_history_is_read_as_it_is(old_path: str) -> None:  # X3
     os.chmod(old_path, 0o440)
     assert history.read(old_path) == [OLD]
     assert Path(old_path).read_bytes() == before
+
+
+def test_the_cpu_slots_of_an_older_slicers_history_are_slots(old_path: str) -> None:  # issue: named slots
+    with closing(sqlite3.connect(old_path)) as connection, connection:
+        connection.execute("UPDATE outcomes SET cpu_slots = 2")
+    for _ in range(2):
+        old = history.read(old_path)[-1]
+        assert (old.cpu_slots, old.slots) == (2, {"cpu": 2})
+        assert history.append(OTHER, old_path) is None  # which brings it up to this version
+    assert sql(old_path, "SELECT slots FROM outcomes ORDER BY id")[0] == ('{"cpu": 2}',)
 
 
 def test_an_older_slicers_history_goes_on(old_path: str) -> None:  # X3
@@ -286,7 +297,7 @@ def test_two_that_upgrade_it_at_the_same_time_agree(old_path: str) -> None:  # X
         both = [subprocess.Popen([*command, job * 12], stdout=subprocess.PIPE) for job in "cd"]
         for process in both:
             assert process.stdout is not None
-            assert process.stdout.readline() in [b"sees version %d\n" % old for old in (1, 2, 3)]
+            assert process.stdout.readline() in {b"sees version %d\n" % version for version in (1, 2, 3)}
         door.execute("COMMIT")
     for process in both:
         process.communicate()
@@ -302,7 +313,7 @@ def test_an_upgrade_killed_in_the_middle_is_begun_anew(old_path: str) -> None:  
         from slicer.outcome import history, history_schema
         def version_of(connection, real=history_schema.version_of):
             if connection.in_transaction:
-                connection.execute("CREATE TABLE half (id INTEGER)")
+                connection.execute("ALTER TABLE outcomes ADD COLUMN slots TEXT NOT NULL DEFAULT '{}'")
                 os.kill(os.getpid(), signal.SIGKILL)
             return real(connection)
         history_schema.version_of = version_of

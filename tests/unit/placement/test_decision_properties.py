@@ -11,6 +11,7 @@ from slicer.model import Lease, Request
 from slicer.placement.capacity import Device, Policy, is_idle, limits_of, reserved_mib
 from slicer.placement.decision import decide, infeasible
 from slicer.record import as_dict, replace
+from tests.examples import examples
 from tests.unit import made_up
 
 UUIDS = ("GPU-a", "GPU-b", "GPU-c", "GPU-d")
@@ -108,7 +109,7 @@ def unused(gpus: tuple[Device, ...]) -> tuple[Device, ...]:
 
 
 # issue: placement
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(situations())
 def test_nothing_is_given_twice(
     situation: tuple[tuple[Request, ...], tuple[Device, ...], tuple[Lease, ...]],
@@ -134,7 +135,7 @@ def test_nothing_is_given_twice(
 
 
 # issue: requests
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(situations())
 def test_all_that_is_asked_for_is_given_at_once(
     situation: tuple[tuple[Request, ...], tuple[Device, ...], tuple[Lease, ...]],
@@ -155,7 +156,7 @@ def test_all_that_is_asked_for_is_given_at_once(
 
 
 # X4
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(situations(), st.data())
 def test_those_who_want_the_same_are_served_in_their_order(
     situation: tuple[tuple[Request, ...], tuple[Device, ...], tuple[Lease, ...]], data: st.DataObject
@@ -172,7 +173,7 @@ def test_those_who_want_the_same_are_served_in_their_order(
 
 
 # issue: order
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(situations())
 def test_who_comes_later_takes_nothing_from_who_comes_first(
     situation: tuple[tuple[Request, ...], tuple[Device, ...], tuple[Lease, ...]],
@@ -187,7 +188,7 @@ def test_who_comes_later_takes_nothing_from_who_comes_first(
 
 
 # issue: order
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(situations())
 def test_nobody_takes_what_is_kept_for_another(
     situation: tuple[tuple[Request, ...], tuple[Device, ...], tuple[Lease, ...]],
@@ -208,7 +209,7 @@ def test_nobody_takes_what_is_kept_for_another(
 
 
 # X4, issue: order
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(situations())
 def test_the_turn_is_that_of_the_first_that_waited_too_long(
     situation: tuple[tuple[Request, ...], tuple[Device, ...], tuple[Lease, ...]],
@@ -246,7 +247,7 @@ def _is_kept(request: Request, with_gpus: list[Request], limits: dict[str, int])
 
 
 # issue: order
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(situations())
 def test_one_after_another_they_get_what_they_would_get_together(
     situation: tuple[tuple[Request, ...], tuple[Device, ...], tuple[Lease, ...]],
@@ -264,7 +265,7 @@ def test_one_after_another_they_get_what_they_would_get_together(
 
 
 # E4
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(machines(), WANTED)
 def test_infeasible_is_what_the_empty_machine_does_not_grant(
     gpus: tuple[Device, ...], wanted: dict[str, Any]
@@ -346,7 +347,7 @@ class Stream:
 
 
 # X4, E13, issue: order
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(
     machines(),
     st.lists(st.tuples(BIG, st.integers(2, 20)), min_size=1, max_size=4),

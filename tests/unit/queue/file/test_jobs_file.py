@@ -48,6 +48,13 @@ def test_a_line_says_what_the_readme_says_it_does() -> None:
     ]
 
 
+# E1, issue: named slots
+def test_slots_are_the_same_in_whatever_order_they_are_named() -> None:
+    for text in ("[slots=b=2,a] x", "[slots='a=1, b=2'] x", "[SLOTS=c slots=a,b=2] x"):
+        (entry,) = parse(text)
+        assert entry.attributes == Attributes(slots=(("a", 1), ("b", 2)))
+
+
 # E1
 def test_what_slicer_adds() -> None:
     text = (
@@ -141,6 +148,14 @@ def test_a_bracket_that_is_shell_is_a_command(line: str) -> None:
         ("[gpus=-1] x", 2, "gpus cannot be '-1'", "at least 0"),
         ("[gpus=two] x", 2, "gpus cannot be 'two'", "a whole number"),
         ("[gpus=0 vram=3G] x", 2, "gpus=0 cannot have vram", ""),
+        ("[slots=] x", 2, "the name of a slot cannot be ''", "slots=license-matlab,whisper-gpu=2"),
+        ("[slots=a,] x", 2, "the name of a slot cannot be ''", ""),
+        ("[slots=../a] x", 2, "the name of a slot cannot be '../a'", ""),
+        ("[slots=a=] x", 2, "a number of slots cannot be ''", "a whole number"),
+        ("[slots=a=-1] x", 2, "a number of slots cannot be '-1'", ""),
+        ("[slots=a,a=2] x", 2, "slot a is there twice", "a=N"),
+        ("[slots] x", 2, "slots needs a value", ""),
+        ("[slot=a] x", 2, "unknown attribute 'slot=a'", "did you mean slots="),
         ("[retries=-1] x", 2, "retries cannot be '-1'", ""),
         ("[timeout=0] x", 2, "timeout cannot be '0'", "no limit"),
         ("[timeout=2w] x", 2, "timeout cannot be '2w'", "2h"),
@@ -288,6 +303,7 @@ def test_equal_brackets_share_their_attributes() -> None:
 
 # E1
 @pytest.mark.parametrize("text", ["[name=j{0} after=j{1}] x {0}\n", "[vram=8G] python train.py --seed {0}\n"])
+@pytest.mark.slow
 def test_a_hundred_thousand_lines_are_read(text: str) -> None:
     """In 2 s on a slow machine. A quadratic way takes minutes, more than the limit of a test."""
     lines = "".join(text.format(number, number + 1) for number in range(100_000))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from slicer.queue.file import attributes, jobs_file
 from slicer.queue.file.jobs_file import JobsFileError
 from slicer.queue.model import Entry
+from tests.examples import examples
 
 # The attributes that only slicer has.
 OURS = {"profile", "priority", "name", "after", "cwd"}
@@ -177,7 +178,7 @@ def is_extension(entry: Entry, line: str) -> bool:
 
 # E1
 @given(files())
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @example("[vram=18G gpus=2 timeout=2h retries=2 cancel] a\na\n\na\n")
 @example("[VRAM=1.5G vram=\u0663g] a\r\n[ ] && b\r[vram=0.6]\x85c\u2028d")
 @example("[retries=1_0 gpus=+2 retries=\u0663] a\x0b\n[] [ -f x ] && y")
@@ -206,7 +207,7 @@ def test_a_file_that_gpusched_takes_means_the_same_here(path: Path, text: str) -
 
 # E1
 @given(st.lists(LINES, max_size=8))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @example(["[ -f x ] && y", "[name=a] x", "[gpus=0] x", "[gpus=0 gpus=1] x", '[vram="8 G"] x'])
 def test_what_only_slicer_takes_is_one_of_its_own_attributes_or_a_shell_s_bracket(
     path: Path, candidates: list[str]

@@ -47,6 +47,11 @@ def test_only_the_first_of_each_kind_is_asked_for() -> None:  # E4
     assert heads(pending) == ["b", "c"]
 
 
+def test_jobs_that_want_other_slots_are_of_other_kinds() -> None:  # issue: named slots
+    pending = Pending(parsed("[slots=a] a", "[slots=a=1] b", "[slots=b] c", "[slots=a,b] d", "e"), {})
+    assert heads(pending) == ["a", "c", "d", "e"]
+
+
 def test_priority_goes_before_the_files_order() -> None:  # X4
     assert drained(Pending(parsed("a", "[priority=5] b", "[priority=-1] c", "d"), {})) == ["b", "a", "d", "c"]
 
