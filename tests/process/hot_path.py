@@ -1,4 +1,4 @@
-"""Which modules a ``slicer run`` imports, from start to end, in both halves."""
+"""Which modules ``slicer run`` and ``route`` import, from start to end, in both halves."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from typing import Protocol
+
+from tests.patience import until
 
 
 class Place(Protocol):
@@ -33,9 +35,19 @@ PLAIN = _C | {"ctypes", "ctypes._endian", "struct", "types"}
 _CODE = "from slicer.__main__ import main; main()"
 
 
-def imported(place: Place, *arguments: str) -> set[str]:
-    """The modules that ``slicer run ARGUMENTS`` imports beyond an idle interpreter's."""
-    return _trace(place, _CODE, "run", *arguments) - _trace(place, "pass")
+def imported(place: Place, *arguments: str, program: str = "run") -> set[str]:
+    """The modules that ``slicer PROGRAM ARGUMENTS`` imports beyond an idle interpreter's."""
+    return _trace(place, _CODE, program, *arguments) - _trace(place, "pass")
+
+
+def imported_with_cache(place: Place, *arguments: str, program: str = "run") -> set[str]:
+    """The same, once the configuration is in the cache, which a file that is only just written is not."""
+
+    def found() -> set[str] | None:
+        modules = imported(place, *arguments, program=program)
+        return modules if "tomllib" not in modules else None
+
+    return until(found, "the configuration is in the cache")
 
 
 def surplus(found: set[str], allowed: set[str]) -> set[str]:

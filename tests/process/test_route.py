@@ -293,7 +293,8 @@ def test_explained_nothing_runs_and_nothing_is_kept(routes: RouteBox, gate: Gate
     assert [each["free"] for each in told["attempts"]] == [True]
     holder = routes.hold_way(gate)
     (attempt,) = json.loads(routes.route("--explain", "--json").stdout)["attempts"]
-    assert (attempt["free"], attempt["holder"]["name"]) == (False, "holder")
+    assert (attempt["free"], attempt["slot"]) == (False, "whisper-gpu")
+    assert (attempt["busy"]["error"], attempt["busy"]["holder"]["name"]) == ("slot-busy", "holder")
     gate.open()
     assert holder.wait() == 0
     assert routes.results() == ["started gpu"]

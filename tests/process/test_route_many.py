@@ -53,7 +53,7 @@ def test_many_calls_at_once_and_a_runner_that_retries(
     until(all_answered, "all but those that run are blocked")
     until(lambda: len(routes.ways()) == 3, "these run")
     assert Counter(way.split()[1] for way in routes.ways()) == MOST
-    for process in left:
+    for _ in left:
         gate.open()
     assert [process.wait() for process in left] == [0, 0, 0]
 
@@ -102,4 +102,5 @@ def test_how_long_a_blocked_call_takes(
     gate.open()
     assert holder.wait() == 0
     with capsys.disabled():
-        print(f"\na blocked call takes {min(took_s) * 1000:.0f} ms at best, {max(took_s) * 1000:.0f} at worst")
+        best_ms, worst_ms = min(took_s) * 1000, max(took_s) * 1000
+        print(f"\na blocked call took {best_ms:.0f} to {worst_ms:.0f} ms")

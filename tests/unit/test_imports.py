@@ -1,4 +1,4 @@
-"""What is imported when: the layers of the pure core, and the hot path of ``slicer run``."""
+"""What is imported when: the layers of the pure core, the hot paths of ``slicer run`` and ``route``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 import slicer
 from tests.process.harness import Box
-from tests.process.hot_path import BANNED, PLAIN, imported, surplus
+from tests.process.hot_path import BANNED, PLAIN, imported, imported_with_cache, surplus
 
 SRC = str(Path(slicer.__file__).resolve().parents[1])
 CORE = (
@@ -85,3 +85,34 @@ def test_the_hot_path_of_a_plain_job_imports_what_it_needs(box: Box, options: tu
     found = imported(box, "--backend", "plain", *options, "--", "true")
     assert surplus(found, PLAIN) == set()
     assert {"slicer.job.outer_half", "slicer.ledger.ledger", "slicer.placement.decision"} <= found
+
+
+ROUTE = """\
+[routes.r]
+probe = "size"
+[routes.r.cpu]
+"""
+
+
+@pytest.fixture
+def routed(box: Box) -> Box:
+    (box.root / "config.toml").write_text(ROUTE)
+    (box.root / "input").write_bytes(b"x" * 5000)
+    box.env["SLICER_CONFIG"] = str(box.root / "config.toml")
+    return box
+
+
+# K8, C5: a binary may be wrapped with it. The second one inside a route only executes the command.
+def test_the_hot_path_of_a_route_imports_what_it_needs(routed: Box) -> None:
+    line = ("r", "--backend", "plain", "--", "true", str(routed.root / "input"))
+    found = imported_with_cache(routed, *line, program="route")
+    assert surplus(found, PLAIN) == set()
+    assert {"slicer.job.outer_half", "slicer.route.deciding", "slicer.outcome.decisions"} <= found
+    assert "slicer.route.relay" not in found
+
+
+def test_inside_a_route_next_to_nothing_is_imported(routed: Box) -> None:
+    routed.env["SLICER_ROUTE"] = "r"
+    found = imported(routed, "r", "--", "true", program="route")
+    assert surplus(found, {"errno"}) == set()
+    assert not {name for name in found if name.startswith(("slicer.config", "slicer.ledger", "slicer.gpu"))}

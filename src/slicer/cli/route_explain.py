@@ -114,7 +114,6 @@ def _data(decision: Decision, tries: list[_Tried], later: tuple[Attempt, ...]) -
 
 def _attempt_data(tried: _Tried) -> dict[str, Any]:
     to = tried.attempt.destination
-    busy = say.busy_dict(tried.now.busy) if tried.now.busy else {"error": None, "holder": None}
     return {
         "destination": to.name,
         "mode": to.mode,
@@ -127,6 +126,5 @@ def _attempt_data(tried: _Tried) -> dict[str, Any]:
         "waits": tried.attempt.waits,
         "exit_code": to.exit_code,
         "free": tried.now.is_free,
-        "busy": busy.pop("error"),
-        **busy,
+        "busy": say.busy_dict(tried.now.busy) if tried.now.busy else None,
     }

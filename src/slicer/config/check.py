@@ -31,7 +31,7 @@ DESTINATION_KEYS = (
     "args", "prepend", "replace", "profile", "max_jobs", "vram", "memory", "on_busy", "exit_code",
 )  # fmt: skip
 TO_KEYS = ("mode", "up_to", *DESTINATION_KEYS)
-_LONGEST_NAME = 40  # of a route or a destination; both together name a slot
+_LONGEST_NAME = 31  # of a route or a destination; with a dash between them they name a slot
 
 
 def check_keys(layer: Layer) -> None:

@@ -134,6 +134,7 @@ _TAIL = """\
 #   max_wait = "2h"                         # then = "fail" or "run" says what follows
 #   timeout = "12h"
 #   pause_stops_clock = true                # the timeout stands still during slicer pause
+#   slots = { cpu = 1 }                     # of these and of others that [slots] names
 #   threads = 8                             # "auto": as many as CPUs that the limits leave
 #   env = { WANDB_MODE = "offline", TERM = false }   # false: not what the parent sets
 #
@@ -174,6 +175,7 @@ def default_config_text(host: Host) -> str:
         "",
         "#[slots]",
         _line("cpu", slots, "heavy CPU jobs at a time"),
+        "# license-matlab = 2              # any other name, for what else has to be counted",
     ]
     table_of = ""
     for name, value in profiles.POLICY_SETTINGS.items():

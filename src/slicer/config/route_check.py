@@ -1,4 +1,4 @@
-"""Whether routes make sense beside profiles, slots and each other. Imported only where a file has changed."""
+"""Whether routes make sense beside profiles and each other. Imported only where a file has changed."""
 
 from __future__ import annotations
 
@@ -11,29 +11,17 @@ if TYPE_CHECKING:
 
 
 def check(config: AnyConfig) -> None:
-    """Raise ConfigError for a route that does not make sense, alone or beside profiles, slots and others."""
-    said = {
-        slot: (number, layer.where("slots", slot))
-        for layer in config.layers
-        for slot, number in layer.data.get("slots", {}).items()
-    }
+    """Raise ConfigError for a route that does not make sense, alone or beside profiles and others."""
     owners: dict[str, str] = {}
     for route in load(config).values():
         for each in route.destinations:
             _check_profile(route, each, config)
-            if not each.slot:
-                continue
-            where = source(route, each, "max_jobs")
             own = f"route {route.name}, destination {each.name}"
-            other = owners.setdefault(each.slot, own)
+            other = owners.setdefault(each.slot or own, own)
             if other != own:
+                where = source(route, each, "max_jobs")
                 message = f"its slot {each.slot} is that of {other} too"
                 raise ConfigError(message, where=where, hint="give one of them another name")
-            number, place = said.get(each.slot, (each.max_jobs, ""))
-            if number != each.max_jobs:
-                contrary = f"slots.{each.slot} = {number!r:.40} ({place})"
-                message = f"max_jobs = {each.max_jobs} contradicts {contrary}"
-                raise ConfigError(message, where=where, hint="leave one of them out")
 
 
 def _check_profile(route: Route, each: Destination, config: AnyConfig) -> None:

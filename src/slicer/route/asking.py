@@ -43,11 +43,16 @@ class _Interrupts:
     """Interrupts act only while asleep, and end the program before they end us."""
 
     def __enter__(self) -> _Interrupts:
-        self._before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)
+        self._before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         self.mask = block_interrupts()  # while asleep, and of the program
-        self._deadly = [signo for signo in INTERRUPTS if signal.getsignal(signo) == signal.SIG_DFL]
-        for signo in self._deadly:
-            signal.signal(signo, self._raise)
+        self._deadly = []
+        for signo in INTERRUPTS:
+            if signal.getsignal(signo) == signal.SIG_DFL:
+                try:
+                    signal.signal(signo, self._raise)
+                except ValueError:
+                    break  # no handler runs in any but the first thread
+                self._deadly.append(signo)
         return self
 
     def _raise(self, signo: int, frame: FrameType | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from slicer.config.metrics import LONGEST_S
 from slicer.errors import ProbeError
 from slicer.record import record
-from slicer.route.asking import Answer, ask
+from slicer.route.asking import MOST_BYTES, Answer, ask
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -105,8 +105,9 @@ def scan_duration_s(path: str, media: Media, timeout_s: float, stdin: int = -1) 
     command = (*_FFPROBE, *_SAFE, "-show_entries", "packet=pts_time,duration_time", "-of", "csv=p=0")
     answer = ask((*command, "-i", f"file:{path}"), timeout_s, stdin=stdin, keeps_end=True)
     end_s = 0.0
-    # The first line may have lost its beginning.
-    for line in answer.stdout.decode("ascii", "replace").split("\n")[1:]:
+    packets = answer.stdout.decode("ascii", "replace").split("\n")
+    is_cut = len(answer.stdout) >= MOST_BYTES  # and then the first line has lost its beginning
+    for line in packets[is_cut:]:
         begins, _, lasts = line.partition(",")
         fields = {"begins": begins, "lasts": lasts.rstrip(",")}
         if begin_s := _number(fields, "begins"):  # a raw stream's packets have a duration and no time

@@ -278,18 +278,16 @@ class _Told:
     def say_why(self) -> None:
         """Once, when it is clear that the job goes there or waits for it."""
         if self._why:
-            self._notices.append(self._why)
-            self._why = ""
-            while self._notices:
-                self._listener.notice(self._notices.pop(0))
+            notices, self._why = [*self._notices, self._why], ""
+            for text in notices:
+                self.notice(text)
 
     def notice(self, text: str) -> None:
-        if text not in self._said:
+        if self._why:
+            self._notices.append(text)
+        elif text not in self._said:
             self._said.add(text)
-            if self._why:
-                self._notices.append(text)
-            else:
-                self._listener.notice(text)
+            self._listener.notice(text)
 
     def warning(self, text: str) -> None:
         if text not in self._said:

@@ -204,14 +204,14 @@ class Slicer:
 
     def start(
         self, *arguments: str | bytes, env: Mapping[str, str] | None = None, stdin: int = subprocess.DEVNULL,
-        via: tuple[str, ...] = (),
+        via: tuple[str, ...] = (), program: str = "run",
     ) -> Job:  # fmt: skip
-        """``slicer run ARGUMENTS`` in a session of its own; ``via`` (``env -i``, …) goes before it."""
+        """``slicer PROGRAM ARGUMENTS`` in a session of its own; ``via`` (``env -i``, …) goes before it."""
         self._made += 1
         base = self.path(f"run-{self._made}")
         with base.with_suffix(".out").open("wb") as out, base.with_suffix(".err").open("wb") as err:
             popen = subprocess.Popen(
-                [*via, "slicer", "run", *arguments],
+                [*via, "slicer", program, *arguments],
                 env=self.environ(**(env or {})), stdin=stdin, stdout=out, stderr=err,
                 start_new_session=True, cwd=self.directory,
             )  # fmt: skip
@@ -221,10 +221,10 @@ class Slicer:
 
     def run(
         self, *arguments: str | bytes, env: Mapping[str, str] | None = None, stdin: int = subprocess.DEVNULL,
-        via: tuple[str, ...] = (), deadline_s: float = DEADLINE_S,
+        via: tuple[str, ...] = (), deadline_s: float = DEADLINE_S, program: str = "run",
     ) -> Done:  # fmt: skip
-        """``slicer run ARGUMENTS`` from start to end."""
-        return self.start(*arguments, env=env, stdin=stdin, via=via).end(deadline_s)
+        """``slicer PROGRAM ARGUMENTS`` from start to end."""
+        return self.start(*arguments, env=env, stdin=stdin, via=via, program=program).end(deadline_s)
 
     def command(self, *line: str, code: int = 0, via: tuple[str, ...] = (), **env: str) -> Done:
         """Any command of slicer's, with the exit code that it must have."""

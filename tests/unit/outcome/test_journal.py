@@ -128,8 +128,27 @@ def test_what_went_wrong_stands_out(
 
 def test_every_kind_has_an_id_of_its_own() -> None:  # K7
     ids = [kind.message_id for kind in journal.KINDS.values()]
-    assert len(set(ids)) == len(ids) == 12
+    assert len(set(ids)) == len(ids) == 13
     assert all(len(i) == 32 and set(i) <= set("0123456789abcdef") for i in ids)
+
+
+@pytest.mark.parametrize(
+    ("result", "priority"),
+    [
+        ("started", journal.INFO),
+        ("fallback", journal.NOTICE),
+        ("blocked", journal.NOTICE),
+        ("too-large", journal.ERROR),
+        ("probe-error", journal.ERROR),
+    ],
+)
+def test_a_decision_is_as_important_as_what_it_decided(
+    journald: Journald, result: str, priority: int
+) -> None:  # C6, K7
+    assert journal.event("routed", job="", name="n", fields={"result": result}, path=journald.path)
+    fields = journald.receive()
+    assert fields["PRIORITY"] == str(priority).encode()
+    assert "SLICER_JOB" not in fields  # none came to be
 
 
 @pytest.mark.parametrize("value", ["two\nlines", "trailing\n", "\n", "A=B\nMESSAGE=forged\n", "", "é ∑"])

@@ -6,9 +6,12 @@ import pytest
 
 from slicer.config import routes
 from slicer.config.route_profiles import profile_for
-from slicer.model import Gpu
+from slicer.errors import ConfigError
+from slicer.model import Gpu, Host
+from slicer.record import replace
+from slicer.route import headroom
 from slicer.route.budget import Worksheet, lines, worksheet
-from tests.unit.route.made_up import GIB, config
+from tests.unit.route.made_up import GIB, HOST, config
 
 WHISPER = """
     [routes.r]
@@ -106,13 +109,28 @@ def test_destinations_share_the_gpus() -> None:
     assert problem == "small: 2 jobs x 4G = 8G and 512M of margin, but GPU 0 has 24G beside large: 1 job fits"
 
 
+def test_a_whole_gpu_is_the_smallest_that_will_do() -> None:
+    text = """
+        [routes.r.to.whole]
+        mode = "gpu"
+        max_jobs = 1
+        [routes.r.to.large]
+        mode = "gpu"
+        vram = "20G"
+        max_jobs = 1
+    """
+    made = sheet(text, 24, 12)
+    assert made.problems == ()
+    assert [gpu.jobs for gpu in made.gpus] == [(("large", 1),), (("whole", 1),)]
+
+
 @pytest.mark.parametrize(
     ("lines", "sizes", "jobs", "problem"),
     [
         ("", (24, 24), 2, ""),  # whole GPUs, as many as there are
         ("max_jobs = 3", (24, 24), 3, "gpu: 3 jobs x 1 whole GPU, but there are 2 GPUs: 2 jobs fit"),
         ("profile = 'two'", (24, 24, 24), 1, ""),
-        ("profile = 'two'\nmax_jobs = 1", (24,), 1, "gpu: 1 job x 2 whole GPUs, but there is 1 GPU: none fits"),
+        ("profile = 'two'\nmax_jobs = 1", (24,), 1, "gpu: 1 job x 2 whole GPUs, but there is 1 GPU: none"),
         ("profile = 'two'\nvram = '10G'\nmax_jobs = 2", (24, 24), 2, ""),
         ("profile = 'one'\nvram = '10G'", (24, 24), 2, ""),  # GPU 1 alone
         ("vram = '1G'", (8, 4), 10, ""),  # the margin is needed by the last one
@@ -124,7 +142,7 @@ def test_what_one_job_wants_of_gpus_counts(
     profiles = "[profiles.two]\ninherits = 'gpu'\ngpus = 2\n[profiles.one]\ninherits = 'gpu'\ngpu = [1]\n"
     made = sheet(f"{profiles}[routes.r.gpu]\n{lines}\n", *sizes)
     assert made.shares[0].jobs == jobs
-    assert made.problems == ((problem,) if problem else ())
+    assert [each.startswith(problem) for each in made.problems] == [True] * bool(problem)
 
 
 def test_what_cannot_be_known_is_said() -> None:
@@ -133,3 +151,17 @@ def test_what_cannot_be_known_is_said() -> None:
     assert made.notes[0] == "which GPUs there are is not known here, so GPU memory was not checked"
     assert "cpu: nothing limits how many run (max_jobs would)" in made.notes[2]
     assert [each.suggested_bytes for each in made.shares] == [None, None]
+
+
+def test_a_route_that_declares_more_memory_than_there_is_does_not_run() -> None:
+    made = config(WHISPER)
+    headroom.check(made, routes.find(made, "r"))
+    small = replace(made, host=Host(HOST.cpus, 40 * GIB))
+    with pytest.raises(ConfigError) as refused:
+        headroom.check(small, routes.find(small, "r"))
+    assert str(refused.value) == (
+        "slicer.toml:7: memory: gpu 2 x 6G + cpu 1 x 30G + 4G of reserve = 46G, but the machine has 40G"
+        " (slicer routes check r shows what would fit)"
+    )
+    silent = config("[routes.r.gpu]\nmax_jobs = 99\n")  # a cap of a built-in profile is no plan
+    headroom.check(silent, routes.find(silent, "r"))

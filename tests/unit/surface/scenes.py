@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from tests.unit.surface import scene_api, scene_jobs, scene_queue
+from tests.unit.surface import scene_api, scene_jobs, scene_queue, scene_route
 from tests.unit.surface.box import Box
 from tests.unit.surface.shape import Shape
 
@@ -40,6 +40,10 @@ WRONG = (
     ("run", "--backend", "plain", "--", "no-such-command"),
     ("run", "--backend", "plain", "--", "/"),
     ("hold", "--exec"),
+    ("route",),
+    ("route", "whisper"),
+    ("route", "whisper", "--", "true"),
+    ("route", "whisper", "--gpus", "1", "--", "true"),
     ("stop",),
     ("stop", "nobody"),
     ("stop", "nobody", "--json"),
@@ -106,7 +110,7 @@ def help_texts(box: Box) -> dict[str, Section]:
         names = re.findall(r"^  (\S+)", listed.partition("\n\n")[0], re.MULTILINE)
         left += [(*command, name) for name in names]
     assert len(found) > 10, "the commands are not listed as they were"
-    for line in (("run", "-h"), ("hold", "-h"), ("run", "--gpus", "1", "-h", "--", "true")):
+    for line in (("run", "-h"), ("hold", "-h"), ("route", "-h"), ("run", "--gpus", "1", "-h", "--", "true")):
         assert _same_as_long(box, line), line
     found["slicer --version"] = re.sub(r"\d\S*", "VERSION", box.run("--version").out)
     return found
@@ -162,5 +166,6 @@ SCENES: dict[str, Callable[[Box], dict[str, Section]]] = {
     "profiles": profiles,
     "jobs": scene_jobs.jobs,
     "queue": scene_queue.queue,
+    "route": scene_route.route,
     "api": scene_api.api,
 }

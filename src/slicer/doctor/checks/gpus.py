@@ -138,9 +138,8 @@ def _devices(devices: DeviceFacts, who: Who) -> Iterator[Finding]:
                 mend = "# options nvidia NVreg_DeviceFileMode=0666, in /etc/modprobe.d"
             yield finding("node-forbidden", f"{node.path} is closed to {who.user}", mend)
     if devices.amd:
-        yield finding(
-            "amd-not-handled", counted(devices.amd, "AMD GPU"), "# see cpu_slots in `slicer run --help`"
-        )
+        mend = f"# [slots] amd-gpu = {devices.amd} in a configuration file; slicer run --slot amd-gpu"
+        yield finding("amd-not-handled", counted(devices.amd, "AMD GPU"), mend)
 
 
 def _persistence(devices: DeviceFacts, driver: DriverFacts | None, who: Who) -> Iterator[Finding]:

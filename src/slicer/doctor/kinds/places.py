@@ -148,7 +148,7 @@ FOUND = (
         severity="note",
         title="there are AMD GPUs, which slicer does not know",
         why="slicer leases NVIDIA GPUs only. Jobs on others are neither counted nor kept apart.",
-        cure="Let such jobs exclude each other with `cpu_slots`.",
+        cure="Count them as slots: `[slots] amd-gpu = 1` in a configuration file, and `--slot amd-gpu`.",
     ),
     # -- state -----------------------------------------------------------------------------------------------
     Kind(
