@@ -19,11 +19,14 @@ let
   # What was not said is left to slicer; tables in which nothing is said would be noise.
   said = lib.filterAttrsRecursive (_: value: value != null) cfg.settings;
   withoutEmpty = lib.filterAttrs (_: value: value != { });
+  # An empty gpu or cpu is a destination all the same.
+  withoutEmptyTo = lib.filterAttrs (name: value: name != "to" || value != { });
   settings = withoutEmpty (
     said
     // {
       slices = withoutEmpty said.slices;
       profiles = lib.mapAttrs (_: withoutEmpty) said.profiles;
+      routes = lib.mapAttrs (_: withoutEmptyTo) said.routes;
     }
   );
   written = toml.generate "slicer-config.toml" settings;

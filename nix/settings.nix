@@ -121,6 +121,91 @@ let
       `systemd.slices.${name}.sliceConfig` wins over them.
     '' (optionsOf sliceProperties);
 
+  # A table of which "there it is, and nothing is said in it" means something.
+  tableOrNone =
+    description: options:
+    mkOption {
+      type = types.nullOr (types.submodule { inherit freeformType options; });
+      default = null;
+      inherit description;
+    };
+
+  tablesOf =
+    description: options:
+    mkOption {
+      type = types.attrsOf (types.submodule { inherit freeformType options; });
+      default = { };
+      inherit description;
+    };
+
+  onBusy = values.choice [
+    "fail"
+    "wait"
+    "other"
+  ];
+
+  # One destination of a route.
+  destination = {
+    args = key values.words [ "--device" "cuda" ] "What is put after the command's own arguments.";
+    prepend = key values.words [ "--fast" ] "What is put before them.";
+    replace =
+      key values.replacements
+        {
+          "--model" = "large";
+          "--fp16" = false;
+        }
+        "Options and their new values, where the command has them. `false` takes one away.";
+    profile = key values.text "train" "Its profile; `gpu` for the mode gpu and `heavy` for cpu, unless told.";
+    max_jobs = key (values.count 1 null) 2 "How many of its jobs at a time. It is a slot, named ROUTE-DESTINATION.";
+    vram = key values.gpuMemory "10G" "GPU memory of a job.";
+    memory = key values.finiteMemory "6G" "Memory of a job; more is a kill (`MemoryMax=`).";
+    on_busy = key onBusy "wait" "What becomes of a job that finds it busy; what the route says, unless told.";
+    exit_code = key values.exitCode 75 "Of a job that is blocked; what the route says, unless told.";
+  };
+
+  route = {
+    description = key values.text "captions" "What {command}`slicer routes` says of it.";
+    probe =
+      key
+        (values.probes [
+          "duration"
+          "size"
+          "lines"
+          "tokens"
+          "pixels"
+          "count"
+          "command"
+        ])
+        "duration"
+        "What is measured of a job's input.";
+    probe_command =
+      key values.command [ "my-probe" "{}" ]
+        "The command that prints the measure, for the probe `command`. `{}` is the input.";
+    probe_timeout = key values.someTime "30s" "How long a probe may take.";
+    tokens_per_word = key values.factor 1.3 "How many tokens a word is, for the probe `tokens`.";
+    input = key values.input (-1) "Which argument is the input. Left out: the only one that names a file.";
+    threshold = key values.bounds "1h" "What the GPU takes at most; for several probes a list.";
+    on_probe_error =
+      key (values.choice [ "fail" "gpu" "cpu" ]) "cpu"
+        "Where a job goes that cannot be measured.";
+    on_gpu_oom =
+      key (values.choice [ "fail" "cpu" ]) "cpu"
+        "Whether a job that ran out of GPU memory runs once more, on the CPU.";
+    idempotent = key values.flag false "`false`: never once more after it has written something.";
+    memory_reserve = key values.finiteMemory "2G" "Of the machine's memory, for all else, in {command}`slicer routes check`.";
+    on_busy = key onBusy "wait" "What becomes of a job whose destination is busy: it fails, waits, or takes another one.";
+    exit_code = key values.exitCode 75 "Of a job that is blocked.";
+    gpu = tableOrNone "The destination of what is not larger than the threshold." destination;
+    cpu = tableOrNone "The destination of all else." destination;
+    to = tablesOf "In place of `gpu`, `cpu` and `threshold`: any number of destinations." (
+      destination
+      // {
+        mode = key (values.choice [ "gpu" "cpu" ]) "gpu" "Whether its jobs get a GPU.";
+        up_to = key values.bounds "10m" "What it takes at most; unless told, everything.";
+      }
+    );
+  };
+
   needs = {
     description = key values.text "nightly training" "What {command}`slicer profiles` says of it.";
     inherits = key values.text "gpu" ''
@@ -224,6 +309,10 @@ in
           of a built-in profile changes what it says and keeps the rest.
         '';
       };
+      routes = tablesOf ''
+        Routes, for {command}`slicer route NAME`: whether a job goes to the GPU or the CPU, by what its input
+        measures.
+      '' route;
     };
   };
 

@@ -6,6 +6,7 @@
 let
   inherit (builtins)
     fromJSON
+    isAttrs
     isBool
     isFloat
     isInt
@@ -91,6 +92,12 @@ let
   entries = pattern: found: matches pattern found || oneOrMore (matches pattern) found;
   path = "/[^ \n]*";
 
+  isBound =
+    found:
+    ((isInt found || isFloat found) && found >= 0)
+    || found == "infinity"
+    || matches "[0-9]+(\\.[0-9]+)? ?[a-zA-Z0-9 .]*" found;
+
   cpus = "[0-9]{1,4}(-[0-9]{1,4})?([, ][0-9]{1,4}(-[0-9]{1,4})?)*";
   isGpu = found: between 0 8191 found || matches "[0-9]{1,4}|[A-Za-z][A-Za-z0-9-]{0,79}" found;
 in
@@ -114,6 +121,52 @@ in
         lib.optionalString (also != null) '', or "${also}"''
       }"
       (found: between least 8192 found || (also != null && found == also));
+
+  exitCode = value "exit-code" "whole number from 1 to 255" (between 1 255);
+
+  factor = value "factor" "number above 0, 1000 at most" (
+    found: (isInt found || isFloat found) && found > 0 && found <= 1000
+  );
+
+  # Of a route: what it measures, and up to where.
+  probes =
+    words:
+    value "probes" "one of ${lib.concatMapStringsSep ", " (word: ''"${word}"'') words}, or a list of these" (
+      found: lib.elem found words || oneOrMore (word: lib.elem word words) found
+    );
+
+  bounds = value "bounds" ''number, or text with a unit such as "1h", "2G" or "8MP", or a list of these'' (
+    found: isBound found || oneOrMore isBound found
+  );
+
+  input =
+    value "input" ''index from 1 or from -1, the last, option such as "--audio", glob such as "*.mp4", or "stdin"''
+      (
+        found:
+        (isInt found && found != 0)
+        || found == "stdin"
+        || (matches "-[^= \n]+" found && !matches "[-0-9]+" found)
+        || matches "[^-]*[*?[].*" found
+      );
+
+  words = value "words" "list of texts" (found: isList found && lib.all isString found);
+
+  command = value "command" ''list of texts such as [ "my-probe" "{}" ]'' (oneOrMore isString);
+
+  replacements = value "replacements" "options, each with its new value, or false to take it away" (
+    found:
+    isAttrs found
+    && lib.all (each: isString each || isInt each || each == false) (lib.attrValues found)
+    && lib.all (matches "-[^= \n]+=?") (lib.attrNames found)
+  );
+
+  finiteMemory = value "finite-memory" ''size such as "8G" or "50%", 1M or more'' (
+    found: found != "infinity" && size mebibyte found
+  );
+
+  someTime = value "some-time" ''seconds above 0, or a duration such as "30s"'' (
+    found: isDuration found && !isZero found
+  );
 
   priority = value "priority" "whole number from -100 to 100" (between (-100) 100);
 

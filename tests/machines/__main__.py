@@ -61,9 +61,8 @@ def parser() -> argparse.ArgumentParser:
 def prepare(options: argparse.Namespace) -> int:
     """What cannot be had makes tests skip, with the reason, so here it fails only where they would: in CI."""
     try:
-        host.install_packages(
-            {**host.BUILD_TOOLS, **host.NAMESPACE_TOOLS, **host.QEMU_TOOLS, **host.NIX_TOOLS}
-        )
+        machines = {**host.BUILD_TOOLS, **host.NAMESPACE_TOOLS, **host.QEMU_TOOLS}
+        host.install_packages({**machines, **host.NIX_TOOLS, **host.MEDIA_TOOLS})
         build_images(wanted_suites())
     except MachineError as error:
         print(f"no test machines: {error}", file=sys.stderr)

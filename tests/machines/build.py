@@ -45,7 +45,8 @@ def _bootstrap(suite: Suite, tree: Path, log: Path) -> None:
     excludes = [f"--dpkgopt=path-exclude={path}" for path in recipe.EXCLUDED_PATHS]
     keyring = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
     command: Words = ["mmdebstrap", "--mode=root", "--variant=essential", "--format=directory", *excludes]
-    command += ['--aptopt=APT::Install-Recommends "false"', f"--include={','.join(recipe.PACKAGES)}"]
+    packages = ",".join((*recipe.PACKAGES, *suite.packages))
+    command += ['--aptopt=APT::Install-Recommends "false"', f"--include={packages}"]
     command += [f"--keyring={keyring}"] if keyring.exists() else []
     check(_confined([*command, suite.name, tree, *recipe.apt_sources(suite)]), log=log)
 

@@ -34,6 +34,8 @@ _SHELLS = "zsh fish bash-completion man-db"
 # What slicer depends on as a Debian package, and what builds one.
 _DEBIAN = "python3-pystemd python3-psutil python3-click python3-rich python3-setuptools python3-wheel"
 _DEBIAN_BUILD = "build-essential debhelper dh-python pybuild-plugin-pyproject"
+# What `slicer route` measures media with, 200 MB of libraries: one suite is enough.
+_MEDIA = "ffmpeg"
 _QEMU = "linux-image-cloud-amd64 initramfs-tools zstd"
 PACKAGES = f"{_BASE} {_COMMANDS} {_PYTHON} {_SHELLS} {_DEBIAN} {_DEBIAN_BUILD} {_QEMU}".split()
 
@@ -46,6 +48,10 @@ EXCLUDED_PATHS = (
     "/usr/share/locale/*",
     "/usr/share/i18n/*",
     "/usr/share/gcc/*",
+    # Drivers of graphics cards, 200 MB, which ffmpeg depends on for its player alone.
+    "/usr/lib/*/libLLVM*",
+    "/usr/lib/*/libgallium*",
+    "/usr/lib/*/libz3.so*",
 )
 
 
@@ -56,6 +62,8 @@ class Suite:
     name: str
     systemd: int
     python: str
+    packages: tuple[str, ...] = ()
+    """Beside PACKAGES."""
 
     @property
     def python_tag(self) -> str:
@@ -65,7 +73,10 @@ class Suite:
 
 SUITES = {
     suite.name: suite
-    for suite in (Suite("trixie", systemd=257, python="3.13"), Suite("bookworm", systemd=252, python="3.11"))
+    for suite in (
+        Suite("trixie", systemd=257, python="3.13", packages=(_MEDIA,)),
+        Suite("bookworm", systemd=252, python="3.11"),
+    )
 }
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from slicer.cli import app, runoptions
+from slicer.config import routes
 from tests.patience import DEADLINE_S, until
 from tests.unit.config.machine import Machine
 from tests.unit.program import Cli
@@ -66,6 +67,20 @@ def test_the_configuration_is_valid_and_its_profiles_do_what_they_say(tmp_path: 
     assert (train.slots, train.gpus, train.vram_mib, train.slice) == ({}, 1, 20 << 10, "gpu")
     assert found.profile("heavy").slots == {"cpu": 1}
     assert set(tomllib.loads(block("configuration.md", "toml"))["profiles"]) == {"heavy", "train"}
+
+
+@pytest.mark.parametrize("text", PAGES["routes.md"].split("```toml\n")[1:])
+def test_each_route_of_the_page_is_a_configuration(text: str, tmp_path: Path) -> None:  # C1, C2
+    machine = Machine(tmp_path)
+    machine.system(text.partition("```")[0])
+    assert routes.load(machine.load())
+
+
+def test_the_route_of_the_example_is_a_configuration(tmp_path: Path) -> None:  # C1, C2
+    machine = Machine(tmp_path)
+    machine.system((ROOT / "docs/examples/whisper/slicer.toml").read_text())
+    (whisper,) = routes.load(machine.load()).values()
+    assert [(each.name, each.max_jobs) for each in whisper.destinations] == [("gpu", 2), ("cpu", 1)]
 
 
 def test_the_python_example_works_as_printed(cli: Cli) -> None:  # W3

@@ -39,6 +39,7 @@ _COMMANDS = {
     "history": "history",
     "wrap": "wrap",
     "profiles": "profiles",
+    "routes": "routes.command",
     "doctor": "doctor",
     "install": "install",
     "completion": "completion",

@@ -142,6 +142,16 @@ def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
     return []
 
 
+def slots(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The names of the slots, and how many there are."""
+    from slicer.config.profiles import host, load
+
+    with suppress(SlicerError):
+        limits = load(os.environ, host()).slots
+        return [CompletionItem(name, help=f"of {limits[name]}") for name in harmless(limits, incomplete)]
+    return []
+
+
 def routes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """The names of the routes."""
     from slicer.config.profiles import host, load
@@ -161,16 +171,6 @@ def wraps(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[C
     with suppress(SlicerError):
         found = {os.path.basename(wrap.path) for wrap in read(os.environ)[0]}
         return [CompletionItem(name) for name in harmless(sorted(found), incomplete)]
-    return []
-
-
-def slots(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The names of the slots, and how many there are."""
-    from slicer.config.profiles import host, load
-
-    with suppress(SlicerError):
-        limits = load(os.environ, host()).slots
-        return [CompletionItem(name, help=f"of {limits[name]}") for name in harmless(limits, incomplete)]
     return []
 
 

@@ -15,6 +15,7 @@ from slicer.record import record
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _sqlite3 import Connection
+    from collections.abc import Callable
     from typing import Any, Literal
 
     from slicer.model import Reason
@@ -41,6 +42,7 @@ class DecisionRow:
     input: str
     command: tuple[str, ...]  # as it was given
     reason: str  # of what did not start: the error in one line; else ""
+    at_least: tuple[bool, ...] = ()  # for each metric: it is more, counting ended there; (): none is
 
 
 @record
@@ -65,14 +67,14 @@ class PastDecision:
 
 
 BUSY_TIMEOUT_S = 2.0  # a job waits behind this
-KEPT = 200_000  # decisions that started nothing are kept until so many newer ones are there
+KEPT = 100_000  # decisions that started nothing are kept until so many newer ones are there
 FORGETS_EVERY = 1000  # decisions
 
 _ROW = tuple(DecisionRow.__annotations__)
 _FIGURES = tuple(RoutedJob.__annotations__)
 _COLUMN = {"after": "after_job"}  # "after" is a word of SQL
 _STRINGS = ("kinds", "command")  # JSON arrays of strings
-_NUMBERS = ("metrics", "bounds")  # JSON arrays of numbers
+_NUMBERS = ("metrics", "bounds", "at_least")  # JSON arrays of numbers
 _COLUMNS = tuple(_COLUMN.get(name, name) for name in _ROW)
 _INSERT = f"INSERT INTO decisions ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
 _FORGET = "DELETE FROM decisions WHERE id BETWEEN ?1 - 2 * ?2 AND ?1 AND job = ''"
@@ -82,8 +84,10 @@ SELECT decisions.id, {", ".join(f"decisions.{name}" for name in _COLUMNS)},
 FROM decisions LEFT JOIN outcomes ON outcomes.job = decisions.job
 WHERE (?1 IS NULL OR route = ?1) AND (?2 IS NULL OR decided_at >= ?2)
 ORDER BY decisions.id"""
-# JSON has no word for these, but Python's reader has.
-_NOT_FINITE = {"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN", "None": "null"}
+# As JSON, or Python's reader of it, has what Python writes in another way.
+_JSON_WORDS = {
+    "inf": "Infinity", "-inf": "-Infinity", "nan": "NaN", "None": "null", "True": "1", "False": "0",
+}  # fmt: skip
 
 
 def append(row: DecisionRow, path: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> str | None:
@@ -110,7 +114,11 @@ def read(path: str, *, route: str | None = None, since: float | None = None) -> 
     """
     if route is not None:
         route = history.encodable(route)
-    return [_decision(row, path) for row in history.select(path, _statement, (route, since))]
+    from functools import lru_cache
+
+    # Most columns of most rows are the same; a caller that tries for ever has left many rows.
+    parse = lru_cache(4096)(_parsed)
+    return [_decision(row, path, parse) for row in history.select(path, _statement, (route, since))]
 
 
 def _statement(version: int) -> str:
@@ -122,27 +130,34 @@ def _sql_value(name: str, value: Any) -> history.Sql:
         return history.json_array(value)
     if name in _NUMBERS:
         words = (repr(number) for number in value)
-        return f"[{', '.join(_NOT_FINITE.get(word, word) for word in words)}]"
+        return f"[{', '.join(_JSON_WORDS.get(word, word) for word in words)}]"
     return history.encodable(value) if isinstance(value, str) else float(value)
 
 
-def _decision(row: tuple[Any, ...], path: str) -> PastDecision:
-    import json
-
+def _decision(row: tuple[Any, ...], path: str, parse: Callable[[str, str], tuple[Any, ...]]) -> PastDecision:
     values = dict(zip(_ROW, row[1 : 1 + len(_ROW)], strict=True))
     figures = dict(zip(_FIGURES, row[1 + len(_ROW) :], strict=True))
     try:
-        for name in _STRINGS:
-            values[name] = tuple(map(str, json.loads(values[name])))
-        for name in _NUMBERS:
-            numbers = json.loads(values[name])
-            values[name] = tuple(None if number is None else float(number) for number in numbers)
+        for name in (*_STRINGS, *_NUMBERS):
+            values[name] = parse(name, values[name])
         if figures["started_at"] is None:
             return PastDecision(DecisionRow(**values), None)
-        figures["vram_peak_mib"] = tuple(json.loads(figures["vram_peak_mib"]))
+        figures["vram_peak_mib"] = parse("vram_peak_mib", figures["vram_peak_mib"])
         return PastDecision(DecisionRow(**values), RoutedJob(**figures))
     except (TypeError, ValueError) as error:
         raise StateError(
             f"decision {row[0]!r:.20} of the history cannot be read: {error}", where=path,
             hint="remove it: sqlite3 FILE 'DELETE FROM decisions WHERE id = …'",
         ) from error  # fmt: skip
+
+
+def _parsed(name: str, text: str) -> tuple[Any, ...]:
+    """The array of a column. Raises TypeError and ValueError."""
+    import json
+
+    values = json.loads(text)
+    if name in _STRINGS:
+        return tuple(map(str, values))
+    if name == "bounds":
+        return tuple(None if value is None else float(value) for value in values)
+    return tuple(map({"at_least": bool, "vram_peak_mib": int}.get(name, float), values))

@@ -95,7 +95,8 @@ CREATE TABLE decisions (
     waited_s REAL NOT NULL,
     input TEXT NOT NULL,
     command TEXT NOT NULL,  -- JSON array
-    reason TEXT NOT NULL
+    reason TEXT NOT NULL,
+    at_least TEXT NOT NULL  -- JSON array of 0 and 1, in the order of kinds: the metric is more than that
 )"""
 INSERT = f"INSERT OR IGNORE INTO outcomes ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
 SELECT = """\

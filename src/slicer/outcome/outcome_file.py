@@ -38,18 +38,23 @@ def _json_value(value: Any) -> Any:
 
 
 def write(outcome: Outcome, path: str) -> None:
-    """Write one outcome to ``path``: all of it or nothing, whoever reads meanwhile. Raises StateError.
+    """Write one outcome to ``path``, as :func:`put`. Raises StateError."""
+    data = (json.dumps({"version": VERSION, **outcome_json(outcome)}, indent=2) + "\n").encode()
+    try:
+        put(data, path)
+    except OSError as error:
+        raise StateError(f"the outcome cannot be written: {error.strerror}", where=path) from error
+
+
+def put(data: bytes, path: str) -> None:
+    """Write data to ``path``: all of it or nothing, whoever reads meanwhile. Raises OSError.
 
     A symbolic link is followed; what is not a regular file (/dev/stdout, a FIFO) is written into.
     """
-    data = (json.dumps({"version": VERSION, **outcome_json(outcome)}, indent=2) + "\n").encode()
-    try:
-        if is_stream(path):
-            _write_into(path, data)
-        else:
-            _replace(os.path.realpath(path), data)
-    except OSError as error:
-        raise StateError(f"the outcome cannot be written: {error.strerror}", where=path) from error
+    if is_stream(path):
+        _write_into(path, data)
+    else:
+        _replace(os.path.realpath(path), data)
 
 
 def is_stream(path: str) -> bool:

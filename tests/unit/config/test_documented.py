@@ -10,12 +10,14 @@ import pytest
 
 from slicer.config import profiles, slices
 from slicer.config.build import SLICE_KEYS, TABLES, TOP_SETTINGS
-from slicer.config.check import OWN_KEYS, TOP_KEYS
+from slicer.config.check import DESTINATION_KEYS, OWN_KEYS, ROUTE_KEYS, TO_KEYS, TOP_KEYS
 from slicer.config.properties import KEYS, find_key
 
 SOURCE = Path(__file__).parents[3] / "docs" / "man" / "slicer.toml.5.rst"
 UNITS = Path(__file__).parents[3] / "units" / "system"
 TOP, PROFILE, SLICE = "TOP LEVEL", "[profiles.NAME]", "[slices.gpu] and [slices.cpu]"
+ROUTE, TO = "[routes.NAME]", "[routes.NAME.to.DESTINATION]"
+DESTINATION = "[routes.NAME.gpu] and [routes.NAME.cpu]"
 
 
 def _documented() -> dict[tuple[str, str], str]:
@@ -39,6 +41,9 @@ def test_every_key_is_documented_and_no_other() -> None:
     known += [(f"[{table}]", key) for table, keys in TABLES.items() for key in keys]
     known += [(PROFILE, key) for key in (*OWN_KEYS, *KEYS)]
     known += [(SLICE, key) for key in SLICE_KEYS]
+    known += [(ROUTE, key) for key in ROUTE_KEYS]
+    known += [(DESTINATION, key) for key in DESTINATION_KEYS if (ROUTE, key) not in known]
+    known += [(TO, key) for key in TO_KEYS if key not in DESTINATION_KEYS]
     assert sorted(DOCUMENTED) == sorted(known)
 
 
@@ -57,7 +62,10 @@ def load(path: Path, text: str) -> profiles.Config:
     return profiles.load(environ, profiles.host(), system_dir=str(path.parent / "none"))
 
 
-@pytest.mark.parametrize(("table", "key"), DOCUMENTED)
+ROUTES = [place for place in DOCUMENTED if place[0] in (ROUTE, DESTINATION, TO)]
+
+
+@pytest.mark.parametrize(("table", "key"), [place for place in DOCUMENTED if place not in ROUTES])
 def test_its_example_is_what_a_file_may_say(table: str, key: str, tmp_path: Path) -> None:
     example = EXAMPLES[table, key]
     assert example, f"{key} has no example"
@@ -71,6 +79,34 @@ def test_its_example_is_what_a_file_may_say(table: str, key: str, tmp_path: Path
     if table == SLICE:
         (limit,) = slices.settled(config.layers, config.host, "")["gpu"]
         assert limit.name == find_key(key).name
+
+
+# What a key of a route does not go without.
+BESIDE = {
+    "probe": ("threshold = 1",),
+    "threshold": ('probe = "lines"',),
+    "probe_command": ('probe = "command"', "threshold = 1"),
+    "tokens_per_word": ('probe = "tokens"', "threshold = 1"),
+}
+
+
+@pytest.mark.parametrize(("table", "key"), ROUTES)
+def test_an_example_for_a_route_is_what_a_file_may_say(table: str, key: str, tmp_path: Path) -> None:
+    example = EXAMPLES[table, key]
+    assert example, f"{key} has no example"
+    assert example[1].partition(" = ")[0] == key
+    said = example[1].replace("\\", "")
+    beside = BESIDE.get(key, ('probe = "lines"', "threshold = 1"))
+    last, first = ("gpu", "cpu") if key != "profile" else ("cpu", "gpu")
+    text = "\n".join(("[routes.some]", *beside, f"[routes.some.{first}]", f"[routes.some.{last}]", ""))
+    if table == ROUTE:
+        text = text.replace("[routes.some]", f"[routes.some]\n{said}")
+    if table == DESTINATION:
+        text += said
+    if table == TO:
+        text = f'[routes.some]\nprobe = "lines"\n[routes.some.to.small]\n{said}\n'
+        text += "" if key == "mode" else 'mode = "cpu"\n'
+    assert load(tmp_path / "slicer.toml", text).layers
 
 
 def test_the_defaults_are_those_that_it_says() -> None:

@@ -20,8 +20,11 @@ _SECTIONS = {
     "settings.": "programs.slicer.settings",
     "settings.profiles.<name>.": "programs.slicer.settings.profiles.<name>",
     "settings.slices.gpu.": "programs.slicer.settings.slices.<name>",
+    "settings.routes.<name>.": "programs.slicer.settings.routes.<name>",
+    "settings.routes.<name>.gpu.": "programs.slicer.settings.routes.<name>.gpu, and .cpu",
+    "settings.routes.<name>.to.<name>.": "programs.slicer.settings.routes.<name>.to.<name>",
 }
-_TWICE = "settings.slices.cpu."  # as those of gpu
+_TWICE = ("settings.slices.cpu.", "settings.routes.<name>.cpu.")  # as those of gpu
 
 
 def current(text: str, options: Iterable[Option]) -> str:
@@ -55,7 +58,7 @@ def _name(option: Option) -> str:
 
 
 def _row(name: str, option: Option, column: str) -> str:
-    takes = str(option["type"]).removeprefix("null or ")
+    takes = str(option["type"]).removeprefix("null or ").removeprefix("(").removesuffix(")")
     shown = _line(option[column] or "")
     if "submodule" in takes:  # a table of the file
         takes, shown = "options, see below", ""

@@ -10,7 +10,7 @@ import pytest
 
 from slicer.backend import slice_limits
 from slicer.backend.install_units import plan
-from slicer.config import check, slices
+from slicer.config import check, routes, slices
 from slicer.config.build import TABLES, TOP_SETTINGS
 from slicer.config.files import Layer
 from slicer.config.profiles import Config, builtin_profiles, load
@@ -86,7 +86,11 @@ def test_every_key_of_a_configuration_is_an_option_and_nothing_else_is() -> None
     tables = {f"{table}.{key}" for table, keys in TABLES.items() for key in keys}
     slices = {f"slices.{name}" for name in SLICES}
     slices |= {f"slices.{name}.{key}" for name in SLICES for key in check.SLICE_KEYS}
-    assert below == {*check.TOP_KEYS, *tables, *slices, *profile}
+    route = {f"routes.<name>.{key}" for key in (*check.ROUTE_KEYS, *check.ROUTE_MODES, "to")}
+    ways = {*(f"{mode}.{key}" for mode in check.ROUTE_MODES for key in check.DESTINATION_KEYS)}
+    ways |= {f"to.<name>.{key}" for key in check.TO_KEYS}
+    route |= {f"routes.<name>.{key}" for key in ways}
+    assert below == {*check.TOP_KEYS, *tables, *slices, *profile, *route}
     assert {*TOP_SETTINGS} < below
 
 
@@ -125,6 +129,16 @@ WHOLE: dict[str, Any] = {
         "heavy": {"cpu_quota": "400%"},
         "as_it_was": {"inherits": "light"},
     },
+    "routes": {
+        "whisper": {
+            "probe": ["duration", "size"],
+            "threshold": ["1h", "2G"],
+            "input": -1,
+            "gpu": {"args": ["--device", "cuda"], "max_jobs": 2, "vram": "10G", "replace": {"--fp16": False}},
+            "cpu": {},  # a destination all the same
+        },
+        "pages": {"probe": "count", "to": {"few": {"mode": "cpu", "up_to": 10}, "many": {"mode": "gpu"}}},
+    },
 }
 
 
@@ -138,6 +152,9 @@ def test_the_file_says_what_the_options_say_and_slicer_reads_it(tmp_path: Path) 
     train = config.profile("train")
     assert (train.vram_mib, train.gpus, train.gpu_choice, train.timeout_s) == (20480, 1, ("0", "1"), 43200)
     assert train.env == {"WANDB_MODE": "offline", "WORKERS": "4"}
+    found_routes = routes.load(config).values()
+    destinations = {route.name: [each.name for each in route.destinations] for route in found_routes}
+    assert destinations == {"pages": ["few", "many"], "whisper": ["gpu", "cpu"]}
 
 
 def test_what_is_not_said_is_not_in_the_file() -> None:  # K5
@@ -160,6 +177,8 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"profiles": {"x": {"timeout": "soon"}}}, "profiles.x.timeout", "a duration such as"),
     ({"profiles": {"x": {"slice": "gpu.slice"}}}, "profiles.x.slice", 'one of "cpu", "gpu"'),
     ({"profiles": {"x": {"env": {"A": True}}}}, "profiles.x.env.A", "false to take an inherited"),
+    ({"routes": {"x": {"exit_code": 0}}}, "routes.x.exit_code", "whole number from 1 to 255"),
+    ({"routes": {"x": {"cpu": {"args": "-v"}}}}, "routes.x.cpu.args", "list of texts"),
     ({"profiles": {"x": {"later": None}}}, "profiles.x.later", "TOML value"),
 ]
 

@@ -84,6 +84,30 @@ TAKEN: dict[str, tuple[object, ...]] = {
     "gpu.margin": ("512M",),
     "gpu.spike_buffer": ("10%", "0%"),
     "waiting.reserve_after": ("5m", 0, 300),
+    "route.description": ("captions",),
+    "route.probe": ("lines", ["lines"]),
+    "route.probe_command": (["my-probe", "{}"], ["x"]),
+    "route.probe_timeout": ("30s", 5, 1.5, "1d"),
+    "route.tokens_per_word": (1, 1.3),
+    "route.input": (1, -1, "--audio", "*.mp4", "stdin"),
+    "route.threshold": (1000, "10k", "1.5M", [5], "infinity"),
+    "route.on_probe_error": ("fail", "gpu", "cpu"),
+    "route.on_gpu_oom": ("fail", "cpu"),
+    "route.idempotent": (True, False),
+    "route.memory_reserve": ("2G", "10%"),
+    "route.on_busy": ("fail", "wait", "other"),
+    "route.exit_code": (1, 75, 255),
+    "destination.args": ([], ["--device", "cpu"]),
+    "destination.prepend": (["x"],),
+    "destination.replace": ({"--model": "large", "--fp16": False, "--jobs": 4}, {}),
+    "destination.profile": ("light",),
+    "destination.max_jobs": (1, 2),
+    "destination.memory": ("6G", "50%"),
+    "destination.on_busy": ("fail", "wait", "other"),
+    "destination.exit_code": (1, 255),
+    "to.mode": ("cpu", "gpu"),
+    "to.up_to": (1000, "10k", "infinity"),
+    "to.vram": ("10G", "500M"),
     **LISTS,
 }
 REFUSED: dict[str, tuple[object, ...]] = {
@@ -129,8 +153,43 @@ REFUSED: dict[str, tuple[object, ...]] = {
     "gpu.margin": ("512", "5%", True),
     "gpu.spike_buffer": ("10", 10, "101%", True),
     "waiting.reserve_after": (*NO_DURATIONS, "infinity"),
+    "route.description": (3, True),
+    "route.probe": (*NO_WORDS, ["lines", "sometimes"]),
+    "route.probe_command": ("my-probe {}", [], [1], True),
+    "route.probe_timeout": (*NO_DURATIONS, 0, "0", "infinity"),
+    "route.tokens_per_word": (0, -1, "many", True, 1001),
+    "route.input": (0, "", "1", True, 1.5, [], "audio"),
+    "route.threshold": (-1, "", "many", True, [], {}),
+    "route.on_probe_error": NO_WORDS,
+    "route.on_gpu_oom": (*NO_WORDS, "gpu"),
+    "route.idempotent": NO_FLAGS,
+    "route.memory_reserve": (*NO_SIZES, "infinity", "0"),
+    "route.on_busy": NO_WORDS,
+    "route.exit_code": (0, 256, -1, "75", True),
+    "destination.args": ("--device cpu", [1], True),
+    "destination.prepend": ("x", {}),
+    "destination.replace": ({"--model": True}, {"--model": []}, ["--model"], "x"),
+    "destination.profile": (3, True),
+    "destination.max_jobs": (0, -1, "two", True, 1.5),
+    "destination.memory": (*NO_SIZES, "infinity"),
+    "destination.on_busy": NO_WORDS,
+    "destination.exit_code": (0, 256, "75"),
+    "to.mode": NO_WORDS,
+    "to.up_to": (-1, "", "many", True, [], {}),
+    "to.vram": ("8", 8, "0", "infinity", "50%", True),
     **NO_LISTS,
 }
+
+
+def routed(table: str, name: str, value: object) -> dict[str, object]:
+    """A route that says this, and what it does not go without."""
+    if table == "to":
+        return {"probe": "lines", "to": {"some": {"mode": "gpu", name: value}}}
+    route: dict[str, object] = {"probe": "lines", "threshold": 1, "gpu": {}, "cpu": {}}
+    if table == "destination":
+        return route | {"cpu": {name: value}}
+    route["probe"] = {"probe_command": "command", "tokens_per_word": "tokens"}.get(name, "lines")
+    return route | {name: value}
 
 
 def is_taken_by_slicer(directory: Path, key: str, value: object) -> bool:
@@ -140,6 +199,8 @@ def is_taken_by_slicer(directory: Path, key: str, value: object) -> bool:
         # What some keys do not go without.
         said = {**({"gpus": 1} if key in ("gpu", "vram") else {}), **said}
         said = {"profiles": {"some": said}}
+    elif table in ("route", "destination", "to"):
+        said = {"routes": {"some": routed(table, name, value)}}
     elif table != "top":
         for each in reversed(table.split(".")):
             said = {each: said}

@@ -1,5 +1,6 @@
 # Which of the given values the options of a profile and of the settings take: { KEY = [ VALUE … ]; } becomes
-# { KEY = [ BOOL … ]; }. A key is spelled as in "gpu.margin"; one without a point is a profile's.
+# { KEY = [ BOOL … ]; }. A key is spelled as in "gpu.margin"; one without a point is a profile's, "route.",
+# "destination." and "to." are tables below routes.
 { lib, given }:
 
 let
@@ -10,6 +11,8 @@ let
   within = type: type.getSubOptions [ ];
   settings = within configuration.type;
   profile = within settings.profiles.type.nestedTypes.elemType;
+  route = within settings.routes.type.nestedTypes.elemType;
+  destination = within route.cpu.type.nestedTypes.elemType;
   option =
     key:
     let
@@ -20,6 +23,12 @@ let
       profile.${key}
     else if lib.head path == "top" then
       settings.${lib.last path}
+    else if lib.head path == "route" then
+      route.${lib.last path}
+    else if lib.head path == "destination" then
+      destination.${lib.last path}
+    else if lib.head path == "to" then
+      (within route.to.type.nestedTypes.elemType).${lib.last path}
     else if lib.head path == "slices" then
       (within (within table.type).${lib.elemAt path 1}.type).${lib.last path}
     else

@@ -22,6 +22,7 @@ ROW = DecisionRow(
     route="whisper", decided_at=1_700_000_000.25, kinds=("duration", "pixels"), metrics=(723.5, 8e6),
     bounds=(3600.0, None), destination="gpu", mode="gpu", result="started", job=OUTCOME.job, after="",
     waited_s=0.25, input="a b.mp4", command=("whisper", "a b.mp4", "--model=large"), reason="",
+    at_least=(False, True),
 )  # fmt: skip
 BLOCKED = replace(ROW, job="", result="blocked", destination="cpu", mode="cpu", reason="cpu-busy")
 

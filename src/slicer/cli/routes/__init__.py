@@ -1,0 +1,1 @@
+"""``slicer routes``: which there are, whether they fit the machine, what they did, better thresholds."""

@@ -1,0 +1,176 @@
+"""``slicer routes check``: whether the jobs of routes fit into this machine, with the sums."""
+
+from __future__ import annotations
+
+import shutil
+
+import click
+
+from slicer.cli import output
+from slicer.cli.output import Column
+from slicer.cli.routes import loading
+from slicer.columns import BAD, FAINT, GOOD, WARNING, Line
+from slicer.config.route_profiles import profile_for
+from slicer.errors import EX_OK
+from slicer.quantity import format_mib, format_size
+from slicer.record import as_dict
+from slicer.route import budget
+from slicer.text import counted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from slicer.config.profiles import Config
+    from slicer.config.routes import Route
+    from slicer.model import Gpu
+    from slicer.route.budget import Share, Worksheet
+
+_EX_PROBLEM = 1
+_FFPROBE = ("duration", "pixels")  # the probes that ask ffprobe
+
+
+@click.command(
+    "check",
+    short_help="Check whether the jobs of routes fit into this machine.",
+    epilog="""\
+\b
+Examples:
+  slicer routes check                all routes, with the sums
+  slicer routes check whisper        one of them
+  slicer routes check --json | jq '.routes[] | select(.fits | not) | .route'
+                                     for scripts: those that do not fit
+
+\b
+GPU memory is what the ledger gives out if as many jobs run as may (max_jobs).
+Memory is MemoryMax of each job, times the jobs, and the reserve
+(memory_reserve) for everything else. SUGGESTED is a MemoryMax that uses what
+there is, and with which all fit. Routes are checked one by one. If jobs of
+two run together, the ledger still shares out the GPU memory; nothing shares
+out the memory.
+
+\b
+Exit codes:
+    0  all fits
+    1  something does not, or a probe's program is missing""",
+)
+@click.argument("name", required=False, shell_complete=loading.complete)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.pass_obj
+def command(outer_json: bool, name: str | None, as_json: bool) -> int:
+    """Check whether the jobs of each route fit into this machine, with the sums.
+
+    Whether the programs of its probes are there is checked, too.
+    """
+    config = loading.config()
+    routes = loading.routes(config, name)
+    parts = [part for each in routes.values() for part in each.destinations]
+    gpus = loading.gpus() if any(part.mode == "gpu" for part in parts) else ()
+    found = [(each, worksheet(config, each, gpus), missing_programs(each)) for each in routes.values()]
+    if as_json or outer_json:
+        output.show_json({"routes": [_json(sheet, missing) for _, sheet, missing in found]})
+    elif not found:
+        output.show([loading.NO_ROUTES])
+    for number, (route, sheet, missing) in enumerate(found):
+        if not (as_json or outer_json):
+            output.show([*([Line("")] if number else []), *lines(route, sheet, missing)], cuts=False)
+    return _EX_PROBLEM if any(sheet.problems or missing for _, sheet, missing in found) else EX_OK
+
+
+def worksheet(config: Config, route: Route, gpus: tuple[Gpu, ...] | None) -> Worksheet:
+    """The budget of a route on this machine."""
+    profiles = {part.name: profile_for(config, route, part) for part in route.destinations}
+    return budget.worksheet(route, profiles, gpus, config.host.memory_bytes, config.slots)
+
+
+def missing_programs(route: Route) -> tuple[str, ...]:
+    """The programs of the route's probes that are not in PATH."""
+    programs = ["ffprobe" if probe.kind in _FFPROBE else probe.command[0] for probe in route.probes
+                if probe.kind in _FFPROBE or probe.command]  # fmt: skip
+    return tuple(program for program in dict.fromkeys(programs) if shutil.which(program) is None)
+
+
+def lines(route: Route, sheet: Worksheet, missing: tuple[str, ...]) -> list[Line]:
+    """The worksheet for people: jobs, GPUs, memory, and what does not fit."""
+    is_well = not sheet.problems and not missing
+    told = "fits" if is_well else counted(len(sheet.problems) + len(missing), "problem")
+    made = [Line(f"{sheet.route}: {told}", GOOD if is_well else BAD), Line("")]
+    made += _indented(_jobs(sheet))
+    if sheet.gpus:
+        made += [Line(""), *_indented(_gpus(sheet))]
+    made += [Line(""), *_indented(_memory(sheet))]
+    made += [Line(f"  note: {note}", FAINT) for note in sheet.notes]
+    made += [Line(f"  problem: {problem}", BAD) for problem in sheet.problems]
+    for program in missing:
+        hint = " (Debian: apt install ffmpeg)" if program == "ffprobe" else ""
+        made.append(Line(f"  problem: the probe's program {program!r} is not in PATH{hint}", WARNING))
+    return made
+
+
+def _indented(lines: Iterable[Line]) -> list[Line]:
+    return [Line(f"  {line.text}", line.style) for line in lines]
+
+
+def _jobs(sheet: Worksheet) -> list[Line]:
+    columns = (
+        Column("TO", cap=24), Column("JOBS", right=True), Column("LIMITED BY"), Column("GPUS", right=True),
+        Column("VRAM", right=True), Column("MEMORYMAX", right=True), Column("ALL", right=True),
+        Column("SUGGESTED", right=True), Column("FROM"),
+    )  # fmt: skip
+    rows = []
+    for each in sheet.shares:
+        together = None if each.memory_bytes is None or each.jobs is None else each.memory_bytes * each.jobs
+        rows.append((
+            each.name, "any" if each.jobs is None else str(each.jobs), each.limited_by or "-",
+            str(each.gpus or "-"), _vram(each),
+            "none" if each.memory_bytes is None else format_size(each.memory_bytes), format_size(together),
+            format_size(each.suggested_bytes), each.memory_source or "-",
+        ))  # fmt: skip
+    return output.table(columns, rows)
+
+
+def _vram(share: Share) -> str:
+    return "whole" if share.gpus and share.vram_mib is None else format_mib(share.vram_mib)
+
+
+def _gpus(sheet: Worksheet) -> list[Line]:
+    columns = (
+        Column("GPU", right=True), Column("HAS", right=True), Column("JOBS"), Column("LEFT", right=True),
+        Column("NAME"),
+    )  # fmt: skip
+    rows = [
+        (
+            str(each.index), format_mib(each.total_mib),
+            " + ".join(f"{jobs} x {name}" for name, jobs in each.jobs) or "-",
+            format_mib(each.left_mib), each.name,
+        )
+        for each in sheet.gpus
+    ]  # fmt: skip
+    return output.table(columns, rows)
+
+
+def _memory(sheet: Worksheet) -> list[Line]:
+    """The sum, as on paper."""
+    columns = (Column("MEMORY", right=True), Column(""))
+    rows = [(format_size(sheet.machine_bytes), "this machine")]
+    for each in sheet.shares:
+        if each.is_declared and each.jobs and each.memory_bytes:
+            each_of_them = format_size(each.memory_bytes)
+            together = format_size(each.jobs * each.memory_bytes)
+            rows.append((f"-{together}", f"{each.name}, {each.jobs} x {each_of_them}"))
+    rows.append((f"-{format_size(sheet.reserve_bytes)}", f"reserve ({sheet.reserve_source})"))
+    word = "left" if sheet.left_bytes >= 0 else "missing"
+    sign = "" if sheet.left_bytes >= 0 else "-"
+    rows.append((f"{sign}{format_size(abs(sheet.left_bytes))}", word))
+    return output.table(columns, rows)
+
+
+def _json(sheet: Worksheet, missing: tuple[str, ...]) -> dict[str, Any]:
+    data = as_dict(sheet)
+    data["shares"] = [as_dict(each) for each in sheet.shares]
+    data["gpus"] = [{**as_dict(each), "jobs": dict(each.jobs)} for each in sheet.gpus]
+    data["problems"], data["notes"] = list(sheet.problems), list(sheet.notes)
+    data["missing_programs"] = list(missing)
+    data["fits"] = not sheet.problems and not missing
+    return data

@@ -1,0 +1,129 @@
+"""``slicer routes``: the routes there are, and what they may use."""
+
+from __future__ import annotations
+
+import importlib
+import os
+
+import click
+
+from slicer.cli import output
+from slicer.cli.output import Column
+from slicer.cli.routes import loading
+from slicer.columns import Line
+from slicer.quantity import format_mib, format_size
+from slicer.record import as_dict
+from slicer.route import metric_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from slicer.config.routes import Destination, Route
+
+_SUBCOMMANDS = ("check", "stats", "suggest")  # modules of this package with a ``command``
+
+
+class _Lazy(click.Group):
+    """A group whose commands are imported when they are asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_SUBCOMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _SUBCOMMANDS:
+            return None
+        found: click.Command = importlib.import_module(f"slicer.cli.routes.{cmd_name}").command
+        return found
+
+
+@click.group(
+    "routes",
+    cls=_Lazy,
+    short_help="Show routes, whether they fit, what they did, and better thresholds.",
+    invoke_without_command=True,
+    epilog="""\
+\b
+Examples:
+  slicer routes                      the routes there are
+  slicer routes check                do their jobs fit into this machine?
+  slicer routes stats --since 1d     what was decided in the last 24 hours
+  slicer routes suggest whisper      a threshold, from what past jobs used
+
+\b
+A job goes to the first destination that takes it. AT ONCE is how many of its
+jobs may run (max_jobs), RUN how many do. VRAM and MEMORY are of one job; "-":
+what its profile says. Routes are in the configuration, see slicer.toml(5).
+The form of --json is in docs/json.md.""",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.pass_context
+def command(ctx: click.Context, as_json: bool) -> None:
+    """List the routes that `slicer route` takes, and where each sends its jobs."""
+    if ctx.invoked_subcommand is not None:
+        ctx.obj = as_json  # slicer routes --json stats
+        return
+    routes = tuple(loading.routes(loading.config()).values())
+    running = loading.running_jobs(os.environ)
+    if as_json:
+        output.show_json({"routes": [route_json(route, running) for route in routes]})
+    elif routes:
+        output.show(table(routes, running))
+    else:
+        output.show([loading.NO_ROUTES])
+
+
+def table(routes: Iterable[Route], running: dict[str, int] | None) -> list[Line]:
+    """One line a destination. ``running`` counts jobs by slot; None: the ledger cannot be read."""
+    columns = (
+        Column("ROUTE", cap=24), Column("MEASURES", cap=24), Column("TO", cap=20), Column("TAKES"),
+        Column("RUN", right=True), Column("AT ONCE", right=True), Column("VRAM", right=True),
+        Column("MEMORY", right=True), Column("PROFILE", cap=20), Column("IF BUSY"),
+    )  # fmt: skip
+    rows = []
+    for route in routes:
+        measures = ", ".join(probe.kind for probe in route.probes) or "nothing"
+        for number, part in enumerate(route.destinations):
+            first = (route.name, measures) if number == 0 else ("", "")
+            rows.append((*first, *_cells(route, part, running)))
+    return output.table(columns, rows)
+
+
+def _cells(route: Route, part: Destination, running: dict[str, int] | None) -> tuple[str, ...]:
+    count = "-" if running is None or not part.slot else str(running.get(part.slot, 0))
+    return (
+        part.name if part.name == part.mode else f"{part.name} ({part.mode})",
+        takes(route, part),
+        count,
+        "-" if part.max_jobs is None else str(part.max_jobs),
+        format_mib(part.vram_mib),
+        format_size(part.memory_bytes),
+        part.profile,
+        f"fail, exit {part.exit_code}" if part.on_busy == "fail" else part.on_busy,
+    )
+
+
+def takes(route: Route, part: Destination) -> str:
+    """Which inputs a destination takes: ``up to 1h``, ``up to 1h, 8.3MP``, ``any``."""
+    bounds = [
+        "any" if bound is None else metric_text.shown(probe.kind, bound)
+        for probe, bound in zip(route.probes, part.up_to, strict=True)
+    ]
+    return f"up to {', '.join(bounds)}" if any(bound != "any" for bound in bounds) else "any"
+
+
+def route_json(route: Route, running: dict[str, int] | None) -> dict[str, Any]:
+    """A route in JSON's types: the records' own fields, and how many jobs of a slot run."""
+    data = as_dict(route)
+    data["probes"] = [as_dict(probe) for probe in route.probes]
+    data["destinations"] = [
+        {
+            **as_dict(part),
+            "replace": dict(part.replace),
+            "slot": part.slot or None,
+            "running": running.get(part.slot, 0) if running is not None and part.slot else None,
+        }
+        for part in route.destinations
+    ]
+    return data

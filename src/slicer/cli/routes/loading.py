@@ -1,0 +1,116 @@
+"""What the commands about routes read: the configuration, the ledger, the history, the GPUs."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from slicer.cli import say
+from slicer.columns import Line
+from slicer.config import profiles
+from slicer.config import routes as config_routes
+from slicer.errors import GpuError, SlicerError, UsageError
+from slicer.outcome import decisions
+from slicer.outcome.history import default_path
+from slicer.quantity import QuantityError, parse_duration
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import click
+
+    from slicer.config.profiles import Config
+    from slicer.config.routes import Destination, Route
+    from slicer.model import Gpu
+    from slicer.outcome.decisions import PastDecision
+
+
+NO_ROUTES = Line("No routes. A configuration file describes one as [routes.NAME], see slicer.toml(5).")
+
+
+def config() -> Config:
+    """The configuration; its warnings are said."""
+    found = profiles.load(os.environ, profiles.host())
+    for warning in found.warnings:
+        say.line(warning)
+    return found
+
+
+def routes(found: Config, name: str | None = None) -> dict[str, Route]:
+    """All routes by name, or that one. Raises UsageError, ConfigError."""
+    return config_routes.load(found) if name is None else {name: config_routes.find(found, name)}
+
+
+def since(text: str | None) -> float | None:
+    """Seconds since the epoch of the time before which nothing counts, from ``--since``."""
+    if text is None:
+        return None
+    try:
+        return time.time() - parse_duration(text) / 1e6
+    except QuantityError as error:
+        raise UsageError(str(error), where="--since") from error
+
+
+def past(route: str | None, after: float | None) -> list[PastDecision]:
+    """The decisions of a route or of all, the oldest first. Raises StateError."""
+    return decisions.read(default_path(), route=route, since=after)
+
+
+def gpus() -> tuple[Gpu, ...] | None:
+    """The GPUs of this machine; () where there is no driver, None where it fails, which is said."""
+    from contextlib import closing
+
+    from slicer.errors import NoGpu
+    from slicer.gpu import open_gpus
+
+    try:
+        with closing(open_gpus()) as found:
+            return found.list()
+    except NoGpu:
+        return ()
+    except GpuError as error:
+        say.line(f"GPUs: {error}")
+        return None
+
+
+def vram_of(found: Config, destination: Destination) -> tuple[int, str] | None:
+    """How much memory of a GPU one job may use in MiB, and who says so; None where nobody does.
+
+    That is what the route or its profile declares, else all of the smallest GPU.
+    """
+    if destination.vram_mib is not None:
+        return destination.vram_mib, "vram"
+    declared = found.profile(destination.profile).vram_mib
+    if declared is not None:
+        return declared, f"vram of profile {destination.profile}"
+    totals = [gpu.memory_mib for gpu in gpus() or () if gpu.memory_mib]
+    return (min(totals), "the smallest GPU") if totals else None
+
+
+def running_jobs(environ: Mapping[str, str]) -> dict[str, int] | None:
+    """How many of each slot are held now; None where the ledger cannot be read, which is said."""
+    from slicer.ledger.status import existing_ledger
+
+    held: dict[str, int] = {}
+    try:
+        ledger = existing_ledger(environ, say.line)
+        leases = ledger.snapshot().leases if ledger else ()
+    except SlicerError as error:
+        say.line(str(error))
+        return None
+    for lease in leases:
+        for name, count in lease.slots.items():
+            held[name] = held.get(name, 0) + count
+    return held
+
+
+def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """The names of the routes, for the shell."""
+    from contextlib import suppress
+
+    from slicer.cli.complete import harmless
+
+    with suppress(SlicerError):
+        return harmless(config_routes.load(profiles.load(os.environ, profiles.host())), incomplete)
+    return []

@@ -1,0 +1,159 @@
+"""A suggestion as a picture: PNG, SVG, or HTML that needs no other file. Only here is matplotlib."""
+
+from __future__ import annotations
+
+import html
+import io
+import os
+
+from slicer.errors import SlicerError
+from slicer.outcome.outcome_file import put
+from slicer.quantity import format_mib
+from slicer.route import metric_text
+from slicer.text import visible
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from slicer.route.fit import Point
+    from slicer.route.suggestion import Suggestion
+
+_SIZE_INCHES = (9, 5.5)
+_DPI = 150
+_LINE, _LIMIT, _FAINT = "#203040", "#c08020", "#999999"
+# How a job ended, in a word and for the legend; its colour and mark.
+_MARKS = {
+    ("well", "ended well"): ("#4878a8", "o"),
+    ("failed", "failed, and may need more"): (_FAINT, "^"),
+    ("out of GPU memory", "ran out of GPU memory"): ("#c03028", "x"),
+}
+_STYLE = """\
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; color: #222 }
+table { border-collapse: collapse; margin: 1em 0 }
+th, td { text-align: left; padding: .2em 1em .2em 0; border-bottom: 1px solid #ddd; vertical-align: top }
+td.n { text-align: right; font-variant-numeric: tabular-nums }
+pre { background: #f4f4f4; padding: .8em }
+svg { max-width: 100%; height: auto }
+"""
+
+
+class NoMatplotlib(SlicerError):
+    """The plotting library is not there, or does not work."""
+
+    kind = "no-matplotlib"
+
+
+def write(route: str, found: Suggestion, path: str, facts: list[tuple[str, str]]) -> None:
+    """Write the plot to ``path``, whose end says in which form. ``facts`` are words and texts for the page.
+
+    Raises SlicerError.
+    """
+    extension = os.path.splitext(path)[1].lower()
+    directory = os.path.dirname(path)
+    if directory and not os.path.isdir(directory):
+        raise SlicerError("there is no such directory", where=directory)
+    picture = _saved(_figure(route, found), "png" if extension == ".png" else "svg")
+    if extension == ".html":
+        picture = _page(route, found, picture.decode(), facts).encode()
+    try:
+        put(picture, path)
+    except OSError as error:
+        raise SlicerError(f"the plot cannot be written: {error.strerror}", where=path) from error
+
+
+def _load() -> type[Figure]:
+    """matplotlib's figure. What the user or the current directory has set for it does not count.
+
+    It reads a file named matplotlibrc in the current directory, which may be anybody's: so not there.
+    """
+    here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.chdir("/")
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise NoMatplotlib(
+            f"a plot needs matplotlib ({error})",
+            hint="pip install 'slicer-systemd[plot]', or on Debian: apt install python3-matplotlib",
+        ) from error
+    finally:
+        os.fchdir(here)
+        os.close(here)
+    matplotlib.rcdefaults()
+    matplotlib.rcParams["svg.hashsalt"] = "slicer"  # the same picture of the same jobs
+    return Figure
+
+
+def _figure(route: str, found: Suggestion) -> Figure:
+    """The picture: jobs as dots, the line, what a job may use, the thresholds of now and of then."""
+    figure = _load()(figsize=_SIZE_INCHES, layout="constrained")
+    from matplotlib.ticker import MultipleLocator
+
+    axes = figure.add_subplot()
+    for (ended, label), (colour, marker) in _MARKS.items():
+        points = [point for point in found.seen if _ended(point) == ended]
+        if points:
+            axes.scatter(
+                [point.metric for point in points], [point.peak_mib / 1024 for point in points],
+                s=18, c=colour, marker=marker, alpha=0.6 if ended == "well" else 1.0, linewidths=1,
+                label=f"{label} ({len(points)})",
+            )  # fmt: skip
+    shown = (found.threshold, *(point.metric for point in found.seen))
+    right = 1.05 * max((each for each in shown if each is not None), default=1.0)
+    if found.line is not None:
+        ends = [found.line.at(0) / 1024, found.line.at(right) / 1024]
+        axes.plot([0, right], ends, color=_LINE, label=f"{found.line.share:.0%} of jobs stay below")
+    label = f"{format_mib(int(found.limit_mib))} may be used"
+    axes.axhline(found.limit_mib / 1024, color=_LIMIT, ls="--", label=label)
+    for word, metric, colour in (("proposed", found.threshold, _LINE), ("now", found.current, _FAINT)):
+        if metric is not None and metric <= right:
+            label = f"{word}: {metric_text.shown(found.kind, metric)}"
+            axes.axvline(metric, color=colour, ls=":", label=label)
+    axes.set_xlim(0, right)
+    axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_locator(MultipleLocator(metric_text.tick(found.kind, right)))
+    axes.xaxis.set_major_formatter(lambda value, _: metric_text.shown(found.kind, value))
+    axes.set_xlabel(found.kind)
+    axes.set_ylabel("peak GPU memory (GiB)")
+    # A name may hold what matplotlib takes for a formula.
+    axes.set_title(visible(f"slicer route {route}, {found.destination}"), parse_math=False)
+    axes.grid(alpha=0.25)
+    axes.legend(fontsize="small")
+    return figure
+
+
+def _saved(figure: Figure, form: str) -> bytes:
+    buffer = io.BytesIO()
+    # Without a date: it would be the only difference between two pictures of the same jobs.
+    figure.savefig(buffer, format=form, dpi=_DPI, metadata={"Date": None} if form == "svg" else None)
+    return buffer.getvalue()
+
+
+def _ended(point: Point) -> str:
+    if point.ran_out:
+        return "out of GPU memory"
+    return "well" if point.ended_well else "failed"
+
+
+def _escaped(text: str) -> str:
+    return html.escape(visible(text))
+
+
+def _page(route: str, found: Suggestion, svg: str, facts: list[tuple[str, str]]) -> str:
+    title = _escaped(f"slicer route {route}, {found.destination}")
+    rows = "".join(f"<tr><th>{_escaped(word)}</th><td>{_escaped(text)}</td></tr>\n" for word, text in facts)
+    config = "\n".join(map(_escaped, found.config))
+    jobs = "".join(
+        f'<tr><td class="n">{_escaped(metric_text.shown(found.kind, point.metric))}</td>'
+        f'<td class="n">{format_mib(round(point.peak_mib) or None)}</td><td>{_ended(point)}</td></tr>\n'
+        for point in sorted(found.points, key=lambda point: point.metric)
+    )
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n'
+        f"<style>\n{_STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
+        + (f"<pre>{config}</pre>\n" if config else "")
+        + f"<table>\n{rows}</table>\n{svg[svg.index('<svg') :]}\n"
+        f"<h2>Jobs</h2>\n<table>\n<tr><th>{found.kind}</th><th>peak</th><th>ended</th></tr>\n{jobs}</table>\n"
+        "</body>\n</html>\n"
+    )

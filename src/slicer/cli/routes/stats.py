@@ -1,0 +1,197 @@
+"""``slicer routes stats``: what routes decided, and what looks wrong."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from slicer.cli import output
+from slicer.cli.output import Column
+from slicer.cli.routes import loading
+from slicer.cli.routes.suggest import suggestion_for
+from slicer.columns import FAINT, WARNING, Line
+from slicer.quantity import format_duration, format_mib, format_size
+from slicer.record import as_dict
+from slicer.route import hints as route_hints
+from slicer.route import stats
+from slicer.route.hints import Facts, Hint
+from slicer.route.stats import Count, DestinationStats, RouteStats, Spread
+from slicer.text import counted, one_line
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from slicer.config.profiles import Config
+    from slicer.config.routes import Route
+    from slicer.outcome.decisions import PastDecision
+
+    Found = tuple[RouteStats, tuple[Hint, ...]]
+
+
+@click.command(
+    "stats",
+    short_help="Count what routes decided, and say what looks wrong.",
+    epilog="""\
+\b
+Examples:
+  slicer routes stats                all routes, from the beginning
+  slicer routes stats --since 1d     in the last 24 hours
+  slicer routes stats whisper        one route, by its destinations
+  slicer routes stats --json | jq -r '.routes[].hints[].id'
+                                     for scripts: what looks wrong
+
+\b
+CALLS is how often `slicer route` was asked, INPUTS for how many different
+command lines: the rest are repeats. GPU and CPU count jobs that started,
+FALLBACK those that ran again on the CPU after the GPU ran out of memory.
+BLOCKED, TOO BIG and ERRORS (of the probe) started nothing. WAITED is the time
+to the lease of those that ran: the middle, and what 95 of 100 do not exceed.
+With NAME: retries are repeats after a refusal or a failed job. A hint says
+what looks wrong with the configuration as it is now, and the lines that would
+change it. The form of --json is in docs/json.md.""",
+)
+@click.argument("name", required=False, shell_complete=loading.complete)
+@click.option("--since", metavar="DURATION", help="Only what was decided within this time (2h, 7d).")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.pass_obj
+def command(outer_json: bool, name: str | None, since: str | None, as_json: bool) -> None:
+    """Count what routes decided: GPU, CPU, blocked, again on the CPU; and say what looks wrong.
+
+    With NAME: that route alone, by its destinations.
+    """
+    after = loading.since(since)
+    config = loading.config()
+    past = loading.past(name, after)
+    # What the configuration knows no more has its figures still.
+    routes = loading.routes(config, name if name is not None and not past else None)
+    found = [
+        (stats.summary(each, rows, _order(routes.get(each))), _hints(config, routes.get(each), rows))
+        for each, rows in sorted(stats.by_route(past).items())
+    ]
+    if as_json or outer_json:
+        output.show_json({"routes": [_json(*each, each[0].route in routes) for each in found]})
+    elif not found:
+        output.show([Line("No decisions yet." if since is None else f"No decisions since {since} ago.")])
+    elif name is not None:
+        output.show([*details(found[0][0]), *hint_lines(found)], cuts=False)
+    else:
+        output.show(table(each for each, _ in found))
+        output.show(hint_lines(found), cuts=False)
+
+
+def _order(route: Route | None) -> tuple[str, ...]:
+    return tuple(each.name for each in route.destinations) if route else ()
+
+
+def _hints(config: Config, route: Route | None, past: list[PastDecision]) -> tuple[Hint, ...]:
+    if route is None:
+        return ()
+    part = route_hints.gpu_part(route)
+    suggestion = suggestion_for(config, route, part[0], past, probe=part[1]) if part else None
+    return route_hints.hints(Facts(route, tuple(past), suggestion))
+
+
+def table(found: Iterable[RouteStats]) -> list[Line]:
+    """One line a route."""
+    titles = ("CALLS", "INPUTS", "GPU", "CPU", "FALLBACK", "BLOCKED", "TOO BIG", "ERRORS", "WAITED", "95%")
+    columns = (Column("ROUTE", cap=24), *(Column(title, right=True) for title in titles))
+    rows = [
+        (
+            each.route, str(each.calls.calls), str(each.calls.inputs),
+            *map(_calls, (each.gpu, each.cpu, each.fallback, each.blocked, each.too_large, each.probe_error)),
+            *_spread(each.waited),
+        )
+        for each in found
+    ]  # fmt: skip
+    return output.table(columns, rows)
+
+
+def _calls(count: Count) -> str:
+    return str(count.calls) if count.calls else "-"
+
+
+def _spread(spread: Spread | None) -> tuple[str, str]:
+    if spread is None:
+        return "-", "-"
+    return format_duration(round(spread.median_s, 3)), format_duration(round(spread.p95_s, 3))
+
+
+def details(found: RouteStats) -> list[Line]:
+    """One route, with a column for each destination."""
+    calls = f"{counted(found.calls.calls, 'call')}, {counted(found.calls.inputs, 'input')}"
+    again = f", {found.retries} {'retry' if found.retries == 1 else 'retries'}" if found.retries else ""
+    heading = f"{found.route}: {calls}{again}; {_when(found.first_at)} to {_when(found.last_at)}"
+    columns = [Column(""), *(Column(each.name, right=True, cap=24) for each in found.destinations)]
+    rows = zip(_FACTS, *map(_facts, found.destinations), strict=True)
+    lines = [Line(heading), Line(""), *output.table(columns, [row for row in rows if {*row[1:]} != {"-"}])]
+    other = list(_refusals(found))
+    return [*lines, Line(""), *output.rows(other)] if other else lines
+
+
+_FACTS = (
+    "started", "  inputs", "fallback", "blocked", "  inputs", "out of GPU memory", "failed", "waited",
+    "  95%", "ran for", "  95%", "GPU memory, peak", "memory, peak",
+)  # fmt: skip
+
+
+def _facts(found: DestinationStats) -> tuple[str, ...]:
+    """What became of a destination's jobs, in the order of _FACTS."""
+    return (
+        *_both(found.started), _calls(found.fallback), *_both(found.blocked), str(found.ran_out or "-"),
+        str(found.failed or "-"), *_spread(found.waited), *_spread(found.wall),
+        format_mib(found.vram_peak_mib), format_size(found.memory_peak_bytes),
+    )  # fmt: skip
+
+
+def _both(count: Count) -> tuple[str, str]:
+    return (str(count.calls), str(count.inputs)) if count.calls else ("-", "-")
+
+
+def _refusals(found: RouteStats) -> Iterable[tuple[str, str]]:
+    if found.blocked.calls:
+        inputs = counted(found.blocked.inputs, "input")
+        never = found.blocked_for_good
+        later = "all ran later" if not never else f"{never} did not run since"
+        yield "blocked", f"{counted(found.blocked.calls, 'call')}, {inputs}: {later}"
+    if found.too_large.calls:
+        calls = counted(found.too_large.calls, "call")
+        yield "too large", f"{calls}, {counted(found.too_large.inputs, 'input')}"
+    if found.probe_error.calls:
+        calls = counted(found.probe_error.calls, "call")
+        inputs = counted(found.probe_error.inputs, "input")
+        yield "probe errors", f"{calls}, {inputs}; the last: {one_line(found.last_probe_error, 200)}"
+
+
+def _when(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
+
+
+def hint_lines(found: Iterable[Found]) -> list[Line]:
+    """Each hint with the lines for the configuration."""
+    lines: list[Line] = []
+    for each, hints in found:
+        for hint in hints:
+            lines += [Line(""), Line(f"{each.route}: {one_line(hint.text, 400)}", WARNING)]
+            lines += [Line(f"    {text}") for text in hint.config]
+    if any(hints for _, hints in found):
+        lines += [Line(""), Line("slicer routes suggest NAME shows what past jobs speak for.", FAINT)]
+    return lines
+
+
+def _json(found: RouteStats, hints: tuple[Hint, ...], is_known: bool) -> dict[str, Any]:
+    data: dict[str, Any] = _plain(found)
+    data["is_configured"] = is_known
+    data["hints"] = [{**as_dict(hint), "config": list(hint.config)} for hint in hints]
+    return data
+
+
+def _plain(value: Any) -> Any:
+    """Records as dicts, whole."""
+    if hasattr(value, "__fields__"):
+        return {name: _plain(each) for name, each in as_dict(value).items()}
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return round(value, 6) if isinstance(value, float) else value

@@ -1,0 +1,238 @@
+"""``slicer routes suggest``: a threshold from what past jobs used, and a plot of it."""
+
+from __future__ import annotations
+
+import shutil
+
+import click
+
+from slicer.cli import output
+from slicer.cli.routes import loading
+from slicer.columns import FAINT, GOOD, WARNING, Line
+from slicer.errors import EX_OK, SlicerError, UsageError
+from slicer.quantity import MIB_TEXT, QuantityError, format_mib, parse_mib
+from slicer.record import as_dict
+from slicer.route import fit, metric_text, scatter
+from slicer.route.suggestion import DEFAULT_MARGIN_PERCENT, Suggestion, suggest
+from slicer.text import counted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from slicer.config.profiles import Config
+    from slicer.config.routes import Destination, Route
+    from slicer.outcome.decisions import PastDecision
+
+_EX_NOTHING = 1
+_PLOT_WIDTH, _PLOT_HEIGHT = 78, 16
+_FORMATS = (".png", ".svg", ".html")
+
+
+@click.command(
+    "suggest",
+    short_help="Propose a threshold from what past jobs used.",
+    epilog="""\
+\b
+Examples:
+  slicer routes suggest whisper              within what the route declares
+  slicer routes suggest whisper --vram 8G    if a job may use 8 GiB of a GPU
+  slicer routes suggest whisper --plot out.html
+                                             a page with plot and figures
+
+\b
+It draws a line that 95 of 100 past jobs stay below (90, of fewer than 40
+jobs), and finds where that reaches the memory that a job may use, less the
+margin. Jobs that ran out of memory, or failed, were seen at less than they
+need: they can only raise the line. It proposes nothing from fewer than 10
+jobs, from inputs that are all alike, or where the metric tells nothing, and
+goes no further than to twice the largest input seen. A plot as .png, .svg or
+.html needs matplotlib (pip install 'slicer-systemd[plot]').
+
+\b
+Exit codes:
+    0  there is a proposal, or memory sets no threshold
+    1  there is none, for the reason said""",
+)
+@click.argument("name", shell_complete=loading.complete)
+@click.option("--vram", metavar="SIZE", help="What a job may use of a GPU.  [default: as declared]")
+@click.option(
+    "--margin", "margin_percent", metavar="PERCENT", type=click.IntRange(0, 90),
+    default=DEFAULT_MARGIN_PERCENT, show_default=True, help="Kept free of that.",
+)  # fmt: skip
+@click.option("--to", "to", metavar="DESTINATION", help="Of several destinations on the GPU, only this one.")
+@click.option("--probe", "number", metavar="N", type=click.IntRange(1), help="Of several probes the Nth.")
+@click.option("--since", metavar="DURATION", help="Only jobs within this time (7d): programs change.")
+@click.option("--plot", "plot", metavar="FILE", help="Draw it: a name that ends in .png, .svg or .html.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.pass_obj
+def command(
+    outer_json: bool, name: str, vram: str | None, margin_percent: int, to: str | None, number: int | None,
+    since: str | None, plot: str | None, as_json: bool,
+) -> int:  # fmt: skip
+    """Propose a threshold for the route NAME: up to which inputs its jobs fit into a GPU's memory."""
+    given_mib = _mib(vram)
+    if plot is not None and not plot.lower().endswith(_FORMATS):
+        ends = ", ".join(_FORMATS)
+        raise UsageError(f"expected a name that ends in {ends}, not {plot!r:.60}", where="--plot")
+    config = loading.config()
+    route = loading.routes(config, name)[name]
+    parts = _gpu_parts(route, to)
+    if plot is not None and len(parts) > 1:
+        raise UsageError("a plot shows one destination", hint=f"add --to {parts[0].name}")
+    past = loading.past(name, loading.since(since))
+    found = [_found(config, route, part, past, given_mib, margin_percent, number) for part in parts]
+    if plot is not None:
+        from slicer.cli.routes.plot import write
+
+        write(route.name, found[0], plot, facts(found[0]))
+    if as_json or outer_json:
+        output.show_json({"route": name, "suggestions": [_json(each) for each in found]})
+    else:
+        for each in found:
+            output.show(lines(route, each), cuts=False)
+        if plot is not None:
+            output.show([Line(""), Line(f"wrote {plot}", FAINT)])
+    return EX_OK if any(each.verdict in ("threshold", "flat") for each in found) else _EX_NOTHING
+
+
+def _mib(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        found = parse_mib(text)
+    except QuantityError as error:
+        raise UsageError(str(error), where="--vram") from error
+    if not found:
+        raise UsageError(f"expected {MIB_TEXT}, not {text!r:.40}", where="--vram")
+    return found
+
+
+def _gpu_parts(route: Route, to: str | None) -> list[Destination]:
+    """The destinations to look at. Raises UsageError."""
+    parts = [each for each in route.destinations if each.mode == "gpu"]
+    names = ", ".join(each.name for each in parts)
+    if not route.probes:
+        raise UsageError(f"route {route.name} measures nothing", hint="give it a probe, see slicer.toml(5)")
+    if not parts:
+        raise UsageError(f"route {route.name} has no destination on the GPU")
+    if to is None:
+        return parts
+    found = [each for each in parts if each.name == to]
+    if not found:
+        raise UsageError(f"no destination {to!r:.60} on the GPU", where="--to", hint=f"known: {names}")
+    return found
+
+
+def _found(
+    config: Config, route: Route, part: Destination, past: Sequence[PastDecision], vram_mib: int | None,
+    margin_percent: int, number: int | None,
+) -> Suggestion:  # fmt: skip
+    if number is not None and number > len(route.probes):
+        has = counted(len(route.probes), "probe")
+        raise UsageError(f"route {route.name} has {has}, not {number}", where="--probe")
+    probe = number - 1 if number is not None else None
+    if vram_mib is not None:
+        return suggest(
+            route, part, past, probe=_probe(part, probe), vram_mib=vram_mib, margin_percent=margin_percent
+        )
+    made = suggestion_for(config, route, part, past, probe=probe, margin_percent=margin_percent)
+    if made is None:
+        hint = "say it: --vram 10G"
+        raise SlicerError(f"how much memory may a job of {route.name} use? There is no GPU here", hint=hint)
+    return made
+
+
+def _probe(part: Destination, number: int | None) -> int:
+    """The probe asked for, else the first that bounds the destination, else the first."""
+    if number is not None:
+        return number
+    return next((each for each, bound in enumerate(part.up_to) if bound is not None), 0)
+
+
+def suggestion_for(
+    config: Config, route: Route, part: Destination, past: Sequence[PastDecision], *,
+    probe: int | None = None, margin_percent: int = DEFAULT_MARGIN_PERCENT,
+) -> Suggestion | None:  # fmt: skip
+    """The suggestion within the memory that the configuration, or else the smallest GPU, has for a job."""
+    vram = loading.vram_of(config, part)
+    if vram is None:
+        return None
+    return suggest(
+        route, part, past, probe=_probe(part, probe), vram_mib=vram[0], margin_percent=margin_percent
+    )
+
+
+def lines(route: Route, found: Suggestion) -> list[Line]:
+    """A suggestion for people; at a terminal with a plot."""
+    (_, head), *rest = facts(found)
+    style = WARNING if found.threshold is None else GOOD
+    made = [Line(f"{route.name}, {found.destination}: {head}", style)]
+    made += output.rows([(f"  {word}", text) for word, text in rest])
+    if output.is_terminal():
+        width = min(_PLOT_WIDTH, shutil.get_terminal_size().columns)
+        marks = scatter.UNICODE if output.may_draw() else scatter.ASCII
+        plot = scatter.lines(found, width, _PLOT_HEIGHT, marks)
+        made += [Line(""), *map(Line, plot)] if plot else []
+    if found.config:
+        made += [Line(""), *(Line(f"    {text}") for text in found.config)]
+    return made
+
+
+def facts(found: Suggestion) -> list[tuple[str, str]]:
+    """A word and a text for each thing to know, the proposal first."""
+    now = "no bound" if found.current is None else metric_text.shown(found.kind, found.current)
+    proposed = "no proposal"
+    if found.threshold is not None:
+        proposed = f"{found.kind} up to {metric_text.shown(found.kind, found.threshold)}"
+    usable = f"{format_mib(found.vram_mib)} for a job, less {found.margin_percent}%"
+    told = [
+        ("proposal", f"{proposed} (now {now}): {found.reason}"),
+        ("memory", f"{usable}: {format_mib(int(found.limit_mib))}"),
+        ("jobs", _jobs(found)),
+    ]
+    if found.line is not None:
+        told.append(("line", _line(found, found.line)))
+    return told + [("note", note) for note in found.notes]
+
+
+def _jobs(found: Suggestion) -> str:
+    whole = fit.known(found.points)
+    parts = [f"{counted(len(whole), 'job')} that ended well"]
+    if whole:
+        low, high = min(point.metric for point in whole), max(point.metric for point in whole)
+        parts[0] += f", of {metric_text.span(found.kind, low, high)}"
+    failed = len(found.seen) - len(whole)
+    if failed:
+        parts.append(f"{failed} that did not")
+    unseen = len(found.points) - len(found.seen)
+    if unseen:
+        parts.append(f"{unseen} whose memory nobody saw")
+    return "; ".join(parts)
+
+
+def _line(found: Suggestion, line: fit.Line) -> str:
+    metrics = [point.metric for point in fit.known(found.points)]
+    ends = [
+        f"{format_mib(max(0, round(line.at(metric))))} at {metric_text.shown(found.kind, metric)}"
+        for metric in (min(metrics), max(metrics))
+    ]
+    parts = [" to ".join(ends)]
+    if line.above:
+        parts.append(f"{line.above} above it, by {format_mib(round(line.highest_above_mib))} at most")
+    if found.correlation is not None:
+        parts.append(f"rank correlation {found.correlation:.2f}")
+    return "; ".join(parts)
+
+
+def _json(found: Suggestion) -> dict[str, Any]:
+    data = as_dict(found)
+    data["probe"] = found.probe + 1
+    data["limit_mib"] = round(found.limit_mib, 1)
+    data["config"], data["notes"] = list(found.config), list(found.notes)
+    data["line"] = None if found.line is None else as_dict(found.line)
+    data["points"] = [{**as_dict(point), "peak_mib": point.peak_mib or None} for point in found.points]
+    return data
+
+

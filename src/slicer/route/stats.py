@@ -1,0 +1,201 @@
+"""What a route decided in the past, counted. Pure.
+
+A caller that is refused may try again with the same input, many times. So calls and inputs are counted apart:
+the same command with the same input is one input.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+
+from slicer.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slicer.config.routes import Mode
+    from slicer.outcome.decisions import DecisionRow, PastDecision
+
+    InputKey = tuple[object, ...]
+
+_NAMELESS = ("", "-")  # inputs that only their metrics tell apart
+_REFUSED = ("blocked", "too-large", "probe-error")
+
+
+@record
+class Count:
+    """How often something was decided, and for how many different inputs."""
+
+    calls: int
+    inputs: int
+
+
+@record
+class Spread:
+    """The middle of some durations, and what 95 % of them do not exceed. Seconds."""
+
+    median_s: float
+    p95_s: float
+
+
+@record
+class DestinationStats:
+    """What became of the jobs that one destination took, or should have taken."""
+
+    name: str
+    mode: str
+    started: Count  # without fallbacks
+    fallback: Count  # jobs that came here after the GPU ran out of memory
+    blocked: Count  # those that would have come so, too
+    ran_out: int  # jobs that ran out of GPU memory here
+    failed: int  # jobs that ended badly in another way, as far as it is known
+    waited: Spread | None  # of what ran: for its lease
+    wall: Spread | None  # of what ended well
+    vram_peak_mib: int | None  # the most that one job used of one GPU
+    memory_peak_bytes: int | None
+
+
+@record
+class RouteStats:
+    """One route's decisions. ``calls`` is each time that somebody called ``slicer route``."""
+
+    route: str
+    first_at: float  # seconds since the epoch
+    last_at: float
+    calls: Count
+    retries: int  # calls with an input that had been refused, or whose job had failed
+    gpu: Count  # started
+    cpu: Count
+    fallback: Count
+    blocked: Count
+    blocked_for_good: int  # inputs that were blocked and have not run since
+    too_large: Count
+    probe_error: Count
+    last_probe_error: str
+    waited: Spread | None
+    destinations: tuple[DestinationStats, ...]
+
+
+def by_route(past: Iterable[PastDecision]) -> dict[str, list[PastDecision]]:
+    """The decisions of each route."""
+    found: dict[str, list[PastDecision]] = {}
+    for each in past:
+        found.setdefault(each.row.route, []).append(each)
+    return found
+
+
+def input_key(row: DecisionRow) -> InputKey:
+    """The same for decisions about the same input. What comes from stdin has only its metrics for a name."""
+    told_by = row.metrics if row.input in _NAMELESS else ()
+    return row.command, row.input, told_by
+
+
+def calls_of(past: Iterable[PastDecision]) -> list[PastDecision]:
+    """What callers asked for: not what was decided for a second attempt."""
+    return [each for each in past if not each.row.after]
+
+
+def out_of_memory(past: Iterable[PastDecision]) -> set[str]:
+    """The jobs that ran out of GPU memory, as far as it is known: the CPU was decided on after them."""
+    return {each.row.after for each in past if each.row.after}
+
+
+def count(past: Iterable[PastDecision]) -> Count:
+    """How many decisions, and of how many inputs."""
+    keys = [input_key(each.row) for each in past]
+    return Count(len(keys), len(set(keys)))
+
+
+def spread(values: Sequence[float]) -> Spread | None:
+    """Median and 95th percentile (the nearest rank); None of nothing."""
+    if not values:
+        return None
+    return Spread(statistics.median(values), sorted(values)[math.ceil(0.95 * len(values)) - 1])
+
+
+def summary(name: str, past: Sequence[PastDecision], order: Sequence[str] = ()) -> RouteStats:
+    """Count the decisions of one route, the oldest first, of which there must be one.
+
+    ``order`` has the names of its destinations; those that the configuration knows no more come behind.
+    """
+    calls = calls_of(past)
+    errors = _of(past, "probe-error")
+    blocked = _of(past, "blocked")
+    names = dict.fromkeys((*order, *(each.row.destination for each in past if each.row.destination)))
+    return RouteStats(
+        route=name,
+        first_at=min(each.row.decided_at for each in past),
+        last_at=max(each.row.decided_at for each in past),
+        calls=count(calls),
+        retries=_retries(calls),
+        gpu=count(_started(past, "gpu")),
+        cpu=count(_started(past, "cpu")),
+        fallback=count(_of(past, "fallback")),
+        blocked=count(blocked),
+        blocked_for_good=len(never_ran(past)),
+        too_large=count(_of(past, "too-large")),
+        probe_error=count(errors),
+        last_probe_error=errors[-1].row.reason if errors else "",
+        waited=spread([each.row.waited_s for each in past if each.row.result not in _REFUSED]),
+        destinations=tuple(_destination(each, past) for each in names),
+    )
+
+
+def _of(past: Iterable[PastDecision], result: str) -> list[PastDecision]:
+    return [each for each in past if each.row.result == result]
+
+
+def _started(past: Iterable[PastDecision], mode: Mode) -> list[PastDecision]:
+    return [each for each in past if each.row.result == "started" and each.row.mode == mode]
+
+
+def never_ran(past: Sequence[PastDecision]) -> set[InputKey]:
+    """The inputs that were blocked, and for which no job has started since."""
+    found: set[InputKey] = set()
+    for each in past:
+        if each.row.result == "blocked":
+            found.add(input_key(each.row))
+        elif each.row.result in ("started", "fallback"):
+            found.discard(input_key(each.row))
+    return found
+
+
+def has_failed(past: PastDecision) -> bool:
+    """Whether the job is known to have ended badly."""
+    return past.job is not None and (past.job.reason != "exited" or past.job.exit_code != 0)
+
+
+def _retries(calls: Sequence[PastDecision]) -> int:
+    in_vain: set[InputKey] = set()
+    found = 0
+    for each in calls:
+        key = input_key(each.row)
+        found += key in in_vain
+        if each.row.result in _REFUSED or has_failed(each):
+            in_vain.add(key)
+        else:
+            in_vain.discard(key)
+    return found
+
+
+def _destination(name: str, past: Sequence[PastDecision]) -> DestinationStats:
+    here = [each for each in past if each.row.destination == name]
+    out = out_of_memory(past)
+    ran = [each for each in here if each.row.result in ("started", "fallback")]
+    jobs = [each.job for each in ran if each.job is not None]
+    vram = [max(job.vram_peak_mib) for job in jobs if job.vram_peak_mib]
+    memory = [job.memory_peak_bytes for job in jobs if job.memory_peak_bytes is not None]
+    return DestinationStats(
+        name=name,
+        mode=here[-1].row.mode if here else "",
+        started=count(_of(here, "started")),
+        fallback=count(_of(here, "fallback")),
+        blocked=count(_of(here, "blocked")),
+        ran_out=sum(each.row.job in out for each in ran),
+        failed=sum(has_failed(each) and each.row.job not in out for each in ran),
+        waited=spread([each.row.waited_s for each in ran]),
+        wall=spread([each.job.wall_s for each in ran if each.job is not None and not has_failed(each)]),
+        vram_peak_mib=max(vram, default=None),
+        memory_peak_bytes=max(memory, default=None),
+    )

@@ -1,0 +1,434 @@
+"""``slicer routes``: which there are, whether they fit, what they did, and what past jobs speak for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from slicer.cli.routes import loading, plot
+from slicer.errors import GpuError, NoGpu
+from slicer.outcome import decisions, history
+from slicer.outcome.decisions import DecisionRow
+from slicer.record import replace
+from slicer.route.suggestion import suggest
+from tests.unit import made_up
+from tests.unit.cli.test_hostile import EVIL, harmless
+from tests.unit.program import Cli
+from tests.unit.route.past import HOUR, Past, route
+
+pytest_plugins = ["tests.unit.program"]
+
+CONFIG = """\
+[routes.whisper]
+probe = "duration"
+threshold = "1h"
+on_gpu_oom = "cpu"
+memory_reserve = "1G"
+[routes.whisper.gpu]
+max_jobs = 2
+vram = "10G"
+memory = "100M"
+[routes.whisper.cpu]
+max_jobs = 1
+memory = "200M"
+on_busy = "wait"
+"""
+OTHER = """\
+[routes.ocr]
+probe = ["pixels", "size"]
+[routes.ocr.to.small]
+mode = "gpu"
+up_to = ["8MP", "1G"]
+vram = "4G"
+max_jobs = 1
+exit_code = 1
+[routes.ocr.to.rest]
+mode = "cpu"
+on_busy = "other"
+"""
+TABLE = """\
+ROUTE    MEASURES      TO           TAKES          RUN  AT ONCE   VRAM  MEMORY  PROFILE  IF BUSY
+ocr      pixels, size  small (gpu)  up to 8MP, 1G    0        1   4.0G       -  gpu      fail, exit 1
+                       rest (cpu)   any              -        -      -       -  heavy    other
+whisper  duration      gpu          up to 1h         1        2  10.0G  100.0M  gpu      fail, exit 75
+                       cpu          any              0        1      -  200.0M  heavy    wait
+"""
+
+
+@pytest.fixture
+def routes(cli: Cli) -> Cli:
+    """A command line with a route, two GPUs and an ffprobe."""
+    configure(cli, CONFIG)
+    programs = cli.root / "bin"
+    programs.mkdir()
+    (programs / "ffprobe").write_text("#!/bin/sh\n")
+    (programs / "ffprobe").chmod(0o755)
+    cli.environ.update(SLICER_SIM="2x24G", PATH=f"{programs}:{cli.environ['PATH']}")
+    return cli
+
+
+def configure(cli: Cli, text: str) -> None:
+    (cli.root / "config.toml").write_text(text)
+    cli.environ["SLICER_CONFIG"] = str(cli.root / "config.toml")
+
+
+def database(cli: Cli) -> str:
+    return str(cli.root / "history" / "slicer" / "history.db")
+
+
+def keep(cli: Cli, past: Past) -> None:
+    """Write a past into the history, a minute a decision, until now."""
+    start = time.time() - 60 * len(past.found)
+    for each in past.found:
+        row = replace(each.row, decided_at=start + each.row.decided_at)
+        decisions.append(row, database(cli))
+        if each.job:
+            job = each.job
+            outcome = made_up.outcome(
+                job=row.job, started_at=row.decided_at, wall_s=job.wall_s, exit_code=job.exit_code,
+                vram_peak_mib=job.vram_peak_mib, waited_s=row.waited_s,
+            )  # fmt: skip
+            history.append(outcome, database(cli))
+
+
+def busy_day() -> Past:
+    past = Past()
+    past.line(40, slope=1.9)
+    past.out_of_memory(3000.0, 7800)
+    past.cpu(2 * HOUR, waited_s=3.0)
+    past.blocked(3 * HOUR, input="a b.mp4")
+    past.blocked(3 * HOUR, input="a b.mp4")
+    past.add(None, result="probe-error", metrics=(), destination="", mode="", reason="no such stream")
+    return past
+
+
+# -- the list -----------------------------------------------------------------------------------------
+
+
+def test_the_routes_and_where_they_send_their_jobs(routes: Cli) -> None:  # C2
+    configure(routes, CONFIG + OTHER)
+    del routes.environ["SLICER_SIM"]  # simulated GPUs have a ledger of their own
+    routes.running("--slot", "whisper-gpu")
+    assert routes.run("routes").stdout == TABLE
+    found = {each["name"]: each for each in routes.json("routes")["routes"]}
+    assert list(found) == ["ocr", "whisper"]
+    gpu = found["whisper"]["destinations"][0]
+    assert (gpu["up_to"], gpu["slot"], gpu["max_jobs"], gpu["running"]) == ([3600.0], "whisper-gpu", 2, 1)
+    assert found["ocr"]["destinations"][1]["slot"] is None
+    assert found["ocr"]["probes"][0]["kind"] == "pixels"
+
+
+def test_without_routes_it_says_where_they_are_written(cli: Cli) -> None:
+    for line in (("routes",), ("routes", "check")):
+        assert cli.run(*line).stdout.startswith("No routes. A configuration file describes one as [routes.")
+    assert cli.json("routes") == {"version": 1, "routes": []}
+
+
+@pytest.mark.parametrize("command", ["check", "stats", "suggest"])
+def test_an_unknown_route_is_2_with_the_nearest(routes: Cli, command: str) -> None:
+    said = routes.run("routes", command, "wisper", code=2).stderr
+    assert said == "slicer: unknown route 'wisper' (did you mean \"whisper\"? known: whisper)\n"
+
+
+# -- check --------------------------------------------------------------------------------------------
+
+
+def test_a_budget_that_holds_is_shown_with_its_sums(routes: Cli) -> None:  # C7
+    said = routes.run("routes", "check").stdout
+    rows = [line.split() for line in said.splitlines()]
+    assert rows[0] == ["whisper:", "fits"]
+    assert ["gpu", "2", "max_jobs", "1", "10.0G", "100.0M", "200.0M"] in [row[:7] for row in rows]
+    assert ["0", "24.0G", "2", "x", "gpu", "4.0G"] in [row[:6] for row in rows]
+    assert ["-200.0M", "gpu,", "2", "x", "100.0M"] in rows
+    assert ["-1.0G", "reserve"] in [row[:2] for row in rows]
+    (found,) = routes.json("routes", "check", "whisper")["routes"]
+    assert found["fits"] is True
+    assert found["needed_bytes"] == (1024 + 2 * 100 + 200) << 20
+    assert found["machine_bytes"] - found["needed_bytes"] == found["left_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("change", "sums"),
+    [
+        (('vram = "10G"', 'vram = "20G"\nprofile = "two"'), "2 jobs x 20G on 2 GPUs each"),
+        (('memory = "100M"', 'memory = "900T"'), "gpu 2 x 900T"),
+    ],
+)
+def test_a_budget_that_does_not_hold_is_refused_with_the_sum(
+    routes: Cli, change: tuple[str, str], sums: str
+) -> None:  # C7
+    configure(routes, CONFIG.replace(*change) + '[profiles.two]\ninherits = "gpu"\ngpus = 2\n')
+    done = routes.run("routes", "check", code=1)
+    assert done.stdout.startswith("whisper: 1 problem\n")
+    (problem,) = [line for line in done.stdout.splitlines() if "problem:" in line]
+    assert sums in problem
+    assert routes.run("routes", "--json", "check", code=1).stdout.count(sums) == 1
+
+
+def test_a_probe_whose_program_is_missing_is_a_problem(routes: Cli) -> None:  # C4
+    more = '[routes.x]\nprobe = "command"\nprobe_command = ["no-such-probe", "{}"]\n[routes.x.cpu]\n'
+    configure(routes, CONFIG + more)
+    empty = str(routes.root)
+    done = routes.run("routes", "check", env={"PATH": empty}, code=1)
+    assert "the probe's program 'ffprobe' is not in PATH (Debian: apt install ffmpeg)" in done.stdout
+    assert "the probe's program 'no-such-probe' is not in PATH" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("failure", "found", "said"),
+    [
+        (NoGpu("no-library", "no driver", hint=""), (), ""),
+        (GpuError("lost " + EVIL), None, "slicer: GPUs: lost"),
+    ],
+)
+def test_no_driver_is_no_gpu_and_a_failure_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    failure: GpuError,
+    found: tuple[()] | None,
+    said: str,
+) -> None:  # C7
+    def fail() -> None:
+        raise failure
+
+    monkeypatch.setattr("slicer.gpu.open_gpus", fail)
+    assert loading.gpus() == found
+    err = capfd.readouterr().err
+    assert err.startswith(said)
+    assert harmless(err)
+
+
+# -- stats --------------------------------------------------------------------------------------------
+
+
+def test_decisions_are_counted(routes: Cli) -> None:  # C6
+    keep(routes, busy_day())
+    lines = routes.run("routes", "stats").stdout.splitlines()
+    titles = "ROUTE CALLS INPUTS GPU CPU FALLBACK BLOCKED TOO BIG ERRORS WAITED 95%"
+    assert lines[0].split() == titles.split()
+    assert lines[1].split() == ["whisper", "45", "44", "41", "1", "1", "2", "-", "1", "0s", "0s"]
+    (found,) = routes.json("routes", "stats")["routes"]
+    assert found["calls"] == {"calls": 45, "inputs": 44}
+    assert found["blocked"] == {"calls": 2, "inputs": 1}
+    assert found["retries"] == found["blocked_for_good"] == 1
+    assert found["is_configured"] is True
+    assert [each["name"] for each in found["destinations"]] == ["gpu", "cpu"]
+
+
+def test_one_route_is_shown_by_its_destinations(routes: Cli) -> None:  # C6
+    keep(routes, busy_day())
+    said = routes.run("routes", "stats", "whisper").stdout
+    rows = [line.split() for line in said.splitlines()]
+    assert said.startswith("whisper: 45 calls, 44 inputs, 1 retry; ")
+    assert ["gpu", "cpu"] in rows
+    assert ["started", "41", "1"] in rows
+    assert ["out", "of", "GPU", "memory", "1", "-"] in rows
+    assert "blocked       2 calls, 1 input: 1 did not run since" in said
+    assert "probe errors  1 call, 1 input; the last: no such stream" in said
+
+
+def test_a_hint_comes_with_its_reason_and_the_lines_to_write(routes: Cli) -> None:  # C6
+    keep(routes, busy_day())
+    said = routes.run("routes", "stats").stdout
+    reason = "1 of 41 jobs on gpu ran out of GPU memory; the smallest measured 50m (the threshold is 1h)"
+    assert f'\n\nwhisper: {reason}\n    [routes.whisper]\n    threshold = "49m"\n' in said
+    (found,) = routes.json("routes", "stats")["routes"]
+    assert found["hints"] == [
+        {
+            "id": "gpu-out-of-memory",
+            "text": reason,
+            "config": ["[routes.whisper]", 'threshold = "49m"'],
+        }
+    ]
+
+
+def test_since_leaves_out_what_is_older(routes: Cli) -> None:  # C6
+    keep(routes, busy_day())
+    (found,) = routes.json("routes", "stats", "--since", "90s")["routes"]
+    assert found["calls"]["calls"] == 1
+    assert routes.run("routes", "stats", "--since", "1s").stdout == "No decisions since 1s ago.\n"
+    assert "--since: expected a duration" in routes.run("routes", "stats", "--since", "x", code=2).stderr
+
+
+def test_a_route_that_the_configuration_lost_keeps_its_figures(routes: Cli) -> None:  # C6
+    keep(routes, busy_day())
+    configure(routes, OTHER)
+    (found,) = routes.json("routes", "stats")["routes"]
+    assert (found["route"], found["is_configured"], found["hints"]) == ("whisper", False, [])
+    assert routes.run("routes", "stats", "whisper").stdout.startswith("whisper: 45 calls")
+    assert routes.run("routes", "stats", "ocr").stdout == "No decisions yet.\n"
+
+
+def test_a_history_of_another_hand_does_not_talk_to_the_terminal(routes: Cli) -> None:  # S11
+    evil = DecisionRow(
+        route=EVIL, decided_at=time.time(), kinds=(EVIL,), metrics=(1.0,), bounds=(None,), destination=EVIL,
+        mode=EVIL, result="started", job=EVIL, after=EVIL, waited_s=-1e18, input=EVIL, command=(EVIL,),  # type: ignore[arg-type]
+        reason=EVIL,
+    )  # fmt: skip
+    decisions.append(evil, database(routes))
+    decisions.append(replace(evil, result="probe-error"), database(routes))
+    decisions.append(replace(evil, result="no such word", metrics=(1e300, float("nan"))), database(routes))
+    for line in (("stats",), ("stats", EVIL), ("stats", "--json"), ("suggest", EVIL), ("check", EVIL)):
+        done = routes.run("routes", *line, code=None)
+        assert done.returncode in (0, 2), done
+        assert harmless(done.stdout + done.stderr)
+        assert "evil" in done.stdout + done.stderr
+
+
+# -- suggest ------------------------------------------------------------------------------------------
+
+
+def test_a_threshold_is_proposed_with_what_it_rests_on(routes: Cli) -> None:  # C9
+    past = Past()
+    past.line(60)
+    keep(routes, past)
+    said = routes.run("routes", "suggest", "whisper", "--vram", "8G", "--margin", "20").stdout.splitlines()
+    assert said[0] == "whisper, gpu: duration up to 37m (now 1h): there 95% of jobs stay below 6.4G"
+    assert said[1].split(maxsplit=1) == ["memory", "8.0G for a job, less 20%: 6.4G"]
+    assert said[2].split(maxsplit=1) == ["jobs", "60 jobs that ended well, of 1m to 1h"]
+    assert said[-3:] == ["", "    [routes.whisper]", '    threshold = "37m"']
+    (found,) = routes.json("routes", "suggest", "whisper")["suggestions"]
+    assert (found["verdict"], found["threshold"], found["vram_mib"]) == ("threshold", 3600.0, 10240)
+    assert len(found["points"]) == 60
+    assert found["line"]["jobs"] == 60
+
+
+def test_what_the_proposal_says_can_be_written_into_the_configuration(routes: Cli) -> None:  # C9
+    past = Past()
+    past.line(60)
+    keep(routes, past)
+    (found,) = routes.json("routes", "suggest", "whisper", "--vram", "6G")["suggestions"]
+    heading, line = found["config"]
+    assert heading == CONFIG.splitlines()[0]
+    configure(routes, CONFIG.replace('threshold = "1h"', line))
+    (now,) = routes.json("routes")["routes"]
+    assert now["destinations"][0]["up_to"] == [found["threshold"]] != [3600.0]
+
+
+def test_too_few_jobs_are_refused_with_the_reason(routes: Cli) -> None:  # C9
+    done = routes.run("routes", "suggest", "whisper", code=1)
+    assert done.stdout.startswith("whisper, gpu: no proposal (now 1h): 0 GPU jobs ended well with known")
+    assert routes.run("routes", "suggest", "whisper", "--json", code=1).stdout.count('"too-few"') == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (("--vram", "8"), "--vram: expected a size"),
+        (("--vram", "0G"), "--vram: expected a size"),
+        (("--margin", "95"), "95 is not in the range"),
+        (("--to", "cpu"), "--to: no destination 'cpu' on the GPU"),
+        (("--probe", "2"), "--probe: route whisper has 1 probe, not 2"),
+        (("--plot", "out.pdf"), "--plot: expected a name that ends in .png, .svg, .html"),
+    ],
+)
+def test_wrong_options_are_2(routes: Cli, line: tuple[str, ...], said: str) -> None:
+    assert said in routes.run("routes", "suggest", "whisper", *line, code=2).stderr
+
+
+def test_without_a_gpu_it_wants_to_be_told_the_memory(cli: Cli) -> None:  # C9
+    configure(cli, CONFIG.replace('vram = "10G"\n', ""))
+    done = cli.run("routes", "suggest", "whisper", code=125)
+    assert "how much memory may a job of whisper use?" in done.stderr
+    assert "--vram 10G" in done.stderr
+    assert "0 GPU jobs" in cli.run("routes", "suggest", "whisper", "--vram", "10G", code=1).stdout
+
+
+# -- the plot -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def drawn(routes: Cli) -> Cli:
+    """With a past worth a picture."""
+    pytest.importorskip("matplotlib")
+    keep(routes, busy_day())
+    routes.environ["MPLCONFIGDIR"] = str(routes.root / "fonts")
+    return routes
+
+
+def test_the_plot_is_a_picture_or_a_page(drawn: Cli) -> None:  # C9
+    assert "wrote out.HTML" in drawn.run("routes", "suggest", "whisper", "--plot", "out.HTML").stdout
+    past, of = busy_day().found, route()
+    found = suggest(of, of.destinations[0], past, probe=0, vram_mib=10240)
+    for name in ("out.png", "out.svg"):
+        plot.write("whisper", found, str(drawn.root / name), [])
+    assert (drawn.root / "out.png").read_bytes().startswith(b"\x89PNG\r\n")
+    assert ElementTree.parse(drawn.root / "out.svg").getroot().tag.endswith("}svg")
+    page = (drawn.root / "out.HTML").read_text()
+    assert page.count("<svg") == 1
+    assert page.count("<td>well</td>") == 41 - 1
+    assert page.count("<td>out of GPU memory</td>") == 1
+    assert "threshold = &quot;" in page
+    assert "<script" not in page
+    assert "src=" not in page
+
+
+def test_what_lies_in_the_current_directory_does_not_draw(drawn: Cli) -> None:  # S11
+    """matplotlib reads its settings from there, and would wait for a FIFO."""
+    os.mkfifo(drawn.root / "matplotlibrc")
+    drawn.run("routes", "suggest", "whisper", "--plot", "fifo.svg")
+    (drawn.root / "matplotlibrc").unlink()
+    (drawn.root / "matplotlibrc").write_text("text.usetex: True\naxes.facecolor: red\n")
+    drawn.run("routes", "suggest", "whisper", "--plot", "set.svg")
+    assert (drawn.root / "fifo.svg").read_bytes() == (drawn.root / "set.svg").read_bytes()
+
+
+def test_a_plot_that_cannot_be_written_says_why(drawn: Cli) -> None:  # C9
+    said = drawn.run("routes", "suggest", "whisper", "--plot", "none/out.svg", code=125).stderr
+    assert "none: there is no such directory" in said
+    (drawn.root / "there.svg").mkdir()
+    said = drawn.run("routes", "suggest", "whisper", "--plot", "there.svg", code=125).stderr
+    assert "there.svg: the plot cannot be written" in said
+
+
+def test_without_matplotlib_it_says_what_to_install(routes: Cli) -> None:  # C9
+    absent = routes.root / "absent"
+    absent.mkdir()
+    (absent / "matplotlib.py").write_text("raise ImportError('not installed')\n")
+    path = {"PYTHONPATH": f"{absent}:{routes.environ['PYTHONPATH']}"}
+    done = routes.run("routes", "suggest", "whisper", "--plot", "out.svg", env=path, code=125)
+    assert "a plot needs matplotlib (not installed)" in done.stderr
+    assert "pip install 'slicer-systemd[plot]'" in done.stderr
+    assert not (routes.root / "out.svg").exists()
+
+
+def test_the_list_does_not_load_what_only_the_plot_needs(routes: Cli) -> None:
+    code = "import sys, slicer.cli.routes.suggest; print('matplotlib' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=routes.environ, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False\n"
+
+
+def test_names_of_routes_complete(routes: Cli) -> None:
+    words = {"_SLICER_COMPLETE": "zsh_words", "_SLICER_WORDS": "slicer\nroutes\nstats\nw"}
+    assert "whisper" in routes.run(env=words).stdout
+    assert Path(database(routes)).exists() is False
+
+
+def fields(value: object) -> set[str]:
+    """The names of all fields of a document; those of ``replace``, ``sources`` and ``jobs`` are data."""
+    if isinstance(value, list):
+        return {name for each in value for name in fields(each)}
+    if not isinstance(value, dict):
+        return set()
+    data = ("replace", "sources", "jobs")
+    return {*value, *(name for key, each in value.items() if key not in data for name in fields(each))}
+
+
+def test_every_field_of_the_json_is_documented(routes: Cli) -> None:  # X3
+    past = busy_day()
+    past.gpu(600.0, 25_000)
+    keep(routes, past)
+    configure(routes, CONFIG + OTHER)
+    lines = (("routes",), ("routes", "check"), ("routes", "stats"), ("routes", "suggest", "whisper"))
+    found = {name for line in lines for name in fields(routes.json(*line))}
+    text = (Path(__file__).parents[3] / "docs" / "json.md").read_text()
+    assert {"up_to", "suggested_bytes", "p95_s", "lower_bounds"} <= found
+    assert not {name for name in found if f"`{name}" not in text and f'"{name}"' not in text}
