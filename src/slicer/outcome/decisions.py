@@ -15,6 +15,7 @@ from slicer.record import record
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _sqlite3 import Connection
+    from collections.abc import Callable
     from typing import Any, Literal
 
     from slicer.model import Reason
@@ -66,7 +67,7 @@ class PastDecision:
 
 
 BUSY_TIMEOUT_S = 2.0  # a job waits behind this
-KEPT = 200_000  # decisions that started nothing are kept until so many newer ones are there
+KEPT = 100_000  # decisions that started nothing are kept until so many newer ones are there
 FORGETS_EVERY = 1000  # decisions
 
 _ROW = tuple(DecisionRow.__annotations__)
@@ -113,7 +114,11 @@ def read(path: str, *, route: str | None = None, since: float | None = None) -> 
     """
     if route is not None:
         route = history.encodable(route)
-    return [_decision(row, path) for row in history.select(path, _statement, (route, since))]
+    from functools import lru_cache
+
+    # Most columns of most rows are the same; a caller that tries for ever has left many rows.
+    parse = lru_cache(4096)(_parsed)
+    return [_decision(row, path, parse) for row in history.select(path, _statement, (route, since))]
 
 
 def _statement(version: int) -> str:
@@ -129,27 +134,30 @@ def _sql_value(name: str, value: Any) -> history.Sql:
     return history.encodable(value) if isinstance(value, str) else float(value)
 
 
-def _decision(row: tuple[Any, ...], path: str) -> PastDecision:
-    import json
-
+def _decision(row: tuple[Any, ...], path: str, parse: Callable[[str, str], tuple[Any, ...]]) -> PastDecision:
     values = dict(zip(_ROW, row[1 : 1 + len(_ROW)], strict=True))
     figures = dict(zip(_FIGURES, row[1 + len(_ROW) :], strict=True))
     try:
-        for name in _STRINGS:
-            values[name] = tuple(map(str, json.loads(values[name])))
-        for name in _NUMBERS:
-            numbers = json.loads(values[name])
-            may_lack = name == "bounds"
-            values[name] = tuple(
-                None if number is None and may_lack else float(number) for number in numbers
-            )
-        values["at_least"] = tuple(map(bool, values["at_least"]))
+        for name in (*_STRINGS, *_NUMBERS):
+            values[name] = parse(name, values[name])
         if figures["started_at"] is None:
             return PastDecision(DecisionRow(**values), None)
-        figures["vram_peak_mib"] = tuple(json.loads(figures["vram_peak_mib"]))
+        figures["vram_peak_mib"] = parse("vram_peak_mib", figures["vram_peak_mib"])
         return PastDecision(DecisionRow(**values), RoutedJob(**figures))
     except (TypeError, ValueError) as error:
         raise StateError(
             f"decision {row[0]!r:.20} of the history cannot be read: {error}", where=path,
             hint="remove it: sqlite3 FILE 'DELETE FROM decisions WHERE id = …'",
         ) from error  # fmt: skip
+
+
+def _parsed(name: str, text: str) -> tuple[Any, ...]:
+    """The array of a column. Raises TypeError and ValueError."""
+    import json
+
+    values = json.loads(text)
+    if name in _STRINGS:
+        return tuple(map(str, values))
+    if name == "bounds":
+        return tuple(None if value is None else float(value) for value in values)
+    return tuple(map({"at_least": bool, "vram_peak_mib": int}.get(name, float), values))

@@ -84,7 +84,7 @@ def gpu_ran_out(facts: Facts) -> Hint | None:
     if found is None:
         return None
     part, probe = found
-    here = [each for each in facts.past if each.row.result == "fallback" or _takes(part, each.row.metrics)]
+    here = [each for each in facts.past if each.row.after or _takes(part, each.row.metrics)]
     points = points_of(here, part.name, probe)
     out = [point.metric for point in points if point.ran_out]
     if not out or len(out) < _OOM_SHARE * len(points):
@@ -108,13 +108,13 @@ def _below_ooms(points: Sequence[Point]) -> float | None:
     Else the one up to which few did; None if there is no such below the largest.
     """
     smallest = min(point.metric for point in points if point.ran_out)
-    below = [point.metric for point in points if point.metric < smallest]
+    below = [point.metric for point in points if 0 < point.metric < smallest]
     well_above = sum(point.ended_well and point.metric >= smallest for point in points)
     if below and well_above <= _LOST_SHARE * len(points):
         return max(below)
     largest = max(point.metric for point in points)
     most = fit.without_ooms(points, largest)
-    return most if most is not None and most < largest else None
+    return most if most and most < largest else None
 
 
 def _cpu_inputs(facts: Facts, part: Destination, result: str) -> list[PastDecision]:
@@ -182,7 +182,7 @@ class _Busy:
 
 
 def _start(past: PastDecision) -> float:
-    return past.job.started_at if past.job else past.row.decided_at + past.row.waited_s
+    return past.job.started_at if past.job else past.row.decided_at
 
 
 def cpu_just_above(facts: Facts) -> Hint | None:
@@ -221,7 +221,7 @@ def cpu_just_above(facts: Facts) -> Hint | None:
 def probe_errors(facts: Facts) -> Hint | None:
     """The probe fails often."""
     failed = [each for each in facts.past if each.row.result == "probe-error"]
-    calls = [each for each in facts.past if each.row.result != "fallback"]
+    calls = stats.calls_of(facts.past)
     if stats.count(failed).inputs < _FEWEST or len(failed) < _ERROR_SHARE * len(calls):
         return None
     reason, times = Counter(each.row.reason for each in failed).most_common(1)[0]

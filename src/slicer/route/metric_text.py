@@ -27,6 +27,12 @@ def shown(kind: ProbeKind, value: float) -> str:
     return str(int(value)) if abs(value) < 1e15 and value == int(value) else f"{value:.4g}"
 
 
+def span(kind: ProbeKind, low: float, high: float) -> str:
+    """Two metrics, as in ``1m to 1h``; one where both are the same."""
+    ends = dict.fromkeys((shown(kind, low), shown(kind, high)))
+    return " to ".join(ends)
+
+
 def threshold(kind: ProbeKind, value: float) -> tuple[str, float]:
     """A threshold as TOML has it, rounded down to a number that somebody would write, and its value.
 

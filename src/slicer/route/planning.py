@@ -142,6 +142,7 @@ def row(
         bounds=to.up_to if to and decision.metrics else (), destination=to.name if to else "",
         mode=to.mode if to else "", result=result, job=job, after=after, waited_s=round(waited_s, 3),
         input=decision.input, command=command, reason=reason,
+        at_least=tuple(each.at_least for each in decision.metrics),
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from slicer.route.suggestion import Suggestion
 
 _LEAST_WIDTH = 20
+_BETWEEN = "   "
 _ROOM = 1.05  # above the largest value
 
 
@@ -56,7 +57,7 @@ def lines(suggestion: Suggestion, width: int, height: int, marks: Marks) -> list
     shown.append(f"{'0':>{margin - 2}} {marks.corner}{marks.floor * columns}")
     end = metric_text.shown(suggestion.kind, most_metric)
     shown.append(f"{'':{margin}}0{suggestion.kind:^{max(1, columns - len(end) - 1)}}{end}")
-    return [*shown, "", *_legend(suggestion, marks)]
+    return [*shown, "", *_legend(suggestion, width, marks)]
 
 
 def _grid(
@@ -93,7 +94,7 @@ def _grid(
     return grid
 
 
-def _legend(suggestion: Suggestion, marks: Marks) -> list[str]:
+def _legend(suggestion: Suggestion, width: int, marks: Marks) -> list[str]:
     one, few, many = marks.jobs
     words = [f"{one} {few} {many} jobs"]
     if any(not point.ended_well and not point.ran_out for point in suggestion.seen):
@@ -105,4 +106,10 @@ def _legend(suggestion: Suggestion, marks: Marks) -> list[str]:
     words.append(f"{marks.limit} {format_mib(int(suggestion.limit_mib))}")
     if suggestion.threshold is not None:
         words.append(f"{marks.threshold} {metric_text.shown(suggestion.kind, suggestion.threshold)}")
-    return ["   ".join(words)]
+    lines = [words[0]]
+    for word in words[1:]:
+        if len(lines[-1]) + len(_BETWEEN) + len(word) <= width:
+            lines[-1] += _BETWEEN + word
+        else:
+            lines.append(word)
+    return lines

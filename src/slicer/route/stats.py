@@ -47,7 +47,7 @@ class DestinationStats:
     mode: str
     started: Count  # without fallbacks
     fallback: Count  # jobs that came here after the GPU ran out of memory
-    blocked: Count
+    blocked: Count  # those that would have come so, too
     ran_out: int  # jobs that ran out of GPU memory here
     failed: int  # jobs that ended badly in another way, as far as it is known
     waited: Spread | None  # of what ran: for its lease
@@ -91,6 +91,16 @@ def input_key(row: DecisionRow) -> InputKey:
     return row.command, row.input, told_by
 
 
+def calls_of(past: Iterable[PastDecision]) -> list[PastDecision]:
+    """What callers asked for: not what was decided for a second attempt."""
+    return [each for each in past if not each.row.after]
+
+
+def out_of_memory(past: Iterable[PastDecision]) -> set[str]:
+    """The jobs that ran out of GPU memory, as far as it is known: the CPU was decided on after them."""
+    return {each.row.after for each in past if each.row.after}
+
+
 def count(past: Iterable[PastDecision]) -> Count:
     """How many decisions, and of how many inputs."""
     keys = [input_key(each.row) for each in past]
@@ -109,7 +119,7 @@ def summary(name: str, past: Sequence[PastDecision], order: Sequence[str] = ()) 
 
     ``order`` has the names of its destinations; those that the configuration knows no more come behind.
     """
-    calls = [each for each in past if each.row.result != "fallback"]
+    calls = calls_of(past)
     errors = _of(past, "probe-error")
     blocked = _of(past, "blocked")
     names = dict.fromkeys((*order, *(each.row.destination for each in past if each.row.destination)))
@@ -171,7 +181,7 @@ def _retries(calls: Sequence[PastDecision]) -> int:
 
 def _destination(name: str, past: Sequence[PastDecision]) -> DestinationStats:
     here = [each for each in past if each.row.destination == name]
-    out = {each.row.after for each in past if each.row.result == "fallback"}
+    out = out_of_memory(past)
     ran = [each for each in here if each.row.result in ("started", "fallback")]
     jobs = [each.job for each in ran if each.job is not None]
     vram = [max(job.vram_peak_mib) for job in jobs if job.vram_peak_mib]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from slicer.quantity import format_mib
 from slicer.record import record
-from slicer.route import fit, metric_text, route_config
+from slicer.route import fit, metric_text, route_config, stats
 from slicer.route.fit import Line, Point
 from slicer.text import counted
 
@@ -89,7 +89,7 @@ def suggest(
 
 def points_of(past: Sequence[PastDecision], destination: str, probe: int) -> list[Point]:
     """The jobs that a GPU destination ran and that ended, the newest MOST_JOBS."""
-    ran_out = {each.row.after for each in past if each.row.result == "fallback"}
+    ran_out = stats.out_of_memory(past)
     points = []
     for each in past:
         row, job = each.row, each.job
@@ -112,8 +112,8 @@ def _judged(points: Sequence[Point], kind: ProbeKind, limit: float) -> tuple[Ver
         return "too-few", f"{jobs} ended well with known GPU memory; {fit.ENOUGH_JOBS} are needed", None
     low, high = min(values), max(values)
     if len(values) < fit.ENOUGH_VALUES:
-        seen = f"of {metric_text.shown(kind, low)} to {metric_text.shown(kind, high)}"
-        return "constant", f"all {len(whole)} jobs are {seen}: a line needs different inputs", None
+        seen = metric_text.span(kind, low, high)
+        return "constant", f"all {len(whole)} jobs measured {seen}: a line needs different inputs", None
     line = fit.upper_line(points)
     typical = statistics.median(point.peak_mib for point in whole)
     if line.slope * (high - low) < fit.LEAST_RISE * typical:
@@ -151,7 +151,7 @@ def _threshold(
         found = high * _FURTHEST
         reason = f"there {line.share:.0%} of jobs should need {format_mib(round(line.at(found)))}"
     lowered = fit.without_ooms(points, found)
-    if lowered is None:
+    if not lowered:  # nothing measures less than 0
         return None, "jobs of any size ran out of GPU memory", notes
     if lowered < found:
         notes.append(f"between this and {metric_text.shown(kind, found)} too many jobs ran out of GPU memory")

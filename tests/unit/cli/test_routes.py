@@ -11,7 +11,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from slicer.cli.routes import plot
+from slicer.cli.routes import loading, plot
+from slicer.errors import GpuError, NoGpu
 from slicer.outcome import decisions, history
 from slicer.outcome.decisions import DecisionRow
 from slicer.record import replace
@@ -55,7 +56,7 @@ TABLE = """\
 ROUTE    MEASURES      TO           TAKES          RUN  AT ONCE   VRAM  MEMORY  PROFILE  IF BUSY
 ocr      pixels, size  small (gpu)  up to 8MP, 1G    0        1   4.0G       -  gpu      fail, exit 1
                        rest (cpu)   any              -        -      -       -  heavy    other
-whisper  duration      gpu          up to 1h         0        2  10.0G  100.0M  gpu      fail, exit 75
+whisper  duration      gpu          up to 1h         1        2  10.0G  100.0M  gpu      fail, exit 75
                        cpu          any              0        1      -  200.0M  heavy    wait
 """
 
@@ -112,11 +113,13 @@ def busy_day() -> Past:
 
 def test_the_routes_and_where_they_send_their_jobs(routes: Cli) -> None:  # C2
     configure(routes, CONFIG + OTHER)
+    del routes.environ["SLICER_SIM"]  # simulated GPUs have a ledger of their own
+    routes.running("--slot", "whisper-gpu")
     assert routes.run("routes").stdout == TABLE
     found = {each["name"]: each for each in routes.json("routes")["routes"]}
     assert list(found) == ["ocr", "whisper"]
     gpu = found["whisper"]["destinations"][0]
-    assert (gpu["up_to"], gpu["slot"], gpu["max_jobs"], gpu["running"]) == ([3600.0], "whisper-gpu", 2, 0)
+    assert (gpu["up_to"], gpu["slot"], gpu["max_jobs"], gpu["running"]) == ([3600.0], "whisper-gpu", 2, 1)
     assert found["ocr"]["destinations"][1]["slot"] is None
     assert found["ocr"]["probes"][0]["kind"] == "pixels"
 
@@ -177,10 +180,28 @@ def test_a_probe_whose_program_is_missing_is_a_problem(routes: Cli) -> None:  # 
     assert "the probe's program 'no-such-probe' is not in PATH" in done.stdout
 
 
-def test_without_a_gpu_the_gpu_part_does_not_fit(routes: Cli) -> None:  # C7
-    said = routes.run("routes", "check", env={"SLICER_SIM": ""}, code=None)
-    assert "whisper: " in said.stdout
-    assert harmless(said.stdout)
+@pytest.mark.parametrize(
+    ("failure", "found", "said"),
+    [
+        (NoGpu("no-library", "no driver", hint=""), (), ""),
+        (GpuError("lost " + EVIL), None, "slicer: GPUs: lost"),
+    ],
+)
+def test_no_driver_is_no_gpu_and_a_failure_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    failure: GpuError,
+    found: tuple[()] | None,
+    said: str,
+) -> None:  # C7
+    def fail() -> None:
+        raise failure
+
+    monkeypatch.setattr("slicer.gpu.open_gpus", fail)
+    assert loading.gpus() == found
+    err = capfd.readouterr().err
+    assert err.startswith(said)
+    assert harmless(err)
 
 
 # -- stats --------------------------------------------------------------------------------------------
@@ -389,3 +410,25 @@ def test_names_of_routes_complete(routes: Cli) -> None:
     words = {"_SLICER_COMPLETE": "zsh_words", "_SLICER_WORDS": "slicer\nroutes\nstats\nw"}
     assert "whisper" in routes.run(env=words).stdout
     assert Path(database(routes)).exists() is False
+
+
+def fields(value: object) -> set[str]:
+    """The names of all fields of a document; those of ``replace``, ``sources`` and ``jobs`` are data."""
+    if isinstance(value, list):
+        return {name for each in value for name in fields(each)}
+    if not isinstance(value, dict):
+        return set()
+    data = ("replace", "sources", "jobs")
+    return {*value, *(name for key, each in value.items() if key not in data for name in fields(each))}
+
+
+def test_every_field_of_the_json_is_documented(routes: Cli) -> None:  # X3
+    past = busy_day()
+    past.gpu(600.0, 25_000)
+    keep(routes, past)
+    configure(routes, CONFIG + OTHER)
+    lines = (("routes",), ("routes", "check"), ("routes", "stats"), ("routes", "suggest", "whisper"))
+    found = {name for line in lines for name in fields(routes.json(*line))}
+    text = (Path(__file__).parents[3] / "docs" / "json.md").read_text()
+    assert {"up_to", "suggested_bytes", "p95_s", "lower_bounds"} <= found
+    assert not {name for name in found if f"`{name}" not in text and f'"{name}"' not in text}

@@ -28,7 +28,7 @@ def test_jobs_line_limit_and_threshold_are_drawn() -> None:  # C9
     assert all(mark in plot for mark in "./-")
     assert lines[0].lstrip().startswith("9.0G |")
     assert "duration" in lines[11]
-    assert all(len(line) <= 60 for line in lines[:12])
+    assert all(len(line) <= 60 for line in lines)
 
 
 @pytest.mark.parametrize("width", [1, 30, 200])
@@ -36,7 +36,7 @@ def test_jobs_line_limit_and_threshold_are_drawn() -> None:  # C9
 def test_any_width_will_do(width: int, jobs: int) -> None:  # C9
     past = Past()
     past.line(jobs)
-    assert len(drawn(past, width)) == 14
+    assert len(drawn(past, width)) >= 14
 
 
 def test_nothing_is_drawn_of_nothing() -> None:  # C9

@@ -58,6 +58,16 @@ def test_a_job_that_failed_is_retried_and_one_that_went_well_is_repeated() -> No
     assert found.destinations[0].failed == 2
 
 
+def test_a_second_attempt_that_is_blocked_is_no_call() -> None:  # C6, C8
+    past = Past()
+    job = past.gpu(3000.0, exit_code=1, input="a.mp4")
+    past.blocked(3000.0, input="a.mp4", after=job)
+    found = stats.summary("whisper", past.found)
+    assert (found.calls, found.retries, found.blocked) == (Count(1, 1), 0, Count(1, 1))
+    assert found.blocked_for_good == 1
+    assert found.destinations[0].ran_out == 1
+
+
 def test_standard_inputs_are_told_apart_by_their_metrics() -> None:  # C6
     past = Past()
     for metric in (60.0, 60.0, 90.0):

@@ -81,7 +81,7 @@ TABLE: list[tuple[Scene, str, str, tuple[str, ...]]] = [
     (few, "too-few", "", ("9 GPU jobs", "10 are needed")),
     (many_whose_memory_nobody_saw, "too-few", "", ("0 GPU jobs ended well with known GPU memory",)),
     (only_failures, "too-few", "", ("0 GPU jobs",)),
-    (alike, "constant", "", ("all 30 jobs are of 10m to 10m",)),
+    (alike, "constant", "", ("all 30 jobs measured 10m: a line",)),
     (flat, "flat", "", ("do not grow with duration", "Up to 1h memory sets no threshold")),
     (falling, "flat", "", ("do not grow",)),
     (flat_and_too_much, "nothing-fits", "", ("9.0G is less",)),

@@ -140,7 +140,9 @@ def _history(box: Box) -> dict[str, str | Shape]:
         line.split("  ")[0] for line in box.run("history", "shares").out.splitlines()
     )
     database = sqlite3.connect(box.history)
-    (schema,) = database.execute("SELECT sql FROM sqlite_master").fetchone()
+    schema = "\n".join(
+        text for (text,) in database.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL ORDER BY name")
+    )
     (version,) = database.execute("PRAGMA user_version").fetchone()
     database.close()
     found["history.db"] = f"user_version {version}\n{schema}"

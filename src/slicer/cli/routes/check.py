@@ -39,7 +39,8 @@ _FFPROBE = ("duration", "pixels")  # the probes that ask ffprobe
 Examples:
   slicer routes check                all routes, with the sums
   slicer routes check whisper        one of them
-  slicer routes check --json | jq '.routes[].problems[]'
+  slicer routes check --json | jq '.routes[] | select(.fits | not) | .route'
+                                     for scripts: those that do not fit
 
 \b
 GPU memory is what the ledger gives out if as many jobs run as may (max_jobs).
@@ -80,7 +81,7 @@ def command(outer_json: bool, name: str | None, as_json: bool) -> int:
 def worksheet(config: Config, route: Route, gpus: tuple[Gpu, ...] | None) -> Worksheet:
     """The budget of a route on this machine."""
     profiles = {part.name: profile_for(config, route, part) for part in route.destinations}
-    return budget.worksheet(route, profiles, gpus, config.host.memory_bytes, {"cpu": config.slots_cpu})
+    return budget.worksheet(route, profiles, gpus, config.host.memory_bytes, config.slots)
 
 
 def missing_programs(route: Route) -> tuple[str, ...]:

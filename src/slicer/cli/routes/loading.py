@@ -9,7 +9,7 @@ from slicer.cli import say
 from slicer.columns import Line
 from slicer.config import profiles
 from slicer.config import routes as config_routes
-from slicer.errors import GpuError, UsageError
+from slicer.errors import GpuError, SlicerError, UsageError
 from slicer.outcome import decisions
 from slicer.outcome.history import default_path
 from slicer.quantity import QuantityError, parse_duration
@@ -89,8 +89,20 @@ def vram_of(found: Config, destination: Destination) -> tuple[int, str] | None:
 
 
 def running_jobs(environ: Mapping[str, str]) -> dict[str, int] | None:
-    """How many jobs hold each slot now."""
-    return {}
+    """How many of each slot are held now; None where the ledger cannot be read, which is said."""
+    from slicer.ledger.status import existing_ledger
+
+    held: dict[str, int] = {}
+    try:
+        ledger = existing_ledger(environ, say.line)
+        leases = ledger.snapshot().leases if ledger else ()
+    except SlicerError as error:
+        say.line(str(error))
+        return None
+    for lease in leases:
+        for name, count in lease.slots.items():
+            held[name] = held.get(name, 0) + count
+    return held
 
 
 def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -98,7 +110,6 @@ def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
     from contextlib import suppress
 
     from slicer.cli.complete import harmless
-    from slicer.errors import SlicerError
 
     with suppress(SlicerError):
         return harmless(config_routes.load(profiles.load(os.environ, profiles.host())), incomplete)

@@ -40,7 +40,8 @@ Examples:
   slicer routes stats                all routes, from the beginning
   slicer routes stats --since 1d     in the last 24 hours
   slicer routes stats whisper        one route, by its destinations
-  slicer routes stats --json | jq '.routes[] | {route, hints: [.hints[].id]}'
+  slicer routes stats --json | jq -r '.routes[].hints[].id'
+                                     for scripts: what looks wrong
 
 \b
 CALLS is how often `slicer route` was asked, INPUTS for how many different

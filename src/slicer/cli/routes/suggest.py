@@ -202,7 +202,7 @@ def _jobs(found: Suggestion) -> str:
     parts = [f"{counted(len(whole), 'job')} that ended well"]
     if whole:
         low, high = min(point.metric for point in whole), max(point.metric for point in whole)
-        parts[0] += f", of {metric_text.shown(found.kind, low)} to {metric_text.shown(found.kind, high)}"
+        parts[0] += f", of {metric_text.span(found.kind, low, high)}"
     failed = len(found.seen) - len(whole)
     if failed:
         parts.append(f"{failed} that did not")
