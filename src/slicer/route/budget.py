@@ -252,7 +252,7 @@ def _suggested(share: Share, shares: list[Share], available: int, left: int) -> 
         found = (share.memory_bytes or 0) + (0 if silent else left // everybody)
     else:
         found = left // silent if left > 0 else 0
-    step = _GIB // 4 if found >= _GIB else 2**20
+    step = _GIB // 2 if found >= _GIB else 2**20  # shown with one decimal, they stay what they are
     return replace(share, suggested_bytes=found // step * step or None)
 
 
