@@ -189,9 +189,9 @@ class _Run:
 
         try:
             return launch.run(invocation, self._environ, told, before_start), watch
-        except BaseException:
+        except BaseException as failure:
             if watch is not None:
-                watch.close()
+                watch.close(waits=isinstance(failure, BusyError))
             raise
 
     def _watch(self, attempt: Attempt) -> OutputWatch | None:
