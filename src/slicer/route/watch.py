@@ -72,7 +72,7 @@ class OutputWatch:
         )
 
     def close(self, *, waits: bool = True) -> None:
-        """There is nothing more to see. What still comes is passed on all the same. See :meth:`Relay.close`."""
+        """There is nothing more to see; what still comes is passed on. See :meth:`Relay.close`."""
         for relay in (self._stdout, self._stderr):
             if relay is not None:
                 relay.close(waits=waits)
