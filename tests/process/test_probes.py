@@ -13,7 +13,7 @@ import pytest
 from slicer.config.routes import Route
 from slicer.errors import ProbeError
 from slicer.kernel import proc
-from slicer.route.asking import ask
+from slicer.route.asking import Setting, ask
 from slicer.route.model import Metric
 from slicer.route.probing import measure
 from tests.patience import until
@@ -21,6 +21,7 @@ from tests.unit.route.made_up import route
 
 COMMAND = "probe = 'command'\nprobe_command = ['./probe', '{{}}']\nprobe_timeout = '{timeout}'\ninput = 1\n"
 AGES = "1h"
+PLAIN = Setting(os.environ)
 
 
 @pytest.fixture(autouse=True)
@@ -189,16 +190,25 @@ def test_a_name_is_never_an_option_and_never_a_script(tmp_path: Path) -> None:
 
 def test_a_command_may_measure_what_is_no_file() -> None:
     assert asked("test $1 = https://example.org/x && echo 3", "https://example.org/x") == 3.0
+    assert asked('printf %s "$1" | wc -w', "a prompt " * 500) == 1000.0
 
 
 def test_a_probe_is_sent_signals_as_any_program() -> None:
     # Not by a shell script: dash unblocks them itself.
-    assert ask(("grep", "-c", "SigBlk:.0*$", "/proc/self/status"), 3600).stdout == b"1\n"
+    assert ask(("grep", "-c", "SigBlk:.0*$", "/proc/self/status"), 3600, PLAIN).stdout == b"1\n"
 
 
 def test_what_a_probe_says_on_stderr_is_not_kept_without_end() -> None:
     program("talks", "yes warning | head -c 1000000 >&2")
-    assert len(ask(("./talks",), 3600).stderr) <= 4096
+    assert len(ask(("./talks",), 3600, PLAIN).stderr) <= 4096
+
+
+def test_a_wrapped_program_that_a_probe_starts_is_not_routed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a route whose probe starts the wrapped program would call itself for ever."""
+    monkeypatch.delenv("SLICER_ROUTE", raising=False)
+    assert asked("test $SLICER_ROUTE = r && echo 1") == 1.0
+    monkeypatch.setenv("SLICER_ROUTE", "outer")
+    assert asked("test $SLICER_ROUTE = outer,r && echo 1") == 1.0
 
 
 def test_a_probe_has_no_terminal_and_no_input_of_ours() -> None:

@@ -11,9 +11,8 @@ import pytest
 
 from slicer.config.routes import Destination, Probe, Route
 from slicer.errors import SlicerError
+from slicer.route import probing
 from tests import media
-
-probing = pytest.importorskip("slicer.route.probing")
 
 
 @pytest.fixture(scope="module")

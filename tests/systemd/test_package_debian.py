@@ -215,6 +215,26 @@ def test_an_older_slicer_install_wins_until_it_is_repeated(installed: Path, befo
     run("/usr/bin/slicer", "install", "--remove")
 
 
+def test_what_it_has_wrapped_is_unwrapped_with_its_removal(installed: Path, tmp_path: Path) -> None:  # C5
+    """And not with an upgrade: a shim without slicer would be a program that is gone."""
+    program, config = tmp_path / "tool", Path("/etc/slicer/conf.d/wrap.toml")
+    program.write_text("#!/bin/sh\necho mine\n")
+    program.chmod(0o755)
+    config.parent.mkdir(parents=True, exist_ok=True)
+    route = '[routes.tool]\nprobe = "size"\nthreshold = "1G"\n[routes.tool.gpu]\n[routes.tool.cpu]\n'
+    config.write_text(route)
+    try:
+        run("/usr/bin/slicer", "wrap", "install", program, "--route", "tool")
+        assert "exec /usr/bin/slicer route tool" in program.read_text()
+        run("dpkg", "--install", installed)
+        assert "exec /usr/bin/slicer" in program.read_text()
+        run("dpkg", "--remove", NAME)
+        assert run(program) == "mine\n"
+    finally:
+        config.unlink()
+        run("dpkg", "--install", installed)
+
+
 def test_nothing_of_it_stays(before: Machine, installed: Path) -> None:
     """Removed, it leaves root's history; purged, nothing."""
     assert Path("/var/lib/slicer/history.db").exists()

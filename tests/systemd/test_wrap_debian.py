@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -113,6 +114,24 @@ def test_a_packages_program_stays_wrapped_through_upgrades(
     run("dpkg", "--install", second)
     assert (run(program), real.exists()) == ("2\n", False)
     run("dpkg", "--verify", NAME)
+
+
+def test_a_service_that_calls_the_program_has_a_job_in_a_scope(slicer: Path) -> None:  # C5
+    """The whole way, with slicer itself; the service knows nothing of it."""
+    program, tells = Path("/usr/local/bin/wrap-test-tool"), "cat /proc/self/cgroup; echo $0 $*; exit 7"
+    program.write_text(f"#!/bin/sh\n{tells}\n")
+    program.chmod(0o755)
+    try:
+        run("slicer", "wrap", "install", program, "--route", "tool")
+        service = ("systemd-run", "--quiet", "--wait", "--pipe", "--collect", "--setenv=SLICER_SIM=1x8G")
+        said = run(*service, "wrap-test-tool", "/etc/hostname", code=7)
+        assert re.search(r"/gpu.slice/slicer-[0-9a-f]{12}\.scope\n", said)
+        assert f"{program}-real /etc/hostname\n" in said
+        (row,) = json.loads(run("slicer", "history", "-n", "1", "--json"))["outcomes"]
+        assert (row["exit_code"], row["command"]) == (7, [str(program), "/etc/hostname"])
+    finally:
+        run("slicer", "wrap", "remove", program)
+        program.unlink()
 
 
 def test_the_shim_of_a_package_that_is_gone_can_be_taken_away(slicer: Path, tmp_path: Path) -> None:  # C5

@@ -111,6 +111,13 @@ def test_the_hot_path_of_a_route_imports_what_it_needs(routed: Box) -> None:
     assert "slicer.route.relay" not in found
 
 
+# K8: whose configuration has routes pays for their slots alone.
+def test_a_job_of_no_route_imports_nothing_else_of_routes(routed: Box) -> None:
+    found = imported_with_cache(routed, "--backend", "plain", "--slot", "cpu", "--", "true")
+    assert surplus(found, PLAIN) == set()
+    assert {name for name in found if "route" in name} == {"slicer.config.route_slots"}
+
+
 def test_inside_a_route_next_to_nothing_is_imported(routed: Box) -> None:
     routed.env["SLICER_ROUTE"] = "r"
     found = imported(routed, "r", "--", "true", program="route")

@@ -35,8 +35,6 @@ Examples:
       Under the default profile (light): no lease, low weight.
   slicer run --profile heavy --name backup --expect 20m -- tar cJf b.txz src
       Waits for a CPU slot; others see who holds it, and for how long.
-  slicer run --slot license-matlab --max-wait 1h -- ./solve
-      Waits for one of the slots of that name, which the configuration counts.
   slicer run --gpus 2 --timeout 12h -- torchrun train.py
       Two whole GPUs, and an end to it.
   slicer run --vram 8G -- python infer.py

@@ -11,7 +11,7 @@ from slicer.cli import complete, output, say
 from slicer.cli.output import Column
 from slicer.columns import BAD, FAINT, GOOD, Line
 from slicer.config import files, profiles, routes
-from slicer.errors import EX_OK, SlicerError
+from slicer.errors import EX_OK, SlicerError, UsageError
 from slicer.text import quote, visible
 from slicer.wrap import look, wrapping
 from slicer.wrap.model import WrapRefused
@@ -47,7 +47,7 @@ _DOING: dict[Step, str] = {
 Examples:
   sudo slicer wrap install whisper --route whisper   each call of it is routed
   slicer wrap                                        what is wrapped, and how
-  sudo slicer wrap check --fix                       mend what an upgrade undid
+  sudo slicer wrap check --fix                       after upgrades: mend them
   sudo slicer wrap remove whisper                    as it was before
 
 \b
@@ -160,20 +160,41 @@ Examples:
   slicer wrap remove /usr/local/bin/whisper   as it was before
   slicer wrap remove whisper                  a name that only one wrap has
   slicer wrap remove whisper --keep new       an upgrade replaced the shim
+  sudo slicer wrap remove --all               before slicer itself goes
 
 \b
 The program is renamed back: owner, mode, times and attributes are as they
 were. Where somebody has replaced the shim, --keep says which of the two
 programs stays.""",
 )
-@click.argument("program", metavar="BIN", type=click.Path(), shell_complete=complete.wraps)
+@click.argument(
+    "program", metavar="[BIN]", type=click.Path(), required=False, shell_complete=complete.wraps
+)
+@click.option("--all", "everything", is_flag=True, help="All that you have wrapped, in place of BIN.")
 @click.option(
     "--keep", type=click.Choice(["new", "real"]),
     help="Where the shim was replaced: keep what is at BIN (new), or BIN-real.",
 )  # fmt: skip
-def remove(program: str, keep: Keep | None) -> None:
+def remove(program: str | None, everything: bool, keep: Keep | None) -> int:
     """Put a wrapped program back in its place, as it was."""
-    plan = wrapping.remove(program, os.environ, keep)
+    if (program is None) != everything:
+        raise UsageError("needs a program, or --all" if program is None else "is not for --all", where="BIN")
+    codes = [EX_OK]
+    for each in _all() if program is None else (program,):
+        try:
+            _removed(wrapping.remove(each, os.environ, keep))
+        except SlicerError as failure:  # the others are none the worse for it
+            if program is not None:
+                raise
+            codes.append(say.error(failure))
+    return max(codes)
+
+
+def _all() -> tuple[str, ...]:
+    return tuple(status.wrap.path for status in wrapping.statuses(os.environ, None))
+
+
+def _removed(plan: Plan) -> None:
     wrap, steps = plan.wrap, plan.steps
     if "restore" in steps:
         told = f"unwrapped {quote(wrap.path)}"
@@ -214,7 +235,7 @@ def _list(*, as_json: bool) -> None:
         output.show_json({"wraps": [_data(status) for status in found]})
         return
     if not found:
-        output.show([Line(_NOTHING)])
+        output.show([Line(_nothing())])
         return
     columns = (
         Column("PROGRAM"), Column("ROUTE", cap=20), Column("STATE"), Column("PACKAGE", cap=20),
@@ -266,7 +287,8 @@ def check(outer_json: bool, programs: tuple[str, ...], fix: bool, as_json: bool)
     return _EX_UNWELL if any(status.problems for status in found) else EX_OK
 
 
-_NOTHING = "nothing is wrapped"
+def _nothing() -> str:
+    return "nothing is wrapped" if os.geteuid() == 0 else "you have wrapped nothing (root: sudo slicer wrap)"
 
 
 def _mend(status: Status) -> None:
@@ -280,7 +302,7 @@ def _mend(status: Status) -> None:
 
 def _told(found: tuple[Status, ...]) -> list[Line]:
     if not found:
-        return [Line(_NOTHING)]
+        return [Line(_nothing())]
     shown = []
     for status in found:
         if not status.problems:

@@ -348,9 +348,9 @@ def _slots(settings: dict[str, Entry], layers: tuple[Layer, ...]) -> dict[str, i
     }
     if not any("routes" in layer.data for layer in layers):
         return found
-    from slicer.config import routes
+    from slicer.config.route_slots import slot_limits
 
-    for name, most in routes.slot_limits(layers).items():
+    for name, most in slot_limits(layers).items():
         entry = settings.setdefault(f"slots.{name}", (most, "max_jobs of its route", ConfigError))
         if found.setdefault(name, most) != most:
             message = f"the route has max_jobs = {most}, and [slots] says {found[name]} of the same"

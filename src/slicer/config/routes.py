@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from slicer.config import build, route_values, values
+from slicer.config.route_slots import max_jobs as read_max_jobs
+from slicer.config.route_slots import slot_limits as slot_limits
+from slicer.config.route_slots import slot_name, tables
 from slicer.errors import ConfigError, UsageError
 from slicer.quantity import INFINITY
 from slicer.record import record
@@ -130,23 +133,6 @@ def find(config: AnyConfig, name: str) -> Route:
     raise UsageError(f"unknown route {name!r:.60}", hint=f"{meant}known: {', '.join(known)}")
 
 
-def slot_limits(layers: Iterable[Layer]) -> dict[str, int]:
-    """The slots that ``max_jobs`` of destinations make, and how many of each. Raises ConfigError."""
-    found: dict[str, int] = {}
-    for layer in layers:
-        for name, table in layer.data.get("routes", {}).items():
-            for path, below in _tables(table):
-                if "max_jobs" in below:
-                    where = layer.where("routes", name, *path, "max_jobs")
-                    found[slot_name(name, path[-1])] = _max_jobs((below["max_jobs"], where, ConfigError))
-    return found
-
-
-def slot_name(route: str, destination: str) -> str:
-    """The ledger's name for the jobs of a destination that has ``max_jobs``."""
-    return f"{route}-{destination}"
-
-
 def source(route: Route, destination: Destination, key: str = "") -> str:
     """Where a key of a destination is from; without ``key``, where its table begins."""
     path = destination.name if f"{destination.name}.profile" in route.sources else f"to.{destination.name}"
@@ -166,7 +152,7 @@ class _Said:
                 continue
             self.where = layer.where("routes", name)
             self._lay(table, (), layer, name)
-            for path, below in _tables(table):
+            for path, below in tables(table):
                 self.tables[path] = layer.where("routes", name, *path)
                 self._lay(below, path, layer, name)
 
@@ -189,16 +175,6 @@ class _Said:
             entry = self._entries.get(key)
             self.sources[path + key] = entry[1] if entry else "default"
         return entry or (DEFAULTS[key], "default", ConfigError)
-
-
-def _tables(table: dict[str, object]) -> list[tuple[tuple[str, ...], dict[str, object]]]:
-    """The tables of destinations in a route's table, each with its path: ("gpu",) or ("to", "small")."""
-    found: list[tuple[tuple[str, ...], dict[str, object]]]
-    found = [((mode,), below) for mode in MODES if isinstance(below := table.get(mode), dict)]
-    to = table.get("to", {})
-    if isinstance(to, dict):
-        found += [(("to", name), below) for name, below in to.items() if isinstance(below, dict)]
-    return found
 
 
 def _route(name: str, layers: Iterable[Layer], host: Host) -> Route:
@@ -283,7 +259,7 @@ def _destination(
         prepend=_arguments(lists["prepend"], "prepend"),
         replace=route_values.replacements(replace, "replace") if replace else (),
         profile=values.text(profile, "profile") if profile else _PROFILES[mode],
-        max_jobs=_max_jobs(max_jobs) if max_jobs else None,
+        max_jobs=read_max_jobs(max_jobs) if max_jobs else None,
         slot=slot_name(route, name) if max_jobs else "",
         vram_mib=_vram(vram) if vram else None,
         memory_bytes=_memory(memory, host, "memory") if memory else None,
@@ -308,10 +284,6 @@ def _mode_and_bound(path: tuple[str, ...], said: _Said) -> tuple[Mode, Entry | N
 
 def _arguments(entry: Entry | None, label: str) -> tuple[str, ...]:
     return route_values.texts(entry, label, '["--device", "cuda"]') if entry else ()
-
-
-def _max_jobs(entry: Entry) -> int:
-    return values.count(entry, "max_jobs", lowest=1)
 
 
 def _vram(entry: Entry) -> int:

@@ -19,6 +19,7 @@ from slicer.text import one_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import FrameType
 
 MOST_BYTES = 64 * 1024  # of what is kept of an answer
@@ -67,10 +68,18 @@ class _Interrupts:
             os.kill(os.getpid(), failure.signo)
 
 
-def ask(command: tuple[str, ...], timeout_s: float, *, stdin: int = -1, keeps_end: bool = False) -> Answer:
+@record
+class Setting:
+    """What a program is started with."""
+
+    environ: Mapping[str, str]
+    stdin: int = -1  # the descriptor that it reads from; -1: nothing
+
+
+def ask(command: tuple[str, ...], timeout_s: float, setting: Setting, *, keeps_end: bool = False) -> Answer:
     """Run a program (found in PATH) to its end, and take what it prints.
 
-    ``stdin`` is the descriptor that it reads from, -1 for nothing. ``keeps_end``: it may print any amount, of
+    ``keeps_end``: it may print any amount, of
     which the end is kept; otherwise too much is an error. Raises ProbeError, also for an exit code other
     than 0.
     """
@@ -81,7 +90,7 @@ def ask(command: tuple[str, ...], timeout_s: float, *, stdin: int = -1, keeps_en
             os.set_blocking(out, False)
             os.set_blocking(err, False)
             try:
-                pid = _spawn(command, stdin, out_end, err_end, interrupts.mask)
+                pid = _spawn(command, setting, out_end, err_end, interrupts.mask)
             finally:
                 os.close(out_end)
                 os.close(err_end)
@@ -99,11 +108,11 @@ def ask(command: tuple[str, ...], timeout_s: float, *, stdin: int = -1, keeps_en
     return Answer(bytes(listener.stdout), stderr)
 
 
-def _spawn(command: tuple[str, ...], stdin: int, out: int, err: int, mask: frozenset[int]) -> int:
+def _spawn(command: tuple[str, ...], setting: Setting, out: int, err: int, mask: frozenset[int]) -> int:
     """The pid; raises ProbeError."""
     none = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
     actions = [
-        none if stdin < 0 else (os.POSIX_SPAWN_DUP2, stdin, 0),
+        none if setting.stdin < 0 else (os.POSIX_SPAWN_DUP2, setting.stdin, 0),
         (os.POSIX_SPAWN_DUP2, out, 1),
         (os.POSIX_SPAWN_DUP2, err, 2),
     ]
@@ -112,7 +121,7 @@ def _spawn(command: tuple[str, ...], stdin: int, out: int, err: int, mask: froze
         return os.posix_spawnp(
             command[0],
             command,
-            os.environ,
+            setting.environ,
             file_actions=actions,
             setpgroup=0,
             setsigmask=mask,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from slicer.quantity import INFINITY, format_size, short_mib
 from slicer.record import record, replace
 from slicer.route.packing import Load, Room, pack
-from slicer.text import counted, visible
+from slicer.text import counted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from slicer.config.routes import Destination, Route
     from slicer.model import Gpu, Profile
@@ -260,35 +260,7 @@ def _size(amount: int | None) -> str:
     return format_size(amount).replace(".0", "")
 
 
-# -- for people --------------------------------------------------------------------------------------------
-
-
-def lines(sheet: Worksheet) -> list[str]:
-    """The worksheet as lines of text, the problems last."""
-    shown = [f"route {sheet.route}"]
-    shown += [f"  {_share_text(each)}" for each in sheet.shares]
-    for gpu in sheet.gpus:
-        jobs = " + ".join(f"{number} x {name}" for name, number in gpu.jobs) or "no job"
-        what = f"GPU {gpu.index} ({visible(gpu.name)}, {short_mib(gpu.total_mib)})"
-        shown.append(f"  {what}: {jobs}, {short_mib(gpu.left_mib)} left")
-    total = _memory_sum(list(sheet.shares), sheet.reserve_bytes)
-    word = "left" if sheet.left_bytes >= 0 else "missing"
-    left = f"{_size(abs(sheet.left_bytes))} {word}"
-    shown.append(f"  memory: {total} of {_size(sheet.machine_bytes)}, {left}")
-    shown += [f"  note: {note}" for note in sheet.notes]
-    shown += [f"  problem: {problem}" for problem in sheet.problems]
-    return shown
-
-
-def _share_text(share: Share) -> str:
-    jobs = "any number of jobs" if share.jobs is None else counted(share.jobs, "job")
-    parts = [f"{share.name}: {jobs}{f' ({share.limited_by})' if share.limited_by else ''}"]
-    if share.gpus:
-        each = "" if share.gpus == 1 else f"{share.gpus} x "
-        of = "a whole GPU" if share.vram_mib is None else f"{short_mib(share.vram_mib)} of a GPU"
-        parts.append(f"each {each}{of}")
-    memory = "unlimited" if share.memory_bytes is None else _size(share.memory_bytes)
-    parts.append(f"MemoryMax {memory}")
-    if share.suggested_bytes:
-        parts.append(f'suggested memory = "{_size(share.suggested_bytes)}"')
-    return ", ".join(parts)
+def together_bytes(sheets: Sequence[Worksheet]) -> int:
+    """What all routes declare together, and the largest of their reserves. Nobody shares memory out."""
+    reserve = max((sheet.reserve_bytes for sheet in sheets), default=0)
+    return sum(sheet.needed_bytes - sheet.reserve_bytes for sheet in sheets) + reserve

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 STANDARD_INPUT = "-"  # as many programs call it
 _SHOWN = 3
-_HINT = 'say which it is: input = -1 (the last), or an option such as "--audio", or a glob such as "*.mp4"'
+_HINT = 'the route can say which it is: input = -1 (the last), or an option "--audio", or a glob "*.mp4"'
 
 
 def find_input(route: Route, command: tuple[str, ...], kind_of: Callable[[str], Kind]) -> str:

@@ -11,6 +11,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from slicer.route.asking import Setting
+
 _FFPROBE = ("ffprobe", "-hide_banner", "-v", "warning")
 # A playlist may name any URL. Nothing is fetched to measure a file.
 _SAFE = ("-protocol_whitelist", "file,crypto,data")
@@ -44,10 +46,10 @@ class Media:
     streams: tuple[Stream, ...]
 
 
-def look(path: str, timeout_s: float, stdin: int = -1) -> Media:
+def look(path: str, timeout_s: float, setting: Setting) -> Media:
     """What ffprobe says of a file. Raises ProbeError."""
     command = (*_FFPROBE, *_SAFE, "-show_entries", _ENTRIES, "-of", "flat", "-i", f"file:{path}")
-    return read(ask(command, timeout_s, stdin=stdin))
+    return read(ask(command, timeout_s, setting))
 
 
 def read(answer: Answer) -> Media:
@@ -97,13 +99,13 @@ def duration_s(media: Media) -> float | None:
     return found if found and not media.is_estimated else None
 
 
-def scan_duration_s(path: str, media: Media, timeout_s: float, stdin: int = -1) -> float:
+def scan_duration_s(path: str, media: Media, timeout_s: float, setting: Setting) -> float:
     """The duration of a file that does not say it: the end of its last packets. Reads the whole file.
 
     Raises ProbeError.
     """
     command = (*_FFPROBE, *_SAFE, "-show_entries", "packet=pts_time,duration_time", "-of", "csv=p=0")
-    answer = ask((*command, "-i", f"file:{path}"), timeout_s, stdin=stdin, keeps_end=True)
+    answer = ask((*command, "-i", f"file:{path}"), timeout_s, setting, keeps_end=True)
     end_s = 0.0
     packets = answer.stdout.decode("ascii", "replace").split("\n")
     is_cut = len(answer.stdout) >= MOST_BYTES  # and then the first line has lost its beginning

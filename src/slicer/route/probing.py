@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 from slicer.config import metrics as units
 from slicer.errors import ProbeError
-from slicer.route.asking import ask
+from slicer.route.asking import Setting, ask
 from slicer.route.finding import STANDARD_INPUT, find_input
 from slicer.route.model import Metric
+from slicer.route.planning import environment
 from slicer.route.source import Source, kind_of
 from slicer.text import one_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from slicer.config.routes import Probe, Route
     from slicer.route.media import Media
 
@@ -49,9 +53,9 @@ def _measured(route: Route, word: str, stdin_fd: int) -> tuple[Metric, ...]:
     is_any = all(probe.kind == "command" for probe in route.probes)
     source = Source(word, stdin_fd, may_be_absent=is_any)
     try:
-        media: list[Media] = []
+        asker = _Asker(source, environment(os.environ, route))
         return tuple(
-            _metric(probe, source, media, _enough(route, at)) for at, probe in enumerate(route.probes)
+            _metric(probe, source, asker, _enough(route, at)) for at, probe in enumerate(route.probes)
         )
     finally:
         source.close()
@@ -62,14 +66,14 @@ def _enough(route: Route, at: int) -> float | None:
     return max((bound for each in route.destinations if (bound := each.up_to[at]) is not None), default=None)
 
 
-def _metric(probe: Probe, source: Source, media: list[Media], enough: float | None) -> Metric:
+def _metric(probe: Probe, source: Source, asker: _Asker, enough: float | None) -> Metric:
     if probe.kind == "command":
-        return Metric("command", _commanded(probe, source))
+        return Metric("command", asker.command(probe))
     source.check("directory" if probe.kind == "count" else "file", probe.kind)
     if probe.kind == "size":
         return Metric("size", float(source.size()))
     if probe.kind in ("duration", "pixels"):
-        return Metric(probe.kind, _of_media(probe, source, media))
+        return Metric(probe.kind, asker.media(probe))
     from slicer.route import counting
 
     deadline = counting.Deadline(probe.timeout_s)
@@ -82,31 +86,40 @@ def _metric(probe: Probe, source: Source, media: list[Media], enough: float | No
     return Metric(probe.kind, found.value, found.at_least)
 
 
-def _of_media(probe: Probe, source: Source, media: list[Media]) -> float:
-    """``media`` keeps what ffprobe said, for the next probe."""
-    from slicer.route import media as ffprobe
+class _Asker:
+    """Asks programs about one input. A wrapped program that they start runs at once, not by its route."""
 
-    end_s = time.monotonic() + probe.timeout_s
-    path, stdin = source.for_program(pattern="%")  # "%d" would be a sequence of pictures
-    if not media:
-        media.append(ffprobe.look(path, probe.timeout_s, stdin))
-    if probe.kind == "pixels":
-        return float(ffprobe.pixels(media[0]))
-    found = ffprobe.duration_s(media[0])
-    if found is None:
-        left_s = max(_LEAST_S, end_s - time.monotonic())
-        found = ffprobe.scan_duration_s(path, media[0], left_s, stdin)
-    return found
+    def __init__(self, source: Source, environ: Mapping[str, str]) -> None:
+        self._source = source
+        self._environ = environ
+        self._media: Media | None = None  # what ffprobe said, for the next probe
 
+    def media(self, probe: Probe) -> float:
+        """The duration or the pixels. Raises ProbeError."""
+        from slicer.route import media as ffprobe
 
-def _commanded(probe: Probe, source: Source) -> float:
-    path, stdin = source.for_program()
-    program, *words = probe.command
-    command = (program, *(word.replace("{}", path) for word in words))
-    if not any("{}" in word for word in words):
-        command = (*command, path)
-    answer = ask(command, probe.timeout_s, stdin=stdin)
-    return number(answer.stdout, one_line(program, 60))
+        end_s = time.monotonic() + probe.timeout_s
+        path, stdin = self._source.for_program(pattern="%")  # "%d" would be a sequence of pictures
+        setting = Setting(self._environ, stdin)
+        if self._media is None:
+            self._media = ffprobe.look(path, probe.timeout_s, setting)
+        if probe.kind == "pixels":
+            return float(ffprobe.pixels(self._media))
+        found = ffprobe.duration_s(self._media)
+        if found is None:
+            left_s = max(_LEAST_S, end_s - time.monotonic())
+            found = ffprobe.scan_duration_s(path, self._media, left_s, setting)
+        return found
+
+    def command(self, probe: Probe) -> float:
+        """The number that ``probe_command`` prints. Raises ProbeError."""
+        path, stdin = self._source.for_program()
+        program, *words = probe.command
+        command = (program, *(word.replace("{}", path) for word in words))
+        if not any("{}" in word for word in words):
+            command = (*command, path)
+        answer = ask(command, probe.timeout_s, Setting(self._environ, stdin))
+        return number(answer.stdout, one_line(program, 60))
 
 
 def number(printed: bytes, program: str) -> float:

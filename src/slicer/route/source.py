@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from slicer.route.finding import Kind
 
 _OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_NO_NAMES = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)  # a prompt, an address
 _OF_PROGRAM = "/proc/self/fd/0"  # opened by path it has an offset of its own
 _NOUNS = {"file": "a file", "directory": "a directory", "": "no file"}
 
@@ -51,10 +53,10 @@ class Source:
         try:
             _measurable(os.stat(word))
             self.fd = os.open(word, _OPEN)
-        except (FileNotFoundError, NotADirectoryError):
-            if not may_be_absent:
-                raise
-            return
+        except OSError as error:
+            if may_be_absent and error.errno in _NO_NAMES:
+                return
+            raise
         try:
             self.kind = _measurable(os.fstat(self.fd))  # another may have taken its place
         except ProbeError:

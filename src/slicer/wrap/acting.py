@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _DRAFT = ".slicer-wrap-"
 _DRAFT_NAME = 200  # bytes of the program's name in that of the draft
 _HINTS = {
-    errno.EPERM: "is it immutable (lsattr), or somebody else's?",
+    errno.EPERM: "is it immutable (lsattr), somebody else's, or on a file system without hard links?",
     errno.EACCES: "run it as root",
     errno.EROFS: "nothing can be written there",
     errno.EBUSY: "something is mounted there",
@@ -64,7 +64,7 @@ class Acting:
                     raise self._failed(step, error) from error
                 taken.append(step)
                 faults.point(f"wrap-{step}")
-        except SlicerError:
+        except (SlicerError, KeyboardInterrupt):
             if is_new:
                 self._take_back(taken)
             raise

@@ -26,6 +26,7 @@ class Sight:
     slicer_runs: bool  # the slicer that the shim calls can be executed
     has_route: bool | None  # None: the configuration cannot be read
     diversions: tuple[Diversion, ...]  # all of dpkg's
+    real_runs: bool = True  # REAL, or what it leads to, can be executed
 
 
 def situation(wrap: Wrap, sight: Sight) -> Situation:
@@ -34,7 +35,7 @@ def situation(wrap: Wrap, sight: Sight) -> Situation:
     if wrap.intent != "install":
         return "leaving"
     if bin.kind == "shim":
-        if not real.is_program:
+        if not (real.is_program and sight.real_runs):
             return "program-gone"
         is_current = bin.head == shim.text(wrap) and bin.mode & 0o111
         return "whole" if is_current else "outdated"
@@ -155,7 +156,9 @@ _TOLD: dict[ProblemId | Situation, tuple[str, tuple[str, ...]]] = {
     "unwrapped": ("{bin} is the program itself again: calls do not go through the route", ("again",)),
     "outdated": ("{bin} is the shim of another slicer, or was changed", ("again",)),
     "shim-gone": ("{bin} is gone, and its program is still at {real}", ("again", "away")),
-    "program-gone": ("the program {real} is gone: each call of {bin} fails with 127", ("away",)),
+    "program-gone": (
+        "the program {real} is gone, or cannot be executed: each call of {bin} fails with 127", ("away",),
+    ),
     "gone": ("{bin} and {real} are both gone", ("away",)),
     "unclear": (
         "{bin} and {real} were both changed: calls do not go through the route, and slicer cannot tell "

@@ -11,7 +11,7 @@ import sys
 from slicer.kernel.users import is_private_group
 from slicer.state.directory import LEDGER, Directory
 from slicer.wrap import dpkg, shim
-from slicer.wrap.model import ABSENT, NOBODY, SUFFIX, Ancestor, Seen, Site, Tool, WrapRefused
+from slicer.wrap.model import ABSENT, NOBODY, SUFFIX, Ancestor, Seen, Site, Tool, WrapError, WrapRefused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from slicer.wrap.model import Diversion, SeenKind
 
-_OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC  # which needs no right to list it
+_OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _HEAD_BYTES = 256
 _MOST_LINKS = 40  # as many as the kernel follows
 
@@ -40,22 +41,27 @@ def named(text: str) -> str:
     return canonical(found)
 
 
-def open_folder(path: str) -> tuple[Directory, tuple[Ancestor, ...]]:
-    """Open a directory, step by step from "/" on, and tell what each step was. Raises WrapRefused."""
+def open_folder(path: str, *, lists: bool = True) -> tuple[Directory, tuple[Ancestor, ...]]:
+    """Open a directory, step by step from "/" on, and tell what each step was. Raises WrapRefused.
+
+    ``lists`` false: not even the right to list it is needed, and its names cannot be synced.
+    """
     walked, way = "/", []
-    fd = os.open("/", _OPEN)
+    fd = os.open("/", _WAY)
     try:
         way.append(_ancestor(fd, "/"))
         for part in filter(None, path.split("/")):
             walked = f"{walked.rstrip('/')}/{part}"
-            below = os.open(part, _OPEN, dir_fd=fd)
+            below = os.open(part, _WAY, dir_fd=fd)
             os.close(fd)
             fd = below
             way.append(_ancestor(fd, walked))
+        opened = os.open(".", _OPEN, dir_fd=fd) if lists else os.dup(fd)
+        os.close(fd)
     except OSError as error:
         os.close(fd)
         raise WrapRefused(f"cannot be opened: {error.strerror}", where=walked) from error
-    return Directory(fd, path, LEDGER), tuple(way)
+    return Directory(opened, path, LEDGER), tuple(way)
 
 
 def _ancestor(fd: int, path: str) -> Ancestor:
@@ -87,13 +93,14 @@ def _diversions(path: str) -> tuple[Diversion, ...]:
 
 
 def seen(folder: Directory, name: str) -> Seen:
-    """What is at a name in the directory."""
+    """What is at a name in the directory. Raises WrapError."""
     try:
         info = folder.lstat(name)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):
             return ABSENT
-        raise
+        where = os.path.join(folder.path, name)
+        raise WrapError(f"cannot be looked at: {error.strerror}", where=where) from error
     if stat.S_ISLNK(info.st_mode):
         target = os.fsencode(os.readlink(name, dir_fd=folder.fd))
         return _seen("link", info, target)
@@ -139,7 +146,7 @@ def _attributes(fd: int) -> tuple[str, ...]:
 def _end(path: str) -> Seen:
     """What a link leads to in the end."""
     try:
-        folder = Directory(os.open(os.path.dirname(path), _OPEN), os.path.dirname(path))
+        folder = Directory(os.open(os.path.dirname(path), _WAY), os.path.dirname(path))
     except OSError:
         return ABSENT
     try:
@@ -210,7 +217,7 @@ def _interpreter(path: str) -> tuple[str, ...]:
 
 def _way(path: str) -> tuple[Ancestor, ...]:
     try:
-        folder, way = open_folder(path)
+        folder, way = open_folder(path, lists=False)
     except WrapRefused:
         return ()
     folder.close()

@@ -49,6 +49,7 @@ def install(request: Request, site: Site, tool: Tool, known: Wrap | None, sight:
         raise WrapRefused("is unwrapped half-way", where=site.path, hint=hint)
     for refusal in _refusals(request, site, tool):
         raise refusal
+    check_way(site.way, request.uid, site.path)
     if known is None or sight is None:
         return _first(request, site, tool)
     return _again(request, site, tool, known, sight)
@@ -231,8 +232,6 @@ def _wrong_places(request: Request, site: Site) -> Iterator[SlicerError]:
             hint = "wrap it in the package that installs it, or a link in a directory of your own"
             message = f"lies in {store[:-1]}, which no program may change"
             yield WrapRefused(message, where=site.path, hint=hint)
-    if unsafe := _unsafe(site.way, request.uid):
-        yield WrapRefused(unsafe[0], where=site.path, hint=unsafe[1])
     if site.way and site.way[-1].mode & stat.S_ISVTX and site.bin.uid not in (0, request.uid):
         yield WrapRefused(f"belongs to uid {site.bin.uid}, who could replace the shim", where=site.path)
     if site.is_read_only:
@@ -242,10 +241,16 @@ def _wrong_places(request: Request, site: Site) -> Iterator[SlicerError]:
         yield WrapError(f"you may not write in {folder}", where=site.path, hint=hint)
 
 
+def check_way(way: tuple[Ancestor, ...], uid: int, path: str) -> None:
+    """Refuse a program that others could exchange behind slicer's back. Raises WrapRefused."""
+    if unsafe := _unsafe(way, uid):
+        raise WrapRefused(unsafe[0], where=path, hint=unsafe[1])
+
+
 def _unsafe(way: tuple[Ancestor, ...], uid: int) -> tuple[str, str] | None:
     """Who else could exchange what lies at the end of the way, and what to do; None for nobody."""
     for each in way:
-        if each.uid not in (0, uid):
+        if each.uid not in (0, uid, way[0].uid):  # in a user namespace "/" may belong to nobody known
             message = f"{each.path} belongs to uid {each.uid}, who could replace what is in it"
             return message, f"wrap it as that user: sudo -u '#{each.uid}' slicer wrap install …"
         if not each.mode & _OTHERS_WRITE or each.mode & stat.S_ISVTX:

@@ -95,9 +95,11 @@ def mend(path: str, environ: Mapping[str, str], slicer: str) -> str:
         if known is None:
             return ""  # unwrapped meanwhile
         try:
-            with _folder_of(known) as folder:
-                if folder is None:
-                    return f"{os.path.dirname(path)} is gone"
+            if not os.path.lexists(os.path.dirname(path)):
+                return f"{os.path.dirname(path)} is gone"
+            folder, way = look.open_folder(os.path.dirname(path))
+            with contextlib.closing(folder):
+                planning.check_way(way, os.geteuid(), path)
                 plan = planning.mend(known, _sight(known, folder, None, dpkg.diversions()), slicer)
                 acting.act(plan, folder, book)
         except SlicerError as error:
@@ -125,13 +127,13 @@ def _places(name: str) -> Iterable[str]:
 
 
 @contextlib.contextmanager
-def _folder_of(wrap: Wrap) -> Iterator[Directory | None]:
+def _folder_of(wrap: Wrap, *, lists: bool = True) -> Iterator[Directory | None]:
     """The directory of a wrap; None where it is gone."""
     path = os.path.dirname(wrap.path)
     if not os.path.lexists(path):
         yield None
         return
-    folder = look.open_folder(path)[0]
+    folder = look.open_folder(path, lists=lists)[0]
     try:
         yield folder
     finally:
@@ -141,9 +143,9 @@ def _folder_of(wrap: Wrap) -> Iterator[Directory | None]:
 def _status(wrap: Wrap, routes: Collection[str] | None, diversions: tuple[Diversion, ...]) -> Status:
     has_route = None if routes is None else wrap.route in routes
     try:
-        with _folder_of(wrap) as folder:
+        with _folder_of(wrap, lists=False) as folder:
             sight = _sight(wrap, folder, has_route, diversions)
-    except WrapRefused:  # a link now, or closed to us
+    except SlicerError:  # its directory is a link now, or closed to us
         sight = _sight(wrap, None, has_route, diversions)
     return Status(wrap, judging.problems(wrap, sight))
 
@@ -152,7 +154,9 @@ def _sight(
     wrap: Wrap, folder: Directory | None, has_route: bool | None, diversions: tuple[Diversion, ...]
 ) -> Sight:
     bin = real = ABSENT
+    real_runs = False
     if folder is not None:
+        real_runs = os.access(os.path.basename(wrap.real), os.X_OK, dir_fd=folder.fd)
         bin, real = (look.seen(folder, os.path.basename(path)) for path in (wrap.path, wrap.real))
     slicer_runs = os.path.isfile(wrap.slicer) and os.access(wrap.slicer, os.X_OK)
-    return Sight(bin, real, slicer_runs, has_route, diversions)
+    return Sight(bin, real, slicer_runs, has_route, diversions, real_runs)

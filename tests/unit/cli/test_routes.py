@@ -6,11 +6,14 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
+from slicer.cli import app
 from slicer.cli.routes import loading, plot
 from slicer.errors import GpuError, NoGpu
 from slicer.outcome import decisions, history
@@ -62,8 +65,20 @@ whisper  duration      gpu          up to 1h         1        2  10.0G  100.0M  
 
 
 @pytest.fixture
-def routes(cli: Cli) -> Cli:
-    """A command line with a route, two GPUs and an ffprobe."""
+def routes(cli: Cli, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
+    """A command line with a route, two GPUs and an ffprobe; in this process, which is quicker."""
+
+    def run(*arguments: str, env: Mapping[str, str] | None = None, code: int | None = 0) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "environ", {**cli.environ, **(env or {})})
+            patch.setattr(history, "SYSTEM_DIRECTORY", os.path.dirname(database(cli)))
+            patch.chdir(cli.root)
+            capfd.readouterr()
+            done = subprocess.CompletedProcess(arguments, app.main(list(arguments)), *capfd.readouterr())
+        assert code is None or done.returncode == code, done
+        return done
+
+    monkeypatch.setattr(cli, "run", run)
     configure(cli, CONFIG)
     programs = cli.root / "bin"
     programs.mkdir()
@@ -174,8 +189,7 @@ def test_a_budget_that_does_not_hold_is_refused_with_the_sum(
 def test_a_probe_whose_program_is_missing_is_a_problem(routes: Cli) -> None:  # C4
     more = '[routes.x]\nprobe = "command"\nprobe_command = ["no-such-probe", "{}"]\n[routes.x.cpu]\n'
     configure(routes, CONFIG + more)
-    empty = str(routes.root)
-    done = routes.run("routes", "check", env={"PATH": empty}, code=1)
+    done = routes.run("routes", "check", env={"PATH": str(routes.root)}, code=1)
     assert "the probe's program 'ffprobe' is not in PATH (Debian: apt install ffmpeg)" in done.stdout
     assert "the probe's program 'no-such-probe' is not in PATH" in done.stdout
 
@@ -352,6 +366,7 @@ def drawn(routes: Cli) -> Cli:
     return routes
 
 
+@pytest.mark.slow
 def test_the_plot_is_a_picture_or_a_page(drawn: Cli) -> None:  # C9
     assert "wrote out.HTML" in drawn.run("routes", "suggest", "whisper", "--plot", "out.HTML").stdout
     past, of = busy_day().found, route()
@@ -369,16 +384,18 @@ def test_the_plot_is_a_picture_or_a_page(drawn: Cli) -> None:  # C9
     assert "src=" not in page
 
 
+@pytest.mark.slow
 def test_what_lies_in_the_current_directory_does_not_draw(drawn: Cli) -> None:  # S11
     """matplotlib reads its settings from there, and would wait for a FIFO."""
     os.mkfifo(drawn.root / "matplotlibrc")
-    drawn.run("routes", "suggest", "whisper", "--plot", "fifo.svg")
+    Cli.run(drawn, "routes", "suggest", "whisper", "--plot", "fifo.svg")
     (drawn.root / "matplotlibrc").unlink()
     (drawn.root / "matplotlibrc").write_text("text.usetex: True\naxes.facecolor: red\n")
-    drawn.run("routes", "suggest", "whisper", "--plot", "set.svg")
+    Cli.run(drawn, "routes", "suggest", "whisper", "--plot", "set.svg")
     assert (drawn.root / "fifo.svg").read_bytes() == (drawn.root / "set.svg").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_plot_that_cannot_be_written_says_why(drawn: Cli) -> None:  # C9
     said = drawn.run("routes", "suggest", "whisper", "--plot", "none/out.svg", code=125).stderr
     assert "none: there is no such directory" in said
@@ -392,7 +409,7 @@ def test_without_matplotlib_it_says_what_to_install(routes: Cli) -> None:  # C9
     absent.mkdir()
     (absent / "matplotlib.py").write_text("raise ImportError('not installed')\n")
     path = {"PYTHONPATH": f"{absent}:{routes.environ['PYTHONPATH']}"}
-    done = routes.run("routes", "suggest", "whisper", "--plot", "out.svg", env=path, code=125)
+    done = Cli.run(routes, "routes", "suggest", "whisper", "--plot", "out.svg", env=path, code=125)
     assert "a plot needs matplotlib (not installed)" in done.stderr
     assert "pip install 'slicer-systemd[plot]'" in done.stderr
     assert not (routes.root / "out.svg").exists()

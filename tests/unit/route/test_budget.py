@@ -10,7 +10,7 @@ from slicer.errors import ConfigError
 from slicer.model import Gpu, Host
 from slicer.record import replace
 from slicer.route import headroom
-from slicer.route.budget import Worksheet, lines, worksheet
+from slicer.route.budget import Worksheet, together_bytes, worksheet
 from tests.unit.route.made_up import GIB, HOST, config
 
 WHISPER = """
@@ -43,13 +43,6 @@ def test_a_budget_that_holds_says_what_is_left() -> None:
     assert (made.gpus[0].jobs, made.gpus[0].left_mib) == ((("gpu", 2),), 4096)
     assert (made.needed_bytes, made.left_bytes) == (46 * GIB, 18 * GIB)
     assert [each.suggested_bytes for each in made.shares] == [12 * GIB, 36 * GIB]
-    assert lines(made) == [
-        "route r",
-        '  gpu: 2 jobs (max_jobs), each 10G of a GPU, MemoryMax 6G, suggested memory = "12G"',
-        '  cpu: 1 job (max_jobs), MemoryMax 30G, suggested memory = "36G"',
-        "  GPU 0 (L4, 24G): 2 x gpu, 4G left",
-        "  memory: gpu 2 x 6G + cpu 1 x 30G + 4G of reserve = 46G of 64G, 18G left",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -75,9 +68,15 @@ def test_too_little_memory_is_refused_with_the_sum() -> None:
         "memory: gpu 2 x 6G + cpu 1 x 30G + 4G of reserve = 46G, but the machine has 40G",
     )
     assert made.left_bytes == -6 * GIB
-    assert "6G missing" in lines(made)[4]
     suggested = [each.suggested_bytes or 0 for each in made.shares]
     assert 2 * suggested[0] + suggested[1] + 4 * GIB <= 40 * GIB
+
+
+def test_routes_that_fit_one_by_one_may_not_fit_together() -> None:
+    made = sheet(WHISPER, 24)
+    assert together_bytes([]) == 0
+    assert together_bytes([made]) == made.needed_bytes
+    assert together_bytes([made, made]) == 2 * 42 * GIB + 4 * GIB
 
 
 def test_what_only_a_built_in_profile_says_is_a_cap_and_no_plan() -> None:

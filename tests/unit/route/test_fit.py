@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from slicer.route import fit
 from slicer.route.fit import Point
+from tests.examples import examples
 
 
 def well(metric: float, peak: float) -> Point:
@@ -121,7 +122,7 @@ def test_ranks_tell_how_well_the_metric_tells_the_memory(
     assert fit.rank_correlation(points) == pytest.approx(expected, abs=0.001)
 
 
-@settings(database=None, deadline=None, max_examples=60)  # the checkout may be read-only
+@settings(database=None, deadline=None, max_examples=examples(100))  # the checkout may be read-only
 @given(
     st.lists(
         st.builds(

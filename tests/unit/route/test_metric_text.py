@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from slicer.config import metrics
 from slicer.config.metrics import KINDS
 from slicer.route import metric_text
+from tests.examples import examples
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def test_a_threshold_is_rounded_down_to_what_people_write(
     assert metric_text.threshold(kind, value)[0] == text
 
 
-@settings(database=None, deadline=None)
+@settings(database=None, deadline=None, max_examples=examples(200))
 @given(st.sampled_from(KINDS), st.floats(1e-3, 9e14))
 def test_what_is_written_is_read_back_and_not_larger(kind: ProbeKind, value: float) -> None:  # C9
     if kind == "duration":

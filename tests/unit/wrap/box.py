@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from slicer.outcome import history
-from slicer.wrap import wrapping
-from slicer.wrap.model import Plan, Wrap
+from slicer.wrap import dpkg, wrapping
+from slicer.wrap.model import NOBODY, Plan, Wrap
 from slicer.wrap.wrapping import Asked
 
 # What `slicer route` does in the end: ``route NAME --program PROGRAM -- ARGV0 ARGUMENTS``.
@@ -60,6 +60,10 @@ class Box:
     def remove(self, path: Path | None = None, keep: str | None = None) -> Plan:
         return wrapping.remove(str(path or self.program), self.environ, keep)  # type: ignore[arg-type]
 
+    def mend(self) -> None:
+        """What ``slicer wrap check --fix`` does."""
+        assert wrapping.mend(str(self.program), self.environ, str(self.slicer)) == ""
+
     def state(self) -> str:
         """The state of the only wrap, "" for none."""
         found = wrapping.statuses(self.environ, ("small",))
@@ -75,6 +79,7 @@ class Box:
 
 @pytest.fixture
 def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Box:
+    monkeypatch.setattr(dpkg, "owner", lambda path: NOBODY)  # it takes its time
     monkeypatch.setattr(history, "SYSTEM_DIRECTORY", str(tmp_path / "state" / "slicer"))
     return Box(tmp_path)
 

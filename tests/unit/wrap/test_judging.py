@@ -87,6 +87,14 @@ def test_a_removal_is_finished(intent: str, bin: Seen, real: Seen, steps: str) -
     assert problem.is_mendable == bool(steps)
 
 
+def test_a_link_to_a_program_that_is_gone_is_noticed() -> None:  # C5
+    """pipx and uv put links into a directory of PATH; uninstalled, the link behind the shim dangles."""
+    seen = sight(SHIM, ELSE, real_runs=False)
+    assert judging.situation(WRAP, seen) == "program-gone"
+    assert judging.mending(WRAP, seen) == ()
+    assert planning.remove(WRAP, seen, None).steps == ("record", "restore", "forget")
+
+
 def test_a_packages_removal_ends_with_its_diversion() -> None:  # C5
     wrap = replace(OF_DEB, intent="restore")
     for bin, real in ((SHIM, NEW), (NEW, OLD), (OLD, NEW)):  # dpkg's newest is always at REAL

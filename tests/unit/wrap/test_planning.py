@@ -180,6 +180,8 @@ def test_what_can_be_wrapped_is() -> None:  # C5
     private = replace(HOME, mode=0o775, is_private=True)
     for way in ((ROOT, HOME), (ROOT, private), (ROOT, TMP)):
         assert install(site(way=way, bin=replace(PROGRAM, uid=ALICE)), AS_ALICE).steps
+    nobody = replace(ROOT, uid=65534)
+    assert install(site(way=(nobody, replace(BIN, uid=65534)))).steps  # in a user namespace
     # A user decides by whose slicer the own programs are called.
     assert install(below(HOME), AS_ALICE, replace(TOOL, way=(ROOT, replace(HOME, mode=0o777)))).steps
 

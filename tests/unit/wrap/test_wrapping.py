@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from slicer import faults
 from slicer.errors import SlicerError, StateError
 from slicer.wrap import look, records, wrapping
 from slicer.wrap.model import WrapError, WrapRefused
 from tests.patience import DEADLINE_S, until
-from tests.process.harness import kill_9, state_of
-from tests.unit.program import Cli
 from tests.unit.wrap.box import Box
 
-pytest_plugins = ["tests.unit.program", "tests.unit.wrap.box"]
+pytest_plugins = ["tests.unit.wrap.box"]
 
 OTHER = 54321
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes files of another user")
@@ -123,6 +125,38 @@ def test_what_fails_half_way_is_taken_back(box: Box, monkeypatch: pytest.MonkeyP
     assert box.state() == ""
 
 
+@pytest.mark.parametrize("what", ["link", "rename"])
+def test_what_may_not_be_changed_is_told_and_stays(
+    box: Box, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:  # C5
+    """An immutable file or directory says so only when it is tried."""
+    rename = os.rename
+
+    def refuses(source: str, *arguments: object, **options: object) -> None:
+        if what == "rename" and not source.startswith(".slicer-wrap"):
+            return rename(source, *arguments, **options)  # type: ignore[arg-type]
+        raise PermissionError(1, os.strerror(1))
+
+    before = traits(box.program)
+    monkeypatch.setattr(os, what, refuses)
+    with pytest.raises(WrapError, match=r"Operation not permitted \(is it immutable \(lsattr"):
+        box.install()
+    monkeypatch.undo()
+    assert (traits(box.program), box.names()) == (before, ["whisper"])
+    assert records.read(box.environ) == ((), ())
+
+
+def test_ctrl_c_takes_it_back(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:  # C5
+    def interrupted(fd: int, mode: int) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fchmod", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            box.install()
+    assert (box.names(), box.state()) == (["whisper"], "")
+
+
 def test_an_upgrade_in_the_middle_is_not_undone(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:  # C5
     link = os.link
 
@@ -175,6 +209,17 @@ def test_the_program_gone_the_shim_can_go_too(box: Box) -> None:  # C5
     assert (box.names(), box.state()) == ([], "")
 
 
+def test_a_link_behind_the_shim_that_leads_nowhere_any_more_is_noticed(box: Box) -> None:  # C5
+    link = box.bin / "tool"
+    link.symlink_to("whisper")
+    box.install(link)
+    box.program.rename(box.bin / "moved")
+    assert box.state() == "program-gone"
+    assert says(link).startswith("exit 127")
+    box.remove(link)
+    assert os.readlink(link) == "whisper"
+
+
 def test_a_wrap_whose_directory_is_gone_can_be_forgotten(box: Box) -> None:  # C5
     box.install()
     for name in box.names():
@@ -218,73 +263,69 @@ def test_links_may_go_through_routes_of_their_own(box: Box) -> None:  # C5
 # -- kills ---------------------------------------------------------------------------------------------------
 
 POINTS = ("wrap-record", "wrap-link", "wrap-draft", "wrap-place")
+ANEW = ("wrap-draft", "wrap-exchange", "wrap-record", "wrap-place")
 BACK = ("wrap-record", "wrap-restore", "wrap-forget")
-ROUTES = '[routes.small]\nprobe = "size"\nthreshold = "1G"\n[routes.small.gpu]\n[routes.small.cpu]\n'
 
 
-@pytest.fixture
-def program(cli: Cli, box: Box) -> Box:
-    (cli.root / "config" / "slicer").mkdir(parents=True)
-    (cli.root / "config" / "slicer" / "config.toml").write_text(ROUTES)
-    return box
-
-
-def killed_at(cli: Cli, point: str, *arguments: str) -> None:
-    """``slicer wrap`` that is killed with SIGKILL just there."""
-    env = {"SLICER_FAULTS": f"{cli.state}:{point}"}
-    with cli.popen("wrap", *arguments, env=env) as process:
-        until(lambda: state_of(process.pid) == "T" or process.poll() is not None, f"it comes to {point}")
-        assert process.poll() is None
-        kill_9(process.pid)
-
-
-def lines(box: Box) -> tuple[str, ...]:
-    return ("install", str(box.program), "--route", "small", "--slicer", str(box.slicer))
+def killed_at(point: str, act: Callable[[], object]) -> None:
+    """Act in a child, which kills itself with SIGKILL just there."""
+    pid = os.fork()
+    if not pid:
+        try:
+            faults.point = lambda name: os.kill(os.getpid(), signal.SIGKILL) if name == point else None
+            act()
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("again", ["install", "check"])
 @pytest.mark.parametrize("point", POINTS)
-def test_killed_while_it_wraps(cli: Cli, program: Box, point: str, again: str) -> None:  # C5
-    killed_at(cli, point, *lines(program))
-    assert says(program.program) == "first"
-    if again == "install":
-        cli.run("wrap", *lines(program))
-    else:
-        cli.run("wrap", "check", "--fix")
-    assert cli.json("wrap", "list")["wraps"][0]["state"] == "ok"
-    assert program.names() == ["whisper", "whisper-real"]
-    assert says(program.program) == "first"
+def test_killed_while_it_wraps(box: Box, point: str, again: str) -> None:  # C5
+    killed_at(point, box.install)
+    assert says(box.program) == "first"
+    assert box.state() == {"wrap-record": "unwrapped", "wrap-place": "ok"}.get(point, "unfinished")
+    box.install() if again == "install" else box.mend()
+    assert (box.state(), says(box.program)) == ("ok", "first")
+    assert box.names() == ["whisper", "whisper-real"]
+    box.remove()
+    assert (box.names(), says(box.program)) == (["whisper"], "first")
 
 
-@pytest.mark.parametrize("point", ["wrap-draft", "wrap-exchange", "wrap-record", "wrap-place"])
-def test_killed_while_it_wraps_anew(cli: Cli, program: Box, point: str) -> None:  # C5
-    cli.run("wrap", *lines(program))
-    program.put("second one")
-    killed_at(cli, point, "check", "--fix")
-    assert says(program.program) == "second one"
-    cli.run("wrap", "check", "--fix")
-    assert program.names() == ["whisper", "whisper-real"]
-    cli.run("wrap", "remove", "whisper")
-    assert says(program.program) == "second one"
+@pytest.mark.parametrize("point", ANEW)
+def test_killed_while_it_wraps_anew(box: Box, point: str) -> None:  # C5
+    box.install()
+    box.put("second one")
+    killed_at(point, box.mend)
+    assert says(box.program) == "second one"
+    box.mend()
+    assert (box.state(), box.names()) == ("ok", ["whisper", "whisper-real"])
+    box.remove()
+    assert says(box.program) == "second one"
 
 
 @pytest.mark.parametrize("again", ["remove", "check"])
 @pytest.mark.parametrize("point", BACK)
-def test_killed_while_it_unwraps(cli: Cli, program: Box, point: str, again: str) -> None:  # C5
-    cli.run("wrap", *lines(program))
-    killed_at(cli, point, "remove", str(program.program))
-    assert says(program.program) == "first"
-    if point != "wrap-forget":
-        cli.run("wrap", *(("remove", "whisper") if again == "remove" else ("check", "--fix")))
-    assert cli.json("wrap")["wraps"] == []
-    assert program.names() == ["whisper"]
-    assert says(program.program) == "first"
+def test_killed_while_it_unwraps(box: Box, point: str, again: str) -> None:  # C5
+    box.install()
+    killed_at(point, box.remove)
+    assert says(box.program) == "first"
+    if box.state():
+        with pytest.raises(WrapRefused, match="half-way"):
+            box.install()
+        box.remove() if again == "remove" else box.mend()
+    assert (box.names(), box.state(), says(box.program)) == (["whisper"], "", "first")
 
 
-def test_killed_while_it_unwraps_it_can_be_told_from_a_wrap_that_was_undone(cli: Cli, program: Box) -> None:
-    cli.run("wrap", *lines(program))
-    killed_at(cli, "wrap-restore", "remove", str(program.program))
-    assert "half-way" in cli.run("wrap", *lines(program), code=2).stderr  # C5
+def test_the_new_program_is_kept_whatever_kills_the_removal(box: Box) -> None:  # C5
+    for point in ("wrap-record", "wrap-drop", "wrap-forget"):
+        box.put("first")
+        box.install()
+        box.put("second one")
+        killed_at(point, functools.partial(box.remove, keep="new"))
+        if box.state():
+            box.mend()
+        assert (box.names(), box.state(), says(box.program)) == (["whisper"], "", "second one")
 
 
 # -- whom it does not believe --------------------------------------------------------------------------------
@@ -348,6 +389,25 @@ def test_root_wraps_nothing_where_a_user_could_exchange_it(box: Box) -> None:  #
     assert box.names() == ["whisper"]
 
 
+@as_root
+def test_root_mends_nothing_where_a_user_could_exchange_it_by_now(box: Box) -> None:  # C5
+    box.install()
+    box.put("second one")
+    os.chown(box.bin, OTHER, OTHER)
+    assert "belongs to uid 54321" in wrapping.mend(str(box.program), box.environ, str(box.slicer))
+    assert (box.state(), says(box.program)) == ("replaced", "second one")
+    box.remove(keep="new")  # to be rid of it harms nobody
+
+
+def test_a_link_in_place_of_a_directory_is_not_followed(box: Box) -> None:  # C5
+    """To what may be anybody's program of that name."""
+    box.install()
+    box.bin.rename(box.root / "moved")
+    box.bin.symlink_to("moved")
+    assert box.state() == "gone"
+    assert "cannot be opened" in wrapping.mend(str(box.program), box.environ, str(box.slicer))
+
+
 def test_a_fifo_where_a_program_should_be_is_not_waited_for(box: Box) -> None:  # C5
     box.install()
     box.program.unlink()
@@ -394,7 +454,7 @@ def test_a_call_while_it_is_wrapped_and_unwrapped_always_finds_a_program(box: Bo
     with subprocess.Popen(command, stdout=subprocess.PIPE) as watcher:
         assert watcher.stdout is not None
         watcher.stdout.readline()
-        for _ in range(20):
+        for _ in range(10):
             box.install()
             box.remove()
         stop.touch()

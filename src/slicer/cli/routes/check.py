@@ -48,7 +48,7 @@ Memory is MemoryMax of each job, times the jobs, and the reserve
 (memory_reserve) for everything else. SUGGESTED is a MemoryMax that uses what
 there is, and with which all fit. Routes are checked one by one. If jobs of
 two run together, the ledger still shares out the GPU memory; nothing shares
-out the memory.
+out the memory. So the last line warns if all routes together need too much.
 
 \b
 Exit codes:
@@ -68,13 +68,19 @@ def command(outer_json: bool, name: str | None, as_json: bool) -> int:
     parts = [part for each in routes.values() for part in each.destinations]
     gpus = loading.gpus() if any(part.mode == "gpu" for part in parts) else ()
     found = [(each, worksheet(config, each, gpus), missing_programs(each)) for each in routes.values()]
+    needed = budget.together_bytes([sheet for _, sheet, _ in found])
     if as_json or outer_json:
-        output.show_json({"routes": [_json(sheet, missing) for _, sheet, missing in found]})
+        routes_json = [_json(sheet, missing) for _, sheet, missing in found]
+        output.show_json({"routes": routes_json, "needed_together_bytes": needed})
     elif not found:
         output.show([loading.NO_ROUTES])
     for number, (route, sheet, missing) in enumerate(found):
         if not (as_json or outer_json):
             output.show([*([Line("")] if number else []), *lines(route, sheet, missing)], cuts=False)
+    has = config.host.memory_bytes
+    if not (as_json or outer_json) and len(found) > 1 and needed > has:
+        told = f"all routes together: {format_size(needed)} of memory, and the machine has {format_size(has)}"
+        output.show([Line(""), Line(told, WARNING)], cuts=False)
     return _EX_PROBLEM if any(sheet.problems or missing for _, sheet, missing in found) else EX_OK
 
 
