@@ -99,6 +99,7 @@ def measured(order: Order) -> Decision:
             keep_stdin(order.environ.get("TMPDIR") or "/tmp")
         decision = decide(route, *measure(route, order.asked.command, _STDIN))
     except ProbeError as error:
+        error.where = error.where or f"route {route.name}"  # it may be wrapped, and the user not know of it
         decision = on_error(route, error)
     finally:
         block_interrupts()
