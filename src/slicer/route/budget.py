@@ -143,7 +143,11 @@ def _on_gpus(
             found.append(each)
             continue
         fits = placed[each.name]
-        if fits < (1 if each.jobs is None else each.jobs):
+        able = sum(room.suits(load) for room in rooms)
+        if each.jobs is None and not fits and able >= each.gpus:
+            # Nobody asked for so many of the others: with fewer of them it runs.
+            notes.append(f"{each.name}: no GPU memory is left beside the others (max_jobs would keep some)")
+        elif fits < (1 if each.jobs is None else each.jobs):
             problems.append(_gpu_problem(each, load, fits, rooms))
         unfit = [room.gpu.index for room in rooms if not room.suits(load)]
         if fits and unfit and not load.choice:
@@ -252,7 +256,7 @@ def _suggested(share: Share, shares: list[Share], available: int, left: int) -> 
         found = (share.memory_bytes or 0) + (0 if silent else left // everybody)
     else:
         found = left // silent if left > 0 else 0
-    step = _GIB // 4 if found >= _GIB else 2**20
+    step = _GIB // 2 if found >= _GIB else 2**20  # shown with one decimal, they stay what they are
     return replace(share, suggested_bytes=found // step * step or None)
 
 
