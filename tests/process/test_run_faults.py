@@ -16,7 +16,7 @@ import pytest
 
 from slicer.kernel import proc
 from tests.patience import until
-from tests.process import test_control, test_queue_crash
+from tests.process import test_control, test_queue_crash, test_route_oom
 from tests.process.harness import (
     SRC,
     Box,
@@ -433,7 +433,9 @@ def test_nothing_is_armed_by_accident(box: Box) -> None:
 def test_every_point_is_one_of_these() -> None:
     others = {"outer-told-keeper", "outer-reaped-keeper", "ledger-rung"}
     others |= {"foreign-created", "foreign-written"}  # test_run_vram.py
+    others |= {"wrap-draft"}  # tests/unit/wrap
     others |= {*test_control.POINTS}
+    others |= {point for point in test_route_oom.POINTS if point.startswith("route-")}
     others |= {*test_queue_crash.QUEUE, *test_queue_crash.STARTER, *test_queue_crash.KEEPER}
     tested = {
         *ALONE,

@@ -96,12 +96,15 @@ class Relay:
                 if signal.sigwaitinfo({signal.SIGIO} | ENDING).si_signo in ENDING:
                     return b""
 
-    def close(self) -> None:
-        """Let go of it. It stays for as long as somebody can write."""
+    def close(self, *, waits: bool = True) -> None:
+        """Let go of it. It stays for as long as somebody can write.
+
+        Without ``waits`` nobody waits for its end, as where the command may run though slicer has failed.
+        """
         for fd in (self.fd, self._ask, self._answer):
             if fd >= 0:
                 os.close(fd)
-        if self._has_ended:
+        if self._has_ended and waits:
             os.waitpid(self._pid, 0)
 
 

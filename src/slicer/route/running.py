@@ -99,6 +99,7 @@ def measured(order: Order) -> Decision:
             keep_stdin(order.environ.get("TMPDIR") or "/tmp")
         decision = decide(route, *measure(route, order.asked.command, _STDIN))
     except ProbeError as error:
+        error.where = error.where or f"route {route.name}"  # it may be wrapped, and the user not know of it
         decision = on_error(route, error)
     finally:
         block_interrupts()
@@ -189,9 +190,9 @@ class _Run:
 
         try:
             return launch.run(invocation, self._environ, told, before_start), watch
-        except BaseException:
+        except BaseException as failure:
             if watch is not None:
-                watch.close()
+                watch.close(waits=isinstance(failure, BusyError))
             raise
 
     def _watch(self, attempt: Attempt) -> OutputWatch | None:

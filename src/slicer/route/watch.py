@@ -71,11 +71,11 @@ class OutputWatch:
             lost=os.strerror(lost) if lost else "",
         )
 
-    def close(self) -> None:
-        """There is nothing more to see. What still comes is passed on all the same."""
+    def close(self, *, waits: bool = True) -> None:
+        """There is nothing more to see; what still comes is passed on. See :meth:`Relay.close`."""
         for relay in (self._stdout, self._stderr):
             if relay is not None:
-                relay.close()
+                relay.close(waits=waits)
 
 
 def _is_null(found: os.stat_result) -> bool:
