@@ -261,8 +261,13 @@ in
       compat_gpu_lock = key values.path "/tmp/gpu.lock" ''
         A lock file to hold with every lease on a GPU, for scripts that use {command}`flock` on it.
       '';
-      slots = table "CPU slots, and counted slots of any other name: `license-matlab = 2`." {
-        cpu = key (values.count 1 null) 4 "How many slots there are: heavy CPU jobs at a time.";
+      slots = mkOption {
+        type = types.submodule {
+          freeformType = types.attrsOf (values.count 1 null);
+          options.cpu = key (values.count 1 null) 4 "How many slots there are: heavy CPU jobs at a time.";
+        };
+        default = { };
+        description = "CPU slots, and counted slots of any other name: `license-matlab = 2`.";
       };
       gpu = table "How jobs share GPUs." {
         idle_threshold = key values.margin "200M" "A GPU of which no more is used counts as idle.";

@@ -111,6 +111,9 @@ def test_the_command_lines_can_be_typed_as_printed() -> None:
         assert name in app._COMMANDS, name
         if name in ("run", "hold"):
             runoptions.parse(shlex.split(rest, comments=True), name)
+        if name == "route":  # options may stand before and behind the route's name
+            options, (_, *words) = runoptions.parse(shlex.split(rest, comments=True), name)
+            assert runoptions.parse(words, name, options)[1], rest
 
 
 def test_the_queue_example_ends_as_printed(cli: Cli) -> None:

@@ -152,13 +152,14 @@ def slots(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[C
     return []
 
 
-def routes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """The names of the routes."""
+def routes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The names of the routes, and what they say of themselves."""
     from slicer.config.profiles import host, load
-    from slicer.config.routes import names
+    from slicer.config.routes import load as load_routes
 
     with suppress(SlicerError):
-        return harmless(names(load(os.environ, host()).layers), incomplete)
+        found = load_routes(load(os.environ, host()))
+        return [CompletionItem(name, help=found[name].description) for name in harmless(found, incomplete)]
     return []
 
 
@@ -198,14 +199,7 @@ def route_line(ctx: click.Context, param: click.Parameter, incomplete: str) -> l
     """The names of the routes; after one, programs and files."""
     if ctx.params.get("command"):
         return command_line(click.Context(ctx.command), param, incomplete)
-    from slicer.config.profiles import host, load
-    from slicer.config.routes import load as load_routes
-
-    with suppress(SlicerError):
-        routes = load_routes(load(os.environ, host()))
-        names = harmless(routes, incomplete)
-        return [CompletionItem(name, help=routes[name].description) for name in names]
-    return []
+    return routes(ctx, param, incomplete)
 
 
 def command_line(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

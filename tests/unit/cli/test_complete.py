@@ -74,5 +74,20 @@ def test_routes_are_offered_then_options_and_programs(cli: Cli) -> None:
     assert offered(cli, "slicer route zz-one --on-b", **environ) == ["--on-busy"]
     assert offered(cli, "slicer route zz-one --on-busy w", **environ) == ["wait"]
     assert "--program" not in offered(cli, "slicer route --", **environ)
+    for command in ("routes check", "routes stats", "routes suggest", "wrap install x --route"):
+        assert offered(cli, f"slicer {command} zz", **environ) == ["zz-one"]
     assert complete._command_start(["route", "-q", "zz-one", "--json", "--", "make"]) == 5
     assert complete._command_start(["route", "zz-one", "--json"]) == 0
+
+
+def test_what_is_wrapped_is_offered_by_its_name(cli: Cli) -> None:  # C5, S5
+    config = cli.root / "routes.toml"
+    config.write_text('[routes.some]\n[routes.some.cpu]\n')
+    environ = {"SLICER_CONFIG": str(config)}
+    for name in ("zzgood", "zz$(touch x)"):
+        program = cli.root / name
+        shutil.copy(shutil.which("true") or "", program)
+        cli.run("wrap", "install", str(program), "--route", "some", env=environ)
+    assert offered(cli, "slicer wrap remove zz", **environ) == ["zzgood"]
+    for name in ("zzgood", "zz$(touch x)"):
+        cli.run("wrap", "remove", str(cli.root / name), env=environ)

@@ -109,7 +109,7 @@ def test_the_module_knows_the_built_in_profiles() -> None:  # K5
 WHOLE: dict[str, Any] = {
     "default_profile": "train",
     "compat_gpu_lock": "/tmp/gpu.lock",
-    "slots": {"cpu": 3},
+    "slots": {"cpu": 3, "license-matlab": 2},
     "gpu": {"idle_threshold": "100M", "margin": "1G", "spike_buffer": "5%"},
     "waiting": {"reserve_after": "10m"},
     "slices": {"gpu": {"memory_max": "60G"}},
@@ -169,6 +169,7 @@ def test_a_key_of_a_later_slicer_gets_through() -> None:  # K5
 
 WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"slots": {"cpu": "four"}}, "slots.cpu", "whole number, 1 or more"),
+    ({"slots": {"license-matlab": "two"}}, "slots.license-matlab", "whole number, 1 or more"),
     ({"compat_gpu_lock": "gpu.lock"}, "compat_gpu_lock", "absolute path"),
     ({"gpu": {"spike_buffer": 10}}, "gpu.spike_buffer", 'percentage from 0% to 100% such as "10%"'),
     ({"slices": {"gpu": {"memory_max": 60}}}, "slices.gpu.memory_max", '1M or more'),

@@ -6,7 +6,7 @@ import shutil
 
 import click
 
-from slicer.cli import output
+from slicer.cli import complete, output
 from slicer.cli.output import Column
 from slicer.cli.routes import loading
 from slicer.columns import BAD, FAINT, GOOD, WARNING, Line
@@ -55,7 +55,7 @@ Exit codes:
     0  all fits
     1  something does not, or a probe's program is missing""",
 )
-@click.argument("name", required=False, shell_complete=loading.complete)
+@click.argument("name", required=False, shell_complete=complete.routes)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_obj
 def command(outer_json: bool, name: str | None, as_json: bool) -> int:

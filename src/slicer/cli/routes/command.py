@@ -41,7 +41,7 @@ class _Lazy(click.Group):
 @click.group(
     "routes",
     cls=_Lazy,
-    short_help="Show routes, whether they fit, what they did, and better thresholds.",
+    short_help="Show routes, check that they fit, count their jobs.",
     invoke_without_command=True,
     epilog="""\
 \b

@@ -18,8 +18,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import click
-
     from slicer.config.profiles import Config
     from slicer.config.routes import Destination, Route
     from slicer.model import Gpu
@@ -103,14 +101,3 @@ def running_jobs(environ: Mapping[str, str]) -> dict[str, int] | None:
         for name, count in lease.slots.items():
             held[name] = held.get(name, 0) + count
     return held
-
-
-def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """The names of the routes, for the shell."""
-    from contextlib import suppress
-
-    from slicer.cli.complete import harmless
-
-    with suppress(SlicerError):
-        return harmless(config_routes.load(profiles.load(os.environ, profiles.host())), incomplete)
-    return []

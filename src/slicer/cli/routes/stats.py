@@ -6,7 +6,7 @@ import time
 
 import click
 
-from slicer.cli import output
+from slicer.cli import complete, output
 from slicer.cli.output import Column
 from slicer.cli.routes import loading
 from slicer.cli.routes.suggest import suggestion_for
@@ -53,7 +53,7 @@ With NAME: retries are repeats after a refusal or a failed job. A hint says
 what looks wrong with the configuration as it is now, and the lines that would
 change it. The form of --json is in docs/json.md.""",
 )
-@click.argument("name", required=False, shell_complete=loading.complete)
+@click.argument("name", required=False, shell_complete=complete.routes)
 @click.option("--since", metavar="DURATION", help="Only what was decided within this time (2h, 7d).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_obj

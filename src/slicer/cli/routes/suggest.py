@@ -6,7 +6,7 @@ import shutil
 
 import click
 
-from slicer.cli import output
+from slicer.cli import complete, output
 from slicer.cli.routes import loading
 from slicer.columns import FAINT, GOOD, WARNING, Line
 from slicer.errors import EX_OK, SlicerError, UsageError
@@ -55,7 +55,7 @@ Exit codes:
     0  there is a proposal, or memory sets no threshold
     1  there is none, for the reason said""",
 )
-@click.argument("name", shell_complete=loading.complete)
+@click.argument("name", shell_complete=complete.routes)
 @click.option("--vram", metavar="SIZE", help="What a job may use of a GPU.  [default: as declared]")
 @click.option(
     "--margin", "margin_percent", metavar="PERCENT", type=click.IntRange(0, 90),
