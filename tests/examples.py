@@ -9,4 +9,4 @@ _IS_QUICK = os.environ.get("SLICER_TEST_QUICK") == "1"
 
 def examples(count: int) -> int:
     """``count``, or fewer where somebody waits for the result."""
-    return max(20, count // 10) if _IS_QUICK else count
+    return max(10, count // 10) if _IS_QUICK else count

@@ -40,6 +40,7 @@ def install(cli: Cli, path: object = "tool", *options: str, code: int = 0) -> st
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_from_the_first_look_to_the_last(cli: Cli, program: Path) -> None:  # C5
     assert "wrapped" in cli.run("wrap").stdout
     planned = install(cli, "tool", "--dry-run")
@@ -66,6 +67,7 @@ def test_the_shell_completes_routes_and_what_is_wrapped(cli: Cli, program: Path)
         assert complete(cli, f"slicer wrap {verb} x") == []
 
 
+@pytest.mark.slow
 def test_what_is_wrong_is_said_and_mended(cli: Cli, program: Path) -> None:  # C5
     install(cli)
     os.replace(shutil.copy("/bin/false", program.with_name("draft")), program)
