@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 
 from tests.patience import until
 from tests.unit.surface.box import SIMULATED, Box, Done
@@ -69,7 +70,7 @@ def route(box: Box) -> dict[str, str | Shape]:
         found[f"slicer route {' '.join(line)}, the GPU is held"] = _told(done._replace(err="\n".join(said)))
     box.run("stop", "holder", env=SIMULATED)
     box.wait(holder)
-    with sqlite3.connect(box.history) as history:
+    with closing(sqlite3.connect(box.history)) as history:
         columns = [row[1] for row in history.execute("PRAGMA table_info(decisions)")]
     found["the table of decisions"] = "\n".join(columns)
     return found | journal([each for each in box.events() if each["SLICER_EVENT"] == "routed"])
