@@ -182,7 +182,8 @@ def test_a_change_wakes_those_whom_it_concerns(box: Box, gate: Gate, second_gate
     until(lambda: box.started("first"), "the first one runs")
     woken = settled(others[0].pid)  # it leads now
     assert woken > before[0]
-    assert [switches(process.pid) for process in others[1:]] == before[1:]
+    # If the new leader took its time to look, the holder has rung the next one, too. Nobody else was woken.
+    assert [switches(process.pid) for process in others[2:]] == before[2:]
     kill(others[3].pid)
     assert others[3].wait() == -9
     settled(others[4].pid)  # it has buried the one ahead of it
