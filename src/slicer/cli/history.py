@@ -8,12 +8,13 @@ import click
 
 from slicer.cli import output, say
 from slicer.cli.output import Column
+from slicer.cli.since import since as began_since
 from slicer.columns import Line
 from slicer.errors import UsageError
 from slicer.kernel.signals import signal_name
 from slicer.outcome.history import default_path, read
 from slicer.outcome.outcome_file import outcome_json
-from slicer.quantity import QuantityError, format_duration, format_size, parse_duration
+from slicer.quantity import format_duration, format_size
 from slicer.text import command_text, slots_words
 
 TYPE_CHECKING = False
@@ -64,7 +65,7 @@ def command(job: str | None, number: int, name: str | None, since: str | None, a
     With JOB (an id or its beginning, a unit or a name): all that is known about it, or a list when several
     have that name.
     """
-    began = None if since is None else time.time() - _seconds(since)
+    began = began_since(since)
     path = default_path()
     outcomes = find_outcomes(path, job, limit=number + 1 if number else None, name=name, since=began)
     if job is not None and not outcomes:
@@ -101,13 +102,6 @@ def find_outcomes(path: str, job: str | None, **limits: Any) -> list[Outcome]:
 def _literal(name: str) -> str:
     """A pattern that matches this name alone."""
     return "".join(f"[{c}]" if c in "*?[" else c for c in name)
-
-
-def _seconds(text: str) -> float:
-    try:
-        return parse_duration(text) / 1e6
-    except QuantityError as error:
-        raise UsageError(str(error), where="--since") from error
 
 
 def table(outcomes: list[Outcome], now: float) -> list[Line]:

@@ -12,12 +12,12 @@ import os
 from slicer.cli import runoptions
 from slicer.errors import SlicerError, UsageError
 from slicer.kernel.signals import signal, unblock_interrupts
+from slicer.route.inside import routes_around
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-_VARIABLE = "SLICER_ROUTE"  # see slicer.route.planning
 _ABOUT = (("--help",), ("-h",), ("--version",), ("-V",))  # no job: there is no input
 _USAGE = "slicer route NAME [OPTIONS] -- COMMAND [ARGUMENTS]"
 
@@ -42,7 +42,7 @@ def perform(options: dict[str, Any], words: tuple[str, ...]) -> int:
             raise UsageError("no route given", hint=_USAGE)
         if not command:
             raise UsageError("no command given", hint=_USAGE)
-        is_inside = words[0] in os.environ.get(_VARIABLE, "").split(",")
+        is_inside = words[0] in routes_around(os.environ)
         if (is_inside or command[1:] in _ABOUT) and not options["explain"]:
             _become(options["program"] or command[0], command)
     except SlicerError as failure:

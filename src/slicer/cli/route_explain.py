@@ -12,6 +12,7 @@ from slicer.quantity import format_size
 from slicer.record import record
 from slicer.route import planning
 from slicer.route.deciding import destination_text
+from slicer.route.inside import environment
 from slicer.route.running import measured
 from slicer.text import command_text
 
@@ -55,7 +56,7 @@ def _tried(order: Order, decision: Decision, attempt: Attempt) -> _Tried:
 
 def _now(order: Order, invocation: Invocation) -> Forecast:
     ledger = existing_ledger(order.environ, say.line)
-    plan = plan_of(invocation, planning.environment(order.environ, order.route), ledger)
+    plan = plan_of(invocation, environment(order.environ, order.route), ledger)
     backend = choose_backend(plan)
     backend.connect()
     backend.close()

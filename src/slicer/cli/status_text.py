@@ -234,8 +234,8 @@ def _reason_and_command(ticket: Ticket, status: Status) -> str:
 
 
 def _machine(status: Status) -> Section:
-    slots = _slots(status)
-    head = [] if slots.entries else list(slots.head)
+    slots = status.slots
+    head = [Line(_slot_line(CPU, slots[CPU], status))] if len(slots) == 1 else []
     if status.plain_lock and status.plain_lock.pid:
         lock = status.plain_lock
         head.append(Line(f"GPU lock of scripts: {lock.path} is held by pid {lock.pid}", WARNING))

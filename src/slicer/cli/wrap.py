@@ -12,6 +12,7 @@ from slicer.cli.output import Column
 from slicer.columns import BAD, FAINT, GOOD, Line
 from slicer.config import files, profiles, routes
 from slicer.errors import EX_OK, SlicerError, UsageError
+from slicer.route.probing import programs
 from slicer.text import quote, visible
 from slicer.wrap import look, wrapping
 from slicer.wrap.model import WrapRefused
@@ -21,13 +22,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from slicer.config.profiles import Config
-    from slicer.config.routes import Route
     from slicer.wrap.model import Plan, Status, Step
     from slicer.wrap.planning import Keep
 
 _EX_UNWELL = 1
-_MEDIA = ("duration", "pixels")  # what ffprobe measures
-_PROBE = "ffprobe"
 
 _DOING: dict[Step, str] = {
     "record": "record it",
@@ -102,7 +100,7 @@ def install(program: str, route: str, slicer_path: str | None, force: bool, dry_
         say.line(warning)
     found = routes.find(config, route)
     called = os.path.abspath(slicer_path) if slicer_path else look.own_path(sys.argv[0])
-    asked = wrapping.Asked(program, route, called, _probes(found), force)
+    asked = wrapping.Asked(program, route, called, programs(found), force)
     plan = wrapping.install(asked, os.environ, dry=dry_run)
     if dry_run:
         output.show(_intended(plan), cuts=False)
@@ -110,12 +108,6 @@ def install(program: str, route: str, slicer_path: str | None, force: bool, dry_
         output.show([Line(_installed(plan))], cuts=False)
     for note in (*plan.notes, *_reach(config, route)) if plan.steps else ():
         say.line(f"note: {note}")
-
-
-def _probes(route: Route) -> tuple[str, ...]:
-    """The programs that the route runs to measure an input."""
-    commands = [each.command[0] for each in route.probes if each.command]
-    return (*commands, *(_PROBE for each in route.probes if each.kind in _MEDIA))
 
 
 def _reach(config: Config, route: str) -> tuple[str, ...]:

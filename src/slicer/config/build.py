@@ -224,14 +224,10 @@ def _slots(taken: _Taken, known: Collection[str]) -> dict[str, int]:
 
 def unknown_slot(name: str, known: Collection[str]) -> tuple[str, str]:
     """The message and the hint for the name of a slot that is not there."""
-    from slicer.config.property_names import nearest
+    from slicer.config.property_names import known_names
 
-    close = nearest(name, known)
-    meant = f'did you mean "{close}"? ' if close else ""
-    return (
-        f"there is no slot named {name!r:.80}",
-        f"{meant}known: {', '.join(sorted(known))}; [slots] in the configuration names them",
-    )
+    hint = f"{known_names(name, known)}; [slots] in the configuration names them"
+    return f"there is no slot named {name!r:.80}", hint
 
 
 def _max_wait(taken: _Taken, then: Entry | None) -> float | None:

@@ -7,6 +7,7 @@ import re
 from slicer.config import values
 from slicer.config.build import SLICE_KEYS, TABLES, TOP_SETTINGS
 from slicer.config.properties import KEYS, find
+from slicer.config.route_slots import MODES
 from slicer.errors import ConfigError
 from slicer.model import CPU, SLICES
 
@@ -26,7 +27,6 @@ ROUTE_KEYS = (
     "description", "probe", "probe_command", "probe_timeout", "tokens_per_word", "input", "threshold",
     "on_probe_error", "on_gpu_oom", "idempotent", "memory_reserve", "on_busy", "exit_code",
 )  # fmt: skip
-ROUTE_MODES = ("gpu", "cpu")
 DESTINATION_KEYS = (
     "args", "prepend", "replace", "profile", "max_jobs", "vram", "memory", "on_busy", "exit_code",
 )  # fmt: skip
@@ -67,8 +67,8 @@ def _check_route(name: str, value: object, layer: Layer) -> None:
     path = ("routes", name)
     _check_name(name, "route", layer.where(*path))
     table = _table(value, layer, *path)
-    _known_keys(table, (*ROUTE_KEYS, *ROUTE_MODES, "to"), layer, path)
-    for mode in ROUTE_MODES:
+    _known_keys(table, (*ROUTE_KEYS, *MODES, "to"), layer, path)
+    for mode in MODES:
         _known_keys(_table(table.get(mode, {}), layer, *path, mode), DESTINATION_KEYS, layer, (*path, mode))
     for destination, each in _table(table.get("to", {}), layer, *path, "to").items():
         below = (*path, "to", destination)

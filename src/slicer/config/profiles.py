@@ -230,11 +230,9 @@ class Config:
         return entries
 
     def _known(self, name: str) -> str:
-        from slicer.config.property_names import nearest
+        from slicer.config.property_names import known_names
 
-        close = nearest(name, self.names())
-        meant = f'did you mean "{close}"? ' if close else ""
-        return f"{meant}known: {', '.join(self.names())}"
+        return known_names(name, self.names())
 
 
 def _circle(found: list[str], again: str) -> str:

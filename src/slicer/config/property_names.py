@@ -6,7 +6,7 @@ import difflib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
 # slicer sets these itself. A second owner would break a promise about the lease or the outcome.
 RESERVED = {
@@ -62,6 +62,13 @@ _SYNONYMS = {
     "log": ("history",),
     "logs": ("history",),
 }
+
+
+def known_names(word: str, known: Collection[str]) -> str:
+    """A hint where there is nothing of that name: what was most likely meant, and all that there is."""
+    close = nearest(word, known)
+    meant = f'did you mean "{close}"? ' if close else ""
+    return f"{meant}known: {', '.join(sorted(known))}"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -12,12 +12,14 @@ from slicer.errors import ConfigError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Any
+    from typing import Any, Literal
 
     from slicer.config.files import Layer
     from slicer.config.values import Entry
 
-_MODES = ("gpu", "cpu")
+    Mode = Literal["gpu", "cpu"]
+
+MODES: tuple[Mode, ...] = ("gpu", "cpu")
 
 
 def slot_limits(layers: Iterable[Layer]) -> dict[str, int]:
@@ -45,7 +47,7 @@ def max_jobs(entry: Entry) -> int:
 def tables(table: dict[str, Any]) -> list[tuple[tuple[str, ...], dict[str, Any]]]:
     """The tables of destinations in a route's table, each with its path: ("gpu",) or ("to", "small")."""
     found: list[tuple[tuple[str, ...], dict[str, Any]]]
-    found = [((mode,), below) for mode in _MODES if isinstance(below := table.get(mode), dict)]
+    found = [((mode,), below) for mode in MODES if isinstance(below := table.get(mode), dict)]
     to = table.get("to", {})
     if isinstance(to, dict):
         found += [(("to", name), below) for name, below in to.items() if isinstance(below, dict)]

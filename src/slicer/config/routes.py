@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from slicer.config import build, route_values, values
+from slicer.config.route_slots import MODES, slot_name, tables
 from slicer.config.route_slots import max_jobs as read_max_jobs
-from slicer.config.route_slots import slot_limits as slot_limits
-from slicer.config.route_slots import slot_name, tables
 from slicer.errors import ConfigError, UsageError
 from slicer.quantity import INFINITY
 from slicer.record import record
@@ -17,10 +16,10 @@ if TYPE_CHECKING:
 
     from slicer.config.files import Layer
     from slicer.config.metrics import ProbeKind as ProbeKind
+    from slicer.config.route_slots import Mode as Mode
     from slicer.config.values import Entry
     from slicer.model import Host, Profile
 
-    Mode = Literal["gpu", "cpu"]
     OnBusy = Literal["fail", "wait", "other"]
     OnProbeError = Literal["fail", "gpu", "cpu"]
     OnGpuOom = Literal["fail", "cpu"]
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
         def profile(self, name: str | None = None) -> Profile: ...
 
 
-MODES: tuple[Mode, ...] = ("gpu", "cpu")
 _ON_BUSY: tuple[OnBusy, ...] = ("fail", "wait", "other")
 _ON_PROBE_ERROR: tuple[OnProbeError, ...] = ("fail", "gpu", "cpu")
 _ON_GPU_OOM: tuple[OnGpuOom, ...] = ("fail", "cpu")
@@ -123,14 +121,12 @@ def find(config: AnyConfig, name: str) -> Route:
     known = names(config.layers)
     if name in known:
         return _route(name, config.layers, config.host)
-    from slicer.config.property_names import nearest
-
     if not known:
         hint = "a configuration file describes routes as [routes.NAME], see slicer.toml(5)"
         raise UsageError(f"unknown route {name!r:.60}: there are none", hint=hint)
-    close = nearest(name, known)
-    meant = f'did you mean "{close}"? ' if close else ""
-    raise UsageError(f"unknown route {name!r:.60}", hint=f"{meant}known: {', '.join(known)}")
+    from slicer.config.property_names import known_names
+
+    raise UsageError(f"unknown route {name!r:.60}", hint=known_names(name, known))
 
 
 def source(route: Route, destination: Destination, key: str = "") -> str:

@@ -50,11 +50,11 @@ def descriptors_of(pid: int, file: os.stat_result) -> Iterator[str]:
             yield name
 
 
-def close_all_but(kept: Collection[int], beginning: str | None = None) -> None:
-    """Close the descriptors above 2, but not ``kept`` and those of paths that start with ``beginning``."""
+def close_all_but(kept: Collection[int], beginning: str | None = None, *, lowest: int = 3) -> None:
+    """Close the descriptors from ``lowest`` on, but not ``kept``, nor paths that start with ``beginning``."""
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
-        if fd <= 2 or fd in kept:
+        if fd < lowest or fd in kept:
             continue
         try:
             if beginning is None or not os.readlink(f"/proc/self/fd/{fd}").startswith(beginning):

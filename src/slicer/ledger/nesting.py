@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from slicer.model import LEASE_VARIABLE
+from slicer.placement.capacity import held_slots
 from slicer.record import record
 
 TYPE_CHECKING = False
@@ -36,11 +37,7 @@ class OuterJobs:
 
     @property
     def slots(self) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for lease in self.leases:
-            for name, count in lease.slots.items():
-                found[name] = found.get(name, 0) + count
-        return found
+        return held_slots(self.leases)
 
 
 def _gpus_of(leases: Iterable[Lease]) -> tuple[str, ...]:

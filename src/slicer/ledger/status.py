@@ -110,11 +110,11 @@ class Status:
     def slots(self) -> dict[str, SlotState]:
         """The slots by their names: those of the CPU first, then the others in alphabetical order."""
         limits = self.slot_limits or {}
-        used = {name for lease in self.leases for name in lease.slots}
-        used |= {name for ticket in self.tickets for name in ticket.slots}
+        in_use = capacity.held_slots(self.leases)
+        wanted = {name for ticket in self.tickets for name in ticket.slots}
         found = {}
-        for name in (CPU, *sorted((limits.keys() | used) - {CPU})):
-            held = sum(lease.slots.get(name, 0) for lease in self.leases)
+        for name in (CPU, *sorted((limits.keys() | in_use.keys() | wanted) - {CPU})):
+            held = in_use.get(name, 0)
             total = limits.get(name)
             free = None if total is None else max(0, total - held)
             found[name] = SlotState(total, free, held)

@@ -325,6 +325,15 @@ def limits_of(requests: Iterable[AnyRequest]) -> dict[str, int]:
     return found
 
 
+def held_slots(leases: Iterable[Lease]) -> dict[str, int]:
+    """How many slots of each name the leases hold together."""
+    found: dict[str, int] = {}
+    for lease in leases:
+        for name, count in lease.slots.items():
+            found[name] = found.get(name, 0) + count
+    return found
+
+
 def too_many(request: AnyRequest) -> str:
     """A slot of which the request wants more than there are; "" for none."""
     for name, wanted in request.slots.items():

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import FrameType
 
+FFPROBE = "ffprobe"
 MOST_BYTES = 64 * 1024  # of what is kept of an answer
 _MOST_COMPLAINT = 4096
 _DIES_S = 2.0  # SIGKILL takes longer only where the kernel waits for a disk
@@ -128,7 +129,7 @@ def _spawn(command: tuple[str, ...], setting: Setting, out: int, err: int, mask:
             setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),  # Python ignores these two
         )
     except FileNotFoundError:
-        hint = "install ffmpeg, which it belongs to" if command[0] == "ffprobe" else "see probe_command"
+        hint = "install ffmpeg, which it belongs to" if command[0] == FFPROBE else "see probe_command"
         raise ProbeError(f"there is no {shown}", hint=hint) from None
     except OSError as error:
         hint = "a script begins with #! and its interpreter" if error.errno == errno.ENOEXEC else ""

@@ -11,6 +11,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.config.profiles import Config
     from slicer.config.routes import Route
+    from slicer.model import Gpu
+    from slicer.route.budget import Worksheet
 
 
 def check(config: Config, route: Route) -> None:
@@ -18,11 +20,17 @@ def check(config: Config, route: Route) -> None:
     declared = [each for each in route.destinations if each.memory_bytes is not None]
     if not declared:
         return
-    from slicer.config.route_profiles import profile_for
     from slicer.config.routes import source
+
+    for problem in worksheet_here(config, route, None).problems:
+        hint = f"slicer routes check {route.name} shows what would fit"
+        raise ConfigError(problem, where=source(route, declared[0], "memory"), hint=hint)
+
+
+def worksheet_here(config: Config, route: Route, gpus: tuple[Gpu, ...] | None) -> Worksheet:
+    """The budget of a route on this machine; ``gpus`` None: nobody has looked at them."""
+    from slicer.config.route_profiles import profile_for
     from slicer.route.budget import worksheet
 
     profiles = {each.name: profile_for(config, route, each) for each in route.destinations}
-    for problem in worksheet(route, profiles, None, config.host.memory_bytes, config.slots).problems:
-        hint = f"slicer routes check {route.name} shows what would fit"
-        raise ConfigError(problem, where=source(route, declared[0], "memory"), hint=hint)
+    return worksheet(route, profiles, gpus, config.host.memory_bytes, config.slots)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from slicer.record import record
 from slicer.route import fit, metric_text, route_config, stats
-from slicer.route.suggestion import Suggestion, points_of
+from slicer.route.suggestion import Suggestion, bounding_probe, points_of
 from slicer.text import counted
 
 TYPE_CHECKING = False
@@ -68,8 +68,7 @@ def gpu_part(route: Route) -> tuple[Destination, int] | None:
     found = [each for each in route.destinations if each.mode == "gpu"]
     if not found or not route.probes:
         return None
-    bounded = [number for number, bound in enumerate(found[-1].up_to) if bound is not None]
-    return found[-1], bounded[0] if bounded else 0
+    return found[-1], bounding_probe(found[-1])
 
 
 def _takes(destination: Destination, metrics: Sequence[float]) -> bool:

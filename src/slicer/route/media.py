@@ -5,7 +5,7 @@ from __future__ import annotations
 from slicer.config.metrics import LONGEST_S
 from slicer.errors import ProbeError
 from slicer.record import record
-from slicer.route.asking import MOST_BYTES, Answer, ask
+from slicer.route.asking import FFPROBE, MOST_BYTES, Answer, ask
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from slicer.route.asking import Setting
 
-_FFPROBE = ("ffprobe", "-hide_banner", "-v", "warning")
+_FFPROBE = (FFPROBE, "-hide_banner", "-v", "warning")
 # A playlist may name any URL. Nothing is fetched to measure a file.
 _SAFE = ("-protocol_whitelist", "file,crypto,data")
 _ENTRIES = (

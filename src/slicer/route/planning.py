@@ -9,8 +9,6 @@ from slicer.route.deciding import destination_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from slicer.config.profiles import Overrides
     from slicer.config.routes import Destination, OnBusy, Route
     from slicer.job.plan import Invocation
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
     from slicer.route.model import Decision, Metric
     from slicer.route.watch import Written
 
-VARIABLE = "SLICER_ROUTE"  # in a job's environment: the routes that it runs inside of
 _LONGEST_NAME = 200  # as of slicer run --name
 
 
@@ -113,16 +110,6 @@ def invocation(
         route=decision.route.name,
         output=output,
     )
-
-
-def routes_around(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The routes that this process runs inside of."""
-    return tuple(filter(None, environ.get(VARIABLE, "").split(",")))
-
-
-def environment(environ: Mapping[str, str], route: Route) -> dict[str, str]:
-    """The environment of a route's job: what it starts by the same route runs at once."""
-    return {**environ, VARIABLE: ",".join((*routes_around(environ), route.name))}
 
 
 # -- what is told ------------------------------------------------------------------------------------------

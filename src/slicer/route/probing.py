@@ -7,10 +7,10 @@ import time
 
 from slicer.config import metrics as units
 from slicer.errors import ProbeError
-from slicer.route.asking import Setting, ask
+from slicer.route.asking import FFPROBE, Setting, ask
 from slicer.route.finding import STANDARD_INPUT, find_input
+from slicer.route.inside import environment
 from slicer.route.model import Metric
-from slicer.route.planning import environment
 from slicer.route.source import Source, kind_of
 from slicer.text import one_line
 
@@ -21,10 +21,18 @@ if TYPE_CHECKING:
     from slicer.config.routes import Probe, Route
     from slicer.route.media import Media
 
+_MEDIA = ("duration", "pixels")  # what ffprobe measures
 _LONGEST_NUMBER = 40
 _NUMBER = frozenset("0123456789.eE+-")
 _ONE_NUMBER = "it must print one number and nothing else"
 _LEAST_S = 0.1  # for the second look at media
+
+
+def programs(route: Route) -> tuple[str, ...]:
+    """The programs that the route's probes start, each once."""
+    named = [FFPROBE if probe.kind in _MEDIA else probe.command[0] for probe in route.probes
+             if probe.kind in _MEDIA or probe.command]  # fmt: skip
+    return tuple(dict.fromkeys(named))
 
 
 def measure(route: Route, command: tuple[str, ...], stdin_fd: int) -> tuple[str, tuple[Metric, ...]]:
@@ -72,7 +80,7 @@ def _metric(probe: Probe, source: Source, asker: _Asker, enough: float | None) -
     source.check("directory" if probe.kind == "count" else "file", probe.kind)
     if probe.kind == "size":
         return Metric("size", float(source.size()))
-    if probe.kind in ("duration", "pixels"):
+    if probe.kind in _MEDIA:
         return Metric(probe.kind, asker.media(probe))
     from slicer.route import counting
 

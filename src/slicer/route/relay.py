@@ -19,6 +19,7 @@ from _thread import get_native_id
 
 from slicer.gpu.oom import Excerpt
 from slicer.kernel import proc
+from slicer.kernel.open_files import close_all_but
 from slicer.kernel.signals import INTERRUPTS, STOP, signal
 from slicer.record import record
 
@@ -152,7 +153,8 @@ class _Copier:
 
     def run(self) -> None:
         """Pass on until nobody can write any more, or nobody reads."""
-        _close_others({self._source, self._sink, self._asked, self._answer})
+        # All others: pipes whose end somebody waits for, and locks.
+        close_all_but({self._source, self._sink, self._asked, self._answer}, lowest=0)
         with open("/proc/self/comm", "wb", buffering=0) as comm:
             comm.write(b"slicer-relay")
         if os.isatty(self._source):
@@ -222,13 +224,3 @@ class _Copier:
         # The command has heard of it, too, and may have asked for the size before it was the new one.
         if _copy_size(self._sink, self._source):
             os.kill(0, signal.SIGWINCH)
-
-
-def _close_others(kept: set[int]) -> None:
-    """Close all other descriptors: pipes whose end somebody waits for, and locks."""
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) not in kept:
-            try:
-                os.close(int(name))
-            except OSError:
-                pass  # the one by which the folder was listed

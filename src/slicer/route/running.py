@@ -8,12 +8,15 @@ import time
 
 from slicer import faults
 from slicer.config.route_profiles import overrides_for
+from slicer.config.route_values import STDIN
 from slicer.errors import BusyError, ProbeError, SlicerError, TooLargeError
 from slicer.job import launch
+from slicer.job.job import OWN_OUTPUT
 from slicer.kernel.signals import block_interrupts, block_only_interrupts, signal, unblock_interrupts
 from slicer.record import record
 from slicer.route import planning
 from slicer.route.deciding import decide, on_error
+from slicer.route.inside import environment
 from slicer.route.model import Decision
 
 TYPE_CHECKING = False
@@ -38,7 +41,6 @@ if TYPE_CHECKING:
 
 
 _STDIN = 0
-_STDIN_INPUT = "stdin"  # as a route says it
 
 
 class BlockedError(SlicerError):
@@ -69,11 +71,6 @@ class Order:
     on_busy: OnBusy | None  # in place of what the destinations say
     environ: Mapping[str, str]
 
-    @property
-    def name(self) -> str:
-        """The job's name, as long as its input is not known."""
-        return self.asked.name or self.route.name
-
 
 class TooLarge(TooLargeError):
     """As :class:`TooLargeError`, with the decision."""
@@ -93,7 +90,7 @@ def measured(order: Order) -> Decision:
     route = order.route
     unblock_interrupts()
     try:
-        if route.input == _STDIN_INPUT:
+        if route.input == STDIN:
             from slicer.route.spool import keep_stdin
 
             keep_stdin(order.environ.get("TMPDIR") or "/tmp")
@@ -132,7 +129,7 @@ class _Run:
         self._order = order
         self._decision = decision
         self._listener = listener
-        self._environ = planning.environment(order.environ, order.route)
+        self._environ = environment(order.environ, order.route)
         self._said: set[str] = set()
 
     def run(self) -> Outcome:
@@ -178,7 +175,7 @@ class _Run:
 
     def _attempt(self, attempt: Attempt, result: Result, after: str) -> tuple[Outcome, OutputWatch | None]:
         watch = self._watch(attempt) if result == "started" else None
-        output = watch.output if watch else (1, 2)
+        output = watch.output if watch else OWN_OUTPUT
         said = overrides_for(self._order.config, attempt.destination)
         invocation = planning.invocation(self._order.asked, self._decision, attempt, said, output)
         told = _Told(self._listener, f"{self._order.route.name}: {attempt.why}", self._said)

@@ -6,6 +6,7 @@ import os
 import stat
 
 from slicer.errors import SlicerError
+from slicer.state.directory import write_all
 
 _STDIN = 0
 _CHUNK = 1 << 20
@@ -27,8 +28,10 @@ def keep_stdin(directory: str) -> None:
     fd = -1
     try:
         fd = _nameless_file(directory)
+        size = 0
         while data := os.read(_STDIN, _CHUNK):
-            _write(fd, data)
+            write_all(fd, data, size)
+            size += len(data)
         # A description of its own: the command reads from the beginning, and cannot write.
         read_only = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
         os.dup2(read_only, _STDIN)
@@ -55,8 +58,3 @@ def _nameless_file(directory: str) -> int:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     os.unlink(path)
     return fd
-
-
-def _write(fd: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(fd, data) :]

@@ -87,6 +87,11 @@ def suggest(
     )  # fmt: skip
 
 
+def bounding_probe(destination: Destination) -> int:
+    """The number of the first probe that bounds the destination, else of the first."""
+    return next((number for number, bound in enumerate(destination.up_to) if bound is not None), 0)
+
+
 def points_of(past: Sequence[PastDecision], destination: str, probe: int) -> list[Point]:
     """The jobs that a GPU destination ran and that ended, the newest MOST_JOBS."""
     ran_out = stats.out_of_memory(past)
@@ -179,8 +184,10 @@ def _better(
 ) -> list[str]:
     """A word on another probe of the route that tells more; ``ours`` is this one's correlation."""
     for number, other in enumerate(route.probes):
+        if number == probe:
+            continue
         whole = fit.known(points_of(past, destination.name, number))
-        if number != probe and len(whole) >= fit.ENOUGH_JOBS:
+        if len(whole) >= fit.ENOUGH_JOBS:
             theirs = fit.rank_correlation(whole)
             if theirs > (ours or 0.0) + _BETTER:
                 return [

@@ -218,7 +218,7 @@ def _check_program(site: Site) -> None:
         hint = f"wrap what it leads to: {site.end_path}"
         message = "belongs to update-alternatives, which would replace the shim"
         raise WrapRefused(message, where=path, hint=hint)
-    theirs = [each for each in site.diversions if each.by or each.to != _real_of(each.path)]
+    theirs = [each for each in site.diversions if each.by or each.to != f"{each.path}{SUFFIX}"]
     if theirs:
         by = theirs[0].by or "the administrator"
         message = f"is diverted to {theirs[0].to} by {by} already"
@@ -270,10 +270,6 @@ def _wrap(request: Request, site: Site, tool: Tool, program: Seen) -> Wrap:
         ino=program.ino, size=program.size, mtime_ns=program.mtime_ns, package=site.owner.package,
         diverted=site.owner.name, since_s=request.now_s,
     )  # fmt: skip
-
-
-def _real_of(path: str) -> str:
-    return f"{path}{SUFFIX}"
 
 
 def shim_mode(program: int) -> int:

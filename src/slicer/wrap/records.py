@@ -99,10 +99,9 @@ class Book:
     def __init__(self, folder: Directory) -> None:
         self._folder = folder
 
-    def find(self, path: str) -> tuple[Wrap | None, tuple[str, ...]]:
-        """The record of that program, and warnings. Raises StateError."""
-        found, warnings = _read(self._folder)
-        return next((wrap for wrap in found if wrap.path == path), None), warnings
+    def find(self, path: str) -> Wrap | None:
+        """The record of that program. Raises StateError."""
+        return next((wrap for wrap in _read(self._folder)[0] if wrap.path == path), None)
 
     def write(self, wrap: Wrap) -> None:
         """Keep a record, on the disk before this returns. Raises OSError."""

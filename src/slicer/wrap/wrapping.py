@@ -45,7 +45,7 @@ def install(asked: Asked, environ: Mapping[str, str], *, dry: bool = False) -> P
     request = Request(asked.route, os.geteuid(), time.time(), asked.force, probes)
     with contextlib.ExitStack() as stack:
         book = None if dry else stack.enter_context(records.opened(environ))
-        known = _known(path, environ) if book is None else book.find(path)[0]
+        known = _known(path, environ) if book is None else book.find(path)
         folder, way = look.open_folder(os.path.dirname(path))
         stack.callback(folder.close)
         site = look.site(folder, way, path, asks_dpkg=request.uid == 0)
@@ -60,7 +60,7 @@ def remove(program: str, environ: Mapping[str, str], keep: Keep | None) -> Plan:
     """Unwrap a program. Returns what was done. Raises WrapRefused, WrapError, StateError."""
     with records.opened(environ) as book:
         path = _meant(program, environ)
-        known = book.find(path)[0]
+        known = book.find(path)
         if known is None:
             hint = "slicer wrap list shows what is wrapped"
             raise WrapRefused("is not wrapped, as far as your records tell", where=path, hint=hint)
@@ -91,7 +91,7 @@ def warnings(environ: Mapping[str, str]) -> tuple[str, ...]:
 def mend(path: str, environ: Mapping[str, str], slicer: str) -> str:
     """Make a recorded wrap what it is to be. Returns why not, or "". Raises StateError."""
     with records.opened(environ) as book:
-        known = book.find(path)[0]
+        known = book.find(path)
         if known is None:
             return ""  # unwrapped meanwhile
         try:

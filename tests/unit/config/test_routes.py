@@ -7,6 +7,7 @@ import pytest
 from slicer.config import routes
 from slicer.config.profiles import Config
 from slicer.config.route_profiles import profile_for
+from slicer.config.route_slots import slot_limits
 from slicer.config.routes import Probe, Route
 from slicer.errors import ConfigError, UsageError
 from tests.unit.config.machine import GIB, Machine, values
@@ -89,7 +90,7 @@ def test_later_files_win_key_by_key(machine: Machine) -> None:  # C2
     config = machine.load()
     gpu, cpu = routes.find(config, "r").destinations
     assert (gpu.up_to, cpu.args, cpu.max_jobs) == ((2.0 * GIB,), ("a",), 1)
-    assert routes.slot_limits(config.layers) == {"r-cpu": 1}
+    assert slot_limits(config.layers) == {"r-cpu": 1}
 
 
 def test_several_destinations_stand_in_the_order_of_their_bounds(machine: Machine) -> None:  # C1
@@ -122,7 +123,7 @@ def test_the_gpu_goes_first_where_both_take_all(machine: Machine) -> None:  # C8
 
 def test_max_jobs_are_slots_of_the_ledger(machine: Machine) -> None:  # C2
     machine.system(WHOLE)
-    assert routes.slot_limits(machine.load().layers) == {"whisper-gpu": 2}
+    assert slot_limits(machine.load().layers) == {"whisper-gpu": 2}
 
 
 def test_routes_are_found_by_name(machine: Machine) -> None:

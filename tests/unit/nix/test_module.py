@@ -15,6 +15,7 @@ from slicer.config.build import TABLES, TOP_SETTINGS
 from slicer.config.files import Layer
 from slicer.config.profiles import Config, builtin_profiles, load
 from slicer.config.properties import KEYS, find_key, parse_property
+from slicer.config.route_slots import MODES
 from slicer.model import SLICES, Host
 from slicer.quantity import INFINITY
 from tests.unit.nix import evaluation
@@ -86,8 +87,8 @@ def test_every_key_of_a_configuration_is_an_option_and_nothing_else_is() -> None
     tables = {f"{table}.{key}" for table, keys in TABLES.items() for key in keys}
     slices = {f"slices.{name}" for name in SLICES}
     slices |= {f"slices.{name}.{key}" for name in SLICES for key in check.SLICE_KEYS}
-    route = {f"routes.<name>.{key}" for key in (*check.ROUTE_KEYS, *check.ROUTE_MODES, "to")}
-    ways = {*(f"{mode}.{key}" for mode in check.ROUTE_MODES for key in check.DESTINATION_KEYS)}
+    route = {f"routes.<name>.{key}" for key in (*check.ROUTE_KEYS, *MODES, "to")}
+    ways = {*(f"{mode}.{key}" for mode in MODES for key in check.DESTINATION_KEYS)}
     ways |= {f"to.<name>.{key}" for key in check.TO_KEYS}
     route |= {f"routes.<name>.{key}" for key in ways}
     assert below == {*check.TOP_KEYS, *tables, *slices, *profile, *route}

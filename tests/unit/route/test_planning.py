@@ -10,7 +10,7 @@ from slicer.config.routes import Route
 from slicer.job.plan import Invocation
 from slicer.model import Outcome, Usage
 from slicer.record import replace
-from slicer.route import planning
+from slicer.route import inside, planning
 from slicer.route.deciding import decide
 from slicer.route.model import Decision, Metric
 from slicer.route.watch import Written
@@ -192,10 +192,10 @@ def test_what_the_command_line_says_counts_over_the_route() -> None:
 
 
 def test_a_jobs_environment_names_the_routes_around_it() -> None:
-    assert planning.routes_around({}) == ()
-    once = planning.environment({"A": "b"}, made())
+    assert inside.routes_around({}) == ()
+    once = inside.environment({"A": "b"}, made())
     assert once == {"A": "b", "SLICER_ROUTE": "r"}
-    assert planning.routes_around(planning.environment(once, replace(made(), name="s"))) == ("r", "s")
+    assert inside.routes_around(inside.environment(once, replace(made(), name="s"))) == ("r", "s")
 
 
 def test_the_row_of_a_started_job_has_its_destinations_bounds() -> None:  # C6

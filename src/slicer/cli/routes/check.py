@@ -10,11 +10,12 @@ from slicer.cli import complete, output
 from slicer.cli.output import Column
 from slicer.cli.routes import loading
 from slicer.columns import BAD, FAINT, GOOD, WARNING, Line
-from slicer.config.route_profiles import profile_for
 from slicer.errors import EX_OK
 from slicer.quantity import format_mib, format_size
 from slicer.record import as_dict
-from slicer.route import budget
+from slicer.route import budget, headroom
+from slicer.route.asking import FFPROBE
+from slicer.route.probing import programs
 from slicer.text import counted
 
 TYPE_CHECKING = False
@@ -22,13 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from slicer.config.profiles import Config
     from slicer.config.routes import Route
-    from slicer.model import Gpu
     from slicer.route.budget import Share, Worksheet
 
 _EX_PROBLEM = 1
-_FFPROBE = ("duration", "pixels")  # the probes that ask ffprobe
 
 
 @click.command(
@@ -67,7 +65,10 @@ def command(outer_json: bool, name: str | None, as_json: bool) -> int:
     routes = loading.routes(config, name)
     parts = [part for each in routes.values() for part in each.destinations]
     gpus = loading.gpus() if any(part.mode == "gpu" for part in parts) else ()
-    found = [(each, worksheet(config, each, gpus), missing_programs(each)) for each in routes.values()]
+    found = [
+        (each, headroom.worksheet_here(config, each, gpus), missing_programs(each))
+        for each in routes.values()
+    ]
     needed = budget.together_bytes([sheet for _, sheet, _ in found])
     if as_json or outer_json:
         routes_json = [_json(sheet, missing) for _, sheet, missing in found]
@@ -84,17 +85,9 @@ def command(outer_json: bool, name: str | None, as_json: bool) -> int:
     return _EX_PROBLEM if any(sheet.problems or missing for _, sheet, missing in found) else EX_OK
 
 
-def worksheet(config: Config, route: Route, gpus: tuple[Gpu, ...] | None) -> Worksheet:
-    """The budget of a route on this machine."""
-    profiles = {part.name: profile_for(config, route, part) for part in route.destinations}
-    return budget.worksheet(route, profiles, gpus, config.host.memory_bytes, config.slots)
-
-
 def missing_programs(route: Route) -> tuple[str, ...]:
     """The programs of the route's probes that are not in PATH."""
-    programs = ["ffprobe" if probe.kind in _FFPROBE else probe.command[0] for probe in route.probes
-                if probe.kind in _FFPROBE or probe.command]  # fmt: skip
-    return tuple(program for program in dict.fromkeys(programs) if shutil.which(program) is None)
+    return tuple(program for program in programs(route) if shutil.which(program) is None)
 
 
 def lines(route: Route, sheet: Worksheet, missing: tuple[str, ...]) -> list[Line]:
@@ -109,7 +102,7 @@ def lines(route: Route, sheet: Worksheet, missing: tuple[str, ...]) -> list[Line
     made += [Line(f"  note: {note}", FAINT) for note in sheet.notes]
     made += [Line(f"  problem: {problem}", BAD) for problem in sheet.problems]
     for program in missing:
-        hint = " (Debian: apt install ffmpeg)" if program == "ffprobe" else ""
+        hint = " (Debian: apt install ffmpeg)" if program == FFPROBE else ""
         made.append(Line(f"  problem: the probe's program {program!r} is not in PATH{hint}", WARNING))
     return made
 

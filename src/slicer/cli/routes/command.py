@@ -14,6 +14,7 @@ from slicer.columns import Line
 from slicer.quantity import format_mib, format_size
 from slicer.record import as_dict
 from slicer.route import metric_text
+from slicer.route.deciding import destination_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def table(routes: Iterable[Route], running: dict[str, int] | None) -> list[Line]
 def _cells(route: Route, part: Destination, running: dict[str, int] | None) -> tuple[str, ...]:
     count = "-" if running is None or not part.slot else str(running.get(part.slot, 0))
     return (
-        part.name if part.name == part.mode else f"{part.name} ({part.mode})",
+        destination_text(part),
         takes(route, part),
         count,
         "-" if part.max_jobs is None else str(part.max_jobs),

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import time
 
 from slicer.cli import say
 from slicer.columns import Line
 from slicer.config import profiles
 from slicer.config import routes as config_routes
-from slicer.errors import GpuError, SlicerError, UsageError
+from slicer.errors import GpuError, SlicerError
 from slicer.outcome import decisions
 from slicer.outcome.history import default_path
-from slicer.quantity import QuantityError, parse_duration
+from slicer.placement.capacity import held_slots
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,16 +39,6 @@ def routes(found: Config, name: str | None = None) -> dict[str, Route]:
     return config_routes.load(found) if name is None else {name: config_routes.find(found, name)}
 
 
-def since(text: str | None) -> float | None:
-    """Seconds since the epoch of the time before which nothing counts, from ``--since``."""
-    if text is None:
-        return None
-    try:
-        return time.time() - parse_duration(text) / 1e6
-    except QuantityError as error:
-        raise UsageError(str(error), where="--since") from error
-
-
 def past(route: str | None, after: float | None) -> list[PastDecision]:
     """The decisions of a route or of all, the oldest first. Raises StateError."""
     return decisions.read(default_path(), route=route, since=after)
@@ -72,32 +61,28 @@ def gpus() -> tuple[Gpu, ...] | None:
         return None
 
 
-def vram_of(found: Config, destination: Destination) -> tuple[int, str] | None:
-    """How much memory of a GPU one job may use in MiB, and who says so; None where nobody does.
+def vram_of(found: Config, destination: Destination) -> int | None:
+    """How much memory of a GPU one job may use, in MiB; None where nobody says it.
 
     That is what the route or its profile declares, else all of the smallest GPU.
     """
     if destination.vram_mib is not None:
-        return destination.vram_mib, "vram"
+        return destination.vram_mib
     declared = found.profile(destination.profile).vram_mib
     if declared is not None:
-        return declared, f"vram of profile {destination.profile}"
+        return declared
     totals = [gpu.memory_mib for gpu in gpus() or () if gpu.memory_mib]
-    return (min(totals), "the smallest GPU") if totals else None
+    return min(totals, default=None)
 
 
 def running_jobs(environ: Mapping[str, str]) -> dict[str, int] | None:
     """How many of each slot are held now; None where the ledger cannot be read, which is said."""
     from slicer.ledger.status import existing_ledger
 
-    held: dict[str, int] = {}
     try:
         ledger = existing_ledger(environ, say.line)
         leases = ledger.snapshot().leases if ledger else ()
     except SlicerError as error:
         say.line(str(error))
         return None
-    for lease in leases:
-        for name, count in lease.slots.items():
-            held[name] = held.get(name, 0) + count
-    return held
+    return held_slots(leases)

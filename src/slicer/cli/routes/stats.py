@@ -10,6 +10,7 @@ from slicer.cli import complete, output
 from slicer.cli.output import Column
 from slicer.cli.routes import loading
 from slicer.cli.routes.suggest import suggestion_for
+from slicer.cli.since import since as began_since
 from slicer.columns import FAINT, WARNING, Line
 from slicer.quantity import format_duration, format_mib, format_size
 from slicer.record import as_dict
@@ -62,7 +63,7 @@ def command(outer_json: bool, name: str | None, since: str | None, as_json: bool
 
     With NAME: that route alone, by its destinations.
     """
-    after = loading.since(since)
+    after = began_since(since)
     config = loading.config()
     past = loading.past(name, after)
     # What the configuration knows no more has its figures still.

@@ -8,12 +8,13 @@ import click
 
 from slicer.cli import complete, output
 from slicer.cli.routes import loading
+from slicer.cli.since import since as began_since
 from slicer.columns import FAINT, GOOD, WARNING, Line
 from slicer.errors import EX_OK, SlicerError, UsageError
 from slicer.quantity import MIB_TEXT, QuantityError, format_mib, parse_mib
 from slicer.record import as_dict
 from slicer.route import fit, metric_text, scatter
-from slicer.route.suggestion import DEFAULT_MARGIN_PERCENT, Suggestion, suggest
+from slicer.route.suggestion import DEFAULT_MARGIN_PERCENT, Suggestion, bounding_probe, suggest
 from slicer.text import counted
 
 TYPE_CHECKING = False
@@ -81,7 +82,7 @@ def command(
     parts = _gpu_parts(route, to)
     if plot is not None and len(parts) > 1:
         raise UsageError("a plot shows one destination", hint=f"add --to {parts[0].name}")
-    past = loading.past(name, loading.since(since))
+    past = loading.past(name, began_since(since))
     found = [_found(config, route, part, past, given_mib, margin_percent, number) for part in parts]
     if plot is not None:
         from slicer.cli.routes.plot import write
@@ -132,36 +133,29 @@ def _found(
     if number is not None and number > len(route.probes):
         has = counted(len(route.probes), "probe")
         raise UsageError(f"route {route.name} has {has}, not {number}", where="--probe")
-    probe = number - 1 if number is not None else None
-    if vram_mib is not None:
-        return suggest(
-            route, part, past, probe=_probe(part, probe), vram_mib=vram_mib, margin_percent=margin_percent
-        )
-    made = suggestion_for(config, route, part, past, probe=probe, margin_percent=margin_percent)
+    made = suggestion_for(
+        config, route, part, past, probe=number - 1 if number is not None else None, vram_mib=vram_mib,
+        margin_percent=margin_percent,
+    )  # fmt: skip
     if made is None:
         hint = "say it: --vram 10G"
         raise SlicerError(f"how much memory may a job of {route.name} use? There is no GPU here", hint=hint)
     return made
 
 
-def _probe(part: Destination, number: int | None) -> int:
-    """The probe asked for, else the first that bounds the destination, else the first."""
-    if number is not None:
-        return number
-    return next((each for each, bound in enumerate(part.up_to) if bound is not None), 0)
-
-
 def suggestion_for(
     config: Config, route: Route, part: Destination, past: Sequence[PastDecision], *,
-    probe: int | None = None, margin_percent: int = DEFAULT_MARGIN_PERCENT,
+    probe: int | None = None, vram_mib: int | None = None, margin_percent: int = DEFAULT_MARGIN_PERCENT,
 ) -> Suggestion | None:  # fmt: skip
-    """The suggestion within the memory that the configuration, or else the smallest GPU, has for a job."""
-    vram = loading.vram_of(config, part)
-    if vram is None:
+    """The suggestion within ``vram_mib``, else what the configuration, or the smallest GPU, has for a job.
+
+    None where nobody says how much that is. Without ``probe`` it is the one that bounds the destination.
+    """
+    usable_mib = loading.vram_of(config, part) if vram_mib is None else vram_mib
+    if usable_mib is None:
         return None
-    return suggest(
-        route, part, past, probe=_probe(part, probe), vram_mib=vram[0], margin_percent=margin_percent
-    )
+    number = bounding_probe(part) if probe is None else probe
+    return suggest(route, part, past, probe=number, vram_mib=usable_mib, margin_percent=margin_percent)
 
 
 def lines(route: Route, found: Suggestion) -> list[Line]:
