@@ -78,7 +78,11 @@ def test_what_does_not_start_is_told_without_a_job(slicer: Slicer, routed: dict[
     assert "SLICER_JOB" not in entry
 
 
-STOPS = 'echo ready >&2; read x; [ -z "$CUDA_VISIBLE_DEVICES" ] || { echo "CUDA out of memory" >&2; exit 3; }'
+STOPS = """\
+echo ready >&2; read x; echo "got $x" >&2
+[ -z "$CUDA_VISIBLE_DEVICES" ] || { echo "CUDA out of memory" >&2; exit 3; }
+read x
+"""
 
 
 def test_at_a_terminal_both_attempts_stop_go_on_and_end_as_any_job(
@@ -88,14 +92,15 @@ def test_at_a_terminal_both_attempts_stop_go_on_and_end_as_any_job(
         bash.expect(PROMPT)
         slicer.path("job").write_text(STOPS)
         bash.line("slicer route whisper -q -- sh -c \"$(cat ./job)\" sh talk")
-        for go_on in ("\n", CTRL_C):
+        for word, end in (("one", ""), ("two", CTRL_C)):
             bash.expect("ready\n")
             bash.type(CTRL_Z)
             bash.expect("Stopped")
             bash.expect(PROMPT)
             bash.line("fg")
-            bash.expect("talk\n")  # it says what it takes up
-            bash.type(go_on)
+            bash.line(word)
+            bash.expect(f"got {word}\n")  # it goes on; sooner, a Ctrl-C would be bash's
+            bash.type(end)
         bash.expect(PROMPT)
         bash.line("echo code=$?")
         bash.expect("code=$?\n")
