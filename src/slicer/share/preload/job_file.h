@@ -1,0 +1,96 @@
+/* The job's file: what slicer says about a job to the library in its processes, and what these say back.
+ *
+ * Slicer makes it before the command starts, in its state directory, and removes it after the end. Only
+ * processes of one user open it. It is mapped by all of them, by slicer too (src/slicer/share/layout.py has the
+ * same layout; a test compares them). All numbers are in the machine's own order.
+ *
+ * A process of the job that uses CUDA owns one row of `processes`, and holds an open-file-description lock on the
+ * byte of the file with the row's number. So a row whose byte is not locked is free, whatever it says: its process
+ * is dead, or there was none. The byte LOCK_BYTE is locked for writing while rows are taken, and while memory is
+ * charged. A killed process leaves no lock.
+ */
+#ifndef SLICER_SHARE_JOB_FILE_H
+#define SLICER_SHARE_JOB_FILE_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define JOB_FILE_MAGIC UINT64_C(0x726168736c73626a) /* "jblsshar" */
+#define JOB_FILE_VERSION 1
+
+enum {
+    JOB_MAX_GPUS = 16,
+    JOB_MAX_PROCESSES = 256,
+    JOB_ID_CHARS = 16,  /* 12 hexadecimal digits, zeros after them */
+    JOB_UUID_CHARS = 48 /* "GPU-…", as NVML writes it, zeros after it */
+};
+
+/* What is asked for, in `wants`. */
+enum { WANTS_LOCK = 1, WANTS_CAP = 2 };
+
+/* Why something is not applied, in `troubles`: bits, set by the library, said by slicer in the outcome. */
+enum {
+    TROUBLE_NO_ARENA = 1,     /* the lock: the arena cannot be opened or is not right */
+    TROUBLE_NO_ROW = 2,       /* more processes than there are rows */
+    TROUBLE_POOL_FULL = 4,    /* more pointers than wrappers: some functions pass through */
+    TROUBLE_MPS = 8,          /* the lock is off beside MPS */
+    TROUBLE_OTHER_GPU = 16,   /* work or memory on a GPU that is not the job's */
+    TROUBLE_UNDRAINED = 32,   /* a turn went on before the work of the last one was done */
+    TROUBLE_ARENA_BUSY = 64   /* the arena's lock could not be had in time */
+};
+
+struct job_process {
+    _Atomic int32_t pid; /* as the process itself sees it; 0: never used */
+    uint32_t reserved;
+    _Atomic uint64_t charged[JOB_MAX_GPUS]; /* bytes that it holds */
+};
+
+/* All by the library, added up over the job's processes. They only grow. */
+struct job_counters {
+    _Atomic uint64_t gated;       /* launches, copies and the like that went through the gate */
+    _Atomic uint64_t passed;      /* of these, without a turn: in a capture, or what cannot be gated */
+    _Atomic uint64_t turns;       /* that the job had */
+    _Atomic uint64_t held_ns;     /* how long it had them, the current one not counted */
+    _Atomic uint64_t waits;       /* how often one of its threads slept for a turn */
+    _Atomic uint64_t waited_ns;   /* how long they slept, added up */
+    _Atomic uint64_t longest_ns;  /* the longest of these waits */
+    _Atomic uint64_t undrained;   /* turns that were passed on before the work was done */
+    _Atomic uint64_t allocations; /* that were charged */
+    _Atomic uint64_t refused;     /* allocations that the cap refused */
+    _Atomic uint64_t uncounted;   /* allocations that could not be counted and passed through */
+    _Atomic uint64_t reserved[5];
+};
+
+struct job_file {
+    /* written by slicer before the start */
+    uint64_t magic;
+    uint32_t version;
+    uint32_t size; /* of this struct, and of the file */
+    char job[JOB_ID_CHARS];
+    uint32_t wants;
+    int32_t priority; /* -100 … 100 */
+    uint32_t gpu_count;
+    uint32_t reserved;
+    char gpus[JOB_MAX_GPUS][JOB_UUID_CHARS]; /* the lease's, in its order */
+    uint64_t limit[JOB_MAX_GPUS];            /* bytes; 0: no cap */
+    /* written by slicer while the job runs */
+    _Atomic uint64_t overhead[JOB_MAX_GPUS]; /* bytes in use that were not charged: CUDA contexts, as NVML saw them */
+    /* written by the library */
+    _Atomic uint32_t troubles;
+    _Atomic uint32_t rows; /* how many rows of `processes` were ever used */
+    struct job_counters counters;
+    _Atomic uint64_t peak[JOB_MAX_GPUS]; /* bytes: the most that was charged at once */
+    struct job_process processes[JOB_MAX_PROCESSES];
+};
+
+enum { LOCK_BYTE = 1 << 20 };
+
+#ifdef __cplusplus
+#error "C only"
+#endif
+_Static_assert(sizeof(_Atomic uint64_t) == 8 && sizeof(_Atomic uint32_t) == 4, "atomics are plain words");
+_Static_assert(offsetof(struct job_file, gpus) == 48, "as in layout.py");
+_Static_assert(sizeof(struct job_process) == 8 + 8 * JOB_MAX_GPUS, "as in layout.py");
+
+#endif
