@@ -11,6 +11,9 @@
 
 typedef void *lookup(void *handle, const char *symbol);
 
+/* Sanitizers look functions up themselves, before they are ready for code that they instrumented. */
+#define EARLY __attribute__((no_sanitize("address,thread,undefined")))
+
 /* Called from the assembly below only, by this name. */
 __attribute__((used, visibility("hidden"))) lookup *slicer_share_dlsym(void *handle, const char *symbol, void **found);
 
@@ -63,16 +66,15 @@ static const char *const dlsym_versions[] = {"GLIBC_2.34", "GLIBC_2.17"};
 #error "x86-64 and aarch64 only, as CUDA"
 #endif
 
-static lookup *real_dlsym(void)
+EARLY static lookup *real_dlsym(void)
 {
-    static _Atomic(lookup *) known;
-    lookup *real = atomic_load_explicit(&known, memory_order_acquire);
-    for (size_t i = 0; !real && i < sizeof dlsym_versions / sizeof *dlsym_versions; i++) {
-        void *symbol = dlvsym(RTLD_NEXT, "dlsym", dlsym_versions[i]);
-        memcpy(&real, &symbol, sizeof real); /* ISO C has no cast from an object's pointer to a function's */
-        atomic_store_explicit(&known, real, memory_order_release);
+    static _Atomic(void *) known;
+    union { void *pointer; lookup *function; } real = {.pointer = atomic_load_explicit(&known, memory_order_acquire)};
+    for (size_t i = 0; !real.pointer && i < sizeof dlsym_versions / sizeof *dlsym_versions; i++) {
+        real.pointer = dlvsym(RTLD_NEXT, "dlsym", dlsym_versions[i]);
+        atomic_store_explicit(&known, real.pointer, memory_order_release);
     }
-    return real;
+    return real.function;
 }
 
 static bool is_ours(const void *address)
@@ -111,23 +113,31 @@ void *driver(const char *symbol)
     return found;
 }
 
-lookup *slicer_share_dlsym(void *handle, const char *symbol, void **found)
+static void *wrapped(lookup *real, void *handle, const char *symbol, const struct hook *hook)
 {
-    lookup *real = real_dlsym();
-    const struct hook *hook = symbol ? hook_of(symbol) : NULL;
-    /* A library that asks for the next one after itself (RTLD_NEXT) stands in the call's way already, behind us or
-     * before us. And only a jump tells the real dlsym who asks. */
-    if (real && (!hook || handle == RTLD_NEXT))
-        return real;
     int before = errno;
-    *found = real ? real(handle, symbol) : NULL;
-    if (*found && is_ours(*found)) {
+    void *found = real(handle, symbol);
+    if (found && is_ours(found)) {
         /* It is in the global scope, because this library is. But is the driver there too? */
         if (!driver(symbol))
-            *found = real(RTLD_NEXT, symbol); /* NULL, and a dlerror that says so */
-    } else if (*found)
-        *found = wrapper_of(hook, *found);
+            found = real(RTLD_NEXT, symbol); /* NULL, and a dlerror that says so */
+    } else if (found)
+        found = wrapper_of(hook, found);
     errno = before;
+    return found;
+}
+
+EARLY lookup *slicer_share_dlsym(void *handle, const char *symbol, void **found)
+{
+    lookup *real = real_dlsym();
+    /* A library that asks for the next one after itself (RTLD_NEXT) stands in the call's way already, behind us or
+     * before us. And only a jump tells the real dlsym who asks. */
+    if (real && (!symbol || (symbol[0] != 'c' && symbol[0] != 'n') || handle == RTLD_NEXT))
+        return real;
+    const struct hook *hook = symbol ? hook_of(symbol) : NULL;
+    if (real && !hook)
+        return real;
+    *found = real ? wrapped(real, handle, symbol, hook) : NULL;
     return NULL;
 }
 
