@@ -120,14 +120,30 @@ long charged_call(void *real, long *a, struct held what);
 /* Remember what was charged, under its key. If that cannot be: credit it, and count it as not counted. */
 void remember(struct held what);
 
+/* Call a function that frees a[0], of this kind, and credit it. */
+long free_call(void *real, long *a, enum kind kind);
+
+/* Say once that there is memory that is not under the cap, and count an allocation as such. */
+void say_not_counted(void);
+
 /* Call, and count it if it succeeded, because it cannot be charged. */
 long uncounted_call(void *real, long *a);
+
+/* As uncounted_call, on a GPU that is not the job's. */
+long elsewhere_call(void *real, long *a);
 
 /* Credit what was forgotten. */
 void forgotten(const struct held *what);
 
+/* driver(symbol), looked up once: `known` keeps it. */
+void *driver_once(_Atomic(void *) *known, const char *symbol);
+
 /* Is this the first version of a function, with its 32-bit sizes and addresses? `name` without _v2. */
-bool is_first_version(void *real, const char *name);
+struct versions {
+    _Atomic(void *) first;
+    _Atomic(void *) second;
+};
+bool is_first_version(void *real, const char *name, struct versions *known);
 
 /* The calling thread's current context; 0: none. */
 uint64_t context_current(void);

@@ -117,6 +117,14 @@ static struct job_file *attach(void)
     return NULL;
 }
 
+static void forget_at_fork(void)
+{
+    static bool is_done;
+    if (!is_done)
+        pthread_atfork(NULL, NULL, job_after_fork);
+    is_done = true;
+}
+
 struct job_file *job_seen(void)
 {
     if (atomic_load_explicit(&is_looked_for, memory_order_acquire))
@@ -127,8 +135,10 @@ struct job_file *job_seen(void)
     pthread_mutex_lock(&attaching);
     if (!atomic_load(&is_looked_for)) {
         remember_environment(); /* where another library's constructor came before ours */
-        if (path[0] != '\0')
+        if (path[0] != '\0') {
+            forget_at_fork();
             atomic_store(&mapped, attach());
+        }
         atomic_store_explicit(&is_looked_for, true, memory_order_release);
     }
     pthread_mutex_unlock(&attaching);
@@ -144,12 +154,11 @@ static void say_why_not(bool is_cap, const char *why, int error)
     int saved = errno;
     char text[100] = "";
     char line[400];
-    int length = snprintf(line, sizeof line, "slicer: %s: %s%s%s\n",
-                          is_cap ? "CUDA cannot start here, because the memory cap of this job cannot be applied"
-                                 : "the GPU is used here without the lock of this job",
-                          why, error == 0 ? "" : ": ", error == 0 ? "" : strerror_r(error, text, sizeof text));
-    if (length > 0 && write(STDERR_FILENO, line, (size_t)length) < 0)
-        errno = 0; /* nobody listens */
+    snprintf(line, sizeof line, "%s: %s%s%s",
+             is_cap ? "CUDA cannot start here, because the memory cap of this job cannot be applied"
+                    : "the GPU is used here without the lock of this job",
+             why, error == 0 ? "" : ": ", error == 0 ? "" : strerror_r(error, text, sizeof text));
+    say(line);
     errno = saved;
 }
 

@@ -67,9 +67,10 @@ int job_gpu(int ordinal)
 
 int job_gpu_current(void)
 {
+    static _Atomic(void *) known_get_device;
     int ordinal = -1;
     long a[ARGUMENTS] = {(long)&ordinal};
-    void *real = driver("cuCtxGetDevice");
+    void *real = driver_once(&known_get_device, "cuCtxGetDevice");
     return real != NULL && (int)call(real, a) == CUDA_SUCCESS ? job_gpu(ordinal) : -1;
 }
 

@@ -1,12 +1,12 @@
 /* Allocations by address: charged before the call, credited when they are freed. And the cap in place of the card. */
 #include "cap.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum {
-    PITCH = 512,            /* what rows are rounded up to, at least */
-    NAME_CHARS = 64,
-    OFFSET_PER_THREAD = 2   /* CU_STREAM_PER_THREAD */
+    PITCH = 512, /* what rows are rounded up to, at least */
+    NAME_CHARS = 64
 };
 
 static const char not_counted[] = "some GPU memory of this program cannot be counted: it is not under the job's cap";
@@ -23,12 +23,21 @@ bool is_capped(void)
     return file != NULL && (file->wants & WANTS_CAP) != 0;
 }
 
-bool is_first_version(void *real, const char *name)
+void *driver_once(_Atomic(void *) *known, const char *symbol)
 {
-    char second[NAME_CHARS] = "";
-    strncat(strncat(second, name, NAME_CHARS - 4), "_v2", 4);
-    void *newer = driver(second);
-    return newer != NULL && newer != real && driver(name) == real;
+    void *real = atomic_load_explicit(known, memory_order_acquire);
+    if (real == NULL && (real = driver(symbol)) != NULL)
+        atomic_store_explicit(known, real, memory_order_release);
+    return real;
+}
+
+bool is_first_version(void *real, const char *name, struct versions *known)
+{
+    char second[NAME_CHARS];
+    if (snprintf(second, sizeof second, "%s_v2", name) >= NAME_CHARS)
+        return false;
+    void *newer = driver_once(&known->second, second);
+    return newer != NULL && newer != real && driver_once(&known->first, name) == real;
 }
 
 uint64_t context_current(void)
@@ -50,7 +59,7 @@ enum verdict charge(int gpu, uint64_t bytes)
     return verdict;
 }
 
-static void say_not_counted(void)
+void say_not_counted(void)
 {
     static _Atomic bool is_said;
     quota_count_uncounted();
@@ -87,7 +96,7 @@ long uncounted_call(void *real, long *a)
 }
 
 /* On a GPU that is not the job's there is nothing to charge. */
-static long call_elsewhere(void *real, long *a)
+long elsewhere_call(void *real, long *a)
 {
     long result = call(real, a);
     if ((int)result == CUDA_SUCCESS) {
@@ -100,7 +109,7 @@ static long call_elsewhere(void *real, long *a)
 long charged_call(void *real, long *a, struct held what)
 {
     if (what.gpu < 0)
-        return call_elsewhere(real, a);
+        return elsewhere_call(real, a);
     enum verdict verdict = charge(what.gpu, what.bytes);
     if (verdict == REFUSED)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -127,9 +136,10 @@ static long alloc(void *real, long *a, uint64_t bytes)
 
 long on_alloc(void *real, long *a)
 {
+    static struct versions versions;
     if (!is_capped())
         return call(real, a);
-    return is_first_version(real, "cuMemAlloc") ? uncounted_call(real, a) : alloc(real, a, (uint64_t)a[1]);
+    return is_first_version(real, "cuMemAlloc", &versions) ? uncounted_call(real, a) : alloc(real, a, (uint64_t)a[1]);
 }
 
 /* Managed memory counts where it is made, wherever it comes to lie. */
@@ -169,9 +179,10 @@ static long correct_pitch(uint64_t address, uint64_t guess, uint64_t bytes)
 
 long on_alloc_pitch(void *real, long *a)
 {
+    static struct versions versions;
     if (!is_capped())
         return call(real, a);
-    if (is_first_version(real, "cuMemAllocPitch"))
+    if (is_first_version(real, "cuMemAllocPitch", &versions))
         return uncounted_call(real, a);
     uint64_t width = (uint64_t)a[2];
     uint64_t guess = times(width > UINT64_MAX - PITCH ? width : (width + PITCH - 1) / PITCH * PITCH, (uint64_t)a[3]);
@@ -201,7 +212,8 @@ long free_call(void *real, long *a, enum kind kind)
 
 long on_free(void *real, long *a)
 {
-    return is_capped() && !is_first_version(real, "cuMemFree") ? free_call(real, a, KIND_ADDRESS) : call(real, a);
+    static struct versions versions;
+    return is_capped() && !is_first_version(real, "cuMemFree", &versions) ? free_call(real, a, KIND_ADDRESS) : call(real, a);
 }
 
 /* -- the ends of contexts ------------------------------------------------------------------------------------------- */
@@ -258,9 +270,10 @@ static uint64_t least(uint64_t a, uint64_t b)
 /* cuMemGetInfo(*free, *total) */
 long on_mem_get_info(void *real, long *a)
 {
+    static struct versions versions;
     uint64_t limit;
     long result = call(real, a);
-    if ((int)result != CUDA_SUCCESS || !is_capped() || is_first_version(real, "cuMemGetInfo"))
+    if ((int)result != CUDA_SUCCESS || !is_capped() || is_first_version(real, "cuMemGetInfo", &versions))
         return result;
     int gpu = job_gpu_current();
     if (!job_limit(gpu, &limit))
@@ -278,9 +291,10 @@ long on_mem_get_info(void *real, long *a)
 /* cuDeviceTotalMem(*bytes, device) */
 long on_total_mem(void *real, long *a)
 {
+    static struct versions versions;
     uint64_t limit;
     long result = call(real, a);
-    if ((int)result == CUDA_SUCCESS && a[0] != 0 && is_capped() && !is_first_version(real, "cuDeviceTotalMem") &&
+    if ((int)result == CUDA_SUCCESS && a[0] != 0 && is_capped() && !is_first_version(real, "cuDeviceTotalMem", &versions) &&
         job_limit(job_gpu((int)a[1]), &limit))
         *(size_t *)a[0] = least(*(size_t *)a[0], limit);
     return result;
