@@ -22,6 +22,7 @@ from tests.fake_cuda import FakeCuda
 from tests.fake_cuda import clients as cuda_clients
 from tests.patience import DEADLINE_S, Deadline, until
 
+LIBRARY = "libslicer-share.so"
 SOURCES = Path(__file__).parents[2] / "src" / "slicer" / "share" / "preload"
 GPU0, GPU1 = "GPU-00000000-0000-0000-0000-000000000000", "GPU-11111111-1111-1111-1111-111111111111"
 MIB = 1 << 20
@@ -57,7 +58,7 @@ TURNS = ("none", "waiting", "has", "yields")
 def build_library(directory: Path, *flags: str) -> Path:
     """Compile the library as the package does, with these flags besides; returns its path."""
     directory.mkdir(parents=True, exist_ok=True)
-    library = directory / "libslicer-share.so"
+    library = directory / LIBRARY
     command = [os.environ.get("CC", "cc"), "-std=c11", "-O2", "-g", "-fPIC", "-shared", "-fvisibility=hidden"]
     command += ["-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", *flags, "-o", str(library)]
     command += [*map(str, sorted(SOURCES.glob("*.c"))), "-ldl", "-lpthread"]
