@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 
 import pytest
 
@@ -155,25 +156,32 @@ def test_racing_threads_and_processes_never_exceed_the_cap(share: ShareBox, kind
         racer.tell(f"threads 16 churn {kind} 20 {12}")
     victim = racers.pop()
     until(lambda: job.count("refused") > 0, "memory is short")
+    killed_ns = time.monotonic_ns()
     victim.kill()
     for racer in racers:
         assert racer.hear().words == ["16"]
     told = job.told()
     assert 0.5 * CAP_MIB < told.peak_mib[0] <= CAP_MIB
-    assert most_in_use(share) <= CAP_MIB * MIB
+    assert most_in_use(share, victim.pid, killed_ns) <= CAP_MIB * MIB
     assert racers[0].do("info")[0] == str(CAP_MIB)
 
 
-def most_in_use(share: ShareBox) -> int:
-    """The most bytes at once, by the driver's log: surely held from a call's end up to the beginning of the free."""
+def most_in_use(share: ShareBox, victim: int, killed_ns: int) -> int:
+    """The most bytes at once, by the driver's log: surely held from a call's end to the beginning of the free.
+
+    The victim held nothing any more from when it was killed.
+    """
     changes = []
     for call in share.fake.calls():
-        if call.result == 0 and call.bytes and call.name in {"cuMemAlloc_v2", "cuMemCreate", "cuArrayCreate_v2"}:
-            changes.append((call.ended, call.bytes))
-        elif call.result == 0 and call.bytes and call.name in {"cuMemFree_v2", "cuMemRelease", "cuArrayDestroy"}:
-            changes.append((call.began, -call.bytes))
+        if call.result or not call.bytes or (call.pid == victim and call.ended > killed_ns):
+            continue
+        if call.name in {"cuMemAlloc_v2", "cuMemCreate", "cuArrayCreate_v2"}:
+            changes.append((call.ended, call.bytes, call.pid))
+        elif call.name in {"cuMemFree_v2", "cuMemRelease", "cuArrayDestroy"}:
+            changes.append((call.began, -call.bytes, call.pid))
+    changes.append((killed_ns, -sum(size for _, size, pid in changes if pid == victim), victim))
     most = now = 0
-    for _, change in sorted(changes):
+    for _, change, _ in sorted(changes):
         now += change
         most = max(most, now)
     return most
