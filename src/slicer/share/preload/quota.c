@@ -136,9 +136,11 @@ void quota_credit(int gpu, uint64_t bytes)
     struct job_file *file = job_seen();
     if (file == NULL || gpu < 0 || gpu >= JOB_MAX_GPUS || bytes == 0 || job_row() < 0)
         return;
+    int saved = errno;
     job_hold();
     take_back(file, gpu, bytes);
     job_unlock(false);
+    errno = saved;
 }
 
 static void count(size_t counter)
@@ -146,9 +148,11 @@ static void count(size_t counter)
     struct job_file *file = job_seen();
     if (file == NULL)
         return;
+    int saved = errno;
     job_hold();
     atomic_fetch_add((_Atomic uint64_t *)((char *)&file->counters + counter), 1);
     job_unlock(false);
+    errno = saved;
 }
 
 void quota_count_allocation(void)
