@@ -9,6 +9,10 @@
 /* As job(), but takes no row: for a process that only asks how much memory there is. */
 struct job_file *job_seen(void);
 
+/* A copy of what slicer said before the start, up to `overhead`; NULL: there is no file. Safe at any time: the file
+ * itself is touched only between job_hold or job_lock and job_unlock. */
+const struct job_file *job_said(void);
+
 /* Open what the environment names, if it is a job's file: a descriptor; -1, and why, and errno or 0. */
 struct stat;
 int job_open(const char **why, struct stat *status);
@@ -30,7 +34,7 @@ void job_rows_after_fork(void);
 extern _Atomic uint64_t job_held[JOB_MAX_GPUS];
 
 /* The lock on LOCK_BYTE, with bounded patience. False: it could not be had, and what follows runs without it. Makes
- * sure of the descriptor and the row first: the program may have closed the one, and so lost the other. */
+ * sure first of the descriptor, which the program may have closed, and that the file was not cut short. */
 bool job_lock(void);
 void job_unlock(bool locked);
 

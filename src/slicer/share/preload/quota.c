@@ -141,25 +141,29 @@ void quota_credit(int gpu, uint64_t bytes)
     job_unlock(false);
 }
 
-void quota_count_allocation(void)
+static void count(size_t counter)
 {
     struct job_file *file = job_seen();
-    if (file != NULL)
-        atomic_fetch_add_explicit(&file->counters.allocations, 1, memory_order_relaxed);
+    if (file == NULL)
+        return;
+    job_hold();
+    atomic_fetch_add((_Atomic uint64_t *)((char *)&file->counters + counter), 1);
+    job_unlock(false);
+}
+
+void quota_count_allocation(void)
+{
+    count(offsetof(struct job_counters, allocations));
 }
 
 void quota_count_refused(void)
 {
-    struct job_file *file = job_seen();
-    if (file != NULL)
-        atomic_fetch_add_explicit(&file->counters.refused, 1, memory_order_relaxed);
+    count(offsetof(struct job_counters, refused));
 }
 
 void quota_count_uncounted(void)
 {
-    struct job_file *file = job_seen();
-    if (file != NULL)
-        atomic_fetch_add_explicit(&file->counters.uncounted, 1, memory_order_relaxed);
+    count(offsetof(struct job_counters, uncounted));
 }
 
 uint64_t quota_used(int gpu)
