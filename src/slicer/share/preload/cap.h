@@ -28,6 +28,9 @@ void job_gpu_after_fork(void);
 
 void job_rows_attached(struct job_file *file, int descriptor, const struct stat *status);
 void job_rows_take(struct job_file *file);
+
+/* As job_row(), but takes none. Between job_lock and job_unlock it is this one that may be asked. */
+int job_row_now(void);
 void job_rows_after_fork(void);
 
 /* What this process holds by its own count; it is written again where its row was lost. */

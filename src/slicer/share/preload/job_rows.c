@@ -216,13 +216,19 @@ void job_rows_take(struct job_file *file)
     errno = saved;
 }
 
+int job_row_now(void)
+{
+    int now = atomic_load_explicit(&row, memory_order_acquire);
+    return now < 0 ? ROW_NONE : now;
+}
+
 int job_row(void)
 {
     struct job_file *file = job_seen();
     if (file == NULL)
         return ROW_NONE;
     job_rows_take(file);
-    return atomic_load_explicit(&row, memory_order_acquire);
+    return job_row_now();
 }
 
 void job_rows_after_fork(void)
