@@ -234,6 +234,7 @@ EXPORTED int client_main(int argc, char **argv)
 
     if (argc < 2 || find_driver(argv[1]))
         return 2;
+    setvbuf(stdin, NULL, _IONBF, 0); /* what follows an "exec" is for the next program */
     while (fgets(line, sizeof line, stdin)) {
         run(line, &answer);
         printf("%d%s\n", answer.code, answer.text);
