@@ -47,6 +47,30 @@ def test_memory_whose_handle_was_released_is_charged_until_it_is_unmapped(share:
     assert share.ready(job).do("vmm 400") == [str(CAP_MIB), str(CAP_MIB - 400), str(CAP_MIB)]
 
 
+def test_what_a_pool_keeps_is_charged_until_somebody_needs_it(share: ShareBox) -> None:  # X7
+    """A smaller card would be full of it, too; and its driver would empty the pool before it refuses memory."""
+    job = share.job(wants="cap", limit_mib=CAP_MIB)
+    client = share.ready(job)
+    client.do("keep 100000")
+    (kept,) = client.do("alloc async 600")
+    client.do(f"free {kept}")
+    assert client.do("info")[0] == str(CAP_MIB - 600)
+    (again,) = client.do("alloc async 500")  # out of what is kept
+    assert client.do("info")[0] == str(CAP_MIB - 600)
+    (small,) = client.do("alloc linear 450")
+    assert job.told().charged_mib == 950
+    client.do(f"free {again}", f"free {small}", "keep none")
+    assert client.do("info")[0] == str(CAP_MIB)
+    assert job.count("refused") == 0
+    assert job.told().peak_mib[0] <= CAP_MIB
+
+
+def test_a_pool_of_the_programs_own_is_charged_where_it_lies(share: ShareBox) -> None:  # X7
+    client = share.ready(share.job(wants="cap", limit_mib=CAP_MIB))
+    assert client.do("ownpool 400 device") == [str(CAP_MIB - 400), str(CAP_MIB - 400), str(CAP_MIB)]
+    assert client.do("ownpool 2000 host") == [str(CAP_MIB)] * 3
+
+
 def test_an_allocation_that_the_driver_refuses_costs_nothing(share: ShareBox) -> None:  # X7
     job = share.job(wants="cap", limit_mib=CAP_MIB)
     client = share.ready(job, env={"FAKE_CUDA_FAIL": "cuMemAlloc_v2=2,cuMemCreate=2,cuArrayCreate_v2=2"})

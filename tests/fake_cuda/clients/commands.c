@@ -305,6 +305,7 @@ const struct command commands[] = {
     {"record", record}, {"wait", wait_event}, {"syncevent", sync_event}, {"await", await_flag}, {"signal", signal_flag},
     {"begin", begin_capture}, {"end", end_capture}, {"graph", graph}, {"copy", copy}, {"lookup", lookup}, {"reopen", reopen},
     {"relookup", relookup},
-    {"alloc", allocate}, {"free", release}, {"info", tell_info}, {"total", tell_total}, {"churn", churn}, {"vmm", vmm},
+    {"alloc", allocate}, {"free", release}, {"info", tell_info}, {"total", tell_total}, {"churn", churn}, {"vmm", vmm}, {"keep", keep},
+    {"ownpool", own_pool},
     {"nvml", tell_nvml}, {NULL, NULL},
 };
