@@ -37,7 +37,7 @@ def test_the_parent_goes_on_after_a_fork_and_so_does_a_child_that_had_no_CUDA(sh
     assert parent.ask("fork spin 100").code == 3
     parent.do("spin 100", "sync")
     told = job.told()
-    assert told.counters["gated"] == 3
+    assert told.counters["gated"] >= 3
     assert told.charged_mib == 600
     assert parent.end() == 0
 
