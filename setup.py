@@ -10,6 +10,7 @@ compiler is needed, and --share will not work.
 import os
 import shlex
 import shutil
+import subprocess
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -31,6 +32,8 @@ WANTED = [
     "-O2", "-Wall", "-Wextra",
     "-fstack-protector-strong", "-fstack-clash-protection", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2",
 ]  # fmt: skip
+# Without them a program whose processor guards its jumps would lose that guard to a library of its own.
+WANTED_ON = {"x86_64": ["-fcf-protection"], "aarch64": ["-mbranch-protection=standard"]}
 # After it: without these, it is another library.
 NEEDED = [
     "-std=c11", "-D_GNU_SOURCE", "-fPIC", "-pthread", "-fvisibility=hidden",
@@ -45,7 +48,8 @@ LINKED = [
 ]  # fmt: skip
 
 NO_COMPILER = """\
-no C compiler was found (cc, gcc, clang). slicer's library for sharing a GPU is written in C.
+no C compiler was found (CC of the environment, or else cc, gcc, clang).
+slicer's library for sharing a GPU is written in C.
 What helps: `apt install gcc libc6-dev` or its like, or CC=… in the environment;
 or do without `slicer run --share`: SLICER_BUILD_SHARE=no in the environment."""
 FAILED = """\
@@ -59,10 +63,16 @@ def _words(variable: str) -> list[str]:
 
 
 def _compiler() -> list[str]:
-    found = _words("CC") or [name for name in ("cc", "gcc", "clang") if shutil.which(name)][:1]
-    if not found:
-        raise CompileError(NO_COMPILER)
-    return found
+    for words in (_words("CC"),) if os.environ.get("CC") else (["cc"], ["gcc"], ["clang"]):
+        if words and shutil.which(words[0]):
+            return words
+    raise CompileError(NO_COMPILER)
+
+
+def _wanted(compiler: list[str]) -> list[str]:
+    """For the machine that is compiled for, which need not be this one."""
+    told = subprocess.run([*compiler, "-dumpmachine"], capture_output=True, text=True, check=False)
+    return [*WANTED, *WANTED_ON.get(told.stdout.partition("-")[0], [])]
 
 
 class BuildLibrary(build_ext):
@@ -77,11 +87,12 @@ class BuildLibrary(build_ext):
             built = library.stat().st_mtime_ns
             if all(os.stat(source).st_mtime_ns < built for source in (__file__, *ext.sources, *ext.depends)):
                 return
-        flags = [*WANTED, *_words("CPPFLAGS"), *_words("CFLAGS"), *NEEDED]
+        compiler = _compiler()
+        flags = [*_wanted(compiler), *_words("CPPFLAGS"), *_words("CFLAGS"), *NEEDED]
         library.parent.mkdir(parents=True, exist_ok=True)
         # Renamed when it is whole: a job may have the old one mapped, and a build may be killed.
         draft = library.with_suffix(".draft")
-        command = [*_compiler(), *flags, *ext.sources, "-o", str(draft), *_words("LDFLAGS"), *LINKED]
+        command = [*compiler, *flags, *ext.sources, "-o", str(draft), *_words("LDFLAGS"), *LINKED]
         try:
             self.spawn(command)
         except Exception as error:  # which one depends on the version of setuptools
