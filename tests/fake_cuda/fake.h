@@ -179,4 +179,12 @@ int legacy_while_capturing(struct stream *s);
 bool is_device_memory(const void *address, u64 bytes);
 void forget_memory(struct context *context); /* with `lock` */
 
+/* -- pools (pools.c) --------------------------------------------------------------------------------------------------- */
+
+struct pool;
+struct pool *default_pool(int ordinal); /* NULL: there is no such GPU */
+int ordinal_of_pool(const struct pool *pool);
+int take_from_pool(struct pool *pool, u64 bytes); /* with `lock`, as the next */
+void give_to_pool(struct pool *pool, u64 bytes);
+
 #endif

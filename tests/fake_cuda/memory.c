@@ -16,16 +16,14 @@ struct block {
     u64 bytes, charged;
     int ordinal, references, maps;
     void *at; /* also the handle */
-    struct block *mapped; /* of a mapped range: the block behind it */
+    struct pool *pool; /* whose it is, if it is allocated in stream order */
 };
 
 struct properties { int type, handle_types, location, id; void *win32; unsigned char flags[8]; };
 struct array2d { size_t width, height; int format; unsigned channels; };
 struct array3d { size_t width, height, depth; int format; unsigned channels, flags; };
-struct location { int type, id; };
 
 static struct block *blocks; /* with `lock` */
-static int default_pools[MAX_GPUS];
 
 static struct block *find(const void *at, enum what what)
 {
@@ -75,6 +73,8 @@ static void drop(struct block *b)
         at = &(*at)->next;
     *at = b->next;
     give_memory(b->ordinal, b->charged);
+    if (b->pool)
+        give_to_pool(b->pool, b->bytes);
     if (has_pages(b))
         munmap(b->at, (b->bytes + PAGE - 1) / PAGE * PAGE);
     free(b);
@@ -270,44 +270,32 @@ static int give_info(size_t *free_bytes, size_t *total)
     return SUCCESS;
 }
 
-static int give_pool(void **to, int ordinal)
+static int make_from_pool(struct call *c, void **to, u64 bytes, struct pool *pool)
 {
-    if (ordinal < 0 || ordinal >= gpu_count)
-        return INVALID_DEVICE;
-    *to = &default_pools[ordinal];
-    return SUCCESS;
-}
-
-struct pool_properties { int type, handle_types; struct location location; };
-
-/* A pool is a word with the ordinal of its GPU. */
-static int make_pool(void **to, const struct pool_properties *how)
-{
-    int *pool = how ? calloc(1, sizeof *pool) : NULL;
-
-    if (!pool)
-        return INVALID_VALUE;
-    *pool = how->location.id;
-    *to = pool;
-    return SUCCESS;
-}
-
-static int make_from_pool(struct call *c, void **to, u64 bytes, const int *pool)
-{
-    int ordinal = pool >= default_pools && pool < default_pools + MAX_GPUS ? (int)(pool - default_pools) : pool ? *pool : -1;
     struct block *b;
     int code;
 
     c->bytes = bytes;
-    if (ordinal < 0 || ordinal >= gpu_count || !bytes)
+    if (!pool || !bytes)
         return INVALID_VALUE;
-    c->gpu = gpus[ordinal].index;
+    c->gpu = gpus[ordinal_of_pool(pool)].index;
     pthread_mutex_lock(&lock);
-    code = allocate(&b, current_context(), ordinal, LINEAR, bytes, bytes);
-    if (code == SUCCESS)
+    code = take_from_pool(pool, bytes);
+    if (code == SUCCESS && (code = allocate(&b, NULL, ordinal_of_pool(pool), LINEAR, bytes, 0)) != SUCCESS)
+        give_to_pool(pool, bytes);
+    if (code == SUCCESS) {
+        b->pool = pool;
         *to = b->at;
+    }
     pthread_mutex_unlock(&lock);
     return code;
+}
+
+static int make_ordered(struct call *c, void **to, u64 bytes)
+{
+    struct context *context = current_context();
+
+    return context ? make_from_pool(c, to, bytes, default_pool(context->ordinal)) : INVALID_CONTEXT;
 }
 
 static int give_range(u64 *base, size_t *bytes, u64 at)
@@ -338,7 +326,7 @@ API(cuMemHostAlloc, (void **to, size_t bytes, unsigned flags), (void)flags, make
 API(cuMemFreeHost, (void *at), release(&c, at, HOST_MEMORY, false))
 API(cuMemFree, (unsigned at), (void)at, NOT_SUPPORTED)
 API(cuMemFree_v2, (u64 at), release(&c, P(at), LINEAR, false))
-BOTH(cuMemAllocAsync, _ptsz, (u64 *to, size_t bytes, void *s), (void)s, make(&c, A(to), LINEAR, bytes, true))
+BOTH(cuMemAllocAsync, _ptsz, (u64 *to, size_t bytes, void *s), (void)s, make_ordered(&c, A(to), bytes))
 BOTH(cuMemAllocFromPoolAsync, _ptsz, (u64 *to, size_t bytes, void *pool, void *s), (void)s, make_from_pool(&c, A(to), bytes, pool))
 BOTH(cuMemFreeAsync, _ptsz, (u64 at, void *s), (void)s, release(&c, P(at), LINEAR, true))
 API(cuMemCreate, (u64 *to, size_t bytes, const struct properties *how, u64 flags), (void)flags, make_physical(&c, to, bytes, how))
@@ -355,14 +343,6 @@ API(cuMemGetAllocationGranularity, (size_t *to, const void *how, int which), (vo
 API(cuMemGetInfo, (unsigned *free_bytes, unsigned *total), (void)free_bytes, (void)total, NOT_SUPPORTED)
 API(cuMemGetInfo_v2, (size_t *free_bytes, size_t *total), give_info(free_bytes, total))
 API(cuMemGetAddressRange_v2, (u64 *base, size_t *bytes, u64 at), give_range(base, bytes, at))
-API(cuDeviceGetDefaultMemPool, (void **to, int ordinal), give_pool(to, ordinal))
-API(cuDeviceGetMemPool, (void **to, int ordinal), give_pool(to, ordinal))
-API(cuDeviceSetMemPool, (int ordinal, void *pool), (void)ordinal, (void)pool, SUCCESS)
-API(cuMemPoolCreate, (void **to, const struct pool_properties *how), make_pool(to, how))
-API(cuMemPoolDestroy, (void *pool), free(pool), SUCCESS)
-API(cuMemPoolTrimTo, (void *pool, size_t bytes), (void)pool, (void)bytes, SUCCESS)
-API(cuMemPoolSetAttribute, (void *pool, int which, void *value), (void)pool, (void)which, (void)value, SUCCESS)
-API(cuMemPoolGetAttribute, (void *pool, int which, void *value), (void)pool, (void)which, *(u64 *)value = 0, SUCCESS)
 API(cuArrayCreate_v2, (void **to, const struct array2d *how),
     make(&c, to, ARRAY, array_bytes(how->width, how->height, 0, how->format, how->channels), false))
 API(cuArray3DCreate_v2, (void **to, const struct array3d *how), make(&c, to, ARRAY, bytes_of(how, 1), false))

@@ -47,6 +47,30 @@ def test_memory_whose_handle_was_released_is_charged_until_it_is_unmapped(share:
     assert share.ready(job).do("vmm 400") == [str(CAP_MIB), str(CAP_MIB - 400), str(CAP_MIB)]
 
 
+def test_what_a_pool_keeps_is_charged_until_somebody_needs_it(share: ShareBox) -> None:  # X7
+    """A smaller card would be full of it, too; and its driver would empty the pool before it refuses memory."""
+    job = share.job(wants="cap", limit_mib=CAP_MIB)
+    client = share.ready(job)
+    client.do("keep 100000")
+    (kept,) = client.do("alloc async 600")
+    client.do(f"free {kept}")
+    assert client.do("info")[0] == str(CAP_MIB - 600)
+    (again,) = client.do("alloc async 500")  # out of what is kept
+    assert client.do("info")[0] == str(CAP_MIB - 600)
+    (small,) = client.do("alloc linear 450")
+    assert job.told().charged_mib == 950
+    client.do(f"free {again}", f"free {small}", "keep none")
+    assert client.do("info")[0] == str(CAP_MIB)
+    assert job.count("refused") == 0
+    assert job.told().peak_mib[0] <= CAP_MIB
+
+
+def test_a_pool_of_the_programs_own_is_charged_where_it_lies(share: ShareBox) -> None:  # X7
+    client = share.ready(share.job(wants="cap", limit_mib=CAP_MIB))
+    assert client.do("ownpool 400 device") == [str(CAP_MIB - 400), str(CAP_MIB - 400), str(CAP_MIB)]
+    assert client.do("ownpool 2000 host") == [str(CAP_MIB)] * 3
+
+
 def test_an_allocation_that_the_driver_refuses_costs_nothing(share: ShareBox) -> None:  # X7
     job = share.job(wants="cap", limit_mib=CAP_MIB)
     client = share.ready(job, env={"FAKE_CUDA_FAIL": "cuMemAlloc_v2=2,cuMemCreate=2,cuArrayCreate_v2=2"})
@@ -194,16 +218,18 @@ def test_a_cap_that_cannot_be_applied_makes_CUDA_fail(share: ShareBox) -> None: 
     assert share.start(share.share / "nothing-here", env={"SLICER_SHARE": "lock"}).ask("init").code == 0
 
 
-def test_a_stopped_process_does_not_hold_up_the_others(share: ShareBox) -> None:  # X7
-    job = share.job(wants="cap", limit_mib=CAP_MIB)
-    stopped, other = share.ready(job), share.ready(job)
-    stopped.tell("threads 4 churn linear 10 100000")
-    until(lambda: job.count("allocations") > 10, "it allocates")
-    stopped.send(signal.SIGSTOP)
-    for _ in range(20):
-        assert other.ask("alloc linear 1").code in {0, 2}
-    stopped.kill()
-    assert other.ask("alloc linear 1").code == 0
+def test_a_process_that_is_stopped_while_it_charges_holds_up_nobody(faulty: ShareBox) -> None:  # X7
+    """And the cap holds all the same, when it goes on."""
+    job = faulty.job(wants="cap", limit_mib=CAP_MIB)
+    stopped = faulty.ready(job, env={"SLICER_SHARE_FAULTS": "quota-locked:stop"})
+    other = faulty.ready(job)
+    stopped.tell("alloc linear 600")
+    until(stopped.is_stopped, "it stopped")
+    other.do("alloc linear 300", "alloc linear 300")
+    assert other.ask("alloc linear 600").code == 2
+    stopped.send(signal.SIGCONT)
+    assert stopped.hear().code == 2
+    assert job.told().peak_mib[0] == 600
 
 
 def test_allocations_in_a_capture_are_charged_and_break_nothing(share: ShareBox) -> None:  # X7 D5

@@ -33,6 +33,8 @@ int tell_info(char **words, int count, struct answer *to);
 int tell_total(char **words, int count, struct answer *to);
 int churn(char **words, int count, struct answer *to);
 int vmm(char **words, int count, struct answer *to);
+int keep(char **words, int count, struct answer *to);
+int own_pool(char **words, int count, struct answer *to);
 int tell_nvml(char **words, int count, struct answer *to);
 
 #endif

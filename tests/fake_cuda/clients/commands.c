@@ -288,11 +288,11 @@ static int reopen(char **words, int count, struct answer *to)
     return dlclose(cuda.library) ? -1 : find_driver("dlsym");
 }
 
-/* "relookup": asks for all functions again, in all versions */
+/* "relookup [TIMES]": asks for all functions again, in all versions */
 static int relookup(char **words, int count, struct answer *to)
 {
-    (void)words, (void)count, (void)to;
-    for (int i = 0; i < 10; i++)
+    (void)to;
+    for (int i = count ? atoi(words[0]) : 1; i; i--)
         if (ask_as_cudart())
             return -1;
     return 0;
@@ -305,6 +305,7 @@ const struct command commands[] = {
     {"record", record}, {"wait", wait_event}, {"syncevent", sync_event}, {"await", await_flag}, {"signal", signal_flag},
     {"begin", begin_capture}, {"end", end_capture}, {"graph", graph}, {"copy", copy}, {"lookup", lookup}, {"reopen", reopen},
     {"relookup", relookup},
-    {"alloc", allocate}, {"free", release}, {"info", tell_info}, {"total", tell_total}, {"churn", churn}, {"vmm", vmm},
+    {"alloc", allocate}, {"free", release}, {"info", tell_info}, {"total", tell_total}, {"churn", churn}, {"vmm", vmm}, {"keep", keep},
+    {"ownpool", own_pool},
     {"nvml", tell_nvml}, {NULL, NULL},
 };

@@ -63,6 +63,10 @@ typedef void *pointer;
     X(cuMemUnmap, cuMemUnmap, (u64, size_t)) \
     X(cuMemRetainAllocationHandle, cuMemRetainAllocationHandle, (u64 *, void *)) \
     X(cuDeviceGetDefaultMemPool, cuDeviceGetDefaultMemPool, (pointer *, int)) \
+    X(cuMemPoolCreate, cuMemPoolCreate, (pointer *, const void *)) \
+    X(cuMemPoolDestroy, cuMemPoolDestroy, (pointer)) \
+    X(cuMemPoolTrimTo, cuMemPoolTrimTo, (pointer, size_t)) \
+    X(cuMemPoolSetAttribute, cuMemPoolSetAttribute, (pointer, int, const void *)) \
     X(cuArrayCreate, cuArrayCreate_v2, (pointer *, const void *)) \
     X(cuArray3DCreate, cuArray3DCreate_v2, (pointer *, const void *)) \
     X(cuArrayDestroy, cuArrayDestroy, (pointer)) \

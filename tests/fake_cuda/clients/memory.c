@@ -137,6 +137,39 @@ int vmm(char **words, int count, struct answer *to)
     return code;
 }
 
+/* "keep MIB": how much GPU 0's default pool keeps of what is freed; "keep none" gives back what it kept, too */
+int keep(char **words, int count, struct answer *to)
+{
+    u64 bytes = strtoull(words[0], NULL, 10) << 20;
+    pointer pool;
+    int code = cuda.cuDeviceGetDefaultMemPool(&pool, 0);
+
+    (void)count, (void)to;
+    code = code ? code : cuda.cuMemPoolSetAttribute(pool, 4, &bytes);
+    return code || strcmp(words[0], "none") ? code : cuda.cuMemPoolTrimTo(pool, 0);
+}
+
+/* "ownpool MIB device|host": an allocation from a pool of its own, there. Says the free MiB with it, with the pool destroyed, and
+ * with the allocation freed. */
+int own_pool(char **words, int count, struct answer *to)
+{
+    struct { int type, handle_types, location, id; char rest[72]; } how = {1, 0, strcmp(words[1], "host") ? DEVICE : HOST_LOCATION, 0, ""};
+    size_t alive, orphaned, after, total;
+    pointer pool;
+    u64 at;
+    int code = cuda.cuMemPoolCreate(&pool, &how);
+
+    (void)count;
+    code = code ? code : cuda.cuMemAllocFromPoolAsync(&at, strtoull(words[0], NULL, 10) << 20, pool, NULL);
+    cuda.cuMemGetInfo(&alive, &total);
+    code = code ? code : cuda.cuMemPoolDestroy(pool);
+    cuda.cuMemGetInfo(&orphaned, &total);
+    code = code ? code : cuda.cuMemFreeAsync(at, NULL);
+    cuda.cuMemGetInfo(&after, &total);
+    say(to, " %zu %zu %zu", alive >> 20, orphaned >> 20, after >> 20);
+    return code;
+}
+
 int tell_info(char **words, int count, struct answer *to)
 {
     size_t free_bytes = 0, total = 0;
