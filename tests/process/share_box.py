@@ -207,6 +207,15 @@ class Client:
         """What it wrote to stderr."""
         return self._stderr.read_text(errors="replace")
 
+    def hammer(self, us: int, every: int) -> None:
+        """Let a thread of it launch kernels of ``us``, and wait for them after ``every`` (0: never); it has begun."""
+        self.do(f"hammer {us} {every}")
+        until(lambda: int(self.do("progress")[0]) > 3, "it works")
+
+    def halt(self) -> None:
+        """End that thread, and wait for its work."""
+        self.do("halt", "sync")
+
     def end(self) -> int:
         """Let it come to its end; the exit status."""
         assert self.process.stdin is not None
