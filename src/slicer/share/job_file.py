@@ -3,8 +3,8 @@
 It is made before the job's command starts. It is removed when the outcome was written. What killed processes
 leave is swept when the next job's file is made.
 
-A file is swept only if nobody can need it any more: its lease is gone, and no keeper holds it (a shared flock).
-The library locks bytes of the file (open file description locks), which a flock does not meet.
+A file is swept only if nobody can need it any more: its lease is gone, and no keeper holds it (a shared
+flock). The library locks bytes of the file (open file description locks), which a flock does not meet.
 """
 
 from __future__ import annotations
