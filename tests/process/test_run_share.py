@@ -1,4 +1,4 @@
-"""``slicer run --share`` over a fake NVML and a fake CUDA driver: what reaches the job, and what comes of it."""
+"""``slicer run --share`` over fake NVML and CUDA libraries: what reaches the job, and what comes of it."""
 
 from __future__ import annotations
 
@@ -103,7 +103,8 @@ def test_a_program_that_cannot_be_preloaded(shared: Box, tmp_path: Path, share: 
     assert done.returncode == code, done.stderr
     assert f"{static} is statically linked" in done.stderr
     assert ("no turns are taken" in done.stderr) is (share == "lock")
-    assert [each.sharing.troubles for each in shared.outcomes()] == ([("not-preloaded",)] if share == "lock" else [])
+    troubles = [each.sharing.troubles for each in shared.outcomes() if each.sharing is not None]
+    assert troubles == ([("not-preloaded",)] if share == "lock" else [])
 
 
 def test_a_cap_that_a_file_asks_for_is_an_error_of_the_file(shared: Box, tmp_path: Path) -> None:  # X7
@@ -232,9 +233,11 @@ def test_what_contexts_use_is_kept_out_of_the_cap(shared: Box, client: str, gate
 @pytest.mark.parametrize("over_cap", ["warn", "end"])
 def test_a_job_that_gets_past_its_cap(shared: Box, gate: Gate, tmp_path: Path, over_cap: str) -> None:  # X7
     config = tmp_path / "config.toml"
-    config.write_text(f'[profiles.x]\ninherits = "gpu"\nvram = "1G"\nshare = "cap"\nover_cap = "{over_cap}"\n')
+    wanted = f'vram = "1G"\nshare = "cap"\nover_cap = "{over_cap}"'
+    config.write_text(f'[profiles.x]\ninherits = "gpu"\n{wanted}\n')
     script = f"{USE}use 0 9000; read x <{gate.path}"
-    process = shared.start("-p", "x", "-n", "past", "--", "sh", "-c", script, env={"SLICER_CONFIG": str(config)})
+    env = {"SLICER_CONFIG": str(config)}
+    process = shared.start("-p", "x", "-n", "past", "--", "sh", "-c", script, env=env)
     assert process.stderr is not None
     said = until_said(process, "it got past the library")
     assert "past uses 8.8G of GPU 0, beyond its cap of 1.0G" in said
@@ -292,3 +295,78 @@ def test_a_file_that_the_job_spoils_costs_only_what_was_counted(shared: Box, do:
     assert done.returncode == 0, done.stderr
     assert outcome(shared).troubles == ("no-file",)
     assert job_files(shared) == []
+
+
+# -- a queue ------------------------------------------------------------------------------------------------
+
+
+class Queue:
+    """A queue over the fake GPUs."""
+
+    def __init__(self, box: Box, *lines: str) -> None:
+        self.box = box
+        (box.root / "jobs.txt").write_text("".join(f"{line}\n" for line in lines))
+        options = ("--backend", "plain", "--poll", "0.1", "--log-dir", "logs", "--json")
+        self.process = subprocess.Popen(
+            [*box.prefix, *SLICER, "queue", "jobs.txt", *options], env=box.env, cwd=box.root,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        box.adopt(self.process)
+
+    def end(self) -> list[dict[str, Any]]:
+        """What it told, once it has ended."""
+        out, err = self.process.communicate(timeout=60)
+        assert not err, text(err)
+        return [json.loads(line) for line in text(out).splitlines()]
+
+
+def test_jobs_of_a_queue_share(shared: Box, client: str) -> None:  # X7, D2
+    does = session("alloc linear 500", "alloc linear 700")
+    (shared.root / "does").write_text(does)
+    told = Queue(shared, f"[vram=1G share=both name=a] {client} dlsym <does", "[vram=1G] env").end()
+    assert [event["event"] for event in told if event["event"] == "warning"] == []
+    assert (shared.root / "logs").glob("*.log")
+    sharing = outcome(shared, "a")
+    assert (sharing.wants, sharing.processes, sharing.allocations, sharing.refused) == ("both", 1, 1, 1)
+    assert [each.sharing for each in shared.outcomes() if each.name != "a"] == [None]
+    assert job_files(shared) == []
+
+
+def test_a_line_that_cannot_share_says_why(shared: Box) -> None:
+    queue = Queue(shared, "true", "[gpus=1 share=cap] true")
+    _, err = queue.process.communicate(timeout=60)
+    assert queue.process.returncode == 2
+    said = json.loads(err)
+    assert (said["where"], said["hint"]) == ("jobs.txt:2:1", "add vram=")
+    assert "whole GPUs are shared with nobody" in said["message"]
+
+
+@pytest.mark.parametrize("killed", ["queue", "keeper"])
+def test_the_counters_of_a_queues_job_survive_a_kill(
+    shared: Box, client: str, gate: Gate, killed: str
+) -> None:
+    (shared.root / "does").write_text(session("alloc linear 100"))
+    command = f"(cat does; read x <{gate.path}) | {client} dlsym"
+    queue = Queue(shared, f"[vram=1G share=cap name=a] {command}")
+    until(lambda: shared.leases() and _charged(shared) > 0, "the job has allocated")
+    (lease,) = shared.leases()
+    kill_9(queue.process.pid if killed == "queue" else lease.keeper)
+    if killed == "queue":
+        gate.open()
+    until(lambda: shared.outcomes(), "the outcome is written")
+    until(lambda: not job_files(shared), "the job's file is gone")
+    assert (outcome(shared).processes, outcome(shared).peak_mib) == (1, (100,))
+
+
+def test_a_job_of_a_queue_that_gets_past_its_cap_is_ended(shared: Box, gate: Gate) -> None:  # X7
+    config = shared.root / "config.toml"
+    config.write_text('[profiles.x]\ninherits = "gpu"\nvram = "1G"\nshare = "cap"\nover_cap = "end"\n')
+    shared.env["SLICER_CONFIG"] = str(config)
+    (shared.root / "use").write_text(f"{USE}use 0 9000\n")
+    told = Queue(shared, f"[profile=x name=a] . ./use; read x <{gate.path}").end()
+    (exceeds,) = [event for event in told if event["event"] == "exceeds"]
+    assert (exceeds["used_mib"], exceeds["declared_mib"]) == (9000, 1024)
+    done = shared.outcomes()[0]
+    assert (done.reason, done.ended_by) == ("stopped", "slicer cap")
+    assert done.sharing is not None
+    assert done.sharing.got_past_cap == 1
