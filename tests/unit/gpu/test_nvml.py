@@ -384,4 +384,5 @@ def test_the_driver_holds_a_cgroup_to_a_part_of_a_gpu(  # X7
     each = said or (why, why)
     assert json.loads(out) == [why, {**dict(zip(GPUS, each, strict=True)), "GPU-none": why or ABSENT}]
     logged = (line.partition(" limit ")[2] for line in (tmp_path / "log").read_text().splitlines())
-    assert [line for line in logged if line] == [f"{i} 0 {(i + 1) << 30} {scope}" for i in range(2) if not each[i]]
+    asked = [f"{i} 0 {(i + 1) << 30} {scope}" for i in range(2) if not each[i]]
+    assert [line for line in logged if line] == asked

@@ -23,6 +23,8 @@ class ProfileFacts:
     name: str
     directives: tuple[str, ...]
     error: str
+    share: str = ""  # "lock", "cap" or "both"; "": its jobs share no GPU by --share
+    has_vram: bool = False  # its jobs ask for a part of a GPU's memory
 
 
 @record
