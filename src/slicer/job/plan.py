@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from slicer.ledger.ledger import Ledger
     from slicer.ledger.nesting import OuterJobs
     from slicer.model import Host, Profile, ScopeSpec
+    from slicer.share.order import ShareOrder
 
 
 @record
@@ -65,6 +66,7 @@ class Plan:
     nested: bool  # the outer jobs hold all that this one needs, and it runs in their scope
     skip_gpu_lock: bool
     environ: Mapping[str, str]
+    sharing: ShareOrder | None = None  # how its GPUs are shared; None: as the driver does
 
 
 def plan_of(invocation: Invocation, environ: Mapping[str, str], ledger: Ledger | None) -> Plan:
@@ -81,7 +83,12 @@ def plan_of(invocation: Invocation, environ: Mapping[str, str], ledger: Ledger |
     nested = bool(outer.leases) and not gpus and not slots
     if nested and invocation.exec:
         raise UsageError("--exec makes no sense inside another job, whose scope stays", where="--exec")
-    return Plan(invocation, config, profile, host, program, outer, gpus, slots, nested, skip, environ)
+    plan = Plan(invocation, config, profile, host, program, outer, gpus, slots, nested, skip, environ)
+    if profile.share == "off":
+        return plan
+    from slicer.job.sharing import order_of
+
+    return replace(plan, sharing=order_of(plan, ledger.directory.path if ledger is not None else ""))
 
 
 def outer_jobs(environ: Mapping[str, str], ledger: Ledger | None, *, in_scopes: bool) -> OuterJobs:
@@ -149,7 +156,7 @@ def job_of(job_id: str, plan: Plan, spec: ScopeSpec) -> Job:
         env=lambda gpus: environment(plan, gpus, job_id), profile=plan.profile, spec=spec,
         outcome_path=os.path.abspath(path) if path else "", history_path=default_path(plan.environ),
         with_journal=invocation.journal, idle_threshold_mib=plan.config.policy.idle_threshold_mib,
-        queue=invocation.queue, route=invocation.route, output=invocation.output,
+        queue=invocation.queue, route=invocation.route, output=invocation.output, sharing=plan.sharing,
     )  # fmt: skip
 
 
@@ -168,4 +175,9 @@ def environment(plan: Plan, gpus: tuple[str, ...], job_id: str) -> dict[str, str
     marker = ",".join(jobs)
     if plan.invocation.hold:  # the profile's threads and variables are not for it
         return {**plan.environ, **gpu, LEASE_VARIABLE: marker}
-    return scope.environment(plan.environ, profile, profiles.thread_env(profile.threads), gpu, marker)
+    made = scope.environment(plan.environ, profile, profiles.thread_env(profile.threads), gpu, marker)
+    if plan.sharing is None:
+        return made
+    from slicer.share.environment import variables
+
+    return variables(made, plan.sharing, job_id)

@@ -134,6 +134,7 @@ class QueueOuterHalf(OuterHalf):
         if self.pidfd >= 0:
             self._send(QUIT)
         self._close()
+        self._forget()
         self._held.release()
 
     # -- running -----------------------------------------------------------------------------------------
@@ -220,3 +221,4 @@ class QueueOuterHalf(OuterHalf):
             attempt.note(attempts, self.job_id, outcome)
         watch = ending.gpu_watch(self._job, self._held, self._ledger, lambda _: None)
         ending.finish(self._job, outcome, self._held, lambda _: None, watch)
+        ending.forget(self._job, self._held)
