@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 
-from slicer.errors import SlicerError, StateError
+from slicer.backend import has_systemd
+from slicer.errors import RefusedError, SlicerError, StateError
+from slicer.job import driver_cap
 from slicer.share import environment, job_file
 from slicer.share.order import ShareOrder, wanted
 from slicer.share.planning import order_of as planned
@@ -42,7 +44,10 @@ def order_of(plan: Plan, directory: str = "") -> ShareOrder | None:
         return _without(plan, message)
     held = plan.outer.gpus_for(profile.vram_mib)
     path = directory or statedir.where(plan.environ, os.geteuid())
-    return planned(profile, environ, plan.program, path, held)
+    has_scope = plan.invocation.backend != "plain" and has_systemd()
+    return planned(
+        profile, environ, plan.program, path, held, lambda: driver_cap.why_not_here(has_scope=has_scope)
+    )
 
 
 def idle_reason(plan: Plan) -> str:
@@ -75,10 +80,25 @@ def _without(plan: Plan, problem: str) -> ShareOrder:
 # -- the job's file -----------------------------------------------------------------------------------------
 
 
-def make_file(job: Job, held: HeldLease) -> None:
-    """Make the file that tells the job's processes what they share. Raises StateError."""
-    if job.sharing is not None and job.sharing.is_active:
-        job_file.make(held.directory, job.id, job.sharing, held.lease.gpus)
+def prepare(job: Job, held: HeldLease) -> None:
+    """Have the driver keep the cap, and make the file that tells the job's processes what they share.
+
+    Raises StateError; RefusedError where nobody can keep the cap.
+    """
+    order = job.sharing
+    if order is None:
+        return
+    why = _kept_by_driver(job, held, order) if order.limit_mib else "there is none"
+    if order.is_active:
+        job_file.make(held.directory, job.id, order, held.lease.gpus, is_kept_by_driver=not why)
+    elif order.limit_mib and why:
+        raise RefusedError(f"no cap can be applied: {order.problem}; nor does the driver keep it: {why}")
+
+
+def _kept_by_driver(job: Job, held: HeldLease, order: ShareOrder) -> str:
+    """Why the driver does not keep the job's cap; "": it does."""
+    gpus = (*order.outer_gpus, *held.lease.gpus)
+    return driver_cap.keep(held.lease.cgroup, job.spec.unit, gpus, order.limit_mib << 20)
 
 
 def keep_file(job: Job, held: HeldLease) -> JobFile | None:

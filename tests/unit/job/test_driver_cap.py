@@ -8,7 +8,7 @@ import pytest
 
 from slicer.job import driver_cap
 
-FIT: dict[str, Any] = {"uid": 0, "backend": "systemd", "is_simulated": False, "root": "/sys/fs/cgroup"}
+FIT: dict[str, Any] = {"uid": 0, "has_scope": True, "root": "/sys/fs/cgroup"}
 
 
 @pytest.mark.parametrize(
@@ -16,9 +16,7 @@ FIT: dict[str, Any] = {"uid": 0, "backend": "systemd", "is_simulated": False, "r
     [
         ({}, ""),
         ({"uid": 1000}, "only root may"),
-        ({"backend": "plain"}, "the job has no scope of its own"),
-        ({"backend": "inner"}, "the job has no scope of its own"),
-        ({"is_simulated": True}, "the GPUs are simulated"),
+        ({"has_scope": False}, "the job has no scope of its own"),
         ({"root": "/sys/fs/cgroup/unified"}, "no cgroup v2 hierarchy is mounted at /sys/fs/cgroup"),
         ({"root": None}, "no cgroup v2 hierarchy is mounted at /sys/fs/cgroup"),
     ],

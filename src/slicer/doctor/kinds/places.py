@@ -92,8 +92,8 @@ FOUND = (
         title="a GPU is in MIG mode",
         why=(
             "slicer leases physical GPUs. One lease covers all instances of the GPU, and processes' "
-            "memory is not known. --share takes all instances for the one GPU, too: its jobs take turns where "
-            "they need not."
+            "memory is not known. --share takes all instances for the one GPU, too: its jobs take turns "
+            "where they need not."
         ),
         cure="`nvidia-smi -i N -mig 0`, or leave these GPUs out with `gpu = […]` in the profile.",
     ),
