@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from slicer.model import Host
 
 # What a profile wants of the ledger, spelled as in a file.
-NEEDS = ("gpus", "gpu", "vram", "margin", "cpu_slots", "priority", "max_wait", "then")
+NEEDS = (
+    "gpus", "gpu", "vram", "margin", "cpu_slots", "priority", "max_wait", "then", "share", "share_mode",
+    "share_skip_syncs", "over_cap",
+)  # fmt: skip
 
 
 @record

@@ -77,7 +77,8 @@ def mode(entry: Entry, wanted: Share) -> str:
         raise refuse(entry, "share_mode", f"expected a text such as \"launches=10\", not {value!r:.40}")
     # A profile may have it in case --share is added.
     if wanted not in ("lock", "both") and entry[2] is UsageError:
-        raise refuse(entry, "share_mode", "is how a lock is shared, and this job has none", "add --share lock")
+        message = "is how a lock is shared, and this job has none"
+        raise refuse(entry, "share_mode", message, "add --share lock")
     name, equals, argument = value.strip().partition("=")
     if name == "launches":
         return f"launches={_launches(entry, argument if equals else str(DEFAULT_LAUNCHES))}"

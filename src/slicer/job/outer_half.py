@@ -188,6 +188,8 @@ class OuterHalf:
         from slicer.job import ending
 
         self._watch = ending.gpu_watch(self._job, self._held, self._ledger, self._listener.warning)
+        if self._watch is not None:
+            self._watch.end_job = self._end_over_cap
         faults.point("outer-waiting")
         reported = self._wait()
         if reported is None or not reported[0].is_final:
@@ -312,6 +314,14 @@ class OuterHalf:
             said = thaw_to_end(self._job, self._cgroup, self._ledger.directory)
             if said:
                 self._listener.notice(said)
+
+    def _end_over_cap(self) -> None:
+        """End the job, which got past its cap."""
+        from slicer.job.stop import note_cap
+
+        note_cap(self._held.lease, self._ledger)
+        os.kill(self._keeper, STOP)
+        self._thaw_to_end(STOP)
 
     def _read_report(self) -> Reported | None:
         """The last report of the keeper."""

@@ -1,83 +1,22 @@
-"""A job that shares its GPUs (``--share``): what is made before its command starts, and read at its end.
+"""The file of a job that shares its GPUs (``--share``): made before its command starts, read at its end.
 
-Imported only for such a job, and for one that would be such.
+Imported only for such a job.
 """
 
 from __future__ import annotations
 
-import os
-
-from slicer.backend import has_systemd
 from slicer.errors import RefusedError, SlicerError, StateError
 from slicer.job import driver_cap
-from slicer.share import environment, job_file
-from slicer.share.order import ShareOrder, wanted
-from slicer.share.planning import order_of as planned
-from slicer.share.planning import refusal
+from slicer.share import job_file
 from slicer.share.summary import sharing_of
-from slicer.state import statedir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.job.job import Job
-    from slicer.job.plan import Plan
     from slicer.ledger.held_lease import HeldLease
     from slicer.model import Sharing
     from slicer.share.job_file import JobFile
-
-
-def order_of(plan: Plan, directory: str = "") -> ShareOrder | None:
-    """How the job of a plan shares its GPUs; None: it does not.
-
-    ``directory``: the path of the state directory; "": there is none yet. Raises UsageError or ConfigError for a
-    cap that cannot be applied, and for an option that makes no sense here.
-    """
-    profile, environ = plan.profile, {**plan.environ, **plan.profile.env}
-    if idle_reason(plan):
-        if plan.environ.get("SLICER_SIM") and profile.sources.get("share", "").startswith("--"):
-            raise refusal(profile, "simulated GPUs run nothing that could share them", "unset SLICER_SIM")
-        return None
-    if plan.nested:
-        message = "it runs inside a job that shares nothing, and has no GPUs of its own"
-        if wanted(profile) != "lock":
-            raise refusal(profile, f"no cap can be applied: {message}", "give --share to the outer job")
-        return _without(plan, message)
-    held = plan.outer.gpus_for(profile.vram_mib)
-    path = directory or statedir.where(plan.environ, os.geteuid())
-    has_scope = plan.invocation.backend != "plain" and has_systemd()
-    return planned(
-        profile, environ, plan.program, path, held, lambda: driver_cap.why_not_here(has_scope=has_scope)
-    )
-
-
-def idle_reason(plan: Plan) -> str:
-    """Why what the profile says of sharing does nothing here; "": it does something. Pure."""
-    if plan.profile.share == "off":
-        return ""
-    if wanted(plan.profile) == "off":
-        return "whole GPUs are shared with nobody"
-    if plan.environ.get("SLICER_SIM"):
-        return "the GPUs are simulated"
-    if not plan.need_gpus and environment.is_within(plan.environ, _jobs_around(plan)):
-        return "it belongs to the sharing of the job around it"
-    if not plan.need_gpus and not plan.outer.gpus:
-        return "it takes no lease on a GPU"
-    return ""
-
-
-def _jobs_around(plan: Plan) -> tuple[str, ...]:
-    return tuple(lease.job for lease in plan.outer.leases)
-
-
-def _without(plan: Plan, problem: str) -> ShareOrder:
-    profile = plan.profile
-    return ShareOrder(
-        wants="lock", mode=profile.share_mode, is_mode_said=True, skip_syncs=0, over_cap=profile.over_cap,
-        priority=profile.priority, limit_mib=0, outer_gpus=(), folder="", library="", problem=problem,
-    )  # fmt: skip
-
-
-# -- the job's file -----------------------------------------------------------------------------------------
+    from slicer.share.order import ShareOrder
 
 
 def prepare(job: Job, held: HeldLease) -> None:

@@ -1,8 +1,8 @@
-"""What NVML's figures say of a job with a cap: what it uses unseen, and whether it got past the library. Pure.
+"""What NVML says of a job with a cap: what it uses unseen, and whether it got past the library. Pure.
 
-NVML counts more than the library: the contexts of CUDA, its modules and buffers. They are the job's use too. The
-library subtracts them from the cap (``overhead``). Memory that was freed into a pool of the driver's stays in
-NVML's figure. It is not overhead, because the job gets it again without new memory.
+NVML counts more than the library: the contexts of CUDA, its modules and buffers. They are the job's use too.
+The library subtracts them from the cap (``overhead``). Memory that was freed into a pool of the driver's
+stays in NVML's figure. It is not overhead, because the job gets it again without new memory.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from slicer.record import record
 
 MIB = 1 << 20
-# A context of CUDA with a large framework's modules. It is made before anything can be charged, so it is known too
-# late to be kept out of the cap: as much beyond it for each process is nobody's fault.
+# A context of CUDA with a large framework's modules. It is made before anything can be charged, so it is
+# known too late to be kept out of the cap: as much beyond it for each process is nobody's fault.
 CONTEXT_MIB = 640
 ENOUGH_LOOKS = 2  # in a row: a look may fall between an allocation and its charge
 
@@ -31,8 +31,8 @@ def overhead(seen: Seen, last: int) -> int:
     """The bytes in use that nobody is charged with. ``last``: what it was at the look before.
 
     What the job uses beyond the most that it was ever charged with is no pool's. Of the rest, a context for
-    each process counts. What was once seen stays, for as long as so much is in use at all. (When a process has
-    ended its context has gone with it: then ``last`` is 0.)
+    each process counts. What was once seen stays, for as long as so much is in use at all. (When a process
+    has ended its context has gone with it: then ``last`` is 0.)
     """
     used = seen.used_mib * MIB
     charged = max(seen.charged_before, seen.charged_after)

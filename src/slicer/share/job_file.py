@@ -3,8 +3,8 @@
 It is made before the job's command starts. It is removed when the outcome was written. What killed processes
 leave is swept when the next job's file is made.
 
-A file is swept only if nobody can need it any more: its lease is gone, and no keeper holds it (a shared flock).
-The library locks bytes of the file (open file description locks), which a flock does not meet.
+A file is swept only if nobody can need it any more: its lease is gone, and no keeper holds it (a shared
+flock). The library locks bytes of the file (open file description locks), which a flock does not meet.
 """
 
 from __future__ import annotations
@@ -57,12 +57,22 @@ def _create(folder: Directory, job: str, data: bytes) -> None:
     fd = folder.open(job, os.O_RDWR | os.O_CREAT | os.O_EXCL)
     try:
         os.fchmod(fd, 0o600)  # whatever the umask
-        write_all(fd, data)  # all of it: a hole would be a SIGBUS in the job once the disk is full
+        _reserve(fd)
+        write_all(fd, data)
     except BaseException:
         folder.remove(job)
         raise
     finally:
         os.close(fd)
+
+
+def _reserve(fd: int) -> None:
+    """Have room for all of it. A mapped page for which a full disk has none would kill who touches it."""
+    try:
+        os.posix_fallocate(fd, 0, layout.SIZE)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # some file systems cannot promise
+            raise
 
 
 def sweep(folder: Directory, leases: Directory) -> None:

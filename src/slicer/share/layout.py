@@ -1,7 +1,7 @@
 """The layout of a job's file, as ``preload/job_file.h`` has it; a test compares the two. Pure.
 
-Slicer writes the head before the job starts. The job's processes write the rest, and may write anything: so all
-that is read is checked here.
+Slicer writes the head before the job starts. The job's processes write the rest, and may write anything: so
+all that is read is checked here.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ FOLDER = "share"  # in the state directory
 
 @record
 class ShareOrder:
-    """What is wanted, and how the job's processes are told. Plain data: it is handed from process to process."""
+    """What is wanted, and how the job's processes are told. Plain data: queues hand it on."""
 
     wants: Share  # never "off"
     mode: str  # as in Profile.share_mode

@@ -48,6 +48,20 @@ def order_of(
     )  # fmt: skip
 
 
+def order_inside(profile: Profile) -> ShareOrder:
+    """For a job inside another one that shares nothing: it has no GPUs of its own, and no file.
+
+    Raises UsageError or ConfigError if a cap was asked for.
+    """
+    problem = "it runs inside a job that shares nothing, and has no GPUs of its own"
+    if wanted(profile) != "lock":
+        raise refusal(profile, f"no cap can be applied: {problem}", "give --share to the outer job")
+    return ShareOrder(
+        wants="lock", mode=profile.share_mode, is_mode_said=True, skip_syncs=0, over_cap=profile.over_cap,
+        priority=profile.priority, limit_mib=0, outer_gpus=(), folder="", library="", problem=problem,
+    )  # fmt: skip
+
+
 def refusal(profile: Profile, message: str, hint: str = "") -> SlicerError:
     """The error for a ``share`` that cannot be: of the command line, or of the file that says it."""
     source = profile.sources.get("share", "")

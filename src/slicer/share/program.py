@@ -1,10 +1,10 @@
 """Whether the library can be preloaded into a program: what the file says, read without running it.
 
-The dynamic linker preloads nothing into a static program, nor into one that gets rights from its file. A program
-of another architecture cannot take the library. A script is what its interpreter is.
+The dynamic linker preloads nothing into a static program, nor into one that gets rights from its file. A
+program of another architecture cannot take the library. A script is what its interpreter is.
 
-Somebody else's file may be anything. It is read a little, nothing of it is waited for, and what cannot be read is
-taken to be an ordinary program: the supervisor notices a job whose library is not active.
+Somebody else's file may be anything. It is read a little, nothing of it is waited for, and what cannot be
+read is taken to be an ordinary program: the supervisor notices a job whose library is not active.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def why_not_library(path: str) -> str:
     try:
         head, _ = _read(path)
     except OSError as error:
-        return f"the library cannot be read: {path}: {error.strerror} (was slicer built without a C compiler?)"
+        why = f"{path}: {error.strerror}"
+        return f"the library cannot be read: {why} (was slicer built without a C compiler?)"
     if parse_elf(head) is None:
         return f"the library is none: {path}"
     return ""
@@ -150,7 +151,7 @@ def parse_elf(head: bytes) -> Elf | None:
     layout = _layout(head)
     if layout is None:
         return None
-    bits, order, machine = layout
+    bits, _, machine = layout
     place = _loader_place(head)
     loader = ""
     if place is not None:

@@ -80,7 +80,7 @@ def _work(sharing: Sharing) -> str:
 def _allocations(sharing: Sharing) -> str:
     text = f"{sharing.allocations} charged, peak {_sizes(sharing.peak_mib)}"
     if any(sharing.overhead_mib):
-        text += f", {_sizes(sharing.overhead_mib)} beside it (contexts)"
+        text += f", contexts {_sizes(sharing.overhead_mib)}"
     text += f"; {sharing.refused} refused" if sharing.refused else ""
     text += f"; {sharing.uncounted} not counted" if sharing.uncounted else ""
     text += "; the driver keeps the cap, too" if sharing.driver_cap else ""

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from slicer.model import Usage
     from slicer.queue.run.starters import Starters
     from slicer.queue.state.log_dir import LogDir
+    from slicer.share.order import ShareOrder
 
 _GPU_DEVICES = "/dev/nvidia"
 
@@ -70,6 +71,11 @@ class QueueOuterHalf(OuterHalf):
     @property
     def held(self) -> HeldLease:
         return self._held
+
+    @property
+    def sharing(self) -> ShareOrder | None:
+        """How it shares its GPUs."""
+        return self._job.sharing
 
     @property
     def limit_at(self) -> float | None:
