@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+if __name__ == "__main__":
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    from slicer.experiment.client import main
 
-from slicer.experiment.client import main
-
-main(sys.argv[1:])
+    main(sys.argv[1:])

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 HEADERS = (".version 6.0\n.target sm_50", ".version 6.3\n.target sm_75")
 
-COMPUTE = "slicer_compute"  # (iterations, out): so many rounds of 16 dependent multiply-adds in each thread
-MEMORY = "slicer_memory"  # (iterations, from, to, words): so many times to[i] = from[i] + 1, for all words
+COMPUTE = "spin_compute"  # (iterations, out): so many rounds of 16 dependent multiply-adds in each thread
+MEMORY = "spin_memory"  # (iterations, from, to, words): so many times to[i] = from[i] + 1, for all words
 
 _ROUND = "    fma.rn.f32 %f1, %f1, %f2, %f3;\n" * 16
 

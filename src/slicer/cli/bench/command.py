@@ -29,8 +29,8 @@ class _Lazy(click.Group):
     epilog="""\
 \b
 Examples:
-  slicer bench sharing               what --share does to jobs on one GPU
-  slicer bench sharing --output out  with table, JSON and plot in a folder""",
+  slicer bench sharing               what --share does to jobs on a GPU
+  slicer bench sharing --output out  the same, with table, JSON and plot in a folder""",
 )
 def command() -> None:
     """Measure what slicer does on this machine."""

@@ -41,6 +41,9 @@ def _responses(axes: Axes, runs: Sequence[Run], colours: dict[str, str]) -> None
             times, shares = zip(*points, strict=True)
             axes.step(times, [share * 100 for share in shares], where="post", color=colour, label=name)
     axes.set_xscale("log")
+    for formatted in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
+        formatted(lambda value, _: f"{value:g}")
+    axes.tick_params(axis="x", which="minor", labelsize="x-small")
     axes.set_ylim(0, 101)
     axes.axhline(99, color="#dddddd", lw=0.8, zorder=0)
     axes.set_xlabel("response of the latency job (ms)")

@@ -12,7 +12,7 @@ from slicer.errors import SlicerError
 from slicer.outcome.outcome_file import put
 from slicer.quantity import format_mib
 from slicer.record import as_dict, record
-from slicer.text import counted
+from slicer.text import counted, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,11 +57,11 @@ class Found:
 
 def lines(found: Found) -> list[Line]:
     """The table, what it is of, and the verdict."""
-    made = [Line(text) for text in _heading(found)]
+    made = [Line(visible(text)) for text in _heading(found)]
     if found.environment.is_fake:
         made.append(Line(_FAKE, WARNING))
     made += [Line(""), *_table(found.rows), Line("")]
-    made += [Line(text, WARNING) for text in _remarks(found)]
+    made += [Line(visible(text), WARNING) for text in _remarks(found)]
     if found.environment.is_fake:
         return [*made, Line(f"On a GPU this would mean: {found.verdict.text}", FAINT)]
     return [*made, Line(found.verdict.text, _STYLES[found.verdict.kind])]
@@ -107,8 +107,9 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def _digits(value: float) -> str:
-    """Three digits that mean something."""
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= 0.01 else f"{value:.4f}"
+    """About three digits that mean something."""
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3
+    return f"{value:.{digits}f}"
 
 
 def _times(value: float | None) -> str:
@@ -123,9 +124,10 @@ def _remarks(found: Found) -> list[str]:
     made = []
     if found.environment.others:
         made.append(f"{counted(found.environment.others, 'process')} of others had memory on the GPU.")
-    for row in found.rows:
-        made += [f"{row.name}: {error}" for error in row.errors]
-        made += [f"{row.name}: lock not, or not wholly, applied: {word(each)}" for each in row.troubles]
+    made += [f"{row.name}: {error}" for row in found.rows for error in row.errors]
+    for trouble in dict.fromkeys(each for row in found.rows for each in row.troubles):
+        names = ", ".join(row.name for row in found.rows if trouble in row.troubles)
+        made.append(f"The lock was not, or not wholly, applied ({word(trouble)}): {names}")
     return made
 
 
@@ -224,7 +226,7 @@ def write_plot(path: str, found: Found) -> None:
     """Draw the plot. Raises SlicerError."""
     from slicer.cli.bench import plot
 
-    title = _heading(found)[0]
+    title = visible(_heading(found)[0])
     picture = plot.picture(found.runs, found.rows, title, path, _FAKE if found.environment.is_fake else "")
     _put(path, picture)
 

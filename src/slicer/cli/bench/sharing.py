@@ -72,7 +72,7 @@ Examples:
   slicer bench sharing                          about two minutes
   slicer bench sharing --output out             table, JSON, plot, all samples
   slicer bench sharing --modes yield,priority   only these, beside the baselines
-  slicer bench sharing --batch-jobs 3 --kernel-us 2000 --kernel memory
+  slicer bench sharing --batch-jobs 3           against three batch jobs
 
 \b
 The latency job serves a request each period: a copy to the GPU, some short
