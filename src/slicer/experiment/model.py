@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 FAKE = "Fake GPU"  # how the name of a GPU begins that is none: the tests' driver
 UNMANAGED = "unmanaged"
 ALONE = "alone"
-ALONE_LOCKED = "alone, with the lock"
+ALONE_LOCKED = "alone, with lock"
 
 
 @record

@@ -56,10 +56,8 @@ def _mode(text: str, priority: int) -> Scenario:
         _check_duration(value, text)
     else:
         raise UsageError(f"expected {_MODES_TEXT}, not {text!r:.40}", where="--modes")
-    name = {PRIORITY: f"yield, priority {priority}", "skip": f"{mode}, skip {skip}"}.get(word, mode)
-    return Scenario(
-        name, latency=True, batch=True, share="lock", mode=mode, skip_syncs=skip, priority=own
-    )
+    name = f"{PRIORITY} {priority}" if own else text
+    return Scenario(name, latency=True, batch=True, share="lock", mode=mode, skip_syncs=skip, priority=own)
 
 
 def _count(value: str, text: str) -> int:

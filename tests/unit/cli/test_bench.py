@@ -1,8 +1,9 @@
-"""``slicer bench sharing``: its table, its JSON, its files, and what it refuses before anything is started."""
+"""``slicer bench sharing``: table, JSON, files, and what it refuses before anything is started."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -25,7 +26,7 @@ RUNS = [
     *(run(name, done=4000) for name in (ALONE, ALONE_LOCKED)),
     *runs(UNMANAGED, 3.0, 3.125, 2.9, done=3000),
     *runs("yield", 12.5, 12.5, 12.5, done=3000, told=sharing("mps")),
-    *runs("yield, priority 10", 1.2, 1.25, 1.1, done=3420, told=sharing()),
+    *runs("priority 10", 1.2, 1.25, 1.1, done=3420, told=sharing()),
     Run("each", None, (), error="the batch job: the GPU is gone"),
 ]
 TABLE = """\
@@ -34,18 +35,18 @@ Latency job: a request each 10 ms: 20 kernels of 50 us, 1 ms of GPU time.
 1 batch job: compute kernels of 500 us, 32 in flight.
 3 repetitions of 2 s; responses in ms.
 
-SCENARIO               P50   P90   P99   MAX  /ALONE  /UNMGD  SERVED  WORK/S  ALONE  LEFT
-alone                 1.00  1.00  1.00  1.00    1.00    0.33    100%    2000   100%  100%
-alone, with the lock  1.00  1.00  1.00  1.00    1.00    0.33    100%    2000   100%  100%
-unmanaged             1.00  1.00  3.00  3.12    3.00    1.00    100%    1500    75%   83%
-yield                 1.00  1.00  12.5  12.5   12.50    4.17    100%    1500    75%   83%
-yield, priority 10    1.00  1.00  1.20  1.25    1.20    0.40    100%    1710    86%   95%
-each                     -     -     -     -       -       -       -       -      -     -
+SCENARIO           P50   P90   P99   MAX  /ALONE  /UNMGD  WORK/S  ALONE  LEFT
+alone             1.00  1.00  1.00  1.00    1.00    0.33    2000   100%  100%
+alone, with lock  1.00  1.00  1.00  1.00    1.00    0.33    2000   100%  100%
+unmanaged         1.00  1.00  3.00  3.12    3.00    1.00    1500    75%   83%
+yield             1.00  1.00  12.5  12.5   12.50    4.17    1500    75%   83%
+priority 10       1.00  1.00  1.20  1.25    1.20    0.40    1710    86%   95%
+each                 -     -     -     -       -       -       -      -     -
 
 each: the batch job: the GPU is gone
 The lock was not, or not wholly, applied (MPS is running): yield
-The lock helps here: P99 1.2 ms (1.2 times alone) under yield, priority 10, 3 ms (3.0 times alone) unmanaged; \
-the batch jobs do 114% of what they do unmanaged.
+The lock helps here: P99 1.2 ms (1.2 times alone) under priority 10, 3 ms (3.0 times alone) unmanaged; the \
+batch jobs do 114% of what they do unmanaged.
 """
 
 
@@ -61,6 +62,14 @@ def text(of: report.Found) -> str:
 
 def test_the_table_has_figures_ratios_and_a_verdict() -> None:  # D4
     assert text(found()) == TABLE
+
+
+def test_a_job_that_falls_behind_shows_how_far() -> None:  # D4
+    late = [*RUNS, *(run("each", 5.0, due=4, done=10) for _ in range(3))]
+    rows = measures.rows(PARAMETERS, CALIBRATION, planning.scenarios(PARAMETERS), late)
+    shown = text(replace(found(), rows=rows))
+    assert "SERVED" in shown
+    assert re.search(r"^each +5.00 .* 25% ", shown, re.M)
 
 
 FAKE = replace(ENVIRONMENT, gpu="Fake GPU (no hardware)", driver="")
@@ -86,16 +95,16 @@ KEYS = {
     "latency": "p50_ms p90_ms p99_ms max_ms served samples p99_of_each_ms of_alone of_unmanaged",
     "batch": "per_s per_s_of_each of_alone of_left",
     "verdict": "kind scenario text",
-    "calibration": "device uuid memory_mib compute_capability cuda sm_count compute_ns memory_ns request_ms started_s",
+    "calibration": "device uuid memory_mib compute_capability cuda sm_count compute_ns memory_ns"
+    " request_ms started_s",
 }
 
 
 def test_json_has_the_fields_that_are_documented() -> None:  # D4
     data = json.loads(json.dumps(report.as_json(found())))
     latency = data["scenarios"][4]["latency"]
-    seen = {
-        **data, "": data, "scenarios": data["scenarios"][4], "latency": latency, "batch": data["scenarios"][4]["batch"]
-    }  # fmt: skip
+    row = data["scenarios"][4]
+    seen = {**data, "": data, "scenarios": row, "latency": latency, "batch": row["batch"]}
     assert {name: " ".join(seen[name]) for name in KEYS} == KEYS
     documented = (ROOT / "docs" / "json.md").read_text()
     assert all(f"`{word}" in documented for words in KEYS.values() for word in words.split())

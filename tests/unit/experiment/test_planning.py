@@ -17,8 +17,8 @@ from tests.unit.experiment.made_up import CALIBRATION, GPU, PARAMETERS
 def test_all_modes_are_compared_with_both_baselines() -> None:  # D2, D4
     names = [scenario.name for scenario in planning.scenarios(PARAMETERS)]
     assert names == [
-        ALONE, ALONE, ALONE_LOCKED, ALONE_LOCKED, UNMANAGED, "yield", "yield, priority 10", "launches=10",
-        "time=5ms", "each", "launches=10, skip 20",
+        ALONE, ALONE, ALONE_LOCKED, ALONE_LOCKED, UNMANAGED, "yield", "priority 10", "launches=10",
+        "time=5ms", "each", "skip=20",
     ]  # fmt: skip
 
 

@@ -30,7 +30,7 @@ class _Lazy(click.Group):
 \b
 Examples:
   slicer bench sharing               what --share does to jobs on a GPU
-  slicer bench sharing --output out  the same, with table, JSON and plot in a folder""",
+  slicer bench sharing --output out  the same, with table, JSON and plot""",
 )
 def command() -> None:
     """Measure what slicer does on this machine."""

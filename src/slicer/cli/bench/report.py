@@ -16,7 +16,7 @@ from slicer.text import counted, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
     from typing import Any
 
     from slicer.experiment.measures import Row
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 SCHEMA = "slicer.bench.sharing"
 _FAKE = "FAKE DRIVER: these figures are of no GPU."
 _STYLES = {"helps": GOOD, "costs": WARNING, "as-good": "", "worse": BAD, "unknown": FAINT}
+_ALL_SERVED = 0.995  # what is shown as 100%
 _DIGITS = 6  # of figures in JSON: no clock here is finer
 _TROUBLES = {
     "not-active": "no process of the job used the library",
@@ -81,17 +82,17 @@ def _heading(found: Found) -> list[str]:
     ]
 
 
-def _table(rows: Iterable[Row]) -> list[Line]:
-    columns = (
-        Column("SCENARIO", cap=24), Column("P50", right=True), Column("P90", right=True),
-        Column("P99", right=True), Column("MAX", right=True), Column("/ALONE", right=True),
-        Column("/UNMGD", right=True), Column("SERVED", right=True), Column("WORK/S", right=True),
-        Column("ALONE", right=True), Column("LEFT", right=True),
-    )  # fmt: skip
-    return output.table(columns, [cells(row) for row in rows])
+def _table(rows: Sequence[Row]) -> list[Line]:
+    # So it fits into 80 columns, as long as no job falls behind.
+    all_served = all(row.latency is None or row.latency.served >= _ALL_SERVED for row in rows)
+    titles = ["P50", "P90", "P99", "MAX", "/ALONE", "/UNMGD", "SERVED", "WORK/S", "ALONE", "LEFT"]
+    left_out = 1 + titles.index("SERVED") if all_served else None
+    columns = [Column("SCENARIO"), *(Column(title, right=True) for title in titles)]
+    shown = [[cell for number, cell in enumerate(_cells(row)) if number != left_out] for row in rows]
+    return output.table([each for number, each in enumerate(columns) if number != left_out], shown)
 
 
-def cells(row: Row) -> tuple[str, ...]:
+def _cells(row: Row) -> tuple[str, ...]:
     """A row of the table as text; "-" where there is no figure."""
     latency, batch = row.latency, row.batch
     shown = [row.name]

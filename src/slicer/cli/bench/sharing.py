@@ -69,10 +69,10 @@ def _plot(ctx: click.Context, param: click.Parameter, path: str | None) -> str |
     epilog="""\
 \b
 Examples:
-  slicer bench sharing                          about two minutes
-  slicer bench sharing --output out             table, JSON, plot, all samples
-  slicer bench sharing --modes yield,priority   only these, beside the baselines
-  slicer bench sharing --batch-jobs 3           against three batch jobs
+  slicer bench sharing                         about two minutes
+  slicer bench sharing --output out            table, JSON, plot, all samples
+  slicer bench sharing --modes yield,priority  only these, and the baselines
+  slicer bench sharing --batch-jobs 3          against three batch jobs
 
 \b
 The latency job serves a request each period: a copy to the GPU, some short
@@ -90,11 +90,11 @@ Modes:
   skip=N      launches=10, but keep the turn over the first N syncs
 
 \b
-Columns: a response counts from the moment when the request was due. SERVED is
-how many of them the job came to in time. /ALONE and /UNMGD are P99 over that
-of the job alone, and unmanaged. WORK is kernels a second of all batch jobs,
-ALONE its share of what they do alone, LEFT of what the latency job leaves
-them. Each figure is the median of the repetitions, MAX the longest of all.
+Columns: a response counts from the moment when the request was due. /ALONE
+and /UNMGD are P99 over that of the job alone, and unmanaged. SERVED is how
+many requests it came to in time, if not all. WORK is kernels a second of all
+batch jobs, ALONE its share of what they do alone, LEFT of what the latency
+job leaves them. Each is the median of the repetitions, MAX the longest.
 The form of --json is in docs/json.md, the meaning in docs/sharing.md.
 
 \b
