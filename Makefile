@@ -9,7 +9,14 @@ ARGS :=
 SOAK := 600
 FUZZ := 60
 
-.PHONY: test check lint machine man run bench soak dist deb install clean
+# What `slicer run --share` preloads. setup.py compiles it, and here it is compiled again when a source has changed.
+LIBRARY := src/slicer/share/libslicer-share.so
+PRELOAD := src/slicer/share/preload
+# A newer compiler may warn of more, which must not keep a user from installing: so these are for the lint alone.
+C_LINT := -Werror -Wshadow -Wstrict-prototypes -Wold-style-definition -Wformat=2 -Wundef \
+	-Wpointer-arith -Wcast-qual -Wvla -Wimplicit-fallthrough -fanalyzer
+
+.PHONY: test check lib lint machine man run bench soak dist deb install clean
 
 test: $(VENV)/stamp lint
 	$(PY) -m tests.machines prepare
@@ -20,10 +27,20 @@ test: $(VENV)/stamp lint
 check: lint
 	SLICER_TEST_QUICK=1 $(PY) -m pytest --quiet --numprocesses logical -m "not slow" tests/unit $(ARGS)
 
-lint: $(VENV)/stamp
+lint: $(LIBRARY) build/lint/stamp
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports --no-logo --no-cache
+
+build/lint/stamp: Makefile $(LIBRARY)
+	CFLAGS="$(C_LINT)" $(PY) -W ignore setup.py --quiet build_ext --force --build-lib build/lint
+	touch $@
+
+lib: $(LIBRARY)
+
+# The folder too: a source may be gone.
+$(LIBRARY): setup.py $(PRELOAD) $(wildcard $(PRELOAD)/*.[ch]) | $(VENV)/stamp
+	$(PY) -W ignore setup.py --quiet build_ext --force --inplace --build-lib build/lib-share
 
 machine: $(VENV)/stamp
 	@$(PY) -m tests.machines prepare
@@ -33,7 +50,7 @@ machine: $(VENV)/stamp
 man: $(VENV)/stamp
 	$(PY) -m tools.manpages
 
-run: $(VENV)/stamp
+run: $(LIBRARY)
 	sh tools/demo.sh $(VENV)
 
 bench: $(VENV)/stamp
@@ -41,7 +58,7 @@ bench: $(VENV)/stamp
 
 # Broken files for a minute, and none does harm; jobs killed at random for minutes, and nothing given away twice or
 # lost.
-soak: $(VENV)/stamp
+soak: $(LIBRARY)
 	$(PY) -m tests.soak.fuzz --seconds $(FUZZ)
 	$(PY) -m tests.soak --seconds $(SOAK) $(ARGS)
 
@@ -57,13 +74,13 @@ deb: dist
 	cd build/deb/slicer_systemd-* && dpkg-buildpackage -b -us -uc
 	mv build/deb/slicer-systemd_* dist/
 
-install: $(VENV)/stamp
+install: $(LIBRARY)
 	$(VENV)/bin/slicer install
 
-$(VENV)/stamp: pyproject.toml tools/venv.sh
+$(VENV)/stamp: pyproject.toml setup.py tools/venv.sh
 	sh tools/venv.sh $(VENV)
 
 # The machines' images stay in the user's cache; see tests/machines/README.md.
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LIBRARY) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -23,6 +23,7 @@ python3Packages.buildPythonApplication {
       ../docs
       ../man
       ../pyproject.toml
+      ../setup.py
       ../src
       ../tests
       ../tools

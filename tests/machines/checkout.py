@@ -23,8 +23,9 @@ INSTALL = [
 DRIVE_SIZE = "512M"
 
 _NOT_SOURCE = shutil.ignore_patterns(
-    ".git", ".venv", "__pycache__", ".*_cache", ".hypothesis", "build", "dist", "*.egg-info", "results"
-)
+    ".git", ".venv", "__pycache__", ".*_cache", ".hypothesis",
+    "build", "dist", "*.egg-info", "*.so", "results",
+)  # fmt: skip
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tomllib
 import zipfile
@@ -20,6 +21,8 @@ from tests.machines import checkout
 from tests.machines.host import REPO
 
 NAME = f"slicer_systemd-{__version__}"
+TAG = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+LIBRARY = "slicer/share/libslicer-share.so"
 PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text())
 # Nothing that a user or a distribution builds, tests or reads slicer with.
 NOT_IN_THE_SDIST = (".gitignore", ".git")
@@ -46,7 +49,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def files(wheel: Path) -> dict[str, bytes]:
-    with zipfile.ZipFile(wheel / f"{NAME}-py3-none-any.whl") as archive:
+    with zipfile.ZipFile(wheel / f"{NAME}-{TAG}.whl") as archive:
         return {info.filename: archive.read(info) for info in archive.infolist()}
 
 
@@ -64,7 +67,8 @@ def metadata(built: Path) -> Message:
 
 def test_the_wheel_holds_slicer_and_nothing_else(built: Path) -> None:
     names = {name for name in files(built / "wheel") if ".dist-info/" not in name}
-    modules = {f"slicer/{name}" for name in relative(REPO / "src" / "slicer")}
+    ours = {name for name in relative(REPO / "src" / "slicer") if not name.startswith("share/preload/")}
+    modules = {f"slicer/{name}" for name in ours} | {LIBRARY}
     assert {name for name in names if name.startswith("slicer/")} == modules
     man = {f"{NAME}.data/data/share/man/man{page.name[-1]}/{page.name}" for page in (REPO / "man").iterdir()}
     assert names - modules == {f"{NAME}.data/scripts/slicer", *man}
@@ -76,6 +80,26 @@ def test_the_sdists_wheel_is_the_checkouts(built: Path) -> None:
     assert [name for name in ours if ours[name] != theirs[name]] == []
 
 
+def test_the_wheel_is_for_every_python_on_this_platform(built: Path) -> None:
+    wheel = email.message_from_bytes(files(built / "wheel")[f"{NAME}.dist-info/WHEEL"])
+    assert (wheel["Tag"], wheel["Root-Is-Purelib"]) == (TAG, "false")
+    with zipfile.ZipFile(built / "wheel" / f"{NAME}-{TAG}.whl") as archive:
+        assert archive.getinfo(LIBRARY).external_attr >> 16 & 0o777 == 0o644
+
+
+def test_without_a_compiler_it_says_what_helps(built: Path, tmp_path: Path) -> None:
+    source = built / "unpacked" / NAME
+    words = [sys.executable, "setup.py", "--quiet", "build_ext", "--force", "--build-lib", tmp_path / "lib"]
+    words += ["--build-temp", tmp_path / "temp"]
+    environ = {name: value for name, value in os.environ.items() if name != "CC"} | {"PATH": str(tmp_path)}
+    refused = subprocess.run(words, cwd=source, env=environ, capture_output=True, text=True, check=False)
+    assert refused.returncode == 1
+    assert "apt install gcc libc6-dev" in refused.stderr
+    environ["SLICER_BUILD_SHARE"] = "no"
+    subprocess.run(words, cwd=source, env=environ, capture_output=True, check=True)
+    assert list(tmp_path.rglob("*.so")) == []
+
+
 def test_the_sdist_is_the_checkout(built: Path) -> None:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=REPO, capture_output=True, text=True, check=False)
     if listed.returncode != 0:
@@ -83,6 +107,7 @@ def test_the_sdist_is_the_checkout(built: Path) -> None:
     tracked = {name for name in listed.stdout.split("\0") if name and (REPO / name).is_file()}
     found = relative(built / "unpacked" / NAME)
     assert {name for name in tracked - found if name not in NOT_IN_THE_SDIST} == set()
+    assert [name for name in found if name.endswith(".so") and not name.startswith("build/")] == []
 
 
 def test_the_metadata_is_what_an_index_shows(built: Path) -> None:

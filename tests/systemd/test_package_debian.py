@@ -50,7 +50,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (sdist,) = out.glob("*.tar.gz")
     run("tar", "-xf", sdist, "-C", out)
     run("dpkg-buildpackage", "-b", "-us", "-uc", cwd=out / sdist.name.removesuffix(".tar.gz"))
-    (built,) = out.glob("*.deb")
+    (built,) = out.glob(f"{NAME}_*.deb")  # and one with the library's debugging symbols
     return built
 
 
@@ -110,9 +110,21 @@ def test_it_holds_what_a_package_should(package: Path) -> None:
     } <= files
     shells = ("/usr/share/bash-completion/", "/usr/share/zsh/", "/usr/share/fish/")
     documents = ("/usr/share/man/", f"/usr/share/doc/{NAME}/")
-    places = ("/usr/bin/slicer", "/usr/lib/systemd/", f"/usr/share/{NAME}/slicer/", *shells, *documents)
+    places = ("/usr/bin/slicer", "/usr/lib/systemd/", f"/usr/lib/{NAME}/slicer/", *shells, *documents)
     files.remove(f"/usr/share/python3/runtime.d/{NAME}.rtupdate")  # dh_python3's, for a new Python
     assert [path for path in files if not path.startswith(places)] == []
+
+
+def test_its_library_is_as_policy_has_one(package: Path, tmp_path: Path) -> None:
+    run("dpkg-deb", "--extract", package, tmp_path)
+    (library,) = tmp_path.rglob("*.so")
+    assert str(library.relative_to(tmp_path)) == f"usr/lib/{NAME}/slicer/share/libslicer-share.so"
+    assert library.stat().st_mode & 0o777 == 0o644
+    assert ".symtab" not in run("readelf", "--sections", "--wide", library)  # stripped
+    assert run("dpkg-deb", "--field", package, "Architecture") == run("dpkg", "--print-architecture")
+    depends = run("dpkg-deb", "--field", package, "Depends")
+    assert re.search(r"\blibc6 \(>= ", depends)
+    assert not re.search(r"python3\.|python3 \(<<", depends)  # it is a module of no Python
 
 
 def test_its_version_is_slicers(package: Path) -> None:

@@ -80,9 +80,15 @@ def test_with_debians_pystemd_nothing_is_compiled(on_debian: Environment, tmp_pa
     works(on_debian, tmp_path)
 
 
-def test_what_the_wheel_brings_is_pure_python(on_debian: Environment) -> None:
+def test_what_the_wheel_brings_is_python_and_one_library(on_debian: Environment) -> None:
+    """One that any program of this machine can have preloaded."""
     (site,) = on_debian.root.glob("lib/python3*/site-packages")
-    assert list(site.rglob("*.so")) == []
+    (library,) = (path for path in site.rglob("*") if ".so" in path.suffixes)
+    assert library == site / "slicer/share/libslicer-share.so"
+    preloaded = {"PATH": "/bin", "LD_PRELOAD": str(library)}
+    maps = ["/bin/cat", "/proc/self/maps"]
+    done = subprocess.run(maps, env=preloaded, capture_output=True, text=True, check=True)
+    assert (str(library) in done.stdout, done.stderr) == (True, "")
     assert [path.name for path in site.glob("pystemd*")] == []
 
 

@@ -71,8 +71,8 @@ def test_the_package_is_what_pyproject_says(package: dict[str, Any]) -> None:  #
     assert set(PROJECT["tool"]["setuptools"]["script-files"]) == {f"bin/{package['meta']['mainProgram']}"}
     for path in package["src"]:
         assert (REPO / path).exists(), path
-    needed = {"bin", "src", "units", "completions", "man", "pyproject.toml", PROJECT["project"]["readme"]}
-    assert needed <= set(package["src"])
+    needed = {"bin", "src", "units", "completions", "man", "pyproject.toml", "setup.py"}
+    assert needed | {PROJECT["project"]["readme"]} <= set(package["src"])
 
 
 def test_it_has_what_install_writes(package: dict[str, Any], built: Path, tmp_path: Path) -> None:  # K5

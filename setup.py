@@ -1,0 +1,123 @@
+"""Compiles the library that `slicer run --share` preloads. All else about the package is in pyproject.toml.
+
+It is no extension module: it knows nothing of Python, and one build serves every version. So neither Python's
+headers nor its compiler flags are used, and the wheel's tag names a platform and no Python.
+
+The environment may say CC, CPPFLAGS, CFLAGS and LDFLAGS. With SLICER_BUILD_SHARE=no there is no library: no
+compiler is needed, and --share will not work.
+"""
+
+import os
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError
+
+try:
+    from setuptools.command.bdist_wheel import bdist_wheel
+except ImportError:  # before setuptools 70.1; an sdist is made without it, then
+    try:
+        from wheel.bdist_wheel import bdist_wheel
+    except ImportError:
+        bdist_wheel = None
+
+SOURCES = Path("src/slicer/share/preload")
+
+# Before what the environment says, which so wins.
+WANTED = [
+    "-O2", "-Wall", "-Wextra",
+    "-fstack-protector-strong", "-fstack-clash-protection", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2",
+]  # fmt: skip
+# Without them a program whose processor guards its jumps would lose that guard to a library of its own.
+WANTED_ON = {"x86_64": ["-fcf-protection"], "aarch64": ["-mbranch-protection=standard"]}
+# After it: without these, it is another library.
+NEEDED = [
+    "-std=c11", "-D_GNU_SOURCE", "-fPIC", "-pthread", "-fvisibility=hidden",
+    # It is in a process from its start. So a thread-local variable costs no call that might allocate memory.
+    "-ftls-model=initial-exec",
+    f"-ffile-prefix-map={Path.cwd()}=.",  # a build elsewhere is the same, byte for byte
+]  # fmt: skip
+LINKED = [
+    "-shared", "-Wl,-z,relro,-z,now,-z,noexecstack,-z,text,-z,defs", "-Wl,--build-id=sha1",
+    # A part of the C library since glibc 2.34.
+    "-Wl,--as-needed", "-ldl", "-lpthread",
+]  # fmt: skip
+
+NO_COMPILER = """\
+no C compiler was found (CC of the environment, or else cc, gcc, clang).
+slicer's library for sharing a GPU is written in C.
+What helps: `apt install gcc libc6-dev` or its like, or CC=… in the environment;
+or do without `slicer run --share`: SLICER_BUILD_SHARE=no in the environment."""
+FAILED = """\
+slicer's library for sharing a GPU could not be compiled; the compiler says above why.
+Missing headers are in libc6-dev (Debian) or glibc-devel (Fedora).
+To do without `slicer run --share`: SLICER_BUILD_SHARE=no in the environment."""
+
+
+def _words(variable: str) -> list[str]:
+    return shlex.split(os.environ.get(variable, ""))
+
+
+def _compiler() -> list[str]:
+    for words in (_words("CC"),) if os.environ.get("CC") else (["cc"], ["gcc"], ["clang"]):
+        if words and shutil.which(words[0]):
+            return words
+    raise CompileError(NO_COMPILER)
+
+
+def _wanted(compiler: list[str]) -> list[str]:
+    """For the machine that is compiled for, which need not be this one."""
+    told = subprocess.run([*compiler, "-dumpmachine"], capture_output=True, text=True, check=False)
+    return [*WANTED, *WANTED_ON.get(told.stdout.partition("-")[0], [])]
+
+
+class BuildLibrary(build_ext):
+    """Compiles the "extension" with one call of the compiler, if its sources are newer."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        return os.path.join(*fullname.split(".")) + ".so"
+
+    def build_extension(self, ext: Extension) -> None:
+        library = Path(self.get_ext_fullpath(ext.name))
+        if not self.force and library.exists():
+            built = library.stat().st_mtime_ns
+            if all(os.stat(source).st_mtime_ns < built for source in (__file__, *ext.sources, *ext.depends)):
+                return
+        compiler = _compiler()
+        flags = [*_wanted(compiler), *_words("CPPFLAGS"), *_words("CFLAGS"), *NEEDED]
+        library.parent.mkdir(parents=True, exist_ok=True)
+        # Renamed when it is whole: a job may have the old one mapped, and a build may be killed.
+        draft = library.with_suffix(".draft")
+        command = [*compiler, *flags, *ext.sources, "-o", str(draft), *_words("LDFLAGS"), *LINKED]
+        try:
+            self.spawn(command)
+        except Exception as error:  # which one depends on the version of setuptools
+            raise CompileError(f"{error}\n{FAILED}") from error
+        draft.chmod(0o644)  # every user's jobs load it, whatever the umask was
+        draft.replace(library)
+
+
+COMMANDS = {"build_ext": BuildLibrary}
+
+if bdist_wheel is not None:
+
+    class PlatformWheel(bdist_wheel):
+        """A wheel for any Python on this platform."""
+
+        def get_tag(self) -> tuple[str, str, str]:
+            tag = super().get_tag()
+            return tag if self.root_is_pure else ("py3", "none", tag[2])
+
+    COMMANDS["bdist_wheel"] = PlatformWheel
+
+LIBRARY = Extension(
+    "slicer.share.libslicer-share",
+    sources=sorted(map(str, SOURCES.glob("*.c"))),
+    depends=sorted(map(str, SOURCES.glob("*.h"))),
+)
+
+setup(ext_modules=[] if os.environ.get("SLICER_BUILD_SHARE") == "no" else [LIBRARY], cmdclass=COMMANDS)

@@ -1,0 +1,39 @@
+/* What the library has to say to the program's user: little, once, and on stderr only. */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "share.h"
+
+/* One write. A reader that is gone costs the program nothing: no SIGPIPE. */
+void say(const char *text)
+{
+    int before = errno;
+    char line[512];
+    int length = snprintf(line, sizeof line, "slicer: %.500s\n", text);
+    sigset_t pipe, old, pending;
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    sigpending(&pending);
+    pthread_sigmask(SIG_BLOCK, &pipe, &old);
+    ssize_t written = write(STDERR_FILENO, line, (size_t)length);
+    if (written < 0 && errno == EPIPE && !sigismember(&pending, SIGPIPE))
+        sigtimedwait(&pipe, NULL, &(struct timespec){0, 0});
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    errno = before;
+}
+
+void trouble(uint32_t bit, const char *text)
+{
+    static _Atomic uint32_t said;
+    int before = errno;
+    struct job_file *file = job();
+    if (file)
+        atomic_fetch_or_explicit(&file->troubles, bit, memory_order_relaxed);
+    if (!(atomic_fetch_or(&said, bit) & bit))
+        say(text);
+    errno = before;
+}

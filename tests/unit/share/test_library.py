@@ -1,0 +1,73 @@
+"""The preloaded library as it was built: any program of the machine has to be able to load it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import slicer.share
+
+LIBRARY = Path(slicer.share.__file__).with_name("libslicer-share.so")
+HOOKED = Path(__file__).parents[3] / "src/slicer/share/preload/names.h"
+# Both are parts of the first since glibc 2.34.
+C_LIBRARY = {"libc.so.6", "libdl.so.2", "libpthread.so.0"}
+
+
+def told(tool: str, *options: str) -> str:
+    """What a tool of binutils, which every compiler needs, says of the library."""
+    done = subprocess.run([tool, *options, LIBRARY], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def dynamic() -> str:
+    return told("readelf", "--dynamic", "--wide")
+
+
+def test_it_exports_what_it_hooks_and_no_more() -> None:  # D1
+    """Any other name could come in the place of one that the program or a library of it defines."""
+    symbols = told("nm", "--dynamic", "--defined-only", "--format=posix").splitlines()
+    names = {line.split()[0].partition("@")[0] for line in symbols}
+    hooked = set(re.findall(r"^ +X\((\w+), on_\w+\)", HOOKED.read_text(), re.MULTILINE))
+    variants = {name: re.sub(r"(_v\d+)?(_pt[sd][zs])?$", "", name) for name in names - hooked - {"dlsym"}}
+    assert {name: base for name, base in variants.items() if base not in hooked} == {}
+    assert hooked - names - set(variants.values()) == set()
+
+
+def test_it_needs_the_c_library_and_no_more(dynamic: str) -> None:  # D1
+    assert set(re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic)) <= C_LIBRARY
+    assert "PATH" not in dynamic
+
+
+def test_whoever_overwrites_memory_finds_no_place_to_jump_from(dynamic: str) -> None:  # D1
+    assert "BIND_NOW" in dynamic
+    assert "TEXTREL" not in dynamic
+    segments = told("readelf", "--segments", "--wide")
+    assert "GNU_RELRO" in segments
+    assert re.search(r"GNU_STACK( +0x0+){5} RW ", segments)
+    assert " RWE " not in segments
+
+
+def test_a_process_without_cuda_has_it_and_nothing_else_of_it() -> None:  # D1
+    """No library that it brings along, no open file, no thread, no word."""
+    script = "cat /proc/self/maps; ls /proc/self/fd; ls /proc/self/task | wc -l"
+
+    def seen(**environ: str) -> tuple[set[str], str]:
+        command = ["sh", "-c", script]
+        env = {"PATH": os.defpath, **environ}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+        assert done.stderr == ""
+        mapped = re.findall(r"^[0-9a-f]+-.* (/.*)$", done.stdout, re.MULTILINE)
+        return set(mapped), re.sub(r"^[0-9a-f]+-.*\n", "", done.stdout, flags=re.MULTILINE)
+
+    bare, beside = seen()
+    mapped, others = seen(LD_PRELOAD=str(LIBRARY))
+    assert (mapped - bare, others) == ({str(LIBRARY)}, beside)
+
+
+def test_every_user_can_read_it() -> None:  # D1
+    assert LIBRARY.stat().st_mode & 0o444 == 0o444
