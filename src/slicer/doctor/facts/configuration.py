@@ -61,4 +61,5 @@ def _profile(config: Config, name: str) -> ProfileFacts:
         made = config.profile(name)
     except SlicerError as error:
         return ProfileFacts(name, (), str(error))
-    return ProfileFacts(name, tuple(made.properties), "")
+    share = "" if made.share == "off" else made.share
+    return ProfileFacts(name, tuple(made.properties), "", share, made.vram_mib is not None)

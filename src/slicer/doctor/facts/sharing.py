@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 
-from slicer import share
-from slicer.doctor.facts.files import lstat
+from slicer.doctor.facts.files import lstat, trusted_bytes
+from slicer.errors import SlicerError
 from slicer.kernel import cgroup
+from slicer.outcome import history
 from slicer.record import record
+from slicer.share.program import library_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 _MPS = "CUDA_MPS_PIPE_DIRECTORY"
 _MPS_PIPES = "/tmp/nvidia-mps"  # where CUDA looks for the daemon without that variable
 _SLICE = "/gpu.slice"
+_LATEST = 100  # jobs of the history
 
 
 @record
@@ -33,11 +36,11 @@ class SharingFacts:
 
 def gather(environ: Mapping[str, str]) -> SharingFacts:
     """Loads the library into this process, which is the look's own."""
-    path = os.path.join(os.path.dirname(share.__file__), "libslicer-share.so")
+    path = library_path()
     return SharingFacts(
         library=path, library_error=_load_error(path), mps=mps(environ, _MPS_PIPES),
         has_dmem="dmem" in cgroup.controllers(cgroup.path_of("")),
-        is_dmem_on=_passes_on(cgroup.path_of(_SLICE)),
+        is_dmem_on=_passes_on(cgroup.path_of(_SLICE)), was_used=_was_used(environ),
     )  # fmt: skip
 
 
@@ -45,6 +48,17 @@ def mps(environ: Mapping[str, str], usual: str) -> str:
     """The directory of an MPS daemon's pipes, where CUDA would look for it. No pipe is opened."""
     directory = environ.get(_MPS) or usual
     return directory if lstat(f"{directory}/control") is not None else ""
+
+
+def _was_used(environ: Mapping[str, str]) -> bool:
+    path = history.default_path(environ)
+    if trusted_bytes(path, 1, follows=False) is None:
+        return False
+    try:
+        latest = history.read(path, limit=_LATEST)
+    except SlicerError:
+        return False  # the look at the state says so
+    return any(outcome.sharing is not None for outcome in latest)
 
 
 def _load_error(path: str) -> str:

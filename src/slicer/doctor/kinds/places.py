@@ -157,11 +157,11 @@ FOUND = (
     Kind(
         id="share-without-vram",
         area="gpus",
-        severity="warning",
-        title="a profile shares GPUs, and asks for whole ones",
+        severity="note",
+        title="a profile has `share`, and no `vram`",
         why=(
             "`share` acts where a job holds a part of a GPU's memory. A job with whole GPUs is alone on "
-            "them, and runs as without `share`."
+            "them, and runs as without `share`. With `--vram` on the command line it acts."
         ),
         cure='`vram = "8G"` in the profile, or no `share`.',
     ),
