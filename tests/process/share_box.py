@@ -18,10 +18,11 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.fake_cuda import FakeCuda
+from tests.fake_cuda import Busy, FakeCuda
 from tests.fake_cuda import clients as cuda_clients
 from tests.patience import DEADLINE_S, Deadline, until
 
+LIBRARY = "libslicer-share.so"
 SOURCES = Path(__file__).parents[2] / "src" / "slicer" / "share" / "preload"
 GPU0, GPU1 = "GPU-00000000-0000-0000-0000-000000000000", "GPU-11111111-1111-1111-1111-111111111111"
 MIB = 1 << 20
@@ -57,7 +58,7 @@ TURNS = ("none", "waiting", "has", "yields")
 def build_library(directory: Path, *flags: str) -> Path:
     """Compile the library as the package does, with these flags besides; returns its path."""
     directory.mkdir(parents=True, exist_ok=True)
-    library = directory / "libslicer-share.so"
+    library = directory / LIBRARY
     command = [os.environ.get("CC", "cc"), "-std=c11", "-O2", "-g", "-fPIC", "-shared", "-fvisibility=hidden"]
     command += ["-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", *flags, "-o", str(library)]
     command += [*map(str, sorted(SOURCES.glob("*.c"))), "-ldl", "-lpthread"]
@@ -310,17 +311,23 @@ class ShareBox:
             client.close()
 
 
-def overlaps(fake: FakeCuda, *jobs: Sequence[Client]) -> list[str]:
-    """Where work of two of these jobs (their clients) was on one GPU at the same time, by the driver's own log."""
+def overlaps(fake: FakeCuda, *jobs: Sequence[Client], killed: Mapping[int, int] | None = None) -> list[str]:
+    """Where work of two of these jobs (their clients) was on one GPU at once, by the driver's own log.
+
+    ``killed``: by pid, when a process was killed, in ns. From then on it had no work.
+    """
     owner = {client.pid: number for number, job in enumerate(jobs) for client in job}
-    found, last = [], {}
+    ends = killed or {}
+    found: list[str] = []
+    last: dict[tuple[int, int], Busy] = {}  # by GPU and job
     for busy in fake.busy():
-        if busy.pid not in owner:
+        if busy.pid not in owner or busy.start >= ends.get(busy.pid, busy.end):
             continue
-        for before in last.setdefault(busy.gpu, {}).values():
-            if owner[before.pid] != owner[busy.pid] and before.end > busy.start:
-                found.append(f"{before} and {busy}")
-        longest = last[busy.gpu].get(owner[busy.pid])
-        if longest is None or longest.end < busy.end:
-            last[busy.gpu][owner[busy.pid]] = busy
+        cut = busy._replace(end=min(busy.end, ends.get(busy.pid, busy.end)))
+        for (gpu, job), before in last.items():
+            if gpu == cut.gpu and job != owner[cut.pid] and before.end > cut.start:
+                found.append(f"{before} and {cut}")
+        here = (cut.gpu, owner[cut.pid])
+        if here not in last or last[here].end < cut.end:
+            last[here] = cut
     return found

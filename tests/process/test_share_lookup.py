@@ -91,7 +91,7 @@ def test_RTLD_NEXT_of_another_preloaded_library_works(share: ShareBox, is_first:
     both = [share.library, share.clients / "next.so"]
     job = share.job()
     client = share.ready(job, "linked", preload=both if is_first else both[::-1])
-    assert client.do("devices")[0] == "102"
+    assert client.ask("devices").words[0] == "102"
     client.do("spin 100", "sync")
     assert job.count("gated") == 1
 

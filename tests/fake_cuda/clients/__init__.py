@@ -19,17 +19,21 @@ def build(directory: Path, driver: Path, *flags: str) -> Path:
     ``flags``: more for the compiler (a sanitizer). Raises CalledProcessError with the compiler's words.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    cc = [os.environ.get("CC", "cc"), "-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", *flags]
-    sources = [str(HERE / f"{name}.c") for name in ("client", "commands", "driver", "memory")]
-    linked = ["-DLINKED", f"-L{driver}", "-l:libcuda.so.1"]
-    for name, more in (("client", []), ("client-linked", linked), ("client.so", ["-DNO_MAIN", "-shared", "-fPIC"])):
-        libraries = [word for word in more if word.startswith(("-L", "-l"))]
-        options = [word for word in more if word not in libraries]
-        subprocess.run([*cc, *options, "-o", str(directory / name), *sources, *libraries, "-ldl", "-lpthread"], check=True)
-    for name in ("next.so", "loader"):
-        shared = ["-shared", "-fPIC"] if name.endswith(".so") else []
-        source = str(HERE / f"{name.removesuffix('.so')}.c")
-        subprocess.run([*cc, *shared, "-o", str(directory / name), source, "-ldl"], check=True)
+    cc = [os.environ.get("CC", "cc"), "-std=gnu11", "-O1", "-g", "-fPIC", "-D_GNU_SOURCE", *flags]
+    cc += ["-Wall", "-Wextra", "-Werror"]
+
+    def run(*words: str) -> None:
+        subprocess.run([*cc, *words], check=True, cwd=directory)
+
+    sources = {name: str(HERE / f"{name}.c") for name in ("client", "commands", "driver", "memory", "loader", "next")}
+    run("-c", *(sources[name] for name in ("client", "commands", "driver", "memory")))
+    run("-c", "-DLINKED", sources["driver"], "-o", "driver-linked.o")
+    common = ("client.o", "commands.o", "memory.o", "-ldl", "-lpthread")
+    run("driver.o", *common, "-o", "client")
+    run("driver.o", *common, "-shared", "-o", "client.so")
+    run("driver-linked.o", *common, f"-L{driver}", "-l:libcuda.so.1", "-o", "client-linked")
+    run(sources["loader"], "-ldl", "-o", "loader")
+    run(sources["next"], "-shared", "-ldl", "-o", "next.so")
     return directory
 
 
