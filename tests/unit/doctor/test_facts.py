@@ -129,5 +129,9 @@ def test_an_mps_daemon_is_seen_by_its_pipe_which_nobody_opens(tmp_path: Path) ->
     assert sharing.mps({}, str(tmp_path)) == ""
     os.mkfifo(tmp_path / "control")
     assert sharing.mps({}, str(tmp_path)) == str(tmp_path)
-    elsewhere = {"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path / "other")}
-    assert sharing.mps(elsewhere, str(tmp_path)) == ""
+    other = tmp_path / "other"
+    assert sharing.mps({"CUDA_MPS_PIPE_DIRECTORY": str(other)}, str(tmp_path)) == str(tmp_path)
+    other.mkdir()
+    assert sharing.mps({"CUDA_MPS_PIPE_DIRECTORY": str(other)}, str(tmp_path)) == str(other)
+    (other / "control").touch()
+    assert sharing.mps({}, str(other)) == ""  # a plain file is no pipe of a daemon's

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import stat
 
 from slicer.doctor.facts.files import lstat, trusted_bytes
 from slicer.errors import SlicerError
@@ -45,9 +46,13 @@ def gather(environ: Mapping[str, str]) -> SharingFacts:
 
 
 def mps(environ: Mapping[str, str], usual: str) -> str:
-    """The directory of an MPS daemon's pipes, where CUDA would look for it. No pipe is opened."""
-    directory = environ.get(_MPS) or usual
-    return directory if lstat(f"{directory}/control") is not None else ""
+    """The directory of an MPS daemon's pipes, as the library looks for it (arena.c). No pipe is opened."""
+    chosen = environ.get(_MPS, "")
+    if chosen and os.path.isdir(chosen):
+        return chosen
+    pipe = lstat(f"{usual}/control")
+    is_there = pipe is not None and not stat.S_ISREG(pipe.st_mode) and pipe.st_uid in (0, os.geteuid())
+    return usual if is_there else ""
 
 
 def _was_used(environ: Mapping[str, str]) -> bool:
