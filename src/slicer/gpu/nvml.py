@@ -46,7 +46,7 @@ class GpuDetails:
 
 
 def _see_the_card() -> None:
-    """Inside of a job with a cap, NVML tells of the cap in place of the card: not to us, who decide about the card."""
+    """Inside of a job with a cap NVML tells of the cap in place of the card. We decide about the card."""
     import os
 
     if "SLICER_SHARE_FILE" not in os.environ:

@@ -127,6 +127,12 @@ def jobs(directory: StateDir) -> tuple[str, ...]:
         folder.close()
 
 
+def is_locked(fd: int, at: int) -> bool:
+    """Whether somebody holds the lock on that byte of the file. Raises OSError."""
+    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, at, 1, 0)
+    return bool(_FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked))[0] != fcntl.F_UNLCK)
+
+
 class JobFile:
     """The file of one job, open. Raises StateError if it is not there or not as it should be."""
 
@@ -181,15 +187,10 @@ class JobFile:
 
     def _taken_rows(self, rows: int) -> list[int]:
         """The rows whose processes live: they hold a lock on the byte of their number."""
-        return [row for row in range(rows) if self._is_locked(row)]
-
-    def _is_locked(self, at: int) -> bool:
-        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, at, 1, 0)
         try:
-            told = fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, asked)
+            return [row for row in range(rows) if is_locked(self._fd, row)]
         except OSError as error:
             raise failed(self._path, error) from error
-        return bool(_FLOCK.unpack(told)[0] != fcntl.F_UNLCK)
 
     def _data(self) -> bytes:
         try:

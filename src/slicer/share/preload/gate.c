@@ -13,14 +13,13 @@ struct seat {
     _Alignas(64) _Atomic uint32_t busy; /* it is in a call that starts work */
     _Atomic uint32_t taken;
     _Atomic uint64_t launched; /* how much it started */
-    _Atomic uint64_t counted;  /* of this, in the job's file */
 };
 
 static struct seat seats[SEATS];
 static __thread struct self self __attribute__((tls_model("initial-exec")));
 static pthread_key_t at_thread_end;
-static _Atomic uint32_t is_closed, syncing;
-static _Atomic uint64_t synced_ns;
+static _Atomic uint32_t syncing;
+static _Atomic uint64_t synced_ns, closed_ns;
 static enum { UNKNOWN, ON, OFF } _Atomic gate;
 
 struct self *gate_self(void)
@@ -35,24 +34,9 @@ bool gate_is_on(void)
 
 /* -- seats ---------------------------------------------------------------------------------------------------------- */
 
-static void count_seat(struct seat *seat)
-{
-    struct job_file *file = job();
-    uint64_t launched = atomic_load(&seat->launched), counted = atomic_load(&seat->counted);
-    if (file && launched > counted && atomic_compare_exchange_strong(&seat->counted, &counted, launched))
-        atomic_fetch_add(&file->counters.gated, launched - counted);
-}
-
-void gate_count(void)
-{
-    for (int i = 0; i < SEATS; i++)
-        count_seat(&seats[i]);
-}
-
 static void stand_up(void *seat)
 {
     struct seat *mine = seat;
-    count_seat(mine);
     self.seat = NULL;
     self.depth = 0;
     if (mine == &seats[SEATS - 1])
@@ -101,14 +85,23 @@ void gate_wait_until_empty(void)
 
 /* -- open and closed -------------------------------------------------------------------------------------------------- */
 
-bool gate_is_closed(void) { return atomic_load(&is_closed); }
-void gate_close(void) { atomic_store(&is_closed, 1); }
 unsigned gate_syncing(void) { return atomic_load(&syncing); }
 uint64_t gate_synced_ns(void) { return atomic_load(&synced_ns); }
 
+void gate_close(void)
+{
+    atomic_store(&closed_ns, now_ns());
+}
+
+bool gate_is_closed(void)
+{
+    uint64_t since = atomic_load(&closed_ns);
+    return since && now_ns() - since <= settings()->drain_us * UINT64_C(1000);
+}
+
 void gate_open(void)
 {
-    atomic_store(&is_closed, 0);
+    atomic_store(&closed_ns, 0);
     atomic_fetch_add(&arena_process()->call, 1);
     futex_wake(&arena_process()->call);
 }
@@ -119,7 +112,7 @@ void gate_after_fork(void)
 {
     memset(seats, 0, sizeof seats);
     memset(&self, 0, sizeof self);
-    atomic_store(&is_closed, 0);
+    atomic_store(&closed_ns, 0);
     atomic_store(&syncing, 0);
     atomic_store(&gate, UNKNOWN);
     arena_after_fork();
@@ -139,10 +132,8 @@ static void prepare(void)
 /* At the program's end. The turn is not given back: work may be in flight until the process is gone. */
 __attribute__((destructor)) static void count_at_end(void)
 {
-    if (!gate_is_on())
-        return;
-    gate_count();
-    turn_count();
+    if (gate_is_on())
+        turn_count();
 }
 
 static bool start(void)
@@ -176,11 +167,15 @@ static uintptr_t stream_of(const long *a, int place)
     return stream;
 }
 
-static void count_passed(void)
+/* At once, so that a process that is killed has counted all. */
+static inline void count_work(bool is_in)
 {
     struct job_file *file = job();
-    if (file)
-        atomic_fetch_add(&file->counters.passed, 1);
+    if (!file)
+        return;
+    atomic_fetch_add_explicit(&file->counters.gated, 1, memory_order_relaxed);
+    if (!is_in)
+        atomic_fetch_add_explicit(&file->counters.passed, 1, memory_order_relaxed);
 }
 
 /* Keep about `window` of work in flight: wait for it every so often, and learn from how long that took how often. */
@@ -255,10 +250,9 @@ static inline long work(void *real, long *a, int place)
     struct context *context = is_captured ? NULL : context_note();
     bool is_in = !is_captured && enter(me, context);
     atomic_fetch_add_explicit(&seat->launched, 1, memory_order_relaxed);
+    count_work(is_in);
     if (is_in)
         context_launched(context);
-    else
-        count_passed();
     long result = call(real, a);
     if (is_in) {
         atomic_fetch_sub_explicit(&seat->busy, 1, memory_order_release);
@@ -287,8 +281,6 @@ long on_sync(void *real, long *a)
     long result = call(real, a);
     atomic_store(&synced_ns, now_ns());
     atomic_fetch_sub(&syncing, 1);
-    if (me->seat)
-        count_seat(me->seat);
     if (settings()->mode != MODE_YIELD && atomic_load(&arena_process()->joined))
         release_point();
     else if (atomic_load_explicit(&arena_job()->waited, memory_order_relaxed))

@@ -81,7 +81,8 @@ struct self *gate_self(void);
 /* Is the lock in force here, as far as it is known yet? */
 bool gate_is_on(void);
 
-/* No thread of this process starts more work with a turn that its job has, until gate_open(). */
+/* No thread of this process starts more work with a turn that its job has, until gate_open(), or until the limit of the
+ * drain has passed. */
 void gate_close(void);
 void gate_open(void);
 bool gate_is_closed(void);
@@ -94,9 +95,6 @@ void gate_wait_until_empty(void);
 uint64_t gate_launched(void);
 unsigned gate_syncing(void);
 uint64_t gate_synced_ns(void); /* when one of these returned last */
-
-/* Add to the job's counters what was not added yet. */
-void gate_count(void);
 
 /* -- the turn, as this process sees it (turn.c) ---------------------------------------------------------------------- */
 
@@ -114,6 +112,9 @@ bool turn_leave(void);
 
 /* Add to the job's counters how long the current turn lasts by now. */
 void turn_count(void);
+
+/* The same, and how many of its turns others ended. */
+void turn_tell(void);
 void turn_after_fork(void);
 
 /* -- contexts (contexts.c) -------------------------------------------------------------------------------------------- */

@@ -4,14 +4,49 @@
 #include <signal.h>
 
 enum {
-    TICK_MS = 1000,       /* counts what was started and held, so that little is lost if the process is killed */
+    TICK_MS = 1000,       /* counts how long the turn was held, so that little is lost if the process is killed */
     WATCH_US = 500,       /* how often it looks whether the program does something, while others wait */
     IDLE_US = 1000,       /* so long without work, and the turn goes to others */
     IDLE_AFTER_SYNC_US = 200, /* the same, where the program waited for its work, and nobody waits who would keep it long */
     STACK = 128 * 1024
 };
 
-static _Atomic uint32_t is_started;
+static _Atomic uint32_t is_started, has_clerk;
+
+static void *clerk(void *unused)
+{
+    (void)unused;
+    for (;;) {
+        sleep_ns((uint64_t)TICK_MS * NS_A_MS);
+        turn_tell();
+    }
+    return NULL;
+}
+
+/* A thread that no signal of the program's reaches. */
+static bool start_thread(void *(*function)(void *))
+{
+    sigset_t all, old;
+    pthread_attr_t attributes;
+    pthread_t thread;
+    sigfillset(&all);
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setstacksize(&attributes, STACK);
+    pthread_sigmask(SIG_SETMASK, &all, &old); /* inherited */
+    int error = pthread_create(&thread, &attributes, function, NULL);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    pthread_attr_destroy(&attributes);
+    return error == 0;
+}
+
+/* From the first time on, a second thread keeps the books, because the work that this one waits for may take long. */
+static bool leave(void)
+{
+    if (!atomic_exchange(&has_clerk, 1))
+        start_thread(clerk);
+    return turn_leave();
+}
 
 void helper_ring(void)
 {
@@ -49,12 +84,11 @@ static uint64_t look(struct activity *seen)
     uint32_t turn = atomic_load(&row->turn);
     bool has_part = atomic_load(&arena_process()->joined) != 0;
     uint64_t again = (uint64_t)TICK_MS * NS_A_MS;
-    gate_count();
     if (!has_part)
         return again;
-    turn_count();
+    turn_tell();
     if (turn_state(turn) != TURN_HAS || atomic_load(&arena_process()->joined) != turn_epoch(turn))
-        return turn_leave() ? again : NS_A_MS; /* asked back, or gone on without us */
+        return leave() ? again : NS_A_MS; /* asked back, or gone on without us */
     if (!atomic_load(&row->waited)) {
         seen->since_ns = 0;
         return again;
@@ -65,7 +99,7 @@ static uint64_t look(struct activity *seen)
         is_over = is_idle(seen, &again);
     else
         again = (uint64_t)WATCH_US * NS_A_US;
-    if (is_over && !turn_leave())
+    if (is_over && !leave())
         return NS_A_MS;
     return again;
 }
@@ -89,23 +123,11 @@ static void *helper(void *unused)
 
 bool helper_start(void)
 {
-    if (atomic_exchange(&is_started, 1))
-        return true;
-    sigset_t all, old;
-    pthread_attr_t attributes;
-    pthread_t thread;
-    sigfillset(&all);
-    pthread_attr_init(&attributes);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_attr_setstacksize(&attributes, STACK);
-    pthread_sigmask(SIG_SETMASK, &all, &old); /* inherited: the program's signals are for its own threads */
-    int error = pthread_create(&thread, &attributes, helper, NULL);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    pthread_attr_destroy(&attributes);
-    return error == 0;
+    return atomic_exchange(&is_started, 1) || start_thread(helper);
 }
 
 void helper_after_fork(void)
 {
     atomic_store(&is_started, 0);
+    atomic_store(&has_clerk, 0);
 }

@@ -58,6 +58,17 @@ static void tell_overtaken(void)
     trouble(TROUBLE_UNDRAINED, "a turn on the GPU went on to another job before the work of this one was done");
 }
 
+void turn_tell(void)
+{
+    struct rings rings;
+    const struct arena_job *row = arena_job();
+    turn_count();
+    if (atomic_load(&row->overtaken) == atomic_load(&row->overtaken_told) || !arena_lock(&rings))
+        return;
+    tell_overtaken();
+    arena_unlock(&rings);
+}
+
 /* Take part in the turn that the job has. Under the arena's lock. */
 static void join(void)
 {
@@ -209,6 +220,7 @@ static void part(struct rings *rings)
 static bool leave_once(bool *is_over)
 {
     struct rings rings;
+    atomic_store(&expected, 0);
     gate_wait_until_empty();
     uint64_t here, most, before = gate_launched();
     context_counts(NULL, &here, &most);
@@ -217,7 +229,7 @@ static bool leave_once(bool *is_over)
     if (*is_over)
         return false;
     fault("gate-drained");
-    *is_over = gate_is_empty() && gate_launched() == before;
+    *is_over = gate_is_empty() && gate_launched() == before && !atomic_load(&expected);
     if (*is_over)
         part(&rings);
     arena_unlock(&rings);
@@ -231,7 +243,6 @@ bool turn_leave(void)
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     pthread_mutex_lock(&leaving);
     gate_close();
-    atomic_store(&expected, 0);
     fault("gate-yielding");
     while (!is_over)
         has_left = leave_once(&is_over);
