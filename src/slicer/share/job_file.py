@@ -182,7 +182,7 @@ class JobFile:
 
     def set_got_past(self) -> None:
         """Note that the job was seen to use more than its cap."""
-        noted = self.read().noted | layout.NOTED_GOT_PAST
+        noted = layout.NOTED_GOT_PAST | (layout.NOTED_DRIVER_CAP if self.read().driver_cap else 0)
         self._write(layout.OFFSET_NOTED, struct.pack("@I", noted))
 
     def _taken_rows(self, rows: int) -> list[int]:

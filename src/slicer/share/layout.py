@@ -84,7 +84,8 @@ class JobFileText:
     priority: int
     gpus: tuple[str, ...]
     limit: tuple[int, ...]  # 0: no cap
-    noted: int  # by slicer: NOTED_…
+    got_past_cap: int  # 1: slicer saw the job use more than its cap
+    driver_cap: int  # 1: the driver keeps the cap of the job's cgroup, too
     overhead: tuple[int, ...]
     troubles: tuple[str, ...]
     rows: int  # how many processes ever took one
@@ -128,7 +129,7 @@ def decode(data: bytes) -> JobFileText:
     troubles, rows, *numbers = map(_bounded, _SAID.unpack_from(data, OFFSET_SAID))
     return JobFileText(
         job=job, wants=_WORDS[wants], priority=priority, gpus=gpus, limit=tuple(map(_bounded, limit[:count])),
-        noted=noted,
+        got_past_cap=int(noted & NOTED_GOT_PAST != 0), driver_cap=int(noted & NOTED_DRIVER_CAP != 0),
         overhead=tuple(map(_bounded, _OVERHEAD.unpack_from(data, OFFSET_OVERHEAD)[:count])),
         troubles=trouble_words(troubles), rows=min(rows, MAX_PROCESSES),
         counters=Counters(*numbers[: len(Counters.__annotations__)]), peak=tuple(numbers[16 : 16 + count]),

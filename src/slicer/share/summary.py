@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from slicer.model import Sharing
-from slicer.share import layout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,8 +27,7 @@ def sharing_of(order: ShareOrder, said: JobFileText | None) -> Sharing:
         waited_s=counted.waited_ns / 1e9, longest_wait_s=counted.longest_ns / 1e9,
         undrained=counted.undrained, allocations=counted.allocations, refused=counted.refused,
         uncounted=counted.uncounted, peak_mib=_mib(said.peak), overhead_mib=_mib(said.overhead),
-        got_past_cap=int(said.noted & layout.NOTED_GOT_PAST != 0),
-        driver_cap=int(said.noted & layout.NOTED_DRIVER_CAP != 0), troubles=said.troubles,
+        got_past_cap=said.got_past_cap, driver_cap=said.driver_cap, troubles=said.troubles,
     )  # fmt: skip
 
 
