@@ -196,6 +196,35 @@ def test_no_file_outlives_a_job_killed_on_the_way(shared: Box, point: str) -> No
     assert all(each is not None and each.troubles == () for each in found)
 
 
+# D2: the turns of two jobs, the one of higher priority first
+def test_two_jobs_take_turns(shared: Box, client: str, gate: Gate) -> None:
+    """While one has started more work than it can do at once, another one comes that goes before it."""
+    low = ("-n", "low", "--vram", "8G", "--share", "lock")
+    high = ("-n", "high", "--vram", "8G", "--share", "both", "--priority", "10")
+    fifo = shared.root / "answers"
+    script = (
+        f"mkfifo {fifo}; (printf 'init\\ncontext 0\\n'; while [ ! -e {gate.path}.end ];"
+        f" do printf 'spin 500 - 20\\n'; read x; done; exec >/dev/null; cat) <{fifo} | {client} dlsym >{fifo}"
+    )
+    first = shared.start(*low, "--", "sh", "-c", script)
+    until(lambda: _sharing(shared, "low", "turns") or first.poll() is not None, "it has its turn")
+    second = run(shared, client, *high, does=session("alloc linear 10", "spin 100", "sync"))
+    assert second.returncode == 0, second
+    Path(f"{gate.path}.end").touch()
+    _, err = first.communicate()
+    assert first.returncode == 0, err
+    found = outcome(shared, "high")
+    assert (found.turns, found.gated, found.waits, found.troubles) == (1, 1, 1, ())
+    assert outcome(shared, "low").turns >= 2
+    assert outcome(shared, "low").troubles == ()
+
+
+def _sharing(box: Box, name: str, field: str) -> Any:
+    """A figure of a sharing job, by slicer status."""
+    found = [job["sharing"] for job in status(box)["jobs"] if job["name"] == name]
+    return found[0][field] if found and found[0] else None
+
+
 # D1: what a job inside does is the job's, and slicer inside of it sees the card
 def test_a_job_inside_belongs_to_it(shared: Box, client: str) -> None:
     does = session("alloc linear 100")

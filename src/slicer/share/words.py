@@ -50,7 +50,7 @@ def standing_words(now: SharingNow) -> list[str]:
         return [*facts, "no CUDA yet", *_troubles(now.troubles)]
     if now.wants != "cap":
         facts += [_turn(now.turn)] if now.turn is not None else []
-        facts.append(f"{counted(now.turns, 'turn')}, {format_duration(now.held_s)}")
+        facts.append(f"{counted(now.turns, 'turn')}, {format_duration(now.held_s)} in all")
         if now.waits:
             facts.append(f"waited {format_duration(now.waited_s)} in {counted(now.waits, 'wait')}")
     if now.wants != "lock":

@@ -156,6 +156,18 @@ static int forked(char **words, int count, struct answer *to)
     return answer.code;
 }
 
+/* "orphan": a child that does nothing, and stays when its parent goes; says its pid. */
+static int orphan(char **words, int count, struct answer *to)
+{
+    pid_t child = fork();
+
+    (void)words, (void)count;
+    while (!child)
+        pause();
+    say(to, " %d", (int)child);
+    return child < 0;
+}
+
 /* -- work without end ---------------------------------------------------------------------------------------------------- */
 
 struct endless { pointer context; long us, every; };
@@ -211,7 +223,7 @@ static int become(char **words, int count, struct answer *to)
 }
 
 const struct command process_commands[] = {
-    {"later", later}, {"join", join}, {"threads", threads}, {"fork", forked}, {"hammer", start_hammer}, {"halt", halt},
+    {"later", later}, {"join", join}, {"threads", threads}, {"fork", forked}, {"orphan", orphan}, {"hammer", start_hammer}, {"halt", halt},
     {"progress", tell_progress}, {"exec", become}, {NULL, NULL},
 };
 
@@ -222,6 +234,7 @@ EXPORTED int client_main(int argc, char **argv)
 
     if (argc < 2 || find_driver(argv[1]))
         return 2;
+    setvbuf(stdin, NULL, _IONBF, 0); /* what follows an "exec" is for the next program */
     while (fgets(line, sizeof line, stdin)) {
         run(line, &answer);
         printf("%d%s\n", answer.code, answer.text);

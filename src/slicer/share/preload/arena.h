@@ -32,7 +32,7 @@ enum {
     TURN_HAS = 2,      /* its processes may put work on its GPUs */
     TURN_YIELDS = 3,   /* it still has the turn, but starts no more work, and waits until what it started is done */
     TURN_STATE = 3,    /* the mask of these */
-    TURN_WINDOWED = 4, /* a job of higher priority is there: keep little work in flight */
+    TURN_WINDOWED = 4, /* a job of higher priority is there, or one of the same waits: keep little work in flight */
     TURN_EPOCH = 8     /* the number of the turn, counted up with each one, times this */
 };
 

@@ -9,6 +9,10 @@
 /* As job(), but takes no row: for a process that only asks how much memory there is. */
 struct job_file *job_seen(void);
 
+/* A copy of what slicer said before the start, up to `overhead`; NULL: there is no file. Safe at any time: the file
+ * itself is touched only between job_hold or job_lock and job_unlock. */
+const struct job_file *job_said(void);
+
 /* Open what the environment names, if it is a job's file: a descriptor; -1, and why, and errno or 0. */
 struct stat;
 int job_open(const char **why, struct stat *status);
@@ -24,13 +28,16 @@ void job_gpu_after_fork(void);
 
 void job_rows_attached(struct job_file *file, int descriptor, const struct stat *status);
 void job_rows_take(struct job_file *file);
+
+/* As job_row(), but takes none. Between job_lock and job_unlock it is this one that may be asked. */
+int job_row_now(void);
 void job_rows_after_fork(void);
 
 /* What this process holds by its own count; it is written again where its row was lost. */
 extern _Atomic uint64_t job_held[JOB_MAX_GPUS];
 
 /* The lock on LOCK_BYTE, with bounded patience. False: it could not be had, and what follows runs without it. Makes
- * sure of the descriptor and the row first: the program may have closed the one, and so lost the other. */
+ * sure first of the descriptor, which the program may have closed, and that the file was not cut short. */
 bool job_lock(void);
 void job_unlock(bool locked);
 

@@ -94,7 +94,7 @@ void gate_wait_until_empty(void);
 /* How much work this process started so far; how many of its threads wait in a cu…Synchronize of their own. */
 uint64_t gate_launched(void);
 unsigned gate_syncing(void);
-uint64_t gate_synced_ns(void); /* when one of these returned last */
+uint64_t gate_synced_ns(uint64_t *launched); /* when one of these returned last, and what had been started by then */
 
 /* -- the turn, as this process sees it (turn.c) ---------------------------------------------------------------------- */
 

@@ -19,8 +19,8 @@ uint64_t times(uint64_t a, uint64_t b)
 
 bool is_capped(void)
 {
-    struct job_file *file = job_seen();
-    return file != NULL && (file->wants & WANTS_CAP) != 0;
+    const struct job_file *said = job_said();
+    return said != NULL && (said->wants & WANTS_CAP) != 0;
 }
 
 void *driver_once(_Atomic(void *) *known, const char *symbol)
