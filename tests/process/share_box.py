@@ -185,6 +185,10 @@ class Client:
             self._heard += got
         return b"\n" in self._heard
 
+    def is_stopped(self) -> bool:
+        """By a signal."""
+        return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
     def said(self) -> str:
         """What it wrote to stderr."""
         return self._stderr.read_text(errors="replace")
