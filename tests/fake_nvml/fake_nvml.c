@@ -24,13 +24,19 @@
  *     # appends a line "PID NAME" to the file for each init and shutdown
  *     log /path/to/log
  *
+ * Beside it, the processes that use the fake CUDA driver, with their memory, where FAKE_CUDA_SHARED names its file.
+ *
  * Without the variable or the file, nvmlInit answers NVML_ERROR_DRIVER_NOT_LOADED.
  * With -DOLD_DRIVER the functions that driver 510 brought are missing.
  */
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
+
+#include "../fake_cuda/machine.h"
 
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6,
        INSUFFICIENT_SIZE = 7, HANGS = -1, DRIVER_NOT_LOADED = 9, ARGUMENT_VERSION_MISMATCH = 25 };
@@ -114,6 +120,27 @@ static void parse(char *line)
     }
 }
 
+/* The processes that use the fake CUDA driver. */
+static void add_cuda_processes(void)
+{
+    const char *path = getenv("FAKE_CUDA_SHARED");
+    int fd = path && *path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    const struct shared *machine = MAP_FAILED;
+    int pid;
+
+    if (fd >= 0 && lseek(fd, 0, SEEK_END) >= (off_t)sizeof *machine)
+        machine = mmap(NULL, sizeof *machine, PROT_READ, MAP_SHARED, fd, 0);
+    for (int i = 0; machine != MAP_FAILED && i < MACHINE_ROWS; i++)
+        for (int gpu = 0; (pid = machine->rows[i].pid) && gpu < MACHINE_GPUS; gpu++)
+            if (machine->rows[i].used[gpu] && now.n_processes < MAX_PROCESSES && lives((unsigned)pid))
+                now.processes[now.n_processes++] = (struct process){
+                    .gpu = gpu, .pid = (unsigned)pid, .mib = machine->rows[i].used[gpu] / MIB, .kind = "compute"};
+    if (machine != MAP_FAILED)
+        munmap((void *)machine, sizeof *machine);
+    if (fd >= 0)
+        close(fd);
+}
+
 /* Reads the state; the failure that is ordered for this call, or SUCCESS. */
 static int enter(const char *name, int gpu)
 {
@@ -127,6 +154,7 @@ static int enter(const char *name, int gpu)
     while (fgets(line, sizeof line, file))
         parse(line);
     fclose(file);
+    add_cuda_processes();
     for (unsigned i = 0; i < now.n_failures; i++)
         if (!strcmp(now.failures[i].name, name) && (now.failures[i].gpu == ANY || now.failures[i].gpu == gpu)) {
             while (now.failures[i].code == HANGS)

@@ -8,6 +8,19 @@
  * byte of the file with the row's number. So a row whose byte is not locked is free, whatever it says: its process
  * is dead, or there was none. The byte LOCK_BYTE is locked for writing while rows are taken, and while memory is
  * charged. A killed process leaves no lock.
+ *
+ * The environment of the job names it. The library remembers both variables when it is loaded:
+ *
+ *   SLICER_SHARE_FILE  the file's absolute path
+ *   SLICER_SHARE       what was asked for: "lock", "cap" or "both". It tells what to do where the file cannot be used
+ *                      (it is gone, because the job has ended, or it is not as it should be): with "lock" the program
+ *                      runs without it, after one warning; with all else, and without the variable, cuInit fails,
+ *                      because a cap that cannot be applied is an error.
+ *
+ * The file is refused unless it is a plain file of the process's effective user, with one name, mode 0600, and of
+ * exactly this size. Its maker allocates its blocks (posix_fallocate): a mapped page for which a full disk has no
+ * room kills who touches it. So does a page that was cut off. Only the user can do that; a process that comes to
+ * charge memory notices it in time, and goes on with a copy of its own.
  */
 #ifndef SLICER_SHARE_JOB_FILE_H
 #define SLICER_SHARE_JOB_FILE_H
@@ -75,10 +88,11 @@ struct job_file {
     char gpus[JOB_MAX_GPUS][JOB_UUID_CHARS]; /* the lease's, in its order */
     uint64_t limit[JOB_MAX_GPUS];            /* bytes; 0: no cap */
     /* written by slicer while the job runs */
-    _Atomic uint64_t overhead[JOB_MAX_GPUS]; /* bytes in use that were not charged: CUDA contexts, as NVML saw them */
+    _Atomic uint64_t overhead[JOB_MAX_GPUS]; /* bytes in use that were not charged: CUDA contexts, as NVML saw them.
+                                                Before the first look it may be what contexts are expected to take */
     /* written by the library */
     _Atomic uint32_t troubles;
-    _Atomic uint32_t rows; /* how many rows of `processes` were ever used */
+    _Atomic uint32_t rows; /* how many rows of `processes` were ever used: none of the later ones was */
     struct job_counters counters;
     _Atomic uint64_t peak[JOB_MAX_GPUS]; /* bytes: the most that was charged at once */
     struct job_process processes[JOB_MAX_PROCESSES];

@@ -127,12 +127,17 @@ static void *wrapped(lookup *real, void *handle, const char *symbol, const struc
     return found;
 }
 
+EARLY static bool may_be_hooked(const char *symbol)
+{
+    return (symbol[0] == 'c' && symbol[1] == 'u') || (symbol[0] == 'n' && symbol[1] == 'v' && symbol[2] == 'm');
+}
+
 EARLY lookup *slicer_share_dlsym(void *handle, const char *symbol, void **found)
 {
     lookup *real = real_dlsym();
     /* A library that asks for the next one after itself (RTLD_NEXT) stands in the call's way already, behind us or
      * before us. And only a jump tells the real dlsym who asks. */
-    if (real && (!symbol || (symbol[0] != 'c' && symbol[0] != 'n') || handle == RTLD_NEXT))
+    if (real && (!symbol || handle == RTLD_NEXT || !may_be_hooked(symbol)))
         return real;
     const struct hook *hook = symbol ? hook_of(symbol) : NULL;
     if (real && !hook)

@@ -95,6 +95,13 @@
     X(cuMemFree, on_free) \
     X(cuMemFreeAsync, on_free_async) \
     X(cuMemRelease, on_mem_release) \
+    X(cuMemRetainAllocationHandle, on_mem_retain) \
+    X(cuMemImportFromShareableHandle, on_mem_retain) \
+    X(cuMemMap, on_mem_map) \
+    X(cuMemUnmap, on_mem_unmap) \
+    X(cuMemPoolCreate, on_pool_create) \
+    X(cuMemPoolDestroy, on_pool_destroy) \
+    X(cuMemPoolTrimTo, on_pool_trim) \
     X(cuArrayDestroy, on_array_destroy) \
     X(cuMipmappedArrayDestroy, on_mipmapped_destroy) \
     X(cuMemGetInfo, on_mem_get_info) \
@@ -136,7 +143,9 @@
     V2(X, cuCtxDestroy) X(cuGreenCtxDestroy) V2(X, cuDevicePrimaryCtxRelease) V2(X, cuDevicePrimaryCtxReset) \
     V2(X, cuMemAlloc) V2(X, cuMemAllocPitch) X(cuMemAllocManaged) X(cuMemCreate) \
     PTSZ(X, cuMemAllocAsync) PTSZ(X, cuMemAllocFromPoolAsync) V2(X, cuArrayCreate) V2(X, cuArray3DCreate) \
-    X(cuMipmappedArrayCreate) V2(X, cuMemFree) PTSZ(X, cuMemFreeAsync) X(cuMemRelease) X(cuArrayDestroy) \
+    X(cuMipmappedArrayCreate) V2(X, cuMemFree) PTSZ(X, cuMemFreeAsync) X(cuMemRelease) \
+    X(cuMemRetainAllocationHandle) X(cuMemImportFromShareableHandle) X(cuMemMap) X(cuMemUnmap) \
+    X(cuMemPoolCreate) X(cuMemPoolDestroy) X(cuMemPoolTrimTo) X(cuArrayDestroy) \
     X(cuMipmappedArrayDestroy) V2(X, cuMemGetInfo) V2(X, cuDeviceTotalMem) \
     V2(X, nvmlDeviceGetMemoryInfo)
 #define V2_PTSZ_ONLY(X, name) X(name##_v2) X(name##_v2_ptsz)

@@ -1,0 +1,82 @@
+/* NVML's answer of how much memory there is: the cap in place of the card. */
+#include "cap.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+
+struct memory {
+    unsigned long long total, unused, used;
+};
+
+struct memory_v2 {
+    unsigned version;
+    unsigned long long total, reserved, unused, used;
+};
+
+/* The function beside `real` in the library that `real` is in: a program may have loaded NVML by any name. */
+static void *neighbour(void *real, const char *symbol)
+{
+    Dl_info info;
+    if (dladdr(real, &info) == 0 || info.dli_fname == NULL)
+        return NULL;
+    void *library = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+    if (library == NULL)
+        return NULL;
+    void *found = dlsym(library, symbol);
+    dlclose(library); /* `real` is being called: it stays */
+    return found;
+}
+
+/* The cap on the GPU with this handle, and what the job uses of it. False: there is none. */
+static bool cap_of(void *real, long device, uint64_t *limit, uint64_t *used)
+{
+    char uuid[96] = "";
+    struct job_file *file = job_seen();
+    if (file == NULL || !is_capped())
+        return false;
+    int saved = errno;
+    long a[ARGUMENTS] = {device, (long)uuid, sizeof uuid};
+    void *get_uuid = neighbour(real, "nvmlDeviceGetUUID");
+    bool is_told = get_uuid != NULL && (int)call(get_uuid, a) == 0;
+    uuid[sizeof uuid - 1] = '\0';
+    int gpu = is_told ? job_gpu_of(file, uuid) : -1;
+    bool has_cap = job_limit(gpu, limit);
+    if (has_cap)
+        *used = quota_used(gpu);
+    errno = saved;
+    return has_cap;
+}
+
+static unsigned long long least(unsigned long long a, unsigned long long b)
+{
+    return a < b ? a : b;
+}
+
+/* nvmlDeviceGetMemoryInfo(device, *memory). All that is not free is used: so it is where the card tells. */
+long on_nvml_memory_info(void *real, long *a)
+{
+    uint64_t limit, used;
+    long result = call(real, a);
+    struct memory *memory = (struct memory *)a[1];
+    if ((int)result != 0 || memory == NULL || !cap_of(real, a[0], &limit, &used))
+        return result;
+    memory->total = least(memory->total, limit);
+    memory->unused = least(memory->unused, memory->total - least(used, memory->total));
+    memory->used = memory->total - memory->unused;
+    return result;
+}
+
+/* nvmlDeviceGetMemoryInfo_v2(device, *memory). What is neither used by the job nor free is reserved. */
+long on_nvml_memory_info_v2(void *real, long *a)
+{
+    uint64_t limit, used;
+    long result = call(real, a);
+    struct memory_v2 *memory = (struct memory_v2 *)a[1];
+    if ((int)result != 0 || memory == NULL || !cap_of(real, a[0], &limit, &used))
+        return result;
+    memory->total = least(memory->total, limit);
+    memory->used = least(used, memory->total);
+    memory->unused = least(memory->unused, memory->total - memory->used);
+    memory->reserved = memory->total - memory->used - memory->unused;
+    return result;
+}

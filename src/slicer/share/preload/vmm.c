@@ -1,0 +1,144 @@
+/* Memory that is made by handle and mapped by address: cuMemCreate, cuMemMap.
+ *
+ * It is free when its last handle was released and its last mapping is gone: programs release the handle as soon as
+ * the memory is mapped. So handles and mappings point to a block, which is charged, and which counts them. */
+#include "cap.h"
+
+#include <string.h>
+
+enum { LOCATION_DEVICE = 1, LOCATION_TYPE = 8, LOCATION_ID = 12 }; /* of CUmemAllocationProp: their places, in bytes */
+
+static _Atomic uint64_t last_block;
+
+static void leave_block(uint64_t block)
+{
+    struct held what;
+    if (block != 0 && held_add(KIND_BLOCK, block, -1, &what) && what.count == 0)
+        forgotten(&what);
+}
+
+/* Both, or none of them. */
+static bool put_handle(uint64_t handle, int gpu, uint64_t bytes)
+{
+    struct held old;
+    struct held block = {.kind = KIND_BLOCK, .key = atomic_fetch_add(&last_block, 1) + 1, .bytes = bytes, .count = 1,
+                         .gpu = gpu};
+    struct held what = {.kind = KIND_HANDLE, .key = handle, .link = block.key, .count = 1, .gpu = gpu};
+    if (!held_put(block, &old))
+        return false;
+    if (!held_put(what, &old)) {
+        held_take(KIND_BLOCK, block.key, &block);
+        return false;
+    }
+    if (old.kind != KIND_NONE)
+        leave_block(old.link); /* released in a way that is not known here */
+    return true;
+}
+
+/* cuMemCreate(*handle, size, *prop, flags). Memory of the host is not the card's. */
+long on_mem_create(void *real, long *a)
+{
+    int type = 0;
+    int ordinal = -1;
+    if (!is_capped() || a[2] == 0)
+        return call(real, a);
+    memcpy(&type, (char *)a[2] + LOCATION_TYPE, sizeof type);
+    memcpy(&ordinal, (char *)a[2] + LOCATION_ID, sizeof ordinal);
+    if (type != LOCATION_DEVICE)
+        return call(real, a);
+    int gpu = job_gpu(ordinal);
+    if (gpu < 0)
+        return elsewhere_call(real, a);
+    uint64_t bytes = (uint64_t)a[1];
+    enum verdict verdict = charge(gpu, bytes);
+    if (verdict == REFUSED)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (verdict == NOT_COUNTED)
+        return uncounted_call(real, a);
+    fault("memory-charged");
+    long result = call(real, a);
+    uint64_t handle;
+    if (verdict != CHARGED)
+        return result;
+    if ((int)result == CUDA_SUCCESS && (memcpy(&handle, (void *)a[0], sizeof handle), put_handle(handle, gpu, bytes))) {
+        quota_count_allocation();
+        return result;
+    }
+    quota_credit(gpu, bytes);
+    if ((int)result == CUDA_SUCCESS)
+        say_not_counted();
+    return result;
+}
+
+/* Something that gives one more reference to a handle: cuMemRetainAllocationHandle(*handle, address),
+ * cuMemImportFromShareableHandle(*handle, …). What other processes made is charged there, and not known here. */
+long on_mem_retain(void *real, long *a)
+{
+    long result = call(real, a);
+    uint64_t handle;
+    struct held what;
+    if ((int)result == CUDA_SUCCESS && is_capped()) {
+        memcpy(&handle, (void *)a[0], sizeof handle);
+        held_add(KIND_HANDLE, handle, 1, &what);
+    }
+    return result;
+}
+
+long on_mem_release(void *real, long *a)
+{
+    struct held what;
+    struct held old;
+    bool is_known = is_capped() && held_add(KIND_HANDLE, (uint64_t)a[0], -1, &what);
+    long result = call(real, a);
+    if (!is_known)
+        return result;
+    if ((int)result == CUDA_SUCCESS) {
+        if (what.count == 0)
+            leave_block(what.link);
+    } else if (what.count != 0) {
+        held_add(KIND_HANDLE, what.key, 1, &what);
+    } else {
+        what.count = 1;
+        held_put(what, &old);
+    }
+    return result;
+}
+
+static void put_mapping(uint64_t address, uint64_t bytes, uint64_t handle)
+{
+    struct held block = {.kind = KIND_NONE};
+    struct held old;
+    struct held made = {.kind = KIND_MAPPING, .key = address, .bytes = bytes, .gpu = -1};
+    if (held_get(KIND_HANDLE, handle, &made) && held_add(KIND_BLOCK, made.link, 1, &block))
+        made = (struct held){.kind = KIND_MAPPING, .key = address, .bytes = bytes, .link = block.key, .gpu = block.gpu};
+    if (!held_put(made, &old))
+        leave_block(made.link); /* then it is credited with its handle */
+    else if (old.kind != KIND_NONE)
+        leave_block(old.link);
+}
+
+/* cuMemMap(address, size, offset, handle, flags) */
+long on_mem_map(void *real, long *a)
+{
+    long result = call(real, a);
+    if ((int)result == CUDA_SUCCESS && is_capped())
+        put_mapping((uint64_t)a[0], (uint64_t)a[1], (uint64_t)a[3]);
+    return result;
+}
+
+/* cuMemUnmap(address, size): of one or several mappings, side by side. Only the program maps something else there, and
+ * not before this returns. */
+long on_mem_unmap(void *real, long *a)
+{
+    long result = call(real, a);
+    uint64_t at = (uint64_t)a[0];
+    uint64_t left = (uint64_t)a[1];
+    struct held what;
+    if ((int)result != CUDA_SUCCESS || !is_capped())
+        return result;
+    for (; left != 0 && held_take(KIND_MAPPING, at, &what); at += what.bytes) {
+        leave_block(what.link);
+        left -= what.bytes < left ? what.bytes : left;
+    }
+    return result;
+}
