@@ -1,8 +1,9 @@
 /* What one call of the CUDA driver costs a program: prints the nanoseconds of a call, a line a round.
  *
  *     calls launch|memory CALLS ROUNDS [flock|semaphore FILE]
+ *     calls idle
  *
- * "launch" is one kernel, "memory" an allocation and its free. With "flock" and "semaphore" the program takes such a lock
+ * "launch" is one kernel, "memory" an allocation and its free; "idle" is one kernel, and then nothing until its input ends. With "flock" and "semaphore" the program takes such a lock
  * around each call, as simpler tools do for it. It finds the driver with dlopen and dlsym, and needs no headers of it.
  */
 #include <dlfcn.h>
@@ -94,11 +95,22 @@ static void open_lock(const char *kind, const char *file)
         check(semctl(lock, 0, SETVAL, 1) == 0, "semctl");
 }
 
+static int idle(void)
+{
+    call(1);
+    check(synchronize() == 0 && puts("idle") >= 0 && fflush(stdout) == 0, "the kernel");
+    while (getchar() != EOF)
+        continue;
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
-    check(argc == 4 || argc == 6, "reading the arguments");
-    int is_launch = strcmp(argv[1], "launch") == 0, calls = atoi(argv[2]), rounds = atoi(argv[3]);
+    check(argc == 2 || argc == 4 || argc == 6, "reading the arguments");
     open_gpu();
+    if (argc == 2)
+        return idle();
+    int is_launch = strcmp(argv[1], "launch") == 0, calls = atoi(argv[2]), rounds = atoi(argv[3]);
     if (argc == 6)
         open_lock(argv[4], argv[5]);
     for (int round = 0; round < rounds; round++) {

@@ -6,10 +6,13 @@ between two rows. (A launch of a real driver takes some microseconds in all of t
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,16 +29,16 @@ TURNS = 10
 CALLS = {"launch": 2000, "memory": 200}
 """In each round; a figure is the mean of a round."""
 ROUNDS = 20
-VRAM = ["slicer", "run", "-q", "--vram", "8G"]
-BARE, LOCK, CAP, BOTH = "without the library", "`--share lock`", "`--share cap`", "`--share both`"
-ROWS: dict[str, tuple[list[str], list[str]]] = {
-    # by its name, what runs the program, and the program's own last arguments
-    BARE: ([*VRAM, "--share", "off", "--"], []),
-    LOCK: ([*VRAM, "--share", "lock", "--"], []),
-    CAP: ([*VRAM, "--share", "cap", "--"], []),
-    BOTH: ([*VRAM, "--share", "both", "--"], []),
-    "a System V semaphore around each call": ([*VRAM, "--share", "off", "--"], ["semaphore", "-"]),
-    "flock around each call": ([*VRAM, "--share", "off", "--"], ["flock", str(SCRATCH / "lock")]),
+BARE, LOCK, IDLE = "without the library", "`--share lock`", "`--share lock`, beside an idle job with it"
+ROWS = {
+    # by its name: what is shared, and the program's own last arguments
+    BARE: ("off", []),
+    LOCK: ("lock", []),
+    IDLE: ("lock", []),
+    "`--share cap`": ("cap", []),
+    "`--share both`": ("both", []),
+    "a System V semaphore around each call": ("off", ["semaphore", "-"]),
+    "flock around each call": ("off", ["flock", str(SCRATCH / "lock")]),
 }
 LAUNCH_BAR_NS = 50.0
 
@@ -64,18 +67,49 @@ def loads() -> dict[str, dict[str, list[float]]]:
 
 
 def calls() -> dict[str, dict[str, list[float]]]:
-    """One program of each row in turn."""
+    """One program of each row in turn. RuntimeError: one fails, or the library did not do its part."""
     program, environ = built()
     found: dict[str, dict[str, list[float]]] = {what: {row: [] for row in ROWS} for what in CALLS}
     for _ in range(TURNS):
-        for what, number in CALLS.items():
-            for row, (before, after) in ROWS.items():
-                words = [*before, str(program), what, str(number), str(ROUNDS), *after]
-                done = subprocess.run(words, env=environ, capture_output=True, text=True, check=False)
-                if done.returncode != 0:
-                    raise RuntimeError(f"{' '.join(words)}: exit {done.returncode}\n{done.stderr}")
-                found[what][row] += map(float, done.stdout.split())
+        for what in CALLS:
+            for row, (share, last) in ROWS.items():
+                with idle(program, environ) if row == IDLE else nullcontext():
+                    found[what][row] += one(share, [str(program), what], last, environ)
     return found
+
+
+def job(share: str, outcome: str = "outcome") -> list[str]:
+    """What runs a program."""
+    options = ["--vram", "8G", "--share", share, "--outcome", str(SCRATCH / outcome)]
+    return ["slicer", "run", "-q", *options, "--"]
+
+
+def one(share: str, program: list[str], last: list[str], environ: dict[str, str]) -> list[float]:
+    """The rounds of one program."""
+    what = program[-1]
+    words = [*job(share), *program, str(CALLS[what]), str(ROUNDS), *last]
+    done = subprocess.run(words, env=environ, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(words)}: exit {done.returncode}\n{done.stderr}")
+    counter, by = {"launch": ("gated", "lock"), "memory": ("allocations", "cap")}[what]
+    if share in (by, "both"):
+        counted = json.loads((SCRATCH / "outcome").read_text())["sharing"]
+        if counted[counter] < CALLS[what] * ROUNDS:
+            raise RuntimeError(f"{' '.join(words)}: less was {counter} than called: {counted}")
+    return list(map(float, done.stdout.split()))
+
+
+@contextmanager
+def idle(program: Path, environ: dict[str, str]) -> Iterator[None]:
+    """A job that has used the GPU, and may again."""
+    command = [*job("lock", "idle"), str(program), "idle"]
+    with subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as beside:
+        assert beside.stdin is not None
+        assert beside.stdout is not None
+        if beside.stdout.readline() != b"idle\n":
+            raise RuntimeError("the idle job did not start")
+        yield
+        beside.stdin.close()
 
 
 def built() -> tuple[Path, dict[str, str]]:
