@@ -1,9 +1,10 @@
 /* What one call of the CUDA driver costs a program: prints the nanoseconds of a call, a line a round.
  *
- *     calls launch|memory CALLS ROUNDS [flock|semaphore FILE]
+ *     calls launch|memory|context CALLS ROUNDS [flock|semaphore FILE]
  *     calls idle
  *
- * "launch" is one kernel, "memory" an allocation and its free; "idle" is one kernel, and then nothing until its input ends. With "flock" and "semaphore" the program takes such a lock
+ * "launch" is one kernel, "memory" an allocation and its free, "context" asks which one is current. "idle" launches one
+ * kernel, and does nothing until its input ends. With "flock" and "semaphore" the program takes such a lock
  * around each call, as simpler tools do for it. It finds the driver with dlopen and dlsym, and needs no headers of it.
  */
 #include <dlfcn.h>
@@ -20,7 +21,7 @@ typedef unsigned long long u64;
 
 static int (*launch_kernel)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **,
                             void **);
-static int (*mem_alloc)(u64 *, size_t), (*mem_free)(u64), (*synchronize)(void);
+static int (*mem_alloc)(u64 *, size_t), (*mem_free)(u64), (*synchronize)(void), (*get_current)(void **);
 static void *function;
 static enum { BARE, FLOCK, SEMAPHORE } around;
 static int lock; /* a descriptor, or a set of semaphores */
@@ -53,6 +54,7 @@ static void open_gpu(void)
     mem_alloc = found(driver, "cuMemAlloc_v2");
     mem_free = found(driver, "cuMemFree_v2");
     synchronize = found(driver, "cuCtxSynchronize");
+    get_current = found(driver, "cuCtxGetCurrent");
     check(init(0) == 0, "cuInit");
     check(retain(&context, 0) == 0 && set_current(context) == 0, "the context");
     const char *ptx = ".version 6.0\n.target sm_50\n.address_size 64\n.visible .entry nothing() { ret; }\n";
@@ -68,12 +70,15 @@ static void take(int direction)
         check(semop(lock, &step, 1) == 0, "semop");
 }
 
-static void call(int is_launch)
+static void call(char what)
 {
     u64 address;
+    void *context;
     take(-1);
-    if (is_launch)
+    if (what == 'l')
         check(launch_kernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL) == 0, "cuLaunchKernel");
+    else if (what == 'c')
+        check(get_current(&context) == 0, "cuCtxGetCurrent");
     else
         check(mem_alloc(&address, 1 << 20) == 0 && mem_free(address) == 0, "cuMemAlloc");
     take(1);
@@ -97,7 +102,7 @@ static void open_lock(const char *kind, const char *file)
 
 static int idle(void)
 {
-    call(1);
+    call('l');
     check(synchronize() == 0 && puts("idle") >= 0 && fflush(stdout) == 0, "the kernel");
     while (getchar() != EOF)
         continue;
@@ -110,13 +115,13 @@ int main(int argc, char **argv)
     open_gpu();
     if (argc == 2)
         return idle();
-    int is_launch = strcmp(argv[1], "launch") == 0, calls = atoi(argv[2]), rounds = atoi(argv[3]);
+    int calls = atoi(argv[2]), rounds = atoi(argv[3]);
     if (argc == 6)
         open_lock(argv[4], argv[5]);
     for (int round = 0; round < rounds; round++) {
         double begin = now_ns();
         for (int i = 0; i < calls; i++)
-            call(is_launch);
+            call(*argv[1]);
         printf("%.2f\n", (now_ns() - begin) / calls);
         check(synchronize() == 0, "cuCtxSynchronize");
     }
