@@ -74,6 +74,7 @@ class FakeCuda:
     def __init__(self, library: Path, directory: Path, state: Path | None = None) -> None:
         """``state``: the file of a FakeNvml, whose GPUs these then are."""
         self.library = library
+        self.more_libraries: list[Path] = []
         self.log = directory / "cuda-log"
         self.shared = directory / "cuda-shared"
         self.state = state or directory / "cuda-state"
@@ -83,9 +84,9 @@ class FakeCuda:
     @property
     def env(self) -> dict[str, str]:
         """The variables to add to a process's environment before it starts."""
-        path = os.environ.get("LD_LIBRARY_PATH")
+        path = [*map(str, (self.library, *self.more_libraries)), os.environ.get("LD_LIBRARY_PATH", "")]
         return {
-            "LD_LIBRARY_PATH": f"{self.library}:{path}" if path else str(self.library),
+            "LD_LIBRARY_PATH": ":".join(filter(None, path)),
             "FAKE_NVML_STATE": str(self.state),
             "FAKE_CUDA_SHARED": str(self.shared),
             "FAKE_CUDA_LOG": str(self.log),

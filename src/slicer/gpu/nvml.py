@@ -42,6 +42,20 @@ class GpuDetails:
     is_mig: bool | None
 
 
+def _see_the_card() -> None:
+    """Inside of a job with a cap, NVML tells of the cap in place of the card: not to us, who decide about the card."""
+    import os
+
+    if "SLICER_SHARE_FILE" not in os.environ:
+        return
+    import ctypes
+
+    try:
+        ctypes.c_int.in_dll(ctypes.CDLL(None), "slicer_share_shows_card").value = 1
+    except ValueError:
+        return  # the library is not in this process
+
+
 class Nvml:
     """The physical GPUs that NVML shows to this process; implements :class:`slicer.gpu.Gpus`.
 
@@ -64,6 +78,7 @@ class Nvml:
         self._notes: tuple[str, ...] = ()
         self._handles: dict[int, tuple[Any, tuple[int, int, int]]] = {}
         self._uuids: dict[int, str] = {}
+        _see_the_card()
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:

@@ -53,12 +53,22 @@ def _create(folder: Directory, job: str, data: bytes) -> None:
     fd = folder.open(job, os.O_RDWR | os.O_CREAT | os.O_EXCL)
     try:
         os.fchmod(fd, 0o600)  # whatever the umask
-        write_all(fd, data)  # all of it: a hole would be a SIGBUS in the job once the disk is full
+        _reserve(fd)
+        write_all(fd, data)
     except BaseException:
         folder.remove(job)
         raise
     finally:
         os.close(fd)
+
+
+def _reserve(fd: int) -> None:
+    """Have room for all of it. A mapped page for which a full disk has none would kill who touches it."""
+    try:
+        os.posix_fallocate(fd, 0, layout.SIZE)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # some file systems cannot promise
+            raise
 
 
 def sweep(folder: Directory, leases: Directory) -> None:

@@ -230,9 +230,7 @@ EXPORTED int client_main(int argc, char **argv)
     return 0;
 }
 
-#ifndef NO_MAIN
 int main(int argc, char **argv)
 {
     return client_main(argc, argv);
 }
-#endif

@@ -1,4 +1,5 @@
 /* Commands of the client: contexts, streams, launches, captures. */
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -280,12 +281,30 @@ static int lookup(char **words, int count, struct answer *to)
     return code;
 }
 
+/* "reopen": closes the driver's library and finds all functions again */
+static int reopen(char **words, int count, struct answer *to)
+{
+    (void)words, (void)count, (void)to;
+    return dlclose(cuda.library) ? -1 : find_driver("dlsym");
+}
+
+/* "relookup": asks for all functions again, in all versions */
+static int relookup(char **words, int count, struct answer *to)
+{
+    (void)words, (void)count, (void)to;
+    for (int i = 0; i < 10; i++)
+        if (ask_as_cudart())
+            return -1;
+    return 0;
+}
+
 const struct command commands[] = {
     {"init", init}, {"devices", devices}, {"context", context}, {"use", use}, {"destroy", destroy}, {"primary", primary},
     {"unprimary", unprimary}, {"reset", reset}, {"stream", stream}, {"unstream", destroy_stream}, {"spin", spin}, {"work", work},
     {"ex", launch_ex}, {"cooperative", launch_cooperative}, {"meet", meet}, {"sync", sync}, {"query", query},
     {"record", record}, {"wait", wait_event}, {"syncevent", sync_event}, {"await", await_flag}, {"signal", signal_flag},
-    {"begin", begin_capture}, {"end", end_capture}, {"graph", graph}, {"copy", copy}, {"lookup", lookup},
+    {"begin", begin_capture}, {"end", end_capture}, {"graph", graph}, {"copy", copy}, {"lookup", lookup}, {"reopen", reopen},
+    {"relookup", relookup},
     {"alloc", allocate}, {"free", release}, {"info", tell_info}, {"total", tell_total}, {"churn", churn}, {"vmm", vmm},
     {"nvml", tell_nvml}, {NULL, NULL},
 };

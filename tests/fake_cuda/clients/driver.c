@@ -1,5 +1,6 @@
 /* The ways in which programs find the driver's functions. */
 #include <dlfcn.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -7,55 +8,36 @@
 
 struct driver cuda;
 
+struct wanted { const char *name, *symbol; void **to; };
+
+#define WANTED(name, symbol, parameters) {#name, #symbol, (void **)(void *)&cuda.name},
+static const struct wanted all[] = {DRIVER(WANTED)};
+enum { COUNT = sizeof all / sizeof *all, VARIANTS = 7 };
+
 static int missing(const char *what)
 {
     fprintf(stderr, "client: not found: %s\n", what);
     return -1;
 }
 
-#ifndef LINKED
-struct wanted { const char *name, *symbol; void **to; };
-
-#define WANTED(name, symbol, parameters) {#name, #symbol, (void **)(void *)&cuda.name},
-static const struct wanted all[] = {DRIVER(WANTED)};
-enum { COUNT = sizeof all / sizeof *all };
-
-static int by_dlsym(void)
+int ask_as_cudart(void)
 {
-    for (int i = 0; i < COUNT; i++)
-        if (!(*all[i].to = dlsym(cuda.library, all[i].symbol)))
-            return missing(all[i].symbol);
-    return 0;
-}
-
-static int by_proc(u64 flags)
-{
-    int status;
-
-    /* later ones make contexts with other arguments */
-    for (int i = 0; i < COUNT; i++)
-        if (cuda.cuGetProcAddress_v2(all[i].name, all[i].to, strcmp(all[i].name, "cuCtxCreate") ? 12000 : 7000, flags, &status) ||
-            !*all[i].to)
-            return missing(all[i].name);
-    return 0;
-}
-
-/* A static cudart first asks for nothing, then for each name in several versions. */
-static int by_cudart(void)
-{
-    static const struct { int version; u64 flags; } variants[] = {{2000, 0}, {3020, 0}, {4000, 0}, {7000, 2}, {10000, 0},
-                                                                  {11000, 2}, {12000, 1}};
-    void *found;
-    int status, asked = 1;
+    static const struct { int version; u64 flags; } variants[VARIANTS] = {{2000, 0}, {3020, 0}, {4000, 0}, {7000, 2},
+                                                                          {10000, 0}, {11000, 2}, {12000, 1}};
+    static _Atomic(void *) before[COUNT][VARIANTS];
+    void *found, *first;
+    int status, changed = 0;
 
     cuda.cuGetProcAddress_v2("", &found, 0, 0, &status);
     for (int i = 0; i < COUNT; i++)
-        for (size_t v = 0; v < sizeof variants / sizeof *variants; v++, asked++)
+        for (int v = 0; v < VARIANTS; v++) {
+            found = first = NULL;
             cuda.cuGetProcAddress_v2(all[i].name, &found, variants[v].version, variants[v].flags, &status);
-    return by_proc(0);
+            if (!atomic_compare_exchange_strong(&before[i][v], &first, found))
+                changed += first != found;
+        }
+    return changed;
 }
-
-#endif
 
 #ifdef LINKED
 #define PROTOTYPE(name, symbol, parameters) extern int symbol parameters;
@@ -70,6 +52,27 @@ int find_driver(const char *how)
     return strcmp(how, "linked") ? missing(how) : 0;
 }
 #else
+static int by_dlsym(void)
+{
+    for (int i = 0; i < COUNT; i++)
+        if (!(*all[i].to = dlsym(cuda.library, all[i].symbol)))
+            return missing(all[i].symbol);
+    return 0;
+}
+
+/* Not the newest version of all: later ones make contexts with other arguments. */
+static int by_proc(u64 flags)
+{
+    int status, version;
+
+    for (int i = 0; i < COUNT; i++) {
+        version = strcmp(all[i].name, "cuCtxCreate") ? 12000 : 7000;
+        if (cuda.cuGetProcAddress_v2(all[i].name, all[i].to, version, flags, &status) || !*all[i].to)
+            return missing(all[i].name);
+    }
+    return 0;
+}
+
 int find_driver(const char *how)
 {
     cuda.library = dlopen("libcuda.so.1", RTLD_NOW);
@@ -80,8 +83,8 @@ int find_driver(const char *how)
         return missing("cuGetProcAddress_v2");
     if (!strcmp(how, "dlsym"))
         return by_dlsym();
-    if (!strcmp(how, "proc") || !strcmp(how, "ptsz"))
-        return by_proc(strcmp(how, "ptsz") ? 1 : 2);
-    return strcmp(how, "cudart") ? missing(how) : by_cudart();
+    if (!strcmp(how, "cudart"))
+        return ask_as_cudart() ? missing("the same function twice") : by_proc(0);
+    return strcmp(how, "proc") && strcmp(how, "ptsz") ? missing(how) : by_proc(strcmp(how, "ptsz") ? 1 : 2);
 }
 #endif

@@ -82,4 +82,8 @@ extern struct driver cuda;
  * 0, or -1 and a line on stderr. */
 int find_driver(const char *how);
 
+/* Asks for each function in all its versions, as a static cudart does, and uses none of the answers. How many had one that
+ * was not the same as before. */
+int ask_as_cudart(void);
+
 #endif

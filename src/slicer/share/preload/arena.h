@@ -36,6 +36,8 @@ enum {
     TURN_EPOCH = 8     /* the number of the turn, counted up with each one, times this */
 };
 
+enum waited { WAITED_NOT, WAITED_BY_LOWER, WAITED_BY_EQUAL, WAITED_BY_HIGHER };
+
 /* 128 bytes. */
 struct arena_job {
     char id[JOB_ID_CHARS];      /*   0 as in the job's file */
@@ -45,16 +47,17 @@ struct arena_job {
     _Atomic uint32_t mode;      /*  32 enum mode of share.h */
     _Atomic uint32_t quantum_us; /* 36 of its settings */
     _Atomic uint32_t drain_us;  /*  40 of its settings */
-    _Atomic uint32_t waited;    /*  44 0: nobody waits for it; 1: a job of its priority or a lower one; 2: a higher one */
+    _Atomic uint32_t waited;    /*  44 enum waited: who waits for what it has */
     _Atomic uint64_t ticket;    /*  48 its place among the waiting of its priority */
     _Atomic uint64_t since_ns;  /*  56 when it began what it does now */
     _Atomic uint32_t turn;      /*  64 the state, TURN_WINDOWED, and the number of the turn */
     _Atomic uint32_t overtaken; /*  68 how many of its turns others ended before its work was done */
     _Atomic uint32_t overtaken_told; /* 72 of these, noted in the job's file */
-    _Atomic uint32_t last_us;   /*  76 how long its last turn was */
+    _Atomic uint32_t last_us;   /*  76 how long its last turn was, if it gave it back early, with nothing to do; else 0 */
     _Atomic uint64_t turns;     /*  80 how many it had */
-    _Atomic uint64_t counted_ns; /* 88 up to when the current turn is counted in the job's file; changed without the lock */
-    _Atomic uint64_t had_ns;    /*  96 when the current turn began */
+    _Atomic uint64_t counted_ns; /* 88 up to when the current turn is counted in the job's file; 0: no process has joined
+                                      it yet. Changed without the lock */
+    _Atomic uint64_t had_ns;    /*  96 when the current turn began, or the last one */
     _Atomic uint64_t reserved[3];
 };
 

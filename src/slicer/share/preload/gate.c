@@ -1,11 +1,290 @@
-/* The gate: where work waits for the job's turn. */
-#include "share.h"
+/* The gate: where the program's work waits for its job's turn. */
+#include "gate.h"
 
-#define CALL_THROUGH(name) \
-    long name(void *real, long *a) { return call(real, a); }
-CALL_THROUGH(on_work) CALL_THROUGH(on_work_1) CALL_THROUGH(on_work_3) CALL_THROUGH(on_work_4) CALL_THROUGH(on_work_5)
-CALL_THROUGH(on_work_8) CALL_THROUGH(on_work_config) CALL_THROUGH(on_sync) CALL_THROUGH(on_capture_begin)
-CALL_THROUGH(on_capture_end) CALL_THROUGH(on_stream_gone) CALL_THROUGH(on_context_gone)
-CALL_THROUGH(on_green_context_gone) CALL_THROUGH(on_primary_context_gone)
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
 
-void gate_after_fork(void) {}
+enum { SEATS = 256, NO_STREAM = -1, IN_CONFIG = -2, CONFIG_STREAM = 32 };
+
+/* A thread's own place: so that threads do not slow each other down by writing to the same memory. Where there are more
+ * threads than seats, the rest share the last one. */
+struct seat {
+    _Alignas(64) _Atomic uint32_t busy; /* it is in a call that starts work */
+    _Atomic uint32_t taken;
+    _Atomic uint64_t launched; /* how much it started */
+};
+
+static struct seat seats[SEATS];
+static __thread struct self self __attribute__((tls_model("initial-exec")));
+static pthread_key_t at_thread_end;
+static _Atomic uint32_t syncing;
+static _Atomic uint64_t synced_ns, closed_ns;
+static enum { UNKNOWN, ON, OFF } _Atomic gate;
+
+struct self *gate_self(void)
+{
+    return &self;
+}
+
+bool gate_is_on(void)
+{
+    return atomic_load_explicit(&gate, memory_order_acquire) == ON;
+}
+
+/* -- seats ---------------------------------------------------------------------------------------------------------- */
+
+static void stand_up(void *seat)
+{
+    struct seat *mine = seat;
+    self.seat = NULL;
+    self.depth = 0;
+    if (mine == &seats[SEATS - 1])
+        return;
+    atomic_store(&mine->busy, 0); /* it may have been ended in the midst of a call */
+    atomic_store(&mine->taken, 0);
+}
+
+static struct seat *sit_down(void)
+{
+    struct seat *mine = &seats[SEATS - 1];
+    for (int i = 0; i < SEATS - 1; i++) {
+        uint32_t no = 0;
+        if (!atomic_load_explicit(&seats[i].taken, memory_order_relaxed) &&
+            atomic_compare_exchange_strong(&seats[i].taken, &no, 1)) {
+            mine = &seats[i];
+            break;
+        }
+    }
+    self.seat = mine;
+    pthread_setspecific(at_thread_end, mine);
+    return mine;
+}
+
+uint64_t gate_launched(void)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < SEATS; i++)
+        sum += atomic_load(&seats[i].launched);
+    return sum;
+}
+
+bool gate_is_empty(void)
+{
+    for (int i = 0; i < SEATS; i++)
+        if (atomic_load(&seats[i].busy))
+            return false;
+    return true;
+}
+
+void gate_wait_until_empty(void)
+{
+    for (int tries = 0; !gate_is_empty(); tries++)
+        sleep_ns(tries < 100 ? 5 * NS_A_US : 50 * NS_A_US);
+}
+
+/* -- open and closed -------------------------------------------------------------------------------------------------- */
+
+unsigned gate_syncing(void) { return atomic_load(&syncing); }
+uint64_t gate_synced_ns(void) { return atomic_load(&synced_ns); }
+
+void gate_close(void)
+{
+    atomic_store(&closed_ns, now_ns());
+}
+
+bool gate_is_closed(void)
+{
+    uint64_t since = atomic_load(&closed_ns);
+    return since && now_ns() - since <= settings()->drain_us * UINT64_C(1000);
+}
+
+void gate_open(void)
+{
+    atomic_store(&closed_ns, 0);
+    atomic_fetch_add(&arena_process()->call, 1);
+    futex_wake(&arena_process()->call);
+}
+
+/* -- at the start, at a fork, at the end ---------------------------------------------------------------------------------- */
+
+void gate_after_fork(void)
+{
+    memset(seats, 0, sizeof seats);
+    memset(&self, 0, sizeof self);
+    atomic_store(&closed_ns, 0);
+    atomic_store(&syncing, 0);
+    atomic_store(&gate, UNKNOWN);
+    arena_after_fork();
+    turn_after_fork();
+    contexts_after_fork();
+    capture_after_fork();
+    helper_after_fork();
+}
+
+static void prepare(void)
+{
+    pthread_key_create(&at_thread_end, stand_up);
+    pthread_atfork(NULL, NULL, gate_after_fork);
+    atexit(contexts_stop); /* after CUDA's own, which it registered before: so it runs before that */
+}
+
+/* At the program's end. The turn is not given back: work may be in flight until the process is gone. */
+__attribute__((destructor)) static void count_at_end(void)
+{
+    if (gate_is_on())
+        turn_count();
+}
+
+static bool start(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    int before = errno, cancel;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    pthread_once(&once, prepare);
+    bool is_on = arena_attach();
+    atomic_store(&gate, is_on ? ON : OFF);
+    pthread_setcancelstate(cancel, NULL);
+    errno = before;
+    return is_on;
+}
+
+static inline bool is_watched(const struct self *me)
+{
+    int known = atomic_load_explicit(&gate, memory_order_acquire);
+    return !me->depth && known != OFF && (known == ON || start());
+}
+
+/* -- work --------------------------------------------------------------------------------------------------------------- */
+
+static uintptr_t stream_of(const long *a, int place)
+{
+    uintptr_t stream = 0;
+    if (place >= 0)
+        stream = (uintptr_t)a[place];
+    else if (place == IN_CONFIG && a[0])
+        memcpy(&stream, (const char *)a[0] + CONFIG_STREAM, sizeof stream);
+    return stream;
+}
+
+/* At once, so that a process that is killed has counted all. */
+static inline void count_work(bool is_in)
+{
+    struct job_file *file = job();
+    if (!file)
+        return;
+    atomic_fetch_add_explicit(&file->counters.gated, 1, memory_order_relaxed);
+    if (!is_in)
+        atomic_fetch_add_explicit(&file->counters.passed, 1, memory_order_relaxed);
+}
+
+/* Keep about `window` of work in flight: wait for it every so often, and learn from how long that took how often. */
+static void keep_window(void)
+{
+    static _Atomic uint32_t started, every = 16;
+    static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
+    if (atomic_fetch_add(&started, 1) + 1 < atomic_load(&every) || pthread_mutex_trylock(&one) != 0)
+        return;
+    uint64_t before = now_ns(), window = (uint64_t)settings()->window_us * NS_A_US;
+    if (contexts_sync_current()) {
+        uint64_t took = now_ns() - before, now = atomic_load(&every);
+        if (took > window)
+            now = now * window / took > 1 ? now * window / took : 1;
+        else if (took < window / 2)
+            now = now * 2 < 1024 ? now * 2 : 1024;
+        atomic_store(&every, (uint32_t)now);
+        atomic_store(&started, 0);
+    }
+    pthread_mutex_unlock(&one);
+}
+
+/* A moment at which the modes that give the turn back by themselves do so. */
+static void release_point(void)
+{
+    static _Atomic uint32_t skipped;
+    if (atomic_load(&skipped) < settings()->skip_syncs) {
+        atomic_fetch_add(&skipped, 1);
+        contexts_sync();
+    } else
+        turn_leave();
+}
+
+static void after_work(void)
+{
+    static _Atomic uint32_t started;
+    const struct settings *asked = settings();
+    if (asked->mode == MODE_YIELD) {
+        if (turn_is_windowed())
+            keep_window();
+    } else if (asked->mode == MODE_EACH)
+        release_point();
+    else if (asked->mode == MODE_TIME) {
+        if (now_ns() - turn_joined_ns() >= (uint64_t)asked->hold_us * NS_A_US)
+            release_point();
+    } else if (atomic_fetch_add(&started, 1) + 1 >= asked->launches) {
+        atomic_store(&started, 0);
+        release_point();
+    }
+}
+
+/* In: counted in the seat, with a part in the turn. */
+static inline bool enter(struct self *me, struct context *context)
+{
+    atomic_fetch_add(&me->seat->busy, 1); /* before the look at the turn: who ends it looks at this after */
+    if (turn_is_ours())
+        return true;
+    atomic_fetch_sub(&me->seat->busy, 1);
+    return turn_wait(&me->seat->busy, context);
+}
+
+static inline long work(void *real, long *a, int place)
+{
+    struct self *me = &self;
+    if (!is_watched(me))
+        return call(real, a);
+    if (!me->seat)
+        sit_down();
+    me->depth = 1;
+    struct seat *seat = me->seat;
+    bool is_captured = capture_is_open() && place != NO_STREAM && capture_is_on(stream_of(a, place));
+    struct context *context = is_captured ? NULL : context_note();
+    bool is_in = !is_captured && enter(me, context);
+    atomic_fetch_add_explicit(&seat->launched, 1, memory_order_relaxed);
+    count_work(is_in);
+    if (is_in)
+        context_launched(context);
+    long result = call(real, a);
+    if (is_in) {
+        atomic_fetch_sub_explicit(&seat->busy, 1, memory_order_release);
+        if (settings()->mode != MODE_YIELD || turn_is_windowed())
+            after_work();
+    }
+    me->depth = 0;
+    return result;
+}
+
+long on_work(void *real, long *a) { return work(real, a, NO_STREAM); }
+long on_work_1(void *real, long *a) { return work(real, a, 1); }
+long on_work_3(void *real, long *a) { return work(real, a, 3); }
+long on_work_4(void *real, long *a) { return work(real, a, 4); }
+long on_work_5(void *real, long *a) { return work(real, a, 5); }
+long on_work_8(void *real, long *a) { return work(real, a, 8); }
+long on_work_config(void *real, long *a) { return work(real, a, IN_CONFIG); }
+
+long on_sync(void *real, long *a)
+{
+    struct self *me = &self;
+    if (me->depth || !gate_is_on())
+        return call(real, a);
+    me->depth = 1;
+    atomic_fetch_add(&syncing, 1);
+    long result = call(real, a);
+    atomic_store(&synced_ns, now_ns());
+    atomic_fetch_sub(&syncing, 1);
+    if (settings()->mode != MODE_YIELD && atomic_load(&arena_process()->joined))
+        release_point();
+    else if (atomic_load_explicit(&arena_job()->waited, memory_order_relaxed))
+        helper_ring();
+    me->depth = 0;
+    return result;
+}

@@ -125,6 +125,11 @@ static void forget_at_fork(void)
     is_done = true;
 }
 
+const char *job_path(void)
+{
+    return path[0] == '/' ? path : NULL;
+}
+
 struct job_file *job_seen(void)
 {
     if (atomic_load_explicit(&is_looked_for, memory_order_acquire))

@@ -54,6 +54,9 @@ void *driver(const char *symbol);
  * said once. Safe in all threads. A forked child gets a row of its own when it first asks. */
 struct job_file *job(void);
 
+/* Where it is; NULL: the environment does not say. */
+const char *job_path(void);
+
 /* The number of this process's row; -1: it has none. */
 int job_row(void);
 

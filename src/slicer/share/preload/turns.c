@@ -1,0 +1,304 @@
+/* Whose turn it is. Strict priority, then first come, first served. A job that waits keeps later ones from its GPUs,
+ * even where it waits for only one of them: so nobody waits for ever for two GPUs that are never free at once. */
+#include "turns.h"
+
+#include <limits.h>
+
+#include "share.h"
+
+enum {
+    NS_A_US = 1000,
+    PING_NS = 100 * 1000 * 1000,   /* how often a holder's helper thread is asked whether it still answers */
+    ANSWER_NS = 1000 * 1000 * 1000, /* how long it may take to answer, where the limit of the drain is shorter */
+    TAKE_NS = 500 * 1000 * 1000,   /* how long a job may take to use a turn that it got. A frozen one never does */
+    LEAST_QUANTUM = 8,             /* a turn is shortened to no less than this part of a quantum */
+    LEAST_QUANTUM_US = 1000
+};
+
+#define MOST_NS UINT64_MAX
+#define LOAD(field) atomic_load_explicit(&(field), memory_order_relaxed)
+#define STORE(field, value) atomic_store_explicit(&(field), (value), memory_order_relaxed)
+
+/* What the processes of a job do. */
+struct tally {
+    unsigned processes, joined, wanting, deaf;
+};
+
+/* A time in the future is nonsense: then as much has passed as nobody waits for. */
+static uint64_t since(uint64_t then, uint64_t now)
+{
+    return then <= now ? now - then : MOST_NS;
+}
+
+int turns_job_of(const struct arena_process *process)
+{
+    uint32_t job = LOAD(process->job);
+    return job >= 1 && job <= ARENA_JOBS ? (int)job - 1 : -1;
+}
+
+static unsigned rows(const struct arena *arena)
+{
+    unsigned used = LOAD(arena->processes_used);
+    return used < ARENA_PROCESSES ? used : ARENA_PROCESSES;
+}
+
+static void set_state(struct arena_job *job, unsigned state, uint64_t now)
+{
+    uint32_t turn = LOAD(job->turn);
+    STORE(job->since_ns, now);
+    /* The gate of every process of the job looks at this word, without a lock. */
+    atomic_store(&job->turn, (turn & ~(uint32_t)TURN_STATE) | state);
+}
+
+static unsigned state_of(const struct arena_job *job)
+{
+    return LOAD(job->used) ? turn_state(LOAD(job->turn)) : (unsigned)TURN_NONE;
+}
+
+static bool has_turn(const struct arena_job *job)
+{
+    unsigned state = state_of(job);
+    return state == TURN_HAS || state == TURN_YIELDS;
+}
+
+static bool overlap(const struct arena_job *one, const struct arena_job *other)
+{
+    return (LOAD(one->gpus) & LOAD(other->gpus)) != 0;
+}
+
+void turns_ring(struct arena *arena, unsigned process, uint64_t now, struct rings *rings)
+{
+    struct arena_process *row = &arena->processes[process];
+    if (LOAD(row->bell) == LOAD(row->heard))
+        STORE(row->rung_ns, now);
+    atomic_fetch_add(&row->bell, 1);
+    rings->bell[process / 64] |= UINT64_C(1) << process % 64;
+}
+
+void turns_call(struct arena *arena, unsigned process, struct rings *rings)
+{
+    atomic_fetch_add(&arena->processes[process].call, 1);
+    rings->call[process / 64] |= UINT64_C(1) << process % 64;
+}
+
+static void ring_job(struct arena *arena, unsigned job, uint64_t now, struct rings *rings)
+{
+    for (unsigned i = 0; i < rows(arena); i++)
+        if (turns_job_of(&arena->processes[i]) == (int)job)
+            turns_ring(arena, i, now, rings);
+}
+
+static void call_job(struct arena *arena, unsigned job, struct rings *rings)
+{
+    for (unsigned i = 0; i < rows(arena); i++)
+        if (turns_job_of(&arena->processes[i]) == (int)job && LOAD(arena->processes[i].wanting))
+            turns_call(arena, i, rings);
+}
+
+static void count(struct arena *arena, uint64_t now, struct tally *tallies)
+{
+    for (unsigned i = 0; i < rows(arena); i++) {
+        const struct arena_process *row = &arena->processes[i];
+        int number = turns_job_of(row);
+        if (number < 0)
+            continue;
+        const struct arena_job *job = &arena->jobs[number];
+        struct tally *tally = &tallies[number];
+        tally->processes++;
+        tally->wanting += LOAD(row->wanting) != 0;
+        if (!has_turn(job) || LOAD(row->joined) != turn_epoch(LOAD(job->turn)))
+            continue;
+        tally->joined++;
+        uint64_t patience = (uint64_t)LOAD(job->drain_us) * NS_A_US;
+        if (LOAD(row->bell) != LOAD(row->heard) &&
+            since(LOAD(row->rung_ns), now) > (patience > ANSWER_NS ? patience : ANSWER_NS))
+            tally->deaf++;
+    }
+    for (unsigned i = 0; i < ARENA_JOBS; i++)
+        if (!tallies[i].processes && LOAD(arena->jobs[i].used)) {
+            set_state(&arena->jobs[i], TURN_NONE, now);
+            STORE(arena->jobs[i].used, 0);
+        }
+}
+
+void turns_request(struct arena *arena, struct arena_job *job, uint64_t now)
+{
+    STORE(job->ticket, atomic_fetch_add(&arena->next_ticket, 1));
+    set_state(job, TURN_WAITING, now);
+}
+
+void turns_ask_back(struct arena *arena, unsigned job, uint64_t now, struct rings *rings)
+{
+    set_state(&arena->jobs[job], TURN_YIELDS, now);
+    ring_job(arena, job, now, rings);
+}
+
+/* What is left of a job's wish when its turn is over. */
+static void end(struct arena *arena, unsigned number, const struct tally *tally, uint64_t now, struct rings *rings)
+{
+    struct arena_job *job = &arena->jobs[number];
+    uint64_t had = since(LOAD(job->had_ns), now);
+    bool was_used = LOAD(job->counted_ns) != 0;
+    bool was_early = turn_state(LOAD(job->turn)) == TURN_HAS;
+    STORE(job->last_us, was_used && was_early && had / NS_A_US < UINT_MAX ? (uint32_t)(had / NS_A_US) : 0);
+    if (tally->wanting && was_used)
+        turns_request(arena, job, now);
+    else if (tally->wanting && had < TAKE_NS)
+        set_state(job, TURN_WAITING, now); /* it had no time to take it, and keeps its place */
+    else
+        set_state(job, TURN_NONE, now); /* its threads, if it has any that wait, do not answer: they ask anew when they can */
+    call_job(arena, number, rings);
+}
+
+static void end_what_is_over(struct arena *arena, const struct tally *tallies, uint64_t now, struct rings *rings)
+{
+    for (unsigned i = 0; i < ARENA_JOBS; i++) {
+        struct arena_job *job = &arena->jobs[i];
+        const struct tally *tally = &tallies[i];
+        if (!has_turn(job))
+            continue;
+        bool yields = state_of(job) == TURN_YIELDS;
+        bool too_long = yields && since(LOAD(job->since_ns), now) > (uint64_t)LOAD(job->drain_us) * NS_A_US;
+        if (tally->joined && (too_long || tally->deaf)) {
+            atomic_fetch_add(&job->overtaken, 1);
+            end(arena, i, tally, now, rings);
+        } else if (!tally->joined && (yields || !tally->wanting))
+            end(arena, i, tally, now, rings);
+    }
+}
+
+/* The strongest that waits for one of the job's GPUs: the first of the highest priority. */
+static const struct arena_job *strongest_waiter(const struct arena *arena, const struct arena_job *job)
+{
+    const struct arena_job *best = NULL;
+    for (unsigned i = 0; i < ARENA_JOBS; i++) {
+        const struct arena_job *other = &arena->jobs[i];
+        if (other == job || state_of(other) != TURN_WAITING || !overlap(job, other))
+            continue;
+        if (!best || LOAD(other->priority) > LOAD(best->priority) ||
+            (LOAD(other->priority) == LOAD(best->priority) && LOAD(other->ticket) < LOAD(best->ticket)))
+            best = other;
+    }
+    return best;
+}
+
+/* How long a turn is. A waiter that gave its own last turn back early, because it had nothing to do for a moment, is
+ * not made to wait for a whole quantum: else short gaps in its work would cost it most of its share. */
+static uint64_t quantum_ns(const struct arena_job *job, const struct arena_job *waiter)
+{
+    uint64_t quantum = LOAD(job->quantum_us), last = LOAD(waiter->last_us);
+    if (last && last < quantum)
+        quantum = last > quantum / LEAST_QUANTUM ? last : quantum / LEAST_QUANTUM;
+    return (quantum > LEAST_QUANTUM_US ? quantum : LEAST_QUANTUM_US) * NS_A_US;
+}
+
+static void ping(struct arena *arena, unsigned job, uint64_t now, struct rings *rings)
+{
+    for (unsigned i = 0; i < rows(arena); i++) {
+        const struct arena_process *row = &arena->processes[i];
+        if (turns_job_of(row) == (int)job && LOAD(row->bell) == LOAD(row->heard) &&
+            since(LOAD(row->rung_ns), now) > PING_NS)
+            turns_ring(arena, i, now, rings);
+    }
+}
+
+/* Who waits for a job that has the turn, and is it to be asked back? Says when to look again. */
+static uint64_t ask(struct arena *arena, unsigned number, uint64_t now, struct rings *rings)
+{
+    struct arena_job *job = &arena->jobs[number];
+    const struct arena_job *waiter = strongest_waiter(arena, job);
+    int ahead = waiter ? LOAD(waiter->priority) - LOAD(job->priority) : 0;
+    uint32_t waited = !waiter ? WAITED_NOT : ahead > 0 ? WAITED_BY_HIGHER : ahead < 0 ? WAITED_BY_LOWER : WAITED_BY_EQUAL;
+    bool is_news = waited > LOAD(job->waited);
+    atomic_store(&job->waited, waited);
+    if (!waiter || state_of(job) != TURN_HAS)
+        return MOST_NS;
+    uint64_t had = since(LOAD(job->had_ns), now), whole = MOST_NS;
+    if (!LOAD(job->counted_ns))
+        whole = TAKE_NS; /* it got the turn, and has not used it yet */
+    else if (LOAD(job->mode) == MODE_YIELD && waited == WAITED_BY_EQUAL)
+        whole = quantum_ns(job, waiter);
+    if (had >= whole || (LOAD(job->mode) == MODE_YIELD && waited == WAITED_BY_HIGHER)) {
+        turns_ask_back(arena, number, now, rings);
+        return 0;
+    }
+    if (is_news)
+        ring_job(arena, number, now, rings);
+    ping(arena, number, now, rings);
+    return whole - had;
+}
+
+static void grant(struct arena *arena, unsigned number, uint64_t now, struct rings *rings)
+{
+    struct arena_job *job = &arena->jobs[number];
+    uint32_t turn = LOAD(job->turn);
+    uint32_t epoch = turn_epoch(turn + TURN_EPOCH) ? turn_epoch(turn + TURN_EPOCH) : 1;
+    STORE(job->had_ns, now);
+    STORE(job->since_ns, now);
+    STORE(job->counted_ns, 0);
+    STORE(job->waited, WAITED_NOT);
+    STORE(job->turns, LOAD(job->turns) + 1);
+    atomic_store(&job->turn, epoch * TURN_EPOCH | (turn & TURN_WINDOWED) | TURN_HAS);
+    call_job(arena, number, rings);
+}
+
+static void grant_what_is_free(struct arena *arena, uint64_t now, struct rings *rings)
+{
+    uint64_t taken = 0, seen[ARENA_JOBS / 64] = {0};
+    for (unsigned i = 0; i < ARENA_JOBS; i++)
+        if (has_turn(&arena->jobs[i]))
+            taken |= LOAD(arena->jobs[i].gpus);
+    for (;;) {
+        int best = -1;
+        for (int i = 0; i < ARENA_JOBS; i++) {
+            const struct arena_job *job = &arena->jobs[i], *other = best < 0 ? NULL : &arena->jobs[best];
+            if (state_of(job) != TURN_WAITING || seen[i / 64] >> i % 64 & 1)
+                continue;
+            if (!other || LOAD(job->priority) > LOAD(other->priority) ||
+                (LOAD(job->priority) == LOAD(other->priority) && LOAD(job->ticket) < LOAD(other->ticket)))
+                best = i;
+        }
+        if (best < 0)
+            return;
+        seen[best / 64] |= UINT64_C(1) << best % 64;
+        if (!(LOAD(arena->jobs[best].gpus) & taken))
+            grant(arena, (unsigned)best, now, rings);
+        taken |= LOAD(arena->jobs[best].gpus);
+    }
+}
+
+/* Whether a job of higher priority is there, wanting or not: then a lower one keeps little work in flight. */
+static void set_windowed(struct arena *arena)
+{
+    for (unsigned i = 0; i < ARENA_JOBS; i++) {
+        struct arena_job *job = &arena->jobs[i];
+        bool windowed = false;
+        for (unsigned k = 0; LOAD(job->used) && k < ARENA_JOBS && !windowed; k++) {
+            const struct arena_job *other = &arena->jobs[k];
+            windowed = LOAD(other->used) && LOAD(other->priority) > LOAD(job->priority) && overlap(job, other);
+        }
+        uint32_t turn = LOAD(job->turn);
+        if (windowed != ((turn & TURN_WINDOWED) != 0))
+            atomic_store(&job->turn, turn ^ TURN_WINDOWED);
+    }
+}
+
+uint64_t turns_settle(struct arena *arena, uint64_t now, struct rings *rings)
+{
+    uint64_t again = MOST_NS;
+    /* Twice, because a turn that is asked back from a job that does nothing with it is over at once. */
+    for (int round = 0; round < 2; round++) {
+        struct tally tallies[ARENA_JOBS] = {{0}};
+        count(arena, now, tallies);
+        end_what_is_over(arena, tallies, now, rings);
+        grant_what_is_free(arena, now, rings);
+        again = MOST_NS;
+        for (unsigned i = 0; i < ARENA_JOBS; i++)
+            if (has_turn(&arena->jobs[i])) {
+                uint64_t then = ask(arena, i, now, rings);
+                again = then < again ? then : again;
+            }
+    }
+    set_windowed(arena);
+    return again;
+}

@@ -1,0 +1,90 @@
+"""Fixtures for tests of the preloaded library: ``pytest_plugins = ["tests.process.share_fixtures"]``.
+
+PYTEST_DONT_REWRITE: other plugins import from here, and it asserts nothing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fake_cuda import FakeCuda
+from tests.fake_cuda import build as build_driver
+from tests.fake_cuda.clients import build as build_clients
+from tests.fake_nvml import FakeNvml
+from tests.process.share_box import LIBRARY, ShareBox, build_library, needs_compiler
+
+pytest_plugins = ["tests.fake_nvml"]
+
+
+Built = Callable[[str, Callable[[Path], object]], Path]
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """Builds something in a directory, once for all processes of a test run, and returns the directory."""
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+
+    def build_once(name: str, make: Callable[[Path], object]) -> Path:
+        needs_compiler()
+        directory = root / f"built-{name}"
+        with (root / f"lock-{name}").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if not (directory / "done").exists():
+                make(directory)
+                (directory / "done").touch()
+        return directory
+
+    return build_once
+
+
+@pytest.fixture(scope="session")
+def share_library(built: Built) -> Path:
+    """The library as it is shipped."""
+    return built("share", build_library) / LIBRARY
+
+
+@pytest.fixture(scope="session")
+def faulty_library(built: Built) -> Path:
+    """The library with the points at which tests kill and stop it."""
+    return built("faults", lambda to: build_library(to, "-DSLICER_SHARE_FAULTS")) / LIBRARY
+
+
+@pytest.fixture(scope="session")
+def shared_driver(built: Built) -> Path:
+    return built("cuda", build_driver)
+
+
+@pytest.fixture(scope="session")
+def cuda_clients(built: Built, shared_driver: Path) -> Path:
+    return built("clients", lambda to: build_clients(to, shared_driver))
+
+
+@pytest.fixture
+def shared_gpus(shared_driver: Path, fake_nvml_library: Path, fake_nvml: FakeNvml, tmp_path: Path) -> FakeCuda:
+    """The GPUs of the fake NVML, as the fake CUDA driver shows them."""
+    fake = FakeCuda(shared_driver, tmp_path, fake_nvml.state)
+    fake.more_libraries.append(fake_nvml_library)
+    return fake
+
+
+@pytest.fixture
+def share(shared_gpus: FakeCuda, cuda_clients: Path, share_library: Path, tmp_path: Path) -> Iterator[ShareBox]:
+    """The library as it is shipped, over two fake GPUs."""
+    box = ShareBox(tmp_path, shared_gpus, cuda_clients, share_library)
+    yield box
+    box.close()
+
+
+@pytest.fixture
+def faulty(shared_gpus: FakeCuda, cuda_clients: Path, faulty_library: Path, tmp_path: Path) -> Iterator[ShareBox]:
+    """The same with the points of faults."""
+    box = ShareBox(tmp_path, shared_gpus, cuda_clients, faulty_library)
+    yield box
+    box.close()
