@@ -373,6 +373,18 @@ def ticks(seconds: str, us: str) -> None:
     say(ticks=found)
 
 
+def hold(seconds: str) -> None:
+    """Kernels of 1 ms, hundreds of them in flight: a job that never lets go by itself."""
+    p = Program()
+    step = p.context.launch(COMPUTE, 1, 32, p.stream, (iterations_for(p, 1000), p.context.allocate(4096)))
+    say(pid=os.getpid())
+    end = time.monotonic_ns() + round(float(seconds) * 1e9)
+    while time.monotonic_ns() < end:
+        for _ in range(300):
+            step()
+        p.sync()
+
+
 def ranks(number: str, parties: str) -> None:
     """Processes of one job whose kernels wait for each other."""
     command = [sys.executable, "-P", __file__, "rank"]
@@ -425,7 +437,7 @@ def rank(number: str, parties: str, handle: str) -> None:
     say(meetings=int(number))
 
 
-PROGRAMS = (facts, counts, overhead, fill, fill_together, vmm, graph, ticks, ranks, rank)
+PROGRAMS = (facts, counts, overhead, fill, fill_together, vmm, graph, ticks, hold, ranks, rank)
 
 if __name__ == "__main__":
     {program.__name__: program for program in PROGRAMS}[sys.argv[1]](*sys.argv[2:])

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -59,7 +60,9 @@ def main(argv: list[str]) -> int:
     path.touch(mode=0o600)
     path.write_bytes(layout.new(job, order.wants, order.priority, (uuid,), limit_mib << 20))
     try:
-        code = subprocess.call(said.command, env=environment.variables(environ, order, job))
+        process = subprocess.Popen(said.command, env=environment.variables(environ, order, job))
+        signal.signal(signal.SIGTERM, lambda signo, _: process.send_signal(signo))
+        code = process.wait()
         if said.outcome is not None:
             told = as_dict(sharing_of(order, layout.decode(path.read_bytes())))
             said.outcome.write_text(json.dumps({"sharing": told}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -162,7 +163,7 @@ def ranks(place: Place) -> Finding:
 
 @check("recovery", "kill -9 of the job that has the turn", "the next one works within 100 ms", limit_s=120)
 def recovery(place: Place) -> Finding:
-    gaps = [_gap_ms(place) for _ in range(2 if place.brief else 6)]
+    gaps = [_gap_ms(place) for _ in range(3 if place.brief else 8)]
     known = [gap for gap in gaps if gap is not None]
     if not known:
         raise Failed("the victim never had the turn when it was killed")
@@ -172,13 +173,13 @@ def recovery(place: Place) -> Finding:
 
 def _gap_ms(place: Place) -> float | None:
     """From the kill to the survivor's next kernel; None if the survivor was not waiting when it came."""
-    env = {"SLICER_SHARE_QUANTUM_MS": "1000"}
-    victim = place.start(place.client("ticks", 20, 1000), env=env)
-    survivor = place.start(place.client("ticks", 4, 1000), env=env)
+    env = {"SLICER_SHARE_QUANTUM_MS": "400"}
+    victim = place.start(place.client("hold", 20), env=env)
+    survivor = place.start(place.client("ticks", 3, 1000), env=env)
     try:
         pid = int(victim.line()["pid"])
         survivor.line()
-        time.sleep(1.3)
+        time.sleep(1.0 + random.random() / 2)
         at = time.monotonic_ns()
         os.kill(pid, signal.SIGKILL)
         ticks = survivor.end(30).answer()["ticks"]

@@ -56,8 +56,8 @@ def calibrate(load: dict) -> None:
         event="calibrated", device=properties.name, uuid=os.environ["CUDA_VISIBLE_DEVICES"],
         memory_mib=properties.total_memory >> 20,
         compute_capability=f"{properties.major}.{properties.minor}",
-        cuda=str(torch.version.cuda), sm_count=properties.multi_processor_count, compute_ns=1.0, memory_ns=1.0,
-        request_ms=(time.monotonic_ns() - began) / 50e6,
+        cuda=str(torch.version.cuda), sm_count=properties.multi_processor_count, compute_ns=1.0,
+        memory_ns=1.0, request_ms=(time.monotonic_ns() - began) / 50e6,
     )  # fmt: skip
 
 

@@ -198,9 +198,8 @@ def _serve(steps: tuple[Callable[[], None], ...], sync: Callable[[], None]) -> N
 def batch(load: dict[str, Any]) -> None:
     """Keep ``depth`` kernels in flight, and count those that are done."""
     gpu = Gpu(load)
+    # Nothing is launched before the start: a job that keeps its turn would keep others from being ready.
     launch = gpu.kernel(load["kernel"], load["iterations"])
-    launch()
-    gpu.sync()
     events = [gpu.context.event() for _ in range(load["depth"])]
     record = [gpu.context.again("cuEventRecord", event, gpu.stream) for event in events]
     wait = [gpu.context.again("cuEventSynchronize", event) for event in events]

@@ -225,7 +225,7 @@ class Experiment:
         options = planning.run_options(self._parameters, scenario, kind, self.gpu)
         client = self._client(kind, json.dumps(load))
         command = (*self._program, "run", *options, "--outcome", outcome, "--", *client)
-        return Ask(kind, number, command, {**self._environ, **planning.variables(scenario)}, outcome)
+        return Ask(kind, number, command, {**self._environ, **planning.variables(scenario, kind)}, outcome)
 
     def _start(self, ask: Ask) -> _Job:
         self._jobs.append(_Job(ask))
