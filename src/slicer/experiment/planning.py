@@ -139,9 +139,11 @@ def run_options(parameters: Parameters, scenario: Scenario | None, job: str, gpu
     return tuple(options)
 
 
-def variables(scenario: Scenario | None) -> dict[str, str]:
-    """What is set for a job besides: the syncs that a turn outlasts have no option."""
-    return {"SLICER_SHARE_SKIP_SYNCS": str(scenario.skip_syncs)} if scenario and scenario.skip_syncs else {}
+def variables(scenario: Scenario | None, job: str) -> dict[str, str]:
+    """What is set for a job besides: the syncs that a turn of a batch job outlasts have no option."""
+    if scenario is None or not scenario.skip_syncs or job != "batch":
+        return {}
+    return {"SLICER_SHARE_SKIP_SYNCS": str(scenario.skip_syncs)}
 
 
 def slowest_s(parameters: Parameters) -> float:

@@ -152,14 +152,23 @@ def _holder(text: str) -> str:
     return f"{holder.get('name')} has it" if isinstance(holder, dict) else "see slicer status"
 
 
+def _own_client(kind: str, load: str) -> tuple[str, ...]:
+    return sys.executable, "-I", _CLIENT, kind, load
+
+
 class Experiment:
     """Runs scenarios one after another. Leaves no process and no file behind."""
 
     def __init__(
-        self, parameters: Parameters, program: Sequence[str], environ: Mapping[str, str], gpu: str = ""
-    ) -> None:
-        """``program``: how slicer is started. ``gpu``: the GPU's UUID, once it is known."""
-        self.gpu = gpu or parameters.gpu
+        self, parameters: Parameters, program: Sequence[str], environ: Mapping[str, str],
+        client: Callable[[str, str], tuple[str, ...]] | None = None,
+    ) -> None:  # fmt: skip
+        """``program``: how slicer is started. ``client``: the command of a job of that kind and load.
+
+        :attr:`gpu` is the one that jobs get; set it to the calibration's.
+        """
+        self.gpu = parameters.gpu
+        self._client = client or _own_client
         self._parameters = parameters
         self._program = tuple(program)
         self._environ = dict(environ)
@@ -214,9 +223,9 @@ class Experiment:
     def _ask(self, kind: str, number: int, load: dict[str, Any], scenario: Scenario | None) -> Ask:
         outcome = os.path.join(self._folder.name, f"{kind}-{number}.json")
         options = planning.run_options(self._parameters, scenario, kind, self.gpu)
-        client = (sys.executable, "-I", _CLIENT, kind, json.dumps(load))
+        client = self._client(kind, json.dumps(load))
         command = (*self._program, "run", *options, "--outcome", outcome, "--", *client)
-        return Ask(kind, number, command, {**self._environ, **planning.variables(scenario)}, outcome)
+        return Ask(kind, number, command, {**self._environ, **planning.variables(scenario, kind)}, outcome)
 
     def _start(self, ask: Ask) -> _Job:
         self._jobs.append(_Job(ask))

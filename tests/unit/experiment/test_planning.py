@@ -66,8 +66,8 @@ def test_jobs_are_started_as_a_user_would() -> None:  # D3, D4
 
 def test_syncs_that_are_skipped_are_told_to_the_library() -> None:  # D2, D3
     scenario = planning.scenarios(replace(PARAMETERS, modes=("skip=3",)))[-1]
-    assert planning.variables(scenario) == {"SLICER_SHARE_SKIP_SYNCS": "3"}
-    assert planning.variables(None) == {}
+    assert planning.variables(scenario, "batch") == {"SLICER_SHARE_SKIP_SYNCS": "3"}
+    assert planning.variables(scenario, "latency") == planning.variables(None, "calibrate") == {}
 
 
 def test_a_kernel_has_the_work_of_its_length() -> None:  # D4
