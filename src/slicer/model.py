@@ -254,6 +254,7 @@ class Sharing:
     peak_mib: tuple[int, ...] = ()  # the most that was charged at once, by GPU
     overhead_mib: tuple[int, ...] = ()  # in use beside that, as last seen: CUDA contexts; by GPU
     got_past_cap: int = 0  # 1: it was seen to use more than its cap
+    driver_cap: int = 0  # 1: the driver kept the cap of the job's cgroup, too
     troubles: tuple[str, ...] = ()  # why something was not applied: slicer.share.troubles
 
 

@@ -55,15 +55,21 @@ ARENA_PROCESSES, ARENA_PROCESS_AT, ARENA_PROCESS = 512, 19520, struct.Struct("=I
 TURNS = ("none", "waiting", "has", "yields")
 
 
-def build_library(directory: Path, *flags: str) -> Path:
-    """Compile the library as the package does, with these flags besides; returns its path."""
+def build_library(directory: Path, *flags: str, pool: Path | None = None) -> Path:
+    """Compile the library as the package does, with these flags besides; returns its path.
+
+    They do not hold for the pool, whose thousand wrappers take the compiler long and only pass on. ``pool``: where
+    one was compiled before.
+    """
     directory.mkdir(parents=True, exist_ok=True)
-    library = directory / LIBRARY
-    command = [os.environ.get("CC", "cc"), "-std=c11", "-O2", "-g", "-fPIC", "-shared", "-fvisibility=hidden"]
-    command += ["-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", *flags, "-o", str(library)]
-    command += [*map(str, sorted(SOURCES.glob("*.c"))), "-ldl", "-lpthread"]
-    subprocess.run(command, check=True)
-    return library
+    cc = [os.environ.get("CC", "cc"), "-std=c11", "-O2", "-fPIC", "-fvisibility=hidden", "-D_GNU_SOURCE"]
+    cc += ["-Wall", "-Wextra", "-Werror"]
+    sources = [str(path) for path in sorted(SOURCES.glob("*.c")) if path.name != "pool.c"]
+    if pool is None:
+        subprocess.run([*cc, "-c", str(SOURCES / "pool.c")], check=True, cwd=directory)
+    library = ["-g", *flags, "-shared", "-o", LIBRARY, str(pool or "pool.o"), *sources, "-ldl", "-lpthread"]
+    subprocess.run([*cc, *library], check=True, cwd=directory)
+    return directory / LIBRARY
 
 
 def needs_compiler() -> None:
@@ -184,6 +190,10 @@ class Client:
             assert got, f"ended with {self.process.wait()}; {self.said()}"
             self._heard += got
         return b"\n" in self._heard
+
+    def is_stopped(self) -> bool:
+        """By a signal."""
+        return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
     def said(self) -> str:
         """What it wrote to stderr."""

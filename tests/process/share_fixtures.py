@@ -51,9 +51,16 @@ def share_library(built: Built) -> Path:
 
 
 @pytest.fixture(scope="session")
-def faulty_library(built: Built) -> Path:
+def build_variant(built: Built, share_library: Path) -> Callable[..., Path]:
+    """Compiles the library with more flags: ``build_variant(name, *flags)``."""
+    pool = share_library.with_name("pool.o")
+    return lambda name, *flags: built(name, lambda to: build_library(to, *flags, pool=pool)) / LIBRARY
+
+
+@pytest.fixture(scope="session")
+def faulty_library(build_variant: Callable[..., Path]) -> Path:
     """The library with the points at which tests kill and stop it."""
-    return built("faults", lambda to: build_library(to, "-DSLICER_SHARE_FAULTS")) / LIBRARY
+    return build_variant("faults", "-DSLICER_SHARE_FAULTS")
 
 
 @pytest.fixture(scope="session")

@@ -194,16 +194,18 @@ def test_a_cap_that_cannot_be_applied_makes_CUDA_fail(share: ShareBox) -> None: 
     assert share.start(share.share / "nothing-here", env={"SLICER_SHARE": "lock"}).ask("init").code == 0
 
 
-def test_a_stopped_process_does_not_hold_up_the_others(share: ShareBox) -> None:  # X7
-    job = share.job(wants="cap", limit_mib=CAP_MIB)
-    stopped, other = share.ready(job), share.ready(job)
-    stopped.tell("threads 4 churn linear 10 100000")
-    until(lambda: job.count("allocations") > 10, "it allocates")
-    stopped.send(signal.SIGSTOP)
-    for _ in range(20):
-        assert other.ask("alloc linear 1").code in {0, 2}
-    stopped.kill()
-    assert other.ask("alloc linear 1").code == 0
+def test_a_process_that_is_stopped_while_it_charges_holds_up_nobody(faulty: ShareBox) -> None:  # X7
+    """And the cap holds all the same, when it goes on."""
+    job = faulty.job(wants="cap", limit_mib=CAP_MIB)
+    stopped = faulty.ready(job, env={"SLICER_SHARE_FAULTS": "quota-locked:stop"})
+    other = faulty.ready(job)
+    stopped.tell("alloc linear 600")
+    until(stopped.is_stopped, "it stopped")
+    other.do("alloc linear 300", "alloc linear 300")
+    assert other.ask("alloc linear 600").code == 2
+    stopped.send(signal.SIGCONT)
+    assert stopped.hear().code == 2
+    assert job.told().peak_mib[0] == 600
 
 
 def test_allocations_in_a_capture_are_charged_and_break_nothing(share: ShareBox) -> None:  # X7 D5

@@ -110,7 +110,7 @@ def test_thousands_of_lookups_from_many_threads_get_the_same_pointers(share: Sha
     job = share.job()
     client = share.ready(job)
     before = client.do("lookup cuMemcpyHtoD 12000 2")
-    client.do("threads 8 relookup")
+    client.do("threads 8 relookup 3")
     assert client.do("lookup cuMemcpyHtoD 12000 2") == before
     client.do("spin 100", "sync")
     assert "pool-full" not in job.told().troubles

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.fake_cuda import FakeCuda
-from tests.process.share_box import LIBRARY, ShareBox, build_library, overlaps
-from tests.process.share_fixtures import Built
+from tests.process.share_box import ShareBox, overlaps
 
 pytest_plugins = ["tests.process.share_fixtures"]
 pytestmark = pytest.mark.slow
@@ -41,10 +41,10 @@ def runtime(name: str) -> Path:
 
 @pytest.mark.parametrize("name", SANITIZERS)
 def test_the_library_is_clean_under_a_sanitizer(  # D5
-    built: Built, shared_gpus: FakeCuda, cuda_clients: Path, tmp_path: Path, name: str
+    build_variant: Callable[..., Path], shared_gpus: FakeCuda, cuda_clients: Path, tmp_path: Path, name: str
 ) -> None:
     first = runtime(name)
-    library = built(name, lambda to: build_library(to, "-O1", *SANITIZERS[name])) / LIBRARY
+    library = build_variant(name, "-g1", "-O1", *SANITIZERS[name])
     share = ShareBox(tmp_path, shared_gpus, cuda_clients, library)
     jobs = [share.job(wants="both", priority=priority, limit_mib=1000) for priority in (0, 0, 1)]
     try:

@@ -31,14 +31,18 @@ _MIB = 1 << 20
 _FLOCK = struct.Struct("@hhqqi")  # struct flock: type, whence, start, length, pid
 
 
-def make(directory: StateDir, job: str, order: ShareOrder, gpus: tuple[str, ...]) -> None:
+def make(
+    directory: StateDir, job: str, order: ShareOrder, gpus: tuple[str, ...], *,
+    is_kept_by_driver: bool = False,
+) -> None:  # fmt: skip
     """Make the job's file, and sweep those of dead jobs. ``gpus``: the lease's. Raises StateError."""
     folder = directory.base.own_folder(FOLDER)
     path = f"{folder.path}/{job}"
     try:
         sweep(folder, directory.leases)
         limit = order.limit_mib * _MIB
-        data = layout.new(job, order.wants, order.priority, (*order.outer_gpus, *gpus), limit)
+        noted = layout.NOTED_DRIVER_CAP if is_kept_by_driver else 0
+        data = layout.new(job, order.wants, order.priority, (*order.outer_gpus, *gpus), limit, noted)
         _create(folder, job, data)
     except OSError as error:
         raise failed(path, error, what="cannot be made") from error
@@ -178,7 +182,8 @@ class JobFile:
 
     def set_got_past(self) -> None:
         """Note that the job was seen to use more than its cap."""
-        self._write(layout.OFFSET_GOT_PAST, struct.pack("@I", 1))
+        noted = layout.NOTED_GOT_PAST | (layout.NOTED_DRIVER_CAP if self.read().driver_cap else 0)
+        self._write(layout.OFFSET_NOTED, struct.pack("@I", noted))
 
     def _taken_rows(self, rows: int) -> list[int]:
         """The rows whose processes live: they hold a lock on the byte of their number."""

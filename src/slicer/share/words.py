@@ -20,7 +20,7 @@ _TROUBLES = {
     "other-gpu": "work or memory on a GPU that is not the job's",
     "undrained": "a turn went on before its work was done",
     "arena-busy": "the arena's lock could not be had in time",
-    "not-preloaded": "no lock: the library could not be preloaded",
+    "not-preloaded": "the library could not be preloaded",
     "no-file": "what was counted is lost: the job's file was gone or damaged",
     "other": "something that this slicer does not know",
 }
@@ -113,6 +113,7 @@ def _allocations(sharing: Sharing) -> str:
         text += f", contexts {_sizes(sharing.overhead_mib)}"
     text += f"; {sharing.refused} refused" if sharing.refused else ""
     text += f"; {sharing.uncounted} not counted" if sharing.uncounted else ""
+    text += "; the driver keeps the cap, too" if sharing.driver_cap else ""
     return text + ("; got past the cap" if sharing.got_past_cap else "")
 
 

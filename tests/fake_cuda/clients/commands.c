@@ -288,11 +288,11 @@ static int reopen(char **words, int count, struct answer *to)
     return dlclose(cuda.library) ? -1 : find_driver("dlsym");
 }
 
-/* "relookup": asks for all functions again, in all versions */
+/* "relookup [TIMES]": asks for all functions again, in all versions */
 static int relookup(char **words, int count, struct answer *to)
 {
-    (void)words, (void)count, (void)to;
-    for (int i = 0; i < 10; i++)
+    (void)to;
+    for (int i = count ? atoi(words[0]) : 1; i; i--)
         if (ask_as_cudart())
             return -1;
     return 0;

@@ -78,13 +78,14 @@ def test_what_lives_is_counted_and_what_is_dead_is_not(state: StateDir, folder: 
 
 
 def test_what_slicer_notes_stands_in_the_outcome(state: StateDir) -> None:  # X7
-    job_file.make(state, A, ORDER, (GPU,))
+    job_file.make(state, A, ORDER, (GPU,), is_kept_by_driver=True)
     file = JobFile(state, A)
     file.set_overhead(0, 500 * MIB)
     file.set_got_past()
     found = sharing_of(ORDER, file.read())
     file.close()
     assert (found.wants, found.overhead_mib, found.got_past_cap) == ("both", (500,), 1)
+    assert found.driver_cap == 1
 
 
 def test_the_files_of_dead_jobs_are_swept_and_no_others(state: StateDir, folder: Path) -> None:

@@ -29,7 +29,7 @@ OFFSETS = r"""
 int main(void)
 {
     IS("job_file", sizeof(struct job_file)); IS("job_process", sizeof(struct job_process));
-    AT(job_file, got_past); AT(job_file, overhead); AT(job_file, troubles); AT(job_file, rows);
+    AT(job_file, noted); AT(job_file, overhead); AT(job_file, troubles); AT(job_file, rows);
     AT(job_file, counters); AT(job_file, peak); AT(job_file, processes); AT(job_file, limit);
     AT(job_file, gpus); IS("LOCK_BYTE", LOCK_BYTE);
     IS("JOB_FILE_MAGIC", JOB_FILE_MAGIC); IS("JOB_FILE_VERSION", JOB_FILE_VERSION);
@@ -67,7 +67,7 @@ def test_the_job_file_is_laid_out_as_in_c(in_c: dict[str, str]) -> None:  # D1
     ours = {
         "job_file": layout.SIZE, "job_process": layout.PROCESS_SIZE, "JOB_FILE_MAGIC": layout.MAGIC,
         "JOB_FILE_VERSION": layout.VERSION, "LOCK_BYTE": layout.LOCK_BYTE, "JOB_MAX_GPUS": layout.MAX_GPUS,
-        "JOB_MAX_PROCESSES": layout.MAX_PROCESSES, "job_file.got_past": layout.OFFSET_GOT_PAST,
+        "JOB_MAX_PROCESSES": layout.MAX_PROCESSES, "job_file.noted": layout.OFFSET_NOTED,
         "job_file.overhead": layout.OFFSET_OVERHEAD, "job_file.troubles": layout.OFFSET_SAID,
         "job_file.rows": layout.OFFSET_SAID + 4, "job_file.counters": layout.OFFSET_SAID + 8,
         "job_file.peak": layout.OFFSET_PROCESSES - 8 * layout.MAX_GPUS,

@@ -305,6 +305,19 @@ static bool has_rows(void)
            atomic_load(&process->pid) == getpid() && atomic_load(&arena_job()->used);
 }
 
+/* The mapping keeps the rows' locks: it refers to the same open file description. So nothing is lost with the
+ * descriptor, and all that a new one is needed for is the file's lock. */
+static bool open_again(void)
+{
+    descriptor = open_file();
+    if (is_open())
+        return true;
+    if (descriptor >= 0)
+        close(descriptor);
+    descriptor = -1;
+    return false;
+}
+
 bool arena_lock(struct rings *rings)
 {
     memset(rings, 0, sizeof *rings);
@@ -313,7 +326,7 @@ bool arena_lock(struct rings *rings)
         return false;
     pthread_mutex_lock(&local);
     const char *wrong = NULL;
-    bool is_lost = !is_open() || !has_rows();
+    bool is_lost = (!is_open() && !(has_rows() && open_again())) || !has_rows();
     if (is_lost) {
         drop_file();
         wrong = attach(job());

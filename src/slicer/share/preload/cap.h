@@ -105,6 +105,21 @@ void held_after_fork(void);
 
 /* -- stream-ordered pools (pools.c) --------------------------------------------------------------------------------- */
 
+/* The link of an address in a pool, with the GPU's number: no context has such an address. */
+#define POOLED (UINT64_C(1) << 63)
+
+/* The pool's place among those that are known; NO_POOL: it is not. Its GPU in *gpu, as pools_made was told. */
+int pools_find(uint64_t handle, int *gpu);
+void pools_made(uint64_t handle, int gpu);
+/* Another handle for the pool in this place; 0: it is destroyed, and what lives in it stays until it is freed. */
+void pools_rename(int place, uint64_t handle);
+
+/* Charge a pool what it does not keep already; *grown: how much that is. Its place in *place; NO_POOL: there are too
+ * many pools, and nothing is charged. Counts the refusal. */
+enum verdict pools_charge(uint64_t handle, int gpu, uint64_t bytes, int *place, uint64_t *grown);
+/* Charge it what it holds and will keep. */
+void pools_settle(int place);
+
 /* Give back what the pools of this process keep on this GPU beyond what is in use. True: it was something. */
 bool pools_trim(int gpu);
 /* One of its allocations was freed: its bytes are credited, unless the pool keeps them. */

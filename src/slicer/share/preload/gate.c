@@ -172,7 +172,7 @@ static uintptr_t stream_of(const long *a, int place)
     return stream;
 }
 
-/* At once, so that a process that is killed has counted all. */
+/* Each one at once, so that a process that is killed has counted all. */
 static inline void count_work(bool is_in)
 {
     struct job_file *file = job();
@@ -255,10 +255,11 @@ static inline long work(void *real, long *a, int place)
     struct context *context = is_captured ? NULL : context_note();
     bool is_in = !is_captured && enter(me, context);
     atomic_fetch_add_explicit(&seat->launched, 1, memory_order_relaxed);
-    count_work(is_in);
     if (is_in)
         context_launched(context);
     long result = call(real, a);
+    if ((int)result == CUDA_SUCCESS)
+        count_work(is_in);
     if (is_in) {
         atomic_fetch_sub_explicit(&seat->busy, 1, memory_order_release);
         if (settings()->mode != MODE_YIELD || turn_is_windowed())
