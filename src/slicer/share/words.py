@@ -67,8 +67,13 @@ def _turn(turn: Turn) -> str:
     return {"has": "has the turn", "yields": "gives the turn on"}.get(turn.doing, "wants no turn")
 
 
+def trouble(word: str) -> str:
+    """What a trouble of the outcome means."""
+    return _TROUBLES.get(word, word)
+
+
 def _troubles(words: tuple[str, ...]) -> list[str]:
-    return [_TROUBLES.get(word, word) for word in words]
+    return list(map(trouble, words))
 
 
 def details(sharing: Sharing) -> list[tuple[str, str]]:
