@@ -152,6 +152,10 @@ def describe_outcome(outcome: Outcome) -> str:
     facts += describe_usage(outcome)
     if outcome.leftovers:
         facts.append(f"{outcome.leftovers} leftover process{'es' if outcome.leftovers > 1 else ''} ended")
+    if outcome.sharing is not None:
+        from slicer.share import words
+
+        facts += filter(None, (words.problem(outcome.sharing, outcome.exit_code),))
     return f"{outcome.name or 'done'}: {' · '.join(facts)}"
 
 
