@@ -35,7 +35,7 @@ _TROUBLES = {
     "pool-full": "some functions passed by",
     "mps": "MPS is running",
     "other-gpu": "work on another GPU",
-    "undrained": "a turn went on before its work was done",
+    "undrained": "a turn was passed on before its work was done",
     "arena-busy": "the lock of the shared file could not be had in time",
 }
 

@@ -87,7 +87,7 @@ Modes:
   launches=N  sync and pass the turn on after N launches
   time=5ms    after so long
   each        around every launch
-  skip=N      launches=10, but a batch job keeps its turn over its first N syncs
+  skip=N      launches=10, but batch jobs keep it over their first N syncs
 
 \b
 Columns: a response counts from the moment when the request was due. /ALONE
