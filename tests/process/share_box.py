@@ -208,7 +208,7 @@ class Client:
         return self._stderr.read_text(errors="replace")
 
     def hammer(self, us: int, every: int) -> None:
-        """Let a thread of it launch kernels of ``us``, and wait for them after ``every`` (0: never); it has begun."""
+        """Let a thread launch kernels of ``us``, and wait for them after ``every`` (0: never). It has begun."""
         self.do(f"hammer {us} {every}")
         until(lambda: int(self.do("progress")[0]) > 3, "it works")
 
