@@ -65,4 +65,4 @@ else:
     for _ in range(steps):
         act()
 torch.cuda.synchronize()
-print(json.dumps({"result": {"loss": float(loss)}, "launches": launches, "version": torch.__version__}))
+print(json.dumps({"result": {"loss": float(loss.detach())}, "launches": launches, "version": torch.__version__}))
