@@ -117,7 +117,7 @@ class Profile:
     sources: dict[str, str]
     # How it shares GPUs with other jobs. Idle where vram_mib is None: whole GPUs are shared with nobody.
     share: Share = "off"  # a lock around its work, a cap on its memory, both
-    share_mode: str = "yield"  # when the lock's turn goes on: "yield", "launches=10", "time=5ms", "each"
+    share_mode: str = "yield"  # when a turn ends: "yield", "launches=10", "time=5ms", "each"
     share_skip_syncs: int = 0  # keep the turn over the first so many syncs
     over_cap: OverCap = "warn"  # of a job that got past its cap
 
@@ -254,6 +254,7 @@ class Sharing:
     peak_mib: tuple[int, ...] = ()  # the most that was charged at once, by GPU
     overhead_mib: tuple[int, ...] = ()  # in use beside that, as last seen: CUDA contexts; by GPU
     got_past_cap: int = 0  # 1: it was seen to use more than its cap
+    driver_cap: int = 0  # 1: the driver kept the cap of the job's cgroup, too
     troubles: tuple[str, ...] = ()  # why something was not applied: slicer.share.troubles
 
 

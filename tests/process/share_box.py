@@ -1,4 +1,4 @@
-"""A box for tests of the preloaded library itself, without slicer around it: job files, clients of the fake driver.
+"""A box for tests of the preloaded library, without slicer around it: job files, clients of the fake driver.
 
 The job's file is made here from ``job_file.h``, the arena is read as ``arena.h`` has it.
 """
@@ -43,7 +43,15 @@ COUNTERS = (
     "refused",
     "uncounted",
 )
-TROUBLES = {1: "no-arena", 2: "no-row", 4: "pool-full", 8: "mps", 16: "other-gpu", 32: "undrained", 64: "arena-busy"}
+TROUBLES = {
+    1: "no-arena",
+    2: "no-row",
+    4: "pool-full",
+    8: "mps",
+    16: "other-gpu",
+    32: "undrained",
+    64: "arena-busy",
+}
 HEAD = struct.Struct(f"=QII16sIiII{48 * MAX_GPUS}s{MAX_GPUS}Q")
 LIVE = struct.Struct(f"={MAX_GPUS}QII16Q{MAX_GPUS}Q")
 ROW = struct.Struct(f"=iI{MAX_GPUS}Q")
@@ -55,15 +63,21 @@ ARENA_PROCESSES, ARENA_PROCESS_AT, ARENA_PROCESS = 512, 19520, struct.Struct("=I
 TURNS = ("none", "waiting", "has", "yields")
 
 
-def build_library(directory: Path, *flags: str) -> Path:
-    """Compile the library as the package does, with these flags besides; returns its path."""
+def build_library(directory: Path, *flags: str, pool: Path | None = None) -> Path:
+    """Compile the library as the package does, with these flags besides; returns its path.
+
+    They do not hold for the pool, whose thousand wrappers take the compiler long and only pass on.
+    ``pool``: one that was compiled before.
+    """
     directory.mkdir(parents=True, exist_ok=True)
-    library = directory / LIBRARY
-    command = [os.environ.get("CC", "cc"), "-std=c11", "-O2", "-g", "-fPIC", "-shared", "-fvisibility=hidden"]
-    command += ["-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", *flags, "-o", str(library)]
-    command += [*map(str, sorted(SOURCES.glob("*.c"))), "-ldl", "-lpthread"]
-    subprocess.run(command, check=True)
-    return library
+    cc = [os.environ.get("CC", "cc"), "-std=c11", "-O2", "-fPIC", "-fvisibility=hidden", "-D_GNU_SOURCE"]
+    cc += ["-Wall", "-Wextra", "-Werror"]
+    sources = [str(path) for path in sorted(SOURCES.glob("*.c")) if path.name != "pool.c"]
+    if pool is None:
+        subprocess.run([*cc, "-c", str(SOURCES / "pool.c")], check=True, cwd=directory)
+    library = ["-g", *flags, "-shared", "-o", LIBRARY, str(pool or "pool.o"), *sources, "-ldl", "-lpthread"]
+    subprocess.run([*cc, *library], check=True, cwd=directory)
+    return directory / LIBRARY
 
 
 def needs_compiler() -> None:
@@ -185,6 +199,10 @@ class Client:
             self._heard += got
         return b"\n" in self._heard
 
+    def is_stopped(self) -> bool:
+        """By a signal."""
+        return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
     def said(self) -> str:
         """What it wrote to stderr."""
         return self._stderr.read_text(errors="replace")
@@ -228,7 +246,7 @@ class Turn(NamedTuple):
 
 
 class ShareBox:
-    """Job files in a state directory of their own, and clients over the fake driver with the library preloaded."""
+    """Job files in a state directory of their own, and clients with the library preloaded."""
 
     def __init__(self, root: Path, fake: FakeCuda, clients: Path, library: Path) -> None:
         self.fake = fake
@@ -270,7 +288,9 @@ class ShareBox:
         """A client of the job. Nothing of CUDA has been called yet."""
         stderr = self._root / f"stderr-{len(self._started)}"
         environment = {
-            name: value for name, value in os.environ.items() if not name.startswith(("SLICER_", "CUDA_", "LD_PRELOAD"))
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("SLICER_", "CUDA_", "LD_PRELOAD"))
         }
         with stderr.open("wb") as file:
             process = subprocess.Popen(

@@ -51,9 +51,16 @@ def share_library(built: Built) -> Path:
 
 
 @pytest.fixture(scope="session")
-def faulty_library(built: Built) -> Path:
+def build_variant(built: Built, share_library: Path) -> Callable[..., Path]:
+    """Compiles the library with more flags: ``build_variant(name, *flags)``."""
+    pool = share_library.with_name("pool.o")
+    return lambda name, *flags: built(name, lambda to: build_library(to, *flags, pool=pool)) / LIBRARY
+
+
+@pytest.fixture(scope="session")
+def faulty_library(build_variant: Callable[..., Path]) -> Path:
     """The library with the points at which tests kill and stop it."""
-    return built("faults", lambda to: build_library(to, "-DSLICER_SHARE_FAULTS")) / LIBRARY
+    return build_variant("faults", "-DSLICER_SHARE_FAULTS")
 
 
 @pytest.fixture(scope="session")
@@ -67,7 +74,9 @@ def cuda_clients(built: Built, shared_driver: Path) -> Path:
 
 
 @pytest.fixture
-def shared_gpus(shared_driver: Path, fake_nvml_library: Path, fake_nvml: FakeNvml, tmp_path: Path) -> FakeCuda:
+def shared_gpus(
+    shared_driver: Path, fake_nvml_library: Path, fake_nvml: FakeNvml, tmp_path: Path
+) -> FakeCuda:
     """The GPUs of the fake NVML, as the fake CUDA driver shows them."""
     fake = FakeCuda(shared_driver, tmp_path, fake_nvml.state)
     fake.more_libraries.append(fake_nvml_library)
@@ -75,7 +84,9 @@ def shared_gpus(shared_driver: Path, fake_nvml_library: Path, fake_nvml: FakeNvm
 
 
 @pytest.fixture
-def share(shared_gpus: FakeCuda, cuda_clients: Path, share_library: Path, tmp_path: Path) -> Iterator[ShareBox]:
+def share(
+    shared_gpus: FakeCuda, cuda_clients: Path, share_library: Path, tmp_path: Path
+) -> Iterator[ShareBox]:
     """The library as it is shipped, over two fake GPUs."""
     box = ShareBox(tmp_path, shared_gpus, cuda_clients, share_library)
     yield box
@@ -83,7 +94,9 @@ def share(shared_gpus: FakeCuda, cuda_clients: Path, share_library: Path, tmp_pa
 
 
 @pytest.fixture
-def faulty(shared_gpus: FakeCuda, cuda_clients: Path, faulty_library: Path, tmp_path: Path) -> Iterator[ShareBox]:
+def faulty(
+    shared_gpus: FakeCuda, cuda_clients: Path, faulty_library: Path, tmp_path: Path
+) -> Iterator[ShareBox]:
     """The same with the points of faults."""
     box = ShareBox(tmp_path, shared_gpus, cuda_clients, faulty_library)
     yield box

@@ -145,7 +145,8 @@ def _sharing(plan: Plan) -> str:
     if order is None:
         return f"nothing is preloaded: {idle_sharing(plan)}"
     if not order.is_active:
-        return f"nothing is preloaded: {order.problem}"
+        by_driver = ", and the driver alone is to keep the cap" if order.limit_mib else ""
+        return f"nothing is preloaded{by_driver}: {order.problem}"
     mode = f" ({order.mode})" if order.wants != "cap" else ""
     return f"{wants(order.wants, order.limit_mib)}{mode}, by {order.library} in {plan.program}"
 

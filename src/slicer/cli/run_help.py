@@ -82,6 +82,7 @@ _COMPLETIONS = {
     "profile": complete.profiles,
     "gpu": complete.gpus,
     "set": complete.properties,
+    "share_mode": complete.share_modes,
     "slot": complete.slots,
 }
 

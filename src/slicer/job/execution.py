@@ -51,10 +51,10 @@ class Execution:
             held.do_postponed()
             held.do_postponed_slow()
             tell_start(job, held.lease, waited_s)
-            if job.has_share_file:
+            if job.sharing is not None:
                 from slicer.job import sharing
 
-                sharing.make_file(job, held)  # swept when the next one is made: nobody stays to remove it
+                sharing.prepare(job, held)  # swept when the next one is made: nobody stays to remove it
             env = job.env(held.lease.gpus)
             for fd in held.descriptors:
                 os.set_inheritable(fd, True)

@@ -192,8 +192,12 @@ def _warn(plan: Plan, listener: Listener) -> None:
 def _warn_of_sharing(plan: Plan, listener: Listener) -> None:
     """Why what was asked for of sharing is not done."""
     if plan.sharing is not None:
-        if plan.sharing.problem:
-            listener.warning(f"no turns are taken: {plan.sharing.problem}")
+        problem = plan.sharing.problem
+        if problem and plan.sharing.limit_mib:
+            what = "" if plan.sharing.wants == "cap" else ", and no turns are taken"
+            listener.warning(f"the driver alone keeps the cap{what}: {problem}")
+        elif problem:
+            listener.warning(f"no turns are taken: {problem}")
         return
     if plan.profile.sources.get("share", "").startswith("--"):
         listener.notice(f"--share does nothing more here: {idle_sharing(plan)}")

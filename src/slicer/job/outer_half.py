@@ -202,10 +202,10 @@ class OuterHalf:
         """Let the command begin."""
         from slicer.state.statefile import encode
 
-        if self._job.has_share_file:
+        if self._job.sharing is not None:
             from slicer.job import sharing
 
-            sharing.make_file(self._job, self._held)
+            sharing.prepare(self._job, self._held)
         self._held.is_handed_on = True
         try:
             os.write(self._down_write, encode(started) + encode(self._held.lease) + ORDER_END)

@@ -5,7 +5,8 @@ Imported only for such a job.
 
 from __future__ import annotations
 
-from slicer.errors import SlicerError, StateError
+from slicer.errors import RefusedError, SlicerError, StateError
+from slicer.job import driver_cap
 from slicer.share import job_file
 from slicer.share.summary import sharing_of
 
@@ -15,12 +16,28 @@ if TYPE_CHECKING:
     from slicer.ledger.held_lease import HeldLease
     from slicer.model import Sharing
     from slicer.share.job_file import JobFile
+    from slicer.share.order import ShareOrder
 
 
-def make_file(job: Job, held: HeldLease) -> None:
-    """Make the file that tells the job's processes what they share. Raises StateError."""
-    if job.sharing is not None and job.sharing.is_active:
-        job_file.make(held.directory, job.id, job.sharing, held.lease.gpus)
+def prepare(job: Job, held: HeldLease) -> None:
+    """Have the driver keep the cap, and make the file that tells the job's processes what they share.
+
+    Raises StateError; RefusedError where nobody can keep the cap.
+    """
+    order = job.sharing
+    if order is None:
+        return
+    why = _kept_by_driver(job, held, order) if order.limit_mib else "there is none"
+    if order.is_active:
+        job_file.make(held.directory, job.id, order, held.lease.gpus, is_kept_by_driver=not why)
+    elif order.limit_mib and why:
+        raise RefusedError(f"no cap can be applied: {order.problem}; nor does the driver keep it: {why}")
+
+
+def _kept_by_driver(job: Job, held: HeldLease, order: ShareOrder) -> str:
+    """Why the driver does not keep the job's cap; "": it does."""
+    gpus = (*order.outer_gpus, *held.lease.gpus)
+    return driver_cap.keep(held.lease.cgroup, job.spec.unit, gpus, order.limit_mib << 20)
 
 
 def keep_file(job: Job, held: HeldLease) -> JobFile | None:

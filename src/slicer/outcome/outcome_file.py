@@ -37,14 +37,14 @@ def outcome_json(outcome: Outcome) -> dict[str, Any]:
 def sharing_json(sharing: Sharing) -> dict[str, Any]:
     """What became of a job's sharing, in JSON's types."""
     found = {name: _json_value(value) for name, value in as_dict(sharing).items()}
-    return {**found, "got_past_cap": bool(sharing.got_past_cap)}
+    return {**found, **{name: bool(found[name]) for name in _FLAGS}}
 
 
 def sharing_from(data: Any) -> Sharing | None:
     """What :func:`sharing_json` wrote, or an older slicer. Raises ValueError, TypeError, KeyError."""
     if data is None:
         return None
-    said = {**data, "got_past_cap": int(data.get("got_past_cap", False))}
+    said = {**data, **{name: int(data.get(name, False)) for name in _FLAGS}}
     # What a field with a default is for may not have been known to an older slicer.
     known = {name: kind for name, kind in _SHARING.items() if name in said or not hasattr(Sharing, name)}
     values = {name: json_reader(kind)(said[name]) for name, kind in known.items()}
@@ -52,6 +52,7 @@ def sharing_from(data: Any) -> Sharing | None:
     return Sharing(**values)
 
 
+_FLAGS = ("got_past_cap", "driver_cap")
 _SHARING: dict[str, str] = Sharing.__annotations__
 
 

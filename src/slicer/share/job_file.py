@@ -31,14 +31,19 @@ _MIB = 1 << 20
 _FLOCK = struct.Struct("@hhqqi")  # struct flock: type, whence, start, length, pid
 
 
-def make(directory: StateDir, job: str, order: ShareOrder, gpus: tuple[str, ...]) -> None:
+def make(
+    directory: StateDir, job: str, order: ShareOrder, gpus: tuple[str, ...], *,
+    is_kept_by_driver: bool = False,
+) -> None:  # fmt: skip
     """Make the job's file, and sweep those of dead jobs. ``gpus``: the lease's. Raises StateError."""
     folder = directory.base.own_folder(FOLDER)
     path = f"{folder.path}/{job}"
     try:
         sweep(folder, directory.leases)
         limit = order.limit_mib * _MIB
-        data = layout.new(job, order.wants, order.priority, (*order.outer_gpus, *gpus), limit)
+        noted = layout.NOTED_DRIVER_CAP if is_kept_by_driver else 0
+        noted |= layout.NOTED_END if order.over_cap == "end" else 0
+        data = layout.new(job, order.wants, order.priority, (*order.outer_gpus, *gpus), limit, noted)
         _create(folder, job, data)
     except OSError as error:
         raise failed(path, error, what="cannot be made") from error
@@ -123,6 +128,12 @@ def jobs(directory: StateDir) -> tuple[str, ...]:
         folder.close()
 
 
+def is_locked(fd: int, at: int) -> bool:
+    """Whether somebody holds the lock on that byte of the file. Raises OSError."""
+    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, at, 1, 0)
+    return bool(_FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked))[0] != fcntl.F_UNLCK)
+
+
 class JobFile:
     """The file of one job, open. Raises StateError if it is not there or not as it should be."""
 
@@ -172,19 +183,17 @@ class JobFile:
 
     def set_got_past(self) -> None:
         """Note that the job was seen to use more than its cap."""
-        self._write(layout.OFFSET_GOT_PAST, struct.pack("@I", 1))
+        said = self.read()
+        noted = layout.NOTED_GOT_PAST | (layout.NOTED_DRIVER_CAP if said.driver_cap else 0)
+        noted |= layout.NOTED_END if said.over_cap == "end" else 0
+        self._write(layout.OFFSET_NOTED, struct.pack("@I", noted))
 
     def _taken_rows(self, rows: int) -> list[int]:
         """The rows whose processes live: they hold a lock on the byte of their number."""
-        return [row for row in range(rows) if self._is_locked(row)]
-
-    def _is_locked(self, at: int) -> bool:
-        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, at, 1, 0)
         try:
-            told = fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, asked)
+            return [row for row in range(rows) if is_locked(self._fd, row)]
         except OSError as error:
             raise failed(self._path, error) from error
-        return bool(_FLOCK.unpack(told)[0] != fcntl.F_UNLCK)
 
     def _data(self) -> bytes:
         try:

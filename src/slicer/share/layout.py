@@ -13,7 +13,7 @@ from slicer.state.statefile import is_gpu, is_job_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slicer.model import Share
+    from slicer.model import OverCap, Share
 
 MAGIC = 0x726168736C73626A
 VERSION = 1
@@ -28,12 +28,16 @@ _SAID = struct.Struct("@II16Q16Q")  # by the library: troubles, rows, counters, 
 _PROCESS = struct.Struct("@iI16Q")
 
 # Where each part begins, in bytes.
-OFFSET_GOT_PAST = 44
+OFFSET_NOTED = 44
 OFFSET_OVERHEAD = _HEAD.size
 OFFSET_SAID = OFFSET_OVERHEAD + _OVERHEAD.size
 OFFSET_PROCESSES = OFFSET_SAID + _SAID.size
 SIZE = OFFSET_PROCESSES + MAX_PROCESSES * _PROCESS.size
 PROCESS_SIZE = _PROCESS.size
+
+NOTED_GOT_PAST = 1  # slicer saw the job use more than its cap
+NOTED_DRIVER_CAP = 2  # the driver keeps the cap of the job's cgroup, too
+NOTED_END = 4  # a job that got past its cap is to be ended; else it is warned of
 
 WANTS: dict[str, int] = {"lock": 1, "cap": 2, "both": 3}
 _WORDS: dict[int, Share] = {1: "lock", 2: "cap", 3: "both"}
@@ -82,6 +86,8 @@ class JobFileText:
     gpus: tuple[str, ...]
     limit: tuple[int, ...]  # 0: no cap
     got_past_cap: int  # 1: slicer saw the job use more than its cap
+    driver_cap: int  # 1: the driver keeps the cap of the job's cgroup, too
+    over_cap: OverCap
     overhead: tuple[int, ...]
     troubles: tuple[str, ...]
     rows: int  # how many processes ever took one
@@ -89,7 +95,9 @@ class JobFileText:
     peak: tuple[int, ...]
 
 
-def new(job: str, wants: Share, priority: int, gpus: tuple[str, ...], limit: int) -> bytes:
+def new(
+    job: str, wants: Share, priority: int, gpus: tuple[str, ...], limit: int, noted: int = 0
+) -> bytes:
     """The whole file of a job that has not started. ``limit``: bytes on each GPU; 0: no cap.
 
     Raises ValueError for GPUs that cannot be written down.
@@ -99,7 +107,7 @@ def new(job: str, wants: Share, priority: int, gpus: tuple[str, ...], limit: int
     names = b"".join(uuid.encode("ascii").ljust(_UUID_CHARS, b"\0") for uuid in gpus)
     limits = [limit] * len(gpus) + [0] * (MAX_GPUS - len(gpus))
     head = _HEAD.pack(
-        MAGIC, VERSION, SIZE, job.encode("ascii"), WANTS[wants], priority, len(gpus), 0, names, *limits
+        MAGIC, VERSION, SIZE, job.encode("ascii"), WANTS[wants], priority, len(gpus), noted, names, *limits
     )
     return head.ljust(SIZE, b"\0")
 
@@ -108,7 +116,7 @@ def decode(data: bytes) -> JobFileText:
     """What a file of that content says, the processes apart. Raises DamagedFile."""
     if len(data) != SIZE:
         raise DamagedFile("of another size")
-    magic, version, size, job_bytes, wants, priority, count, got_past, names, *limit = _HEAD.unpack_from(data)
+    magic, version, size, job_bytes, wants, priority, count, noted, names, *limit = _HEAD.unpack_from(data)
     if (magic, version, size) != (MAGIC, VERSION, SIZE):
         raise DamagedFile("of another version")
     job = job_bytes.rstrip(b"\0").decode("ascii", "replace")
@@ -123,7 +131,8 @@ def decode(data: bytes) -> JobFileText:
     troubles, rows, *numbers = map(_bounded, _SAID.unpack_from(data, OFFSET_SAID))
     return JobFileText(
         job=job, wants=_WORDS[wants], priority=priority, gpus=gpus, limit=tuple(map(_bounded, limit[:count])),
-        got_past_cap=int(got_past != 0),
+        got_past_cap=int(noted & NOTED_GOT_PAST != 0), driver_cap=int(noted & NOTED_DRIVER_CAP != 0),
+        over_cap="end" if noted & NOTED_END else "warn",
         overhead=tuple(map(_bounded, _OVERHEAD.unpack_from(data, OFFSET_OVERHEAD)[:count])),
         troubles=trouble_words(troubles), rows=min(rows, MAX_PROCESSES),
         counters=Counters(*numbers[: len(Counters.__annotations__)]), peak=tuple(numbers[16 : 16 + count]),

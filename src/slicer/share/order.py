@@ -25,7 +25,7 @@ class ShareOrder:
     outer_gpus: tuple[str, ...]  # of the jobs around it, beside those of its own lease
     folder: str  # the path of the folder with the jobs' files
     library: str  # the path of what is preloaded; "": nothing is
-    problem: str  # why nothing is preloaded: only a lock was wanted, and it cannot be applied
+    problem: str  # why nothing is preloaded: only a lock was wanted, or the driver keeps the cap alone
 
     @property
     def is_active(self) -> bool:

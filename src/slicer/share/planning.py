@@ -14,19 +14,20 @@ from slicer.share.order import FOLDER, ShareOrder, wanted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from slicer.model import Profile
 
 
 def order_of(
     profile: Profile, environ: Mapping[str, str], program_path: str, directory: str,
-    outer_gpus: tuple[str, ...],
+    outer_gpus: tuple[str, ...], why_not_driver: Callable[[], str],
 ) -> ShareOrder:  # fmt: skip
     """What a profile that wants to share (:func:`slicer.share.order.wanted`) comes to here.
 
-    ``environ``: with the profile's own variables. ``directory``: the path of the state directory. Raises
-    UsageError or ConfigError, by where the cap was asked for, if that cannot be applied.
+    ``environ``: with the profile's own variables. ``directory``: the path of the state directory.
+    ``why_not_driver``: why the driver does not keep a cap here by itself; "": it may. Raises UsageError or
+    ConfigError, by where the cap was asked for, if that cannot be applied.
     """
     wants = wanted(profile)
     library = program.library_path()
@@ -36,7 +37,7 @@ def order_of(
         or environment.why_unnameable(library)
         or program.why_not_program(program_path, library)
     )
-    if problem and wants != "lock":
+    if problem and wants != "lock" and why_not_driver():
         raise refusal(profile, f"no cap can be applied: {problem}", "ask for no cap: --share lock or off")
     is_said = profile.sources.get("share_mode", "default") != "default"
     return ShareOrder(

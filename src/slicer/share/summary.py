@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from slicer.share.layout import JobFileText
     from slicer.share.order import ShareOrder
 
-NOT_PRELOADED = "not-preloaded"  # only a lock was wanted, and it cannot be applied to this program
+NOT_PRELOADED = "not-preloaded"  # it cannot be applied to this program, and no cap depends on it
 NO_FILE = "no-file"  # the job's file was removed, or is damaged: what was counted is not known
 
 
@@ -17,7 +17,9 @@ def sharing_of(order: ShareOrder, said: JobFileText | None) -> Sharing:
     """The summary of what the job's file says; None: it cannot be read."""
     if said is None:
         word = NO_FILE if order.is_active else NOT_PRELOADED
-        return Sharing(order.wants, order.mode, 0, troubles=(word,))
+        # A cap without the library is the driver's, or the job would not have started.
+        is_driver_cap = not order.is_active and order.wants != "lock"
+        return Sharing(order.wants, order.mode, 0, driver_cap=int(is_driver_cap), troubles=(word,))
     counted = said.counters
     return Sharing(
         wants=order.wants, mode=order.mode, processes=said.rows, gated=counted.gated, passed=counted.passed,
@@ -25,7 +27,7 @@ def sharing_of(order: ShareOrder, said: JobFileText | None) -> Sharing:
         waited_s=counted.waited_ns / 1e9, longest_wait_s=counted.longest_ns / 1e9,
         undrained=counted.undrained, allocations=counted.allocations, refused=counted.refused,
         uncounted=counted.uncounted, peak_mib=_mib(said.peak), overhead_mib=_mib(said.overhead),
-        got_past_cap=said.got_past_cap, troubles=said.troubles,
+        got_past_cap=said.got_past_cap, driver_cap=said.driver_cap, troubles=said.troubles,
     )  # fmt: skip
 
 

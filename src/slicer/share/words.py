@@ -8,6 +8,8 @@ from slicer.text import counted
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.model import Sharing
+    from slicer.share.arena import Turn
+    from slicer.share.standing import SharingNow
 
 _WANTS = {"lock": "lock", "cap": "cap", "both": "lock and cap"}
 _TROUBLES = {
@@ -16,9 +18,9 @@ _TROUBLES = {
     "too-many-functions": "more functions of the driver than can be hooked",
     "mps": "no lock beside MPS",
     "other-gpu": "work or memory on a GPU that is not the job's",
-    "undrained": "a turn went on before its work was done",
+    "undrained": "a turn was passed on before its work was done",
     "arena-busy": "the arena's lock could not be had in time",
-    "not-preloaded": "no lock: the library could not be preloaded",
+    "not-preloaded": "the library could not be preloaded",
     "no-file": "what was counted is lost: the job's file was gone or damaged",
     "other": "something that this slicer does not know",
 }
@@ -41,6 +43,39 @@ def problem(sharing: Sharing, exit_code: int) -> str:
     return ""
 
 
+def standing_words(now: SharingNow) -> list[str]:
+    """How a job stands, in a few facts: "has the turn", "7 turns, 9.2s", "waited 1.5s in 4 waits"."""
+    facts = [f"shares by {wants(now.wants, max(now.limit_mib, default=0))}"]
+    if not now.has_begun:
+        return [*facts, "no CUDA yet", *_troubles(now.troubles)]
+    if now.wants != "cap":
+        facts += [_turn(now.turn)] if now.turn is not None else []
+        facts.append(f"{counted(now.turns, 'turn')}, {format_duration(now.held_s)} in all")
+        if now.waits:
+            facts.append(f"waited {format_duration(now.waited_s)} in {counted(now.waits, 'wait')}")
+    if now.wants != "lock":
+        facts.append(f"{_sizes(now.charged_mib)} charged")
+        facts += [f"{now.refused} refused"] if now.refused else []
+        facts += ["got past its cap"] if now.got_past_cap else []
+    return [*facts, *_troubles(now.troubles)]
+
+
+def _turn(turn: Turn) -> str:
+    if turn.doing == "waiting":
+        behind = f", {turn.ahead} before it" if turn.ahead else ""
+        return f"waits for {format_duration(turn.for_s)}{behind}"
+    return {"has": "has the turn", "yields": "gives the turn on"}.get(turn.doing, "wants no turn")
+
+
+def trouble(word: str) -> str:
+    """What a trouble of the outcome means."""
+    return _TROUBLES.get(word, word)
+
+
+def _troubles(words: tuple[str, ...]) -> list[str]:
+    return list(map(trouble, words))
+
+
 def details(sharing: Sharing) -> list[tuple[str, str]]:
     """All that is known of it, in rows."""
     rows = [("sharing", f"{_WANTS[sharing.wants]}{_mode(sharing)}, {_processes(sharing)}")]
@@ -49,7 +84,7 @@ def details(sharing: Sharing) -> list[tuple[str, str]]:
     if sharing.wants != "lock":
         rows.append(("allocations", _allocations(sharing)))
     if sharing.troubles:
-        rows.append(("trouble", "; ".join(_TROUBLES.get(word, word) for word in sharing.troubles)))
+        rows.append(("trouble", "; ".join(_troubles(sharing.troubles))))
     return rows
 
 
@@ -83,6 +118,7 @@ def _allocations(sharing: Sharing) -> str:
         text += f", contexts {_sizes(sharing.overhead_mib)}"
     text += f"; {sharing.refused} refused" if sharing.refused else ""
     text += f"; {sharing.uncounted} not counted" if sharing.uncounted else ""
+    text += "; the driver keeps the cap, too" if sharing.driver_cap else ""
     return text + ("; got past the cap" if sharing.got_past_cap else "")
 
 

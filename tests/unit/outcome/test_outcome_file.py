@@ -115,6 +115,7 @@ FIELDS = {
         "peak_mib": [6000, 0],
         "overhead_mib": [512, 0],
         "got_past_cap": True,
+        "driver_cap": False,
         "troubles": ["mps"],
     },
 }

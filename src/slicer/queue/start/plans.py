@@ -14,6 +14,7 @@ from slicer.errors import SlicerError, UsageError
 from slicer.job.plan import Invocation, Plan, outer_jobs, with_sharing
 from slicer.ledger.nesting import OuterJobs
 from slicer.queue.file.jobs_file import JobsFileError
+from slicer.queue.start.pending import kind_of
 from slicer.record import replace
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Plans:
         self.cpus = len(self._host.cpus)
 
     def check(self, entries: tuple[Entry, ...]) -> None:
-        """Raises JobsFileError for a line whose profile or slot is not there."""
+        """Raises JobsFileError for a line whose profile or slot is not there, or that cannot share a GPU."""
         names = set(self.config.names())
         for entry in entries:
             for slot, _ in entry.attributes.slots or ():
@@ -70,6 +71,17 @@ class Plans:
                     f"unknown profile {wanted!r:.60}", entry.number, 1, name=self._options.jobs_file,
                     hint=f"known: {', '.join(sorted(names))}",
                 )  # fmt: skip
+            if entry.attributes.share is not None:
+                self._check_share(entry)
+
+    def _check_share(self, entry: Entry) -> None:
+        try:
+            self._profile(kind_of(entry, None), entry.attributes.timeout_s)
+        except UsageError as error:
+            if error.where == "--share":
+                name = self._options.jobs_file
+                message = f"share {error.message}"
+                raise JobsFileError(message, entry.number, 1, name=name, hint="add vram=") from None
 
     def plan(self, entry: Entry, kind: Kind, no: int) -> Plan:
         """The plan of job number ``no``. Raises SlicerError if its attributes do not fit its profile."""

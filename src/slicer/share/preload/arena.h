@@ -32,7 +32,7 @@ enum {
     TURN_HAS = 2,      /* its processes may put work on its GPUs */
     TURN_YIELDS = 3,   /* it still has the turn, but starts no more work, and waits until what it started is done */
     TURN_STATE = 3,    /* the mask of these */
-    TURN_WINDOWED = 4, /* a job of higher priority is there: keep little work in flight */
+    TURN_WINDOWED = 4, /* a job of higher priority is there, or one of the same waits: keep little work in flight */
     TURN_EPOCH = 8     /* the number of the turn, counted up with each one, times this */
 };
 
@@ -72,7 +72,7 @@ struct arena_process {
     _Atomic uint32_t joined;   /* 24 the number of the turn that it puts work into; 0: none, or its work is done */
     _Atomic uint32_t reserved0;
     _Atomic uint64_t launched; /* 32 how much work it started; written without the lock, at each yield */
-    _Atomic uint64_t rung_ns;  /* 40 when `bell` was rung first without being heard since */
+    _Atomic uint64_t rung_ns;  /* 40 no later than `bell` was rung without being heard since */
     _Atomic uint64_t reserved[2];
 };
 

@@ -9,6 +9,10 @@
 /* As job(), but takes no row: for a process that only asks how much memory there is. */
 struct job_file *job_seen(void);
 
+/* A copy of what slicer said before the start, up to `overhead`; NULL: there is no file. Safe at any time: the file
+ * itself is touched only between job_hold or job_lock and job_unlock. */
+const struct job_file *job_said(void);
+
 /* Open what the environment names, if it is a job's file: a descriptor; -1, and why, and errno or 0. */
 struct stat;
 int job_open(const char **why, struct stat *status);
@@ -24,13 +28,16 @@ void job_gpu_after_fork(void);
 
 void job_rows_attached(struct job_file *file, int descriptor, const struct stat *status);
 void job_rows_take(struct job_file *file);
+
+/* As job_row(), but takes none. Between job_lock and job_unlock it is this one that may be asked. */
+int job_row_now(void);
 void job_rows_after_fork(void);
 
 /* What this process holds by its own count; it is written again where its row was lost. */
 extern _Atomic uint64_t job_held[JOB_MAX_GPUS];
 
 /* The lock on LOCK_BYTE, with bounded patience. False: it could not be had, and what follows runs without it. Makes
- * sure of the descriptor and the row first: the program may have closed the one, and so lost the other. */
+ * sure first of the descriptor, which the program may have closed, and that the file was not cut short. */
 bool job_lock(void);
 void job_unlock(bool locked);
 
@@ -98,6 +105,21 @@ void held_after_fork(void);
 
 /* -- stream-ordered pools (pools.c) --------------------------------------------------------------------------------- */
 
+/* The link of an address in a pool, with the GPU's number: no context has such an address. */
+#define POOLED (UINT64_C(1) << 63)
+
+/* The pool's place among those that are known; NO_POOL: it is not. Its GPU in *gpu, as pools_made was told. */
+int pools_find(uint64_t handle, int *gpu);
+void pools_made(uint64_t handle, int gpu);
+/* Another handle for the pool in this place; 0: it is destroyed, and what lives in it stays until it is freed. */
+void pools_rename(int place, uint64_t handle);
+
+/* Charge a pool what it does not keep already; *grown: how much that is. Its place in *place; NO_POOL: there are too
+ * many pools, and nothing is charged. Counts the refusal. */
+enum verdict pools_charge(uint64_t handle, int gpu, uint64_t bytes, int *place, uint64_t *grown);
+/* Charge it what it holds and will keep. */
+void pools_settle(int place);
+
 /* Give back what the pools of this process keep on this GPU beyond what is in use. True: it was something. */
 bool pools_trim(int gpu);
 /* One of its allocations was freed: its bytes are credited, unless the pool keeps them. */
@@ -135,7 +157,7 @@ long elsewhere_call(void *real, long *a);
 /* Credit what was forgotten. */
 void forgotten(const struct held *what);
 
-/* driver(symbol), looked up once: `known` keeps it. */
+/* driver(symbol), looked up once: `known` keeps it. For who is called by a program that has the driver. */
 void *driver_once(_Atomic(void *) *known, const char *symbol);
 
 /* Is this the first version of a function, with its 32-bit sizes and addresses? `name` without _v2. */

@@ -1,4 +1,5 @@
 /* The CUDA contexts that the program has put work into: what is to be waited for before a turn ends. */
+#include "cap.h"
 #include "gate.h"
 
 #include <errno.h>
@@ -224,7 +225,10 @@ static long destroy(void *real, long *a, const void *handle)
 
 long on_context_gone(void *real, long *a)
 {
-    return destroy(real, a, (const void *)a[0]);
+    long result = destroy(real, a, (const void *)a[0]);
+    if ((int)result == CUDA_SUCCESS)
+        memory_context_gone((uint64_t)a[0]);
+    return result;
 }
 
 long on_green_context_gone(void *real, long *a)
@@ -241,6 +245,7 @@ long on_primary_context_gone(void *real, long *a)
     int before = errno, device = (int)a[0], is_active = 0;
     unsigned flags;
     void *gone[CONTEXTS] = {NULL};
+    uint64_t primary = memory_primary_context(device);
     for (int i = 0; i < CONTEXTS; i++)
         if (atomic_load(&contexts[i].handle) && atomic_load(&contexts[i].device) == device) {
             gone[i] = atomic_load(&contexts[i].handle);
@@ -256,6 +261,7 @@ long on_primary_context_gone(void *real, long *a)
             add(gone[i], device);
         else if (gone[i])
             capture_forget(gone[i]);
+    memory_primary_context_gone(device, primary);
     errno = before;
     return result;
 }

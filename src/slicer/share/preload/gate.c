@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SEATS = 256, NO_STREAM = -1, IN_CONFIG = -2, CONFIG_STREAM = 32 };
+enum { SEATS = 256, NO_STREAM = -1, IN_CONFIG = -2, CONFIG_STREAM = 32, MOST_IN_WINDOW = 512 };
 
 /* A thread's own place: so that threads do not slow each other down by writing to the same memory. Where there are more
  * threads than seats, the rest share the last one. */
@@ -19,7 +19,7 @@ static struct seat seats[SEATS];
 static __thread struct self self __attribute__((tls_model("initial-exec")));
 static pthread_key_t at_thread_end;
 static _Atomic uint32_t syncing;
-static _Atomic uint64_t synced_ns, closed_ns;
+static _Atomic uint64_t synced_ns, synced_launched, closed_ns;
 static enum { UNKNOWN, ON, OFF } _Atomic gate;
 
 struct self *gate_self(void)
@@ -86,7 +86,12 @@ void gate_wait_until_empty(void)
 /* -- open and closed -------------------------------------------------------------------------------------------------- */
 
 unsigned gate_syncing(void) { return atomic_load(&syncing); }
-uint64_t gate_synced_ns(void) { return atomic_load(&synced_ns); }
+
+uint64_t gate_synced_ns(uint64_t *launched)
+{
+    *launched = atomic_load(&synced_launched);
+    return atomic_load(&synced_ns);
+}
 
 void gate_close(void)
 {
@@ -125,7 +130,6 @@ void gate_after_fork(void)
 static void prepare(void)
 {
     pthread_key_create(&at_thread_end, stand_up);
-    pthread_atfork(NULL, NULL, gate_after_fork);
     atexit(contexts_stop); /* after CUDA's own, which it registered before: so it runs before that */
 }
 
@@ -142,11 +146,12 @@ static bool start(void)
     int before = errno, cancel;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     pthread_once(&once, prepare);
-    bool is_on = arena_attach();
-    atomic_store(&gate, is_on ? ON : OFF);
+    enum attached is = arena_attach();
+    if (is != NOT_YET)
+        atomic_store(&gate, is == ATTACHED ? ON : OFF);
     pthread_setcancelstate(cancel, NULL);
     errno = before;
-    return is_on;
+    return is == ATTACHED;
 }
 
 static inline bool is_watched(const struct self *me)
@@ -167,7 +172,7 @@ static uintptr_t stream_of(const long *a, int place)
     return stream;
 }
 
-/* At once, so that a process that is killed has counted all. */
+/* Each one at once, so that a process that is killed has counted all. */
 static inline void count_work(bool is_in)
 {
     struct job_file *file = job();
@@ -181,18 +186,18 @@ static inline void count_work(bool is_in)
 /* Keep about `window` of work in flight: wait for it every so often, and learn from how long that took how often. */
 static void keep_window(void)
 {
-    static _Atomic uint32_t started, every = 16;
+    static _Atomic uint32_t started, every = 1; /* grows */
     static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
     if (atomic_fetch_add(&started, 1) + 1 < atomic_load(&every) || pthread_mutex_trylock(&one) != 0)
         return;
     uint64_t before = now_ns(), window = (uint64_t)settings()->window_us * NS_A_US;
     if (contexts_sync_current()) {
-        uint64_t took = now_ns() - before, now = atomic_load(&every);
+        uint64_t took = now_ns() - before + 1, now = atomic_load(&every), fits = now * window / took;
         if (took > window)
-            now = now * window / took > 1 ? now * window / took : 1;
-        else if (took < window / 2)
-            now = now * 2 < 1024 ? now * 2 : 1024;
-        atomic_store(&every, (uint32_t)now);
+            now = fits > 1 ? fits : 1;
+        else if (took < window / 4 * 3)
+            now = fits < now * 2 ? fits : now * 2;
+        atomic_store(&every, (uint32_t)(now < MOST_IN_WINDOW ? now : MOST_IN_WINDOW));
         atomic_store(&started, 0);
     }
     pthread_mutex_unlock(&one);
@@ -250,10 +255,11 @@ static inline long work(void *real, long *a, int place)
     struct context *context = is_captured ? NULL : context_note();
     bool is_in = !is_captured && enter(me, context);
     atomic_fetch_add_explicit(&seat->launched, 1, memory_order_relaxed);
-    count_work(is_in);
     if (is_in)
         context_launched(context);
     long result = call(real, a);
+    if ((int)result == CUDA_SUCCESS)
+        count_work(is_in);
     if (is_in) {
         atomic_fetch_sub_explicit(&seat->busy, 1, memory_order_release);
         if (settings()->mode != MODE_YIELD || turn_is_windowed())
@@ -279,7 +285,10 @@ long on_sync(void *real, long *a)
     me->depth = 1;
     atomic_fetch_add(&syncing, 1);
     long result = call(real, a);
-    atomic_store(&synced_ns, now_ns());
+    if (atomic_load_explicit(&arena_job()->waited, memory_order_relaxed)) {
+        atomic_store(&synced_launched, gate_launched());
+        atomic_store(&synced_ns, now_ns());
+    }
     atomic_fetch_sub(&syncing, 1);
     if (settings()->mode != MODE_YIELD && atomic_load(&arena_process()->joined))
         release_point();

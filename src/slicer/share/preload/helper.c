@@ -8,7 +8,7 @@ enum {
     WATCH_US = 500,       /* how often it looks whether the program does something, while others wait */
     IDLE_US = 1000,       /* so long without work, and the turn goes to others */
     IDLE_AFTER_SYNC_US = 200, /* the same, where the program waited for its work, and nobody waits who would keep it long */
-    STACK = 128 * 1024
+    STACK = 1024 * 1024
 };
 
 static _Atomic uint32_t is_started, has_clerk;
@@ -51,6 +51,8 @@ static bool leave(void)
 void helper_ring(void)
 {
     struct arena_process *process = arena_process();
+    if (atomic_load(&process->bell) == atomic_load(&process->heard))
+        atomic_store(&process->rung_ns, now_ns()); /* before: who sees it unheard looks since when */
     atomic_fetch_add(&process->bell, 1);
     futex_wake(&process->bell);
 }
@@ -63,6 +65,7 @@ struct activity {
 
 static bool is_idle(struct activity *seen, uint64_t *look_again)
 {
+    uint64_t launched_then, synced = gate_synced_ns(&launched_then);
     uint64_t launched = gate_launched(), now = now_ns();
     uint32_t waited = atomic_load(&arena_job()->waited);
     if (launched != seen->launched || !gate_is_empty() || gate_syncing() || !seen->since_ns) {
@@ -70,9 +73,9 @@ static bool is_idle(struct activity *seen, uint64_t *look_again)
         seen->since_ns = now;
     }
     /* A program that has just waited for all its work, and whose turn comes back at once when it wants it, needs none. */
-    bool is_quick = waited == WAITED_BY_LOWER && gate_synced_ns() >= seen->since_ns;
+    bool is_quick = waited == WAITED_BY_LOWER && launched == launched_then && !gate_syncing();
     uint64_t limit = (uint64_t)(is_quick ? IDLE_AFTER_SYNC_US : IDLE_US) * NS_A_US;
-    uint64_t idle = now - seen->since_ns;
+    uint64_t idle = now - (is_quick ? synced : seen->since_ns);
     *look_again = idle < limit && limit - idle < (uint64_t)WATCH_US * NS_A_US ? limit - idle : (uint64_t)WATCH_US * NS_A_US;
     return idle >= limit;
 }
@@ -113,6 +116,7 @@ static void *helper(void *unused)
     for (;;) {
         struct arena_process *process = arena_process();
         uint32_t heard = atomic_load(&process->bell);
+        atomic_store(&process->rung_ns, now_ns()); /* it may be rung again already */
         atomic_store(&process->heard, heard);
         uint64_t again = look(&seen);
         if (process == arena_process())

@@ -44,7 +44,7 @@ static const char *wrong_file(const struct stat *status)
     if (!S_ISREG(status->st_mode) || status->st_uid != geteuid() || (status->st_mode & 07777) != 0600)
         return "the job's file is not a file of this user alone";
     if (status->st_nlink != 1)
-        return status->st_nlink == 0 ? "the job has ended" : "the job's file has a second name";
+        return status->st_nlink == 0 ? "the job of this environment has ended" : "the job's file has a second name";
     if (status->st_size != sizeof(struct job_file))
         return "the job's file has the wrong size: it was made by another version of slicer";
     return NULL;
@@ -75,8 +75,10 @@ int job_open(const char **why, struct stat *status)
     }
     int low = open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (low < 0) {
-        if (errno == ENOENT)
-            *why = "the job that it belongs to has ended";
+        if (errno == ENOENT) {
+            *why = "the job of this environment has ended";
+            errno = 0;
+        }
         return -1;
     }
     if (fstat(low, status) != 0 || (*why = wrong_file(status)) != NULL) {
@@ -160,8 +162,8 @@ static void say_why_not(bool is_cap, const char *why, int error)
     char text[100] = "";
     char line[400];
     snprintf(line, sizeof line, "%s: %s%s%s",
-             is_cap ? "CUDA cannot start here, because the memory cap of this job cannot be applied"
-                    : "the GPU is used here without the lock of this job",
+             is_cap ? "CUDA cannot start here: the job's cap on GPU memory cannot be applied"
+                    : "the GPU is used here without the job's lock",
              why, error == 0 ? "" : ": ", error == 0 ? "" : strerror_r(error, text, sizeof text));
     say(line);
     errno = saved;
@@ -179,20 +181,19 @@ struct job_file *job(void)
 
 bool job_limit(int gpu, uint64_t *limit)
 {
-    struct job_file *file = job_seen();
-    if (file == NULL || (file->wants & WANTS_CAP) == 0 || gpu < 0 || gpu >= JOB_MAX_GPUS)
+    const struct job_file *said = job_said();
+    if (said == NULL || (said->wants & WANTS_CAP) == 0 || gpu < 0 || gpu >= JOB_MAX_GPUS)
         return false;
-    *limit = file->limit[gpu];
+    *limit = said->limit[gpu];
     return *limit != 0;
 }
 
 /* A cap that cannot be applied is an error. The lock is not: the program runs without. */
 long on_init(void *real, long *a)
 {
-    struct job_file *file = job();
-    if (file == NULL)
+    if (job() == NULL)
         return path[0] != '\0' && is_cap_asked_for ? CUDA_ERROR_OPERATING_SYSTEM : call(real, a);
-    if ((file->wants & WANTS_CAP) != 0) {
+    if ((job_said()->wants & WANTS_CAP) != 0) {
         const char *why = NULL;
         if (job_row() < 0)
             why = "it has too many processes that use CUDA";

@@ -51,7 +51,7 @@ int job_gpu(int ordinal)
     int8_t seen = ordinal < ORDINALS ? atomic_load_explicit(&known[ordinal], memory_order_relaxed) : UNKNOWN;
     if (seen != UNKNOWN)
         return seen == OTHER ? -1 : seen - FIRST;
-    struct job_file *file = job_seen();
+    const struct job_file *file = job_said();
     if (file == NULL)
         return -1;
     int saved = errno;

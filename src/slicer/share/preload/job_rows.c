@@ -1,4 +1,8 @@
-/* The row of this process in the job's file, and the locks on the file. */
+/* The row of this process in the job's file, and the locks on the file.
+ *
+ * The mapping keeps the row's lock: it refers to the same open file description. So a program that closes all of its
+ * descriptors loses nothing, and a forked child has to give up the mapping, too.
+ */
 #include "cap.h"
 
 #include <errno.h>
@@ -26,13 +30,12 @@ static dev_t device;
 static ino_t inode;
 static pid_t owner;
 static bool is_stuck;
-static bool is_copy; /* the file was cut short; the mapping is memory of this process alone */
+static bool is_copy; /* the file was cut short: in its place is memory of this process alone */
 static int cancel_state;
 
 static _Atomic int row = ROW_NOT_TRIED;
 
-/* What slicer said in the file, as it was checked. */
-static unsigned char head[offsetof(struct job_file, processes)];
+static struct job_file said; /* the file up to its processes, as it was checked */
 
 static int ofd_lock(short type, off_t byte)
 {
@@ -52,7 +55,12 @@ void job_rows_attached(struct job_file *file, int opened, const struct stat *sta
     device = status->st_dev;
     inode = status->st_ino;
     owner = getpid();
-    memcpy(head, file, sizeof head);
+    memcpy(&said, file, offsetof(struct job_file, processes));
+}
+
+const struct job_file *job_said(void)
+{
+    return job_seen() != NULL ? &said : NULL;
 }
 
 static uint64_t now_ms(void)
@@ -109,7 +117,7 @@ static void replace_with_copy(struct job_file *file)
     struct job_file *copy = mmap(NULL, sizeof *copy, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (copy == MAP_FAILED)
         return;
-    memcpy(copy, head, sizeof head);
+    memcpy(copy, &said, offsetof(struct job_file, processes));
     int mine = atomic_load(&row);
     atomic_store(&copy->rows, mine < 0 ? 0 : (uint32_t)mine + 1);
     for (int gpu = 0; mine >= 0 && gpu < JOB_MAX_GPUS; gpu++)
@@ -126,9 +134,9 @@ static bool is_ours(struct stat *status)
     return descriptor >= 0 && fstat(descriptor, status) == 0 && status->st_dev == device && status->st_ino == inode;
 }
 
-/* The program closed the descriptor, and may have opened something else with its number. Open the file once more,
- * and own the row again, or another one if that has a new owner. */
-static void open_again(struct job_file *file)
+/* The program closed the descriptor, and may have opened something else with its number. The row is kept by the
+ * mapping. */
+static void open_again(void)
 {
     struct stat status;
     const char *why;
@@ -137,23 +145,36 @@ static void open_again(struct job_file *file)
         close(descriptor);
         descriptor = -1;
     }
-    if (descriptor < 0 || atomic_load(&row) < 0)
-        return;
-    int mine = atomic_load(&row);
-    if (ofd_lock(F_WRLCK, mine) != 0) {
-        atomic_store(&row, take_row(file));
-        return;
-    }
-    for (int gpu = 0; gpu < JOB_MAX_GPUS; gpu++)
-        atomic_store(&file->processes[mine].charged[gpu], atomic_load(&job_held[gpu]));
 }
 
-void job_hold(void)
+/* See to it that the file can be touched and locked. */
+static void check_file(struct job_file *file)
+{
+    struct stat status;
+    if (is_copy)
+        return;
+    if (!is_ours(&status)) {
+        open_again();
+        if (descriptor < 0 || fstat(descriptor, &status) != 0)
+            return;
+    }
+    if (status.st_size < (off_t)sizeof *file)
+        replace_with_copy(file);
+}
+
+static void hold(struct job_file *file)
 {
     int state;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
     pthread_mutex_lock(&locking);
     cancel_state = state;
+    if (file != NULL)
+        check_file(file);
+}
+
+void job_hold(void)
+{
+    hold(job_seen());
 }
 
 bool job_lock(void)
@@ -164,20 +185,8 @@ bool job_lock(void)
         job_after_fork();
         file = job();
     }
-    job_hold();
-    if (file == NULL || is_copy)
-        return false;
-    struct stat status;
-    bool opens = !is_ours(&status);
-    if (opens)
-        descriptor = -1; /* whatever has that number now is not ours to close */
-    else if (status.st_size < (off_t)sizeof *file) {
-        replace_with_copy(file);
-        return false;
-    }
-    if (opens)
-        open_again(file);
-    return lock_file();
+    hold(file);
+    return file != NULL && lock_file();
 }
 
 void job_unlock(bool locked)
@@ -207,13 +216,19 @@ void job_rows_take(struct job_file *file)
     errno = saved;
 }
 
+int job_row_now(void)
+{
+    int now = atomic_load_explicit(&row, memory_order_acquire);
+    return now < 0 ? ROW_NONE : now;
+}
+
 int job_row(void)
 {
     struct job_file *file = job_seen();
     if (file == NULL)
         return ROW_NONE;
     job_rows_take(file);
-    return atomic_load_explicit(&row, memory_order_acquire);
+    return job_row_now();
 }
 
 void job_rows_after_fork(void)

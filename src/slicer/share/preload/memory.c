@@ -1,6 +1,7 @@
-/* Allocations by address: charged before the call, credited when they are freed. And the cap in place of the card. */
+/* Allocations by address: charged before the call, credited when they are freed. */
 #include "cap.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -19,16 +20,21 @@ uint64_t times(uint64_t a, uint64_t b)
 
 bool is_capped(void)
 {
-    struct job_file *file = job_seen();
-    return file != NULL && (file->wants & WANTS_CAP) != 0;
+    const struct job_file *said = job_said();
+    return said != NULL && (said->wants & WANTS_CAP) != 0;
 }
 
 void *driver_once(_Atomic(void *) *known, const char *symbol)
 {
+    static char absent; /* in the place of a function that this driver does not have */
     void *real = atomic_load_explicit(known, memory_order_acquire);
-    if (real == NULL && (real = driver(symbol)) != NULL)
-        atomic_store_explicit(known, real, memory_order_release);
-    return real;
+    if (real == NULL) {
+        int saved = errno;
+        real = driver(symbol);
+        errno = saved;
+        atomic_store_explicit(known, real == NULL ? &absent : real, memory_order_release);
+    }
+    return real == &absent ? NULL : real;
 }
 
 bool is_first_version(void *real, const char *name, struct versions *known)
@@ -258,44 +264,4 @@ void memory_primary_context_gone(int ordinal, uint64_t context)
         return;
     memory_context_gone(context);
     pools_gone(job_gpu(ordinal));
-}
-
-/* -- the cap in place of the card ------------------------------------------------------------------------------------- */
-
-static uint64_t least(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
-/* cuMemGetInfo(*free, *total) */
-long on_mem_get_info(void *real, long *a)
-{
-    static struct versions versions;
-    uint64_t limit;
-    long result = call(real, a);
-    if ((int)result != CUDA_SUCCESS || !is_capped() || is_first_version(real, "cuMemGetInfo", &versions))
-        return result;
-    int gpu = job_gpu_current();
-    if (!job_limit(gpu, &limit))
-        return result;
-    uint64_t used = quota_used(gpu);
-    size_t *unused = (size_t *)a[0];
-    size_t *total = (size_t *)a[1];
-    if (unused != NULL)
-        *unused = least(*unused, used < limit ? limit - used : 0);
-    if (total != NULL)
-        *total = least(*total, limit);
-    return result;
-}
-
-/* cuDeviceTotalMem(*bytes, device) */
-long on_total_mem(void *real, long *a)
-{
-    static struct versions versions;
-    uint64_t limit;
-    long result = call(real, a);
-    if ((int)result == CUDA_SUCCESS && a[0] != 0 && is_capped() && !is_first_version(real, "cuDeviceTotalMem", &versions) &&
-        job_limit(job_gpu((int)a[1]), &limit))
-        *(size_t *)a[0] = least(*(size_t *)a[0], limit);
-    return result;
 }

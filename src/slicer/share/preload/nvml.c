@@ -34,15 +34,15 @@ static void *neighbour(void *real, const char *symbol)
 static bool cap_of(void *real, long device, uint64_t *limit, uint64_t *used)
 {
     char uuid[96] = "";
-    struct job_file *file = job_seen();
-    if (slicer_share_shows_card || file == NULL || !is_capped())
+    const struct job_file *said = job_said();
+    if (slicer_share_shows_card || said == NULL || !is_capped())
         return false;
     int saved = errno;
     long a[ARGUMENTS] = {device, (long)uuid, sizeof uuid};
     void *get_uuid = neighbour(real, "nvmlDeviceGetUUID");
     bool is_told = get_uuid != NULL && (int)call(get_uuid, a) == 0;
     uuid[sizeof uuid - 1] = '\0';
-    int gpu = is_told ? job_gpu_of(file, uuid) : -1;
+    int gpu = is_told ? job_gpu_of(said, uuid) : -1;
     bool has_cap = job_limit(gpu, limit);
     if (has_cap)
         *used = quota_used(gpu);

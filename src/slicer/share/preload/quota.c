@@ -20,7 +20,7 @@ static uint64_t plus(uint64_t a, uint64_t b)
 static uint32_t rows_of(struct job_file *file)
 {
     uint32_t rows = atomic_load(&file->rows);
-    uint32_t mine = (uint32_t)(job_row() + 1);
+    uint32_t mine = (uint32_t)(job_row_now() + 1);
     rows = rows < mine ? mine : rows;
     return rows < JOB_MAX_PROCESSES ? rows : JOB_MAX_PROCESSES;
 }
@@ -40,7 +40,7 @@ static uint64_t sum_of_living(struct job_file *file, int gpu, bool locked)
 {
     uint64_t total = 0;
     uint32_t rows = rows_of(file);
-    int mine = job_row();
+    int mine = job_row_now();
     for (uint32_t row = 0; row < rows; row++) {
         uint64_t charged = atomic_load(&file->processes[row].charged[gpu]);
         if (charged == 0)
@@ -74,12 +74,12 @@ static bool fits(struct job_file *file, int gpu, uint64_t bytes, uint64_t room, 
 static void add(struct job_file *file, int gpu, uint64_t bytes)
 {
     atomic_fetch_add(&job_held[gpu], bytes);
-    atomic_fetch_add(&file->processes[job_row()].charged[gpu], bytes);
+    atomic_fetch_add(&file->processes[job_row_now()].charged[gpu], bytes);
 }
 
 static void take_back(struct job_file *file, int gpu, uint64_t bytes)
 {
-    atomic_fetch_sub(&file->processes[job_row()].charged[gpu], bytes);
+    atomic_fetch_sub(&file->processes[job_row_now()].charged[gpu], bytes);
     atomic_fetch_sub(&job_held[gpu], bytes);
 }
 
@@ -117,7 +117,7 @@ enum verdict quota_charge(int gpu, uint64_t bytes)
     for (int tries = 0; !done && tries < TRIES; tries++) {
         bool locked = job_lock();
         fault("quota-locked");
-        if (job_row() < 0) {
+        if (job_row_now() < 0) {
             verdict = NOT_COUNTED;
             done = true;
         } else {
@@ -136,30 +136,34 @@ void quota_credit(int gpu, uint64_t bytes)
     struct job_file *file = job_seen();
     if (file == NULL || gpu < 0 || gpu >= JOB_MAX_GPUS || bytes == 0 || job_row() < 0)
         return;
+    int saved = errno;
     job_hold();
     take_back(file, gpu, bytes);
     job_unlock(false);
+    errno = saved;
+}
+
+/* Without a look whether the file is whole: the charge that came before it looked. */
+static void count(size_t counter)
+{
+    struct job_file *file = job_seen();
+    if (file != NULL)
+        atomic_fetch_add((_Atomic uint64_t *)((char *)&file->counters + counter), 1);
 }
 
 void quota_count_allocation(void)
 {
-    struct job_file *file = job_seen();
-    if (file != NULL)
-        atomic_fetch_add_explicit(&file->counters.allocations, 1, memory_order_relaxed);
+    count(offsetof(struct job_counters, allocations));
 }
 
 void quota_count_refused(void)
 {
-    struct job_file *file = job_seen();
-    if (file != NULL)
-        atomic_fetch_add_explicit(&file->counters.refused, 1, memory_order_relaxed);
+    count(offsetof(struct job_counters, refused));
 }
 
 void quota_count_uncounted(void)
 {
-    struct job_file *file = job_seen();
-    if (file != NULL)
-        atomic_fetch_add_explicit(&file->counters.uncounted, 1, memory_order_relaxed);
+    count(offsetof(struct job_counters, uncounted));
 }
 
 uint64_t quota_used(int gpu)

@@ -103,9 +103,9 @@ handler on_init;                                     /* job_file.c: cuInit fails
 /* Allocations are charged before, and the charge taken back if they fail; frees are credited. */
 handler on_alloc, on_alloc_pitch, on_alloc_managed, on_free;                                     /* memory.c */
 handler on_mem_create, on_mem_retain, on_mem_release, on_mem_map, on_mem_unmap;                  /* vmm.c */
-handler on_alloc_async, on_alloc_from_pool, on_free_async, on_pool_create, on_pool_destroy, on_pool_trim; /* pools.c */
+handler on_alloc_async, on_alloc_from_pool, on_free_async, on_pool_create, on_pool_destroy, on_pool_trim; /* ordered.c */
 handler on_array_create, on_array3d_create, on_mipmapped_create, on_array_destroy, on_mipmapped_destroy; /* arrays.c */
-handler on_mem_get_info, on_total_mem;  /* memory.c: the cap in place of the card */
+handler on_mem_get_info, on_total_mem;  /* card.c: the cap in place of the card */
 handler on_nvml_memory_info, on_nvml_memory_info_v2; /* nvml.c */
 
 /* -- at fork ------------------------------------------------------------------------------------------------------ */

@@ -8,6 +8,7 @@
 
 enum {
     NS_A_US = 1000,
+    A_LITTLE_NS = 1000 * 1000 * 1000,
     PING_NS = 100 * 1000 * 1000,   /* how often a holder's helper thread is asked whether it still answers */
     ANSWER_NS = 1000 * 1000 * 1000, /* how long it may take to answer, where the limit of the drain is shorter */
     TAKE_NS = 500 * 1000 * 1000,   /* how long a job may take to use a turn that it got. A frozen one never does */
@@ -24,10 +25,13 @@ struct tally {
     unsigned processes, joined, wanting, deaf;
 };
 
-/* A time in the future is nonsense: then as much has passed as nobody waits for. */
+/* A time in the future is nonsense: then as much has passed as nobody waits for. But what is written without the lock
+ * may be a little later than `now`. */
 static uint64_t since(uint64_t then, uint64_t now)
 {
-    return then <= now ? now - then : MOST_NS;
+    if (then > now)
+        return then - now < A_LITTLE_NS ? 0 : MOST_NS;
+    return now - then;
 }
 
 int turns_job_of(const struct arena_process *process)
@@ -267,18 +271,27 @@ static void grant_what_is_free(struct arena *arena, uint64_t now, struct rings *
     }
 }
 
-/* Whether a job of higher priority is there, wanting or not: then a lower one keeps little work in flight. */
+/* A job keeps little work in flight while one of higher priority is there, wanting or not; and while one of its own
+ * priority waits: so that a turn does not end long after its quantum. */
+static bool is_windowed(const struct arena *arena, const struct arena_job *job)
+{
+    for (unsigned i = 0; i < ARENA_JOBS; i++) {
+        const struct arena_job *other = &arena->jobs[i];
+        if (other == job || !LOAD(other->used) || !overlap(job, other))
+            continue;
+        if (LOAD(other->priority) > LOAD(job->priority) ||
+            (LOAD(other->priority) == LOAD(job->priority) && state_of(other) == TURN_WAITING))
+            return true;
+    }
+    return false;
+}
+
 static void set_windowed(struct arena *arena)
 {
     for (unsigned i = 0; i < ARENA_JOBS; i++) {
         struct arena_job *job = &arena->jobs[i];
-        bool windowed = false;
-        for (unsigned k = 0; LOAD(job->used) && k < ARENA_JOBS && !windowed; k++) {
-            const struct arena_job *other = &arena->jobs[k];
-            windowed = LOAD(other->used) && LOAD(other->priority) > LOAD(job->priority) && overlap(job, other);
-        }
         uint32_t turn = LOAD(job->turn);
-        if (windowed != ((turn & TURN_WINDOWED) != 0))
+        if (LOAD(job->used) && is_windowed(arena, job) != ((turn & TURN_WINDOWED) != 0))
             atomic_store(&job->turn, turn ^ TURN_WINDOWED);
     }
 }
