@@ -12,6 +12,7 @@ from slicer.errors import SlicerError
 from slicer.outcome.outcome_file import put
 from slicer.quantity import format_mib
 from slicer.record import as_dict, record
+from slicer.share import words
 from slicer.text import counted, visible
 
 TYPE_CHECKING = False
@@ -28,16 +29,7 @@ _FAKE = "FAKE DRIVER: these figures are of no GPU."
 _STYLES = {"helps": GOOD, "costs": WARNING, "as-good": "", "worse": BAD, "unknown": FAINT}
 _ALL_SERVED = 0.995  # what is shown as 100%
 _DIGITS = 6  # of figures in JSON: no clock here is finer
-_TROUBLES = {
-    "not-active": "no process of the job used the library",
-    "no-arena": "the shared file of the turns cannot be used",
-    "no-row": "more processes than the library counts",
-    "pool-full": "some functions passed by",
-    "mps": "MPS is running",
-    "other-gpu": "work on another GPU",
-    "undrained": "a turn was passed on before its work was done",
-    "arena-busy": "the lock of the shared file could not be had in time",
-}
+_NOT_ACTIVE = {"not-active": "no process of the job used the library"}  # beside the words of the outcome
 
 
 @record
@@ -134,7 +126,7 @@ def _remarks(found: Found) -> list[str]:
 
 def word(trouble: str) -> str:
     """A trouble of the outcome in words."""
-    return _TROUBLES.get(trouble, trouble)
+    return _NOT_ACTIVE.get(trouble) or words.troubles((trouble,))[0]
 
 
 # -- for programs -----------------------------------------------------------------------------------------
