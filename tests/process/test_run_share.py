@@ -387,12 +387,21 @@ def test_the_counters_of_a_queues_job_survive_a_kill(
     assert (outcome(shared).processes, outcome(shared).peak_mib) == (1, (100,))
 
 
-def test_a_job_of_a_queue_that_gets_past_its_cap_is_ended(shared: Box, gate: Gate) -> None:  # X7
+@pytest.mark.parametrize("adopted", [False, True])
+def test_a_job_of_a_queue_that_gets_past_its_cap_is_ended(  # X7
+    shared: Box, gate: Gate, adopted: bool
+) -> None:
     config = shared.root / "config.toml"
     config.write_text('[profiles.x]\ninherits = "gpu"\nvram = "1G"\nshare = "cap"\nover_cap = "end"\n')
     shared.env["SLICER_CONFIG"] = str(config)
-    (shared.root / "use").write_text(f"{USE}use 0 9000\n")
-    told = Queue(shared, f"[profile=x name=a] . ./use; read x <{gate.path}").end()
+    (shared.root / "use").write_text(f"{USE}while [ ! -e go ]; do sleep 0.01; done; use 0 9000\n")
+    queue = Queue(shared, f"[profile=x name=a] . ./use; read x <{gate.path}")
+    if adopted:
+        until(lambda: shared.leases(), "the job runs")
+        kill_9(queue.process.pid)
+        queue = Queue(shared, *(shared.root / "jobs.txt").read_text().splitlines())
+    (shared.root / "go").touch()
+    told = queue.end()
     (exceeds,) = [event for event in told if event["event"] == "exceeds"]
     assert (exceeds["used_mib"], exceeds["declared_mib"]) == (9000, 1024)
     done = shared.outcomes()[0]

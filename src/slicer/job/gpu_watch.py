@@ -57,7 +57,7 @@ class GpuWatch:
             return None
         from slicer.job.share_audit import ShareAudit
 
-        return ShareAudit(self.ledger.directory, self.job.id, sharing.over_cap)
+        return ShareAudit(self.ledger.directory, self.job.id)
 
     def left_s(self) -> float | None:
         """How long until the next look; None when there will be none."""
@@ -127,13 +127,10 @@ class GpuWatch:
             self.held.update(vram_peak_mib=peaks)
         else:
             self.held.lease = replace(lease, vram_peak_mib=peaks)  # the outcome is to be exact
-        if self._has_cap():
+        if self._audit is not None and self._audit.has_cap:
             return  # what goes beyond that is the audit's
         for uuid in lease.gpus:
             self._compare(uuid, used.get(uuid, 0), lease.vram_mib)
-
-    def _has_cap(self) -> bool:
-        return self._audit is not None and self.job.sharing is not None and bool(self.job.sharing.limit_mib)
 
     def _note_sharing(self, used: dict[str, int], snapshot: GpuSnapshot) -> None:
         """Say what the library did not keep the job from."""

@@ -16,7 +16,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from slicer.model import OverCap
     from slicer.state.statedir import StateDir
 
 
@@ -36,22 +35,20 @@ class Finding:
 
 
 class ShareAudit:
-    """One job's. ``over_cap``: what its profile says of a job that got past its cap.
+    """One job's. A file that is gone or damaged ends the looks: the outcome says so."""
 
-    A file that is gone or damaged ends the looks: the outcome says so.
-    """
-
-    def __init__(self, directory: StateDir, job: str, over_cap: OverCap) -> None:
+    def __init__(self, directory: StateDir, job: str) -> None:
         self._file: JobFile | None = None
-        self._over_cap = over_cap
+        self.has_cap = False
         self._standing = Standing()
         self._before: tuple[int, ...] = ()
         self._overhead: dict[str, int] = {}  # by GPU, in bytes
         self._processes: dict[str, int] = {}
         try:
             self._file = JobFile(directory, job)
+            self.has_cap = any(self._file.read().limit)
         except StateError:
-            return
+            self.close()
 
     def close(self) -> None:
         """Safe to repeat."""
@@ -103,7 +100,7 @@ class ShareAudit:
         if verdict.got_past:
             file.set_got_past()
             cap_mib = said.limit[said.gpus.index(beyond)] >> 20
-            found.append(Finding(beyond, used_mib[beyond], cap_mib, ends=self._over_cap == "end"))
+            found.append(Finding(beyond, used_mib[beyond], cap_mib, ends=said.over_cap == "end"))
         return found
 
     def _note_overhead(self, file: JobFile, place: int, uuid: str, seen: Seen) -> None:

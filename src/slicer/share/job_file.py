@@ -42,6 +42,7 @@ def make(
         sweep(folder, directory.leases)
         limit = order.limit_mib * _MIB
         noted = layout.NOTED_DRIVER_CAP if is_kept_by_driver else 0
+        noted |= layout.NOTED_END if order.over_cap == "end" else 0
         data = layout.new(job, order.wants, order.priority, (*order.outer_gpus, *gpus), limit, noted)
         _create(folder, job, data)
     except OSError as error:
@@ -182,7 +183,9 @@ class JobFile:
 
     def set_got_past(self) -> None:
         """Note that the job was seen to use more than its cap."""
-        noted = layout.NOTED_GOT_PAST | (layout.NOTED_DRIVER_CAP if self.read().driver_cap else 0)
+        said = self.read()
+        noted = layout.NOTED_GOT_PAST | (layout.NOTED_DRIVER_CAP if said.driver_cap else 0)
+        noted |= layout.NOTED_END if said.over_cap == "end" else 0
         self._write(layout.OFFSET_NOTED, struct.pack("@I", noted))
 
     def _taken_rows(self, rows: int) -> list[int]:

@@ -13,7 +13,7 @@ from slicer.state.statefile import is_gpu, is_job_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slicer.model import Share
+    from slicer.model import OverCap, Share
 
 MAGIC = 0x726168736C73626A
 VERSION = 1
@@ -37,6 +37,7 @@ PROCESS_SIZE = _PROCESS.size
 
 NOTED_GOT_PAST = 1  # slicer saw the job use more than its cap
 NOTED_DRIVER_CAP = 2  # the driver keeps the cap of the job's cgroup, too
+NOTED_END = 4  # a job that got past its cap is to be ended; else it is warned of
 
 WANTS: dict[str, int] = {"lock": 1, "cap": 2, "both": 3}
 _WORDS: dict[int, Share] = {1: "lock", 2: "cap", 3: "both"}
@@ -86,6 +87,7 @@ class JobFileText:
     limit: tuple[int, ...]  # 0: no cap
     got_past_cap: int  # 1: slicer saw the job use more than its cap
     driver_cap: int  # 1: the driver keeps the cap of the job's cgroup, too
+    over_cap: OverCap
     overhead: tuple[int, ...]
     troubles: tuple[str, ...]
     rows: int  # how many processes ever took one
@@ -130,6 +132,7 @@ def decode(data: bytes) -> JobFileText:
     return JobFileText(
         job=job, wants=_WORDS[wants], priority=priority, gpus=gpus, limit=tuple(map(_bounded, limit[:count])),
         got_past_cap=int(noted & NOTED_GOT_PAST != 0), driver_cap=int(noted & NOTED_DRIVER_CAP != 0),
+        over_cap="end" if noted & NOTED_END else "warn",
         overhead=tuple(map(_bounded, _OVERHEAD.unpack_from(data, OFFSET_OVERHEAD)[:count])),
         troubles=trouble_words(troubles), rows=min(rows, MAX_PROCESSES),
         counters=Counters(*numbers[: len(Counters.__annotations__)]), peak=tuple(numbers[16 : 16 + count]),

@@ -47,7 +47,7 @@ def standing_words(now: SharingNow) -> list[str]:
     """How a job stands, in a few facts: "has the turn", "7 turns, 9.2s", "waited 1.5s in 4 waits"."""
     facts = [f"shares by {wants(now.wants, max(now.limit_mib, default=0))}"]
     if not now.has_begun:
-        return [*facts, "no CUDA yet", *troubles(now.troubles)]
+        return [*facts, "no CUDA yet", *_troubles(now.troubles)]
     if now.wants != "cap":
         facts += [_turn(now.turn)] if now.turn is not None else []
         facts.append(f"{counted(now.turns, 'turn')}, {format_duration(now.held_s)} in all")
@@ -57,7 +57,7 @@ def standing_words(now: SharingNow) -> list[str]:
         facts.append(f"{_sizes(now.charged_mib)} charged")
         facts += [f"{now.refused} refused"] if now.refused else []
         facts += ["got past its cap"] if now.got_past_cap else []
-    return [*facts, *troubles(now.troubles)]
+    return [*facts, *_troubles(now.troubles)]
 
 
 def _turn(turn: Turn) -> str:
@@ -67,9 +67,13 @@ def _turn(turn: Turn) -> str:
     return {"has": "has the turn", "yields": "passes the turn on"}.get(turn.doing, "wants no turn")
 
 
-def troubles(words: tuple[str, ...]) -> list[str]:
-    """What the words of an outcome mean."""
-    return [_TROUBLES.get(word, word) for word in words]
+def trouble(word: str) -> str:
+    """What a trouble of the outcome means."""
+    return _TROUBLES.get(word, word)
+
+
+def _troubles(words: tuple[str, ...]) -> list[str]:
+    return list(map(trouble, words))
 
 
 def details(sharing: Sharing) -> list[tuple[str, str]]:
@@ -80,7 +84,7 @@ def details(sharing: Sharing) -> list[tuple[str, str]]:
     if sharing.wants != "lock":
         rows.append(("allocations", _allocations(sharing)))
     if sharing.troubles:
-        rows.append(("trouble", "; ".join(troubles(sharing.troubles))))
+        rows.append(("trouble", "; ".join(_troubles(sharing.troubles))))
     return rows
 
 

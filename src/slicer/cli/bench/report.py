@@ -29,7 +29,7 @@ _FAKE = "FAKE DRIVER: these figures are of no GPU."
 _STYLES = {"helps": GOOD, "costs": WARNING, "as-good": "", "worse": BAD, "unknown": FAINT}
 _ALL_SERVED = 0.995  # what is shown as 100%
 _DIGITS = 6  # of figures in JSON: no clock here is finer
-_NOT_ACTIVE = {"not-active": "no process of the job used the library"}  # beside the words of the outcome
+_NOT_ACTIVE = "no process of the job used the library"
 
 
 @record
@@ -126,7 +126,7 @@ def _remarks(found: Found) -> list[str]:
 
 def word(trouble: str) -> str:
     """A trouble of the outcome in words."""
-    return _NOT_ACTIVE.get(trouble) or words.troubles((trouble,))[0]
+    return _NOT_ACTIVE if trouble == "not-active" else words.trouble(trouble)
 
 
 # -- for programs -----------------------------------------------------------------------------------------

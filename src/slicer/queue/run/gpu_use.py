@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from slicer.ledger.ledger import Ledger
     from slicer.model import Lease
     from slicer.placement.capacity import Device
-    from slicer.share.order import ShareOrder
 
 _FIRST_LOOKS_S = (0.25, 1.0)  # after a job's start, whatever --poll says
 _AFTER_END_S = 0.05  # between two looks after a job's end: the driver sends no event
@@ -92,19 +91,19 @@ class Monitor:
 
     # -- which jobs --------------------------------------------------------------------------------------
 
-    def follow(self, held: HeldLease, sharing: ShareOrder | None = None) -> None:
+    def follow(self, held: HeldLease, *, shares: bool = False) -> None:
         """The job with this lease runs: look at its GPUs, if it has some. Raises NoGpu, GpuError.
 
-        ``sharing``: how it shares them. (Not known of a job that is adopted: what it got past is not judged.)
+        ``shares``: it may have a file that tells how it shares them.
         """
         if held.lease.gpus:
             self._gpu_observer.open()
             now = time.monotonic()
             known = held.lease.vram_peak_mib  # of a job that is adopted
             use = Use(held, known, [now + s for s in _FIRST_LOOKS_S])
-            if sharing is not None and sharing.is_active:
-                use.audit = ShareAudit(held.directory, held.lease.job, sharing.over_cap)
-                use.has_cap = bool(sharing.limit_mib)
+            if shares:
+                use.audit = ShareAudit(held.directory, held.lease.job)
+                use.has_cap = use.audit.has_cap
             self._uses[held.lease.job] = use
 
     def use_of(self, job: str) -> Use | None:

@@ -69,7 +69,7 @@ class RunningJobs:
         """The job's command has started. Raises NoGpu, GpuError."""
         self._running[job.job_id] = job
         self._scopes.follow(job.held.lease, job.limit_at)
-        self._monitor.follow(job.held, job.sharing)
+        self._monitor.follow(job.held, shares=job.sharing is not None)
 
     def recover(self, state: JobState) -> EndedAttempt | None:
         """Find out what became of an attempt that an earlier queue began; None: it runs, and is adopted."""
@@ -83,7 +83,7 @@ class RunningJobs:
         self._adopted[state.job] = adopted
         if adopted.held is not None:
             self._scopes.follow(adopted.held.lease, None)
-            self._monitor.follow(adopted.held)
+            self._monitor.follow(adopted.held, shares=True)
         return None
 
     # -- events ------------------------------------------------------------------------------------------
@@ -194,8 +194,8 @@ class RunningJobs:
 
     def end_over_cap(self, job_id: str) -> None:
         """Ask a job to end that got past its cap."""
-        job = self._running.get(job_id)
-        if job is not None:
+        job = self._running.get(job_id) or self._adopted.get(job_id)
+        if job is not None and job.held is not None:
             note_cap(job.held.lease, self._ledger)
             self._stop(lambda each: each is job)
 

@@ -84,7 +84,8 @@ struct job_file {
     uint32_t wants;
     int32_t priority; /* -100 … 100 */
     uint32_t gpu_count;
-    uint32_t noted; /* for slicer itself. 1: it saw the job use more than its limit; 2: the driver keeps the limit, too */
+    uint32_t noted; /* for slicer itself. 1: it saw the job use more than its limit; 2: the driver keeps the limit, too;
+                       4: such a job is to be ended */
     char gpus[JOB_MAX_GPUS][JOB_UUID_CHARS]; /* the lease's, in its order */
     uint64_t limit[JOB_MAX_GPUS];            /* bytes; 0: no cap */
     /* written by slicer while the job runs */
