@@ -44,7 +44,7 @@ DRIVER(get_device, device_of_driver, "cuCtxGetDevice")
 DRIVER(primary_state, primary_state_of_driver, "cuDevicePrimaryCtxGetState")
 DRIVER(from_green, from_green_of_driver, "cuCtxFromGreenCtx")
 
-/* -- noted ---------------------------------------------------------------------------------------------------------------- */
+/* -- noted --------------------------------------------------------------------------------------------------------- */
 
 static struct context *find(const void *handle)
 {
@@ -115,7 +115,7 @@ bool context_counts(const struct context *context, uint64_t *here, uint64_t *mos
     return true;
 }
 
-/* -- synchronised ----------------------------------------------------------------------------------------------------------- */
+/* -- synchronised -------------------------------------------------------------------------------------------------- */
 
 /* Between these, the driver is called. False: the program is at its end. */
 static bool begin_calls(void)
@@ -195,7 +195,7 @@ bool contexts_sync_current(void)
     return may;
 }
 
-/* -- gone -------------------------------------------------------------------------------------------------------------------- */
+/* -- gone ---------------------------------------------------------------------------------------------------------- */
 
 static void forget(struct context *context)
 {

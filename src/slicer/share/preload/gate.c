@@ -32,7 +32,7 @@ bool gate_is_on(void)
     return atomic_load_explicit(&gate, memory_order_acquire) == ON;
 }
 
-/* -- seats ---------------------------------------------------------------------------------------------------------- */
+/* -- seats --------------------------------------------------------------------------------------------------------- */
 
 static void stand_up(void *seat)
 {
@@ -83,7 +83,7 @@ void gate_wait_until_empty(void)
         sleep_ns(tries < 100 ? 5 * NS_A_US : 50 * NS_A_US);
 }
 
-/* -- open and closed -------------------------------------------------------------------------------------------------- */
+/* -- open and closed ----------------------------------------------------------------------------------------------- */
 
 unsigned gate_syncing(void) { return atomic_load(&syncing); }
 
@@ -111,7 +111,7 @@ void gate_open(void)
     futex_wake(&arena_process()->call);
 }
 
-/* -- at the start, at a fork, at the end ---------------------------------------------------------------------------------- */
+/* -- at the start, at a fork, at the end --------------------------------------------------------------------------- */
 
 void gate_after_fork(void)
 {
@@ -160,7 +160,7 @@ static inline bool is_watched(const struct self *me)
     return !me->depth && known != OFF && (known == ON || start());
 }
 
-/* -- work --------------------------------------------------------------------------------------------------------------- */
+/* -- work ---------------------------------------------------------------------------------------------------------- */
 
 static uintptr_t stream_of(const long *a, int place)
 {
