@@ -8,7 +8,10 @@
 #include "arena_file.h"
 #include "gate.h"
 
-enum { REST_MS = 1000 }; /* without the lock, after it could not be had */
+enum {
+    REST_MS = 1000, /* without the lock, after it could not be had */
+    FORK_WAIT_S = 5
+};
 
 static pthread_mutex_t local = PTHREAD_MUTEX_INITIALIZER; /* an open file's lock does not keep threads apart */
 static _Atomic(struct arena *) mapped;
@@ -168,8 +171,22 @@ static bool is_beside_mps(void)
 
 /* The other bytes of the open file say who is alive. A child that is forked in the midst of this would inherit a
  * descriptor or a mapping that it knows nothing of, and keep them locked. So forks wait. */
-static void before_fork(void) { pthread_mutex_lock(&local); }
-static void in_parent(void) { pthread_mutex_unlock(&local); }
+static bool is_fork_waited_for;
+
+/* Not for ever: a signal's handler may fork, in the very thread that has the lock. */
+static void before_fork(void)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += FORK_WAIT_S;
+    is_fork_waited_for = pthread_mutex_timedlock(&local, &until) == 0;
+}
+
+static void in_parent(void)
+{
+    if (is_fork_waited_for)
+        pthread_mutex_unlock(&local);
+}
 
 static enum attached attach_first(void)
 {
@@ -185,7 +202,7 @@ static enum attached attach_first(void)
         pthread_atfork(before_fork, in_parent, gate_after_fork);
     is_prepared = true;
     bool is_busy = false;
-    const char *wrong = attach(file, &is_busy);
+    const char *wrong = contexts_can_be_synced() ? attach(file, &is_busy) : "the driver lacks what it needs";
     if (!wrong && !helper_start())
         wrong = "no thread can be made for it";
     if (!wrong)
@@ -228,6 +245,10 @@ bool arena_lock(struct rings *rings)
     if (is_resting())
         return false;
     pthread_mutex_lock(&local);
+    if (is_resting()) { /* another thread has waited in vain meanwhile */
+        pthread_mutex_unlock(&local);
+        return false;
+    }
     bool is_busy, is_open = arena_file_is_open() || (has_rows() && arena_file_open_again());
     if (((is_open && has_rows()) || !attach(job(), &is_busy)) && arena_file_lock(&is_busy))
         return true;

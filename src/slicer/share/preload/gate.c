@@ -16,6 +16,7 @@ struct seat {
 };
 
 static struct seat seats[SEATS];
+static _Atomic int seats_used; /* from here on, nobody ever sat */
 static __thread struct self self __attribute__((tls_model("initial-exec")));
 static pthread_key_t at_thread_end;
 static _Atomic uint32_t syncing;
@@ -56,6 +57,9 @@ static struct seat *sit_down(void)
             break;
         }
     }
+    int used = atomic_load(&seats_used), here = (int)(mine - seats) + 1;
+    while (used < here && !atomic_compare_exchange_weak(&seats_used, &used, here))
+        continue;
     self.seat = mine;
     pthread_setspecific(at_thread_end, mine);
     return mine;
@@ -64,14 +68,14 @@ static struct seat *sit_down(void)
 uint64_t gate_launched(void)
 {
     uint64_t sum = 0;
-    for (int i = 0; i < SEATS; i++)
+    for (int i = 0; i < atomic_load(&seats_used); i++)
         sum += atomic_load(&seats[i].launched);
     return sum;
 }
 
 bool gate_is_empty(void)
 {
-    for (int i = 0; i < SEATS; i++)
+    for (int i = 0; i < atomic_load(&seats_used); i++)
         if (atomic_load(&seats[i].busy))
             return false;
     return true;
@@ -80,7 +84,7 @@ bool gate_is_empty(void)
 void gate_wait_until_empty(void)
 {
     for (int tries = 0; !gate_is_empty(); tries++)
-        sleep_ns(tries < 100 ? 5 * NS_A_US : 50 * NS_A_US);
+        sleep_ns(tries < 100 ? 5 * NS_A_US : tries < 1000 ? 50 * NS_A_US : NS_A_MS);
 }
 
 /* -- open and closed ----------------------------------------------------------------------------------------------- */
@@ -116,6 +120,7 @@ void gate_open(void)
 void gate_after_fork(void)
 {
     memset(seats, 0, sizeof seats);
+    atomic_store(&seats_used, 0);
     memset(&self, 0, sizeof self);
     atomic_store(&closed_ns, 0);
     atomic_store(&syncing, 0);

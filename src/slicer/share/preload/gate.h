@@ -107,7 +107,8 @@ uint64_t turn_joined_ns(void); /* since when */
 struct context;
 bool turn_wait(_Atomic uint32_t *busy, const struct context *context);
 
-/* Give this process's part in the turn back, when its work is done. False: a capture is open, or the arena is busy. */
+/* Give this process's part in the turn back, when its work is done. False: a capture is open, the arena is busy, or the
+ * program ends. */
 bool turn_leave(void);
 
 /* Add to the job's counters how long the current turn lasts by now. */
@@ -127,12 +128,15 @@ void context_launched(struct context *context);
 /* How much work was started in this one; in the one with most. False: this process has one context only. */
 bool context_counts(const struct context *context, uint64_t *here, uint64_t *most);
 
-/* Wait until all work of this process is done. False: not now, a capture is open. */
+/* Does the driver have what that takes? */
+bool contexts_can_be_synced(void);
+
+/* Wait until all work of this process is done. False: not now, because a capture is open, or the program ends. */
 bool contexts_sync(void);
 bool contexts_sync_current(void);
 void contexts_after_fork(void);
 
-/* Stop calling the driver, at the program's exit: it is about to go. */
+/* Stop calling the driver, at the program's end: it is about to go. */
 void contexts_stop(void);
 
 /* -- captures (capture.c) ------------------------------------------------------------------------------------------ */
