@@ -60,6 +60,7 @@ bench: $(VENV)/stamp
 # lost.
 soak: $(LIBRARY)
 	$(PY) -m tests.soak.fuzz --seconds $(FUZZ)
+	$(PY) -m tests.soak.share_fuzz --seconds $(FUZZ)
 	$(PY) -m tests.soak --seconds $(SOAK) $(ARGS)
 
 # What a release consists of: the sdist and the wheel, built from it; and the Debian package, also from the sdist.
@@ -72,7 +73,7 @@ deb: dist
 	mkdir -p build/deb
 	tar -C build/deb -xf dist/slicer_systemd-*.tar.gz
 	cd build/deb/slicer_systemd-* && dpkg-buildpackage -b -us -uc
-	mv build/deb/slicer-systemd_* dist/
+	mv build/deb/slicer-systemd[_-]* dist/
 
 install: $(LIBRARY)
 	$(VENV)/bin/slicer install
