@@ -73,7 +73,7 @@ deb: dist
 	mkdir -p build/deb
 	tar -C build/deb -xf dist/slicer_systemd-*.tar.gz
 	cd build/deb/slicer_systemd-* && dpkg-buildpackage -b -us -uc
-	mv build/deb/slicer-systemd_* dist/
+	mv build/deb/slicer-systemd[_-]* dist/
 
 install: $(LIBRARY)
 	$(VENV)/bin/slicer install

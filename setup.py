@@ -4,13 +4,15 @@ It is no extension module: it knows nothing of Python, and one build serves ever
 headers nor its compiler flags are used, and the wheel's tag names a platform and no Python.
 
 The environment may say CC, CPPFLAGS, CFLAGS and LDFLAGS. With SLICER_BUILD_SHARE=no there is no library: no
-compiler is needed, and --share will not work.
+compiler is needed, and --share will not work. So it is on processors for which there is no CUDA.
 """
 
 import os
+import platform
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -119,5 +121,7 @@ LIBRARY = Extension(
     sources=sorted(map(str, SOURCES.glob("*.c"))),
     depends=sorted(map(str, SOURCES.glob("*.h"))),
 )
+HAS_CUDA = platform.machine() in WANTED_ON and sys.maxsize > 1 << 32
+IS_WANTED = HAS_CUDA and os.environ.get("SLICER_BUILD_SHARE") != "no"
 
-setup(ext_modules=[] if os.environ.get("SLICER_BUILD_SHARE") == "no" else [LIBRARY], cmdclass=COMMANDS)
+setup(ext_modules=[LIBRARY] if IS_WANTED else [], cmdclass=COMMANDS)

@@ -1,6 +1,6 @@
 """``make bench``: slicer beside its peers, in one run, in the namespace machine.
 
-``python -m bench [launch|handoff|memory|decision|queue|packing …]`` measures what is named, else all of it.
+``python -m bench [launch|handoff|memory|decision|queue|packing|sharing …]`` measures what is named, or all.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.machines.namespace import NamespaceMachine
 
 RESULTS = Path(__file__).parent / "results"
 PYTHON = "/opt/slicer/bin/python"
-INSIDE = ("launch", "handoff", "decision", "queue", "packing")
+INSIDE = ("launch", "handoff", "decision", "queue", "packing", "sharing")
 """What `bench.inside` measures; the rest is measured from here."""
 SECTIONS = (*INSIDE, "memory")
 WITH_PEERS = {"handoff", "queue", "packing"}

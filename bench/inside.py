@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bench import handoff, queue
+from bench import handoff, queue, sharing
 from bench.tools import SCOPE, SLICER
 
 LAUNCHES = {
@@ -76,6 +76,7 @@ SECTIONS: dict[str, Callable[[], dict[str, Any]]] = {
     "decision": decision,
     "queue": queue.measure,
     "packing": packing,
+    "sharing": sharing.measure,
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median, quantiles
 from typing import Any
 
-from bench import queue_tables
+from bench import queue_tables, sharing
 from bench.markdown import bar, figures, p99, table
 
 PEER = "flock L systemd-run --scope"
@@ -43,6 +43,8 @@ def tables(found: dict[str, Any]) -> str:
         from bench import packing  # as decision
 
         parts.append(packing.tables(found["packing"]))
+    if "sharing" in found:
+        parts.append(sharing.tables(found["sharing"]))
     return "\n\n".join(parts)
 
 

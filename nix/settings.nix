@@ -218,6 +218,14 @@ let
     gpu = key values.gpus [ 0 1 ] "No other GPUs than these. A job takes all of them, or as many as `gpus` says.";
     vram = key values.gpuMemory "20G" "Memory to take on each GPU. Jobs that fit beside each other share it.";
     margin = key values.margin "1G" "Memory to keep free on each GPU beside `vram`.";
+    share =
+      key (values.choice [ "off" "lock" "cap" "both" ]) "both"
+        "How its jobs share a GPU: their work takes turns (`lock`), `vram` is a hard limit (`cap`), or both.";
+    share_mode = key values.shareMode "launches=10" "When the turn of a job ends; `yield`, unless told: when others wait.";
+    share_skip_syncs = key (values.numberTo 1000000) 2 "Keep the turn over the first so many synchronisations, for tests.";
+    over_cap =
+      key (values.choice [ "warn" "end" ]) "end"
+        "What becomes of a job that was seen to use more than its cap.";
     cpu_slots = key (values.count 0 null) 1 "How many of the CPU slots a job takes.";
     slots = mkOption {
       type = types.attrsOf (values.count 0 null);

@@ -122,6 +122,8 @@ in
       }"
       (found: between least 8192 found || (also != null && found == also));
 
+  numberTo = most: value "number-to" "whole number from 0 to ${toString most}" (between 0 most);
+
   exitCode = value "exit-code" "whole number from 1 to 255" (between 1 255);
 
   factor = value "factor" "number above 0, 1000 at most" (
@@ -221,6 +223,27 @@ in
   );
 
   finiteWait = value "finite-wait" ''seconds, or a duration such as "5m"'' isDuration;
+
+  shareMode =
+    value "share-mode" ''"yield", "each", "launches=10" or "time=5ms", 1ms to 60s'' (
+      found:
+      let
+        ms = scaled {
+          ms = 1;
+          s = 1000;
+        } (lib.removePrefix "time=" found);
+      in
+      lib.elem found [
+        "yield"
+        "each"
+        "launches"
+      ]
+      || (
+        matches "launches=[1-9][0-9]{0,6}" found
+        && between 1 1000000 (fromJSON (lib.removePrefix "launches=" found))
+      )
+      || (matches "time=.*" found && ms != null && 1 <= ms && ms <= 60000)
+    );
 
   cpus = value "cpus" ''CPU list such as "0-3,8" or [ 0 1 ]'' (
     found: matches cpus found || oneOrMore (between 0 8191) found

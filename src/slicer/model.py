@@ -16,8 +16,12 @@ if TYPE_CHECKING:
     BackendName = Literal["systemd", "plain", "inner"]  # inner: nested in another job's scope
     SliceName = Literal["cpu", "gpu"]
     Reason = Literal["exited", "signal", "oom-kill", "timeout", "stopped", "unknown"]
-    EndedBy = Literal["", "slicer stop", "slicer queue", "slicer run", "terminal", "systemd", "outside"]
+    EndedBy = Literal[
+        "", "slicer stop", "slicer cap", "slicer queue", "slicer run", "terminal", "systemd", "outside"
+    ]
     Then = Literal["run", "fail"]
+    Share = Literal["off", "lock", "cap", "both"]
+    OverCap = Literal["warn", "end"]
     Resource = Literal["gpu", "cpu", "slot"]  # what is scarce; slot: one of another name than "cpu"
     Value = bool | int | str | bytes | tuple[tuple[str, str], ...] | tuple[tuple[str, int], ...]
 
@@ -111,6 +115,11 @@ class Profile:
     env: dict[str, str]
     properties: dict[str, Property]
     sources: dict[str, str]
+    # How it shares GPUs with other jobs. Idle where vram_mib is None: whole GPUs are shared with nobody.
+    share: Share = "off"  # a lock around its work, a cap on its memory, both
+    share_mode: str = "yield"  # when a turn ends: "yield", "launches=10", "time=5ms", "each"
+    share_skip_syncs: int = 0  # keep the turn over the first so many syncs
+    over_cap: OverCap = "warn"  # of a job that got past its cap
 
 
 @record
@@ -225,6 +234,31 @@ class Usage:
 
 
 @record
+class Sharing:
+    """What the preloaded library did for a job that was run with ``--share``, added up over its processes."""
+
+    wants: Share  # what was asked for; never "off"
+    mode: str  # as in Profile.share_mode
+    processes: int  # that used CUDA with the library; 0: it was never active
+    gated: int = 0  # launches, copies and the like that went through the gate
+    passed: int = 0  # those of them that did without a turn: in a capture, or what cannot be gated
+    turns: int = 0  # that the job had
+    held_s: float = 0.0  # how long it had them
+    waits: int = 0  # how often one of its threads slept for a turn
+    waited_s: float = 0.0  # how long they slept, added up
+    longest_wait_s: float = 0.0
+    undrained: int = 0  # turns that were passed on before the work was done
+    allocations: int = 0  # that were charged
+    refused: int = 0  # allocations that the cap refused
+    uncounted: int = 0  # allocations that could not be counted and passed through
+    peak_mib: tuple[int, ...] = ()  # the most that was charged at once, by GPU
+    overhead_mib: tuple[int, ...] = ()  # in use beside that, as last seen: CUDA contexts; by GPU
+    got_past_cap: int = 0  # 1: it was seen to use more than its cap
+    driver_cap: int = 0  # 1: the driver kept the cap of the job's cgroup, too
+    troubles: tuple[str, ...] = ()  # why something was not applied: slicer.share.troubles
+
+
+@record
 class Outcome:
     """What became of a job."""
 
@@ -257,3 +291,4 @@ class Outcome:
     ended_by: EndedBy = ""  # who ended it; "": it ended by itself, or nobody knows
     changed: tuple[str, ...] = ()  # "NAME=VALUE" at the end, of what slicer set changed while it ran
     changed_outside: tuple[str, ...] = ()  # the same, of what others changed (systemctl set-property)
+    sharing: Sharing | None = None  # None: it was not run with --share

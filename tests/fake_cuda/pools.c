@@ -1,13 +1,23 @@
-/* Memory pools: they keep what is freed, up to their release threshold (at once, where a real one waits for a sync). */
+/* Memory pools: they keep what is freed, up to their release threshold (at once, where a real one waits for a
+ * sync). */
 #include <stdlib.h>
 
 #include "fake.h"
 
 enum { THRESHOLD = 4, RESERVED_NOW = 5, USED_NOW = 7, ON_DEVICE = 1 };
 
-struct location { int type, id; };
-struct pool_properties { int type, handle_types; struct location location; };
-struct pool { int ordinal; bool on_host; u64 threshold, live, reserved; };
+struct location {
+    int type, id;
+};
+struct pool_properties {
+    int type, handle_types;
+    struct location location;
+};
+struct pool {
+    int ordinal;
+    bool on_host;
+    u64 threshold, live, reserved;
+};
 
 static struct pool defaults[MAX_GPUS];
 
@@ -93,7 +103,10 @@ static int destroy_pool(struct pool *pool)
 
 static int give_attribute(const struct pool *pool, int which, u64 *to)
 {
-    *to = which == THRESHOLD ? pool->threshold : which == RESERVED_NOW ? pool->reserved : which == USED_NOW ? pool->live : 0;
+    *to = which == THRESHOLD      ? pool->threshold
+          : which == RESERVED_NOW ? pool->reserved
+          : which == USED_NOW     ? pool->live
+                                  : 0;
     return SUCCESS;
 }
 

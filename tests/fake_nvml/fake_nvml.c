@@ -21,7 +21,10 @@
  *     # a function without its _vN, an nvmlReturn_t, and optionally the one GPU it concerns
  *     error nvmlInit 9
  *     error nvmlDeviceGetHandleByIndex 15 1
- *     # appends a line "PID NAME" to the file for each init and shutdown
+ *     # the driver's version; without it 575.57.08
+ *     driver 615.20.01
+ *     # appends a line "PID NAME" to the file for each init and shutdown, and "PID limit GPU_INDEX SOFT HARD CGROUP"
+ *     # for each limit of a cgroup (CGROUP: a directory that is there)
  *     log /path/to/log
  *
  * Beside it, the processes that use the fake CUDA driver, with their memory, where FAKE_CUDA_SHARED names its file.
@@ -51,12 +54,13 @@ struct process { int gpu; unsigned pid; unsigned long long mib; char kind[16]; }
 struct failure { char name[TEXT]; int code, gpu; };
 struct state { struct gpu gpus[MAX_GPUS]; struct process processes[MAX_PROCESSES];
                struct failure failures[MAX_ERRORS]; unsigned count, n_processes, n_failures;
-               char log[4096]; };
+               char log[4096], driver[TEXT]; };
 
 struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; };
 struct memory { unsigned long long total, free, used; };
 struct memory_v2 { unsigned version; unsigned long long total, reserved, free, used; };
 struct utilisation { unsigned gpu, memory; };
+struct limits { const char *directory; unsigned long long soft, hard; };
 struct info { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; };
 
 static struct state now;
@@ -114,6 +118,7 @@ static void parse(char *line)
     } else if (sscanf(line, "error %95s %d %d", f.name, &f.code, &f.gpu) >= 2) {
         if (now.n_failures < MAX_ERRORS)
             now.failures[now.n_failures++] = f;
+    } else if (sscanf(line, "driver %95s", now.driver) == 1) {
     } else if (sscanf(line, "log %4095[^\n]", now.log) != 1 && *line && *line != '#') {
         fprintf(stderr, "fake nvml: cannot read this line of %s: %s\n", getenv("FAKE_NVML_STATE"), line);
         abort();
@@ -233,7 +238,7 @@ __attribute__((visibility("default"))) const char *nvmlErrorString(int code)
 API nvmlSystemGetDriverVersion(char *to, unsigned size)
 {
     int code = enter("nvmlSystemGetDriverVersion", ANY);
-    return code ? code : give_text(to, size, "575.57.08");
+    return code ? code : give_text(to, size, *now.driver ? now.driver : "575.57.08");
 }
 
 API nvmlSystemGetNVMLVersion(char *to, unsigned size)
@@ -394,6 +399,25 @@ API nvmlDeviceGetDisplayActive(void *handle, unsigned *is_on)
         *is_on = gpu->display;
     return code;
 }
+
+#ifndef OLD_DRIVER
+API nvmlDeviceSetMemoryLimits_v1(void *handle, struct limits *to)
+{
+    struct gpu *gpu;
+    int code = enter_gpu("nvmlDeviceSetMemoryLimits", handle, &gpu);
+    char line[4400];
+
+    if (code != SUCCESS)
+        return code;
+    if (gpu->mig)
+        return NOT_SUPPORTED;
+    if (access(to->directory, F_OK))
+        return NOT_FOUND;
+    snprintf(line, sizeof line, "limit %d %llu %llu %s", (int)(gpu - now.gpus), to->soft, to->hard, to->directory);
+    note(line);
+    return SUCCESS;
+}
+#endif
 
 static unsigned long long used_bytes(int index)
 {

@@ -40,6 +40,7 @@ _COMMANDS = {
     "wrap": "wrap",
     "profiles": "profiles",
     "routes": "routes.command",
+    "bench": "bench.command",
     "doctor": "doctor",
     "install": "install",
     "completion": "completion",

@@ -182,6 +182,15 @@ def properties(ctx: click.Context, param: click.Parameter, incomplete: str) -> l
     return [CompletionItem(f"{name}=") for name in NAMES if name.startswith(incomplete)]
 
 
+def share_modes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """When the turn of a sharing job ends, up to the "=" of what has a number."""
+    modes = {
+        "yield": "when others wait", "launches=": "after so many launches", "time=": "after so long (5ms)",
+        "each": "after each launch",
+    }  # fmt: skip
+    return [CompletionItem(word, help=says) for word, says in modes.items() if word.startswith(incomplete)]
+
+
 def gpus(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """The indices of the GPUs, one more after each comma."""
     from slicer.gpu import open_gpus

@@ -12,7 +12,7 @@ from slicer.config.profile_report import NEEDS, settings
 from slicer.errors import GpuError, InfeasibleError, NoGpu
 from slicer.gpu.observer import GpuObserver
 from slicer.job import scope
-from slicer.job.plan import choose_backend, environment, needs_of, plan_of, requester_of
+from slicer.job.plan import choose_backend, environment, idle_sharing, needs_of, plan_of, requester_of
 from slicer.job.words import describe_busy, describe_resources
 from slicer.kernel.proc import now_s
 from slicer.ledger import leasing
@@ -20,6 +20,7 @@ from slicer.ledger.status import existing_ledger
 from slicer.model import Busy
 from slicer.quantity import format_duration
 from slicer.record import record
+from slicer.share.words import wants
 from slicer.text import command_text
 
 TYPE_CHECKING = False
@@ -131,9 +132,23 @@ def _overview(
         ("leftovers", f"{leftovers} ({profile.sources['linger']})"),
         ("threads", f"{profile.threads} ({profile.sources['threads']})"),
     ]
+    if profile.share != "off":
+        rows.append(("sharing", _sharing(plan)))
     if backend.notice:
         rows.append(("note", backend.notice))
     return rows
+
+
+def _sharing(plan: Plan) -> str:
+    """What is preloaded, and why or why not."""
+    order = plan.sharing
+    if order is None:
+        return f"nothing is preloaded: {idle_sharing(plan)}"
+    if not order.is_active:
+        by_driver = ", and the driver alone is to keep the cap" if order.limit_mib else ""
+        return f"nothing is preloaded{by_driver}: {order.problem}"
+    mode = f" ({order.mode})" if order.wants != "cap" else ""
+    return f"{wants(order.wants, order.limit_mib)}{mode}, by {order.library} in {plan.program}"
 
 
 def _is_wanted(setting: Setting) -> bool:
@@ -192,6 +207,8 @@ def _environment(plan: Plan, gpus: tuple[str, ...]) -> list[Line]:
             source = f"threads: {profile.sources['threads']}"
         elif name == "SLICER_LEASE":
             source = "marks the job's processes"
+        elif name == "LD_PRELOAD" or name.startswith("SLICER_SHARE"):
+            source = f"share: {profile.sources.get('share', '')}"
         else:
             source = "the lease" if gpus else f"slice {profile.slice}: {profile.sources['slice']}"
         rows.append((name, value or '""', source))

@@ -15,6 +15,7 @@ from slicer.kernel.signals import signal_name
 from slicer.outcome.history import default_path, read
 from slicer.outcome.outcome_file import outcome_json
 from slicer.quantity import format_duration, format_size
+from slicer.share.words import details as sharing_rows
 from slicer.text import command_text, slots_words
 
 TYPE_CHECKING = False
@@ -192,12 +193,14 @@ def details(outcome: Outcome) -> list[Line]:
             ("enforced", ", ".join(outcome.enforced) or "nothing"),
             ("not enforced", ", ".join(outcome.not_enforced) or "nothing"),
             ("changed", _changed(outcome)),
+            *(sharing_rows(outcome.sharing) if outcome.sharing is not None else ()),
         ]
     )
 
 
 _BY = {
     "slicer stop": "by slicer stop",
+    "slicer cap": "by slicer, because it got past its cap (over_cap)",
     "slicer queue": "by its queue",
     "slicer run": "by a signal to slicer run",
     "terminal": "from the terminal (Ctrl-C)",

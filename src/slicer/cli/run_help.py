@@ -37,8 +37,9 @@ Examples:
       Waits for a CPU slot; others see who holds it, and for how long.
   slicer run --gpus 2 --timeout 12h -- torchrun train.py
       Two whole GPUs, and an end to it.
-  slicer run --vram 8G -- python infer.py
-      8G on one GPU, which others may share if they fit.
+  slicer run --vram 8G --share both -- python infer.py
+      8G on one GPU, which others may share if they fit. With --share it
+      cannot use more, and takes turns with them; without, it is trusted.
   slicer run --gpu 0,1 --gpus 1 --max-wait 1h --then fail -- ./eval
       One of the first two GPUs, or 75 after an hour.
   slicer run --gpus 1 --no-wait -- ./infer || handle $?
@@ -69,6 +70,10 @@ Environment:
   GPU_LOCK_HELD=1         a wrapper around slicer holds the GPU already
   GPU_LOCK_PATH=FILE      with a lease on a GPU take this lock too, for
                           scripts that flock it
+  SLICER_SHARE_QUANTUM_MS=N, SLICER_SHARE_WINDOW_MS=N, SLICER_SHARE_DRAIN_MS=N
+                          with --share: how long a turn lasts while others
+                          wait (30), how much work of a lower priority is in
+                          flight (2), how long a turn's end may take (2000)
   CPU_RUN_SLOTS=N         heavy CPU jobs at a time
   CPU_RUN_THREADS=N       threads a job
 """
@@ -77,6 +82,7 @@ _COMPLETIONS = {
     "profile": complete.profiles,
     "gpu": complete.gpus,
     "set": complete.properties,
+    "share_mode": complete.share_modes,
     "slot": complete.slots,
 }
 

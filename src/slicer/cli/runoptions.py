@@ -45,6 +45,15 @@ OPTIONS = (
     _option("--gpu", "LIST", "Take these GPUs (indices or UUIDs: 0,2); with --gpus N any N of them."),
     _option("--vram", "SIZE", "Memory to take on each GPU (8G, 500M), sharing it with jobs that fit."),
     _option("--margin", "SIZE", "Memory that must stay free beside it on each GPU."),
+    _option(
+        "--share", "WHICH",
+        "Beside others on a GPU: take turns (lock), make --vram a hard limit (cap), both, or off.",
+        choices=("lock", "cap", "both", "off"),
+    ),
+    _option(
+        "--share-mode", "MODE",
+        "When a turn ends: yield (when others wait; default), launches=N, time=5ms, each.",
+    ),
     _option("--cpu-slots", "N", "Take N of the CPU slots."),
     _option(
         "--slot", "NAME[=N]", "Take a slot, or N, of that name: [slots] in the configuration has them.", (),
@@ -84,7 +93,7 @@ OPTIONS = (
 )  # fmt: skip
 
 # Without a scope nobody applies a property, and there is no unit to log under.
-_SCOPE_FIELDS = ("set", "backend", "exec", "journal", "dry_run")
+_SCOPE_FIELDS = ("set", "backend", "exec", "journal", "dry_run", "share", "share_mode")
 
 
 # What a route does not decide.

@@ -38,6 +38,14 @@ def draw(text: str) -> None:
     _drawn = True
 
 
+def erase() -> None:
+    """Take away what was drawn last, if nothing was said since."""
+    global _drawn
+    if _drawn:
+        _write("\r\x1b[K")
+    _drawn = False
+
+
 def _has_foreground() -> bool:
     """Whether stderr is a terminal and we are in its foreground. If not, a shell has its prompt there."""
     try:
@@ -152,6 +160,10 @@ def describe_outcome(outcome: Outcome) -> str:
     facts += describe_usage(outcome)
     if outcome.leftovers:
         facts.append(f"{outcome.leftovers} leftover process{'es' if outcome.leftovers > 1 else ''} ended")
+    if outcome.sharing is not None:
+        from slicer.share import words
+
+        facts += filter(None, (words.problem(outcome.sharing, outcome.exit_code),))
     return f"{outcome.name or 'done'}: {' · '.join(facts)}"
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from slicer.ledger.status import ForeignProcess, GpuState, Status
     from slicer.model import Gpu, Lease, Ticket
+    from slicer.share.standing import SharingNow
 
 
 def status_json(status: Status) -> dict[str, Any]:
@@ -37,6 +38,10 @@ def status_json(status: Status) -> dict[str, Any]:
     }
 
 
+# What goes on many times a second while jobs take turns.
+_TURNING = ("charged_mib", "turn", "turn_for", "ahead", "turns", "held_s", "waits", "waited_s")
+
+
 def without_clocks(document: dict[str, Any]) -> dict[str, Any]:
     """The document without what changes by itself as time goes by."""
     clocks = {"held_for", "halted_for", "expected_remaining", "waited", "starts_in"}
@@ -48,6 +53,13 @@ def without_clocks(document: dict[str, Any]) -> dict[str, Any]:
             kept["why"] = {name: value for name, value in kept["why"].items() if name != "text"}
         return kept
 
+    def still(job: dict[str, Any]) -> dict[str, Any]:
+        if job["sharing"] is None:
+            return job
+        kept = {name: value for name, value in job["sharing"].items() if name not in _TURNING}
+        return {**job, "sharing": kept}
+
+    document = {**document, "jobs": [still(job) for job in document["jobs"]]}
     changed = {folder: [rest(item) for item in document[folder]] for folder in ("jobs", "waiting")}
     return {**document, **changed}
 
@@ -98,6 +110,30 @@ def _job(lease: Lease, status: Status) -> dict[str, Any]:
         "forced": bool(lease.forced),
         "halted": halt.how if halt else None,
         "halted_for": round(status.now_s - halt.since_s, 1) if halt and halt.since_s is not None else None,
+        "sharing": _sharing(status.shared(lease.job)),
+    }
+
+
+def _sharing(now: SharingNow | None) -> dict[str, Any] | None:
+    if now is None:
+        return None
+    turn = now.turn
+    return {
+        "wants": now.wants,
+        "gpus": list(now.gpus),
+        "limit_mib": [mib or None for mib in now.limit_mib],
+        "charged_mib": list(now.charged_mib),
+        "processes": now.processes,
+        "turn": turn.doing if turn else None,
+        "turn_for": round(turn.for_s, 3) if turn else None,
+        "ahead": turn.ahead if turn else None,
+        "turns": now.turns,
+        "held_s": round(now.held_s, 3),
+        "waits": now.waits,
+        "waited_s": round(now.waited_s, 3),
+        "refused": now.refused,
+        "got_past_cap": now.got_past_cap,
+        "troubles": list(now.troubles),
     }
 
 

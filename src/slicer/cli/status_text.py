@@ -11,6 +11,7 @@ from slicer.model import CPU
 from slicer.placement.decision import expected_remaining
 from slicer.quantity import format_duration, format_estimate, format_mib, short_mib
 from slicer.record import record
+from slicer.share.words import standing_words
 from slicer.state.statedir import SYSTEM_DIR
 from slicer.text import counted, quote, slot_words, visible
 
@@ -93,7 +94,7 @@ def _jobs(status: Status) -> Section:
     head, *found = output.table(columns, rows)
     entries = tuple(
         (
-            _marked(row, lease, status), *_halt_line(lease, status),
+            _marked(row, lease, status), *_halt_line(lease, status), *_sharing_line(lease, status),
             _below(f"{_unit(lease)}: {lease.command}"),
         )
         for row, lease in zip(found, status.leases, strict=True)
@@ -116,6 +117,16 @@ def _halt_line(lease: Lease, status: Status) -> list[Line]:
     since = "" if halt.since_s is None else f", {_seconds(status.now_s - halt.since_s)} ago"
     text = f"  {_HALTED_BY[halt.how]}{since}; slicer resume {quote(lease.name or lease.job)}"
     return [Line(visible(text), WARNING)]
+
+
+def _sharing_line(lease: Lease, status: Status) -> list[Line]:
+    """How the job shares its GPUs."""
+    now = status.shared(lease.job)
+    if now is None:
+        return []
+    gap = " · " if output.may_draw() else " - "
+    style = WARNING if now.got_past_cap or now.troubles else FAINT
+    return [Line(f"  {gap.join(standing_words(now))}", style)]
 
 
 def _marked(row: Line, lease: Lease, status: Status) -> Line:

@@ -157,7 +157,30 @@ def profile(
         env=env,
         properties=properties,
         sources=taken.sources,
+        **_sharing(taken, has_memory=bool(vram_mib)),
     )
+
+
+SHARE_KEYS = ("share", "share_mode", "share_skip_syncs", "over_cap")
+
+
+def _sharing(taken: _Taken, *, has_memory: bool) -> dict[str, Any]:
+    """The fields that say how GPUs are shared, as far as something is said of them."""
+    said = {key: entry for key in SHARE_KEYS if (entry := taken.said(key))}
+    if not said:
+        return {}
+    from slicer.config import sharing
+
+    found: dict[str, Any] = {}
+    if "share" in said:
+        found["share"] = sharing.share(said["share"], has_memory=has_memory)
+    if "share_mode" in said:
+        found["share_mode"] = sharing.mode(said["share_mode"], found.get("share", "off"))
+    if "share_skip_syncs" in said:
+        found["share_skip_syncs"] = sharing.skip_syncs(said["share_skip_syncs"])
+    if "over_cap" in said:
+        found["over_cap"] = sharing.over_cap(said["over_cap"])
+    return found
 
 
 def _vram(taken: _Taken) -> int | None:

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from slicer.model import Host
 
 # What a profile wants of the ledger, spelled as in a file.
-NEEDS = ("gpus", "gpu", "vram", "margin", "cpu_slots", "priority", "max_wait", "then")
+NEEDS = (
+    "gpus", "gpu", "vram", "margin", "cpu_slots", "priority", "max_wait", "then", "share", "share_mode",
+    "share_skip_syncs", "over_cap",
+)  # fmt: skip
 
 
 @record
@@ -102,6 +105,13 @@ def settings(
             source["pause_stops_clock"] != "default",
         ),
         ("linger", "true" if made.linger else "false", "linger", True),
+        ("share", made.share, "share", source["share"] != "default"),
+        ("share_mode", made.share_mode, "share_mode", source["share_mode"] != "default"),
+        (
+            "share_skip_syncs", str(made.share_skip_syncs), "share_skip_syncs",
+            source["share_skip_syncs"] != "default",
+        ),
+        ("over_cap", made.over_cap, "over_cap", source["over_cap"] != "default"),
     ]
     rows += [(each.name, each.text.replace("\n", ", "), each.name, True) for each in made.properties.values()]
     rows += [(f"env.{variable}", value, f"env.{variable}", True) for variable, value in made.env.items()]
@@ -129,6 +139,7 @@ _TAIL = """\
 #   inherits = "gpu"
 #   memory_max = "80%"                      # of this machine's memory
 #   vram = "20G"                            # on each GPU, shared with who fits; without it whole GPUs
+#   share = "both"                          # vram is a hard cap, and the jobs of a GPU take turns
 #   gpu = [0, 1]                            # these GPUs; with gpus = 1 one of them
 #   priority = 10                           # -100 to 100: of those who wait, the highest is first
 #   max_wait = "2h"                         # then = "fail" or "run" says what follows

@@ -142,6 +142,8 @@ class Overrides:
     max_wait: str | None = None
     then: str | None = None
     slots: tuple[str, ...] = ()
+    share: str | None = None
+    share_mode: str | None = None
 
 
 NO_OVERRIDES = Overrides()
@@ -150,7 +152,7 @@ NO_OVERRIDES = Overrides()
 def without_limits(profile: Profile, overrides: Overrides) -> Profile:
     """What ``slicer hold`` takes of a profile: its needs, and a time limit only from the command line."""
     timeout_s = profile.timeout_s if overrides.timeout is not None else None
-    return replace(profile, timeout_s=timeout_s, env={}, properties={})
+    return replace(profile, timeout_s=timeout_s, env={}, properties={}, share="off")
 
 
 @record

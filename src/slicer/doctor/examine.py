@@ -9,9 +9,11 @@ from slicer.doctor import looks
 from slicer.doctor.checks import environment as check_environment
 from slicer.doctor.checks import gpus as check_gpus
 from slicer.doctor.checks import journal as check_journal
+from slicer.doctor.checks import sharing as check_sharing
 from slicer.doctor.checks import wraps as check_wraps
 from slicer.doctor.facts import configuration, disks, gpus, journal, kernel, others, session, state, units
 from slicer.doctor.facts import environment as environment_facts
+from slicer.doctor.facts import sharing as sharing_facts
 from slicer.doctor.facts import systemd as systemd_facts
 from slicer.doctor.facts import wraps as wrap_facts
 from slicer.doctor.glance import report
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from slicer.doctor.looks import Look
-    from slicer.doctor.model import Area
+    from slicer.doctor.model import Area, Finding
 
 DEADLINE_S = 8.0  # a driver that is not kept initialised takes seconds for its first answer
 
@@ -47,6 +49,7 @@ def _duties(environ: Mapping[str, str], who: Who) -> dict[str, Callable[[], obje
         "disks": disks.gather,
         "configuration": lambda: configuration.gather(environ),
         "devices": lambda: gpus.gather_devices(simulated),
+        "sharing": lambda: sharing_facts.gather(environ),
         "state": lambda: state.gather(environ, who.uid),
         "journal": lambda: journal.gather(who.uid),
         "units": lambda: units.gather(environ),
@@ -74,4 +77,15 @@ def _gpus(taken: Taken, look: Look, who: Who) -> Verdict:
     systemd = taken["systemd"]
     if look.facts is None and look.failed:
         return Verdict("gpus", "not known", (), (finding("look-failed", f"driver: {look.failed}"),))
-    return check_gpus.gpus(taken["devices"], look.facts, systemd.container if systemd else "", who)
+    shared = _sharing(taken, look, who)
+    return check_gpus.gpus(taken["devices"], look.facts, systemd.container if systemd else "", who, shared)
+
+
+def _sharing(taken: Taken, look: Look, who: Who) -> tuple[tuple[tuple[str, str], ...], tuple[Finding, ...]]:
+    facts, configuration = taken["sharing"], taken["configuration"]
+    if facts is None:
+        unknown = taken.unknown("gpus", "sharing")
+        return (), unknown.findings if unknown else ()
+    profiles = configuration.profiles if configuration is not None else ()
+    found = check_sharing.sharing(facts, profiles, look.facts, who)
+    return check_sharing.described(facts, look.facts, who), tuple(found)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 from slicer.errors import GpuError, NoGpu
 from slicer.model import Gpu, GpuMemory, GpuProcess
 from slicer.record import record, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Mapping
     from typing import Any, TypeVar
 
     _T = TypeVar("_T")
@@ -25,6 +27,7 @@ _PROCESS_LISTS = ("Compute", "Graphics", "MPSCompute")
 _LIST_VERSIONS = ("_v3", "_v2")  # driver 510 brought _v3; pynvml's own unversioned names insist on the newest
 _COMPUTE_MODES = ("default", "exclusive-thread", "prohibited", "exclusive-process")  # by NVML's numbers
 _TRIES = 5  # of reading a process list that grows while it is read
+_LIMITS_SINCE = 615  # the driver (with CUDA 13.4) that can hold a cgroup to a part of a GPU's memory
 
 
 @record
@@ -40,6 +43,20 @@ class GpuDetails:
     is_persistent: bool | None  # the driver keeps it initialised while nothing uses it
     has_display: bool | None
     is_mig: bool | None
+
+
+def _see_the_card() -> None:
+    """Inside of a job with a cap NVML tells of the cap in place of the card. We decide about the card."""
+    import os
+
+    if "SLICER_SHARE_FILE" not in os.environ:
+        return
+    import ctypes
+
+    try:
+        ctypes.c_int.in_dll(ctypes.CDLL(None), "slicer_share_shows_card").value = 1
+    except ValueError:
+        return  # the library is not in this process
 
 
 class Nvml:
@@ -64,6 +81,7 @@ class Nvml:
         self._notes: tuple[str, ...] = ()
         self._handles: dict[int, tuple[Any, tuple[int, int, int]]] = {}
         self._uuids: dict[int, str] = {}
+        _see_the_card()
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
@@ -108,6 +126,47 @@ class Nvml:
             has_display=None if display is None else bool(display),
             is_mig=None if mig is None else bool(mig[0]),
         )  # fmt: skip
+
+    def why_no_limits(self) -> str:
+        """Why the driver cannot hold a cgroup to a part of a GPU's memory; "": it can. Raises GpuError."""
+        version = self.version()
+        major = version.partition(".")[0]
+        if not major.isdigit() or int(major) < _LIMITS_SINCE:
+            return f"it takes driver {_LIMITS_SINCE}, this is {version}"
+        if not hasattr(self._nvml, "nvmlDeviceSetMemoryLimits_v1"):
+            return f"it takes nvidia-ml-py 13.{_LIMITS_SINCE}, this is {library_version()}"
+        return ""
+
+    def limit(self, limits: Mapping[str, int], directory: str) -> dict[str, str]:
+        """Have the driver hold the cgroup in ``directory`` to so many bytes of each GPU, by UUID.
+
+        It takes root, and lasts as long as the cgroup. No memory is guaranteed to it (the soft limit is 0):
+        the driver would reserve as much in all cgroups above. Returns why it was not done, by UUID ("": it
+        was). Raises GpuError.
+        """
+        why = self.why_no_limits()
+        done: dict[str, str] = {}
+        if limits and not why:
+            done.update(self._each(lambda i, gpu: self._limit(i, gpu, limits, directory), [], limits))
+        return {uuid: done.get(uuid, why or "it is not among the driver's GPUs") for uuid in limits}
+
+    def _limit(self, index: int, handle: Any, limits: Mapping[str, int], directory: str) -> tuple[str, str]:
+        nvml = self._nvml
+        uuid = self._uuid(index, handle)
+        wanted = nvml.c_nvmlSetMemoryLimits_v1_t(os.fsencode(directory), 0, limits[uuid])
+        try:
+            nvml.nvmlDeviceSetMemoryLimits_v1(handle, wanted)
+        except nvml.NVMLError as error:
+            if self._concerns_one_gpu(error) and error.value != nvml.NVML_ERROR_NO_PERMISSION:
+                raise
+            known = {
+                nvml.NVML_ERROR_FUNCTION_NOT_FOUND: "this driver cannot",
+                nvml.NVML_ERROR_NO_PERMISSION: "only root may",
+                nvml.NVML_ERROR_NOT_FOUND: "the job's cgroup has no dmem controller",
+                nvml.NVML_ERROR_NOT_SUPPORTED: "this GPU or kernel does not support it",
+            }
+            return uuid, known.get(error.value, _text(str(error)))
+        return uuid, ""
 
     def version(self) -> str:
         """The version of the driver. Raises GpuError."""

@@ -55,9 +55,8 @@ def doings(job: Job, started: Started, held: HeldLease, report: Report, *, was_w
 
 
 def _ended_by(report: Report, acts: tuple[control_log.Act, ...]) -> EndedBy:
-    if report.reason in ("stopped", "signal") and control_log.was_told_to_end(acts):
-        return "slicer stop"
-    return report.ended_by
+    told = control_log.who_told_to_end(acts) if report.reason in ("stopped", "signal") else ""
+    return told or report.ended_by
 
 
 def _paused_s(acts: tuple[control_log.Act, ...], started: Started, *, was_watched: bool) -> float | None:

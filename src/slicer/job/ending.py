@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from slicer.job.report import Report
     from slicer.ledger.held_lease import HeldLease
     from slicer.ledger.ledger import Ledger
-    from slicer.model import Usage
+    from slicer.model import Sharing, Usage
 
 
 def outcome_of(
@@ -52,8 +52,35 @@ def outcome_of(
         waited_s=started.waited_s, wall_s=report.wall_s, usage=usage, leftovers=report.leftovers,
         enforced=(*enforced[0], *done.enforced), not_enforced=(*enforced[1], *done.not_enforced),
         paused_s=done.paused_s, ended_by=done.ended_by, changed=done.changed,
-        changed_outside=done.changed_outside,
+        changed_outside=done.changed_outside, sharing=_sharing(job, held),
     )  # fmt: skip
+
+
+def _sharing(job: Job, held: HeldLease) -> Sharing | None:
+    if job.sharing is None:
+        return None
+    from slicer.job import sharing
+
+    return sharing.summary(job, held)
+
+
+def _sharing_fields(sharing: Sharing | None) -> dict[str, str | float]:
+    """What the journal is told of it at the end."""
+    if sharing is None:
+        return {}
+    return {
+        "share": sharing.wants, "share_turns": sharing.turns, "share_held_s": round(sharing.held_s, 3),
+        "share_waits": sharing.waits, "share_waited_s": round(sharing.waited_s, 3),
+        "share_refused": sharing.refused, "share_got_past_cap": sharing.got_past_cap,
+    }  # fmt: skip
+
+
+def forget(job: Job, held: HeldLease) -> None:
+    """The outcome is written, or there is none: remove what only the job needed."""
+    if job.has_share_file:
+        from slicer.job import sharing
+
+        sharing.remove_file(job, held)
 
 
 def _doings(job: Job, started: Started, held: HeldLease, report: Report, *, was_watched: bool) -> Doings:
@@ -97,7 +124,7 @@ def finish(
         job, "finished", lease=lease, message=words.finished(outcome, lease.gpu_indices),
         reason=outcome.reason, exit_code=outcome.exit_code, wall_s=round(outcome.wall_s, 3),
         waited_s=round(outcome.waited_s, 3), cpu_s=used.cpu_s, memory_peak_bytes=used.memory_peak_bytes,
-        vram_peak_mib=max(outcome.vram_peak_mib, default=None),
+        vram_peak_mib=max(outcome.vram_peak_mib, default=None), **_sharing_fields(outcome.sharing),
     )  # fmt: skip
     faults.point("ending-finished")
     if watch is not None and not held.is_outlived:

@@ -51,16 +51,27 @@ class Execution:
             held.do_postponed()
             held.do_postponed_slow()
             tell_start(job, held.lease, waited_s)
+            if job.sharing is not None:
+                from slicer.job import sharing
+
+                sharing.prepare(job, held)  # swept when the next one is made: nobody stays to remove it
             env = job.env(held.lease.gpus)
             for fd in held.descriptors:
                 os.set_inheritable(fd, True)
             become(job.program, job.command, env, self._mask)
         except OSError as error:
-            held.release()
+            self._give_up(held)
             raise cannot_execute(job.program, error.errno or 0) from error
         except BaseException:
-            held.release()
+            self._give_up(held)
             raise
+
+    def _give_up(self, held: HeldLease) -> None:
+        if self._job.has_share_file:
+            from slicer.job import sharing
+
+            sharing.remove_file(self._job, held)
+        held.release()
 
 
 def _load_words() -> None:

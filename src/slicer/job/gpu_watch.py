@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from slicer.gpu.snapshot import GpuSnapshot, ProcessKey, ProcessOnGpu
     from slicer.job.job import Job
+    from slicer.job.share_audit import Finding, ShareAudit
     from slicer.ledger.held_lease import HeldLease
     from slicer.ledger.ledger import Ledger
     from slicer.model import Lease
@@ -46,6 +47,17 @@ class GpuWatch:
         self._leases: tuple[Lease, ...] = (held.lease,)
         self._keys: frozenset[ProcessKey] = frozenset()
         self._warned_mib: dict[str, int] = {}
+        self._audit = self._new_audit()
+        self.end_job: Callable[[], None] | None = None  # how a job that got past its cap is ended
+
+    def _new_audit(self) -> ShareAudit | None:
+        """What looks at how the job shares its GPUs; None: it does not."""
+        sharing = self.job.sharing
+        if sharing is None or not sharing.is_active:
+            return None
+        from slicer.job.share_audit import ShareAudit
+
+        return ShareAudit(self.ledger.directory, self.job.id)
 
     def left_s(self) -> float | None:
         """How long until the next look; None when there will be none."""
@@ -55,11 +67,14 @@ class GpuWatch:
         """Look, and note the peak. Raises nothing of the driver or the ledger: it stops no job."""
         self._due = time.monotonic() + SAMPLE_S
         try:
+            if self._audit is not None:
+                self._audit.before()
             snapshot = self.observer.observe()
             self._learn_leases(snapshot)
             used = self._used(snapshot)
             if used is not None:
                 self._note(used)
+                self._note_sharing(used, snapshot)
             self.share_foreign(snapshot, self._leases)
         except SlicerError as error:
             self.fail(error)
@@ -112,8 +127,31 @@ class GpuWatch:
             self.held.update(vram_peak_mib=peaks)
         else:
             self.held.lease = replace(lease, vram_peak_mib=peaks)  # the outcome is to be exact
+        if self._audit is not None and self._audit.has_cap:
+            return  # what goes beyond that is the audit's
         for uuid in lease.gpus:
             self._compare(uuid, used.get(uuid, 0), lease.vram_mib)
+
+    def _note_sharing(self, used: dict[str, int], snapshot: GpuSnapshot) -> None:
+        """Say what the library did not keep the job from."""
+        if self._audit is None:
+            return
+        lease = self.held.lease
+        owners = attribute(snapshot, self._leases)
+        on = [each.gpu_uuid for each, owner in owners if owner is not None and owner.job == lease.job]
+        processes = {uuid: on.count(uuid) for uuid in lease.gpus}
+        for found in self._audit.after({uuid: used.get(uuid, 0) for uuid in lease.gpus}, processes):
+            if found.is_escape:
+                self._warn(f"{self.job.name or 'the job'} {ESCAPED}")
+                continue
+            text = past_cap(self.name_of(found.gpu), found)
+            self._warn(f"{self.job.name or 'the job'} {text}")
+            tell(
+                self.job, "over-limit", lease=lease, message=text, over_gpu=found.gpu,
+                declared_mib=found.cap_mib, used_mib=found.used_mib,
+            )  # fmt: skip
+            if found.ends and self.end_job is not None:
+                self.end_job()
 
     def _compare(self, uuid: str, used_mib: int, declared_mib: int | None) -> None:
         """Say at once when the job outgrows what it declared (E5), and again when it gets much worse."""
@@ -145,6 +183,19 @@ class GpuWatch:
             warning = peaks.update(snapshot, self._leases)
         if warning:
             self.say(warning)
+
+
+ESCAPED = (
+    "uses its GPU without the library: its program is statically linked, or its environment was cleared;"
+    " it takes no turns, and has no cap"
+)
+
+
+def past_cap(gpu: str, found: Finding) -> str:
+    """What is said of a job that got past its cap."""
+    used, cap = format_size(found.used_mib << 20), format_size(found.cap_mib << 20)
+    ended = ", and is ended" if found.ends else ""
+    return f"uses {used} of {gpu}, beyond its cap of {cap}: it got past the library{ended}"
 
 
 def describe(process: ProcessOnGpu) -> str:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from slicer.ledger.leasing import PreparedRequest
     from slicer.model import Busy, Lease, Profile, ScopeSpec
     from slicer.outcome import journal
+    from slicer.share.order import ShareOrder
 
     class Listener(Protocol):
         """Hears what happens to a job while it happens, for people."""
@@ -63,6 +64,12 @@ class Job:
     # Only of a route's job:
     route: str = ""  # its name
     output: tuple[int, int] = OWN_OUTPUT  # descriptors: the command's stdout and stderr
+    sharing: ShareOrder | None = None  # how its GPUs are shared; None: as the driver does
+
+    @property
+    def has_share_file(self) -> bool:
+        """Whether there is a file of :mod:`slicer.share.job_file` for it while it runs."""
+        return self.sharing is not None and self.sharing.is_active
 
 
 @record

@@ -77,6 +77,10 @@ class Keeper:
         head, _, tail = order.partition(END)
         started, lease = decode(Started, head + END), decode(Lease, tail)
         self._held = HeldLease(self._ledger, lease, descriptors[0] if descriptors else -1)
+        if job.has_share_file:
+            from slicer.job import sharing
+
+            self._share_file = sharing.keep_file(job, self._held)
         task = Task(
             program=job.program, command=job.command, env=job.env(lease.gpus),
             scope=job.spec.unit if self._backend.name == "systemd" else "", timeout_s=profile.timeout_s,
@@ -197,9 +201,11 @@ class Keeper:
 
         if report.exec_errno:
             ending.release(self._job, self._held)
-            return
-        watch = ending.gpu_watch(self._job, self._held, self._ledger, lambda _: None)
-        ending.finish(self._job, self._outcome(started, report, usage), self._held, lambda _: None, watch)
+        else:
+            watch = ending.gpu_watch(self._job, self._held, self._ledger, lambda _: None)
+            outcome = self._outcome(started, report, usage)
+            ending.finish(self._job, outcome, self._held, lambda _: None, watch)
+        ending.forget(self._job, self._held)
 
     def _outcome(self, started: Started, report: Report, usage: Usage) -> Outcome:
         from slicer.job import ending

@@ -10,7 +10,16 @@ from slicer.gpu.observer import GpuObserver
 from slicer.job import scope
 from slicer.job.job import tell_wait
 from slicer.job.outer_half import OuterHalf
-from slicer.job.plan import choose_backend, environment, job_of, needs_of, plan_of, requester_of, spec_of
+from slicer.job.plan import (
+    choose_backend,
+    environment,
+    idle_sharing,
+    job_of,
+    needs_of,
+    plan_of,
+    requester_of,
+    spec_of,
+)
 from slicer.kernel import proc
 from slicer.kernel.signals import block_interrupts, unblock_interrupts
 from slicer.ledger import leasing
@@ -170,12 +179,28 @@ def _terminal_settings() -> Settings | None:
 def _warn(plan: Plan, listener: Listener) -> None:
     for warning in plan.config.warnings:
         listener.warning(warning)
+    if plan.profile.share != "off":
+        _warn_of_sharing(plan, listener)
     if plan.need_gpus:
         from slicer.job.outside import what_is_lost
 
         lost = what_is_lost(plan.invocation.command)
         if lost:
             listener.warning(lost)
+
+
+def _warn_of_sharing(plan: Plan, listener: Listener) -> None:
+    """Why what was asked for of sharing is not done."""
+    if plan.sharing is not None:
+        problem = plan.sharing.problem
+        if problem and plan.sharing.limit_mib:
+            what = "" if plan.sharing.wants == "cap" else ", and no turns are taken"
+            listener.warning(f"the driver alone keeps the cap{what}: {problem}")
+        elif problem:
+            listener.warning(f"no turns are taken: {problem}")
+        return
+    if plan.profile.sources.get("share", "").startswith("--"):
+        listener.notice(f"--share does nothing more here: {idle_sharing(plan)}")
 
 
 def _say_whose(directory: StateDir, listener: Listener) -> None:

@@ -178,6 +178,7 @@ class OuterHalf:
             self._send_order(started)
         except BaseException:
             self.abandon()
+            self._forget()
             raise
         faults.point("outer-let-go")
         self._journal_start(waited_s)
@@ -187,6 +188,8 @@ class OuterHalf:
         from slicer.job import ending
 
         self._watch = ending.gpu_watch(self._job, self._held, self._ledger, self._listener.warning)
+        if self._watch is not None:
+            self._watch.end_job = self._end_over_cap
         faults.point("outer-waiting")
         reported = self._wait()
         if reported is None or not reported[0].is_final:
@@ -199,6 +202,10 @@ class OuterHalf:
         """Let the command begin."""
         from slicer.state.statefile import encode
 
+        if self._job.sharing is not None:
+            from slicer.job import sharing
+
+            sharing.prepare(self._job, self._held)
         self._held.is_handed_on = True
         try:
             os.write(self._down_write, encode(started) + encode(self._held.lease) + ORDER_END)
@@ -308,6 +315,14 @@ class OuterHalf:
             if said:
                 self._listener.notice(said)
 
+    def _end_over_cap(self) -> None:
+        """End the job, which got past its cap."""
+        from slicer.job.stop import note_cap
+
+        note_cap(self._held.lease, self._ledger)
+        os.kill(self._keeper, STOP)
+        self._thaw_to_end(STOP)
+
     def _read_report(self) -> Reported | None:
         """The last report of the keeper."""
         from slicer.job.report import unpack
@@ -342,6 +357,7 @@ class OuterHalf:
         faults.point("outer-settled")
         self._send(RECORDED)
         faults.point("outer-told-keeper")
+        ending.forget(self._job, self._held)  # only now: until then the keeper might have to read it
         self._dismiss()
         faults.point("outer-reaped-keeper")
         if report.exec_errno:
@@ -355,6 +371,13 @@ class OuterHalf:
         os.waitpid(self._keeper, 0)
         os.close(self._up_read)
         os.close(self._down_write)
+
+    def _forget(self) -> None:
+        """There is no job: remove what was made for it."""
+        if self._job.has_share_file:
+            from slicer.job import ending
+
+            ending.forget(self._job, self._held)
 
     def _note_kills(self) -> None:
         """Remember the slice's kills for memory, where the kernel kills a scope as a whole (OOMPolicy=kill).

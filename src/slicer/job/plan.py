@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from slicer.ledger.ledger import Ledger
     from slicer.ledger.nesting import OuterJobs
     from slicer.model import Host, Profile, ScopeSpec
+    from slicer.share.order import ShareOrder
 
 
 @record
@@ -65,6 +66,7 @@ class Plan:
     nested: bool  # the outer jobs hold all that this one needs, and it runs in their scope
     skip_gpu_lock: bool
     environ: Mapping[str, str]
+    sharing: ShareOrder | None = None  # how its GPUs are shared; None: as the driver does
 
 
 def plan_of(invocation: Invocation, environ: Mapping[str, str], ledger: Ledger | None) -> Plan:
@@ -81,7 +83,60 @@ def plan_of(invocation: Invocation, environ: Mapping[str, str], ledger: Ledger |
     nested = bool(outer.leases) and not gpus and not slots
     if nested and invocation.exec:
         raise UsageError("--exec makes no sense inside another job, whose scope stays", where="--exec")
-    return Plan(invocation, config, profile, host, program, outer, gpus, slots, nested, skip, environ)
+    plan = Plan(invocation, config, profile, host, program, outer, gpus, slots, nested, skip, environ)
+    return with_sharing(plan, ledger.directory.path if ledger is not None else "")
+
+
+def with_sharing(plan: Plan, directory: str = "") -> Plan:
+    """The plan with how the job shares its GPUs, if its profile wants that.
+
+    ``directory``: the path of the state directory; "": there is none yet. Raises UsageError or ConfigError
+    for a cap that cannot be applied, and for an option that makes no sense here.
+    """
+    profile = plan.profile
+    if profile.share == "off":
+        return plan
+    from slicer.share import planning
+
+    if idle_sharing(plan):
+        is_asked = profile.sources.get("share", "").startswith("--") and not plan.invocation.queue
+        if plan.environ.get("SLICER_SIM") and is_asked:
+            message = "simulated GPUs run nothing that could share them"
+            raise planning.refusal(profile, message, "unset SLICER_SIM")
+        return plan
+    if plan.nested:
+        return replace(plan, sharing=planning.order_inside(profile))
+    from slicer.state import statedir
+
+    path = directory or statedir.where(plan.environ, os.geteuid())
+    environ, held = {**plan.environ, **profile.env}, plan.outer.gpus_for(profile.vram_mib)
+    order = planning.order_of(profile, environ, plan.program, path, held, lambda: _why_not_driver(plan))
+    return replace(plan, sharing=order)
+
+
+def _why_not_driver(plan: Plan) -> str:
+    """Why the driver does not keep a cap by itself here; "": it may."""
+    from slicer.job import driver_cap
+
+    return driver_cap.why_not_here(has_scope=plan.invocation.backend != "plain" and backends.has_systemd())
+
+
+def idle_sharing(plan: Plan) -> str:
+    """Why what the profile says of sharing does nothing here; "": it does something."""
+    from slicer.share import environment, order
+
+    if plan.profile.share == "off":
+        return ""
+    if order.wanted(plan.profile) == "off":
+        return "whole GPUs are shared with nobody"
+    if plan.environ.get("SLICER_SIM"):
+        return "the GPUs are simulated"
+    around = tuple(lease.job for lease in plan.outer.leases)
+    if not plan.need_gpus and environment.is_within(plan.environ, around):
+        return "it belongs to the sharing of the job around it"
+    if not plan.need_gpus and not plan.outer.gpus:
+        return "it takes no lease on a GPU"
+    return ""
 
 
 def outer_jobs(environ: Mapping[str, str], ledger: Ledger | None, *, in_scopes: bool) -> OuterJobs:
@@ -149,7 +204,7 @@ def job_of(job_id: str, plan: Plan, spec: ScopeSpec) -> Job:
         env=lambda gpus: environment(plan, gpus, job_id), profile=plan.profile, spec=spec,
         outcome_path=os.path.abspath(path) if path else "", history_path=default_path(plan.environ),
         with_journal=invocation.journal, idle_threshold_mib=plan.config.policy.idle_threshold_mib,
-        queue=invocation.queue, route=invocation.route, output=invocation.output,
+        queue=invocation.queue, route=invocation.route, output=invocation.output, sharing=plan.sharing,
     )  # fmt: skip
 
 
@@ -168,4 +223,9 @@ def environment(plan: Plan, gpus: tuple[str, ...], job_id: str) -> dict[str, str
     marker = ",".join(jobs)
     if plan.invocation.hold:  # the profile's threads and variables are not for it
         return {**plan.environ, **gpu, LEASE_VARIABLE: marker}
-    return scope.environment(plan.environ, profile, profiles.thread_env(profile.threads), gpu, marker)
+    made = scope.environment(plan.environ, profile, profiles.thread_env(profile.threads), gpu, marker)
+    if plan.sharing is None:
+        return made
+    from slicer.share.environment import variables
+
+    return variables(made, plan.sharing, job_id)

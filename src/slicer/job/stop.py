@@ -70,10 +70,15 @@ def _tell_journal(entry: Lease | Ticket) -> None:
     )  # fmt: skip
 
 
-def _note(lease: Lease, ledger: Ledger) -> None:
+def note_cap(lease: Lease, ledger: Ledger) -> None:
+    """Write down that the job is about to be ended because it got past its cap."""
+    _note(lease, ledger, "cap")
+
+
+def _note(lease: Lease, ledger: Ledger, kind: control_log.Kind = "stop") -> None:
     """Write down who ends it. Where that cannot be done, the job ends all the same."""
     try:
-        control_log.note(ledger, lease.job, "stop")
+        control_log.note(ledger, lease.job, kind)
     except StateError:
         pass
 

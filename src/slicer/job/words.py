@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _ENDED_BY = {
     "slicer stop": " by slicer stop",
+    "slicer cap": " by slicer: it got past its cap",
     "slicer queue": " by its queue",
     "systemd": " from outside: systemctl, logout or shutdown",
     "outside": " from outside, with its keeper",

@@ -28,14 +28,15 @@ if TYPE_CHECKING:
     from slicer.state.statedir import StateDir
 
     # "pause" and "resume" come before the act, "paused" and "resumed" after it. "frozen" and "thawed" were
-    # seen, and done by others. "set" is NAME=VALUE, done. "stop" comes before the act.
-    Kind = Literal["pause", "paused", "resume", "resumed", "frozen", "thawed", "set", "stop"]
+    # seen, and done by others. "set" is NAME=VALUE, done. "stop" and "cap" (it got past its cap,
+    # and is ended for it) come before the act.
+    Kind = Literal["pause", "paused", "resume", "resumed", "frozen", "thawed", "set", "stop", "cap"]
 
 _MAX_BYTES = 1 << 20
 _LONGEST_TEXT = 4096
 _OPENING = ("pause", "paused", "frozen")
 _CLOSING = ("resumed", "thawed")
-_KINDS = frozenset({*_OPENING, *_CLOSING, "resume", "set", "stop"})
+_KINDS = frozenset({*_OPENING, *_CLOSING, "resume", "set", "stop", "cap"})
 
 
 @record
@@ -167,6 +168,7 @@ def last_set(acts: Iterable[Act]) -> dict[str, str]:
     return {name: value for name, _, value in found}
 
 
-def was_told_to_end(acts: Iterable[Act]) -> bool:
-    """Whether ``slicer stop`` was used on the job."""
-    return any(act.kind == "stop" for act in acts)
+def who_told_to_end(acts: Iterable[Act]) -> Literal["", "slicer stop", "slicer cap"]:
+    """Which of slicer's commands was first to end the job; "": none."""
+    words: dict[str, Literal["slicer stop", "slicer cap"]] = {"stop": "slicer stop", "cap": "slicer cap"}
+    return next((words[act.kind] for act in acts if act.kind in words), "")

@@ -14,6 +14,7 @@ from slicer.model import CPU
 from slicer.placement import capacity, decision, forecast
 from slicer.placement.capacity import Policy
 from slicer.record import record, replace
+from slicer.share.standing import SharingNow, standing
 from slicer.state import statedir
 
 TYPE_CHECKING = False
@@ -97,10 +98,15 @@ class Status:
     plain_lock: PlainLockState | None  # None: not configured
     now_s: float  # the ledger's clock
     halted: tuple[Halted, ...] = ()  # the jobs that do nothing
+    sharing: tuple[SharingNow, ...] = ()  # the jobs that share GPUs, with --share
 
     def halt(self, job: str) -> Halted | None:
         """How the job stands still; None: it does not."""
         return next((each for each in self.halted if each.job == job), None)
+
+    def shared(self, job: str) -> SharingNow | None:
+        """How the job shares its GPUs; None: it does not."""
+        return next((each for each in self.sharing if each.job == job), None)
 
     def gpu(self, uuid: str) -> GpuState | None:
         """The GPU of that UUID, if the driver lists it."""
@@ -178,6 +184,7 @@ class StatusReader:
             plain_lock=_plain_lock(config),
             now_s=at_s,
             halted=halted(leases, self.directory),
+            sharing=standing(self.directory, [lease.job for lease in leases]),
         )
 
     def _look_at_gpus(self) -> str:

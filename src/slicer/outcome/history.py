@@ -29,6 +29,7 @@ import time
 from slicer.errors import StateError
 from slicer.model import Outcome, Usage
 from slicer.outcome import history_schema as schema
+from slicer.record import as_dict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import ModuleType
     from typing import Any, TypeVar
+
+    from slicer.model import Sharing
 
     T = TypeVar("T")
     Sql = str | int | float | None
@@ -161,6 +164,8 @@ def _row(outcome: Outcome) -> list[Sql]:
             value = f"[{', '.join(map(str, value))}]"
         elif column == schema.COUNTS:
             value = _json_object(value)
+        elif column == schema.SHARING:
+            value = None if value is None else _json_record(value)
         elif isinstance(value, str):
             value = encodable(value)
         row.append(value)
@@ -186,6 +191,33 @@ def _json_object(counts: dict[str, int]) -> str:
     return "{" + ", ".join(f'"{name}": {counts[name]}' for name in sorted(counts)) + "}"
 
 
+def _json_record(value: Any) -> str:
+    """A JSON object of a record's fields, without the json module."""
+    return "{" + ", ".join(f'"{name}": {_json(each)}' for name, each in as_dict(value).items()) + "}"
+
+
+def _json(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_json, value))}]"
+    if isinstance(value, str):
+        return encodable('"' + value.translate(_JSON_ESCAPES) + '"')
+    return repr(round(value, 6)) if isinstance(value, float) else str(value)
+
+
+def _sharing(text: str | None) -> Sharing | None:
+    """What is in the column; None also where somebody else wrote there."""
+    if text is None:
+        return None
+    import json
+
+    from slicer.outcome.outcome_file import sharing_from
+
+    try:
+        return sharing_from(json.loads(text))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
 def _outcome(row: tuple[Any, ...]) -> Outcome:
     import json
 
@@ -194,6 +226,7 @@ def _outcome(row: tuple[Any, ...]) -> Outcome:
     for column in (*schema.LISTS, schema.NUMBERS):
         values[column] = tuple(json.loads(values[column]))
     values[schema.COUNTS] = json.loads(values[schema.COUNTS])
+    values[schema.SHARING] = _sharing(values[schema.SHARING])
     return Outcome(usage=usage, **values)
 
 

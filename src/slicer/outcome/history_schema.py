@@ -12,15 +12,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import _sqlite3
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 # A column for each field of Outcome and Usage, in the order of insertion; lists are JSON arrays,
-# slots a JSON object.
+# slots and sharing JSON objects.
 OUTCOME = tuple(name for name in Outcome.__annotations__ if name != "usage")
 USAGE = tuple(Usage.__annotations__)
 LISTS = ("command", "gpus", "enforced", "not_enforced", "changed", "changed_outside")
 NUMBERS = "vram_peak_mib"
 COUNTS = "slots"
+SHARING = "sharing"
 # What each version added to the one before, and what stands for it in a file that was not written to since.
 _SLOTS_BEFORE_4 = "CASE cpu_slots WHEN 0 THEN '{}' ELSE '{\"cpu\": ' || cpu_slots || '}' END"
 _ADDED = {
@@ -32,6 +33,7 @@ _ADDED = {
     "changed": (3, "TEXT NOT NULL DEFAULT '[]'", "'[]'"),
     "changed_outside": (3, "TEXT NOT NULL DEFAULT '[]'", "'[]'"),
     "slots": (4, "TEXT NOT NULL DEFAULT '{}'", _SLOTS_BEFORE_4),
+    "sharing": (5, "TEXT", "NULL"),
 }
 DECISIONS_SINCE = 4  # the version that brought the table of decisions
 COLUMNS = OUTCOME + USAGE
@@ -66,6 +68,7 @@ CREATE TABLE outcomes (
     ended_by TEXT NOT NULL DEFAULT '',
     changed TEXT NOT NULL DEFAULT '[]',  -- JSON array of NAME=VALUE
     changed_outside TEXT NOT NULL DEFAULT '[]',  -- JSON array of NAME=VALUE
+    sharing TEXT,  -- JSON object, of a job that was run with --share
     cpu_s REAL,
     cpu_user_s REAL,
     cpu_system_s REAL,

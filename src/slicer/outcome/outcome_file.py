@@ -11,7 +11,9 @@ import os
 import stat
 
 from slicer.errors import StateError
+from slicer.model import Sharing
 from slicer.record import as_dict
+from slicer.state.statefile import check_fields, json_reader
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +30,30 @@ def outcome_json(outcome: Outcome) -> dict[str, Any]:
     data["usage"] = {name: _json_value(value) for name, value in as_dict(outcome.usage).items()}
     data["unit"] = outcome.unit or None
     data["forced"] = bool(outcome.forced)
+    data["sharing"] = sharing_json(outcome.sharing) if outcome.sharing is not None else None
     return {name: _json_value(value) for name, value in data.items()}
+
+
+def sharing_json(sharing: Sharing) -> dict[str, Any]:
+    """What became of a job's sharing, in JSON's types."""
+    found = {name: _json_value(value) for name, value in as_dict(sharing).items()}
+    return {**found, **{name: bool(found[name]) for name in _FLAGS}}
+
+
+def sharing_from(data: Any) -> Sharing | None:
+    """What :func:`sharing_json` wrote, or an older slicer. Raises ValueError, TypeError, KeyError."""
+    if data is None:
+        return None
+    said = {**data, **{name: int(data.get(name, False)) for name in _FLAGS}}
+    # What a field with a default is for may not have been known to an older slicer.
+    known = {name: kind for name, kind in _SHARING.items() if name in said or not hasattr(Sharing, name)}
+    values = {name: json_reader(kind)(said[name]) for name, kind in known.items()}
+    check_fields(values)
+    return Sharing(**values)
+
+
+_FLAGS = ("got_past_cap", "driver_cap")
+_SHARING: dict[str, str] = Sharing.__annotations__
 
 
 def _json_value(value: Any) -> Any:

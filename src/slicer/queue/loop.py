@@ -18,6 +18,7 @@ from slicer import backend as backends
 from slicer import faults
 from slicer.gpu.observer import GpuObserver
 from slicer.job import launch
+from slicer.job.gpu_watch import ESCAPED
 from slicer.kernel.signal_pipe import SignalPipe
 from slicer.kernel.signals import INTERRUPTS, block_interrupts
 from slicer.kernel.sleep import soonest, until_readable
@@ -29,7 +30,7 @@ from slicer.queue.file.live_file import LiveFile
 from slicer.queue.judge import judging
 from slicer.queue.judge.concluding import Conclusions
 from slicer.queue.model import Event
-from slicer.queue.run.gpu_use import Monitor
+from slicer.queue.run.gpu_use import Escaped, Exceeded, Monitor
 from slicer.queue.run.running import RunningJobs
 from slicer.queue.run.starters import Starters
 from slicer.queue.show import rows
@@ -298,18 +299,28 @@ class Queue:
         if left_s is None or left_s > 0:
             return
         before = self._monitor.problem
-        for exceeded in self._monitor.look():
-            state = self.register.states.by_job(exceeded.job)
-            if state is not None:
-                self._events.add(
-                    "exceeds", state, gpu=self._monitor.index(exceeded.gpu), used_mib=exceeded.used_mib,
-                    declared_mib=exceeded.declared_mib,
-                )  # fmt: skip
+        for found in self._monitor.look():
+            self._tell_of_use(found)
         if self._monitor.problem and self._monitor.problem != before:
             self._events.warning(f"what jobs use on their GPUs cannot be seen: {self._monitor.problem}")
         if self._options.verbose:
             self._tell_usage()
         self._display.is_stale = True
+
+    def _tell_of_use(self, found: Exceeded | Escaped) -> None:
+        state = self.register.states.by_job(found.job)
+        if state is None:
+            return
+        if isinstance(found, Escaped):
+            self._events.warning(f"job {state.no} {ESCAPED}")
+            return
+        self._events.add(
+            "exceeds", state, gpu=self._monitor.index(found.gpu), used_mib=found.used_mib,
+            declared_mib=found.declared_mib,
+        )  # fmt: skip
+        if found.ends:
+            self._events.warning(f"job {state.no} got past its cap, and is ended")
+            self._running.end_over_cap(found.job)
 
     def _tell_usage(self) -> None:
         for job_id, use in self._monitor.uses():

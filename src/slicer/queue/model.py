@@ -37,6 +37,7 @@ class Attributes:
     cwd: str = ""
     env: tuple[tuple[str, str], ...] = ()
     slots: tuple[tuple[str, int], ...] = ()  # how many of which name, in the order of the names
+    share: str | None = None  # as slicer run --share
 
 
 class Entry(NamedTuple):  # not a record: there may be 100,000

@@ -156,7 +156,8 @@ def _is_boot_id(text: str) -> bool:
     return len(text) == 36 and _HEX.issuperset(text.replace("-", ""))
 
 
-def _is_gpu(text: str) -> bool:
+def is_gpu(text: str) -> bool:
+    """Whether the text may be a GPU's UUID, or the beginning of one."""
     return 0 < len(text) <= _GPU_CHARS and text.isascii() and text.replace("-", "").isalnum()
 
 
@@ -198,8 +199,8 @@ _RULES: dict[str, Callable[[Any], bool]] = {
     "backend": ("systemd", "plain", "inner").__contains__,
     "manager": ("system", "user").__contains__,
     "unit": _is_unit,
-    "gpus": lambda value: _between(0, COUNT_MAX)(value) if isinstance(value, int) else _all(_is_gpu)(value),
-    "gpu_choice": _all(_is_gpu),
+    "gpus": lambda value: _between(0, COUNT_MAX)(value) if isinstance(value, int) else _all(is_gpu)(value),
+    "gpu_choice": _all(is_gpu),
     "gpu_indices": _all(_between(0, COUNT_MAX)),
     "vram_mib": _between(0, MIB_MAX),
     "margin_mib": _between(0, MIB_MAX),
@@ -217,8 +218,9 @@ _RULES: dict[str, Callable[[Any], bool]] = {
     "reason": ("exited", "signal", "oom-kill", "timeout", "stopped", "unknown").__contains__,
     "exit_code": _between(0, 255),
     "paused_s": _between(0, SECONDS_MAX),
+    "wants": ("lock", "cap", "both").__contains__,
     "ended_by": (
-        "", "slicer stop", "slicer queue", "slicer run", "terminal", "systemd", "outside"
+        "", "slicer stop", "slicer cap", "slicer queue", "slicer run", "terminal", "systemd", "outside"
     ).__contains__,
     "signal": _between(1, 64),
 }

@@ -48,6 +48,11 @@ def test_slots_are_offered_by_their_names(cli: Cli) -> None:  # issue: named slo
     assert offered(cli, "slicer run --slot mat", SLICER_CONFIG=str(path)) == ["matlab", "matrix"]
 
 
+def test_the_ways_to_share_are_offered(cli: Cli) -> None:  # D2
+    assert offered(cli, "slicer run --share ") == ["lock", "cap", "both", "off"]
+    assert offered(cli, "slicer run --share-mode ") == ["yield", "launches=", "time=", "each"]
+
+
 def test_a_directory_of_path_that_cannot_be_read_has_no_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(path: str) -> list[str]:
         raise PermissionError(13, "Permission denied", path)

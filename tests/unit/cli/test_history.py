@@ -55,6 +55,11 @@ leftovers     2 ended
 enforced      MemoryMax
 not enforced  IOWeight
 changed       CPUQuota=50% (slicer set)
+sharing       lock and cap (yield), 2 processes
+turns         7, held for 9.3s; waited 4 times, 1.5s in all, 500ms at most; 1 passed on undrained
+GPU work      5000 gated, 3 of it without a turn
+allocations   40 charged, peak 5.9G and 0B, contexts 512.0M and 0B; 2 refused; 1 not counted; got past the cap
+trouble       no lock beside MPS
 """
 
 

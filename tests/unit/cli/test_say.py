@@ -25,7 +25,8 @@ LINES = pytest.CaptureFixture[str]
         (
             OUTCOME,
             "train: exit 137 (out of memory) · 2m3s · CPU 1m2s · memory 24.0G · "
-            "GPU memory 9.1G and 512.0M of 8.0G declared · 2 leftover processes ended",
+            "GPU memory 9.1G and 512.0M of 8.0G declared · 2 leftover processes ended"
+            " · got past its cap",
         ),
         (
             replace(QUICK, reason="timeout", exit_code=124, signal=15),

@@ -58,6 +58,7 @@ def test_the_contract() -> None:  # B3
                 "forced": False,
                 "halted": None,
                 "halted_for": None,
+                "sharing": None,
                 "gpus": [gpu(0, "a", used_mib=77000, peak_mib=78000), gone],
             },
             {
@@ -80,6 +81,7 @@ def test_the_contract() -> None:  # B3
                 "forced": False,
                 "halted": None,
                 "halted_for": None,
+                "sharing": None,
                 "gpus": [],
             },
         ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from slicer.doctor.checks import environment, gpus, journal, limits, state, systemd, wraps
+from slicer.doctor.checks import environment, gpus, journal, limits, sharing, state, systemd, wraps
 from slicer.doctor.facts.configuration import ProfileFacts
 from slicer.doctor.facts.disks import Disk, DiskFacts
 from slicer.doctor.facts.environment import Namesake
@@ -34,6 +34,7 @@ from tests.unit.doctor.made_up import (
     OTHERS,
     ROOT,
     SESSION,
+    SHARING,
     STATE,
     SYSTEMD,
     UNITS,
@@ -46,6 +47,8 @@ _PIP = "/opt/slicer/bin/python -m pip install nvidia-ml-py"
 _APT = "apt install python3-pynvml"
 
 Case = Callable[[], Verdict]
+
+INFER = ProfileFacts("infer", ("MemoryMax",), "", "both", True)
 
 
 def on_systemd(who: Who = ALICE, **changes: object) -> Case:
@@ -85,6 +88,17 @@ def on_gpu(who: Who = ALICE, **changes: object) -> Case:
 
 def on_devices(who: Who = ALICE, **changes: object) -> Case:
     return lambda: gpus.gpus(replace(DEVICES, **changes), DRIVER, "", who)
+
+
+def on_sharing(*profiles: ProfileFacts, who: Who = ROOT, limits: str = "", **changes: object) -> Case:
+    """``limits``: why the driver cannot limit GPU memory by cgroup."""
+
+    def judged() -> Verdict:
+        facts, driver = replace(SHARING, **changes), replace(DRIVER, why_no_limits=limits)
+        found = tuple(sharing.sharing(facts, profiles, driver, who))
+        return gpus.gpus(DEVICES, driver, "", who, (sharing.described(facts, driver, who), found))
+
+    return judged
 
 
 def on_state(who: Who = ALICE, **changes: object) -> Case:
@@ -225,6 +239,16 @@ CASES: dict[str, tuple[Case, ...]] = {
         on_driver(users=(GpuUser(0, 0, "", None, False),)),
     ),
     "amd-not-handled": (on_devices(amd=2),),
+    "share-without-vram": (on_sharing(ProfileFacts("infer", (), "", "cap")),),
+    "share-library-unusable": (
+        on_sharing(INFER, library_error="there is no such file"),
+        on_sharing(was_used=True, library_error="there is no such file"),
+    ),
+    "mps-beside-share": (
+        on_sharing(INFER, mps="/tmp/nvidia-mps"), on_sharing(INFER, mps="/tmp/nvidia-mps", who=ALICE),
+        on_sharing(was_used=True, mps="/run/mps"),
+    ),
+    "dmem-not-enabled": (on_sharing(INFER, is_dmem_on=False),),
     "ledger-unusable": (
         on_state(error="/run/lock: belongs to uid 1", hint="set SLICER_STATE_DIR"),
         on_state(error="x: must be an absolute path", is_chosen=True),
@@ -337,6 +361,13 @@ HEALTHY: tuple[Case, ...] = (
     on_environment(), on_environment(variables=(("GPU_LOCK_HELD", "0"),)), on_others(),
     on_wrap(SHIM, PROGRAM), on_wrap(SHIM, NEW_PROGRAM, has_route=None),
     lambda: wraps.wraps(WrapFacts((), ())),
+    # sharing: not for those who do not; for those who do, only what concerns them
+    on_sharing(INFER), on_sharing(INFER, is_dmem_on=None),
+    on_sharing(INFER, has_dmem=False, is_dmem_on=False),
+    on_sharing(library_error="there is no such file", mps="/tmp/nvidia-mps", is_dmem_on=False),
+    on_sharing(ProfileFacts("infer", (), "", "cap", True), mps="/tmp/nvidia-mps"),
+    on_sharing(INFER, who=ALICE, is_dmem_on=False),
+    on_sharing(INFER, limits="it takes driver 615, this is 575.57.08", is_dmem_on=False),
     # NixOS
     on_units(system=(*NO_UNITS, LIMITS), packaged=("/etc/systemd/system/gpu.slice",), is_nixos=True),
     on_environment(program="/nix/store/1234-slicer/bin/slicer"),

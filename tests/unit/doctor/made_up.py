@@ -10,6 +10,7 @@ from slicer.doctor.facts.journal import JournalFacts
 from slicer.doctor.facts.kernel import KernelFacts
 from slicer.doctor.facts.others import OthersFacts
 from slicer.doctor.facts.session import SessionFacts
+from slicer.doctor.facts.sharing import SharingFacts
 from slicer.doctor.facts.state import Place, StateFacts
 from slicer.doctor.facts.systemd import SystemdFacts
 from slicer.doctor.facts.units import UnitFacts, UnitFile
@@ -34,6 +35,7 @@ KERNEL = KernelFacts(
 SESSION = SessionFacts(
     lingers=True, has_runtime=True, is_in_session=True, kills_processes=False, removes_ipc=True
 )
+SHARING = SharingFacts("/opt/slicer/libslicer-share.so", "", "", True, True)
 DISKS = DiskFacts((Disk("sda", "8:0", "bfq", ("none", "bfq")),), True, True, False)
 CONFIGURATION = ConfigurationFacts(
     error="", hint="", warnings=(), default_profile="light", compat_gpu_lock="", files=(),

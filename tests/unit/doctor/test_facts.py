@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slicer.doctor.facts import environment, files, gpus, mounts, state
+from slicer.doctor.facts import environment, files, gpus, mounts, sharing, state
 from slicer.outcome import history_schema
 
 MOUNTINFO = """\
@@ -123,3 +123,15 @@ def test_a_history_is_judged_by_its_header(tmp_path: Path) -> None:
 )
 def test_the_version_of_the_kernel_module_is_read(text: str, version: str) -> None:
     assert gpus.module_version(text) == version
+
+
+def test_an_mps_daemon_is_seen_by_its_pipe_which_nobody_opens(tmp_path: Path) -> None:  # D5
+    assert sharing.mps({}, str(tmp_path)) == ""
+    os.mkfifo(tmp_path / "control")
+    assert sharing.mps({}, str(tmp_path)) == str(tmp_path)
+    other = tmp_path / "other"
+    assert sharing.mps({"CUDA_MPS_PIPE_DIRECTORY": str(other)}, str(tmp_path)) == str(tmp_path)
+    other.mkdir()
+    assert sharing.mps({"CUDA_MPS_PIPE_DIRECTORY": str(other)}, str(tmp_path)) == str(other)
+    (other / "control").touch()
+    assert sharing.mps({}, str(other)) == ""  # a plain file is no pipe of a daemon's

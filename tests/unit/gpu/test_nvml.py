@@ -339,3 +339,50 @@ def test_asking_for_no_gpu_loads_no_driver() -> None:  # the hot path of CPU job
     code = "import sys; sys.path.insert(0, sys.argv[1]); import slicer.gpu; print('pynvml' in sys.modules)"
     with python(code, {}) as process:
         assert process.communicate(timeout=60)[0].strip() == "False"
+
+
+LIMIT = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from slicer.gpu.nvml import Nvml
+gpus = Nvml()
+wanted = {gpu.uuid: (gpu.index + 1) << 30 for gpu in gpus.list()} | {"GPU-none": 1}
+print(json.dumps([gpus.why_no_limits(), gpus.limit(wanted, DIRECTORY)]))
+gpus.close()
+"""
+GPUS = tuple("GPU-" + "-".join(str(i) * n for n in (8, 4, 4, 4, 12)) for i in range(2))
+ABSENT = "it is not among the driver's GPUs"
+
+
+@pytest.mark.parametrize(
+    ("state", "why", "said", "is_made"),
+    [
+        ("driver 615.20.01\n", "", ("", ""), True),
+        ("driver 615.20.01\nmig 1 1 1\n", "", ("", "this GPU or kernel does not support it"), True),
+        (
+            "driver 700.1\nerror nvmlDeviceSetMemoryLimits 4\n", "",
+            ("only root may", "only root may"), True,
+        ),
+        (
+            "driver 615.20.01\n", "",
+            ("the job's cgroup has no dmem controller", "the job's cgroup has no dmem controller"), False,
+        ),
+        ("driver 615.20.01\nerror nvmlDeviceSetMemoryLimits 15 0\n", "", (ABSENT, ""), True),
+        ("driver 610.1\n", "it takes driver 615, this is 610.1", None, True),
+        ("driver none\n", "it takes driver 615, this is none", None, True),
+    ],
+)  # fmt: skip
+def test_the_driver_holds_a_cgroup_to_a_part_of_a_gpu(  # X7
+    fake_nvml: FakeNvml, tmp_path: Path, state: str, why: str, said: tuple[str, str] | None, is_made: bool
+) -> None:
+    scope = tmp_path / "slicer-0123456789ab.scope"
+    if is_made:
+        scope.mkdir()
+    fake_nvml.write(f"{TWO_GPUS}{state}log {tmp_path}/log\n")
+    with python(LIMIT.replace("DIRECTORY", repr(str(scope))), fake_nvml.env) as process:
+        out = process.communicate(timeout=60)[0]
+    each = said or (why, why)
+    assert json.loads(out) == [why, {**dict(zip(GPUS, each, strict=True)), "GPU-none": why or ABSENT}]
+    logged = (line.partition(" limit ")[2] for line in (tmp_path / "log").read_text().splitlines())
+    asked = [f"{i} 0 {(i + 1) << 30} {scope}" for i in range(2) if not each[i]]
+    assert [line for line in logged if line] == asked

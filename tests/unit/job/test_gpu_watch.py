@@ -75,7 +75,7 @@ class Made:
             update(**changes)
 
         self.held.update = noted  # type: ignore[method-assign]
-        job: Any = type("Job", (), {"name": "train", "id": held.job})
+        job: Any = type("Job", (), {"name": "train", "id": held.job, "sharing": None})
         self.watch = GpuWatch(job, self.held, self.ledger, self.said.append)
         self.watch.leases = lambda: (self.held.lease,)  # type: ignore[method-assign]
 

@@ -15,7 +15,7 @@ from slicer.ledger.control_log import (
     open_pause,
     paused_s,
     pauses,
-    was_told_to_end,
+    who_told_to_end,
 )
 
 
@@ -59,8 +59,9 @@ def test_only_the_time_that_counts_is_added_up() -> None:  # X6
 def test_what_slicer_set_last_counts() -> None:  # X6
     said = (Act(1, "set", 0, "CPUQuota=5%"), Act(2, "set", 0, "CPUQuota=6%"), Act(3, "set", 0, "A=b=c"))
     assert last_set(said) == {"CPUQuota": "6%", "A": "b=c"}
-    assert not was_told_to_end(said)
-    assert was_told_to_end((*said, Act(4, "stop", 0, "")))
+    assert who_told_to_end(said) == ""
+    assert who_told_to_end((*said, Act(4, "stop", 0, ""), Act(5, "cap", 0, ""))) == "slicer stop"
+    assert who_told_to_end((*said, Act(4, "cap", 0, ""), Act(5, "stop", 0, ""))) == "slicer cap"
 
 
 @given(st.text(max_size=100), st.floats(0, 1e9), st.integers(0, 2**32 - 2))

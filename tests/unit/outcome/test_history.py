@@ -216,14 +216,25 @@ ALTER TABLE outcomes ADD COLUMN changed TEXT NOT NULL DEFAULT '[]';
 ALTER TABLE outcomes ADD COLUMN changed_outside TEXT NOT NULL DEFAULT '[]';
 PRAGMA user_version=3;
 """
+# What slicer 4 made of that.
+VERSION_4 = f"""{VERSION_3}
+ALTER TABLE outcomes ADD COLUMN slots TEXT NOT NULL DEFAULT '{{}}';
+CREATE TABLE decisions (
+    id INTEGER PRIMARY KEY, route TEXT NOT NULL, decided_at REAL NOT NULL, kinds TEXT NOT NULL,
+    metrics TEXT NOT NULL, bounds TEXT NOT NULL, destination TEXT NOT NULL, mode TEXT NOT NULL,
+    result TEXT NOT NULL, job TEXT NOT NULL, after_job TEXT NOT NULL, waited_s REAL NOT NULL,
+    input TEXT NOT NULL, command TEXT NOT NULL, reason TEXT NOT NULL, at_least TEXT NOT NULL
+);
+PRAGMA user_version=4;
+"""
 # Nobody kept these then.
 OLD = replace(
     OUTCOME, vram_mib=None, vram_peak_mib=(), forced=0, paused_s=None, ended_by="", changed=(),
-    changed_outside=(),
+    changed_outside=(), sharing=None,
 )  # fmt: skip
 
 
-@pytest.fixture(params=[VERSION_1, VERSION_2, VERSION_3], ids=["1", "2", "3"])
+@pytest.fixture(params=[VERSION_1, VERSION_2, VERSION_3, VERSION_4], ids=["1", "2", "3", "4"])
 def old_path(path: str, request: pytest.FixtureRequest) -> str:
     os.makedirs(os.path.dirname(path), 0o700)
     with closing(sqlite3.connect(path)) as connection, connection:
@@ -242,6 +253,8 @@ def test_an_older_slicers_history_is_read_as_it_is(old_path: str) -> None:  # X3
 def test_the_cpu_slots_of_an_older_slicers_history_are_slots(old_path: str) -> None:  # issue: named slots
     with closing(sqlite3.connect(old_path)) as connection, connection:
         connection.execute("UPDATE outcomes SET cpu_slots = 2")
+        if connection.execute("PRAGMA user_version").fetchone() >= (4,):  # which kept them itself
+            connection.execute("UPDATE outcomes SET slots = '{\"cpu\": 2}'")
     for _ in range(2):
         old = history.read(old_path)[-1]
         assert (old.cpu_slots, old.slots) == (2, {"cpu": 2})
@@ -297,7 +310,7 @@ def test_two_that_upgrade_it_at_the_same_time_agree(old_path: str) -> None:  # X
         both = [subprocess.Popen([*command, job * 12], stdout=subprocess.PIPE) for job in "cd"]
         for process in both:
             assert process.stdout is not None
-            assert process.stdout.readline() in {b"sees version %d\n" % version for version in (1, 2, 3)}
+            assert process.stdout.readline() in {b"sees version %d\n" % version for version in (1, 2, 3, 4)}
         door.execute("COMMIT")
     for process in both:
         process.communicate()
@@ -313,7 +326,7 @@ def test_an_upgrade_killed_in_the_middle_is_begun_anew(old_path: str) -> None:  
         from slicer.outcome import history, history_schema
         def version_of(connection, real=history_schema.version_of):
             if connection.in_transaction:
-                connection.execute("ALTER TABLE outcomes ADD COLUMN slots TEXT NOT NULL DEFAULT '{}'")
+                connection.execute("ALTER TABLE outcomes ADD COLUMN sharing TEXT")
                 os.kill(os.getpid(), signal.SIGKILL)
             return real(connection)
         history_schema.version_of = version_of
@@ -514,7 +527,7 @@ import sys, os, __future__
 sys.path.insert(0, sys.argv[1])
 import slicer.model, slicer.errors, slicer.record
 from slicer.model import Outcome, Usage
-fields = {**dict.fromkeys(Outcome.__annotations__, ""), "signal": None, "usage": Usage()}
+fields = {**dict.fromkeys(Outcome.__annotations__, ""), "signal": None, "sharing": None, "usage": Usage()}
 before = set(sys.modules)
 from slicer.outcome import history
 history.append(Outcome(**fields), sys.argv[2])

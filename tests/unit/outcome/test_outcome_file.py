@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slicer.errors import StateError
-from slicer.model import Outcome, Usage
+from slicer.model import Outcome, Sharing, Usage
 from slicer.outcome.outcome_file import outcome_json, write
 from slicer.record import replace
 from tests.unit.program import Cli
@@ -46,6 +46,11 @@ OUTCOME = Outcome(
     paused_s=1.5,
     ended_by="slicer stop",
     changed=("CPUQuota=50%",),
+    sharing=Sharing(
+        wants="both", mode="yield", processes=2, gated=5000, passed=3, turns=7, held_s=9.2512345678, waits=4,
+        waited_s=1.5, longest_wait_s=0.5, undrained=1, allocations=40, refused=2, uncounted=1,
+        peak_mib=(6000, 0), overhead_mib=(512, 0), got_past_cap=1, troubles=("mps",),
+    ),
     usage=Usage(cpu_s=61.5, memory_peak_bytes=24 << 30, oom_kills=1),
 )
 
@@ -92,6 +97,27 @@ FIELDS = {
     "ended_by": "slicer stop",
     "changed": ["CPUQuota=50%"],
     "changed_outside": [],
+    "sharing": {
+        "wants": "both",
+        "mode": "yield",
+        "processes": 2,
+        "gated": 5000,
+        "passed": 3,
+        "turns": 7,
+        "held_s": 9.251235,
+        "waits": 4,
+        "waited_s": 1.5,
+        "longest_wait_s": 0.5,
+        "undrained": 1,
+        "allocations": 40,
+        "refused": 2,
+        "uncounted": 1,
+        "peak_mib": [6000, 0],
+        "overhead_mib": [512, 0],
+        "got_past_cap": True,
+        "driver_cap": False,
+        "troubles": ["mps"],
+    },
 }
 
 
@@ -102,9 +128,10 @@ def test_the_contract() -> None:  # X3
 
 def test_every_field_is_documented() -> None:
     text = (Path(__file__).parents[3] / "docs" / "json.md").read_text()
-    usage = FIELDS["usage"]
+    usage, sharing = FIELDS["usage"], FIELDS["sharing"]
     assert isinstance(usage, dict)
-    for name in (*FIELDS, *usage):
+    assert isinstance(sharing, dict)
+    for name in (*FIELDS, *usage, *sharing):
         assert f"`{name}`" in text or f"`{name}[]`" in text, name
 
 

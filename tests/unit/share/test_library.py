@@ -15,6 +15,8 @@ LIBRARY = Path(slicer.share.__file__).with_name("libslicer-share.so")
 HOOKED = Path(__file__).parents[3] / "src/slicer/share/preload/names.h"
 # Both are parts of the first since glibc 2.34.
 C_LIBRARY = {"libc.so.6", "libdl.so.2", "libpthread.so.0"}
+# What a program may call, and what slicer sets in its own processes.
+OWN = {"dlsym", "slicer_share_shows_card"}
 
 
 def told(tool: str, *options: str) -> str:
@@ -33,7 +35,7 @@ def test_it_exports_what_it_hooks_and_no_more() -> None:  # D1
     symbols = told("nm", "--dynamic", "--defined-only", "--format=posix").splitlines()
     names = {line.split()[0].partition("@")[0] for line in symbols}
     hooked = set(re.findall(r"^ +X\((\w+), on_\w+\)", HOOKED.read_text(), re.MULTILINE))
-    variants = {name: re.sub(r"(_v\d+)?(_pt[sd][zs])?$", "", name) for name in names - hooked - {"dlsym"}}
+    variants = {name: re.sub(r"(_v\d+)?(_pt[sd][zs])?$", "", name) for name in names - hooked - OWN}
     assert {name: base for name, base in variants.items() if base not in hooked} == {}
     assert hooked - names - set(variants.values()) == set()
 
@@ -41,6 +43,12 @@ def test_it_exports_what_it_hooks_and_no_more() -> None:  # D1
 def test_it_needs_the_c_library_and_no_more(dynamic: str) -> None:  # D1
     assert set(re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic)) <= C_LIBRARY
     assert "PATH" not in dynamic
+
+
+def test_it_needs_no_newer_c_library_than_what_systemd_252_comes_with() -> None:  # D1
+    """Also where it was compiled with a newer one. Else the loader would complain in every process of a job."""
+    versions = re.findall(r"\bGLIBC_([0-9.]+)", told("readelf", "--version-info", "--wide"))
+    assert max(tuple(map(int, version.split("."))) for version in versions) <= (2, 34)
 
 
 def test_whoever_overwrites_memory_finds_no_place_to_jump_from(dynamic: str) -> None:  # D1

@@ -1,11 +1,11 @@
-"""A suggestion as a picture: PNG, SVG, or HTML that needs no other file. Only here is matplotlib."""
+"""A suggestion as a picture: PNG, SVG, or HTML that needs no other file."""
 
 from __future__ import annotations
 
 import html
-import io
 import os
 
+from slicer.cli import drawing
 from slicer.errors import SlicerError
 from slicer.outcome.outcome_file import put
 from slicer.quantity import format_mib
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from slicer.route.suggestion import Suggestion
 
 _SIZE_INCHES = (9, 5.5)
-_DPI = 150
 _LINE, _LIMIT, _FAINT = "#203040", "#c08020", "#999999"
 # How a job ended, in a word and for the legend; its colour and mark.
 _MARKS = {
@@ -38,12 +37,6 @@ svg { max-width: 100%; height: auto }
 """
 
 
-class NoMatplotlib(SlicerError):
-    """The plotting library is not there, or does not work."""
-
-    kind = "no-matplotlib"
-
-
 def write(route: str, found: Suggestion, path: str, facts: list[tuple[str, str]]) -> None:
     """Write the plot to ``path``, whose end says in which form. ``facts`` are words and texts for the page.
 
@@ -53,7 +46,7 @@ def write(route: str, found: Suggestion, path: str, facts: list[tuple[str, str]]
     directory = os.path.dirname(path)
     if directory and not os.path.isdir(directory):
         raise SlicerError("there is no such directory", where=directory)
-    picture = _saved(_figure(route, found), "png" if extension == ".png" else "svg")
+    picture = drawing.saved(_figure(route, found), "png" if extension == ".png" else "svg")
     if extension == ".html":
         picture = _page(route, found, picture.decode(), facts).encode()
     try:
@@ -62,32 +55,9 @@ def write(route: str, found: Suggestion, path: str, facts: list[tuple[str, str]]
         raise SlicerError(f"the plot cannot be written: {error.strerror}", where=path) from error
 
 
-def _load() -> type[Figure]:
-    """matplotlib's figure. What the user or the current directory has set for it does not count.
-
-    It reads a file named matplotlibrc in the current directory, which may be anybody's: so not there.
-    """
-    here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.chdir("/")
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise NoMatplotlib(
-            f"a plot needs matplotlib ({error})",
-            hint="pip install 'slicer-systemd[plot]', or on Debian: apt install python3-matplotlib",
-        ) from error
-    finally:
-        os.fchdir(here)
-        os.close(here)
-    matplotlib.rcdefaults()
-    matplotlib.rcParams["svg.hashsalt"] = "slicer"  # the same picture of the same jobs
-    return Figure
-
-
 def _figure(route: str, found: Suggestion) -> Figure:
     """The picture: jobs as dots, the line, what a job may use, the thresholds of now and of then."""
-    figure = _load()(figsize=_SIZE_INCHES, layout="constrained")
+    figure = drawing.load()(figsize=_SIZE_INCHES, layout="constrained")
     from matplotlib.ticker import MultipleLocator
 
     axes = figure.add_subplot()
@@ -121,13 +91,6 @@ def _figure(route: str, found: Suggestion) -> Figure:
     axes.grid(alpha=0.25)
     axes.legend(fontsize="small")
     return figure
-
-
-def _saved(figure: Figure, form: str) -> bytes:
-    buffer = io.BytesIO()
-    # Without a date: it would be the only difference between two pictures of the same jobs.
-    figure.savefig(buffer, format=form, dpi=_DPI, metadata={"Date": None} if form == "svg" else None)
-    return buffer.getvalue()
 
 
 def _ended(point: Point) -> str:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from slicer.doctor.model import Finding, Who
     from slicer.gpu.nvml import GpuDetails
 
+    Fact = tuple[str, str]
+
 _OLDEST_LIBRARY = (12, 535)
 _MENDS = {
     "no-library": "# install NVIDIA's driver",
@@ -27,8 +29,11 @@ _MENDS = {
 _AS_ROOT = ("no-driver", "no-devices", "error")
 
 
-def gpus(devices: DeviceFacts, driver: DriverFacts | None, container: str, who: Who) -> Verdict:
-    """``driver``: None where it did not answer in time."""
+def gpus(
+    devices: DeviceFacts, driver: DriverFacts | None, container: str, who: Who,
+    sharing: tuple[tuple[Fact, ...], tuple[Finding, ...]] = ((), ()),
+) -> Verdict:  # fmt: skip
+    """``driver``: None where it did not answer in time. ``sharing``: facts and findings about ``--share``."""
     found: list[Finding] = []
     if driver is None:
         command = who.root("dmesg | grep -i xid")
@@ -41,7 +46,8 @@ def gpus(devices: DeviceFacts, driver: DriverFacts | None, container: str, who: 
     found += _persistence(devices, driver, who)
     if driver is not None and driver.users:
         found.append(_foreign(driver.users))
-    return Verdict("gpus", _summary(devices, driver), _facts(devices, driver), tuple(found))
+    shown = (*_facts(devices, driver), *sharing[0])
+    return Verdict("gpus", _summary(devices, driver), shown, (*found, *sharing[1]))
 
 
 def _summary(devices: DeviceFacts, driver: DriverFacts | None) -> str:

@@ -23,6 +23,8 @@ class ProfileFacts:
     name: str
     directives: tuple[str, ...]
     error: str
+    share: str = ""  # "lock", "cap" or "both"; "": its jobs share no GPU by --share
+    has_vram: bool = False  # its jobs ask for a part of a GPU's memory
 
 
 @record
@@ -59,4 +61,5 @@ def _profile(config: Config, name: str) -> ProfileFacts:
         made = config.profile(name)
     except SlicerError as error:
         return ProfileFacts(name, (), str(error))
-    return ProfileFacts(name, tuple(made.properties), "")
+    share = "" if made.share == "off" else made.share
+    return ProfileFacts(name, tuple(made.properties), "", share, made.vram_mib is not None)

@@ -66,6 +66,7 @@ class DriverFacts:
     library: str  # of nvidia-ml-py
     gpus: tuple[GpuDetails, ...]
     users: tuple[GpuUser, ...]
+    why_no_limits: str = ""  # why the driver cannot hold a cgroup to a part of a GPU's memory; "": it can
 
 
 def gather_devices(simulated: str) -> DeviceFacts:
@@ -128,7 +129,8 @@ def gather_driver(uid: int) -> DriverFacts:
     try:
         details = driver.details()
         users = _users(driver, details, uid)
-        return DriverFacts("", "", "", driver.version(), nvml.library_version(), details, users)
+        version, library = driver.version(), nvml.library_version()
+        return DriverFacts("", "", "", version, library, details, users, driver.why_no_limits())
     except GpuError as error:
         reason = error.reason if isinstance(error, NoGpu) else "error"
         return DriverFacts(reason, error.message, error.hint, "", nvml.library_version(), (), ())

@@ -92,7 +92,8 @@ FOUND = (
         title="a GPU is in MIG mode",
         why=(
             "slicer leases physical GPUs. One lease covers all instances of the GPU, and processes' "
-            "memory is not known."
+            "memory is not known. --share takes all instances for the one GPU, too: its jobs take turns "
+            "where they need not."
         ),
         cure="`nvidia-smi -i N -mig 0`, or leave these GPUs out with `gpu = […]` in the profile.",
     ),
@@ -101,7 +102,10 @@ FOUND = (
         area="gpus",
         severity="warning",
         title="a GPU lets only one process compute (EXCLUSIVE_PROCESS)",
-        why="Jobs cannot share it: with --vram the second one is granted its lease and fails in CUDA.",
+        why=(
+            "Jobs cannot share it: with --vram, also with --share, the second one is granted its lease and "
+            "fails in CUDA."
+        ),
         cure="`nvidia-smi -i N -c DEFAULT`.",
     ),
     Kind(
@@ -149,6 +153,53 @@ FOUND = (
         title="there are AMD GPUs, which slicer does not know",
         why="slicer leases NVIDIA GPUs only. Jobs on others are neither counted nor kept apart.",
         cure="Count them as slots: `[slots] amd-gpu = 1` in a configuration file, and `--slot amd-gpu`.",
+    ),
+    Kind(
+        id="share-without-vram",
+        area="gpus",
+        severity="note",
+        title="a profile has `share`, and no `vram`",
+        why=(
+            "`share` acts where a job holds a part of a GPU's memory. A job with whole GPUs is alone on "
+            "them, and runs as without `share`. With `--vram` on the command line it acts."
+        ),
+        cure='`vram = "8G"` in the profile, or no `share`.',
+    ),
+    Kind(
+        id="share-library-unusable",
+        area="gpus",
+        severity="problem",
+        title="the library of --share is missing or cannot be loaded",
+        why="Jobs with `--share cap` or `both` do not start; those with `--share lock` run without the lock.",
+        cure="Install slicer again; from source that takes gcc.",
+    ),
+    Kind(
+        id="mps-beside-share",
+        area="gpus",
+        severity="warning",
+        title="an MPS daemon runs, and jobs share GPUs with a lock",
+        why=(
+            "Under MPS the work of all clients goes to the GPU as that of one process, so the lock of "
+            "`--share` stays off beside it. The cap acts."
+        ),
+        cure=(
+            "`echo quit | nvidia-cuda-mps-control` for slicer's lock, or `share = \"cap\"` to keep MPS; "
+            "docs/sharing.md compares them."
+        ),
+    ),
+    Kind(
+        id="dmem-not-enabled",
+        area="gpus",
+        severity="note",
+        title="the driver could limit GPU memory by cgroup, and the controller dmem is off for jobs",
+        why=(
+            "The cap of `--share` is then kept by the preloaded library alone, which a program can get "
+            "past. systemd does not know this controller, so slicer leaves it to you."
+        ),
+        cure=(
+            "`echo +dmem` into cgroup.subtree_control of the root cgroup and of gpu.slice, after each boot, "
+            "while gpu.slice is up."
+        ),
     ),
     # -- state -----------------------------------------------------------------------------------------------
     Kind(

@@ -240,8 +240,23 @@ class _Attribute(NamedTuple):
     read: Callable[[str], object] = str
 
 
+_SHARES = ("lock", "cap", "both", "off")
+
+
+def _share(value: str) -> str:
+    word = value.strip().lower()
+    if word in _SHARES:
+        return word
+    from slicer.config.property_names import nearest
+
+    close = nearest(word, _SHARES)
+    hint = f"did you mean share={close}?" if close else f"one of {', '.join(_SHARES)}"
+    raise _cannot_be("share", value, hint)
+
+
 _KNOWN = {
     "vram": _Attribute("vram=18G", "vram_mib", _vram),
+    "share": _Attribute("share=both", "share", _share),
     "gpus": _Attribute("gpus=2", "gpus", _whole("gpus", 0)),
     "slots": _Attribute("slots=license-matlab,whisper-gpu=2", "slots", _slots),
     "timeout": _Attribute("timeout=2h", "timeout_s", _timeout),

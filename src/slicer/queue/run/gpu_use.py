@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from slicer.errors import SlicerError
+from slicer.gpu.attribution import attribute
 from slicer.job import gpu_leftovers
 from slicer.job.gpu_watch import WORTH_WRITING, describe
+from slicer.job.share_audit import ShareAudit
 from slicer.kernel.sleep import seconds_until
 from slicer.quantity import format_size
 from slicer.queue.model import GpuRow
@@ -42,18 +44,28 @@ class Use:
         self.busy_looks = 0
         self.looks_due = looks_due
         self.exceeded: set[str] = set()  # the GPUs for which it was reported
+        self.audit: ShareAudit | None = None  # of a job that shares its GPUs
+        self.has_cap = False
         self.ended_at: float | None = None
         self.is_over = False  # then it is looked at no more
 
 
 @record
 class Exceeded:
-    """A job uses more of a GPU than it declared."""
+    """A job uses more of a GPU than it declared, or than its cap."""
 
     job: str  # its id
     gpu: str
     used_mib: int
     declared_mib: int
+    ends: bool = False  # it got past its cap, and is to be ended for it
+
+
+@record
+class Escaped:
+    """A job that is to share its GPUs uses them without the library."""
+
+    job: str  # its id
 
 
 class Monitor:
@@ -79,13 +91,20 @@ class Monitor:
 
     # -- which jobs --------------------------------------------------------------------------------------
 
-    def follow(self, held: HeldLease) -> None:
-        """The job with this lease runs: look at its GPUs, if it has some. Raises NoGpu, GpuError."""
+    def follow(self, held: HeldLease, *, shares: bool = False) -> None:
+        """The job with this lease runs: look at its GPUs, if it has some. Raises NoGpu, GpuError.
+
+        ``shares``: it may have a file that tells how it shares them.
+        """
         if held.lease.gpus:
             self._gpu_observer.open()
             now = time.monotonic()
             known = held.lease.vram_peak_mib  # of a job that is adopted
-            self._uses[held.lease.job] = Use(held, known, [now + s for s in _FIRST_LOOKS_S])
+            use = Use(held, known, [now + s for s in _FIRST_LOOKS_S])
+            if shares:
+                use.audit = ShareAudit(held.directory, held.lease.job)
+                use.has_cap = use.audit.has_cap
+            self._uses[held.lease.job] = use
 
     def use_of(self, job: str) -> Use | None:
         return self._uses.get(job)
@@ -95,10 +114,14 @@ class Monitor:
         use = self._uses.get(job)
         if use is not None:
             use.ended_at = time.monotonic()
+            _end_audit(use)
 
     def forget(self, job: str) -> Use | None:
         """The job is over. Returns what was seen of it."""
-        return self._uses.pop(job, None)
+        use = self._uses.pop(job, None)
+        if use is not None:
+            _end_audit(use)
+        return use
 
     # -- looking -----------------------------------------------------------------------------------------
 
@@ -111,21 +134,26 @@ class Monitor:
             due.append(time.monotonic() + _AFTER_END_S)
         return seconds_until(*due)
 
-    def look(self) -> list[Exceeded]:
+    def look(self) -> list[Exceeded | Escaped]:
         """Look at all GPUs once. Returns which jobs have outgrown their declarations since the last look."""
         now = time.monotonic()
         self._next = now + self._poll_s
         self.look_count += 1
         for use in self._uses.values():
             use.looks_due = [at for at in use.looks_due if at > now]
-        found: list[Exceeded] = []
+        found: list[Exceeded | Escaped] = []
+        audited = [use.audit for use in self._uses.values() if use.audit is not None]
         try:
-            _, devices = self._observe()
+            for each in audited:
+                each.before()
+            snapshot, devices = self._observe()
             self._utilisation = self._gpu_observer.utilisation()
             used_by = {device.uuid: device.used_by for device in devices}
+            counts = self._process_counts(snapshot) if audited else {}
             for use in self._uses.values():
                 if use.ended_at is None and not use.is_over:
                     found += self._note(use, used_by)
+                    found += _shared_badly(use, counts)
         except SlicerError as error:
             self.problem = str(error)
             return found
@@ -137,6 +165,15 @@ class Monitor:
         snapshot = self._gpu_observer.observe()
         with self._ledger.locked():
             return snapshot, self._gpu_observer.devices(self._ledger.leases()) or ()
+
+    def _process_counts(self, snapshot: GpuSnapshot) -> dict[tuple[str, str], int]:
+        """How many processes of each of our jobs the driver lists, by job and GPU."""
+        counts: dict[tuple[str, str], int] = {}
+        for process, owner in attribute(snapshot, [use.held.lease for use in self._uses.values()]):
+            if owner is not None:
+                key = owner.job, process.gpu_uuid
+                counts[key] = counts.get(key, 0) + 1
+        return counts
 
     def _note(self, use: Use, used_by: dict[str, dict[str, int]]) -> list[Exceeded]:
         lease = use.held.lease
@@ -155,7 +192,7 @@ class Monitor:
         return list(self._exceeded(use, lease))
 
     def _exceeded(self, use: Use, lease: Lease) -> Iterable[Exceeded]:
-        if lease.vram_mib is None:
+        if lease.vram_mib is None or use.has_cap:  # what goes beyond a cap is the audit's
             return
         for uuid, mib in zip(lease.gpus, use.now_mib, strict=True):
             allowed_mib = lease.vram_mib * (1 + self._tolerance)
@@ -226,3 +263,23 @@ class Monitor:
             )
             for gpu in self._gpu_observer.gpus
         )
+
+
+def _shared_badly(use: Use, counts: dict[tuple[str, str], int]) -> Iterable[Exceeded | Escaped]:
+    """What a look says of a job's sharing."""
+    if use.audit is None:
+        return
+    lease = use.held.lease
+    used = dict(zip(lease.gpus, use.now_mib, strict=True))
+    processes = {uuid: counts.get((lease.job, uuid), 0) for uuid in lease.gpus}
+    for found in use.audit.after(used, processes):
+        if found.is_escape:
+            yield Escaped(lease.job)
+        else:
+            yield Exceeded(lease.job, found.gpu, found.used_mib, found.cap_mib, found.ends)
+
+
+def _end_audit(use: Use) -> None:
+    if use.audit is not None:
+        use.audit.close()
+        use.audit = None

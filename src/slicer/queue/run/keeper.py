@@ -130,6 +130,7 @@ class QueueKeeper(Keeper):
     def _end(self, started: Started, report: Report, usage: Usage) -> None:
         if report.exec_errno:
             self._held.release()
+            ending.forget(self._job, self._held)
             self._tell(report, usage)
             return
         outcome = self._outcome(started, report, usage)
@@ -144,6 +145,7 @@ class QueueKeeper(Keeper):
         if outcome.gpus and not self._has_queue_checked():
             watch = ending.gpu_watch(self._job, self._held, self._ledger, self._log.say)
         ending.finish(self._job, outcome, self._held, self._log.say, watch)
+        ending.forget(self._job, self._held)
 
     def _was_watched(self) -> bool:
         poll = select.poll()

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from slicer.model import Usage
     from slicer.queue.run.starters import Starters
     from slicer.queue.state.log_dir import LogDir
+    from slicer.share.order import ShareOrder
 
 _GPU_DEVICES = "/dev/nvidia"
 
@@ -70,6 +71,11 @@ class QueueOuterHalf(OuterHalf):
     @property
     def held(self) -> HeldLease:
         return self._held
+
+    @property
+    def sharing(self) -> ShareOrder | None:
+        """How it shares its GPUs."""
+        return self._job.sharing
 
     @property
     def limit_at(self) -> float | None:
@@ -134,6 +140,7 @@ class QueueOuterHalf(OuterHalf):
         if self.pidfd >= 0:
             self._send(QUIT)
         self._close()
+        self._forget()
         self._held.release()
 
     # -- running -----------------------------------------------------------------------------------------
@@ -220,3 +227,4 @@ class QueueOuterHalf(OuterHalf):
             attempt.note(attempts, self.job_id, outcome)
         watch = ending.gpu_watch(self._job, self._held, self._ledger, lambda _: None)
         ending.finish(self._job, outcome, self._held, lambda _: None, watch)
+        ending.forget(self._job, self._held)

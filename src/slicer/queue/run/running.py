@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
 from slicer.errors import BackendError
+from slicer.job.stop import note_cap
 from slicer.kernel.sleep import seconds_until, soonest
 from slicer.queue.run import ended_attempt
 from slicer.queue.run.adopted import Adopted
@@ -68,7 +69,7 @@ class RunningJobs:
         """The job's command has started. Raises NoGpu, GpuError."""
         self._running[job.job_id] = job
         self._scopes.follow(job.held.lease, job.limit_at)
-        self._monitor.follow(job.held)
+        self._monitor.follow(job.held, shares=job.sharing is not None)
 
     def recover(self, state: JobState) -> EndedAttempt | None:
         """Find out what became of an attempt that an earlier queue began; None: it runs, and is adopted."""
@@ -82,7 +83,7 @@ class RunningJobs:
         self._adopted[state.job] = adopted
         if adopted.held is not None:
             self._scopes.follow(adopted.held.lease, None)
-            self._monitor.follow(adopted.held)
+            self._monitor.follow(adopted.held, shares=True)
         return None
 
     # -- events ------------------------------------------------------------------------------------------
@@ -190,6 +191,13 @@ class RunningJobs:
     def stop_all(self) -> None:
         """Ask all jobs to end."""
         self._stop(lambda _: True)
+
+    def end_over_cap(self, job_id: str) -> None:
+        """Ask a job to end that got past its cap."""
+        job = self._running.get(job_id) or self._adopted.get(job_id)
+        if job is not None and job.held is not None:
+            note_cap(job.held.lease, self._ledger)
+            self._stop(lambda each: each is job)
 
     def _stop(self, is_meant: Callable[[QueueOuterHalf | Adopted], bool]) -> None:
         for job in filter(is_meant, self._running.values()):

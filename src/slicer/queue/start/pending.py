@@ -28,6 +28,7 @@ class Kind(NamedTuple):
     gpus: int | None
     vram_mib: int | None
     slots: tuple[tuple[str, int], ...] = ()
+    share: str | None = None
 
 
 def kind_of(entry: Entry, state: JobState | None) -> Kind:
@@ -35,7 +36,7 @@ def kind_of(entry: Entry, state: JobState | None) -> Kind:
     said = entry.attributes
     raised_mib = state.next_vram_mib if state is not None else None
     vram_mib = None if said.vram_mib is None else max(said.vram_mib, raised_mib or 0)
-    return Kind(said.profile, said.priority, said.gpus, vram_mib, said.slots)
+    return Kind(said.profile, said.priority, said.gpus, vram_mib, said.slots, said.share)
 
 
 class Pending:

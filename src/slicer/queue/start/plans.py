@@ -11,9 +11,10 @@ from slicer.config import profiles
 from slicer.config.build import unknown_slot
 from slicer.config.profiles import Overrides
 from slicer.errors import SlicerError, UsageError
-from slicer.job.plan import Invocation, Plan, outer_jobs
+from slicer.job.plan import Invocation, Plan, outer_jobs, with_sharing
 from slicer.ledger.nesting import OuterJobs
 from slicer.queue.file.jobs_file import JobsFileError
+from slicer.queue.start.pending import kind_of
 from slicer.record import replace
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Plans:
         """Raises ConfigError, and UsageError where the queue itself runs inside a job that holds GPUs."""
         self._options = options
         self._environ = dict(environ)
+        self._directory = ledger.directory.path
         self._host = profiles.host()
         self.config: Config = profiles.load(environ, self._host)
         around = outer_jobs(environ, ledger, in_scopes=has_systemd())
@@ -56,7 +58,7 @@ class Plans:
         self.cpus = len(self._host.cpus)
 
     def check(self, entries: tuple[Entry, ...]) -> None:
-        """Raises JobsFileError for a line whose profile or slot is not there."""
+        """Raises JobsFileError for a line whose profile or slot is not there, or that cannot share a GPU."""
         names = set(self.config.names())
         for entry in entries:
             for slot, _ in entry.attributes.slots or ():
@@ -69,6 +71,17 @@ class Plans:
                     f"unknown profile {wanted!r:.60}", entry.number, 1, name=self._options.jobs_file,
                     hint=f"known: {', '.join(sorted(names))}",
                 )  # fmt: skip
+            if entry.attributes.share is not None:
+                self._check_share(entry)
+
+    def _check_share(self, entry: Entry) -> None:
+        try:
+            self._profile(kind_of(entry, None), entry.attributes.timeout_s)
+        except UsageError as error:
+            if error.where == "--share":
+                name = self._options.jobs_file
+                message = f"share {error.message}"
+                raise JobsFileError(message, entry.number, 1, name=name, hint="add vram=") from None
 
     def plan(self, entry: Entry, kind: Kind, no: int) -> Plan:
         """The plan of job number ``no``. Raises SlicerError if its attributes do not fit its profile."""
@@ -81,11 +94,12 @@ class Plans:
             expect_s=None, name=said.name or f"{os.path.basename(self._path)}#{no}", wait=True,
             backend=self._options.backend, exec=False, journal=False, outcome_path="", queue=self._path,
         )  # fmt: skip
-        return Plan(
+        plan = Plan(
             invocation=invocation, config=self.config, profile=profile, host=self._host, program=_SHELL,
             outer=OuterJobs((), False), need_gpus=profile.gpus, need_slots=profile.slots,
             nested=False, skip_gpu_lock=False, environ=self._environ,
         )  # fmt: skip
+        return with_sharing(plan, self._directory)
 
     def _profile(self, kind: Kind, timeout_s: float | None) -> Profile:
         known = self._profiles.get((kind, timeout_s))
@@ -97,6 +111,7 @@ class Plans:
                 priority=kind.priority,
                 slots=tuple(f"{name}={count}" for name, count in kind.slots),
                 timeout=None if timeout_s is None else f"{timeout_s}s",
+                share=kind.share,
             )
             known = self.config.profile(kind.profile or self._options.profile, overrides)
             self._profiles[kind, timeout_s] = known

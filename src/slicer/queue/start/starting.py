@@ -58,6 +58,7 @@ class StartingJobs:
         self._directory = os.getcwd()
         self._jobs: dict[str, QueueOuterHalf] = {}  # by their ids
         self._told_of_limit = False
+        self._told_of_sharing: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -134,12 +135,20 @@ class StartingJobs:
             self._register.log_dir, self._ledger, self._listener,
         )  # fmt: skip
         self._jobs[job_id] = job
+        self._tell_of_sharing(job)
         try:
             job.start(granted.held, granted.waited_s)
         except BaseException:
             self._give_up(job)
             raise
         return True
+
+    def _tell_of_sharing(self, job: QueueOuterHalf) -> None:
+        """Say once why jobs take no turns though they were to."""
+        problem = job.sharing.problem if job.sharing is not None else ""
+        if problem and problem not in self._told_of_sharing:
+            self._told_of_sharing.add(problem)
+            self._listener.warning(f"no turns are taken (share): {problem}")
 
     def _give_up(self, job: QueueOuterHalf) -> None:
         """Give the job's lease back. Its attempt has not begun, and does not count."""

@@ -21,7 +21,7 @@ import stat
 
 from slicer.kernel import proc
 from slicer.model import CPU, Outcome, Usage
-from slicer.outcome.outcome_file import outcome_json
+from slicer.outcome.outcome_file import outcome_json, sharing_from
 from slicer.record import record
 from slicer.state.directory import try_lock
 from slicer.state.statefile import PID_MAX, START_MAX, check_fields, json_reader
@@ -183,12 +183,16 @@ def _outcome(line: bytes, job: str) -> tuple[Outcome, bool] | None:
         known = {name: kind for name, kind in _OUTCOME.items() if name in said or not hasattr(Outcome, name)}
         values = {name: json_reader(kind)(said[name]) for name, kind in known.items()}
         check_fields(values)
+        sharing = sharing_from(data.get("sharing"))
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
     if values["job"] != job:
         return None
-    return Outcome(usage=Usage(**usage), **values), data.get(_PROVISIONAL) is not True
+    outcome = Outcome(usage=Usage(**usage), sharing=sharing, **values)
+    return outcome, data.get(_PROVISIONAL) is not True
 
 
 _USAGE: dict[str, str] = Usage.__annotations__
-_OUTCOME: dict[str, str] = {name: kind for name, kind in Outcome.__annotations__.items() if name != "usage"}
+_OUTCOME: dict[str, str] = {
+    name: kind for name, kind in Outcome.__annotations__.items() if name not in ("usage", "sharing")
+}

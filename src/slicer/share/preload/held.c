@@ -19,11 +19,9 @@ static size_t home(uint32_t kind, uint64_t key)
     return (size_t)(mixed >> 20) & (slot_count - 1);
 }
 
-/* Its slot, or the free one where it would be. */
+/* Its slot, or the free one where it would be. Not before there are slots. */
 static struct held *find(uint32_t kind, uint64_t key)
 {
-    if (slot_count == 0)
-        return NULL;
     size_t slot = home(kind, key);
     while (slots[slot].kind != KIND_NONE && (slots[slot].kind != kind || slots[slot].key != key))
         slot = (slot + 1) & (slot_count - 1);
@@ -32,7 +30,7 @@ static struct held *find(uint32_t kind, uint64_t key)
 
 static struct held *find_known(uint32_t kind, uint64_t key)
 {
-    struct held *found = find(kind, key);
+    struct held *found = slot_count ? find(kind, key) : NULL;
     return found != NULL && found->kind != KIND_NONE ? found : NULL;
 }
 

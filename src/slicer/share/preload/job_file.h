@@ -49,7 +49,7 @@ enum {
     TROUBLE_POOL_FULL = 4,    /* more pointers than wrappers: some functions pass through */
     TROUBLE_MPS = 8,          /* the lock is off beside MPS */
     TROUBLE_OTHER_GPU = 16,   /* work or memory on a GPU that is not the job's */
-    TROUBLE_UNDRAINED = 32,   /* a turn went on before the work of the last one was done */
+    TROUBLE_UNDRAINED = 32,   /* a turn was passed on before its work was done */
     TROUBLE_ARENA_BUSY = 64   /* the arena's lock could not be had in time */
 };
 
@@ -84,7 +84,8 @@ struct job_file {
     uint32_t wants;
     int32_t priority; /* -100 … 100 */
     uint32_t gpu_count;
-    uint32_t reserved;
+    uint32_t noted; /* for slicer itself. 1: it saw the job use more than its limit; 2: the driver keeps the limit, too;
+                       4: such a job is to be ended */
     char gpus[JOB_MAX_GPUS][JOB_UUID_CHARS]; /* the lease's, in its order */
     uint64_t limit[JOB_MAX_GPUS];            /* bytes; 0: no cap */
     /* written by slicer while the job runs */

@@ -12,7 +12,7 @@
 typedef void *lookup(void *handle, const char *symbol);
 
 /* Sanitizers look functions up themselves, before they are ready for code that they instrumented. */
-#define EARLY __attribute__((no_sanitize("address,thread,undefined")))
+#define EARLY __attribute__((no_sanitize("address"), no_sanitize("thread"), no_sanitize("undefined")))
 
 /* Called from the assembly below only, by this name. */
 __attribute__((used, visibility("hidden"))) lookup *slicer_share_dlsym(void *handle, const char *symbol, void **found);

@@ -1,5 +1,4 @@
 /* How the lock behaves, from the environment. The older names hold where ours are not set. */
-#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,10 +15,11 @@ static bool number(const char *variable, unsigned most, unsigned *value)
     const char *text = getenv(variable);
     if (!text || !*text)
         return false;
-    char *end;
-    errno = 0;
-    unsigned long given = strtoul(text, &end, 10);
-    if (*text < '0' || *text > '9' || *end || errno || given > most) {
+    /* Not strtoul: glibc 2.38 gives it a name that older ones do not have. */
+    unsigned long given = 0;
+    for (; *text >= '0' && *text <= '9' && given <= most; text++)
+        given = given * 10 + (unsigned long)(*text - '0');
+    if (*text || given > most) {
         char line[160];
         snprintf(line, sizeof line, "%s is no whole number from 0 to %u, and is ignored", variable, most);
         say(line);

@@ -138,7 +138,7 @@ def test_a_field_that_cannot_be_right_costs_the_line(changed: dict[str, Any]) ->
 
 
 # A keeper that began before them knows none.
-NEWER = ("paused_s", "ended_by", "changed", "changed_outside", "slots")
+NEWER = ("paused_s", "ended_by", "changed", "changed_outside", "slots", "sharing")
 
 
 @pytest.mark.parametrize("name", NEWER)

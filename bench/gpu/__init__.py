@@ -1,0 +1,1 @@
+"""``python -m bench.gpu``: what of sharing can only be seen on a GPU, in one call. See bench/README.md."""

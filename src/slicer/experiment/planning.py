@@ -1,0 +1,151 @@
+"""What is run, in which order, and with which command lines. Pure."""
+
+from __future__ import annotations
+
+from slicer.errors import UsageError
+from slicer.experiment.model import ALONE, ALONE_LOCKED, UNMANAGED, Scenario
+from slicer.quantity import QuantityError, parse_duration
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from slicer.experiment.model import Calibration, Parameters
+
+DEFAULT_MODES = ("yield", "priority", "launches=10", "time=5ms", "each", "skip=20")
+PRIORITY = "priority"
+_MODES_TEXT = "yield, priority, each, launches=N, time=DURATION or skip=N"
+_SKIP_LAUNCHES = 10  # the mode whose first syncs are skipped
+_MOST = 1_000_000
+
+COPY_BYTES = 256 << 10  # of a request, each way
+BUFFER_BYTES = 64 << 20  # of which each job has two
+_WARM_REQUESTS = 5
+
+_START_S = 1.5  # what it takes until a job is ready, before one was seen: CUDA's start, mostly
+_CALIBRATE_S = 3.0
+
+
+def scenarios(parameters: Parameters) -> tuple[Scenario, ...]:
+    """All that is run, each once a repetition. Raises UsageError on a mode that there is not."""
+    alone = [
+        Scenario(name, latency=is_latency, batch=not is_latency, share="off" if name == ALONE else "lock")
+        for name in (ALONE, ALONE_LOCKED)
+        for is_latency in (True, False)
+    ]
+    modes = [_mode(text, parameters.priority) for text in dict.fromkeys(parameters.modes)]
+    if not modes:
+        alone = [each for each in alone if each.share == "off"]
+    return *alone, Scenario(UNMANAGED, latency=True, batch=True, share="off"), *modes
+
+
+def _mode(text: str, priority: int) -> Scenario:
+    """The jobs together, under the mode that --modes calls so."""
+    word, equals, value = text.partition("=")
+    mode, skip, own = text, 0, 0
+    if text in ("yield", "each"):
+        pass
+    elif text == PRIORITY:
+        mode, own = "yield", priority
+    elif word == "launches":
+        mode = f"launches={_count(value, text)}"
+    elif word == "skip":
+        mode, skip = f"launches={_SKIP_LAUNCHES}", _count(value, text)
+    elif word == "time" and equals:
+        _check_duration(value, text)
+    else:
+        raise UsageError(f"expected {_MODES_TEXT}, not {text!r:.40}", where="--modes")
+    name = f"{PRIORITY} {priority}" if own else text
+    return Scenario(name, latency=True, batch=True, share="lock", mode=mode, skip_syncs=skip, priority=own)
+
+
+def _count(value: str, text: str) -> int:
+    is_number = value.isascii() and value.isdigit() and len(value) <= len(str(_MOST))
+    if not is_number or not 0 < int(value) <= _MOST:
+        raise UsageError(f"expected a number from 1 to {_MOST}, not {text!r:.40}", where="--modes")
+    return int(value)
+
+
+def _check_duration(value: str, text: str) -> None:
+    try:
+        parse_duration(value)
+    except QuantityError as error:
+        raise UsageError(f"{text!r:.40}: {error}", where="--modes") from error
+
+
+def order(all_of: Sequence[Scenario], repeats: int) -> list[Scenario]:
+    """The order of the runs: in rounds of all scenarios, of which each begins with another one.
+
+    So a slow minute of the machine meets all alike, and none always follows the same other one.
+    """
+    shifts = [number * len(all_of) // repeats for number in range(repeats)]
+    return [scenario for shift in shifts for scenario in (*all_of[shift:], *all_of[:shift])]
+
+
+def estimate_s(parameters: Parameters, number: int, start_s: float = _START_S) -> float:
+    """How long so many scenarios take, each with all its repetitions."""
+    one = start_s + parameters.warmup_s + parameters.duration_s
+    return _CALIBRATE_S + number * parameters.repeats * one
+
+
+# -- the jobs' command lines --------------------------------------------------------------------------------
+
+
+def calibration_load(parameters: Parameters) -> dict[str, Any]:
+    """What the job that calibrates is told."""
+    return {
+        "buffer_bytes": BUFFER_BYTES, "copy_bytes": COPY_BYTES, "kernels": parameters.request_kernels,
+        "kernel_us": parameters.request_kernel_us,
+    }  # fmt: skip
+
+
+def latency_load(parameters: Parameters, found: Calibration) -> dict[str, Any]:
+    """What the latency job is told."""
+    return {
+        "buffer_bytes": BUFFER_BYTES, "copy_bytes": COPY_BYTES, "kernels": parameters.request_kernels,
+        "iterations": iterations(parameters.request_kernel_us, found.compute_ns),
+        "period_ns": round(parameters.period_ms * 1e6), "warm": _WARM_REQUESTS,
+    }  # fmt: skip
+
+
+def batch_load(parameters: Parameters, found: Calibration) -> dict[str, Any]:
+    """What each batch job is told."""
+    one_ns = found.compute_ns if parameters.kernel == "compute" else found.memory_ns
+    return {
+        "buffer_bytes": BUFFER_BYTES, "kernel": parameters.kernel, "depth": parameters.depth,
+        "iterations": iterations(parameters.kernel_us, one_ns),
+    }  # fmt: skip
+
+
+def iterations(us: int, one_ns: float) -> int:
+    """How many iterations take so long."""
+    return max(1, round(us * 1000 / one_ns))
+
+
+def run_options(parameters: Parameters, scenario: Scenario | None, job: str, gpu: str) -> tuple[str, ...]:
+    """The options of ``slicer run`` for a job: calibrate, latency or batch. ``gpu``: "" for any."""
+    options = ["-q", "--no-wait", "--name", f"bench-{job}", "--vram", f"{parameters.vram_mib}M"]
+    options += ["--gpu", gpu] if gpu else ["--gpus", "1"]
+    if parameters.backend != "auto":
+        options += ["--backend", parameters.backend]
+    if scenario is None:
+        return *options, "--share", "off"
+    options += ["--share", scenario.share]
+    if scenario.share == "lock" and scenario.mode:
+        options += ["--share-mode", scenario.mode]
+    if scenario.priority and job == "latency":
+        options += ["--priority", str(scenario.priority)]
+    return tuple(options)
+
+
+def variables(scenario: Scenario | None, job: str) -> dict[str, str]:
+    """What is set for a job besides: the syncs that a turn of a batch job outlasts have no option."""
+    if scenario is None or not scenario.skip_syncs or job != "batch":
+        return {}
+    return {"SLICER_SHARE_SKIP_SYNCS": str(scenario.skip_syncs)}
+
+
+def slowest_s(parameters: Parameters) -> float:
+    """How long a run may take from its start before it counts as hung: the GPU may be very busy."""
+    return 60.0 + parameters.warmup_s + 3 * parameters.duration_s

@@ -1,0 +1,135 @@
+"""The arena as ``slicer status`` reads it: who has the turn, and who waits (``preload/arena.h``).
+
+The library makes the file and changes it at any time, and a job may write anything. So all that is read is
+checked, and a row counts only while a living process names it: one that holds the lock on its byte.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+
+from slicer.errors import StateError
+from slicer.record import record
+from slicer.share.job_file import is_locked
+from slicer.share.order import FOLDER
+from slicer.state.statefile import is_job_id
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Literal
+
+    from slicer.state.statedir import StateDir
+
+    Doing = Literal["nothing", "waiting", "has", "yields"]
+
+NAME = "arena-1"
+MAGIC = 0x616E657261736C73
+VERSION = 1
+JOBS = 128
+PROCESSES = 512
+
+_HEAD = struct.Struct("@QIIIIIIQ24x")
+_GPUS_SIZE = 64 * 48
+_JOB = struct.Struct("@16sIiQIIIIQQIIIIQQQ24x")
+_PROCESS = struct.Struct("@IiIIIIIIQQ16x")
+OFFSET_JOBS = _HEAD.size + _GPUS_SIZE
+OFFSET_PROCESSES = OFFSET_JOBS + JOBS * _JOB.size
+SIZE = OFFSET_PROCESSES + PROCESSES * _PROCESS.size
+
+_DOINGS: tuple[Doing, ...] = ("nothing", "waiting", "has", "yields")
+_TURN_STATE = 3
+_LONGEST_NS = 10 * 365 * 86400 * 10**9
+
+
+@record
+class Turn:
+    """What a living job does in the arena now."""
+
+    doing: Doing
+    for_s: float  # since when
+    ahead: int  # of one that waits: how many wait before it
+
+
+@record
+class ArenaJob:
+    """One row of the jobs."""
+
+    job: str
+    priority: int
+    doing: Doing
+    ticket: int  # its place among the waiting of its priority
+    since_ns: int
+
+
+def read(directory: StateDir, now_ns: int) -> dict[str, Turn]:
+    """What each living job does, by its id. Nothing where there is no arena, or no right one.
+
+    ``now_ns``: of CLOCK_MONOTONIC, which the arena has.
+    """
+    try:
+        folder = directory.base.open_folder(FOLDER)
+    except OSError:
+        return {}
+    try:
+        fd = folder.open_file(NAME, os.O_RDONLY)
+    except (OSError, StateError):
+        return {}
+    finally:
+        folder.close()
+    try:
+        data = os.pread(fd, SIZE + 1, 0)
+        return turns(data, named_rows(data, lambda row: is_locked(fd, row)), now_ns)
+    except OSError:
+        return {}
+    finally:
+        os.close(fd)
+
+
+# -- pure ---------------------------------------------------------------------------------------------------
+
+
+def is_ours(data: bytes) -> bool:
+    """Whether these are the bytes of a whole arena of this layout."""
+    if len(data) != SIZE:
+        return False
+    magic, version, size, _, jobs, processes, *_ = _HEAD.unpack_from(data)
+    return (magic, version, size, jobs, processes) == (MAGIC, VERSION, SIZE, JOBS, PROCESSES)
+
+
+def named_rows(data: bytes, is_alive: Callable[[int], bool]) -> frozenset[int]:
+    """The rows of jobs that a living process names. ``is_alive``: whether the process of a row lives."""
+    if not is_ours(data):
+        return frozenset()
+    used = min(_HEAD.unpack_from(data)[6], PROCESSES)
+    found = set()
+    for row in range(used):
+        named = _PROCESS.unpack_from(data, OFFSET_PROCESSES + row * _PROCESS.size)[0]
+        if 0 < named <= JOBS and is_alive(row):
+            found.add(named - 1)
+    return frozenset(found)
+
+
+def turns(data: bytes, rows: frozenset[int], now_ns: int) -> dict[str, Turn]:
+    """What the jobs of these rows do."""
+    jobs = [job for row in sorted(rows) if (job := _job(data, row)) is not None]
+    waiting = sorted((-job.priority, job.ticket, job.job) for job in jobs if job.doing == "waiting")
+    places = {name: place for place, (_, _, name) in enumerate(waiting)}
+    return {
+        job.job: Turn(job.doing, _seconds(now_ns - job.since_ns), places.get(job.job, 0)) for job in jobs
+    }
+
+
+def _job(data: bytes, row: int) -> ArenaJob | None:
+    """The row of a job; None for one that cannot be right."""
+    fields = _JOB.unpack_from(data, OFFSET_JOBS + row * _JOB.size)
+    name, used, priority, ticket, since_ns, turn = (fields[at] for at in (0, 1, 2, 8, 9, 10))
+    job = name.partition(b"\0")[0].decode("ascii", "replace")
+    if not used or not is_job_id(job) or not -100 <= priority <= 100:
+        return None
+    return ArenaJob(job, priority, _DOINGS[turn & _TURN_STATE], ticket, since_ns)
+
+
+def _seconds(span_ns: int) -> float:
+    return span_ns / 1e9 if 0 <= span_ns <= _LONGEST_NS else 0.0

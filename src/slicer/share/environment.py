@@ -1,0 +1,91 @@
+"""What tells a job's processes how they share their GPUs: variables. Pure.
+
+The names of others (``CUDA_OVERRIDE_…``) are honoured by the library where ours are not set.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from slicer.share.order import ShareOrder
+
+PRELOAD = "LD_PRELOAD"
+FILE = "SLICER_SHARE_FILE"
+WANTS = "SLICER_SHARE"
+_LAUNCHES = ("SLICER_SHARE_LAUNCHES", "CUDA_OVERRIDE_KERNEL_N_SYNC")
+_TIME = ("SLICER_SHARE_TIME_MS", "CUDA_OVERRIDE_MAX_SYNC_MS")
+_EACH = ("SLICER_SHARE_EACH", "CUDA_OVERRIDE_ALWAYS_LOCK")
+_SKIP = ("SLICER_SHARE_SKIP_SYNCS", "CUDA_OVERRIDE_SYNC_LOCK_SKIPS")
+_MOST_DIGITS = 9
+
+
+def variables(environ: Mapping[str, str], order: ShareOrder, job: str) -> dict[str, str]:
+    """The job's whole environment, out of what it would be without sharing."""
+    if not order.is_active:
+        return dict(environ)
+    found = dict(environ)
+    if order.is_mode_said:
+        for name in (*_LAUNCHES, *_TIME, *_EACH):
+            found.pop(name, None)
+        found |= _of_mode(order.mode)
+    if order.skip_syncs:
+        for name in _SKIP:
+            found.pop(name, None)
+        found[_SKIP[0]] = str(order.skip_syncs)
+    found[PRELOAD] = _preload(order.library, environ.get(PRELOAD, ""))
+    found[FILE] = order.path(job)
+    found[WANTS] = order.wants
+    return found
+
+
+def _of_mode(mode: str) -> dict[str, str]:
+    name, _, argument = mode.partition("=")
+    if name == "launches":
+        return {_LAUNCHES[0]: argument}
+    if name == "time":
+        return {_TIME[0]: argument.removesuffix("ms")}
+    return {_EACH[0]: "1"} if name == "each" else {}
+
+
+def _preload(library: str, before: str) -> str:
+    """Ours is first: a hook before it would see the driver's own functions."""
+    others = [word for word in before.replace(":", " ").split(" ") if word and word != library]
+    return ":".join([library, *others])
+
+
+def mode_of(environ: Mapping[str, str]) -> str:
+    """The mode that the variables ask the library for, in its one spelling."""
+    each = _number(environ, _EACH)
+    if each:
+        return "each"
+    time_ms = _number(environ, _TIME)
+    if time_ms:
+        return f"time={time_ms}ms"
+    launches = _number(environ, _LAUNCHES)
+    if launches is None:
+        return "yield"
+    return f"launches={launches}" if launches else "each"
+
+
+def _number(environ: Mapping[str, str], names: tuple[str, ...]) -> int | None:
+    """The first of the variables that is set; None where it is no number."""
+    text = next((environ[name] for name in names if environ.get(name)), "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else None
+
+
+def is_within(environ: Mapping[str, str], jobs: tuple[str, ...]) -> bool:
+    """Whether these are the variables of one of these jobs, which shares its GPUs."""
+    return environ.get(FILE, "").rpartition("/")[2] in jobs
+
+
+def why_unnameable(path: str) -> str:
+    """Why the dynamic linker cannot take the library from that path; "": it can.
+
+    It divides its list at blanks and colons, and replaces what begins with a dollar sign.
+    """
+    for mark, called in ((" ", "a blank"), (":", "a colon"), ("$", "a dollar sign")):
+        if mark in path:
+            return f"{path}: LD_PRELOAD cannot name a path with {called}"
+    return "" if path.startswith("/") else f"{path}: LD_PRELOAD needs an absolute path"

@@ -1,0 +1,70 @@
+"""Whether and how a job can share its GPUs, found out before it asks for its lease.
+
+A cap that cannot be applied is an error: a job must not run without a limit that it was asked to have. A lock
+that cannot be applied leaves the job as it would be without one, and is said.
+"""
+
+from __future__ import annotations
+
+import os
+
+from slicer.errors import ConfigError, SlicerError, UsageError
+from slicer.share import environment, program
+from slicer.share.order import FOLDER, ShareOrder, wanted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from slicer.model import Profile
+
+
+def order_of(
+    profile: Profile, environ: Mapping[str, str], program_path: str, directory: str,
+    outer_gpus: tuple[str, ...], why_not_driver: Callable[[], str],
+) -> ShareOrder:  # fmt: skip
+    """What a profile that wants to share (:func:`slicer.share.order.wanted`) comes to here.
+
+    ``environ``: with the profile's own variables. ``directory``: the path of the state directory.
+    ``why_not_driver``: why the driver does not keep a cap here by itself; "": it may. Raises UsageError or
+    ConfigError, by where the cap was asked for, if that cannot be applied.
+    """
+    wants = wanted(profile)
+    library = program.library_path()
+    folder = f"{os.path.abspath(directory)}/{FOLDER}"
+    problem = (
+        program.why_not_library(library)
+        or environment.why_unnameable(library)
+        or program.why_not_program(program_path, library)
+    )
+    if problem and wants != "lock" and why_not_driver():
+        raise refusal(profile, f"no cap can be applied: {problem}", "ask for no cap: --share lock or off")
+    is_said = profile.sources.get("share_mode", "default") != "default"
+    return ShareOrder(
+        wants=wants, mode=profile.share_mode if is_said else environment.mode_of(environ),
+        is_mode_said=is_said, skip_syncs=profile.share_skip_syncs, over_cap=profile.over_cap,
+        priority=profile.priority, limit_mib=0 if wants == "lock" else profile.vram_mib or 0,
+        outer_gpus=outer_gpus, folder=folder, library="" if problem else library, problem=problem,
+    )  # fmt: skip
+
+
+def order_inside(profile: Profile) -> ShareOrder:
+    """For a job inside another one that shares nothing: it has no GPUs of its own, and no file.
+
+    Raises UsageError or ConfigError if a cap was asked for.
+    """
+    problem = "it runs inside a job that shares nothing, and has no GPUs of its own"
+    if wanted(profile) != "lock":
+        raise refusal(profile, f"no cap can be applied: {problem}", "give --share to the outer job")
+    return ShareOrder(
+        wants="lock", mode=profile.share_mode, is_mode_said=True, skip_syncs=0, over_cap=profile.over_cap,
+        priority=profile.priority, limit_mib=0, outer_gpus=(), folder="", library="", problem=problem,
+    )  # fmt: skip
+
+
+def refusal(profile: Profile, message: str, hint: str = "") -> SlicerError:
+    """The error for a ``share`` that cannot be: of the command line, or of the file that says it."""
+    source = profile.sources.get("share", "")
+    if source.startswith("--"):
+        return UsageError(message, where=source, hint=hint)
+    return ConfigError(f"share: {message}", where=source, hint=hint)

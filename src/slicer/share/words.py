@@ -1,0 +1,126 @@
+"""What is said of a job's sharing: for the terminal, the history and the journal. Pure."""
+
+from __future__ import annotations
+
+from slicer.quantity import format_duration, format_size, short_mib
+from slicer.text import counted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slicer.model import Sharing
+    from slicer.share.arena import Turn
+    from slicer.share.standing import SharingNow
+
+_WANTS = {"lock": "lock", "cap": "cap", "both": "lock and cap"}
+_TROUBLES = {
+    "no-arena": "no lock: the shared arena could not be used",
+    "too-many-processes": "more processes than can be counted",
+    "too-many-functions": "more functions of the driver than can be hooked",
+    "mps": "no lock beside MPS",
+    "other-gpu": "work or memory on a GPU that is not the job's",
+    "undrained": "a turn was passed on before its work was done",
+    "arena-busy": "the arena's lock could not be had in time",
+    "not-preloaded": "the library could not be preloaded",
+    "no-file": "what was counted is lost: the job's file was gone or damaged",
+    "other": "something that this slicer does not know",
+}
+
+
+def wants(word: str, limit_mib: int | None) -> str:
+    """As in "lock and cap of 8G"."""
+    size = f" of {short_mib(limit_mib)}" if limit_mib and word != "lock" else ""
+    return f"{_WANTS[word]}{size}"
+
+
+def problem(sharing: Sharing, exit_code: int) -> str:
+    """What of a job's sharing is worth a word in its last line; "" for nothing."""
+    if sharing.got_past_cap:
+        return "got past its cap"
+    if sharing.refused and exit_code:
+        return f"{counted(sharing.refused, 'allocation')} refused by the cap"
+    if sharing.undrained:
+        return f"{counted(sharing.undrained, 'turn')} passed on undrained"
+    return ""
+
+
+def standing_words(now: SharingNow) -> list[str]:
+    """How a job stands, in a few facts: "has the turn", "7 turns, 9.2s", "waited 1.5s in 4 waits"."""
+    facts = [f"shares by {wants(now.wants, max(now.limit_mib, default=0))}"]
+    if not now.has_begun:
+        return [*facts, "no CUDA yet", *_troubles(now.troubles)]
+    if now.wants != "cap":
+        facts += [_turn(now.turn)] if now.turn is not None else []
+        facts.append(f"{counted(now.turns, 'turn')}, {format_duration(now.held_s)} in all")
+        if now.waits:
+            facts.append(f"waited {format_duration(now.waited_s)} in {counted(now.waits, 'wait')}")
+    if now.wants != "lock":
+        facts.append(f"{_sizes(now.charged_mib)} charged")
+        facts += [f"{now.refused} refused"] if now.refused else []
+        facts += ["got past its cap"] if now.got_past_cap else []
+    return [*facts, *_troubles(now.troubles)]
+
+
+def _turn(turn: Turn) -> str:
+    if turn.doing == "waiting":
+        behind = f", {turn.ahead} before it" if turn.ahead else ""
+        return f"waits for {format_duration(turn.for_s)}{behind}"
+    return {"has": "has the turn", "yields": "gives the turn on"}.get(turn.doing, "wants no turn")
+
+
+def trouble(word: str) -> str:
+    """What a trouble of the outcome means."""
+    return _TROUBLES.get(word, word)
+
+
+def _troubles(words: tuple[str, ...]) -> list[str]:
+    return list(map(trouble, words))
+
+
+def details(sharing: Sharing) -> list[tuple[str, str]]:
+    """All that is known of it, in rows."""
+    rows = [("sharing", f"{_WANTS[sharing.wants]}{_mode(sharing)}, {_processes(sharing)}")]
+    if sharing.wants != "cap":
+        rows += [("turns", _turns(sharing)), ("GPU work", _work(sharing))]
+    if sharing.wants != "lock":
+        rows.append(("allocations", _allocations(sharing)))
+    if sharing.troubles:
+        rows.append(("trouble", "; ".join(_troubles(sharing.troubles))))
+    return rows
+
+
+def _mode(sharing: Sharing) -> str:
+    return f" ({sharing.mode})" if sharing.wants != "cap" else ""
+
+
+def _processes(sharing: Sharing) -> str:
+    if not sharing.processes:
+        return "no process used CUDA with it"
+    return "1 process" if sharing.processes == 1 else f"{sharing.processes} processes"
+
+
+def _turns(sharing: Sharing) -> str:
+    text = f"{sharing.turns}, held for {format_duration(sharing.held_s)}"
+    if sharing.waits:
+        text += (
+            f"; waited {counted(sharing.waits, 'time')}, {format_duration(sharing.waited_s)} in all,"
+            f" {format_duration(sharing.longest_wait_s)} at most"
+        )
+    return text + (f"; {sharing.undrained} passed on undrained" if sharing.undrained else "")
+
+
+def _work(sharing: Sharing) -> str:
+    return f"{sharing.gated} gated" + (f", {sharing.passed} of it without a turn" if sharing.passed else "")
+
+
+def _allocations(sharing: Sharing) -> str:
+    text = f"{sharing.allocations} charged, peak {_sizes(sharing.peak_mib)}"
+    if any(sharing.overhead_mib):
+        text += f", contexts {_sizes(sharing.overhead_mib)}"
+    text += f"; {sharing.refused} refused" if sharing.refused else ""
+    text += f"; {sharing.uncounted} not counted" if sharing.uncounted else ""
+    text += "; the driver keeps the cap, too" if sharing.driver_cap else ""
+    return text + ("; got past the cap" if sharing.got_past_cap else "")
+
+
+def _sizes(sizes_mib: tuple[int, ...]) -> str:
+    return " and ".join(format_size(mib << 20) for mib in sizes_mib) or "-"

@@ -1,0 +1,31 @@
+"""docs/sharing.md knows every trouble, mode and variable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slicer.model import Sharing
+from slicer.share import environment, layout, summary
+
+PAGE = (Path(__file__).parents[3] / "docs" / "sharing.md").read_text()
+TROUBLES = (*layout.TROUBLES.values(), summary.NOT_PRELOADED, summary.NO_FILE, "other")
+
+
+@pytest.mark.parametrize("word", TROUBLES)
+def test_every_trouble_has_its_row(word: str) -> None:  # D5
+    assert f"\n| `{word}` |" in PAGE
+
+
+@pytest.mark.parametrize("name", [name for name in Sharing.__annotations__ if name not in ("wants", "mode")])
+def test_every_figure_is_explained(name: str) -> None:  # D2
+    assert f"`{name}`" in PAGE
+
+
+def test_every_variable_of_the_library_is_named() -> None:  # D3
+    settings = Path(environment.__file__).with_name("preload") / "settings.c"
+    words = settings.read_text().replace(",", " ").replace("(", " ").split()
+    names = {word.strip('"') for word in words if word.startswith(('"SLICER_SHARE', '"CUDA_OVERRIDE'))}
+    assert len(names) == 11
+    assert not {name for name in names if name not in PAGE}
