@@ -60,6 +60,7 @@ bench: $(VENV)/stamp
 # lost.
 soak: $(LIBRARY)
 	$(PY) -m tests.soak.fuzz --seconds $(FUZZ)
+	$(PY) -m tests.soak.share_fuzz --seconds $(FUZZ)
 	$(PY) -m tests.soak --seconds $(SOAK) $(ARGS)
 
 # What a release consists of: the sdist and the wheel, built from it; and the Debian package, also from the sdist.

@@ -221,7 +221,7 @@ let
     share =
       key (values.choice [ "off" "lock" "cap" "both" ]) "both"
         "How its jobs share a GPU: their work takes turns (`lock`), `vram` is a hard limit (`cap`), or both.";
-    share_mode = key values.shareMode "launches=10" "When the turn of a job goes on; `yield`, unless told: when others wait.";
+    share_mode = key values.shareMode "launches=10" "When the turn of a job ends; `yield`, unless told: when others wait.";
     share_skip_syncs = key (values.numberTo 1000000) 2 "Keep the turn over the first so many synchronisations, for tests.";
     over_cap =
       key (values.choice [ "warn" "end" ]) "end"

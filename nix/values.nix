@@ -225,7 +225,7 @@ in
   finiteWait = value "finite-wait" ''seconds, or a duration such as "5m"'' isDuration;
 
   shareMode =
-    value "share-mode" ''"yield", "each", "launches=10" or "time=5ms" (from 1ms to 60s)'' (
+    value "share-mode" ''"yield", "each", "launches=10" or "time=5ms", 1ms to 60s'' (
       found:
       let
         ms = scaled {

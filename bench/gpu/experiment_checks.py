@@ -76,5 +76,5 @@ def model(place: Place) -> Finding:
         return (place.python, str(PROGRAMS / "torch_job.py"), kind, load)
 
     chosen = ("yield", "priority", "launches=10", "time=5ms")
-    return _measured(place, replace(_parameters(place, chosen, 2), period_ms=30.0), client)
+    return _measured(place, replace(_parameters(place, chosen, 2), period_ms=30.0, vram_mib=8192), client)
 

@@ -20,7 +20,8 @@ _PLAIN = (
 def build() -> dict[str, Any]:
     """Build it as the package does; without setuptools, by the compiler alone. Else the program ends."""
     how = "was there"
-    if not LIBRARY.exists():
+    if _is_stale():
+        LIBRARY.unlink(missing_ok=True)
         packaged = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
         done = subprocess.run(packaged, cwd=ROOT, capture_output=True, text=True, check=False)
         how = "setup.py"
@@ -29,6 +30,14 @@ def build() -> dict[str, Any]:
         if not LIBRARY.exists():
             raise SystemExit(f"the library cannot be built: {tail(done.stderr)}")
     return {"path": str(LIBRARY.relative_to(ROOT)), "built_by": how, "bytes": LIBRARY.stat().st_size}
+
+
+def _is_stale() -> bool:
+    """Whether it is missing, or older than what it is made of."""
+    if not LIBRARY.exists():
+        return True
+    sources = [*(LIBRARY.parent / "preload").glob("*.[ch]")]
+    return max(each.stat().st_mtime for each in sources) > LIBRARY.stat().st_mtime
 
 
 def _plain() -> subprocess.CompletedProcess[str]:

@@ -117,7 +117,7 @@ class Profile:
     sources: dict[str, str]
     # How it shares GPUs with other jobs. Idle where vram_mib is None: whole GPUs are shared with nobody.
     share: Share = "off"  # a lock around its work, a cap on its memory, both
-    share_mode: str = "yield"  # when the lock's turn goes on: "yield", "launches=10", "time=5ms", "each"
+    share_mode: str = "yield"  # when a turn ends: "yield", "launches=10", "time=5ms", "each"
     share_skip_syncs: int = 0  # keep the turn over the first so many syncs
     over_cap: OverCap = "warn"  # of a job that got past its cap
 

@@ -31,7 +31,15 @@ def build(directory: Path) -> Path:
     """
     directory.mkdir(parents=True, exist_ok=True)
     command = [os.environ.get("CC", "cc"), "-std=gnu11", "-shared", "-fPIC", "-O1", "-g"]
-    command += ["-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", "-D_GNU_SOURCE", "-fno-ipa-icf", f"-Wl,-soname,{LIBRARY}"]
+    command += [
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-fvisibility=hidden",
+        "-D_GNU_SOURCE",
+        "-fno-ipa-icf",
+        f"-Wl,-soname,{LIBRARY}",
+    ]
     command += ["-o", str(directory / LIBRARY), *map(str, sorted(HERE.glob("*.c"))), "-lpthread"]
     subprocess.run(command, check=True)
     (directory / "libcuda.so").unlink(missing_ok=True)
@@ -52,7 +60,7 @@ class Call(NamedTuple):
     """The GPU's index in the state file; -1: none."""
     stream: int
     busy_from: int
-    """When the GPU begins with it; 0: it has nothing to do, -1: a line "busy" with the same op tells later."""
+    """When the GPU begins; 0: it has nothing to do, -1: a line "busy" of the same op tells later."""
     busy_to: int
     bytes: int
     op: int

@@ -84,7 +84,8 @@ void note_busy(int gpu, void *stream, u64 op, i64 from, i64 to)
 
     if (log_file() < 0)
         return;
-    length = snprintf(line, sizeof line, "%d 0 busy %" PRId64 " %" PRId64 " 0 %d %#lx %" PRId64 " %" PRId64 " 0 %" PRIu64 "\n",
+    length = snprintf(line, sizeof line,
+                      "%d 0 busy %" PRId64 " %" PRId64 " 0 %d %#lx %" PRId64 " %" PRId64 " 0 %" PRIu64 "\n",
                       (int)getpid(), from, to, gpu, (unsigned long)(uintptr_t)stream, from, to, op);
     write_line(line, length);
 }
@@ -103,8 +104,9 @@ static int ordered_failure(const char *name)
 
 static bool works_before_init(const char *name)
 {
-    static const char *const names[] = {"cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString",
-                                        "cuGetProcAddress", "cuGetProcAddress_v2", "cuGetExportTable"};
+    static const char *const names[] = {"cuInit",           "cuDriverGetVersion", "cuGetErrorName",
+                                        "cuGetErrorString", "cuGetProcAddress",   "cuGetProcAddress_v2",
+                                        "cuGetExportTable"};
 
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(name, names[i]))
@@ -129,10 +131,12 @@ int leave(struct call *c, int code)
 
     if (log_file() < 0)
         return code;
-    length = snprintf(line, sizeof line,
-                      "%d %d %s %" PRId64 " %" PRId64 " %d %d %#lx %" PRId64 " %" PRId64 " %" PRIu64 " %" PRIu64 "\n",
-                      (int)getpid(), current_tid(), c->name, c->began, now_ns(), code, c->gpu,
-                      (unsigned long)(uintptr_t)c->stream, told(c->busy_from), told(c->busy_to), c->bytes, c->op);
+    length =
+        snprintf(line, sizeof line,
+                 "%d %d %s %" PRId64 " %" PRId64 " %d %d %#lx %" PRId64 " %" PRId64 " %" PRIu64 " %" PRIu64
+                 "\n",
+                 (int)getpid(), current_tid(), c->name, c->began, now_ns(), code, c->gpu,
+                 (unsigned long)(uintptr_t)c->stream, told(c->busy_from), told(c->busy_to), c->bytes, c->op);
     write_line(line, length);
     return code;
 }

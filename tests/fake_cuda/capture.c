@@ -91,7 +91,11 @@ static int begin(void *handle, int per_thread, int mode, struct graph *graph)
         return s->capture ? ILLEGAL_STATE : INVALID_VALUE;
     capture = calloc(1, sizeof *capture);
     pthread_mutex_lock(&lock);
-    *capture = (struct capture){.graph = graph ? graph : new_graph(), .origin = s, .mode = mode, .tid = current_tid(), .next = captures};
+    *capture = (struct capture){.graph = graph ? graph : new_graph(),
+                                .origin = s,
+                                .mode = mode,
+                                .tid = current_tid(),
+                                .next = captures};
     captures = capture;
     s->capture = capture;
     pthread_mutex_unlock(&lock);
@@ -203,8 +207,9 @@ static int exchange(int *mode)
 
 BOTH(cuStreamBeginCapture, _ptsz, (void *s), begin(s, PER_THREAD, MODE_GLOBAL, NULL))
 BOTH(cuStreamBeginCapture_v2, _ptsz, (void *s, int mode), begin(s, PER_THREAD, mode, NULL))
-BOTH(cuStreamBeginCaptureToGraph, _ptsz, (void *s, void *graph, void *nodes, void *data, size_t count, int mode),
-     (void)nodes, (void)data, (void)count, checked_graph(graph) ? begin(s, PER_THREAD, mode, graph) : INVALID_VALUE)
+BOTH(cuStreamBeginCaptureToGraph, _ptsz,
+     (void *s, void *graph, void *nodes, void *data, size_t count, int mode), (void)nodes, (void)data,
+     (void)count, checked_graph(graph) ? begin(s, PER_THREAD, mode, graph) : INVALID_VALUE)
 BOTH(cuStreamEndCapture, _ptsz, (void *s, void **graph), end(s, PER_THREAD, graph))
 BOTH(cuStreamIsCapturing, _ptsz, (void *s, int *to), status(s, PER_THREAD, to, NULL))
 BOTH(cuStreamGetCaptureInfo, _ptsz, (void *s, int *to, u64 *id), status(s, PER_THREAD, to, id))
@@ -214,12 +219,13 @@ API(cuThreadExchangeStreamCaptureMode, (int *mode), exchange(mode))
 API(cuGraphCreate, (void **to, unsigned flags), (void)flags, *to = new_graph(), SUCCESS)
 API(cuGraphDestroy, (void *graph), destroy(graph))
 API(cuGraphGetNodes, (void *graph, void **to, size_t *count), (void)to, nodes(graph, count))
-API(cuGraphInstantiate, (void **to, void *graph, void **node, char *log, size_t size),
-    (void)node, (void)log, (void)size, instantiate(to, graph))
-API(cuGraphInstantiate_v2, (void **to, void *graph, void **node, char *log, size_t size),
-    (void)node, (void)log, (void)size, instantiate(to, graph))
+API(cuGraphInstantiate, (void **to, void *graph, void **node, char *log, size_t size), (void)node, (void)log,
+    (void)size, instantiate(to, graph))
+API(cuGraphInstantiate_v2, (void **to, void *graph, void **node, char *log, size_t size), (void)node,
+    (void)log, (void)size, instantiate(to, graph))
 API(cuGraphInstantiateWithFlags, (void **to, void *graph, u64 flags), (void)flags, instantiate(to, graph))
-BOTH(cuGraphInstantiateWithParams, _ptsz, (void **to, void *graph, void *parameters), (void)parameters, instantiate(to, graph))
+BOTH(cuGraphInstantiateWithParams, _ptsz, (void **to, void *graph, void *parameters), (void)parameters,
+     instantiate(to, graph))
 API(cuGraphExecDestroy, (void *graph), destroy(graph))
 BOTH(cuGraphLaunch, _ptsz, (void *graph, void *s), launch(&c, graph, s, PER_THREAD, true))
 BOTH(cuGraphUpload, _ptsz, (void *graph, void *s), launch(&c, graph, s, PER_THREAD, false))

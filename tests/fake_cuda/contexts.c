@@ -208,9 +208,10 @@ static int set_flags(int ordinal, unsigned flags)
 
 API(cuCtxCreate, (void **to, unsigned flags, int ordinal), create(to, flags, ordinal))
 API(cuCtxCreate_v2, (void **to, unsigned flags, int ordinal), create(to, flags, ordinal))
-API(cuCtxCreate_v3, (void **to, void *affinity, int count, unsigned flags, int ordinal),
-    (void)affinity, (void)count, create(to, flags, ordinal))
-API(cuCtxCreate_v4, (void **to, void *parameters, unsigned flags, int ordinal), (void)parameters, create(to, flags, ordinal))
+API(cuCtxCreate_v3, (void **to, void *affinity, int count, unsigned flags, int ordinal), (void)affinity,
+    (void)count, create(to, flags, ordinal))
+API(cuCtxCreate_v4, (void **to, void *parameters, unsigned flags, int ordinal), (void)parameters,
+    create(to, flags, ordinal))
 API(cuCtxDestroy, (void *context), destroy(context))
 API(cuCtxDestroy_v2, (void *context), destroy(context))
 API(cuCtxPushCurrent, (void *context), push(context))
@@ -231,6 +232,7 @@ API(cuDevicePrimaryCtxRelease, (int ordinal), release(ordinal, false))
 API(cuDevicePrimaryCtxRelease_v2, (int ordinal), release(ordinal, false))
 API(cuDevicePrimaryCtxReset, (int ordinal), release(ordinal, true))
 API(cuDevicePrimaryCtxReset_v2, (int ordinal), release(ordinal, true))
-API(cuDevicePrimaryCtxGetState, (int ordinal, unsigned *flags, int *active), give_state(ordinal, flags, active))
+API(cuDevicePrimaryCtxGetState, (int ordinal, unsigned *flags, int *active),
+    give_state(ordinal, flags, active))
 API(cuDevicePrimaryCtxSetFlags, (int ordinal, unsigned flags), set_flags(ordinal, flags))
 API(cuDevicePrimaryCtxSetFlags_v2, (int ordinal, unsigned flags), set_flags(ordinal, flags))

@@ -20,7 +20,8 @@ static void read_state(void)
     unsigned long long mib;
 
     while (file && fgets(line, sizeof line, file))
-        if (sscanf(line, "gpu %u %47s %llu", &i, uuid, &mib) == 3 && (int)i == all_count && all_count < MAX_GPUS) {
+        if (sscanf(line, "gpu %u %47s %llu", &i, uuid, &mib) == 3 && (int)i == all_count &&
+            all_count < MAX_GPUS) {
             strcpy(all[all_count].uuid, uuid);
             all[all_count].bytes = mib * MIB;
             all[all_count].index = all_count;
@@ -99,7 +100,8 @@ u64 foreign_bytes(int index)
     unsigned long long some;
 
     while (file && fgets(line, sizeof line, file))
-        if ((sscanf(line, "used %d %llu", &gpu, &some) == 2 || sscanf(line, "process %d %*u %llu", &gpu, &some) == 2) &&
+        if ((sscanf(line, "used %d %llu", &gpu, &some) == 2 ||
+             sscanf(line, "process %d %*u %llu", &gpu, &some) == 2) &&
             gpu == index)
             mib += some;
     if (file)
@@ -171,20 +173,24 @@ static int give_name(char *to, int size, const char *name)
 static int attribute(int which)
 {
     switch (which) {
-    case 1: return 1024;               /* threads in a block */
-    case 2: case 3: return 1024;       /* block x, y */
-    case 4: return 64;                 /* block z */
-    case 5: return 2147483647;         /* grid x */
-    case 6: case 7: return 65535;      /* grid y, z */
-    case 8: return 49152;              /* shared memory of a block */
-    case 10: return 32;                /* warp */
-    case 13: return 1980000;           /* clock, kHz */
-    case 16: return 132;               /* multiprocessors */
-    case 39: return 2048;              /* threads of a multiprocessor */
-    case 41: return 1;                 /* unified addressing */
-    case 75: return 9;                 /* compute capability */
+    case 1: return 1024; /* threads in a block */
+    case 2:
+    case 3: return 1024;       /* block x, y */
+    case 4: return 64;         /* block z */
+    case 5: return 2147483647; /* grid x */
+    case 6:
+    case 7: return 65535;    /* grid y, z */
+    case 8: return 49152;    /* shared memory of a block */
+    case 10: return 32;      /* warp */
+    case 13: return 1980000; /* clock, kHz */
+    case 16: return 132;     /* multiprocessors */
+    case 39: return 2048;    /* threads of a multiprocessor */
+    case 41: return 1;       /* unified addressing */
+    case 75: return 9;       /* compute capability */
     case 76: return 0;
-    case 83: case 102: case 115: return 1; /* managed memory, VMM, memory pools */
+    case 83:
+    case 102:
+    case 115: return 1; /* managed memory, VMM, memory pools */
     default: return 0;
     }
 }
@@ -215,13 +221,19 @@ API(cuDeviceGetCount, (int *to), give(to, gpu_count))
 API(cuDeviceGet, (int *to, int ordinal), is_gpu(ordinal) ? give(to, ordinal) : INVALID_DEVICE)
 API(cuDeviceGetName, (char *to, int size, int ordinal),
     is_gpu(ordinal) ? give_name(to, size, "Fake GPU (no hardware)") : INVALID_DEVICE)
-API(cuDeviceGetUuid, (unsigned char *to, int ordinal), is_gpu(ordinal) ? give_uuid(to, ordinal) : INVALID_DEVICE)
-API(cuDeviceGetUuid_v2, (unsigned char *to, int ordinal), is_gpu(ordinal) ? give_uuid(to, ordinal) : INVALID_DEVICE)
-API(cuDeviceGetAttribute, (int *to, int which, int ordinal), is_gpu(ordinal) ? give(to, attribute(which)) : INVALID_DEVICE)
+API(cuDeviceGetUuid, (unsigned char *to, int ordinal),
+    is_gpu(ordinal) ? give_uuid(to, ordinal) : INVALID_DEVICE)
+API(cuDeviceGetUuid_v2, (unsigned char *to, int ordinal),
+    is_gpu(ordinal) ? give_uuid(to, ordinal) : INVALID_DEVICE)
+API(cuDeviceGetAttribute, (int *to, int which, int ordinal),
+    is_gpu(ordinal) ? give(to, attribute(which)) : INVALID_DEVICE)
 API(cuDeviceTotalMem, (unsigned *to, int ordinal),
-    is_gpu(ordinal) ? (*to = gpus[ordinal].bytes > UINT32_MAX ? UINT32_MAX : (unsigned)gpus[ordinal].bytes, SUCCESS) : INVALID_DEVICE)
+    is_gpu(ordinal)
+        ? (*to = gpus[ordinal].bytes > UINT32_MAX ? UINT32_MAX : (unsigned)gpus[ordinal].bytes, SUCCESS)
+        : INVALID_DEVICE)
 API(cuDeviceTotalMem_v2, (size_t *to, int ordinal), give_total(to, ordinal))
 API(cuDeviceGetPCIBusId, (char *to, int size, int ordinal), give_bus_id(to, size, ordinal))
 API(cuDeviceComputeCapability, (int *major, int *minor, int ordinal),
     is_gpu(ordinal) ? (give(major, 9), give(minor, 0)) : INVALID_DEVICE)
-API(cuDeviceCanAccessPeer, (int *to, int one, int other), is_gpu(one) && is_gpu(other) ? give(to, one != other) : INVALID_DEVICE)
+API(cuDeviceCanAccessPeer, (int *to, int one, int other),
+    is_gpu(one) && is_gpu(other) ? give(to, one != other) : INVALID_DEVICE)

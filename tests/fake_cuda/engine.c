@@ -1,8 +1,9 @@
 /* Streams, and when their work runs.
  *
- * No thread runs the work: when a piece of it begins and ends follows from what is ahead of it, so it is worked out when it
- * is put in. What cannot be told yet (a kernel that waits for another process, time slices) stays in a list, and whoever
- * asks works it out as far as it goes. A thread does so in their place only where something must happen at its time.
+ * No thread runs the work: when a piece of it begins and ends follows from what is ahead of it, so it is
+ * worked out when it is put in. What cannot be told yet (a kernel that waits for another process, time
+ * slices) stays in a list, and whoever asks works it out as far as it goes. A thread does so in their place
+ * only where something must happen at its time.
  */
 #include <errno.h>
 #include <signal.h>
@@ -141,7 +142,8 @@ static bool holds(const struct work *w)
     u64 is = w->bytes == 8 ? *(volatile u64 *)w->address : *(volatile uint32_t *)w->address;
 
     switch (w->flags & 3) {
-    case 0: return w->bytes == 8 ? (i64)(is - w->value) >= 0 : (int32_t)((uint32_t)is - (uint32_t)w->value) >= 0;
+    case 0:
+        return w->bytes == 8 ? (i64)(is - w->value) >= 0 : (int32_t)((uint32_t)is - (uint32_t)w->value) >= 0;
     case 1: return is == w->value;
     case 2: return (is & w->value) != 0;
     default: return ~(is | w->value) != 0;
@@ -174,20 +176,14 @@ static bool can_settle(struct pending *p)
     if (from == UNKNOWN || (w->kind >= WAIT_VALUE && from > now))
         return false;
     switch (w->kind) {
-    case KERNEL:
-        return !serial || serial_look(p->stream->context->ordinal, p->serial, &p->from, &p->to);
-    case MEET:
-        return meet(p, from);
+    case KERNEL: return !serial || serial_look(p->stream->context->ordinal, p->serial, &p->from, &p->to);
+    case MEET: return meet(p, from);
     case RECORD:
         w->moment->at = from;
         w->moment->is_known = true;
         return true;
-    case WAIT:
-        p->to = w->moment->is_known ? later(from, w->moment->at) : UNKNOWN;
-        return w->moment->is_known;
-    case WAIT_VALUE:
-        p->to = now;
-        return holds(w);
+    case WAIT: p->to = w->moment->is_known ? later(from, w->moment->at) : UNKNOWN; return w->moment->is_known;
+    case WAIT_VALUE: p->to = now; return holds(w);
     case WRITE_VALUE:
         write_value(w);
         p->to = now;
@@ -299,7 +295,8 @@ static void put(struct call *c, struct stream *s, const struct work *w)
 {
     struct pending *p = calloc(1, sizeof *p), **at = &first;
 
-    *p = (struct pending){.stream = s, .work = *w, .put = now_ns(), .number = s->submitted, .op = ++ops, .call = c};
+    *p = (struct pending){
+        .stream = s, .work = *w, .put = now_ns(), .number = s->submitted, .op = ++ops, .call = c};
     if (serial && w->kind == KERNEL)
         p->serial = serial_submit(s->context->ordinal, w->duration);
     while (*at)
@@ -344,7 +341,10 @@ void wait_for_stream(struct stream *s)
 /* Only what was put in before: others may go on putting in more. */
 void wait_for_context(struct context *context)
 {
-    struct { struct stream *stream; u64 number; } *all;
+    struct {
+        struct stream *stream;
+        u64 number;
+    } *all;
     size_t count = 0;
 
     pthread_mutex_lock(&lock);

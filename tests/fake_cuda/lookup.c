@@ -1,4 +1,5 @@
-/* cuGetProcAddress as the driver answers it: one function for each version, and for each kind of default stream. */
+/* cuGetProcAddress as the driver answers it: one function for each version, and for each kind of default
+ * stream. */
 #include <stdio.h>
 #include <string.h>
 
@@ -8,18 +9,41 @@ enum { PER_THREAD_FLAG = 2, FOUND = 0, NO_SYMBOL = 1, TOO_OLD = 2, FIRST_PER_THR
 
 extern const struct symbol __start_symbols[], __stop_symbols[];
 
-/* The version of CUDA that brought a function, where it was not 3.2 for a _v2 and the first one for the others. */
+/* The version of CUDA that brought a function, where it was not 3.2 for a _v2 and the first one for the
+ * others. */
 static int since(const char *name)
 {
-    static const struct { const char *name; int version; } known[] = {
-        {"cuCtxDestroy_v2", 4000}, {"cuCtxPopCurrent_v2", 4000}, {"cuCtxPushCurrent_v2", 4000}, {"cuStreamDestroy_v2", 4000},
-        {"cuEventDestroy_v2", 4000}, {"cuCtxCreate_v3", 11040}, {"cuCtxCreate_v4", 12050}, {"cuCtxSynchronize_v2", 13000},
-        {"cuCtxGetDevice_v2", 13000}, {"cuDeviceGetUuid_v2", 11040}, {"cuDevicePrimaryCtxRelease_v2", 11000},
-        {"cuDevicePrimaryCtxReset_v2", 11000}, {"cuDevicePrimaryCtxSetFlags_v2", 11000}, {"cuStreamBeginCapture_v2", 10010},
-        {"cuStreamGetCaptureInfo_v2", 11030}, {"cuGraphInstantiate_v2", 11000}, {"cuMemPrefetchAsync_v2", 12020},
-        {"cuGetProcAddress_v2", 12000}, {"cuStreamWaitValue32_v2", 11070}, {"cuStreamWaitValue64_v2", 11070},
-        {"cuStreamWriteValue32_v2", 11070}, {"cuStreamWriteValue64_v2", 11070}, {"cuLaunchKernelEx", 11060},
-        {"cuLaunchKernel", 4000}, {"cuGraphLaunch", 10000}, {"cuMemAllocAsync", 11020}, {"cuStreamBeginCaptureToGraph", 12030},
+    static const struct {
+        const char *name;
+        int version;
+    } known[] = {
+        {"cuCtxDestroy_v2", 4000},
+        {"cuCtxPopCurrent_v2", 4000},
+        {"cuCtxPushCurrent_v2", 4000},
+        {"cuStreamDestroy_v2", 4000},
+        {"cuEventDestroy_v2", 4000},
+        {"cuCtxCreate_v3", 11040},
+        {"cuCtxCreate_v4", 12050},
+        {"cuCtxSynchronize_v2", 13000},
+        {"cuCtxGetDevice_v2", 13000},
+        {"cuDeviceGetUuid_v2", 11040},
+        {"cuDevicePrimaryCtxRelease_v2", 11000},
+        {"cuDevicePrimaryCtxReset_v2", 11000},
+        {"cuDevicePrimaryCtxSetFlags_v2", 11000},
+        {"cuStreamBeginCapture_v2", 10010},
+        {"cuStreamGetCaptureInfo_v2", 11030},
+        {"cuGraphInstantiate_v2", 11000},
+        {"cuMemPrefetchAsync_v2", 12020},
+        {"cuGetProcAddress_v2", 12000},
+        {"cuStreamWaitValue32_v2", 11070},
+        {"cuStreamWaitValue64_v2", 11070},
+        {"cuStreamWriteValue32_v2", 11070},
+        {"cuStreamWriteValue64_v2", 11070},
+        {"cuLaunchKernelEx", 11060},
+        {"cuLaunchKernel", 4000},
+        {"cuGraphLaunch", 10000},
+        {"cuMemAllocAsync", 11020},
+        {"cuStreamBeginCaptureToGraph", 12030},
     };
 
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
@@ -49,7 +73,8 @@ static int split(const char *symbol, char *base, size_t size, bool *per_thread)
 static int look_up(const char *name, void **to, int version, u64 flags, int *status)
 {
     char base[96], versioned[96], whole[96];
-    bool per_thread, best_is_per_thread = false, wants_per_thread = (flags & PER_THREAD_FLAG) && version >= FIRST_PER_THREAD;
+    bool per_thread, best_is_per_thread = false,
+                     wants_per_thread = (flags & PER_THREAD_FLAG) && version >= FIRST_PER_THREAD;
     int number, best = 0;
 
     *to = NULL;
@@ -104,10 +129,18 @@ static int export_table(const void **to, const unsigned char *id)
 
 static int name_error(int code, const char **to)
 {
-    static const struct { int code; const char *name; } known[] = {
-        {SUCCESS, "CUDA_SUCCESS"}, {INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"}, {OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
-        {NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED"}, {NO_DEVICE, "CUDA_ERROR_NO_DEVICE"}, {NOT_READY, "CUDA_ERROR_NOT_READY"},
-        {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"}, {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE"},
+    static const struct {
+        int code;
+        const char *name;
+    } known[] = {
+        {SUCCESS, "CUDA_SUCCESS"},
+        {INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"},
+        {OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
+        {NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED"},
+        {NO_DEVICE, "CUDA_ERROR_NO_DEVICE"},
+        {NOT_READY, "CUDA_ERROR_NOT_READY"},
+        {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"},
+        {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE"},
         {CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"},
         {CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"},
     };
@@ -121,7 +154,8 @@ static int name_error(int code, const char **to)
     return SUCCESS;
 }
 
-API(cuGetProcAddress, (const char *name, void **to, int version, u64 flags), look_up_v1(name, to, version, flags))
+API(cuGetProcAddress, (const char *name, void **to, int version, u64 flags),
+    look_up_v1(name, to, version, flags))
 API(cuGetProcAddress_v2, (const char *name, void **to, int version, u64 flags, int *status),
     look_up_v2(name, to, version, flags, status))
 API(cuGetExportTable, (const void **to, const unsigned char *id), export_table(to, id))

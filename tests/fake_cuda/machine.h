@@ -8,15 +8,30 @@
 enum { MACHINE_GPUS = 16, MACHINE_ROWS = 64, MACHINE_DEPTH = 1024, MACHINE_MEETINGS = 1024 };
 
 /* Work in time slices: a process has one queue on each GPU. */
-struct piece { int64_t from, to, left; };
-struct queue { uint64_t submitted, done; struct piece pieces[MACHINE_DEPTH]; };
-struct engine { int64_t clock, slice_left, probed; int current; };
+struct piece {
+    int64_t from, to, left;
+};
+struct queue {
+    uint64_t submitted, done;
+    struct piece pieces[MACHINE_DEPTH];
+};
+struct engine {
+    int64_t clock, slice_left, probed;
+    int current;
+};
 
 /* A process. It holds an open-file-description lock on the byte with the number of its row. */
-struct row { _Atomic int pid; _Atomic uint64_t used[MACHINE_GPUS]; struct queue queues[MACHINE_GPUS]; };
+struct row {
+    _Atomic int pid;
+    _Atomic uint64_t used[MACHINE_GPUS];
+    struct queue queues[MACHINE_GPUS];
+};
 
 /* Kernels that wait for each other. */
-struct meeting { _Atomic uint64_t count; _Atomic int64_t latest; };
+struct meeting {
+    _Atomic uint64_t count;
+    _Atomic int64_t latest;
+};
 
 struct shared {
     _Atomic uint64_t magic;

@@ -15,17 +15,27 @@ struct block {
     enum what what;
     u64 bytes, charged;
     int ordinal, references, maps;
-    void *at; /* also the handle */
-    struct block *mapped; /* of a mapped range: the block behind it */
+    void *at;          /* also the handle */
+    struct pool *pool; /* whose it is, if it is allocated in stream order */
 };
 
-struct properties { int type, handle_types, location, id; void *win32; unsigned char flags[8]; };
-struct array2d { size_t width, height; int format; unsigned channels; };
-struct array3d { size_t width, height, depth; int format; unsigned channels, flags; };
-struct location { int type, id; };
+struct properties {
+    int type, handle_types, location, id;
+    void *win32;
+    unsigned char flags[8];
+};
+struct array2d {
+    size_t width, height;
+    int format;
+    unsigned channels;
+};
+struct array3d {
+    size_t width, height, depth;
+    int format;
+    unsigned channels, flags;
+};
 
 static struct block *blocks; /* with `lock` */
-static int default_pools[MAX_GPUS];
 
 static struct block *find(const void *at, enum what what)
 {
@@ -37,7 +47,8 @@ static struct block *find(const void *at, enum what what)
 
 static void *pages(u64 bytes)
 {
-    void *at = mmap(NULL, (bytes + PAGE - 1) / PAGE * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *at = mmap(NULL, (bytes + PAGE - 1) / PAGE * PAGE, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return at == MAP_FAILED ? NULL : at;
 }
 
@@ -47,14 +58,20 @@ static bool has_pages(const struct block *b)
 }
 
 /* With `lock`. */
-static int allocate(struct block **to, struct context *context, int ordinal, enum what what, u64 bytes, u64 charged)
+static int allocate(struct block **to, struct context *context, int ordinal, enum what what, u64 bytes,
+                    u64 charged)
 {
     struct block *b;
 
     if (charged && take_memory(ordinal, charged) != SUCCESS)
         return OUT_OF_MEMORY;
     b = calloc(1, sizeof *b);
-    *b = (struct block){.next = blocks, .context = context, .what = what, .bytes = bytes, .charged = charged, .ordinal = ordinal,
+    *b = (struct block){.next = blocks,
+                        .context = context,
+                        .what = what,
+                        .bytes = bytes,
+                        .charged = charged,
+                        .ordinal = ordinal,
                         .references = 1};
     b->at = has_pages(b) ? pages(bytes) : b;
     if (!b->at) {
@@ -75,6 +92,8 @@ static void drop(struct block *b)
         at = &(*at)->next;
     *at = b->next;
     give_memory(b->ordinal, b->charged);
+    if (b->pool)
+        give_to_pool(b->pool, b->bytes);
     if (has_pages(b))
         munmap(b->at, (b->bytes + PAGE - 1) / PAGE * PAGE);
     free(b);
@@ -98,7 +117,8 @@ bool is_device_memory(const void *address, u64 bytes)
 
     pthread_mutex_lock(&lock);
     for (struct block *b = blocks; b && !is; b = b->next)
-        is = has_pages(b) && from >= (uintptr_t)b->at && bytes <= b->bytes && from - (uintptr_t)b->at <= b->bytes - bytes;
+        is = has_pages(b) && from >= (uintptr_t)b->at && bytes <= b->bytes &&
+             from - (uintptr_t)b->at <= b->bytes - bytes;
     pthread_mutex_unlock(&lock);
     return is;
 }
@@ -154,7 +174,9 @@ static int make_pitched(struct call *c, void **to, size_t *pitch, size_t width, 
 
 static u64 array_bytes(size_t width, size_t height, size_t depth, int format, unsigned channels)
 {
-    u64 size = format == 0x03 || format == 0x0a || format == 0x20 ? 4 : format == 0x02 || format == 0x09 || format == 0x10 ? 2 : 1;
+    u64 size = format == 0x03 || format == 0x0a || format == 0x20   ? 4
+               : format == 0x02 || format == 0x09 || format == 0x10 ? 2
+                                                                    : 1;
     return width * (height ? height : 1) * (depth ? depth : 1) * size * (channels ? channels : 1);
 }
 
@@ -163,7 +185,8 @@ static u64 bytes_of(const struct array3d *how, unsigned levels)
     u64 sum = 0;
 
     for (unsigned i = 0; i < levels; i++)
-        sum += array_bytes(how->width >> i ? how->width >> i : 1, how->height >> i, how->depth >> i, how->format, how->channels);
+        sum += array_bytes(how->width >> i ? how->width >> i : 1, how->height >> i, how->depth >> i,
+                           how->format, how->channels);
     return sum;
 }
 
@@ -203,8 +226,13 @@ static int reserve(struct call *c, u64 *to, size_t bytes)
     return code;
 }
 
-/* One range of a reservation at a time is enough for tests: a mapping is noted at the handle, by its address. */
-struct mapping { struct mapping *next; u64 address; struct block *block; };
+/* One range of a reservation at a time is enough for tests: a mapping is noted at the handle, by its address.
+ */
+struct mapping {
+    struct mapping *next;
+    u64 address;
+    struct block *block;
+};
 static struct mapping *mappings;
 
 static int map(u64 address, u64 handle)
@@ -250,7 +278,8 @@ static int retain(u64 *to, void *address)
 
     pthread_mutex_lock(&lock);
     for (struct mapping *m = mappings; m; m = m->next)
-        if (address >= (void *)(uintptr_t)m->address && (u64)(uintptr_t)address < m->address + m->block->bytes) {
+        if (address >= (void *)(uintptr_t)m->address &&
+            (u64)(uintptr_t)address < m->address + m->block->bytes) {
             m->block->references++;
             *to = (u64)(uintptr_t)m->block;
             code = SUCCESS;
@@ -270,44 +299,32 @@ static int give_info(size_t *free_bytes, size_t *total)
     return SUCCESS;
 }
 
-static int give_pool(void **to, int ordinal)
+static int make_from_pool(struct call *c, void **to, u64 bytes, struct pool *pool)
 {
-    if (ordinal < 0 || ordinal >= gpu_count)
-        return INVALID_DEVICE;
-    *to = &default_pools[ordinal];
-    return SUCCESS;
-}
-
-struct pool_properties { int type, handle_types; struct location location; };
-
-/* A pool is a word with the ordinal of its GPU. */
-static int make_pool(void **to, const struct pool_properties *how)
-{
-    int *pool = how ? calloc(1, sizeof *pool) : NULL;
-
-    if (!pool)
-        return INVALID_VALUE;
-    *pool = how->location.id;
-    *to = pool;
-    return SUCCESS;
-}
-
-static int make_from_pool(struct call *c, void **to, u64 bytes, const int *pool)
-{
-    int ordinal = pool >= default_pools && pool < default_pools + MAX_GPUS ? (int)(pool - default_pools) : pool ? *pool : -1;
     struct block *b;
     int code;
 
     c->bytes = bytes;
-    if (ordinal < 0 || ordinal >= gpu_count || !bytes)
+    if (!pool || !bytes)
         return INVALID_VALUE;
-    c->gpu = gpus[ordinal].index;
+    c->gpu = gpus[ordinal_of_pool(pool)].index;
     pthread_mutex_lock(&lock);
-    code = allocate(&b, current_context(), ordinal, LINEAR, bytes, bytes);
-    if (code == SUCCESS)
+    code = take_from_pool(pool, bytes);
+    if (code == SUCCESS && (code = allocate(&b, NULL, ordinal_of_pool(pool), LINEAR, bytes, 0)) != SUCCESS)
+        give_to_pool(pool, bytes);
+    if (code == SUCCESS) {
+        b->pool = pool;
         *to = b->at;
+    }
     pthread_mutex_unlock(&lock);
     return code;
+}
+
+static int make_ordered(struct call *c, void **to, u64 bytes)
+{
+    struct context *context = current_context();
+
+    return context ? make_from_pool(c, to, bytes, default_pool(context->ordinal)) : INVALID_CONTEXT;
 }
 
 static int give_range(u64 *base, size_t *bytes, u64 at)
@@ -329,40 +346,40 @@ static int give_range(u64 *base, size_t *bytes, u64 at)
 #define P(address) ((void *)(uintptr_t)(address))
 
 API(cuMemAlloc, (unsigned *to, unsigned bytes), (void)to, (void)bytes, NOT_SUPPORTED)
-API(cuMemAlloc_v2, (u64 *to, size_t bytes), make(&c, A(to), LINEAR, bytes, false))
-API(cuMemAllocPitch_v2, (u64 *to, size_t *pitch, size_t width, size_t height, unsigned element),
+API(cuMemAlloc_v2, (u64 * to, size_t bytes), make(&c, A(to), LINEAR, bytes, false))
+API(cuMemAllocPitch_v2, (u64 * to, size_t *pitch, size_t width, size_t height, unsigned element),
     (void)element, make_pitched(&c, A(to), pitch, width, height))
-API(cuMemAllocManaged, (u64 *to, size_t bytes, unsigned flags), (void)flags, make(&c, A(to), LINEAR, bytes, false))
+API(cuMemAllocManaged, (u64 * to, size_t bytes, unsigned flags), (void)flags,
+    make(&c, A(to), LINEAR, bytes, false))
 API(cuMemAllocHost_v2, (void **to, size_t bytes), make(&c, to, HOST_MEMORY, bytes, false))
-API(cuMemHostAlloc, (void **to, size_t bytes, unsigned flags), (void)flags, make(&c, to, HOST_MEMORY, bytes, false))
+API(cuMemHostAlloc, (void **to, size_t bytes, unsigned flags), (void)flags,
+    make(&c, to, HOST_MEMORY, bytes, false))
 API(cuMemFreeHost, (void *at), release(&c, at, HOST_MEMORY, false))
 API(cuMemFree, (unsigned at), (void)at, NOT_SUPPORTED)
 API(cuMemFree_v2, (u64 at), release(&c, P(at), LINEAR, false))
-BOTH(cuMemAllocAsync, _ptsz, (u64 *to, size_t bytes, void *s), (void)s, make(&c, A(to), LINEAR, bytes, true))
-BOTH(cuMemAllocFromPoolAsync, _ptsz, (u64 *to, size_t bytes, void *pool, void *s), (void)s, make_from_pool(&c, A(to), bytes, pool))
+BOTH(cuMemAllocAsync, _ptsz, (u64 * to, size_t bytes, void *s), (void)s, make_ordered(&c, A(to), bytes))
+BOTH(cuMemAllocFromPoolAsync, _ptsz, (u64 * to, size_t bytes, void *pool, void *s), (void)s,
+     make_from_pool(&c, A(to), bytes, pool))
 BOTH(cuMemFreeAsync, _ptsz, (u64 at, void *s), (void)s, release(&c, P(at), LINEAR, true))
-API(cuMemCreate, (u64 *to, size_t bytes, const struct properties *how, u64 flags), (void)flags, make_physical(&c, to, bytes, how))
+API(cuMemCreate, (u64 * to, size_t bytes, const struct properties *how, u64 flags), (void)flags,
+    make_physical(&c, to, bytes, how))
 API(cuMemRelease, (u64 handle), release(&c, P(handle), HANDLE, true))
-API(cuMemRetainAllocationHandle, (u64 *to, void *address), retain(to, address))
-API(cuMemAddressReserve, (u64 *to, size_t bytes, size_t alignment, u64 at, u64 flags),
-    (void)alignment, (void)at, (void)flags, reserve(&c, to, bytes))
+API(cuMemRetainAllocationHandle, (u64 * to, void *address), retain(to, address))
+API(cuMemAddressReserve, (u64 * to, size_t bytes, size_t alignment, u64 at, u64 flags), (void)alignment,
+    (void)at, (void)flags, reserve(&c, to, bytes))
 API(cuMemAddressFree, (u64 at, size_t bytes), (void)bytes, release(&c, P(at), RESERVED, true))
-API(cuMemMap, (u64 at, size_t bytes, size_t offset, u64 handle, u64 flags), (void)bytes, (void)offset, (void)flags, map(at, handle))
-BOTH(cuMemMapArrayAsync, _ptsz, (void *list, unsigned count, void *s), (void)list, (void)count, (void)s, SUCCESS)
+API(cuMemMap, (u64 at, size_t bytes, size_t offset, u64 handle, u64 flags), (void)bytes, (void)offset,
+    (void)flags, map(at, handle))
+BOTH(cuMemMapArrayAsync, _ptsz, (void *list, unsigned count, void *s), (void)list, (void)count, (void)s,
+     SUCCESS)
 API(cuMemUnmap, (u64 at, size_t bytes), unmap(at, bytes))
-API(cuMemSetAccess, (u64 at, size_t bytes, const void *how, size_t count), (void)at, (void)bytes, (void)how, (void)count, SUCCESS)
-API(cuMemGetAllocationGranularity, (size_t *to, const void *how, int which), (void)how, (void)which, *to = GRANULARITY, SUCCESS)
+API(cuMemSetAccess, (u64 at, size_t bytes, const void *how, size_t count), (void)at, (void)bytes, (void)how,
+    (void)count, SUCCESS)
+API(cuMemGetAllocationGranularity, (size_t *to, const void *how, int which), (void)how, (void)which,
+    *to = GRANULARITY, SUCCESS)
 API(cuMemGetInfo, (unsigned *free_bytes, unsigned *total), (void)free_bytes, (void)total, NOT_SUPPORTED)
 API(cuMemGetInfo_v2, (size_t *free_bytes, size_t *total), give_info(free_bytes, total))
-API(cuMemGetAddressRange_v2, (u64 *base, size_t *bytes, u64 at), give_range(base, bytes, at))
-API(cuDeviceGetDefaultMemPool, (void **to, int ordinal), give_pool(to, ordinal))
-API(cuDeviceGetMemPool, (void **to, int ordinal), give_pool(to, ordinal))
-API(cuDeviceSetMemPool, (int ordinal, void *pool), (void)ordinal, (void)pool, SUCCESS)
-API(cuMemPoolCreate, (void **to, const struct pool_properties *how), make_pool(to, how))
-API(cuMemPoolDestroy, (void *pool), free(pool), SUCCESS)
-API(cuMemPoolTrimTo, (void *pool, size_t bytes), (void)pool, (void)bytes, SUCCESS)
-API(cuMemPoolSetAttribute, (void *pool, int which, void *value), (void)pool, (void)which, (void)value, SUCCESS)
-API(cuMemPoolGetAttribute, (void *pool, int which, void *value), (void)pool, (void)which, *(u64 *)value = 0, SUCCESS)
+API(cuMemGetAddressRange_v2, (u64 * base, size_t *bytes, u64 at), give_range(base, bytes, at))
 API(cuArrayCreate_v2, (void **to, const struct array2d *how),
     make(&c, to, ARRAY, array_bytes(how->width, how->height, 0, how->format, how->channels), false))
 API(cuArray3DCreate_v2, (void **to, const struct array3d *how), make(&c, to, ARRAY, bytes_of(how, 1), false))

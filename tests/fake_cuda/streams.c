@@ -166,9 +166,11 @@ static int elapsed(float *to, void *from_handle, void *to_handle)
     return SUCCESS;
 }
 
-static int value(struct call *c, enum kind kind, void *stream, int per_thread, u64 address, u64 value, unsigned flags, unsigned bytes)
+static int value(struct call *c, enum kind kind, void *stream, int per_thread, u64 address, u64 value,
+                 unsigned flags, unsigned bytes)
 {
-    struct work w = {.kind = kind, .address = (void *)(uintptr_t)address, .value = value, .flags = flags, .bytes = bytes};
+    struct work w = {
+        .kind = kind, .address = (void *)(uintptr_t)address, .value = value, .flags = flags, .bytes = bytes};
     int code;
     struct stream *s = resolve_stream(stream, per_thread, &code);
 
@@ -210,7 +212,8 @@ API(cuStreamDestroy, (void *s), destroy(s))
 API(cuStreamDestroy_v2, (void *s), destroy(s))
 BOTH(cuStreamSynchronize, _ptsz, (void *s), look(&c, s, PER_THREAD, true))
 BOTH(cuStreamQuery, _ptsz, (void *s), look(&c, s, PER_THREAD, false))
-BOTH(cuStreamWaitEvent, _ptsz, (void *s, void *event, unsigned flags), (void)flags, wait_event(&c, s, event, PER_THREAD))
+BOTH(cuStreamWaitEvent, _ptsz, (void *s, void *event, unsigned flags), (void)flags,
+     wait_event(&c, s, event, PER_THREAD))
 BOTH(cuStreamGetCtx, _ptsz, (void *s, void **to), give_context(to, s, PER_THREAD))
 BOTH(cuStreamGetFlags, _ptsz, (void *s, unsigned *to), give_flags(to, s, PER_THREAD))
 BOTH(cuStreamWaitValue32_v2, _ptsz, (void *s, u64 address, uint32_t what, unsigned flags),
@@ -221,12 +224,14 @@ BOTH(cuStreamWriteValue32_v2, _ptsz, (void *s, u64 address, uint32_t what, unsig
      value(&c, WRITE_VALUE, s, PER_THREAD, address, what, flags, 4))
 BOTH(cuStreamWriteValue64_v2, _ptsz, (void *s, u64 address, u64 what, unsigned flags),
      value(&c, WRITE_VALUE, s, PER_THREAD, address, what, flags, 8))
-BOTH(cuLaunchHostFunc, _ptsz, (void *s, void (*function)(void *), void *argument), host(&c, s, PER_THREAD, function, argument))
+BOTH(cuLaunchHostFunc, _ptsz, (void *s, void (*function)(void *), void *argument),
+     host(&c, s, PER_THREAD, function, argument))
 API(cuEventCreate, (void **to, unsigned flags), (void)flags, create_event(to))
 API(cuEventDestroy, (void *event), destroy_event(event))
 API(cuEventDestroy_v2, (void *event), destroy_event(event))
 BOTH(cuEventRecord, _ptsz, (void *event, void *s), record(&c, event, s, PER_THREAD))
-BOTH(cuEventRecordWithFlags, _ptsz, (void *event, void *s, unsigned flags), (void)flags, record(&c, event, s, PER_THREAD))
+BOTH(cuEventRecordWithFlags, _ptsz, (void *event, void *s, unsigned flags), (void)flags,
+     record(&c, event, s, PER_THREAD))
 API(cuEventSynchronize, (void *event), look_at_event(event, true))
 API(cuEventQuery, (void *event), look_at_event(event, false))
 API(cuEventElapsedTime, (float *to, void *from, void *end), elapsed(to, from, end))

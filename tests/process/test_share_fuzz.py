@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import until
 from tests.process.share_box import HEAD, LIVE, SIZE, ShareBox, job_content
 
 pytest_plugins = ["tests.process.share_fixtures"]
@@ -157,7 +156,9 @@ def test_nothing_written_into_the_files_crashes_or_stops_a_job(share: ShareBox, 
             path, least = chance.choice([(share.arena, 28), (jobs[0].path, HEAD.size + LIVE.size)])
             with path.open("r+b") as file:
                 file.seek(chance.randrange(least, path.stat().st_size - 8))
-                file.write(chance.choice([b"\xff" * 8, chance.randbytes(8), b"\0" * 8, u32(chance.randrange(600))]))
+                file.write(
+                    chance.choice([b"\xff" * 8, chance.randbytes(8), b"\0" * 8, u32(chance.randrange(600))])
+                )
 
     thread = threading.Thread(target=scribble)
     thread.start()

@@ -51,25 +51,27 @@ def hear_all(clients: Sequence[Client]) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_no_two_jobs_have_work_on_a_GPU_at_once(share: ShareBox, mode: str) -> None:  # D1 D2
     jobs = [share.job() for _ in range(3)]
-    clients = [[share.ready(job, env=MODES[mode]) for _ in range(count)] for job, count in zip(jobs, (1, 2, 1))]
+    clients = [
+        [share.ready(job, env=MODES[mode]) for _ in range(count)]
+        for job, count in zip(jobs, (1, 2, 1), strict=True)
+    ]
     everybody = [client for of_job in clients for client in of_job]
     for client in everybody:
         client.tell("work 300 40 7")
     hear_all(everybody)
     assert overlaps(share.fake, *clients) == []
     assert len(share.fake.busy()) == 4 * 40
-    for job, of_job in zip(jobs, clients):
+    for job, of_job in zip(jobs, clients, strict=True):
         told = job.told()
         assert told.counters["gated"] == 40 * len(of_job)
         assert told.troubles == set()
-        assert told.counters["turns"] >= 1 and told.counters["undrained"] == 0
+        assert told.counters["turns"] >= 1
+        assert told.counters["undrained"] == 0
 
 
 def test_a_higher_priority_goes_first_and_equal_ones_in_order(share: ShareBox) -> None:  # D2
     holder = holding(share, share.job(priority=50), env=FOR_EVER)
-    low, first, second, high = (
-        waiting(share, share.job(priority=priority)) for priority in (-10, 0, 0, 10)
-    )
+    low, first, second, high = (waiting(share, share.job(priority=priority)) for priority in (-10, 0, 0, 10))
     holder.do("halt")
     holder.end()
     hear_all([low, first, second, high])
@@ -133,7 +135,9 @@ def syncs(share: ShareBox, client: Client) -> int:
         ({"SLICER_SHARE_LAUNCHES": "four"}, 0),
     ],
 )
-def test_a_mode_syncs_as_often_as_it_says(share: ShareBox, env: dict[str, str], expected: int) -> None:  # D2 D3
+def test_a_mode_syncs_as_often_as_it_says(
+    share: ShareBox, env: dict[str, str], expected: int
+) -> None:  # D2 D3
     client = share.ready(share.job(), env=env)
     client.do("spin 200 - 12")
     assert syncs(share, client) == expected
@@ -142,7 +146,9 @@ def test_a_mode_syncs_as_often_as_it_says(share: ShareBox, env: dict[str, str], 
 def test_the_time_mode_syncs_after_so_many_milliseconds(share: ShareBox) -> None:  # D2
     client = share.ready(share.job(), env={"SLICER_SHARE_TIME_MS": "2"})
     until(lambda: client.ask("spin 100").code == 0 and syncs(share, client) >= 2, "two syncs")
-    begins = [call.began for call in share.fake.calls("cuCtxSynchronize", "cuCtxSynchronize_v2", pid=client.pid)]
+    begins = [
+        call.began for call in share.fake.calls("cuCtxSynchronize", "cuCtxSynchronize_v2", pid=client.pid)
+    ]
     assert begins[1] - begins[0] >= 2_000_000
 
 
@@ -171,7 +177,9 @@ def test_a_job_on_another_GPU_is_not_held_up(share: ShareBox) -> None:  # D1
     assert {busy.gpu for busy in share.fake.busy(other.pid)} == {1}
 
 
-def test_jobs_with_the_same_two_GPUs_in_another_order_do_not_wait_for_each_other(share: ShareBox) -> None:  # D1
+def test_jobs_with_the_same_two_GPUs_in_another_order_do_not_wait_for_each_other(
+    share: ShareBox,
+) -> None:  # D1
     jobs = [share.job(gpus=gpus) for gpus in ([GPU0, GPU1], [GPU1, GPU0])] + [share.job(gpus=[GPU1])]
     clients = [share.start(job, env=SHORT) for job in jobs]
     for client in clients[:2]:
@@ -224,7 +232,10 @@ def test_nothing_is_synced_or_released_while_a_graph_is_captured(share: ShareBox
     other = share.ready(other_job, env=SHORT)
     other.tell("spin 300")
     share.until_turn(other_job, "waiting")
-    until(lambda: client.ask("spin 100 0").code == 0 and other_job.told() and len(share.fake.calls()) > 60, "captured")
+    until(
+        lambda: client.ask("spin 100 0").code == 0 and other_job.told() and len(share.fake.calls()) > 60,
+        "captured",
+    )
     assert not other.has_answered()
     assert syncs(share, client) == 0
     client.do("end 0", "graph 0 0", "graph 0 0", "sync 0")

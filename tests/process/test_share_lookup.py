@@ -1,4 +1,4 @@
-"""The preloaded library is between a program and the CUDA driver, however the program finds it, and nowhere else."""
+"""The preloaded library is between a program and the CUDA driver, however that is found, and nowhere else."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.fake_cuda.clients import WAYS
-from tests.process.share_box import ShareBox
 from tests.patience import until
+from tests.process.share_box import ShareBox
 
 pytest_plugins = ["tests.process.share_fixtures"]
 
@@ -17,7 +17,9 @@ CAP_MIB = 1000
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_program_is_gated_and_capped_however_it_finds_the_driver(share: ShareBox, way: str) -> None:  # D1 D5 X7
+def test_a_program_is_gated_and_capped_however_it_finds_the_driver(
+    share: ShareBox, way: str
+) -> None:  # D1 D5 X7
     job = share.job(wants="both", limit_mib=CAP_MIB)
     client = share.ready(job, way)
     client.do("spin 100 - 5", "sync")
@@ -36,7 +38,8 @@ def test_each_kind_of_default_stream_keeps_its_own_functions(share: ShareBox) ->
     job = share.job()
     client = share.ready(job)
     legacy, per_thread, again = (
-        client.do(f"lookup cuLaunchKernel {version} {flags}") for version, flags in ((12000, 1), (12000, 2), (4000, 0))
+        client.do(f"lookup cuLaunchKernel {version} {flags}")
+        for version, flags in ((12000, 1), (12000, 2), (4000, 0))
     )
     assert legacy[1] != per_thread[1]
     assert again == legacy
@@ -48,7 +51,14 @@ def test_each_kind_of_default_stream_keeps_its_own_functions(share: ShareBox) ->
 
 
 @pytest.mark.parametrize(
-    "question", ["- 0 0", "cuNoSuchThing 12000 0", "cuMemAlloc 1000 0", "cuDeviceGetName 12000 0", "cuLaunchKernel 3000 0"]
+    "question",
+    [
+        "- 0 0",
+        "cuNoSuchThing 12000 0",
+        "cuMemAlloc 1000 0",
+        "cuDeviceGetName 12000 0",
+        "cuLaunchKernel 3000 0",
+    ],
 )
 def test_the_driver_answers_a_question_as_without_the_library(share: ShareBox, question: str) -> None:  # D5
     with_it, without = share.start(share.job()), share.start(None, preload=[])

@@ -1,4 +1,4 @@
-"""The library under the compiler's sanitizers: no bad access, no race, nothing undefined, in what clients do with it.
+"""The library under the compiler's sanitizers: no bad access, no race, nothing undefined.
 
 The runtime of the sanitizer is preloaded before the library, so programs that know nothing of it can run.
 """

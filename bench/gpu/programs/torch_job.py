@@ -72,7 +72,7 @@ def latency(load: dict) -> None:
         if (left := due - time.monotonic_ns()) > 0:
             time.sleep(left / 1e9)
             begin = time.monotonic_ns()
-        if begin >= until:
+        if time.monotonic_ns() >= until:
             break
         server.serve()
         if due >= since:

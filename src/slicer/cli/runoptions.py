@@ -52,7 +52,7 @@ OPTIONS = (
     ),
     _option(
         "--share-mode", "MODE",
-        "When a turn goes on: yield (when others wait; default), launches=N, time=5ms, each.",
+        "When a turn ends: yield (when others wait; default), launches=N, time=5ms, each.",
     ),
     _option("--cpu-slots", "N", "Take N of the CPU slots."),
     _option(

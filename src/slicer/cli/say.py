@@ -38,6 +38,14 @@ def draw(text: str) -> None:
     _drawn = True
 
 
+def erase() -> None:
+    """Take away what was drawn last, if nothing was said since."""
+    global _drawn
+    if _drawn:
+        _write("\r\x1b[K")
+    _drawn = False
+
+
 def _has_foreground() -> bool:
     """Whether stderr is a terminal and we are in its foreground. If not, a shell has its prompt there."""
     try:

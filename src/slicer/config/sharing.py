@@ -35,7 +35,7 @@ def share(entry: Entry, *, has_memory: bool) -> Share:
     found = _word(entry, "share", _SHARES)
     # A profile may have it in case --vram is added.
     if found != "off" and not has_memory and entry[2] is UsageError:
-        message = "is for a part of a GPU, and this job takes none: whole GPUs are shared with nobody"
+        message = "sharing is for a part of a GPU, and this job takes none: whole GPUs are shared with nobody"
         raise refuse(entry, "share", message, "add --vram")
     return found
 
@@ -71,7 +71,7 @@ def over_cap(entry: Entry) -> OverCap:
 
 
 def mode(entry: Entry, wanted: Share) -> str:
-    """When a turn goes on, in its one spelling: "yield", "launches=10", "time=5ms" or "each"."""
+    """When a turn ends, in its one spelling: "yield", "launches=10", "time=5ms" or "each"."""
     value = entry[0]
     if not isinstance(value, str):
         raise refuse(entry, "share_mode", f"expected a text such as \"launches=10\", not {value!r:.40}")

@@ -284,6 +284,8 @@ def _collected(scenario: Scenario, jobs: Sequence[_Job]) -> Run:
         sharing = _sharing(job.ask.outcome) if scenario.share != "off" else None
         if job.ask.kind == "latency":
             responses = tuple(each / 1e6 for each in result["responses_ns"])
+            if not responses:
+                raise ExperimentError("it came to none of its requests in time", where="the latency job")
             latency = LatencyRun(result["due"], responses, sharing)
         else:
             batch.append(BatchRun(result["done"], result["seconds"], sharing))

@@ -18,7 +18,7 @@ _TROUBLES = {
     "too-many-functions": "more functions of the driver than can be hooked",
     "mps": "no lock beside MPS",
     "other-gpu": "work or memory on a GPU that is not the job's",
-    "undrained": "a turn went on before its work was done",
+    "undrained": "a turn was passed on before its work was done",
     "arena-busy": "the arena's lock could not be had in time",
     "not-preloaded": "the library could not be preloaded",
     "no-file": "what was counted is lost: the job's file was gone or damaged",

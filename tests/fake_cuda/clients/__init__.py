@@ -14,7 +14,7 @@ WAYS = ("dlsym", "proc", "ptsz", "cudart", "linked", "ctypes")
 
 
 def build(directory: Path, driver: Path, *flags: str) -> Path:
-    """Compile the clients into ``directory``, against the driver in the directory ``driver``; return ``directory``.
+    """Compile the clients into ``directory``, against the driver in ``driver``; return ``directory``.
 
     ``flags``: more for the compiler (a sanitizer). Raises CalledProcessError with the compiler's words.
     """
@@ -25,7 +25,9 @@ def build(directory: Path, driver: Path, *flags: str) -> Path:
     def run(*words: str) -> None:
         subprocess.run([*cc, *words], check=True, cwd=directory)
 
-    sources = {name: str(HERE / f"{name}.c") for name in ("client", "commands", "driver", "memory", "loader", "next")}
+    sources = {
+        name: str(HERE / f"{name}.c") for name in ("client", "commands", "driver", "memory", "loader", "next")
+    }
     run("-c", *(sources[name] for name in ("client", "commands", "driver", "memory")))
     run("-c", "-DLINKED", sources["driver"], "-o", "driver-linked.o")
     common = ("client.o", "commands.o", "memory.o", "-ldl", "-lpthread")

@@ -1,6 +1,6 @@
-/* A program that uses CUDA, a command at a time: `client HOW` reads commands from its input and answers each with one line,
- * the result (a CUresult) and what else there is to say. Streams, memory, events and graphs are named by number, in the order
- * in which they were made; the stream "-" is the default one.
+/* A program that uses CUDA, a command at a time: `client HOW` reads commands from its input and answers each
+ * with one line, the result (a CUresult) and what else there is to say. Streams, memory, events and graphs
+ * are named by number, in the order in which they were made; the stream "-" is the default one.
  */
 #include <pthread.h>
 #include <stdarg.h>
@@ -66,7 +66,7 @@ static void join_words(char **words, int count, char *to, size_t size)
     }
 }
 
-/* -- threads and processes -------------------------------------------------------------------------------------------- */
+/* -- threads and processes -- */
 
 static void *in_background(void *context)
 {
@@ -94,7 +94,12 @@ static int join(char **words, int count, struct answer *to)
     return background_answer.code;
 }
 
-struct member { pthread_t thread; pointer context; char line[256]; struct answer answer; };
+struct member {
+    pthread_t thread;
+    pointer context;
+    char line[256];
+    struct answer answer;
+};
 
 static void *in_team(void *argument)
 {
@@ -168,9 +173,12 @@ static int orphan(char **words, int count, struct answer *to)
     return child < 0;
 }
 
-/* -- work without end ---------------------------------------------------------------------------------------------------- */
+/* -- work without end -- */
 
-struct endless { pointer context; long us, every; };
+struct endless {
+    pointer context;
+    long us, every;
+};
 
 static void *hammer(void *argument)
 {
@@ -186,7 +194,8 @@ static void *hammer(void *argument)
     return NULL;
 }
 
-/* "hammer US EVERY": a thread launches kernels, and waits for them after each EVERY. "halt" ends it, "progress" counts. */
+/* "hammer US EVERY": a thread launches kernels, and waits for them after each EVERY. "halt" ends it,
+ * "progress" counts. */
 static int start_hammer(char **words, int count, struct answer *to)
 {
     struct endless *how = calloc(1, sizeof *how);
@@ -223,8 +232,11 @@ static int become(char **words, int count, struct answer *to)
 }
 
 const struct command process_commands[] = {
-    {"later", later}, {"join", join}, {"threads", threads}, {"fork", forked}, {"orphan", orphan}, {"hammer", start_hammer}, {"halt", halt},
-    {"progress", tell_progress}, {"exec", become}, {NULL, NULL},
+    {"later", later},     {"join", join},
+    {"threads", threads}, {"fork", forked},
+    {"orphan", orphan},   {"hammer", start_hammer},
+    {"halt", halt},       {"progress", tell_progress},
+    {"exec", become},     {NULL, NULL},
 };
 
 EXPORTED int client_main(int argc, char **argv)

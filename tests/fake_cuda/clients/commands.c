@@ -6,7 +6,12 @@
 
 #include "client.h"
 
-struct configuration { unsigned grid[3], block[3], shared_bytes; pointer stream; void *attributes; unsigned count; };
+struct configuration {
+    unsigned grid[3], block[3], shared_bytes;
+    pointer stream;
+    void *attributes;
+    unsigned count;
+};
 
 static pointer stream_of(char **words, int count, int index)
 {
@@ -161,13 +166,16 @@ static int launch_cooperative(char **words, int count, struct answer *to)
 
     (void)to;
     return code ? code
-                : cuda.cuLaunchCooperativeKernel(things.spin, 1, 1, 1, 1, 1, 1, 0, stream_of(words, count, 1), arguments);
+                : cuda.cuLaunchCooperativeKernel(things.spin, 1, 1, 1, 1, 1, 1, 0, stream_of(words, count, 1),
+                                                 arguments);
 }
 
-/* "meet US FIRST PARTIES [COUNT]": kernels with the numbers from FIRST on, each of which ends once all parties' have begun */
+/* "meet US FIRST PARTIES [COUNT]": kernels with the numbers from FIRST on, each of which ends once all
+ * parties' have begun */
 static int meet(char **words, int count, struct answer *to)
 {
-    u64 ns = strtoull(words[0], NULL, 10) * 1000, number = strtoull(words[1], NULL, 10), parties = strtoull(words[2], NULL, 10);
+    u64 ns = strtoull(words[0], NULL, 10) * 1000, number = strtoull(words[1], NULL, 10),
+        parties = strtoull(words[2], NULL, 10);
     void *arguments[] = {&ns, &number, &parties};
     int code = load_kernels();
 
@@ -275,8 +283,8 @@ static int lookup(char **words, int count, struct answer *to)
     int status = -1, code;
 
     (void)count;
-    code = cuda.cuGetProcAddress_v2(strcmp(words[0], "-") ? words[0] : "", &found, atoi(words[1]), strtoull(words[2], NULL, 10),
-                                    &status);
+    code = cuda.cuGetProcAddress_v2(strcmp(words[0], "-") ? words[0] : "", &found, atoi(words[1]),
+                                    strtoull(words[2], NULL, 10), &status);
     say(to, " %d %#lx", status, (unsigned long)(uintptr_t)found);
     return code;
 }
@@ -299,12 +307,43 @@ static int relookup(char **words, int count, struct answer *to)
 }
 
 const struct command commands[] = {
-    {"init", init}, {"devices", devices}, {"context", context}, {"use", use}, {"destroy", destroy}, {"primary", primary},
-    {"unprimary", unprimary}, {"reset", reset}, {"stream", stream}, {"unstream", destroy_stream}, {"spin", spin}, {"work", work},
-    {"ex", launch_ex}, {"cooperative", launch_cooperative}, {"meet", meet}, {"sync", sync}, {"query", query},
-    {"record", record}, {"wait", wait_event}, {"syncevent", sync_event}, {"await", await_flag}, {"signal", signal_flag},
-    {"begin", begin_capture}, {"end", end_capture}, {"graph", graph}, {"copy", copy}, {"lookup", lookup}, {"reopen", reopen},
+    {"init", init},
+    {"devices", devices},
+    {"context", context},
+    {"use", use},
+    {"destroy", destroy},
+    {"primary", primary},
+    {"unprimary", unprimary},
+    {"reset", reset},
+    {"stream", stream},
+    {"unstream", destroy_stream},
+    {"spin", spin},
+    {"work", work},
+    {"ex", launch_ex},
+    {"cooperative", launch_cooperative},
+    {"meet", meet},
+    {"sync", sync},
+    {"query", query},
+    {"record", record},
+    {"wait", wait_event},
+    {"syncevent", sync_event},
+    {"await", await_flag},
+    {"signal", signal_flag},
+    {"begin", begin_capture},
+    {"end", end_capture},
+    {"graph", graph},
+    {"copy", copy},
+    {"lookup", lookup},
+    {"reopen", reopen},
     {"relookup", relookup},
-    {"alloc", allocate}, {"free", release}, {"info", tell_info}, {"total", tell_total}, {"churn", churn}, {"vmm", vmm},
-    {"nvml", tell_nvml}, {NULL, NULL},
+    {"alloc", allocate},
+    {"free", release},
+    {"info", tell_info},
+    {"total", tell_total},
+    {"churn", churn},
+    {"vmm", vmm},
+    {"keep", keep},
+    {"ownpool", own_pool},
+    {"nvml", tell_nvml},
+    {NULL, NULL},
 };

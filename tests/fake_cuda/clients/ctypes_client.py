@@ -1,4 +1,4 @@
-"""The client in Python: ctypes on libcuda.so.1, as CuPy does it. It knows the commands of client.c that it needs."""
+"""The client in Python: ctypes on libcuda.so.1, as CuPy does it. It knows some commands of client.c."""
 
 from __future__ import annotations
 
@@ -81,7 +81,10 @@ class Client:
 
         pynvml.nvmlInit()
         handle = pynvml.nvmlDeviceGetHandleByIndex(int(index))
-        first, second = pynvml.nvmlDeviceGetMemoryInfo(handle), pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2)
+        first, second = (
+            pynvml.nvmlDeviceGetMemoryInfo(handle),
+            pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2),
+        )
         return int(first.total != second.total), f" {first.total >> 20} {first.used >> 20}"
 
     def devices(self) -> tuple[int, str]:

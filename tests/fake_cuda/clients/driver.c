@@ -8,7 +8,10 @@
 
 struct driver cuda;
 
-struct wanted { const char *name, *symbol; void **to; };
+struct wanted {
+    const char *name, *symbol;
+    void **to;
+};
 
 #define WANTED(name, symbol, parameters) {#name, #symbol, (void **)(void *)&cuda.name},
 static const struct wanted all[] = {DRIVER(WANTED)};
@@ -22,8 +25,10 @@ static int missing(const char *what)
 
 int ask_as_cudart(void)
 {
-    static const struct { int version; u64 flags; } variants[VARIANTS] = {{2000, 0}, {3020, 0}, {4000, 0}, {7000, 2},
-                                                                          {10000, 0}, {11000, 2}, {12000, 1}};
+    static const struct {
+        int version;
+        u64 flags;
+    } variants[VARIANTS] = {{2000, 0}, {3020, 0}, {4000, 0}, {7000, 2}, {10000, 0}, {11000, 2}, {12000, 1}};
     static _Atomic(void *) before[COUNT][VARIANTS];
     void *found, *first;
     int status, changed = 0;

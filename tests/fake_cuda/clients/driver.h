@@ -9,7 +9,8 @@ typedef uint64_t u64;
 typedef void *pointer;
 
 #define GRID unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, pointer
-/* X(name, symbol for the linker and for dlsym, parameters): the name is what cuGetProcAddress is asked for. */
+/* X(name, symbol for the linker and for dlsym, parameters): the name is what cuGetProcAddress is asked for.
+ */
 #define DRIVER(X) \
     X(cuInit, cuInit, (unsigned)) \
     X(cuDeviceGetCount, cuDeviceGetCount, (int *)) \
@@ -63,6 +64,10 @@ typedef void *pointer;
     X(cuMemUnmap, cuMemUnmap, (u64, size_t)) \
     X(cuMemRetainAllocationHandle, cuMemRetainAllocationHandle, (u64 *, void *)) \
     X(cuDeviceGetDefaultMemPool, cuDeviceGetDefaultMemPool, (pointer *, int)) \
+    X(cuMemPoolCreate, cuMemPoolCreate, (pointer *, const void *)) \
+    X(cuMemPoolDestroy, cuMemPoolDestroy, (pointer)) \
+    X(cuMemPoolTrimTo, cuMemPoolTrimTo, (pointer, size_t)) \
+    X(cuMemPoolSetAttribute, cuMemPoolSetAttribute, (pointer, int, const void *)) \
     X(cuArrayCreate, cuArrayCreate_v2, (pointer *, const void *)) \
     X(cuArray3DCreate, cuArray3DCreate_v2, (pointer *, const void *)) \
     X(cuArrayDestroy, cuArrayDestroy, (pointer)) \
@@ -70,7 +75,7 @@ typedef void *pointer;
     X(cuMipmappedArrayDestroy, cuMipmappedArrayDestroy, (pointer)) \
     X(cuMemGetInfo, cuMemGetInfo_v2, (size_t *, size_t *))
 
-#define DECLARED(name, symbol, parameters) int (*name) parameters;
+#define DECLARED(name, symbol, parameters) int(*name) parameters;
 struct driver {
     DRIVER(DECLARED)
     int (*cuGetProcAddress_v2)(const char *, void **, int, u64, int *);
@@ -78,12 +83,12 @@ struct driver {
 };
 extern struct driver cuda;
 
-/* How: "dlsym", "proc", "ptsz" (cuGetProcAddress for per-thread default streams), "cudart" (as a static cudart asks), "linked".
- * 0, or -1 and a line on stderr. */
+/* How: "dlsym", "proc", "ptsz" (cuGetProcAddress for per-thread default streams), "cudart" (as a static
+ * cudart asks), "linked". 0, or -1 and a line on stderr. */
 int find_driver(const char *how);
 
-/* Asks for each function in all its versions, as a static cudart does, and uses none of the answers. How many had one that
- * was not the same as before. */
+/* Asks for each function in all its versions, as a static cudart does, and uses none of the answers. How many
+ * had one that was not the same as before. */
 int ask_as_cudart(void);
 
 #endif

@@ -1,4 +1,5 @@
-/* `loader LIBRARY [deepbind] HOW`: runs the client in a library, loaded with RTLD_DEEPBIND as some applications do. */
+/* `loader LIBRARY [deepbind] HOW`: runs the client in a library, loaded with RTLD_DEEPBIND as some
+ * applications do. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>

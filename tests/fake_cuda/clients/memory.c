@@ -6,12 +6,24 @@
 
 #include "client.h"
 
-struct properties { int type, handle_types, location, id; void *win32; unsigned char flags[8]; };
-struct array2d { size_t width, height; int format; unsigned channels; };
-struct array3d { size_t width, height, depth; int format; unsigned channels, flags; };
+struct properties {
+    int type, handle_types, location, id;
+    void *win32;
+    unsigned char flags[8];
+};
+struct array2d {
+    size_t width, height;
+    int format;
+    unsigned channels;
+};
+struct array3d {
+    size_t width, height, depth;
+    int format;
+    unsigned channels, flags;
+};
 
-static const char *const kinds[] = {"linear", "pitch", "managed", "create", "host", "numa", "async", "pool", "array", "array3d",
-                                    "mipmap"};
+static const char *const kinds[] = {"linear", "pitch", "managed", "create",  "host",  "numa",
+                                    "async",  "pool",  "array",   "array3d", "mipmap"};
 enum { BYTE = 1, DEVICE = 1, HOST_LOCATION = 2, NUMA_LOCATION = 3, ROW = 1024 };
 
 static enum kind kind_of(const char *word)
@@ -58,9 +70,13 @@ static int make(enum kind kind, size_t bytes, u64 *at)
 static int drop(enum kind kind, u64 at)
 {
     switch (kind) {
-    case CREATE: case HOST: case NUMA: return cuda.cuMemRelease(at);
-    case ASYNC: case POOL: return cuda.cuMemFreeAsync(at, NULL);
-    case ARRAY: case ARRAY3D: return cuda.cuArrayDestroy((pointer)(uintptr_t)at);
+    case CREATE:
+    case HOST:
+    case NUMA: return cuda.cuMemRelease(at);
+    case ASYNC:
+    case POOL: return cuda.cuMemFreeAsync(at, NULL);
+    case ARRAY:
+    case ARRAY3D: return cuda.cuArrayDestroy((pointer)(uintptr_t)at);
     case MIPMAP: return cuda.cuMipmappedArrayDestroy((pointer)(uintptr_t)at);
     default: return cuda.cuMemFree(at);
     }
@@ -88,8 +104,9 @@ int release(char **words, int count, struct answer *to)
     return drop(things.memory[index].kind, things.memory[index].at);
 }
 
-/* "churn KIND MIB ROUNDS": allocates as much as it gets, frees a half at random, and so on; frees all at the end. Says how
- * many were refused, and the result of the first one that was refused for another reason than memory. */
+/* "churn KIND MIB ROUNDS": allocates as much as it gets, frees a half at random, and so on; frees all at the
+ * end. Says how many were refused, and the result of the first one that was refused for another reason than
+ * memory. */
 int churn(char **words, int count, struct answer *to)
 {
     enum kind kind = kind_of(words[0]);
@@ -116,8 +133,8 @@ int churn(char **words, int count, struct answer *to)
     return code;
 }
 
-/* "vmm MIB": memory that is mapped and whose handle is released first, as some programs do. Says the free MiB before, with
- * the handle released, and after it was unmapped. */
+/* "vmm MIB": memory that is mapped and whose handle is released first, as some programs do. Says the free MiB
+ * before, with the handle released, and after it was unmapped. */
 int vmm(char **words, int count, struct answer *to)
 {
     size_t bytes = strtoull(words[0], NULL, 10) << 20, before, mapped, after, total;
@@ -134,6 +151,43 @@ int vmm(char **words, int count, struct answer *to)
     code = code ? code : cuda.cuMemUnmap(at, bytes);
     cuda.cuMemGetInfo(&after, &total);
     say(to, " %zu %zu %zu", before >> 20, mapped >> 20, after >> 20);
+    return code;
+}
+
+/* "keep MIB": how much GPU 0's default pool keeps of what is freed; "keep none" gives back what it kept, too
+ */
+int keep(char **words, int count, struct answer *to)
+{
+    u64 bytes = strtoull(words[0], NULL, 10) << 20;
+    pointer pool;
+    int code = cuda.cuDeviceGetDefaultMemPool(&pool, 0);
+
+    (void)count, (void)to;
+    code = code ? code : cuda.cuMemPoolSetAttribute(pool, 4, &bytes);
+    return code || strcmp(words[0], "none") ? code : cuda.cuMemPoolTrimTo(pool, 0);
+}
+
+/* "ownpool MIB device|host": an allocation from a pool of its own, there. Says the free MiB with it, with the
+ * pool destroyed, and with the allocation freed. */
+int own_pool(char **words, int count, struct answer *to)
+{
+    struct {
+        int type, handle_types, location, id;
+        char rest[72];
+    } how = {1, 0, strcmp(words[1], "host") ? DEVICE : HOST_LOCATION, 0, ""};
+    size_t alive, orphaned, after, total;
+    pointer pool;
+    u64 at;
+    int code = cuda.cuMemPoolCreate(&pool, &how);
+
+    (void)count;
+    code = code ? code : cuda.cuMemAllocFromPoolAsync(&at, strtoull(words[0], NULL, 10) << 20, pool, NULL);
+    cuda.cuMemGetInfo(&alive, &total);
+    code = code ? code : cuda.cuMemPoolDestroy(pool);
+    cuda.cuMemGetInfo(&orphaned, &total);
+    code = code ? code : cuda.cuMemFreeAsync(at, NULL);
+    cuda.cuMemGetInfo(&after, &total);
+    say(to, " %zu %zu %zu", alive >> 20, orphaned >> 20, after >> 20);
     return code;
 }
 
@@ -161,9 +215,13 @@ int tell_nvml(char **words, int count, struct answer *to)
 {
     void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW), *handle;
     int (*init)(void) = library ? (int (*)(void))dlsym(library, "nvmlInit_v2") : NULL;
-    int (*by_index)(unsigned, void **) = library ? (int (*)(unsigned, void **))dlsym(library, "nvmlDeviceGetHandleByIndex_v2") : NULL;
-    int (*info)(void *, void *) = library ? (int (*)(void *, void *))dlsym(library, "nvmlDeviceGetMemoryInfo") : NULL;
-    struct { unsigned long long total, free, used; } memory = {0};
+    int (*by_index)(unsigned, void **) =
+        library ? (int (*)(unsigned, void **))dlsym(library, "nvmlDeviceGetHandleByIndex_v2") : NULL;
+    int (*info)(void *, void *) =
+        library ? (int (*)(void *, void *))dlsym(library, "nvmlDeviceGetMemoryInfo") : NULL;
+    struct {
+        unsigned long long total, free, used;
+    } memory = {0};
     int code;
 
     (void)count;

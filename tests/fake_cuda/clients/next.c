@@ -1,4 +1,5 @@
-/* A library that is preloaded too, and stands in the way of two functions, as tracers do: it finds the next ones by RTLD_NEXT. */
+/* A library that is preloaded too, and stands in the way of two functions, as tracers do: it finds the next
+ * ones by RTLD_NEXT. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <unistd.h>

@@ -87,7 +87,11 @@ Modes:
   launches=N  sync and pass the turn on after N launches
   time=5ms    after so long
   each        around every launch
-  skip=N      launches=10, but a batch job keeps its turn over its first N syncs
+<<<<<<< HEAD
+  skip=N      launches=10, but a batch job keeps the turn over N syncs
+=======
+  skip=N      launches=10, but batch jobs keep it over their first N syncs
+>>>>>>> w-docs
 
 \b
 Columns: a response counts from the moment when the request was due. /ALONE
@@ -230,8 +234,10 @@ class _Measured:
             with closing(Experiment(self._parameters, _program(), os.environ)) as experiment:
                 self._measure(experiment)
         except _Interrupted as interrupted:
+            say.erase()  # and the terminal's ^C
             say.line("interrupted" if self._calibration is None else "interrupted: this is what was measured")
             return 128 + interrupted.signo
+        say.erase()
         return EX_OK if all(not run.error for run in self._runs) else _EX_INCOMPLETE
 
     def _measure(self, experiment: Experiment) -> None:

@@ -13,7 +13,7 @@
 
 enum {
     HIGH_DESCRIPTOR = 500,                /* programs like to close or use the low numbers without asking */
-    PATIENCE_MS = 1000,                   /* with the arena's lock, which is held for microseconds */
+    PATIENCE_MS = 3000,                   /* with the arena's lock, which is held for microseconds: but machines are slow */
     REST_MS = 1000,                       /* without the lock, after it could not be had */
     SPINS = 50
 };
@@ -27,7 +27,7 @@ static struct arena_job no_job; /* where there is none: nobody gives it a turn *
 static struct arena_process no_process;
 static _Atomic(struct arena_job *) own_job = &no_job;
 static _Atomic(struct arena_process *) own_process = &no_process;
-static enum { UNKNOWN, ATTACHED, WITHOUT } _Atomic attached;
+static _Atomic enum attached attached;
 static _Atomic uint64_t rest_until_ns;
 
 struct arena *arena_mapped(void) { return mapped; }
@@ -222,6 +222,20 @@ static bool take_rows(const struct job_file *file)
     return true;
 }
 
+/* -- patience ------------------------------------------------------------------------------------------------------------ */
+
+static void rest(void)
+{
+    atomic_store(&rest_until_ns, now_ns() + (uint64_t)REST_MS * NS_A_MS);
+    trouble(TROUBLE_ARENA_BUSY, "the GPU lock could not be had in time: some work of this program ran without it");
+}
+
+static bool is_resting(void)
+{
+    uint64_t until = atomic_load(&rest_until_ns);
+    return until && now_ns() < until;
+}
+
 /* -- attached ------------------------------------------------------------------------------------------------------------ */
 
 static void drop_file(void)
@@ -233,17 +247,26 @@ static void drop_file(void)
     atomic_store(&own_process, &no_process);
 }
 
+static const char *const busy = "";
+
+/* What is wrong; NULL: nothing. */
 static const char *attach(const struct job_file *file)
 {
     struct stat status;
+    struct arena_process *before = arena_process();
+    drop_file();
     descriptor = open_file();
     if (descriptor < 0 || fstat(descriptor, &status) != 0)
         return "its file cannot be opened";
     bool is_mapped = mapped && device == status.st_dev && inode == status.st_ino;
     device = status.st_dev;
     inode = status.st_ino;
-    if (!S_ISREG(status.st_mode) || !lock_file())
-        return "its file cannot be locked";
+    if (!S_ISREG(status.st_mode))
+        return "its file is not right";
+    if (!lock_file())
+        return errno == EAGAIN || errno == EACCES ? busy : "its file cannot be locked";
+    if (before != &no_process && atomic_load(&before->pid) == getpid())
+        atomic_store(&before->job, 0); /* the row that was lost. Its byte stays locked as long as the old mapping is there */
     const char *wrong = is_mapped || map_file() ? NULL : "its file is not right";
     if (!wrong && !take_rows(file))
         wrong = "too many jobs, processes or GPUs share";
@@ -263,38 +286,51 @@ static bool is_beside_mps(void)
            (status.st_uid == 0 || status.st_uid == geteuid()) && !S_ISREG(status.st_mode);
 }
 
-static bool attach_first(void)
+/* The other bytes of the open file say who is alive. A child that is forked in the midst of this would inherit a
+ * descriptor or a mapping that it knows nothing of, and keep them locked. So forks wait. */
+static void before_fork(void) { pthread_mutex_lock(&local); }
+static void in_parent(void) { pthread_mutex_unlock(&local); }
+
+static enum attached attach_first(void)
 {
+    static bool is_prepared;
     const struct job_file *file = job();
     if (!file || !(file->wants & WANTS_LOCK))
-        return false;
+        return WITHOUT;
     if (is_beside_mps()) {
         trouble(TROUBLE_MPS, "the GPU lock is off, because MPS is in use here");
-        return false;
+        return WITHOUT;
     }
+    if (!is_prepared)
+        pthread_atfork(before_fork, in_parent, gate_after_fork);
+    is_prepared = true;
     const char *wrong = attach(file);
     if (!wrong && !helper_start())
         wrong = "no thread can be made for it";
     if (!wrong)
-        return true;
+        return ATTACHED;
+    drop_file();
+    if (wrong == busy) {
+        rest();
+        return NOT_YET;
+    }
     char line[200];
     snprintf(line, sizeof line, "the GPU lock is off in this process: %s (" ARENA_NAME ")", wrong);
-    drop_file();
     trouble(TROUBLE_NO_ARENA, line);
-    return false;
+    return WITHOUT;
 }
 
-bool arena_attach(void)
+enum attached arena_attach(void)
 {
-    int known = atomic_load_explicit(&attached, memory_order_acquire);
-    if (known != UNKNOWN)
-        return known == ATTACHED;
+    enum attached known = atomic_load_explicit(&attached, memory_order_acquire);
+    if (known != NOT_YET || is_resting())
+        return known;
     pthread_mutex_lock(&local);
-    if (atomic_load(&attached) == UNKNOWN)
-        atomic_store(&attached, attach_first() ? ATTACHED : WITHOUT);
     known = atomic_load(&attached);
+    if (known == NOT_YET && !is_resting())
+        atomic_store(&attached, known = attach_first());
     pthread_mutex_unlock(&local);
-    return known == ATTACHED;
+    return known;
 }
 
 /* The rows, if they are still this process's: the program may have closed the descriptor, and lost them. */
@@ -321,21 +357,14 @@ static bool open_again(void)
 bool arena_lock(struct rings *rings)
 {
     memset(rings, 0, sizeof *rings);
-    uint64_t rest = atomic_load(&rest_until_ns);
-    if (rest && now_ns() < rest)
+    if (is_resting())
         return false;
     pthread_mutex_lock(&local);
-    const char *wrong = NULL;
     bool is_lost = (!is_open() && !(has_rows() && open_again())) || !has_rows();
-    if (is_lost) {
-        drop_file();
-        wrong = attach(job());
-    }
-    if (!wrong && lock_file())
+    if ((!is_lost || !attach(job())) && lock_file())
         return true;
     pthread_mutex_unlock(&local);
-    atomic_store(&rest_until_ns, now_ns() + (uint64_t)REST_MS * NS_A_MS);
-    trouble(TROUBLE_ARENA_BUSY, "the GPU lock could not be had in time: some work of this program ran without it");
+    rest();
     return false;
 }
 
@@ -363,6 +392,6 @@ void arena_after_fork(void)
     if (mapped)
         munmap(mapped, sizeof(struct arena));
     mapped = NULL;
-    atomic_store(&attached, UNKNOWN);
+    atomic_store(&attached, NOT_YET);
     atomic_store(&rest_until_ns, 0);
 }

@@ -72,7 +72,7 @@ struct arena_process {
     _Atomic uint32_t joined;   /* 24 the number of the turn that it puts work into; 0: none, or its work is done */
     _Atomic uint32_t reserved0;
     _Atomic uint64_t launched; /* 32 how much work it started; written without the lock, at each yield */
-    _Atomic uint64_t rung_ns;  /* 40 when `bell` was rung first without being heard since */
+    _Atomic uint64_t rung_ns;  /* 40 no later than `bell` was rung without being heard since */
     _Atomic uint64_t reserved[2];
 };
 

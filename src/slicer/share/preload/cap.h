@@ -157,7 +157,7 @@ long elsewhere_call(void *real, long *a);
 /* Credit what was forgotten. */
 void forgotten(const struct held *what);
 
-/* driver(symbol), looked up once: `known` keeps it. */
+/* driver(symbol), looked up once: `known` keeps it. For who is called by a program that has the driver. */
 void *driver_once(_Atomic(void *) *known, const char *symbol);
 
 /* Is this the first version of a function, with its 32-bit sizes and addresses? `name` without _v2. */

@@ -130,7 +130,6 @@ void gate_after_fork(void)
 static void prepare(void)
 {
     pthread_key_create(&at_thread_end, stand_up);
-    pthread_atfork(NULL, NULL, gate_after_fork);
     atexit(contexts_stop); /* after CUDA's own, which it registered before: so it runs before that */
 }
 
@@ -147,11 +146,12 @@ static bool start(void)
     int before = errno, cancel;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     pthread_once(&once, prepare);
-    bool is_on = arena_attach();
-    atomic_store(&gate, is_on ? ON : OFF);
+    enum attached is = arena_attach();
+    if (is != NOT_YET)
+        atomic_store(&gate, is == ATTACHED ? ON : OFF);
     pthread_setcancelstate(cancel, NULL);
     errno = before;
-    return is_on;
+    return is == ATTACHED;
 }
 
 static inline bool is_watched(const struct self *me)

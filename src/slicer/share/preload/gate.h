@@ -47,9 +47,10 @@ static inline void futex_wake(_Atomic uint32_t *word)
 
 /* -- the arena (arena.c): this process's place in it ------------------------------------------------------------- */
 
-/* Whether there is a lock for this job: opens the arena, and takes a row, at the first call. False, said once: there is
- * none, and work passes. */
-bool arena_attach(void);
+/* Whether there is a lock for this job: opens the arena, and takes a row, at the first call. Where there is none, which
+ * is said once, or none yet, because the arena is busy, work passes. */
+enum attached { NOT_YET, ATTACHED, WITHOUT };
+enum attached arena_attach(void);
 
 /* The arena's lock, and a row that is still this process's; false: it could not be had, and what needs it is left out. */
 bool arena_lock(struct rings *rings);

@@ -51,6 +51,8 @@ static bool leave(void)
 void helper_ring(void)
 {
     struct arena_process *process = arena_process();
+    if (atomic_load(&process->bell) == atomic_load(&process->heard))
+        atomic_store(&process->rung_ns, now_ns()); /* before: who sees it unheard looks since when */
     atomic_fetch_add(&process->bell, 1);
     futex_wake(&process->bell);
 }
@@ -114,6 +116,7 @@ static void *helper(void *unused)
     for (;;) {
         struct arena_process *process = arena_process();
         uint32_t heard = atomic_load(&process->bell);
+        atomic_store(&process->rung_ns, now_ns()); /* it may be rung again already */
         atomic_store(&process->heard, heard);
         uint64_t again = look(&seen);
         if (process == arena_process())

@@ -49,7 +49,7 @@ enum {
     TROUBLE_POOL_FULL = 4,    /* more pointers than wrappers: some functions pass through */
     TROUBLE_MPS = 8,          /* the lock is off beside MPS */
     TROUBLE_OTHER_GPU = 16,   /* work or memory on a GPU that is not the job's */
-    TROUBLE_UNDRAINED = 32,   /* a turn went on before the work of the last one was done */
+    TROUBLE_UNDRAINED = 32,   /* a turn was passed on before its work was done */
     TROUBLE_ARENA_BUSY = 64   /* the arena's lock could not be had in time */
 };
 

@@ -1,6 +1,7 @@
 /* Allocations by address: charged before the call, credited when they are freed. */
 #include "cap.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -25,10 +26,15 @@ bool is_capped(void)
 
 void *driver_once(_Atomic(void *) *known, const char *symbol)
 {
+    static char absent; /* in the place of a function that this driver does not have */
     void *real = atomic_load_explicit(known, memory_order_acquire);
-    if (real == NULL && (real = driver(symbol)) != NULL)
-        atomic_store_explicit(known, real, memory_order_release);
-    return real;
+    if (real == NULL) {
+        int saved = errno;
+        real = driver(symbol);
+        errno = saved;
+        atomic_store_explicit(known, real == NULL ? &absent : real, memory_order_release);
+    }
+    return real == &absent ? NULL : real;
 }
 
 bool is_first_version(void *real, const char *name, struct versions *known)

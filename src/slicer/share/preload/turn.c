@@ -55,7 +55,7 @@ static void tell_overtaken(void)
     if (all == told || !file)
         return;
     atomic_fetch_add(&file->counters.undrained, all - told);
-    trouble(TROUBLE_UNDRAINED, "a turn on the GPU went on to another job before the work of this one was done");
+    trouble(TROUBLE_UNDRAINED, "the turn on the GPU went to another job before the work of this one was done");
 }
 
 void turn_tell(void)

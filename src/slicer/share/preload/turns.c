@@ -8,6 +8,7 @@
 
 enum {
     NS_A_US = 1000,
+    A_LITTLE_NS = 1000 * 1000 * 1000,
     PING_NS = 100 * 1000 * 1000,   /* how often a holder's helper thread is asked whether it still answers */
     ANSWER_NS = 1000 * 1000 * 1000, /* how long it may take to answer, where the limit of the drain is shorter */
     TAKE_NS = 500 * 1000 * 1000,   /* how long a job may take to use a turn that it got. A frozen one never does */
@@ -24,10 +25,13 @@ struct tally {
     unsigned processes, joined, wanting, deaf;
 };
 
-/* A time in the future is nonsense: then as much has passed as nobody waits for. */
+/* A time in the future is nonsense: then as much has passed as nobody waits for. But what is written without the lock
+ * may be a little later than `now`. */
 static uint64_t since(uint64_t then, uint64_t now)
 {
-    return then <= now ? now - then : MOST_NS;
+    if (then > now)
+        return then - now < A_LITTLE_NS ? 0 : MOST_NS;
+    return now - then;
 }
 
 int turns_job_of(const struct arena_process *process)
