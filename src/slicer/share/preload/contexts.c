@@ -61,7 +61,7 @@ static struct context *find(const void *handle)
 
 static struct context *add(void *handle, int device)
 {
-    uint64_t launched = gate_launched();
+    uint64_t launched = seats_launched();
     if (job_gpu(device) < 0)
         trouble(TROUBLE_OTHER_GPU, "this program puts work on a GPU that is not its job's");
     pthread_mutex_lock(&changing);
@@ -109,7 +109,7 @@ void context_launched(struct context *context)
 
 bool context_counts(const struct context *context, uint64_t *here, uint64_t *most)
 {
-    *here = *most = gate_launched();
+    *here = *most = seats_launched();
     if (atomic_load(&several) < 2)
         return false;
     *most = 0;

@@ -221,15 +221,15 @@ static bool leave_once(bool *is_over)
 {
     struct rings rings;
     atomic_store(&expected, 0);
-    gate_wait_until_empty();
-    uint64_t here, most, before = gate_launched();
+    seats_wait_until_empty();
+    uint64_t here, most, before = seats_launched();
     context_counts(NULL, &here, &most);
     atomic_store(&arena_process()->launched, most);
     *is_over = !contexts_sync() || !arena_lock(&rings);
     if (*is_over)
         return false;
     fault("gate-drained");
-    *is_over = gate_is_empty() && gate_launched() == before && !atomic_load(&expected);
+    *is_over = seats_are_empty() && seats_launched() == before && !atomic_load(&expected);
     if (*is_over)
         part(&rings);
     arena_unlock(&rings);
