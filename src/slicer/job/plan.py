@@ -110,11 +110,11 @@ def with_sharing(plan: Plan, directory: str = "") -> Plan:
 
     path = directory or statedir.where(plan.environ, os.geteuid())
     environ, held = {**plan.environ, **profile.env}, plan.outer.gpus_for(profile.vram_mib)
-    order = planning.order_of(profile, environ, plan.program, path, held, lambda: _why_not_driver(plan))
+    order = planning.order_of(profile, environ, plan.program, path, held, lambda: why_not_driver(plan))
     return replace(plan, sharing=order)
 
 
-def _why_not_driver(plan: Plan) -> str:
+def why_not_driver(plan: Plan) -> str:
     """Why the driver does not keep a cap by itself here; "": it may."""
     from slicer.job import driver_cap
 
