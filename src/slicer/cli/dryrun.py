@@ -20,7 +20,7 @@ from slicer.job.plan import (
     plan_of,
     requester_of,
     why_not_driver,
-)  # fmt: skip
+)
 from slicer.job.words import describe_busy, describe_resources
 from slicer.kernel.proc import now_s
 from slicer.ledger import leasing
