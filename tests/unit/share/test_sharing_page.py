@@ -28,7 +28,8 @@ def test_what_the_library_says_is_as_the_page_quotes_it() -> None:  # D5
     said = " ".join(path.read_text() for path in sources).replace('"\n', '').replace("\n", " ")
     table = PAGE.partition("| the library says |")[2].partition("\n\n")[0]
     quoted = [row.split("|")[1] for row in table.splitlines()[2:]]
-    parts = [part.strip(" ,:") for cell in quoted for each in cell.split(", this ") for part in each.split("…")]
+    texts = [text for cell in quoted for text in cell.split(", this ")]
+    parts = [part.strip(" ,:") for text in texts for part in text.split("…")]
     assert len(quoted) == 10
     assert not {part for part in parts if part and part not in said}
 
