@@ -13,7 +13,7 @@
 #include "cap.h"
 #include "turns.h"
 
-enum { OPERATIONS = 24, SECONDS_A_ROUND = 20, MAX_CUTS = 4 };
+enum { OPERATIONS = 24, SECONDS_A_ROUND = 20, CUTS = 4, HEAD = 2048 };
 
 static uint64_t state;
 
@@ -44,7 +44,7 @@ static void spoil(unsigned char *bytes, size_t size)
     for (uint64_t times = below(8); times > 0; times--) {
         size_t width = (size_t)1 << below(4);
         value = odd_number();
-        memcpy(bytes + below((below(2) == 0 ? 512 : size) / width) * width, &value, width);
+        memcpy(bytes + below((below(2) == 0 ? HEAD : size) / width) * width, &value, width);
     }
     if (below(8) == 0)
         for (size_t from = below(size), left = below(size - from); left > 0; left--, from++)
@@ -74,7 +74,7 @@ static void use_job(int descriptor)
         int gpu = (int)below(JOB_MAX_GPUS + 4) - 2;
         uint64_t bytes = below(4) == 0 ? odd_number() : below(UINT64_C(1) << 28);
         uint64_t value = odd_number();
-        off_t place = (off_t)(below(sizeof(struct job_file) / 8) * 8);
+        off_t place = (off_t)(below((below(2) == 0 ? HEAD : sizeof(struct job_file)) / 4 - 1) * 4);
         switch (below(6)) {
         case 0:
             if (pwrite(descriptor, &value, sizeof value, place) < 0)
@@ -117,7 +117,7 @@ static bool try_job(const char *path)
         use_job(descriptor);
         /* At last somebody cuts it short, under the process that has it mapped. */
         if (below(4) == 0 && ftruncate(descriptor, (off_t)below(sizeof file)) == 0)
-            for (int turn = 0; turn < MAX_CUTS; turn++)
+            for (int turn = 0; turn < CUTS; turn++)
                 if (quota_charge(0, 4096) == CHARGED)
                     quota_credit(0, 4096);
     }

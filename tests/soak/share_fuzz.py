@@ -1,9 +1,9 @@
 """Feeds broken job files and arenas to the library that is preloaded into sharing jobs.
 
-``python -m tests.soak.share_fuzz`` (a part of ``make soak``) does so for a while, thousands a second, with the library
-built for the address and undefined-behaviour sanitizers. A round is its seed: ``--seed`` with the one that failed makes
-it the same again. The library must refuse a file or go on with it; it must not crash, hang, or touch memory that is not
-its own.
+``python -m tests.soak.share_fuzz`` (a part of ``make soak``) does so for a while, thousands a second, with
+the library built for the address and undefined-behaviour sanitizers. A round is its seed: ``--seed`` with the
+one that failed makes it the same again. The library must refuse a file or go on with it; it must not crash,
+hang, or touch memory that is not its own.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ HERE = Path(__file__).parent
 PRELOAD = HERE.parents[1] / "src" / "slicer" / "share" / "preload"
 ROUNDS = 5000
 FLAGS = ("-std=c11", "-O1", "-g", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", f"-I{PRELOAD}")
-SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
+SANITIZERS = ("-fsanitize=address,undefined,bounds-strict", "-fno-sanitize-recover=all")
 
 
 def build(directory: Path) -> Path:
     """Compile the program. Raises CalledProcessError with the compiler's words."""
     program = directory / "share-fuzz"
     sources = [str(HERE / "share_fuzz.c"), *map(str, sorted(PRELOAD.glob("*.c")))]
-    command = [os.environ.get("CC", "cc"), *FLAGS, *SANITIZERS, "-o", str(program), *sources, "-ldl", "-lpthread"]
-    subprocess.run(command, check=True)
+    compiler = os.environ.get("CC", "cc")
+    subprocess.run([compiler, *FLAGS, *SANITIZERS, "-o", program, *sources, "-ldl", "-lpthread"], check=True)
     return program
 
 
@@ -43,11 +43,13 @@ def run(program: Path, directory: Path, seed: int, rounds: int) -> int:
         # It is linked with what it preloads elsewhere, so the sanitizer cannot come first.
         "ASAN_OPTIONS": "detect_leaks=0:verify_asan_link_order=0",
     }
+    command = [program, str(seed), str(rounds)]
     with told.open("wb") as output:
-        code = subprocess.run([program, str(seed), str(rounds)], stdout=output, env=env, check=False).returncode
+        code = subprocess.run(command, stdout=output, env=env, check=False).returncode
     number = int(told.read_text() or seed)
     if code:
-        sys.exit(f"share_fuzz: round {number} ended with {code}; again: python -m tests.soak.share_fuzz --seed {number}")
+        again = f"python -m tests.soak.share_fuzz --seed {number}"
+        sys.exit(f"share_fuzz: round {number} ended with {code}; again: {again}")
     return number
 
 
@@ -68,7 +70,8 @@ def main() -> None:
             accepted += run(program, directory, seed, ROUNDS)
             seed += ROUNDS
         took = time.monotonic() - began
-    print(f"share_fuzz: {seed - first} job files and arenas in {took:.0f} s, from seed {first}: {accepted} accepted, none did harm")
+    what = f"{seed - first} job files and arenas in {took:.0f} s, from seed {first}"
+    print(f"share_fuzz: {what}: {accepted} job files accepted, none did harm")
 
 
 if __name__ == "__main__":
