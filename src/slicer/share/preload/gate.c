@@ -20,6 +20,7 @@ static _Atomic int seats_used; /* from here on, nobody ever sat */
 static __thread struct self self __attribute__((tls_model("initial-exec")));
 static pthread_key_t at_thread_end;
 static _Atomic uint32_t syncing;
+static pthread_mutex_t in_window = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic uint64_t synced_ns, synced_launched, closed_ns;
 static enum { UNKNOWN, ON, OFF } _Atomic gate;
 
@@ -38,6 +39,8 @@ bool gate_is_on(void)
 static void stand_up(void *seat)
 {
     struct seat *mine = seat;
+    if (self.seat != mine)
+        return; /* it was the parent's, before a fork */
     self.seat = NULL;
     self.depth = 0;
     if (mine == &seats[SEATS - 1])
@@ -119,6 +122,8 @@ void gate_open(void)
 
 void gate_after_fork(void)
 {
+    static const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
+    memcpy(&in_window, &fresh, sizeof fresh);
     memset(seats, 0, sizeof seats);
     atomic_store(&seats_used, 0);
     memset(&self, 0, sizeof self);
@@ -192,8 +197,7 @@ static inline void count_work(bool is_in)
 static void keep_window(void)
 {
     static _Atomic uint32_t started, every = 1; /* grows */
-    static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
-    if (atomic_fetch_add(&started, 1) + 1 < atomic_load(&every) || pthread_mutex_trylock(&one) != 0)
+    if (atomic_fetch_add(&started, 1) + 1 < atomic_load(&every) || pthread_mutex_trylock(&in_window) != 0)
         return;
     uint64_t before = now_ns(), window = (uint64_t)settings()->window_us * NS_A_US;
     if (contexts_sync_current()) {
@@ -205,7 +209,7 @@ static void keep_window(void)
         atomic_store(&every, (uint32_t)(now < MOST_IN_WINDOW ? now : MOST_IN_WINDOW));
         atomic_store(&started, 0);
     }
-    pthread_mutex_unlock(&one);
+    pthread_mutex_unlock(&in_window);
 }
 
 /* A moment at which the modes that give the turn back by themselves do so. */

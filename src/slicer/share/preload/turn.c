@@ -103,7 +103,7 @@ static bool may_catch_up(const struct context *context)
         const struct arena_process *other = &arena_mapped()->processes[i];
         if (other == arena_process() || turns_job_of(other) != (int)arena_job_row())
             continue;
-        is_several = true;
+        is_several |= atomic_load(&other->joined) == turn_epoch(atomic_load(&row->turn));
         if (atomic_load(&other->launched) > most)
             most = atomic_load(&other->launched);
     }
