@@ -63,19 +63,33 @@ ARENA_PROCESSES, ARENA_PROCESS_AT, ARENA_PROCESS = 512, 19520, struct.Struct("=I
 TURNS = ("none", "waiting", "has", "yields")
 
 
-def build_library(directory: Path, *flags: str, pool: Path | None = None) -> Path:
-    """Compile the library as the package does, with these flags besides; returns its path.
+COMPILE = ["-std=c11", "-D_GNU_SOURCE", "-fPIC", "-pthread", "-fvisibility=hidden"]
+COMPILE += ["-ftls-model=initial-exec", "-Wall", "-Wextra", "-Werror"]
 
-    They do not hold for the pool, whose thousand wrappers take the compiler long and only pass on.
-    ``pool``: one that was compiled before.
-    """
+
+def shipped_library() -> Path | None:
+    """The library as the package's build made it, if no source is newer."""
+    library = SOURCES.parent / LIBRARY
+    if not library.exists():
+        return None
+    built = library.stat().st_mtime_ns
+    return library if all(path.stat().st_mtime_ns < built for path in SOURCES.glob("*.[ch]")) else None
+
+
+def build_pool(directory: Path) -> Path:
+    """Compile the thousand wrappers, which take the compiler long and only pass on."""
     directory.mkdir(parents=True, exist_ok=True)
-    cc = [os.environ.get("CC", "cc"), "-std=c11", "-O2", "-fPIC", "-fvisibility=hidden", "-D_GNU_SOURCE"]
-    cc += ["-Wall", "-Wextra", "-Werror"]
+    cc = [os.environ.get("CC", "cc"), *COMPILE, "-O2"]
+    subprocess.run([*cc, "-c", str(SOURCES / "pool.c")], check=True, cwd=directory)
+    return directory / "pool.o"
+
+
+def build_library(directory: Path, pool: Path, *flags: str) -> Path:
+    """Compile the library much as the package does, with these flags besides; returns its path."""
+    directory.mkdir(parents=True, exist_ok=True)
     sources = [str(path) for path in sorted(SOURCES.glob("*.c")) if path.name != "pool.c"]
-    if pool is None:
-        subprocess.run([*cc, "-c", str(SOURCES / "pool.c")], check=True, cwd=directory)
-    library = ["-g", *flags, "-shared", "-o", LIBRARY, str(pool or "pool.o"), *sources, "-ldl", "-lpthread"]
+    cc = [os.environ.get("CC", "cc"), *COMPILE, "-O2", "-g", *flags]
+    library = ["-shared", "-o", LIBRARY, str(pool), *sources, "-ldl", "-lpthread"]
     subprocess.run([*cc, *library], check=True, cwd=directory)
     return directory / LIBRARY
 
@@ -206,6 +220,15 @@ class Client:
     def said(self) -> str:
         """What it wrote to stderr."""
         return self._stderr.read_text(errors="replace")
+
+    def hammer(self, us: int, every: int) -> None:
+        """Let a thread launch kernels of ``us``, and wait after each ``every`` (0: never). It has begun."""
+        self.do(f"hammer {us} {every}")
+        until(lambda: int(self.do("progress")[0]) > 3, "it works")
+
+    def halt(self) -> None:
+        """End that thread, and wait for its work."""
+        self.do("halt", "sync")
 
     def end(self) -> int:
         """Let it come to its end; the exit status."""

@@ -16,7 +16,14 @@ from tests.fake_cuda import FakeCuda
 from tests.fake_cuda import build as build_driver
 from tests.fake_cuda.clients import build as build_clients
 from tests.fake_nvml import FakeNvml
-from tests.process.share_box import LIBRARY, ShareBox, build_library, needs_compiler
+from tests.process.share_box import (
+    LIBRARY,
+    ShareBox,
+    build_library,
+    build_pool,
+    needs_compiler,
+    shipped_library,
+)
 
 pytest_plugins = ["tests.fake_nvml"]
 
@@ -44,21 +51,28 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     return build_once
 
 
-@pytest.fixture(scope="session")
-def share_library(built: Built) -> Path:
-    """The library as it is shipped."""
-    return built("share", build_library) / LIBRARY
+Variant = Callable[..., Path]
 
 
 @pytest.fixture(scope="session")
-def build_variant(built: Built, share_library: Path) -> Callable[..., Path]:
+def build_variant(built: Built) -> Variant:
     """Compiles the library with more flags: ``build_variant(name, *flags)``."""
-    pool = share_library.with_name("pool.o")
-    return lambda name, *flags: built(name, lambda to: build_library(to, *flags, pool=pool)) / LIBRARY
+
+    def build(name: str, *flags: str) -> Path:
+        pool = built("pool", build_pool) / "pool.o"
+        return built(name, lambda to: build_library(to, pool, *flags)) / LIBRARY
+
+    return build
 
 
 @pytest.fixture(scope="session")
-def faulty_library(build_variant: Callable[..., Path]) -> Path:
+def share_library(build_variant: Variant) -> Path:
+    """The library as it is shipped."""
+    return shipped_library() or build_variant("share")
+
+
+@pytest.fixture(scope="session")
+def faulty_library(build_variant: Variant) -> Path:
     """The library with the points at which tests kill and stop it."""
     return build_variant("faults", "-DSLICER_SHARE_FAULTS")
 

@@ -62,7 +62,7 @@ def test_a_process_killed_at_a_point_leaves_the_GPU_to_the_others(
 ) -> None:  # D1 X7
     job, other_job = faulty.job(wants="both", limit_mib=CAP_MIB), faulty.job()
     other = faulty.ready(other_job, env=ENV)
-    other.do("hammer 300 4")
+    other.hammer(300, 4)
     victim = faulty.start(job, env={**ENV, "SLICER_SHARE_FAULTS": f"{point}:kill"})
     play(victim)
     until(lambda: is_dead(victim), f"killed at {point}")
@@ -72,7 +72,7 @@ def test_a_process_killed_at_a_point_leaves_the_GPU_to_the_others(
     until(lambda: int(other.do("progress")[0]) > before + 3, "the other job goes on")
     next_one = faulty.ready(job, env=ENV)
     next_one.do("spin 300", "sync", "alloc linear 900")
-    other.do("halt", "sync")
+    other.halt()
     assert overlaps(faulty.fake, [victim], [other], [next_one], killed={victim.pid: killed_ns}) == []
 
 
@@ -81,7 +81,7 @@ def test_a_process_killed_at_a_point_leaves_the_GPU_to_the_others(
 def test_a_process_stopped_at_a_point_holds_up_nobody_for_long(faulty: ShareBox, point: str) -> None:  # D1
     job, other_job = faulty.job(wants="both", limit_mib=CAP_MIB), faulty.job()
     other = faulty.ready(other_job, env=ENV)
-    other.do("hammer 300 4")
+    other.hammer(300, 4)
     victim = faulty.start(job, env={**ENV, "SLICER_SHARE_FAULTS": f"{point}:stop"})
     play(victim)
     until(lambda: is_stopped(victim), f"stopped at {point}")
@@ -91,7 +91,7 @@ def test_a_process_stopped_at_a_point_holds_up_nobody_for_long(faulty: ShareBox,
     answers = [victim.hear() for _ in COMMANDS]
     codes = [answer.code for answer in answers]
     assert codes == [3 if command.startswith("fork") else 0 for command in COMMANDS]
-    other.do("halt", "sync")
+    other.halt()
 
 
 def test_there_are_points_to_kill_at() -> None:  # D1
@@ -101,7 +101,7 @@ def test_there_are_points_to_kill_at() -> None:  # D1
 def test_a_killed_waiter_keeps_nobody_waiting(share: ShareBox) -> None:  # D1
     jobs = [share.job(priority=priority) for priority in (50, 0, 0)]
     holder = share.ready(jobs[0], env={"SLICER_SHARE_QUANTUM_MS": "600000"})
-    holder.do("hammer 300 0")
+    holder.hammer(300, 0)
     waiters = []
     for job in jobs[1:]:
         waiters.append(share.ready(job))
@@ -118,7 +118,7 @@ def test_a_killed_holder_frees_its_GPU(share: ShareBox, mode: str) -> None:  # D
     env = {"SLICER_SHARE_QUANTUM_MS": "600000"} if mode == "yield" else {"SLICER_SHARE_LAUNCHES": "1000000"}
     job, other_job = share.job(), share.job()
     holder = share.ready(job, env=env)
-    holder.do("hammer 500 0")
+    holder.hammer(500, 0)
     other = share.ready(other_job, env=env)
     other.tell("spin 300")
     share.until_turn(other_job, "waiting")
@@ -133,12 +133,12 @@ def test_a_killed_process_of_a_job_leaves_the_turn_to_the_others_of_its_job(shar
     first, second = share.ready(job, env=env), share.ready(job, env=env)
     other = share.ready(other_job, env=env)
     for client in (first, second, other):
-        client.do("hammer 300 4")
+        client.hammer(300, 4)
     until(lambda: job.count("turns") >= 2, "they take turns")
     killed_ns = time.monotonic_ns()
     first.kill()
     turns = job.count("turns")
     until(lambda: job.count("turns") > turns + 2, "they go on taking turns")
     for client in (second, other):
-        client.do("halt", "sync")
+        client.halt()
     assert overlaps(share.fake, [first, second], [other], killed={first.pid: killed_ns}) == []

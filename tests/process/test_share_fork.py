@@ -18,7 +18,8 @@ def test_a_child_that_outlives_a_killed_holder_does_not_keep_its_turn_or_memory(
 ) -> None:  # D1 X7
     job, other_job = share.job(wants="both", limit_mib=CAP_MIB), share.job()
     holder = share.ready(job, env=FOR_EVER)
-    holder.do("alloc linear 700", "hammer 500 0")
+    holder.do("alloc linear 700")
+    holder.hammer(500, 0)
     (child,) = holder.do("orphan")
     try:
         other = share.ready(other_job, env=FOR_EVER)
@@ -47,11 +48,11 @@ def test_the_parent_goes_on_after_a_fork_and_so_does_a_child_that_had_no_CUDA(sh
 def test_a_fork_while_threads_launch_leaves_a_child_that_can_exit(share: ShareBox) -> None:  # D5
     client, other = share.ready(share.job()), share.ready(share.job())
     for busy in (client, other):
-        busy.do("hammer 100 3")
+        busy.hammer(100, 3)
     for _ in range(10):
         assert client.ask("fork init").code == 3
     for busy in (client, other):
-        busy.do("halt", "sync")
+        busy.halt()
         assert busy.end() == 0
 
 

@@ -38,8 +38,7 @@ def waiting(share: ShareBox, job: Job, how: str = "spin 1000", **more: object) -
 def holding(share: ShareBox, job: Job, **more: object) -> Client:
     """A client that keeps its GPU busy and never waits for its work."""
     client = share.ready(job, **more)
-    client.do("hammer 500 0")
-    until(lambda: int(client.do("progress")[0]) > 3, "it works")
+    client.hammer(500, 0)
     return client
 
 
@@ -87,7 +86,7 @@ def test_a_higher_priority_does_not_wait_for_the_end_of_a_quantum(share: ShareBo
         high.do("spin 300", "sync")
     before = int(low.do("progress")[0])
     until(lambda: int(low.do("progress")[0]) > before, "the lower one goes on")
-    low.do("halt", "sync")
+    low.halt()
     assert overlaps(share.fake, [low], [high]) == []
     assert low_job.count("undrained") == 0
 
@@ -98,7 +97,7 @@ def test_an_equal_priority_waits_for_the_end_of_the_quantum_and_no_longer(share:
     other = share.ready(other_job, env=SHORT)
     for _ in range(3):
         other.do("spin 300", "sync")
-    holder.do("halt", "sync")
+    holder.halt()
     assert overlaps(share.fake, [holder], [other]) == []
     assert other_job.count("waits") >= 1
     assert other_job.count("waited_ns") >= other_job.count("longest_ns") > 0
@@ -172,7 +171,7 @@ def test_a_job_on_another_GPU_is_not_held_up(share: ShareBox) -> None:  # D1
     other = share.ready(other_job, env={**FOR_EVER, "CUDA_VISIBLE_DEVICES": GPU1})
     other.do("spin 300", "sync")
     assert other_job.count("waits") == 0
-    holder.do("halt", "sync")
+    holder.halt()
     assert holder_job.count("turns") == 1
     assert {busy.gpu for busy in share.fake.busy(other.pid)} == {1}
 
@@ -206,7 +205,7 @@ def test_ranks_of_a_job_that_wait_for_each_other_get_on(share: ShareBox) -> None
     for rank in ranks:
         rank.tell("sync")
     hear_all(ranks)
-    other.do("halt", "sync")
+    other.halt()
     assert overlaps(share.fake, ranks, [other]) == []
     assert job.count("undrained") == other_job.count("undrained") == 0
 
@@ -248,12 +247,13 @@ def test_nothing_is_synced_or_released_while_a_graph_is_captured(share: ShareBox
 
 def test_a_capture_in_one_thread_is_not_broken_by_the_turns_of_the_others(share: ShareBox) -> None:  # D5
     client, other = share.ready(share.job(), env=SHORT), share.ready(share.job(), env=SHORT)
-    other.do("hammer 300 4")
-    client.do("hammer 300 0", "stream nonblocking")
+    other.hammer(300, 4)
+    client.hammer(300, 0)
+    client.do("stream nonblocking")
     for number in range(10):
         client.do("begin 0 1", "spin 100 0", "spin 100 0", "end 0", f"graph {number} 0")
-    client.do("halt", "sync")
-    other.do("halt", "sync")
+    client.halt()
+    other.halt()
     assert overlaps(share.fake, [client], [other]) == []
 
 
@@ -268,7 +268,7 @@ def test_a_stopped_holder_is_overtaken_and_goes_on_later(share: ShareBox) -> Non
     stopped.send(signal.SIGCONT)
     before = int(stopped.do("progress")[0])
     until(lambda: int(stopped.do("progress")[0]) > before, "it goes on")
-    stopped.do("halt", "sync")
+    stopped.halt()
     other.do("spin 300", "sync")
     assert "undrained" in job.told().troubles
 

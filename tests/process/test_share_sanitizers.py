@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.fake_cuda import FakeCuda
 from tests.process.share_box import ShareBox, overlaps
+from tests.process.share_fixtures import Variant
 
 pytest_plugins = ["tests.process.share_fixtures"]
 pytestmark = pytest.mark.slow
@@ -41,7 +41,7 @@ def runtime(name: str) -> Path:
 
 @pytest.mark.parametrize("name", SANITIZERS)
 def test_the_library_is_clean_under_a_sanitizer(  # D5
-    build_variant: Callable[..., Path], shared_gpus: FakeCuda, cuda_clients: Path, tmp_path: Path, name: str
+    build_variant: Variant, shared_gpus: FakeCuda, cuda_clients: Path, tmp_path: Path, name: str
 ) -> None:
     first = runtime(name)
     library = build_variant(name, "-g1", "-O1", *SANITIZERS[name])

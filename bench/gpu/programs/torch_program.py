@@ -65,4 +65,5 @@ else:
     for _ in range(steps):
         act()
 torch.cuda.synchronize()
-print(json.dumps({"result": {"loss": float(loss)}, "launches": launches, "version": torch.__version__}))
+result = {"loss": float(loss.detach())}
+print(json.dumps({"result": result, "launches": launches, "version": torch.__version__}))

@@ -43,7 +43,8 @@ def make(
         limit = order.limit_mib * _MIB
         noted = layout.NOTED_DRIVER_CAP if is_kept_by_driver else 0
         noted |= layout.NOTED_END if order.over_cap == "end" else 0
-        data = layout.new(job, order.wants, order.priority, (*order.outer_gpus, *gpus), limit, noted)
+        both = tuple(dict.fromkeys((*order.outer_gpus, *gpus)))
+        data = layout.new(job, order.wants, order.priority, both, limit, noted)
         _create(folder, job, data)
     except OSError as error:
         raise failed(path, error, what="cannot be made") from error

@@ -64,7 +64,7 @@ def _turn(turn: Turn) -> str:
     if turn.doing == "waiting":
         behind = f", {turn.ahead} before it" if turn.ahead else ""
         return f"waits for {format_duration(turn.for_s)}{behind}"
-    return {"has": "has the turn", "yields": "gives the turn on"}.get(turn.doing, "wants no turn")
+    return {"has": "has the turn", "yields": "passes the turn on"}.get(turn.doing, "wants no turn")
 
 
 def trouble(word: str) -> str:

@@ -87,11 +87,7 @@ Modes:
   launches=N  sync and pass the turn on after N launches
   time=5ms    after so long
   each        around every launch
-<<<<<<< HEAD
   skip=N      launches=10, but a batch job keeps the turn over N syncs
-=======
-  skip=N      launches=10, but batch jobs keep it over their first N syncs
->>>>>>> w-docs
 
 \b
 Columns: a response counts from the moment when the request was due. /ALONE

@@ -36,7 +36,7 @@ bool capture_is_on(uintptr_t stream)
     return u.pointer && u.function((void *)(stream ? stream : PER_THREAD_STREAM), &status) == CUDA_SUCCESS && status;
 }
 
-/* -- captures and synchronisations keep each other out --------------------------------------------------------------------- */
+/* -- captures and synchronisations keep each other out ------------------------------------------------------------- */
 
 /* Each side says first that it is there and then looks for the other: so at least one of them sees the other. */
 bool capture_hold(void)
@@ -63,7 +63,7 @@ static void wait_for_holds(void)
         futex_wait(&holds, seen, NS_A_MS);
 }
 
-/* -- begun and ended ------------------------------------------------------------------------------------------------------ */
+/* -- begun and ended ----------------------------------------------------------------------------------------------- */
 
 static struct capture key(uintptr_t stream)
 {

@@ -44,7 +44,12 @@ DRIVER(get_device, device_of_driver, "cuCtxGetDevice")
 DRIVER(primary_state, primary_state_of_driver, "cuDevicePrimaryCtxGetState")
 DRIVER(from_green, from_green_of_driver, "cuCtxFromGreenCtx")
 
-/* -- noted ---------------------------------------------------------------------------------------------------------------- */
+bool contexts_can_be_synced(void)
+{
+    return current_of_driver() && push_of_driver() && pop_of_driver() && sync_of_driver();
+}
+
+/* -- noted --------------------------------------------------------------------------------------------------------- */
 
 static struct context *find(const void *handle)
 {
@@ -115,7 +120,7 @@ bool context_counts(const struct context *context, uint64_t *here, uint64_t *mos
     return true;
 }
 
-/* -- synchronised ----------------------------------------------------------------------------------------------------------- */
+/* -- synchronised -------------------------------------------------------------------------------------------------- */
 
 /* Between these, the driver is called. False: the program is at its end. */
 static bool begin_calls(void)
@@ -135,7 +140,7 @@ static void end_calls(void)
 void contexts_stop(void)
 {
     atomic_store(&is_stopped, 1);
-    for (uint64_t start = now_ns(); atomic_load(&calls) && now_ns() - start < settings()->drain_us * UINT64_C(1000);)
+    for (uint64_t start = now_ns(); atomic_load(&calls) && now_ns() - start < NS_A_SECOND;)
         sleep_ns(100 * NS_A_US);
 }
 
@@ -143,7 +148,7 @@ void contexts_stop(void)
 static void sync_one(void *handle)
 {
     void *popped;
-    if (!push_of_driver() || !pop_of_driver() || !sync_of_driver() || push_of_driver()(handle) != CUDA_SUCCESS)
+    if (push_of_driver()(handle) != CUDA_SUCCESS)
         return;
     sync_of_driver()();
     pop_of_driver()(&popped);
@@ -163,7 +168,7 @@ bool contexts_sync(void)
 {
     static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
     if (!begin_calls())
-        return true;
+        return false;
     if (!capture_hold()) {
         end_calls();
         return false;
@@ -184,8 +189,8 @@ bool contexts_sync(void)
 /* The calling thread's own one: it cannot go meanwhile, except by the program's own mistake. */
 bool contexts_sync_current(void)
 {
-    if (!sync_of_driver() || !begin_calls())
-        return true;
+    if (!begin_calls())
+        return false;
     bool may = capture_hold();
     if (may) {
         sync_of_driver()();
@@ -195,7 +200,7 @@ bool contexts_sync_current(void)
     return may;
 }
 
-/* -- gone -------------------------------------------------------------------------------------------------------------------- */
+/* -- gone ---------------------------------------------------------------------------------------------------------- */
 
 static void forget(struct context *context)
 {

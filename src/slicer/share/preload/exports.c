@@ -1,4 +1,4 @@
-/* The names that programs linked with the driver (-lcuda, -lnvidia-ml) bind to this library, because it is preloaded. */
+/* The names that programs linked with the driver (-lcuda, -lnvidia-ml) bind to this library, as it is preloaded. */
 #include <errno.h>
 #include <stdatomic.h>
 
@@ -6,7 +6,10 @@
 #include "share.h"
 #include "wrapper.h"
 
-enum { ABSENT_CUDA = 302, ABSENT_NVML = 12 }; /* CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND, NVML_ERROR_LIBRARY_NOT_FOUND */
+enum {
+    ABSENT_CUDA = 302, /* CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND */
+    ABSENT_NVML = 12   /* NVML_ERROR_LIBRARY_NOT_FOUND */
+};
 
 struct export {
     const char *name;

@@ -16,6 +16,7 @@ struct seat {
 };
 
 static struct seat seats[SEATS];
+static _Atomic int seats_used; /* from here on, nobody ever sat */
 static __thread struct self self __attribute__((tls_model("initial-exec")));
 static pthread_key_t at_thread_end;
 static _Atomic uint32_t syncing;
@@ -32,7 +33,7 @@ bool gate_is_on(void)
     return atomic_load_explicit(&gate, memory_order_acquire) == ON;
 }
 
-/* -- seats ---------------------------------------------------------------------------------------------------------- */
+/* -- seats --------------------------------------------------------------------------------------------------------- */
 
 static void stand_up(void *seat)
 {
@@ -56,6 +57,9 @@ static struct seat *sit_down(void)
             break;
         }
     }
+    int used = atomic_load(&seats_used), here = (int)(mine - seats) + 1;
+    while (used < here && !atomic_compare_exchange_weak(&seats_used, &used, here))
+        continue;
     self.seat = mine;
     pthread_setspecific(at_thread_end, mine);
     return mine;
@@ -64,14 +68,14 @@ static struct seat *sit_down(void)
 uint64_t gate_launched(void)
 {
     uint64_t sum = 0;
-    for (int i = 0; i < SEATS; i++)
+    for (int i = 0; i < atomic_load(&seats_used); i++)
         sum += atomic_load(&seats[i].launched);
     return sum;
 }
 
 bool gate_is_empty(void)
 {
-    for (int i = 0; i < SEATS; i++)
+    for (int i = 0; i < atomic_load(&seats_used); i++)
         if (atomic_load(&seats[i].busy))
             return false;
     return true;
@@ -80,10 +84,10 @@ bool gate_is_empty(void)
 void gate_wait_until_empty(void)
 {
     for (int tries = 0; !gate_is_empty(); tries++)
-        sleep_ns(tries < 100 ? 5 * NS_A_US : 50 * NS_A_US);
+        sleep_ns(tries < 100 ? 5 * NS_A_US : tries < 1000 ? 50 * NS_A_US : NS_A_MS);
 }
 
-/* -- open and closed -------------------------------------------------------------------------------------------------- */
+/* -- open and closed ----------------------------------------------------------------------------------------------- */
 
 unsigned gate_syncing(void) { return atomic_load(&syncing); }
 
@@ -111,11 +115,12 @@ void gate_open(void)
     futex_wake(&arena_process()->call);
 }
 
-/* -- at the start, at a fork, at the end ---------------------------------------------------------------------------------- */
+/* -- at the start, at a fork, at the end --------------------------------------------------------------------------- */
 
 void gate_after_fork(void)
 {
     memset(seats, 0, sizeof seats);
+    atomic_store(&seats_used, 0);
     memset(&self, 0, sizeof self);
     atomic_store(&closed_ns, 0);
     atomic_store(&syncing, 0);
@@ -160,7 +165,7 @@ static inline bool is_watched(const struct self *me)
     return !me->depth && known != OFF && (known == ON || start());
 }
 
-/* -- work --------------------------------------------------------------------------------------------------------------- */
+/* -- work ---------------------------------------------------------------------------------------------------------- */
 
 static uintptr_t stream_of(const long *a, int place)
 {

@@ -45,7 +45,7 @@ static inline void futex_wake(_Atomic uint32_t *word)
     syscall(SYS_futex, word, FUTEX_WAKE, 0x7fffffff, NULL, NULL, 0);
 }
 
-/* -- the arena (arena.c): this process's place in it ------------------------------------------------------------- */
+/* -- the arena (arena.c): this process's place in it --------------------------------------------------------------- */
 
 /* Whether there is a lock for this job: opens the arena, and takes a row, at the first call. Where there is none, which
  * is said once, or none yet, because the arena is busy, work passes. */
@@ -66,11 +66,10 @@ struct arena *arena_mapped(void);
 struct arena_job *arena_job(void);
 unsigned arena_job_row(void);
 struct arena_process *arena_process(void);
-unsigned arena_process_row(void);
 
 void arena_after_fork(void);
 
-/* -- the gate (gate.c) ---------------------------------------------------------------------------------------------- */
+/* -- the gate (gate.c) --------------------------------------------------------------------------------------------- */
 
 /* What a thread knows of itself. */
 struct self {
@@ -97,7 +96,7 @@ uint64_t gate_launched(void);
 unsigned gate_syncing(void);
 uint64_t gate_synced_ns(uint64_t *launched); /* when one of these returned last, and what had been started by then */
 
-/* -- the turn, as this process sees it (turn.c) ---------------------------------------------------------------------- */
+/* -- the turn, as this process sees it (turn.c) -------------------------------------------------------------------- */
 
 /* Does this process have a part in its job's turn, as it knows? Two loads. */
 bool turn_is_ours(void);
@@ -108,7 +107,8 @@ uint64_t turn_joined_ns(void); /* since when */
 struct context;
 bool turn_wait(_Atomic uint32_t *busy, const struct context *context);
 
-/* Give this process's part in the turn back, when its work is done. False: a capture is open, or the arena is busy. */
+/* Give this process's part in the turn back, when its work is done. False: a capture is open, the arena is busy, or the
+ * program ends. */
 bool turn_leave(void);
 
 /* Add to the job's counters how long the current turn lasts by now. */
@@ -118,7 +118,7 @@ void turn_count(void);
 void turn_tell(void);
 void turn_after_fork(void);
 
-/* -- contexts (contexts.c) -------------------------------------------------------------------------------------------- */
+/* -- contexts (contexts.c) ----------------------------------------------------------------------------------------- */
 
 /* The calling thread's current context, noted as one with work in it; NULL: it has none. */
 struct context *context_note(void);
@@ -128,15 +128,18 @@ void context_launched(struct context *context);
 /* How much work was started in this one; in the one with most. False: this process has one context only. */
 bool context_counts(const struct context *context, uint64_t *here, uint64_t *most);
 
-/* Wait until all work of this process is done. False: not now, a capture is open. */
+/* Does the driver have what that takes? */
+bool contexts_can_be_synced(void);
+
+/* Wait until all work of this process is done. False: not now, because a capture is open, or the program ends. */
 bool contexts_sync(void);
 bool contexts_sync_current(void);
 void contexts_after_fork(void);
 
-/* Stop calling the driver, at the program's exit: it is about to go. */
+/* Stop calling the driver, at the program's end: it is about to go. */
 void contexts_stop(void);
 
-/* -- captures (capture.c) --------------------------------------------------------------------------------------------- */
+/* -- captures (capture.c) ------------------------------------------------------------------------------------------ */
 
 bool capture_is_open(void);              /* somewhere in this process */
 bool capture_is_on(uintptr_t stream);    /* asks the driver */
@@ -147,7 +150,7 @@ void capture_release(void);
 void capture_forget(const void *context); /* and all captures in it */
 void capture_after_fork(void);
 
-/* -- the helper thread (helper.c) -------------------------------------------------------------------------------------- */
+/* -- the helper thread (helper.c) ---------------------------------------------------------------------------------- */
 
 bool helper_start(void); /* once; false: there can be none */
 void helper_ring(void);

@@ -4,10 +4,10 @@
 #include <signal.h>
 
 enum {
-    TICK_MS = 1000,       /* counts how long the turn was held, so that little is lost if the process is killed */
-    WATCH_US = 500,       /* how often it looks whether the program does something, while others wait */
-    IDLE_US = 1000,       /* so long without work, and the turn goes to others */
-    IDLE_AFTER_SYNC_US = 200, /* the same, where the program waited for its work, and nobody waits who would keep it long */
+    TICK_MS = 1000, /* counts how long the turn was held, so that little is lost if the process is killed */
+    WATCH_US = 500, /* how often it looks whether the program does something, while others wait */
+    IDLE_US = 1000, /* so long without work, and the turn goes to others */
+    IDLE_AFTER_SYNC_US = 200, /* the same, after a sync of the program's own, if nobody waits who would keep it long */
     STACK = 1024 * 1024
 };
 
@@ -72,11 +72,12 @@ static bool is_idle(struct activity *seen, uint64_t *look_again)
         seen->launched = launched;
         seen->since_ns = now;
     }
-    /* A program that has just waited for all its work, and whose turn comes back at once when it wants it, needs none. */
+    /* A program that has just waited for its work, and whose turn comes back at once when it wants it, needs none. */
     bool is_quick = waited == WAITED_BY_LOWER && launched == launched_then && !gate_syncing();
     uint64_t limit = (uint64_t)(is_quick ? IDLE_AFTER_SYNC_US : IDLE_US) * NS_A_US;
     uint64_t idle = now - (is_quick ? synced : seen->since_ns);
-    *look_again = idle < limit && limit - idle < (uint64_t)WATCH_US * NS_A_US ? limit - idle : (uint64_t)WATCH_US * NS_A_US;
+    uint64_t rest = idle < limit ? limit - idle : limit;
+    *look_again = rest < (uint64_t)WATCH_US * NS_A_US ? rest : (uint64_t)WATCH_US * NS_A_US;
     return idle >= limit;
 }
 
@@ -97,11 +98,13 @@ static uint64_t look(struct activity *seen)
         return again;
     }
     const struct settings *asked = settings();
-    bool is_over = asked->mode == MODE_TIME && now_ns() - turn_joined_ns() >= (uint64_t)asked->hold_us * NS_A_US;
+    bool is_over = false;
     if (asked->mode == MODE_YIELD)
         is_over = is_idle(seen, &again);
-    else
+    else if (asked->mode == MODE_TIME) {
+        is_over = now_ns() - turn_joined_ns() >= (uint64_t)asked->hold_us * NS_A_US;
         again = (uint64_t)WATCH_US * NS_A_US;
+    }
     if (is_over && !leave())
         return NS_A_MS;
     return again;

@@ -92,17 +92,13 @@ static void *loaded(const char *soname)
 
 static void *find(lookup *real, const char *symbol)
 {
-    static _Atomic(void *) handles[2]; /* kept: what was looked up once must not be unloaded */
+    static _Atomic(void *) handles[2]; /* kept: what was looked up once must not be unloaded by the program */
     bool is_nvml = strncmp(symbol, "nvml", 4) == 0;
     void *handle = atomic_load(&handles[is_nvml]);
     void *found = real(RTLD_NEXT, symbol);
-    if (found || handle)
-        return found ? found : real(handle, symbol);
-    handle = loaded(is_nvml ? "libnvidia-ml.so.1" : "libcuda.so.1");
-    if (!handle)
-        return NULL;
-    atomic_store(&handles[is_nvml], handle);
-    return real(handle, symbol);
+    if (!handle && (handle = loaded(is_nvml ? "libnvidia-ml.so.1" : "libcuda.so.1")) != NULL)
+        atomic_store(&handles[is_nvml], handle);
+    return found || !handle ? found : real(handle, symbol);
 }
 
 void *driver(const char *symbol)

@@ -150,7 +150,7 @@ static void end(struct arena *arena, unsigned number, const struct tally *tally,
     else if (tally->wanting && had < TAKE_NS)
         set_state(job, TURN_WAITING, now); /* it had no time to take it, and keeps its place */
     else
-        set_state(job, TURN_NONE, now); /* its threads, if it has any that wait, do not answer: they ask anew when they can */
+        set_state(job, TURN_NONE, now); /* its threads, if any wait, do not answer: they ask anew when they can */
     call_job(arena, number, rings);
 }
 
@@ -206,13 +206,18 @@ static void ping(struct arena *arena, unsigned job, uint64_t now, struct rings *
     }
 }
 
+static uint32_t by_whom(const struct arena_job *job, const struct arena_job *waiter)
+{
+    int32_t own = LOAD(job->priority), other = LOAD(waiter->priority);
+    return other > own ? WAITED_BY_HIGHER : other < own ? WAITED_BY_LOWER : WAITED_BY_EQUAL;
+}
+
 /* Who waits for a job that has the turn, and is it to be asked back? Says when to look again. */
 static uint64_t ask(struct arena *arena, unsigned number, uint64_t now, struct rings *rings)
 {
     struct arena_job *job = &arena->jobs[number];
     const struct arena_job *waiter = strongest_waiter(arena, job);
-    int ahead = waiter ? LOAD(waiter->priority) - LOAD(job->priority) : 0;
-    uint32_t waited = !waiter ? WAITED_NOT : ahead > 0 ? WAITED_BY_HIGHER : ahead < 0 ? WAITED_BY_LOWER : WAITED_BY_EQUAL;
+    uint32_t waited = waiter ? by_whom(job, waiter) : (uint32_t)WAITED_NOT;
     bool is_news = waited > LOAD(job->waited);
     atomic_store(&job->waited, waited);
     if (!waiter || state_of(job) != TURN_HAS)
