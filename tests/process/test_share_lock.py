@@ -151,6 +151,15 @@ def test_the_time_mode_syncs_after_so_many_milliseconds(share: ShareBox) -> None
     assert begins[1] - begins[0] >= 2_000_000
 
 
+@pytest.mark.parametrize("mode", ["launches", "time"])
+def test_a_job_that_launches_no_more_does_not_keep_its_turn(share: ShareBox, mode: str) -> None:  # D2
+    client = share.ready(share.job(), env=MODES[mode])
+    client.do("spin 100 - 2")
+    other = share.ready(share.job(), env=MODES[mode])
+    other.do("spin 100", "sync")
+    assert overlaps(share.fake, [client], [other]) == []
+
+
 @pytest.mark.parametrize("name", ["SLICER_SHARE_SKIP_SYNCS", "CUDA_OVERRIDE_SYNC_LOCK_SKIPS"])
 def test_a_turn_is_kept_over_the_first_syncs(share: ShareBox, name: str) -> None:  # D2 D3
     """As a task that never yields."""
