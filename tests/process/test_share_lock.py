@@ -80,7 +80,8 @@ def test_a_higher_priority_goes_first_and_equal_ones_in_order(share: ShareBox) -
 
 def test_a_higher_priority_does_not_wait_for_the_end_of_a_quantum(share: ShareBox) -> None:  # D2
     low_job, high_job = share.job(priority=-5), share.job(priority=5)
-    low = holding(share, low_job, env=FOR_EVER)
+    low = share.ready(low_job, env={**FOR_EVER, "SLICER_SHARE_WINDOW_MS": "600000"})
+    low.hammer(100, 0)
     high = share.ready(high_job)
     for _ in range(5):
         high.do("spin 300", "sync")
