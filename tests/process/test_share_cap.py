@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 
@@ -247,3 +248,21 @@ def test_allocations_in_a_capture_are_charged_and_break_nothing(share: ShareBox)
     assert client.ask("alloc linear 10").code == 900  # as without the library
     assert client.ask("end 0").code == 901
     assert client.do("info")[0] == str(CAP_MIB)
+
+
+def test_a_job_file_that_is_cut_short_takes_no_process_with_it(share: ShareBox) -> None:  # X7
+    """The cap goes on for what each process has by itself."""
+    job = share.job(wants="cap", limit_mib=CAP_MIB)
+    client = share.ready(job)
+    (number,) = client.do("alloc linear 600")
+    os.truncate(job.path, 0)
+    assert client.ask("alloc linear 600").code == 2
+    client.do(f"free {number}", "alloc linear 900")
+    assert client.do("info")[0] == str(CAP_MIB - 900)
+
+
+def test_a_process_that_only_asks_NVML_is_none_of_those_with_memory(share: ShareBox) -> None:  # X7
+    job = share.job(wants="cap", limit_mib=CAP_MIB)
+    client = share.start(job)
+    assert client.do("nvml 0")[0] == str(CAP_MIB)
+    assert job.told().rows == 0

@@ -25,18 +25,28 @@ static const char *reason; /* why there is none; written before is_looked_for */
 static int reason_errno;
 static _Atomic bool is_said;
 
+/* A child that is forked in the midst of attach() would inherit a descriptor or a mapping that it knows nothing of, and
+ * keep its parent's row locked. So forks wait. */
+static void before_fork(void)
+{
+    pthread_mutex_lock(&attaching);
+}
+
+static void in_parent(void)
+{
+    pthread_mutex_unlock(&attaching);
+}
+
 /* The program may change its environment before it comes to use CUDA. */
 __attribute__((constructor)) static void remember_environment(void)
 {
     const char *file = getenv("SLICER_SHARE_FILE");
     const char *share = getenv("SLICER_SHARE");
-    if (file == NULL || path[0] != '\0')
+    if (file == NULL || file[0] == '\0' || path[0] != '\0')
         return;
     is_cap_asked_for = share == NULL || strcmp(share, "lock") != 0;
-    if (strlen(file) < sizeof path)
-        strcpy(path, file);
-    else
-        strcpy(path, "too long");
+    strcpy(path, strlen(file) < sizeof path ? file : "too long");
+    pthread_atfork(before_fork, in_parent, job_after_fork);
 }
 
 static const char *wrong_file(const struct stat *status)
@@ -119,14 +129,6 @@ static struct job_file *attach(void)
     return NULL;
 }
 
-static void forget_at_fork(void)
-{
-    static bool is_done;
-    if (!is_done)
-        pthread_atfork(NULL, NULL, job_after_fork);
-    is_done = true;
-}
-
 const char *job_path(void)
 {
     return path[0] == '/' ? path : NULL;
@@ -142,10 +144,8 @@ struct job_file *job_seen(void)
     pthread_mutex_lock(&attaching);
     if (!atomic_load(&is_looked_for)) {
         remember_environment(); /* where another library's constructor came before ours */
-        if (path[0] != '\0') {
-            forget_at_fork();
+        if (path[0] != '\0')
             atomic_store(&mapped, attach());
-        }
         atomic_store_explicit(&is_looked_for, true, memory_order_release);
     }
     pthread_mutex_unlock(&attaching);
