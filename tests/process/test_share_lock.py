@@ -312,7 +312,8 @@ def test_a_destroyed_context_is_not_synced(share: ShareBox) -> None:  # D5
     other.do("spin 300", "sync")
     client.do("context", "spin 100", "sync")
     assert overlaps(share.fake, [client], [other]) == []
-    failed = [call for call in share.fake.calls(pid=client.pid) if call.result]
+    not_ready = 600  # what an event says of work that goes on
+    failed = [call for call in share.fake.calls(pid=client.pid) if call.result not in {0, not_ready}]
     assert failed == []
 
 

@@ -32,9 +32,12 @@ enum {
     TURN_HAS = 2,      /* its processes may put work on its GPUs */
     TURN_YIELDS = 3,   /* it still has the turn, but starts no more work, and waits until what it started is done */
     TURN_STATE = 3,    /* the mask of these */
-    TURN_WINDOWED = 4, /* a job of higher priority is there, or one of the same waits: keep little work in flight */
+    TURN_WINDOWED = 4, /* others are there, of its priority or a higher one: keep little work in flight */
     TURN_EPOCH = 8     /* the number of the turn, counted up with each one, times this */
 };
+
+/* How much work a job may have in flight: any, about a quarter of a quantum, about a window (of the settings). */
+enum window { WINDOW_NONE, WINDOW_LONG, WINDOW_SHORT };
 
 enum waited { WAITED_NOT, WAITED_BY_LOWER, WAITED_BY_EQUAL, WAITED_BY_HIGHER };
 
@@ -58,7 +61,9 @@ struct arena_job {
     _Atomic uint64_t counted_ns; /* 88 up to when the current turn is counted in the job's file; 0: no process has joined
                                       it yet. Changed without the lock */
     _Atomic uint64_t had_ns;    /*  96 when the current turn began, or the last one */
-    _Atomic uint64_t reserved[3];
+    _Atomic uint32_t window;    /* 104 enum window */
+    uint32_t reserved0;
+    _Atomic uint64_t reserved[2];
 };
 
 /* 64 bytes. */

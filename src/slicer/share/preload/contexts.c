@@ -3,14 +3,16 @@
 #include "gate.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <string.h>
 
-enum { CONTEXTS = 64 };
+enum { CONTEXTS = 64, EVENT_WITHOUT_TIME = 2 };
 
 struct context {
     _Atomic(void *) handle; /* NULL: free */
     _Atomic int device;     /* its ordinal */
     _Atomic uint64_t launched;
+    _Atomic(void *) event; /* of one thread at a time; goes with the context */
 };
 
 static struct context contexts[CONTEXTS];
@@ -20,6 +22,7 @@ static _Atomic(void *) synced; /* the context that is being synchronised at this
 static _Atomic uint32_t is_stopped, calls; /* no more calls of the driver; how many there are in progress */
 
 typedef int get_context(void **), set_context(void *), no_argument(void), get_device(int *);
+typedef int create_event(void **, unsigned), record_event(void *, void *), query_event(void *);
 typedef int primary_state(int, unsigned *, int *), from_green(void **, void *);
 
 /* A function of the driver's, looked up once. ISO C has no cast from an object's pointer to a function's. */
@@ -40,6 +43,9 @@ DRIVER(get_context, current_of_driver, "cuCtxGetCurrent")
 DRIVER(set_context, push_of_driver, "cuCtxPushCurrent_v2")
 DRIVER(get_context, pop_of_driver, "cuCtxPopCurrent_v2")
 DRIVER(no_argument, sync_of_driver, "cuCtxSynchronize")
+DRIVER(create_event, event_create_of_driver, "cuEventCreate")
+DRIVER(record_event, event_record_of_driver, "cuEventRecord")
+DRIVER(query_event, event_query_of_driver, "cuEventQuery")
 DRIVER(get_device, device_of_driver, "cuCtxGetDevice")
 DRIVER(primary_state, primary_state_of_driver, "cuDevicePrimaryCtxGetState")
 DRIVER(from_green, from_green_of_driver, "cuCtxFromGreenCtx")
@@ -69,6 +75,7 @@ static struct context *add(void *handle, int device)
     bool is_new = !context;
     if (is_new && (context = find(NULL)) != NULL) {
         atomic_store(&context->device, device);
+        atomic_store(&context->event, NULL);
         atomic_store(&context->launched, launched); /* as if it had kept up: only what it lacks from now on counts */
         atomic_store_explicit(&context->handle, handle, memory_order_release);
         if (atomic_fetch_add(&several, 1) == 1) /* the first one did not count while it was alone */
@@ -185,18 +192,29 @@ bool contexts_sync(void)
     return true;
 }
 
-/* The calling thread's own one: it cannot go meanwhile, except by the program's own mistake. */
-bool contexts_sync_current(void)
+/* By an event and by asking again and again, because what is in the stream may itself wait for the calling thread. */
+bool context_wait(struct context *context, uintptr_t stream, uint64_t about_ns, uint64_t most_ns)
 {
-    if (!begin_calls())
+    if (!event_create_of_driver() || !event_record_of_driver() || !event_query_of_driver() || !begin_calls())
         return false;
     bool may = capture_hold();
-    if (may) {
-        sync_of_driver()();
-        capture_release();
+    void *event = may ? atomic_load(&context->event) : NULL;
+    if (may && !event && event_create_of_driver()(&event, EVENT_WITHOUT_TIME) == CUDA_SUCCESS)
+        atomic_store(&context->event, event);
+    if (event && event_record_of_driver()(event, (void *)stream) == CUDA_SUCCESS) {
+        uint64_t start = now_ns(), waited = 0;
+        while (waited < most_ns && event_query_of_driver()(event) == CUDA_ERROR_NOT_READY) {
+            if (waited < about_ns / 2)
+                sleep_ns(about_ns / 20);
+            else
+                sched_yield();
+            waited = now_ns() - start;
+        }
     }
+    if (may)
+        capture_release();
     end_calls();
-    return may;
+    return event != NULL;
 }
 
 /* -- gone ---------------------------------------------------------------------------------------------------------- */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NO_STREAM = -1, IN_CONFIG = -2, CONFIG_STREAM = 32, MOST_IN_WINDOW = 512 };
+enum { NO_STREAM = -1, IN_CONFIG = -2, CONFIG_STREAM = 32, MOST_IN_WINDOW = 512, MOST_WINDOWS = 8 };
 
 static __thread struct self self __attribute__((tls_model("initial-exec")));
 static _Atomic uint32_t syncing;
@@ -133,20 +133,24 @@ static inline void count_work(bool is_in)
         atomic_fetch_add_explicit(&file->counters.passed, 1, memory_order_relaxed);
 }
 
-/* Keep about `window` of work in flight: wait for it every so often, and learn from how long that took how often. */
-static void keep_window(void)
+/* Keep about a window of work in flight: wait for it every so often, and learn from how long that took how often. */
+static void keep_window(struct context *context, uintptr_t stream)
 {
-    static _Atomic uint32_t started, every = 1; /* grows */
-    if (atomic_fetch_add(&started, 1) + 1 < atomic_load(&every) || pthread_mutex_trylock(&in_window) != 0)
+    static _Atomic uint32_t started, learnt[2] = {1, 1}; /* grow */
+    bool is_long = atomic_load_explicit(&arena_job()->window, memory_order_relaxed) == WINDOW_LONG;
+    _Atomic uint32_t *every = &learnt[is_long];
+    if (atomic_fetch_add(&started, 1) + 1 < atomic_load(every) || pthread_mutex_trylock(&in_window) != 0)
         return;
     uint64_t before = now_ns(), window = (uint64_t)settings()->window_us * NS_A_US;
-    if (contexts_sync_current()) {
-        uint64_t took = now_ns() - before + 1, now = atomic_load(&every), fits = now * window / took;
+    uint64_t quarter = (uint64_t)settings()->quantum_us * NS_A_US / 4;
+    window = is_long && window < quarter ? quarter : window;
+    if (context_wait(context, stream, window, window * MOST_WINDOWS)) {
+        uint64_t took = now_ns() - before + 1, now = atomic_load(every), fits = now * window / took;
         if (took > window)
             now = fits > 1 ? fits : 1;
         else if (took < window / 4 * 3)
             now = fits < now * 2 ? fits : now * 2;
-        atomic_store(&every, (uint32_t)(now < MOST_IN_WINDOW ? now : MOST_IN_WINDOW));
+        atomic_store(every, (uint32_t)(now < MOST_IN_WINDOW ? now : MOST_IN_WINDOW));
         atomic_store(&started, 0);
     }
     pthread_mutex_unlock(&in_window);
@@ -163,13 +167,13 @@ static void release_point(void)
         turn_leave();
 }
 
-static void after_work(void)
+static void after_work(struct context *context, const long *a, int place)
 {
     static _Atomic uint32_t started;
     const struct settings *asked = settings();
     if (asked->mode == MODE_YIELD) {
-        if (turn_is_windowed())
-            keep_window();
+        if (turn_is_windowed() && context && place != NO_STREAM)
+            keep_window(context, stream_of(a, place));
     } else if (asked->mode == MODE_EACH)
         release_point();
     else if (asked->mode == MODE_TIME) {
@@ -212,7 +216,7 @@ static inline long work(void *real, long *a, int place)
     if (is_in) {
         atomic_fetch_sub_explicit(&seat->busy, 1, memory_order_release);
         if (atomic_load_explicit(&gives_back, memory_order_relaxed) || turn_is_windowed())
-            after_work();
+            after_work(context, a, place);
     }
     me->depth = 0;
     return result;

@@ -276,27 +276,31 @@ static void grant_what_is_free(struct arena *arena, uint64_t now, struct rings *
     }
 }
 
-/* A job keeps little work in flight while one of higher priority is there, wanting or not; and while one of its own
- * priority waits: so that a turn does not end long after its quantum. */
-static bool is_windowed(const struct arena *arena, const struct arena_job *job)
+/* A job keeps little work in flight while one of higher priority is there, wanting or not, and while one of its own
+ * priority waits; and not much while one of its own is there: so that a turn does not end long after it was asked back. */
+static uint32_t window_of(const struct arena *arena, const struct arena_job *job)
 {
+    uint32_t window = WINDOW_NONE;
     for (unsigned i = 0; i < ARENA_JOBS; i++) {
         const struct arena_job *other = &arena->jobs[i];
-        if (other == job || !LOAD(other->used) || !overlap(job, other))
+        if (other == job || !LOAD(other->used) || !overlap(job, other) || by_whom(job, other) == WAITED_BY_LOWER)
             continue;
-        if (LOAD(other->priority) > LOAD(job->priority) ||
-            (LOAD(other->priority) == LOAD(job->priority) && state_of(other) == TURN_WAITING))
-            return true;
+        if (by_whom(job, other) == WAITED_BY_HIGHER || state_of(other) == TURN_WAITING)
+            return WINDOW_SHORT;
+        window = WINDOW_LONG;
     }
-    return false;
+    return window;
 }
 
-static void set_windowed(struct arena *arena)
+static void set_windows(struct arena *arena)
 {
     for (unsigned i = 0; i < ARENA_JOBS; i++) {
         struct arena_job *job = &arena->jobs[i];
-        uint32_t turn = LOAD(job->turn);
-        if (LOAD(job->used) && is_windowed(arena, job) != ((turn & TURN_WINDOWED) != 0))
+        if (!LOAD(job->used))
+            continue;
+        uint32_t turn = LOAD(job->turn), window = window_of(arena, job);
+        STORE(job->window, window);
+        if ((window != WINDOW_NONE) != ((turn & TURN_WINDOWED) != 0))
             atomic_store(&job->turn, turn ^ TURN_WINDOWED);
     }
 }
@@ -317,6 +321,6 @@ uint64_t turns_settle(struct arena *arena, uint64_t now, struct rings *rings)
                 again = then < again ? then : again;
             }
     }
-    set_windowed(arena);
+    set_windows(arena);
     return again;
 }
