@@ -3,11 +3,13 @@
  * are named by number, in the order in which they were made; the stream "-" is the default one.
  */
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -231,12 +233,59 @@ static int become(char **words, int count, struct answer *to)
     return -1;
 }
 
+/* "closeall": closes every descriptor but its input and output, as programs that start others do; and but the
+ * fake driver's, of which a test reads. Says how many there were. */
+static int close_all(char **words, int count, struct answer *to)
+{
+    char path[64], link[4096];
+    int closed = 0;
+    ssize_t length;
+
+    (void)words, (void)count;
+    for (int fd = 3; fd < 4096; fd++) {
+        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+        length = readlink(path, link, sizeof link - 1);
+        link[length < 0 ? 0 : length] = 0;
+        if (length > 0 && !strstr(link, "/cuda-"))
+            closed += !close(fd);
+    }
+    say(to, " %d", closed);
+    return 0;
+}
+
+static void on_alarm(int number)
+{
+    (void)number;
+}
+
+/* "alarms US": a signal every so often from now on, which interrupts system calls. */
+static int start_alarms(char **words, int count, struct answer *to)
+{
+    struct sigaction action = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
+    struct itimerval often = {{0, atoi(words[0])}, {0, atoi(words[0])}};
+
+    (void)count, (void)to;
+    sigaction(SIGALRM, &action, NULL);
+    return setitimer(ITIMER_REAL, &often, NULL);
+}
+
+/* "cancel": cancels the thread of "later", and waits for its end. */
+static int cancel(char **words, int count, struct answer *to)
+{
+    void *result;
+
+    (void)words, (void)count;
+    pthread_cancel(background);
+    pthread_join(background, &result);
+    say(to, result == PTHREAD_CANCELED ? " cancelled" : " ended");
+    return 0;
+}
+
 const struct command process_commands[] = {
-    {"later", later},     {"join", join},
-    {"threads", threads}, {"fork", forked},
-    {"orphan", orphan},   {"hammer", start_hammer},
-    {"halt", halt},       {"progress", tell_progress},
-    {"exec", become},     {NULL, NULL},
+    {"later", later},   {"join", join},           {"threads", threads},     {"fork", forked},
+    {"orphan", orphan}, {"hammer", start_hammer}, {"halt", halt},           {"progress", tell_progress},
+    {"exec", become},   {"closeall", close_all},  {"alarms", start_alarms}, {"cancel", cancel},
+    {NULL, NULL},
 };
 
 EXPORTED int client_main(int argc, char **argv)

@@ -15,7 +15,7 @@ struct context {
 
 static struct context contexts[CONTEXTS];
 static _Atomic unsigned several; /* how many there are now */
-static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER, syncing = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(void *) synced; /* the context that is being synchronised at this moment, and may not go */
 static _Atomic uint32_t is_stopped, calls; /* no more calls of the driver; how many there are in progress */
 
@@ -61,7 +61,7 @@ static struct context *find(const void *handle)
 
 static struct context *add(void *handle, int device)
 {
-    uint64_t launched = gate_launched();
+    uint64_t launched = seats_launched();
     if (job_gpu(device) < 0)
         trouble(TROUBLE_OTHER_GPU, "this program puts work on a GPU that is not its job's");
     pthread_mutex_lock(&changing);
@@ -109,7 +109,7 @@ void context_launched(struct context *context)
 
 bool context_counts(const struct context *context, uint64_t *here, uint64_t *most)
 {
-    *here = *most = gate_launched();
+    *here = *most = seats_launched();
     if (atomic_load(&several) < 2)
         return false;
     *most = 0;
@@ -166,21 +166,20 @@ static void *hold(struct context *context)
 
 bool contexts_sync(void)
 {
-    static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
     if (!begin_calls())
         return false;
     if (!capture_hold()) {
         end_calls();
         return false;
     }
-    pthread_mutex_lock(&one);
+    pthread_mutex_lock(&syncing);
     for (int i = 0; i < CONTEXTS; i++) {
         void *handle = hold(&contexts[i]);
         if (handle)
             sync_one(handle);
         atomic_store(&synced, NULL);
     }
-    pthread_mutex_unlock(&one);
+    pthread_mutex_unlock(&syncing);
     capture_release();
     end_calls();
     return true;
@@ -275,6 +274,7 @@ void contexts_after_fork(void)
 {
     static const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
     memcpy(&changing, &fresh, sizeof fresh);
+    memcpy(&syncing, &fresh, sizeof fresh);
     memset(contexts, 0, sizeof contexts);
     atomic_store(&several, 0);
     atomic_store(&calls, 0);

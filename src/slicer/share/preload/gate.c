@@ -5,23 +5,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SEATS = 256, NO_STREAM = -1, IN_CONFIG = -2, CONFIG_STREAM = 32, MOST_IN_WINDOW = 512 };
+enum { NO_STREAM = -1, IN_CONFIG = -2, CONFIG_STREAM = 32, MOST_IN_WINDOW = 512 };
 
-/* A thread's own place: so that threads do not slow each other down by writing to the same memory. Where there are more
- * threads than seats, the rest share the last one. */
-struct seat {
-    _Alignas(64) _Atomic uint32_t busy; /* it is in a call that starts work */
-    _Atomic uint32_t taken;
-    _Atomic uint64_t launched; /* how much it started */
-};
-
-static struct seat seats[SEATS];
-static _Atomic int seats_used; /* from here on, nobody ever sat */
 static __thread struct self self __attribute__((tls_model("initial-exec")));
-static pthread_key_t at_thread_end;
 static _Atomic uint32_t syncing;
+static pthread_mutex_t in_window = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic uint64_t synced_ns, synced_launched, closed_ns;
 static enum { UNKNOWN, ON, OFF } _Atomic gate;
+/* What each call needs, known from when the gate is on. */
+static _Atomic(struct job_file *) counted_in;
+static _Atomic uint32_t gives_back; /* the mode is one that gives the turn back by itself */
 
 struct self *gate_self(void)
 {
@@ -31,60 +24,6 @@ struct self *gate_self(void)
 bool gate_is_on(void)
 {
     return atomic_load_explicit(&gate, memory_order_acquire) == ON;
-}
-
-/* -- seats --------------------------------------------------------------------------------------------------------- */
-
-static void stand_up(void *seat)
-{
-    struct seat *mine = seat;
-    self.seat = NULL;
-    self.depth = 0;
-    if (mine == &seats[SEATS - 1])
-        return;
-    atomic_store(&mine->busy, 0); /* it may have been ended in the midst of a call */
-    atomic_store(&mine->taken, 0);
-}
-
-static struct seat *sit_down(void)
-{
-    struct seat *mine = &seats[SEATS - 1];
-    for (int i = 0; i < SEATS - 1; i++) {
-        uint32_t no = 0;
-        if (!atomic_load_explicit(&seats[i].taken, memory_order_relaxed) &&
-            atomic_compare_exchange_strong(&seats[i].taken, &no, 1)) {
-            mine = &seats[i];
-            break;
-        }
-    }
-    int used = atomic_load(&seats_used), here = (int)(mine - seats) + 1;
-    while (used < here && !atomic_compare_exchange_weak(&seats_used, &used, here))
-        continue;
-    self.seat = mine;
-    pthread_setspecific(at_thread_end, mine);
-    return mine;
-}
-
-uint64_t gate_launched(void)
-{
-    uint64_t sum = 0;
-    for (int i = 0; i < atomic_load(&seats_used); i++)
-        sum += atomic_load(&seats[i].launched);
-    return sum;
-}
-
-bool gate_is_empty(void)
-{
-    for (int i = 0; i < atomic_load(&seats_used); i++)
-        if (atomic_load(&seats[i].busy))
-            return false;
-    return true;
-}
-
-void gate_wait_until_empty(void)
-{
-    for (int tries = 0; !gate_is_empty(); tries++)
-        sleep_ns(tries < 100 ? 5 * NS_A_US : tries < 1000 ? 50 * NS_A_US : NS_A_MS);
 }
 
 /* -- open and closed ----------------------------------------------------------------------------------------------- */
@@ -119,12 +58,14 @@ void gate_open(void)
 
 void gate_after_fork(void)
 {
-    memset(seats, 0, sizeof seats);
-    atomic_store(&seats_used, 0);
+    static const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
+    memcpy(&in_window, &fresh, sizeof fresh);
+    seats_after_fork();
     memset(&self, 0, sizeof self);
     atomic_store(&closed_ns, 0);
     atomic_store(&syncing, 0);
     atomic_store(&gate, UNKNOWN);
+    atomic_store(&counted_in, NULL);
     arena_after_fork();
     turn_after_fork();
     contexts_after_fork();
@@ -134,7 +75,7 @@ void gate_after_fork(void)
 
 static void prepare(void)
 {
-    pthread_key_create(&at_thread_end, stand_up);
+    seats_prepare();
     atexit(contexts_stop); /* after CUDA's own, which it registered before: so it runs before that */
 }
 
@@ -152,6 +93,10 @@ static bool start(void)
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     pthread_once(&once, prepare);
     enum attached is = arena_attach();
+    if (is == ATTACHED) {
+        atomic_store(&counted_in, job());
+        atomic_store(&gives_back, settings()->mode != MODE_YIELD);
+    }
     if (is != NOT_YET)
         atomic_store(&gate, is == ATTACHED ? ON : OFF);
     pthread_setcancelstate(cancel, NULL);
@@ -180,7 +125,7 @@ static uintptr_t stream_of(const long *a, int place)
 /* Each one at once, so that a process that is killed has counted all. */
 static inline void count_work(bool is_in)
 {
-    struct job_file *file = job();
+    struct job_file *file = atomic_load_explicit(&counted_in, memory_order_relaxed);
     if (!file)
         return;
     atomic_fetch_add_explicit(&file->counters.gated, 1, memory_order_relaxed);
@@ -192,8 +137,7 @@ static inline void count_work(bool is_in)
 static void keep_window(void)
 {
     static _Atomic uint32_t started, every = 1; /* grows */
-    static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
-    if (atomic_fetch_add(&started, 1) + 1 < atomic_load(&every) || pthread_mutex_trylock(&one) != 0)
+    if (atomic_fetch_add(&started, 1) + 1 < atomic_load(&every) || pthread_mutex_trylock(&in_window) != 0)
         return;
     uint64_t before = now_ns(), window = (uint64_t)settings()->window_us * NS_A_US;
     if (contexts_sync_current()) {
@@ -205,7 +149,7 @@ static void keep_window(void)
         atomic_store(&every, (uint32_t)(now < MOST_IN_WINDOW ? now : MOST_IN_WINDOW));
         atomic_store(&started, 0);
     }
-    pthread_mutex_unlock(&one);
+    pthread_mutex_unlock(&in_window);
 }
 
 /* A moment at which the modes that give the turn back by themselves do so. */
@@ -253,7 +197,7 @@ static inline long work(void *real, long *a, int place)
     if (!is_watched(me))
         return call(real, a);
     if (!me->seat)
-        sit_down();
+        seat_take();
     me->depth = 1;
     struct seat *seat = me->seat;
     bool is_captured = capture_is_open() && place != NO_STREAM && capture_is_on(stream_of(a, place));
@@ -267,7 +211,7 @@ static inline long work(void *real, long *a, int place)
         count_work(is_in);
     if (is_in) {
         atomic_fetch_sub_explicit(&seat->busy, 1, memory_order_release);
-        if (settings()->mode != MODE_YIELD || turn_is_windowed())
+        if (atomic_load_explicit(&gives_back, memory_order_relaxed) || turn_is_windowed())
             after_work();
     }
     me->depth = 0;
@@ -291,11 +235,11 @@ long on_sync(void *real, long *a)
     atomic_fetch_add(&syncing, 1);
     long result = call(real, a);
     if (atomic_load_explicit(&arena_job()->waited, memory_order_relaxed)) {
-        atomic_store(&synced_launched, gate_launched());
+        atomic_store(&synced_launched, seats_launched());
         atomic_store(&synced_ns, now_ns());
     }
     atomic_fetch_sub(&syncing, 1);
-    if (settings()->mode != MODE_YIELD && atomic_load(&arena_process()->joined))
+    if (atomic_load_explicit(&gives_back, memory_order_relaxed) && atomic_load(&arena_process()->joined))
         release_point();
     else if (atomic_load_explicit(&arena_job()->waited, memory_order_relaxed))
         helper_ring();

@@ -71,6 +71,13 @@ void arena_after_fork(void);
 
 /* -- the gate (gate.c) --------------------------------------------------------------------------------------------- */
 
+/* A thread's own place: so that threads do not slow each other down by writing to the same memory. */
+struct seat {
+    _Alignas(64) _Atomic uint32_t busy; /* it is in a call that starts work */
+    _Atomic uint32_t taken;
+    _Atomic uint64_t launched; /* how much it started */
+};
+
 /* What a thread knows of itself. */
 struct self {
     struct seat *seat;
@@ -87,14 +94,21 @@ void gate_close(void);
 void gate_open(void);
 bool gate_is_closed(void);
 
-/* Is no thread in a call that starts work? And: wait until that is so. */
-bool gate_is_empty(void);
-void gate_wait_until_empty(void);
-
-/* How much work this process started so far; how many of its threads wait in a cu…Synchronize of their own. */
-uint64_t gate_launched(void);
-unsigned gate_syncing(void);
+unsigned gate_syncing(void); /* how many threads wait in a cu…Synchronize of the program's own */
 uint64_t gate_synced_ns(uint64_t *launched); /* when one of these returned last, and what had been started by then */
+
+/* -- seats (seats.c) --------------------------------------------------------------------------------------------------- */
+
+void seats_prepare(void); /* once */
+void seat_take(void);     /* for the calling thread, until it ends */
+void seats_after_fork(void);
+
+/* Is no thread in a call that starts work? And: wait until that is so. */
+bool seats_are_empty(void);
+void seats_wait_until_empty(void);
+
+/* How much work this process started so far. */
+uint64_t seats_launched(void);
 
 /* -- the turn, as this process sees it (turn.c) -------------------------------------------------------------------- */
 

@@ -66,9 +66,9 @@ struct activity {
 static bool is_idle(struct activity *seen, uint64_t *look_again)
 {
     uint64_t launched_then, synced = gate_synced_ns(&launched_then);
-    uint64_t launched = gate_launched(), now = now_ns();
+    uint64_t launched = seats_launched(), now = now_ns();
     uint32_t waited = atomic_load(&arena_job()->waited);
-    if (launched != seen->launched || !gate_is_empty() || gate_syncing() || !seen->since_ns) {
+    if (launched != seen->launched || !seats_are_empty() || gate_syncing() || !seen->since_ns) {
         seen->launched = launched;
         seen->since_ns = now;
     }

@@ -103,7 +103,7 @@ static bool may_catch_up(const struct context *context)
         const struct arena_process *other = &arena_mapped()->processes[i];
         if (other == arena_process() || turns_job_of(other) != (int)arena_job_row())
             continue;
-        is_several = true;
+        is_several |= atomic_load(&other->joined) == turn_epoch(atomic_load(&row->turn));
         if (atomic_load(&other->launched) > most)
             most = atomic_load(&other->launched);
     }
@@ -221,15 +221,15 @@ static bool leave_once(bool *is_over)
 {
     struct rings rings;
     atomic_store(&expected, 0);
-    gate_wait_until_empty();
-    uint64_t here, most, before = gate_launched();
+    seats_wait_until_empty();
+    uint64_t here, most, before = seats_launched();
     context_counts(NULL, &here, &most);
     atomic_store(&arena_process()->launched, most);
     *is_over = !contexts_sync() || !arena_lock(&rings);
     if (*is_over)
         return false;
     fault("gate-drained");
-    *is_over = gate_is_empty() && gate_launched() == before && !atomic_load(&expected);
+    *is_over = seats_are_empty() && seats_launched() == before && !atomic_load(&expected);
     if (*is_over)
         part(&rings);
     arena_unlock(&rings);
