@@ -14,7 +14,7 @@ LIBRARY := src/slicer/share/libslicer-share.so
 PRELOAD := src/slicer/share/preload
 # A newer compiler may warn of more, which must not keep a user from installing: so these are for the lint alone.
 C_LINT := -Werror -Wshadow -Wstrict-prototypes -Wold-style-definition -Wformat=2 -Wundef \
-	-Wpointer-arith -Wcast-qual -Wvla -Wimplicit-fallthrough -fanalyzer
+	-Wpointer-arith -Wcast-qual -Wconversion -Wsign-conversion -Wvla -Wimplicit-fallthrough -fanalyzer
 
 .PHONY: test check lib lint machine man run bench soak dist deb install clean
 

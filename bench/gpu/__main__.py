@@ -132,6 +132,8 @@ def isolated(check: Check, place: Place, said: argparse.Namespace, limit_s: floa
             out, _ = process.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
             out = ended(process)
+    if not log.stat().st_size:
+        log.unlink()
     took_s = round(time.monotonic() - began, 1)
     lines = out.decode(errors="replace").splitlines()
     try:

@@ -147,7 +147,9 @@ class Place:
     ) -> Running:  # fmt: skip
         """Start a program, unmodified, as a job that shares a GPU."""
         self._jobs += 1
-        outcome = self.out / f"outcome-{os.getpid()}-{self._jobs}.json"
+        folder = self.out / "outcomes"
+        folder.mkdir(exist_ok=True)
+        outcome = folder / f"{os.getpid()}-{self._jobs}.json"
         environ = {**self.environ, **(env or {})}
         options = ["-q", "--vram", f"{vram_mib}M", "--share", share, "--outcome", str(outcome)]
         options += ["--gpu", gpu] if gpu else ["--gpus", "1"]

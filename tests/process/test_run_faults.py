@@ -434,6 +434,7 @@ def test_every_point_is_one_of_these() -> None:
     others = {"outer-told-keeper", "outer-reaped-keeper", "ledger-rung"}
     others |= {"foreign-created", "foreign-written"}  # test_run_vram.py
     others |= {"wrap-draft"}  # tests/unit/wrap
+    others |= {"share-made"}  # test_run_share.py
     others |= {*test_control.POINTS}
     others |= {point for point in test_route_oom.POINTS if point.startswith("route-")}
     others |= {*test_queue_crash.QUEUE, *test_queue_crash.STARTER, *test_queue_crash.KEEPER}

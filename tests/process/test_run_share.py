@@ -244,6 +244,14 @@ def test_a_cap_of_its_own_needs_gpus_of_its_own(shared: Box) -> None:  # X7
     assert "runs inside a job that shares nothing" in done.stderr
 
 
+def test_the_variables_of_a_job_that_has_ended_are_not_the_next_ones(shared: Box) -> None:
+    """As a server has them that was started in a job and lives on."""
+    gone = {"SLICER_SHARE_FILE": f"{shared.state}/share/{'0' * 12}", "SLICER_SHARE": "cap"}
+    done = shared.run("--vram", "1G", "--", "env", env={**gone, "LD_PRELOAD": program.library_path()})
+    assert done.returncode == 0
+    assert not [line for line in done.stdout.splitlines() if line.startswith(("LD_PRELOAD", "SLICER_SHARE"))]
+
+
 # X7: NVML sees what the library does not
 def test_what_contexts_use_is_kept_out_of_the_cap(shared: Box, client: str, gate: Gate) -> None:
     process, _ = held(shared, client, gate, *SHARE, does=session("alloc linear 100"))

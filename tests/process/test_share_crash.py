@@ -116,6 +116,7 @@ def test_a_killed_waiter_keeps_nobody_waiting(share: ShareBox) -> None:  # D1
 @pytest.mark.parametrize("mode", ["launches", "yield"])
 def test_a_killed_holder_frees_its_GPU(share: ShareBox, mode: str) -> None:  # D1
     env = {"SLICER_SHARE_QUANTUM_MS": "600000"} if mode == "yield" else {"SLICER_SHARE_LAUNCHES": "1000000"}
+    env["SLICER_SHARE_DRAIN_MS"] = "600000"  # nobody but the kernel says that it is dead
     job, other_job = share.job(), share.job()
     holder = share.ready(job, env=env)
     holder.hammer(500, 0)

@@ -80,7 +80,8 @@ def test_a_higher_priority_goes_first_and_equal_ones_in_order(share: ShareBox) -
 
 def test_a_higher_priority_does_not_wait_for_the_end_of_a_quantum(share: ShareBox) -> None:  # D2
     low_job, high_job = share.job(priority=-5), share.job(priority=5)
-    low = holding(share, low_job, env=FOR_EVER)
+    low = share.ready(low_job, env={**FOR_EVER, "SLICER_SHARE_WINDOW_MS": "600000"})
+    low.hammer(100, 0)
     high = share.ready(high_job)
     for _ in range(5):
         high.do("spin 300", "sync")
@@ -149,6 +150,15 @@ def test_the_time_mode_syncs_after_so_many_milliseconds(share: ShareBox) -> None
         call.began for call in share.fake.calls("cuCtxSynchronize", "cuCtxSynchronize_v2", pid=client.pid)
     ]
     assert begins[1] - begins[0] >= 2_000_000
+
+
+@pytest.mark.parametrize("mode", ["launches", "time"])
+def test_a_job_that_launches_no_more_does_not_keep_its_turn(share: ShareBox, mode: str) -> None:  # D2
+    client = share.ready(share.job(), env=MODES[mode])
+    client.do("spin 100 - 2")
+    other = share.ready(share.job(), env=MODES[mode])
+    other.do("spin 100", "sync")
+    assert overlaps(share.fake, [client], [other]) == []
 
 
 @pytest.mark.parametrize("name", ["SLICER_SHARE_SKIP_SYNCS", "CUDA_OVERRIDE_SYNC_LOCK_SKIPS"])

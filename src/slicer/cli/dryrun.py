@@ -12,7 +12,15 @@ from slicer.config.profile_report import NEEDS, settings
 from slicer.errors import GpuError, InfeasibleError, NoGpu
 from slicer.gpu.observer import GpuObserver
 from slicer.job import scope
-from slicer.job.plan import choose_backend, environment, idle_sharing, needs_of, plan_of, requester_of
+from slicer.job.plan import (
+    choose_backend,
+    environment,
+    idle_sharing,
+    needs_of,
+    plan_of,
+    requester_of,
+    why_not_driver,
+)
 from slicer.job.words import describe_busy, describe_resources
 from slicer.kernel.proc import now_s
 from slicer.ledger import leasing
@@ -148,7 +156,12 @@ def _sharing(plan: Plan) -> str:
         by_driver = ", and the driver alone is to keep the cap" if order.limit_mib else ""
         return f"nothing is preloaded{by_driver}: {order.problem}"
     mode = f" ({order.mode})" if order.wants != "cap" else ""
-    return f"{wants(order.wants, order.limit_mib)}{mode}, by {order.library} in {plan.program}"
+    asked = ", and the driver is asked to keep the cap, too" if _may_ask_driver(plan) else ""
+    return f"{wants(order.wants, order.limit_mib)}{mode}, by {order.library} in {plan.program}{asked}"
+
+
+def _may_ask_driver(plan: Plan) -> bool:
+    return plan.sharing is not None and bool(plan.sharing.limit_mib) and not why_not_driver(plan)
 
 
 def _is_wanted(setting: Setting) -> bool:

@@ -123,10 +123,12 @@ def _iteration_ns(gpu: Gpu, kind: str) -> float:
         iterations *= 4
         took = _kernel_ns(gpu, kind, iterations)
     longer = iterations * max(2, round(_TARGET_NS / took))
-    took_longer = _kernel_ns(gpu, kind, longer)
-    if took_longer <= took:
-        raise SlicerError("the time of a kernel does not grow with its work", hint="is the GPU in use?")
-    return (took_longer - took) / (longer - iterations)
+    for _ in range(_TRIES):
+        took_longer = _kernel_ns(gpu, kind, longer)
+        if took_longer > took:
+            return (took_longer - took) / (longer - iterations)
+        took = _kernel_ns(gpu, kind, iterations)  # something else was in the way
+    raise SlicerError("the time of a kernel does not grow with its work", hint="is the GPU in use?")
 
 
 def _kernel_ns(gpu: Gpu, kind: str, iterations: int) -> float:

@@ -13,7 +13,7 @@ import time
 from slicer.errors import EX_TEMPFAIL, SlicerError
 from slicer.experiment import planning
 from slicer.experiment.model import BatchRun, Calibration, LatencyRun, Run, Sharing
-from slicer.record import as_dict, record
+from slicer.record import record, replace
 from slicer.text import one_line
 
 TYPE_CHECKING = False
@@ -305,6 +305,6 @@ def _sharing(path: str) -> Sharing:
         **{name: found.get(name, 0) for name in Sharing.__annotations__ if name != "troubles"},
         troubles=tuple(map(str, found.get("troubles", ()))),
     )
-    if made.processes == 0:
-        return Sharing(**{**as_dict(made), "troubles": (*made.troubles, _NOT_ACTIVE)})
+    if made.processes == 0 and not made.troubles:
+        return replace(made, troubles=(_NOT_ACTIVE,))
     return made

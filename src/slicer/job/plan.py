@@ -110,11 +110,11 @@ def with_sharing(plan: Plan, directory: str = "") -> Plan:
 
     path = directory or statedir.where(plan.environ, os.geteuid())
     environ, held = {**plan.environ, **profile.env}, plan.outer.gpus_for(profile.vram_mib)
-    order = planning.order_of(profile, environ, plan.program, path, held, lambda: _why_not_driver(plan))
+    order = planning.order_of(profile, environ, plan.program, path, held, lambda: why_not_driver(plan))
     return replace(plan, sharing=order)
 
 
-def _why_not_driver(plan: Plan) -> str:
+def why_not_driver(plan: Plan) -> str:
     """Why the driver does not keep a cap by itself here; "": it may."""
     from slicer.job import driver_cap
 
@@ -224,8 +224,10 @@ def environment(plan: Plan, gpus: tuple[str, ...], job_id: str) -> dict[str, str
     if plan.invocation.hold:  # the profile's threads and variables are not for it
         return {**plan.environ, **gpu, LEASE_VARIABLE: marker}
     made = scope.environment(plan.environ, profile, profiles.thread_env(profile.threads), gpu, marker)
-    if plan.sharing is None:
+    if plan.sharing is None and "SLICER_SHARE_FILE" not in made:
         return made
-    from slicer.share.environment import variables
+    from slicer.share import environment as sharing
 
-    return variables(made, plan.sharing, job_id)
+    # Perhaps we live in what is left of a sharing job, which has ended.
+    kept = made if os.path.lexists(made.get(sharing.FILE, "")) else sharing.without(made)
+    return kept if plan.sharing is None else sharing.variables(kept, plan.sharing, job_id)

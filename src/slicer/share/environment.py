@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from slicer.share.order import ShareOrder
 
+LIBRARY = "libslicer-share.so"
 PRELOAD = "LD_PRELOAD"
 FILE = "SLICER_SHARE_FILE"
 WANTS = "SLICER_SHARE"
@@ -73,6 +74,18 @@ def _number(environ: Mapping[str, str], names: tuple[str, ...]) -> int | None:
     """The first of the variables that is set; None where it is no number."""
     text = next((environ[name] for name in names if environ.get(name)), "")
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else None
+
+
+def without(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment without what told of a sharing job that has ended: its file is gone."""
+    found = {name: value for name, value in environ.items() if name not in (FILE, WANTS)}
+    words = environ.get(PRELOAD, "").replace(":", " ").split()
+    others = [word for word in words if word.rpartition("/")[2] != LIBRARY]
+    if len(others) < len(words):
+        found[PRELOAD] = ":".join(others)
+        if not others:
+            del found[PRELOAD]
+    return found
 
 
 def is_within(environ: Mapping[str, str], jobs: tuple[str, ...]) -> bool:

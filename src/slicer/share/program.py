@@ -14,8 +14,8 @@ import stat
 import struct
 
 from slicer.record import record
+from slicer.share.environment import LIBRARY
 
-LIBRARY = "libslicer-share.so"
 _HEAD_BYTES = 4096
 _MOST_STEPS = 4  # from a script to its interpreter, as many as the kernel follows
 _MOST_SEGMENTS = 128

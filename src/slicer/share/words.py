@@ -44,20 +44,26 @@ def problem(sharing: Sharing, exit_code: int) -> str:
 
 
 def standing_words(now: SharingNow) -> list[str]:
-    """How a job stands, in a few facts: "has the turn", "7 turns, 9.2s", "waited 1.5s in 4 waits"."""
-    facts = [f"shares by {wants(now.wants, max(now.limit_mib, default=0))}"]
+    """How a job stands, in a few facts: "lock, cap 8G", "has the turn", "7 turns, 9.2s", "4 waits, 1.5s"."""
+    facts = [f"shares: {_briefly(now.wants, max(now.limit_mib, default=0))}"]
     if not now.has_begun:
         return [*facts, "no CUDA yet", *_troubles(now.troubles)]
     if now.wants != "cap":
         facts += [_turn(now.turn)] if now.turn is not None else []
-        facts.append(f"{counted(now.turns, 'turn')}, {format_duration(now.held_s)} in all")
+        facts.append(f"{counted(now.turns, 'turn')}, {format_duration(now.held_s)}")
         if now.waits:
-            facts.append(f"waited {format_duration(now.waited_s)} in {counted(now.waits, 'wait')}")
+            facts.append(f"{counted(now.waits, 'wait')}, {format_duration(now.waited_s)}")
     if now.wants != "lock":
-        facts.append(f"{_sizes(now.charged_mib)} charged")
+        facts.append(f"{' and '.join(map(short_mib, now.charged_mib))} charged")
         facts += [f"{now.refused} refused"] if now.refused else []
         facts += ["got past its cap"] if now.got_past_cap else []
     return [*facts, *_troubles(now.troubles)]
+
+
+def _briefly(word: str, limit_mib: int) -> str:
+    """As in "lock, cap 8G": a line of the status has little room."""
+    cap = f"cap {short_mib(limit_mib)}"
+    return {"lock": "lock", "cap": cap}.get(word, f"lock, {cap}")
 
 
 def _turn(turn: Turn) -> str:

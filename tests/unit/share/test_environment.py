@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slicer.record import replace
-from slicer.share.environment import is_within, mode_of, variables, why_unnameable
+from slicer.share.environment import is_within, mode_of, variables, why_unnameable, without
 from slicer.share.order import ShareOrder
 
 ORDER = ShareOrder(
@@ -95,3 +95,15 @@ def test_whose_sharing_a_process_is_in_is_told_by_its_file() -> None:
     assert is_within({"SLICER_SHARE_FILE": f"/run/slicer/share/{JOB}"}, (JOB,))
     assert not is_within({"SLICER_SHARE_FILE": f"/run/slicer/share/{JOB}"}, ("f" * 12,))
     assert not is_within({}, (JOB,))
+
+
+@pytest.mark.parametrize(
+    ("preload", "kept"),
+    [
+        ("/l/libslicer-share.so", {}),
+        ("/l/libslicer-share.so:/x.so", {"LD_PRELOAD": "/x.so"}),
+        ("/x.so /y.so", {"LD_PRELOAD": "/x.so /y.so"}),
+    ],
+)
+def test_what_told_of_another_job_is_taken_out(preload: str, kept: dict[str, str]) -> None:
+    assert without({**OURS, "A": "1", "LD_PRELOAD": preload}) == {"A": "1", **kept}

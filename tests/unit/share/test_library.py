@@ -46,7 +46,7 @@ def test_it_needs_the_c_library_and_no_more(dynamic: str) -> None:  # D1
 
 
 def test_it_needs_no_newer_c_library_than_what_systemd_252_comes_with() -> None:  # D1
-    """Also where it was compiled with a newer one. Else the loader would complain in every process of a job."""
+    """Also where it was compiled with a newer one. Else the loader complains in every process of a job."""
     versions = re.findall(r"\bGLIBC_([0-9.]+)", told("readelf", "--version-info", "--wide"))
     assert max(tuple(map(int, version.split("."))) for version in versions) <= (2, 34)
 

@@ -23,6 +23,17 @@ def test_every_figure_is_explained(name: str) -> None:  # D2
     assert f"`{name}`" in PAGE
 
 
+def test_what_the_library_says_is_as_the_page_quotes_it() -> None:  # D5
+    sources = Path(environment.__file__).with_name("preload").glob("*.c")
+    said = " ".join(path.read_text() for path in sources).replace('"\n', '').replace("\n", " ")
+    table = PAGE.partition("| the library says |")[2].partition("\n\n")[0]
+    quoted = [row.split("|")[1] for row in table.splitlines()[2:]]
+    texts = [text for cell in quoted for text in cell.split(", this ")]
+    parts = [part.strip(" ,:") for text in texts for part in text.split("…")]
+    assert len(quoted) == 10
+    assert not {part for part in parts if part and part not in said}
+
+
 def test_every_variable_of_the_library_is_named() -> None:  # D3
     settings = Path(environment.__file__).with_name("preload") / "settings.c"
     words = settings.read_text().replace(",", " ").replace("(", " ").split()

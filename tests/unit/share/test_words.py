@@ -51,11 +51,11 @@ def test_each_trouble_has_its_words() -> None:  # D5
 @pytest.mark.parametrize(
     ("wants", "rows", "turn", "said"),
     [
-        ("both", 0, None, "shares by lock and cap of 8G, no CUDA yet"),
-        ("lock", 1, Turn("has", 1.0, 0), "shares by lock, has the turn, 0 turns, 0s in all"),
-        ("lock", 1, WAITS, "shares by lock, waits for 250ms, 2 before it, 0 turns, 0s in all"),
-        ("cap", 1, Turn("has", 1.0, 0), "shares by cap of 8G, 1.0G and 0B charged"),
-        ("both", 1, None, "shares by lock and cap of 8G, 0 turns, 0s in all, 1.0G and 0B charged"),
+        ("both", 0, None, "shares: lock, cap 8G, no CUDA yet"),
+        ("lock", 1, Turn("has", 1.0, 0), "shares: lock, has the turn, 0 turns, 0s"),
+        ("lock", 1, WAITS, "shares: lock, waits for 250ms, 2 before it, 0 turns, 0s"),
+        ("cap", 1, Turn("has", 1.0, 0), "shares: cap 8G, 1G and 0 charged"),
+        ("both", 1, None, "shares: lock, cap 8G, 0 turns, 0s, 1G and 0 charged"),
     ],
 )
 def test_how_a_job_stands(wants: str, rows: int, turn: Turn | None, said: str) -> None:  # issue: status

@@ -7,6 +7,7 @@ enum {
     TICK_MS = 1000, /* counts how long the turn was held, so that little is lost if the process is killed */
     WATCH_US = 500, /* how often it looks whether the program does something, while others wait */
     IDLE_US = 1000, /* so long without work, and the turn goes to others */
+    FORGOTTEN_US = 20000, /* the same, of a turn that should last for so many launches: no more of them come */
     IDLE_AFTER_SYNC_US = 200, /* the same, after a sync of the program's own, if nobody waits who would keep it long */
     STACK = 1024 * 1024
 };
@@ -63,7 +64,7 @@ struct activity {
     uint64_t since_ns;
 };
 
-static bool is_idle(struct activity *seen, uint64_t *look_again)
+static bool is_idle(struct activity *seen, unsigned most_us, uint64_t *look_again)
 {
     uint64_t launched_then, synced = gate_synced_ns(&launched_then);
     uint64_t launched = seats_launched(), now = now_ns();
@@ -74,7 +75,7 @@ static bool is_idle(struct activity *seen, uint64_t *look_again)
     }
     /* A program that has just waited for its work, and whose turn comes back at once when it wants it, needs none. */
     bool is_quick = waited == WAITED_BY_LOWER && launched == launched_then && !gate_syncing();
-    uint64_t limit = (uint64_t)(is_quick ? IDLE_AFTER_SYNC_US : IDLE_US) * NS_A_US;
+    uint64_t limit = (uint64_t)(is_quick ? IDLE_AFTER_SYNC_US : most_us) * NS_A_US;
     uint64_t idle = now - (is_quick ? synced : seen->since_ns);
     uint64_t rest = idle < limit ? limit - idle : limit;
     *look_again = rest < (uint64_t)WATCH_US * NS_A_US ? rest : (uint64_t)WATCH_US * NS_A_US;
@@ -100,7 +101,9 @@ static uint64_t look(struct activity *seen)
     const struct settings *asked = settings();
     bool is_over = false;
     if (asked->mode == MODE_YIELD)
-        is_over = is_idle(seen, &again);
+        is_over = is_idle(seen, IDLE_US, &again);
+    else if (asked->mode == MODE_LAUNCHES && !asked->skip_syncs)
+        is_over = is_idle(seen, FORGOTTEN_US, &again);
     else if (asked->mode == MODE_TIME) {
         is_over = now_ns() - turn_joined_ns() >= (uint64_t)asked->hold_us * NS_A_US;
         again = (uint64_t)WATCH_US * NS_A_US;
