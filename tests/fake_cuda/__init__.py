@@ -39,6 +39,7 @@ def build(directory: Path) -> Path:
         "-D_GNU_SOURCE",
         "-fno-ipa-icf",
         f"-Wl,-soname,{LIBRARY}",
+        "-Wl,-Bsymbolic",  # as the real one, it finds its own functions, not those of a preloaded library
     ]
     command += ["-o", str(directory / LIBRARY), *map(str, sorted(HERE.glob("*.c"))), "-lpthread"]
     subprocess.run(command, check=True)

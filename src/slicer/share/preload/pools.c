@@ -24,6 +24,24 @@ struct pool {
 static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER; /* never held while memory is asked for */
 static struct pool pools[POOLS];
 
+/* A thread that is cancelled in a function of the driver's must not leave with the guard. */
+static int cancel_state;
+
+static void hold(void)
+{
+    int state;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+    pthread_mutex_lock(&guard);
+    cancel_state = state;
+}
+
+static void leave(void)
+{
+    int state = cancel_state;
+    pthread_mutex_unlock(&guard);
+    pthread_setcancelstate(state, NULL);
+}
+
 static bool attribute(uint64_t handle, int name, uint64_t *value)
 {
     static _Atomic(void *) known;
@@ -68,9 +86,9 @@ static bool trim(int gpu)
 
 bool pools_trim(int gpu)
 {
-    pthread_mutex_lock(&guard);
+    hold();
     bool is_less = trim(gpu);
-    pthread_mutex_unlock(&guard);
+    leave();
     return is_less;
 }
 
@@ -125,52 +143,52 @@ void pools_freed(const struct held *what)
 {
     if (what->pool < 0 || what->pool >= POOLS)
         return;
-    pthread_mutex_lock(&guard);
+    hold();
     shrink(&pools[what->pool], what->bytes);
-    pthread_mutex_unlock(&guard);
+    leave();
 }
 
 /* The place of an allocation that is charged now, or why it is not. */
 enum verdict pools_charge(uint64_t handle, int gpu, uint64_t bytes, int *place, uint64_t *grown)
 {
     enum verdict verdict = NOT_COUNTED;
-    pthread_mutex_lock(&guard);
+    hold();
     *place = enter(handle, gpu);
     if (*place != NO_POOL)
         verdict = grow(&pools[*place], bytes, grown);
-    pthread_mutex_unlock(&guard);
+    leave();
     return verdict;
 }
 
 void pools_settle(int place)
 {
-    pthread_mutex_lock(&guard);
+    hold();
     settle(&pools[place]);
-    pthread_mutex_unlock(&guard);
+    leave();
 }
 
 int pools_find(uint64_t handle, int *gpu)
 {
-    pthread_mutex_lock(&guard);
+    hold();
     int place = handle == 0 ? NO_POOL : place_of(handle);
     if (place != NO_POOL)
         *gpu = pools[place].gpu;
-    pthread_mutex_unlock(&guard);
+    leave();
     return place;
 }
 
 void pools_made(uint64_t handle, int gpu)
 {
-    pthread_mutex_lock(&guard);
+    hold();
     enter(handle, gpu);
-    pthread_mutex_unlock(&guard);
+    leave();
 }
 
 void pools_rename(int place, uint64_t handle)
 {
-    pthread_mutex_lock(&guard);
+    hold();
     pools[place].handle = handle;
-    pthread_mutex_unlock(&guard);
+    leave();
 }
 
 void pools_gone(int gpu)
@@ -179,7 +197,7 @@ void pools_gone(int gpu)
     size_t from = 0;
     if (gpu < 0)
         return;
-    pthread_mutex_lock(&guard);
+    hold();
     while (held_take_linked(KIND_ADDRESS, POOLED | (unsigned)gpu, &from, &what))
         if (what.pool == NO_POOL)
             quota_credit(gpu, what.bytes);
@@ -188,7 +206,7 @@ void pools_gone(int gpu)
             quota_credit(gpu, pool->charged);
             *pool = (struct pool){.handle = 0};
         }
-    pthread_mutex_unlock(&guard);
+    leave();
 }
 
 void pools_after_fork(void)

@@ -7,6 +7,7 @@
 #include "cap.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -112,8 +113,10 @@ enum verdict quota_charge(int gpu, uint64_t bytes)
         return NO_CAP;
     struct job_file *file = job();
     int saved = errno;
+    int cancel;
     enum verdict verdict = REFUSED;
     bool done = false;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     for (int tries = 0; !done && tries < TRIES; tries++) {
         bool locked = job_lock();
         fault("quota-locked");
@@ -127,6 +130,7 @@ enum verdict quota_charge(int gpu, uint64_t bytes)
         if (!done)
             nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS * (tries + 1) + getpid() % 64 * 1000}, NULL);
     }
+    pthread_setcancelstate(cancel, NULL);
     errno = saved;
     return verdict;
 }
