@@ -3,7 +3,6 @@
 #include "gate.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <string.h>
 
 enum { CONTEXTS = 64, EVENT_WITHOUT_TIME = 2 };
@@ -12,7 +11,9 @@ struct context {
     _Atomic(void *) handle; /* NULL: free */
     _Atomic int device;     /* its ordinal */
     _Atomic uint64_t launched;
-    _Atomic(void *) event; /* of one thread at a time; goes with the context */
+    /* These are for one thread at a time, and go with the context. */
+    _Atomic(void *) events[2];
+    _Atomic uint32_t recorded; /* how often one of them was; which one by turns */
 };
 
 static struct context contexts[CONTEXTS];
@@ -75,7 +76,9 @@ static struct context *add(void *handle, int device)
     bool is_new = !context;
     if (is_new && (context = find(NULL)) != NULL) {
         atomic_store(&context->device, device);
-        atomic_store(&context->event, NULL);
+        atomic_store(&context->events[0], NULL);
+        atomic_store(&context->events[1], NULL);
+        atomic_store(&context->recorded, 0);
         atomic_store(&context->launched, launched); /* as if it had kept up: only what it lacks from now on counts */
         atomic_store_explicit(&context->handle, handle, memory_order_release);
         if (atomic_fetch_add(&several, 1) == 1) /* the first one did not count while it was alone */
@@ -192,29 +195,34 @@ bool contexts_sync(void)
     return true;
 }
 
-/* By an event and by asking again and again, because what is in the stream may itself wait for the calling thread. */
-bool context_wait(struct context *context, uintptr_t stream, uint64_t about_ns, uint64_t most_ns)
+/* By asking again and again, because what is in the stream may itself wait for the calling thread. */
+static void wait_for(void *event, uint64_t about_ns, uint64_t most_ns)
+{
+    uint64_t start = now_ns();
+    while (event_query_of_driver()(event) == CUDA_ERROR_NOT_READY && now_ns() - start < most_ns)
+        sleep_ns(about_ns / 20);
+}
+
+bool context_pace(struct context *context, uintptr_t stream, uint64_t about_ns, uint64_t most_ns)
 {
     if (!event_create_of_driver() || !event_record_of_driver() || !event_query_of_driver() || !begin_calls())
         return false;
-    bool may = capture_hold();
-    void *event = may ? atomic_load(&context->event) : NULL;
-    if (may && !event && event_create_of_driver()(&event, EVENT_WITHOUT_TIME) == CUDA_SUCCESS)
-        atomic_store(&context->event, event);
-    if (event && event_record_of_driver()(event, (void *)stream) == CUDA_SUCCESS) {
-        uint64_t start = now_ns(), waited = 0;
-        while (waited < most_ns && event_query_of_driver()(event) == CUDA_ERROR_NOT_READY) {
-            if (waited < about_ns / 2)
-                sleep_ns(about_ns / 20);
-            else
-                sched_yield();
-            waited = now_ns() - start;
-        }
+    bool may = capture_hold(), is_paced = false;
+    uint32_t number = atomic_load(&context->recorded);
+    void *last = number ? atomic_load(&context->events[(number - 1) % 2]) : NULL;
+    void *next = atomic_load(&context->events[number % 2]);
+    if (may && last)
+        wait_for(last, about_ns, most_ns);
+    if (may && !next && event_create_of_driver()(&next, EVENT_WITHOUT_TIME) == CUDA_SUCCESS)
+        atomic_store(&context->events[number % 2], next);
+    if (may && next && event_record_of_driver()(next, (void *)stream) == CUDA_SUCCESS) {
+        atomic_store(&context->recorded, number + 1);
+        is_paced = true;
     }
     if (may)
         capture_release();
     end_calls();
-    return event != NULL;
+    return is_paced;
 }
 
 /* -- gone ---------------------------------------------------------------------------------------------------------- */

@@ -133,25 +133,26 @@ static inline void count_work(bool is_in)
         atomic_fetch_add_explicit(&file->counters.passed, 1, memory_order_relaxed);
 }
 
-/* Keep about a window of work in flight: wait for it every so often, and learn from how long that took how often. */
+/* Keep about a window of work in flight, in two halves: after every half, wait for the one before it. How many launches
+ * a half has is learnt from how long the last one took. */
 static void keep_window(struct context *context, uintptr_t stream)
 {
     static _Atomic uint32_t started, learnt[2] = {1, 1}; /* grow */
+    static uint64_t last_ns; /* guarded by in_window */
     bool is_long = atomic_load_explicit(&arena_job()->window, memory_order_relaxed) == WINDOW_LONG;
     _Atomic uint32_t *every = &learnt[is_long];
     if (atomic_fetch_add(&started, 1) + 1 < atomic_load(every) || pthread_mutex_trylock(&in_window) != 0)
         return;
-    uint64_t before = now_ns(), window = (uint64_t)settings()->window_us * NS_A_US;
+    uint64_t window = (uint64_t)settings()->window_us * NS_A_US;
     uint64_t quarter = (uint64_t)settings()->quantum_us * NS_A_US / 4;
     window = is_long && window < quarter ? quarter : window;
-    if (context_wait(context, stream, window, window * MOST_WINDOWS)) {
-        uint64_t took = now_ns() - before + 1, now = atomic_load(every), fits = now * window / took;
-        if (took > window)
-            now = fits > 1 ? fits : 1;
-        else if (took < window / 4 * 3)
-            now = fits < now * 2 ? fits : now * 2;
-        atomic_store(every, (uint32_t)(now < MOST_IN_WINDOW ? now : MOST_IN_WINDOW));
+    if (context_pace(context, stream, window / 2, window * MOST_WINDOWS)) {
+        uint64_t now = now_ns(), took = now - last_ns + 1, half = atomic_load(every), fits = half * (window / 2) / took;
+        half = fits < half * 2 ? fits : half * 2;
+        half = half < MOST_IN_WINDOW / 2 ? half : MOST_IN_WINDOW / 2;
+        atomic_store(every, half > 1 ? (uint32_t)half : 1);
         atomic_store(&started, 0);
+        last_ns = now;
     }
     pthread_mutex_unlock(&in_window);
 }

@@ -148,9 +148,9 @@ bool contexts_can_be_synced(void);
 /* Wait until all work of this process is done. False: not now, because a capture is open, or the program ends. */
 bool contexts_sync(void);
 
-/* Wait until what was put into this stream of the calling thread's context is done: about so long, and no longer than
- * `most`. One thread at a time. False: not now. */
-bool context_wait(struct context *context, uintptr_t stream, uint64_t about_ns, uint64_t most_ns);
+/* Wait until what was started before the last such call is done: about so long, and no longer than `most`. What was
+ * started since stays in flight, so that the GPU is not idle meanwhile. One thread at a time. False: not now. */
+bool context_pace(struct context *context, uintptr_t stream, uint64_t about_ns, uint64_t most_ns);
 void contexts_after_fork(void);
 
 /* Stop calling the driver, at the program's end: it is about to go. */
