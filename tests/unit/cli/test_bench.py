@@ -80,6 +80,7 @@ def test_what_a_fake_driver_gave_is_marked_everywhere(tmp_path: Path) -> None:  
     assert "FAKE DRIVER: these figures are of no GPU." in text(of)
     assert "On a GPU this would mean: The lock helps here" in text(of)
     assert report.as_json(of)["is_fake"] is True
+    pytest.importorskip("matplotlib")
     report.write_plot(str(tmp_path / "x.svg"), of)
     assert "FAKE DRIVER" in (tmp_path / "x.svg").read_text()
 

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from slicer.model import Sharing
-from slicer.share import environment, layout, summary
+from slicer.share import layout, summary
 
-PAGE = (Path(__file__).parents[3] / "docs" / "sharing.md").read_text()
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "sharing.md").read_text()
+PRELOAD = ROOT / "src" / "slicer" / "share" / "preload"  # an installed slicer is without its sources
 TROUBLES = (*layout.TROUBLES.values(), summary.NOT_PRELOADED, summary.NO_FILE, "other")
 
 
@@ -24,7 +26,7 @@ def test_every_figure_is_explained(name: str) -> None:  # D2
 
 
 def test_what_the_library_says_is_as_the_page_quotes_it() -> None:  # D5
-    sources = Path(environment.__file__).with_name("preload").glob("*.c")
+    sources = PRELOAD.glob("*.c")
     said = " ".join(path.read_text() for path in sources).replace('"\n', '').replace("\n", " ")
     table = PAGE.partition("| the library says |")[2].partition("\n\n")[0]
     quoted = [row.split("|")[1] for row in table.splitlines()[2:]]
@@ -35,8 +37,7 @@ def test_what_the_library_says_is_as_the_page_quotes_it() -> None:  # D5
 
 
 def test_every_variable_of_the_library_is_named() -> None:  # D3
-    settings = Path(environment.__file__).with_name("preload") / "settings.c"
-    words = settings.read_text().replace(",", " ").replace("(", " ").split()
+    words = (PRELOAD / "settings.c").read_text().replace(",", " ").replace("(", " ").split()
     names = {word.strip('"') for word in words if word.startswith(('"SLICER_SHARE', '"CUDA_OVERRIDE'))}
     assert len(names) == 11
     assert not {name for name in names if name not in PAGE}
