@@ -11,7 +11,7 @@ from slicer.share import layout, summary
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "sharing.md").read_text()
-PRELOAD = ROOT / "src" / "slicer" / "share" / "preload"  # an installed slicer is without its sources
+PRELOAD = ROOT / "src" / "slicer" / "share" / "preload"  # not in an installed slicer
 TROUBLES = (*layout.TROUBLES.values(), summary.NOT_PRELOADED, summary.NO_FILE, "other")
 
 
