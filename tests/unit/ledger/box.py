@@ -116,7 +116,7 @@ def box(tmp_path: Path) -> Iterator[LedgerBox]:
 
 
 def open_below(directory: Path) -> list[str]:
-    """What this process has open there, and watches. Other threads open and close what they need meanwhile."""
+    """What this process has open there, and watches. Other threads open what they need meanwhile."""
     found = []
     for fd in os.listdir("/proc/self/fd"):
         try:
