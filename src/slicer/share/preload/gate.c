@@ -144,8 +144,8 @@ static void keep_window(struct context *context, uintptr_t stream)
     if (atomic_fetch_add(&started, 1) + 1 < atomic_load(every) || pthread_mutex_trylock(&in_window) != 0)
         return;
     uint64_t window = (uint64_t)settings()->window_us * NS_A_US;
-    uint64_t quarter = (uint64_t)settings()->quantum_us * NS_A_US / 4;
-    window = is_long && window < quarter ? quarter : window;
+    uint64_t eighth = (uint64_t)settings()->quantum_us * NS_A_US / 8;
+    window = is_long && window < eighth ? eighth : window;
     if (context_pace(context, stream, window / 2, window * MOST_WINDOWS)) {
         uint64_t now = now_ns(), took = now - last_ns + 1, half = atomic_load(every), fits = half * (window / 2) / took;
         half = fits < half * 2 ? fits : half * 2;

@@ -55,7 +55,7 @@ static void read_settings(void)
     chosen.hold_us = ms * US;
     number_of("SLICER_SHARE_SKIP_SYNCS", "CUDA_OVERRIDE_SYNC_LOCK_SKIPS", MOST_LAUNCHES, &chosen.skip_syncs);
     time_of("SLICER_SHARE_QUANTUM_MS", 30, &chosen.quantum_us);
-    time_of("SLICER_SHARE_WINDOW_MS", 2, &chosen.window_us);
+    time_of("SLICER_SHARE_WINDOW_MS", 1, &chosen.window_us);
     time_of("SLICER_SHARE_DRAIN_MS", 2000, &chosen.drain_us);
 }
 
