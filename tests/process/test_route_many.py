@@ -53,8 +53,12 @@ def test_many_calls_at_once_and_a_runner_that_retries(
     until(all_answered, "all but those that run are blocked")
     until(lambda: len(routes.ways()) == 3, "these run")
     assert Counter(way.split()[1] for way in routes.ways()) == MOST
-    for _ in left:
-        gate.open()
+
+    def all_let_through() -> bool:
+        gate.open_if_awaited()
+        return all(process.poll() is not None for process in left)
+
+    until(all_let_through, "those that run end")
     assert [process.wait() for process in left] == [0, 0, 0]
 
     # A runner with three places and a queue. What is busy goes to its end.

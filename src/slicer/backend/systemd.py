@@ -29,6 +29,9 @@ STOP_DEADLINE_S = 120.0
 _THAWS = 20
 _NO_UNIT = "DBusNoSuchUnitError"
 _NOT_ACTIVE = "DBusUnitInactiveError"
+_BUSY = "DBusUnitBusyError"
+_ABORTED = "operation aborted"  # pystemd has no class for this one
+_BUSY_PAUSE_S = 0.02
 # What pystemd calls the errors that are about what was asked for, and not about how things stand.
 _FINAL_ERRORS = (
     "DBusInvalidArgsError", "DBusInvalidSignatureError", "DBusNotSupportedError",
@@ -239,17 +242,24 @@ class SystemdBackend:
             job = self._ask_to_stop(unit)
             if job is None or jobs.wait(job, deadline_s) != b"frozen":
                 return
-            self.request_thaw(unit)
+            if not self.request_thaw(unit):
+                time.sleep(_BUSY_PAUSE_S)
         raise BackendError(f"systemd did not stop {unit}: it is frozen again and again")
 
-    def request_thaw(self, unit: str) -> None:
-        """Have a unit thawed. One that has ended, or is ending, is left alone. Raises BackendError."""
+    def request_thaw(self, unit: str) -> bool:
+        """Have a unit thawed. One that has ended, or is ending, is left alone. Raises BackendError.
+
+        False: not now, because somebody else freezes or thaws it.
+        """
         self.connect()
         try:
             self._bus.call_method(DESTINATION, PATH, MANAGER, b"ThawUnit", [(ord("s"), unit.encode())])
         except Exception as error:
+            if _is_overlapped(error):
+                return False
             if type(error).__name__ not in (_NO_UNIT, _NOT_ACTIVE):
                 raise BackendError(f"systemd did not thaw {unit}: {message_of(error)}") from error
+        return True
 
     def _ask_to_stop(self, unit: str) -> bytes | None:
         """Returns systemd's job, None when the unit has ended by itself. Raises BackendError."""
@@ -371,6 +381,11 @@ def _find_user_bus() -> None:
 
 def user_flag(manager: Manager) -> str:
     return " --user" if manager == "user" else ""
+
+
+def _is_overlapped(error: Exception) -> bool:
+    """Whether somebody else's freeze or thaw of the unit is under way, or came before ours was done."""
+    return type(error).__name__ == _BUSY or _ABORTED in message_of(error)
 
 
 def message_of(error: BaseException) -> str:
