@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import errno
-import importlib
 import os
 import sys
 
 import click
 
 from slicer.cli import say
+from slicer.cli.lazy import LazyGroup
 from slicer.errors import EX_OK, EX_SLICER, SlicerError, UsageError
 from slicer.text import visible
 from slicer.version import __version__
@@ -80,22 +80,10 @@ Environment:
 """
 
 
-class _Lazy(click.Group):
-    """A group whose commands are imported when they are asked for."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        module = _COMMANDS.get(_ALIASES.get(cmd_name, cmd_name))
-        if module is None:
-            return None
-        found: click.Command = importlib.import_module(f"slicer.cli.{module}").command
-        return found
-
-
 @click.group(
-    cls=_Lazy,
+    cls=LazyGroup,
+    modules=_COMMANDS,
+    aliases=_ALIASES,
     epilog=_EPILOG,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -196,7 +184,7 @@ def _usage(failure: click.UsageError) -> UsageError:
     if isinstance(failure, click.NoSuchOption):
         message = f"no such option {failure.option_name!r}"
         hint = _meant_option(failure) or hint
-    elif failure.ctx and isinstance(failure.ctx.command, _Lazy):
+    elif failure.ctx and failure.ctx.command is app:
         hint = _meant_command(failure) or hint
     return UsageError(message[:1].lower() + message[1:], where=where, hint=hint)
 
@@ -204,7 +192,7 @@ def _usage(failure: click.UsageError) -> UsageError:
 def _meant_option(failure: click.NoSuchOption) -> str:
     from slicer.cli.runoptions import OPTIONS
 
-    if failure.ctx and isinstance(failure.ctx.command, _Lazy):
+    if failure.ctx and failure.ctx.command is app:
         if any(failure.option_name in option.names for option in OPTIONS):
             return f"did you mean slicer run {failure.option_name}?"
         return ""

@@ -50,10 +50,6 @@ class Scenario:
     skip_syncs: int = 0
     priority: int = 0
 
-    @property
-    def is_together(self) -> bool:
-        return self.latency and self.batch
-
 
 @record
 class Calibration:

@@ -13,7 +13,9 @@ from slicer.kernel import cgroup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
+
+    from slicer.gpu.nvml import Nvml
 
 _WHERE = "/sys/fs/cgroup"  # the driver looks for cgroups there and nowhere else
 
@@ -31,19 +33,7 @@ def obstacle(*, uid: int, has_scope: bool, root: str | None) -> str:
 
 def why_not_here(*, has_scope: bool) -> str:
     """Why this machine's driver keeps no limit for a job that this process starts; "": it may."""
-    why = obstacle(uid=os.geteuid(), has_scope=has_scope, root=cgroup.root())
-    if why:
-        return why
-    from slicer.gpu.nvml import Nvml
-
-    try:
-        driver = Nvml()
-        try:
-            return driver.why_no_limits()
-        finally:
-            driver.close()
-    except GpuError as error:
-        return error.message
+    return _ask(lambda driver: driver.why_no_limits(), has_scope=has_scope)
 
 
 def keep(cgroup_name: str, unit: str, gpus: Collection[str], limit_bytes: int) -> str:
@@ -52,7 +42,16 @@ def keep(cgroup_name: str, unit: str, gpus: Collection[str], limit_bytes: int) -
     Returns why it does not. What some of the GPUs took on stays. ``cgroup_name``: as /proc/PID/cgroup has it;
     one that is not of ``unit`` is an outer job's.
     """
-    has_scope = bool(unit) and os.path.basename(cgroup_name) == unit
+
+    def limit(driver: Nvml) -> str:
+        found = driver.limit(dict.fromkeys(gpus, limit_bytes), cgroup.path_of(cgroup_name))
+        return next((why for why in found.values() if why), "")
+
+    return _ask(limit, has_scope=bool(unit) and os.path.basename(cgroup_name) == unit)
+
+
+def _ask(question: Callable[[Nvml], str], *, has_scope: bool) -> str:
+    """What the driver answers; before that, why it need not be asked, or cannot be."""
     why = obstacle(uid=os.geteuid(), has_scope=has_scope, root=cgroup.root())
     if why:
         return why
@@ -61,9 +60,8 @@ def keep(cgroup_name: str, unit: str, gpus: Collection[str], limit_bytes: int) -
     try:
         driver = Nvml()
         try:
-            found = driver.limit(dict.fromkeys(gpus, limit_bytes), cgroup.path_of(cgroup_name))
+            return question(driver)
         finally:
             driver.close()
     except GpuError as error:
         return error.message
-    return next((why for why in found.values() if why), "")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 
 import click
 
 from slicer.cli import output
+from slicer.cli.lazy import LazyGroup
 from slicer.cli.output import Column
 from slicer.cli.routes import loading
 from slicer.columns import Line
@@ -23,25 +23,10 @@ if TYPE_CHECKING:
 
     from slicer.config.routes import Destination, Route
 
-_SUBCOMMANDS = ("check", "stats", "suggest")  # modules of this package with a ``command``
-
-
-class _Lazy(click.Group):
-    """A group whose commands are imported when they are asked for."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_SUBCOMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _SUBCOMMANDS:
-            return None
-        found: click.Command = importlib.import_module(f"slicer.cli.routes.{cmd_name}").command
-        return found
-
-
 @click.group(
     "routes",
-    cls=_Lazy,
+    cls=LazyGroup,
+    modules={name: f"routes.{name}" for name in ("check", "stats", "suggest")},
     short_help="Show routes, check that they fit, count their jobs.",
     invoke_without_command=True,
     epilog="""\
