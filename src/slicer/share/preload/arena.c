@@ -274,8 +274,7 @@ uint64_t arena_unlock(struct rings *rings)
 
 void arena_after_fork(void)
 {
-    static const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
-    memcpy(&local, &fresh, sizeof fresh);
+    mutex_after_fork(&local);
     arena_file_after_fork();
     drop();
     atomic_store(&mapped, NULL);

@@ -10,10 +10,10 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include "file.h"
 #include "gate.h"
 
 enum {
-    HIGH_DESCRIPTOR = 500, /* programs like to close or use the low numbers without asking */
     PATIENCE_MS = 3000,    /* with the file's lock, which is held for microseconds: but machines are slow */
     SPINS = 50
 };
@@ -25,19 +25,14 @@ static struct arena *mapped;
 
 /* -- open ---------------------------------------------------------------------------------------------------------- */
 
-static int open_high(void)
+static int open_arena(void)
 {
     const char *file = job_path();
     const char *slash = file ? strrchr(file, '/') : NULL;
     char path[PATH_MAX];
     if (!slash || snprintf(path, sizeof path, "%.*s/" ARENA_NAME, (int)(slash - file), file) >= (int)sizeof path)
         return -1;
-    int low = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0600);
-    int high = low < 0 ? -1 : fcntl(low, F_DUPFD_CLOEXEC, HIGH_DESCRIPTOR);
-    if (high < 0)
-        return low;
-    close(low);
-    return high;
+    return file_open(path, O_CREAT);
 }
 
 bool arena_file_is_open(void)
@@ -55,7 +50,7 @@ void arena_file_close(void)
 
 bool arena_file_open_again(void)
 {
-    descriptor = open_high();
+    descriptor = open_arena();
     if (arena_file_is_open())
         return true;
     if (descriptor >= 0)
@@ -68,7 +63,7 @@ bool arena_file_open(void)
 {
     struct stat status;
     arena_file_close();
-    descriptor = open_high();
+    descriptor = open_arena();
     if (descriptor < 0)
         return false;
     if (fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
@@ -85,28 +80,21 @@ bool arena_file_open(void)
 
 /* -- locked -------------------------------------------------------------------------------------------------------- */
 
-static bool set_lock(off_t byte, short type)
-{
-    struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
-    return fcntl(descriptor, F_OFD_SETLK, &lock) == 0;
-}
-
 bool arena_file_take(unsigned row)
 {
-    return set_lock((off_t)row, F_WRLCK);
+    return file_lock(descriptor, F_WRLCK, (off_t)row);
 }
 
 bool arena_file_is_taken(unsigned row)
 {
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)row, .l_len = 1};
-    return fcntl(descriptor, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+    return file_is_locked(descriptor, (off_t)row);
 }
 
 bool arena_file_lock(bool *is_busy)
 {
     uint64_t start = now_ns(), pause = 20 * NS_A_US;
     *is_busy = false;
-    for (unsigned tries = 0; !set_lock(ARENA_LOCK_BYTE, F_WRLCK); tries++) {
+    for (unsigned tries = 0; !file_lock(descriptor, F_WRLCK, ARENA_LOCK_BYTE); tries++) {
         *is_busy = errno == EAGAIN || errno == EACCES;
         if (!*is_busy || now_ns() - start > (uint64_t)PATIENCE_MS * NS_A_MS)
             return false;
@@ -123,7 +111,7 @@ bool arena_file_lock(bool *is_busy)
 
 void arena_file_unlock(void)
 {
-    set_lock(ARENA_LOCK_BYTE, F_UNLCK);
+    file_lock(descriptor, F_UNLCK, ARENA_LOCK_BYTE);
 }
 
 /* -- mapped -------------------------------------------------------------------------------------------------------- */

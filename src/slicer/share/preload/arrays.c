@@ -85,8 +85,8 @@ static long create(void *real, long *a, struct shape shape, unsigned levels)
         return uncounted_call(real, a);
     struct held what = {.kind = KIND_ARRAY, .bytes = bytes_of(shape, format, levels), .pool = NO_POOL};
     what.gpu = job_gpu_current();
-    what.link = context_current();
-    return charged_call(real, a, what);
+    what.link = (uintptr_t)context_of_thread();
+    return charged_call(real, a, what, remember);
 }
 
 /* cuArrayCreate_v2(*array, const CUDA_ARRAY_DESCRIPTOR *) */

@@ -136,8 +136,8 @@ bool is_capped(void);
 /* As quota_charge; but before it refuses, pools give back what they do not use. Counts the refusal. */
 enum verdict charge(int gpu, uint64_t bytes);
 
-/* Charge, call, remember what *a[0] then names, or take the charge back. `what` lacks only its key. */
-long charged_call(void *real, long *a, struct held what);
+/* Charge, call, and `keep` (remember) what *a[0] then names; or take the charge back. `what` lacks only its key. */
+long charged_call(void *real, long *a, struct held what, void (*keep)(struct held));
 
 /* Remember what was charged, under its key. If that cannot be: credit it, and count it as not counted. */
 void remember(struct held what);
@@ -157,9 +157,6 @@ long elsewhere_call(void *real, long *a);
 /* Credit what was forgotten. */
 void forgotten(const struct held *what);
 
-/* driver(symbol), looked up once: `known` keeps it. For who is called by a program that has the driver. */
-void *driver_once(_Atomic(void *) *known, const char *symbol);
-
 /* Is this the first version of a function, with its 32-bit sizes and addresses? `name` without _v2. */
 struct versions {
     _Atomic(void *) first;
@@ -167,8 +164,10 @@ struct versions {
 };
 bool is_first_version(void *real, const char *name, struct versions *known);
 
-/* The calling thread's current context; 0: none. */
-uint64_t context_current(void);
+static inline uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
 
 /* a * b, at most UINT64_MAX. */
 uint64_t times(uint64_t a, uint64_t b);
@@ -176,6 +175,7 @@ uint64_t times(uint64_t a, uint64_t b);
 /* For who hears of the end of a context: what lay in it is free. Of a device's primary one, the context is asked for
  * before that (0: there is none), and it is looked whether it is gone after it. */
 void memory_context_gone(uint64_t context);
+bool memory_primary_is_active(int ordinal);
 uint64_t memory_primary_context(int ordinal);
 void memory_primary_context_gone(int ordinal, uint64_t context);
 

@@ -140,8 +140,7 @@ void capture_forget(const void *context)
 
 void capture_after_fork(void)
 {
-    static const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
-    memcpy(&changing, &fresh, sizeof fresh);
+    mutex_after_fork(&changing);
     memset(captures, 0, sizeof captures);
     atomic_store(&open, 0);
     atomic_store(&holds, 0);

@@ -1,11 +1,6 @@
 /* What programs are told of the card: the cap in place of its size. NVML's answer is in nvml.c. */
 #include "cap.h"
 
-static uint64_t least(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* cuMemGetInfo(*free, *total) */
 long on_mem_get_info(void *real, long *a)
 {

@@ -22,22 +22,16 @@ static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER, syncing = PTHREAD_M
 static _Atomic(void *) synced; /* the context that is being synchronised at this moment, and may not go */
 static _Atomic uint32_t is_stopped, calls; /* no more calls of the driver; how many there are in progress */
 
-typedef int get_context(void **), set_context(void *), no_argument(void), get_device(int *);
+typedef int get_context(void **), set_context(void *), no_argument(void);
 typedef int create_event(void **, unsigned), record_event(void *, void *), query_event(void *);
-typedef int primary_state(int, unsigned *, int *), from_green(void **, void *);
+typedef int from_green(void **, void *);
 
 /* A function of the driver's, looked up once. ISO C has no cast from an object's pointer to a function's. */
 #define DRIVER(type, name, symbol) \
     static type *name(void) \
     { \
         static _Atomic(void *) known; \
-        union { void *pointer; type *function; } u = {.pointer = atomic_load_explicit(&known, memory_order_acquire)}; \
-        if (!u.pointer) { \
-            int before = errno; \
-            u.pointer = driver(symbol); \
-            errno = before; \
-            atomic_store_explicit(&known, u.pointer, memory_order_release); \
-        } \
+        union { void *pointer; type *function; } u = {.pointer = driver_once(&known, symbol)}; \
         return u.function; \
     }
 DRIVER(get_context, current_of_driver, "cuCtxGetCurrent")
@@ -47,8 +41,6 @@ DRIVER(no_argument, sync_of_driver, "cuCtxSynchronize")
 DRIVER(create_event, event_create_of_driver, "cuEventCreate")
 DRIVER(record_event, event_record_of_driver, "cuEventRecord")
 DRIVER(query_event, event_query_of_driver, "cuEventQuery")
-DRIVER(get_device, device_of_driver, "cuCtxGetDevice")
-DRIVER(primary_state, primary_state_of_driver, "cuDevicePrimaryCtxGetState")
 DRIVER(from_green, from_green_of_driver, "cuCtxFromGreenCtx")
 
 bool contexts_can_be_synced(void)
@@ -103,12 +95,7 @@ struct context *context_note(void)
 {
     void *handle = context_of_thread();
     struct context *context = handle ? find(handle) : NULL;
-    int device = -1;
-    if (context || !handle)
-        return context;
-    if (device_of_driver())
-        device_of_driver()(&device);
-    return add(handle, device);
+    return context || !handle ? context : add(handle, ordinal_current());
 }
 
 void context_launched(struct context *context)
@@ -272,8 +259,7 @@ long on_green_context_gone(void *real, long *a)
 /* cuDevicePrimaryCtxRelease, …Reset. A release is the end only where it is the last one of several. */
 long on_primary_context_gone(void *real, long *a)
 {
-    int before = errno, device = (int)a[0], is_active = 0;
-    unsigned flags;
+    int before = errno, device = (int)a[0];
     void *gone[CONTEXTS] = {NULL};
     uint64_t primary = memory_primary_context(device);
     for (int i = 0; i < CONTEXTS; i++)
@@ -284,8 +270,7 @@ long on_primary_context_gone(void *real, long *a)
     errno = before;
     long result = call(real, a);
     before = errno;
-    if (!primary_state_of_driver() || primary_state_of_driver()(device, &flags, &is_active) != CUDA_SUCCESS)
-        is_active = 0;
+    bool is_active = memory_primary_is_active(device);
     for (int i = 0; i < CONTEXTS; i++)
         if (gone[i] && is_active)
             add(gone[i], device);
@@ -298,9 +283,8 @@ long on_primary_context_gone(void *real, long *a)
 
 void contexts_after_fork(void)
 {
-    static const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
-    memcpy(&changing, &fresh, sizeof fresh);
-    memcpy(&syncing, &fresh, sizeof fresh);
+    mutex_after_fork(&changing);
+    mutex_after_fork(&syncing);
     memset(contexts, 0, sizeof contexts);
     atomic_store(&several, 0);
     atomic_store(&calls, 0);

@@ -1,5 +1,4 @@
 /* The names that programs linked with the driver (-lcuda, -lnvidia-ml) bind to this library, as it is preloaded. */
-#include <errno.h>
 #include <stdatomic.h>
 
 #include "names.h"
@@ -27,9 +26,7 @@ static long enter(struct export *export, long *a)
 {
     void *real = atomic_load_explicit(&export->real, memory_order_acquire);
     if (!real) {
-        int before = errno;
         real = driver(export->name);
-        errno = before;
         if (!real)
             return export->name[0] == 'n' ? ABSENT_NVML : ABSENT_CUDA;
         atomic_store_explicit(&export->hook, hook_of(export->name), memory_order_relaxed);

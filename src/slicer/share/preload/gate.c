@@ -58,8 +58,7 @@ void gate_open(void)
 
 void gate_after_fork(void)
 {
-    static const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
-    memcpy(&in_window, &fresh, sizeof fresh);
+    mutex_after_fork(&in_window);
     seats_after_fork();
     memset(&self, 0, sizeof self);
     atomic_store(&closed_ns, 0);

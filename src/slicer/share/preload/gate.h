@@ -136,7 +136,6 @@ void turn_after_fork(void);
 
 /* The calling thread's current context, noted as one with work in it; NULL: it has none. */
 struct context *context_note(void);
-void *context_of_thread(void); /* its handle */
 void context_launched(struct context *context);
 
 /* How much work was started in this one; in the one with most. False: this process has one context only. */

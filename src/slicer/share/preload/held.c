@@ -142,8 +142,7 @@ bool held_take_linked(enum kind kind, uint64_t link, size_t *from, struct held *
 /* The child has none of it: a CUDA context does not outlive a fork. The table may be half changed, so it is left as it is. */
 void held_after_fork(void)
 {
-    static const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
-    memcpy(&guard, &fresh, sizeof fresh);
+    mutex_after_fork(&guard);
     slots = NULL;
     slot_count = used = 0;
 }

@@ -1,5 +1,6 @@
 /* The job's file: found, checked and mapped when it is first asked for. */
 #include "cap.h"
+#include "file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,9 +12,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-/* Programs like to close or use the low numbers without asking. */
-enum { HIGH_DESCRIPTOR = 500 };
 
 static char path[PATH_MAX];
 static bool is_cap_asked_for; /* by the environment: what to go by where there is no file to ask */
@@ -74,7 +72,7 @@ static const char *wrong_text(const struct job_file *file)
     return NULL;
 }
 
-/* Open what `path` names, if it is the job's file; else -1, and why. O_NONBLOCK: a pipe with that name holds nobody up. */
+/* Open what `path` names, if it is the job's file; else -1, and why. */
 int job_open(const char **why, struct stat *status)
 {
     *why = "the job's file cannot be opened";
@@ -83,24 +81,20 @@ int job_open(const char **why, struct stat *status)
         errno = 0;
         return -1;
     }
-    int low = open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (low < 0) {
+    int descriptor = file_open(path, 0);
+    if (descriptor < 0) {
         if (errno == ENOENT) {
             *why = "the job of this environment has ended";
             errno = 0;
         }
         return -1;
     }
-    if (fstat(low, status) != 0 || (*why = wrong_file(status)) != NULL) {
+    if (fstat(descriptor, status) != 0 || (*why = wrong_file(status)) != NULL) {
         errno = 0;
-        close(low);
+        close(descriptor);
         return -1;
     }
-    int high = fcntl(low, F_DUPFD_CLOEXEC, HIGH_DESCRIPTOR);
-    if (high < 0)
-        return low;
-    close(low);
-    return high;
+    return descriptor;
 }
 
 /* Map it, or say in `reason` why not. */
@@ -210,8 +204,7 @@ long on_init(void *real, long *a)
 /* Async-signal-safe: the parent may have had other threads. */
 void job_after_fork(void)
 {
-    static const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
-    memcpy(&attaching, &fresh, sizeof fresh);
+    mutex_after_fork(&attaching);
     struct job_file *file = atomic_exchange(&mapped, NULL);
     atomic_store(&is_looked_for, false);
     job_rows_after_fork();

@@ -65,13 +65,18 @@ int job_gpu(int ordinal)
     return gpu;
 }
 
-int job_gpu_current(void)
+int ordinal_current(void)
 {
     static _Atomic(void *) known_get_device;
     int ordinal = -1;
     long a[ARGUMENTS] = {(long)&ordinal};
     void *real = driver_once(&known_get_device, "cuCtxGetDevice");
-    return real != NULL && (int)call(real, a) == CUDA_SUCCESS ? job_gpu(ordinal) : -1;
+    return real != NULL && (int)call(real, a) == CUDA_SUCCESS ? ordinal : -1;
+}
+
+int job_gpu_current(void)
+{
+    return job_gpu(ordinal_current());
 }
 
 void job_gpu_after_fork(void)

@@ -4,6 +4,7 @@
  * descriptors loses nothing, and a forked child has to give up the mapping, too.
  */
 #include "cap.h"
+#include "file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -37,16 +38,9 @@ static _Atomic int row = ROW_NOT_TRIED;
 
 static struct job_file said; /* the file up to its processes, as it was checked */
 
-static int ofd_lock(short type, off_t byte)
-{
-    struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
-    return fcntl(descriptor, F_OFD_SETLK, &lock);
-}
-
 bool job_row_is_live(unsigned other)
 {
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = other, .l_len = 1};
-    return descriptor < 0 || fcntl(descriptor, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+    return descriptor < 0 || file_is_locked(descriptor, other);
 }
 
 void job_rows_attached(struct job_file *file, int opened, const struct stat *status)
@@ -76,7 +70,7 @@ static bool lock_file(void)
     if (descriptor < 0 || is_copy)
         return false;
     uint64_t end = 0;
-    for (unsigned tries = 0; ofd_lock(F_WRLCK, LOCK_BYTE) != 0; tries++) {
+    for (unsigned tries = 0; !file_lock(descriptor, F_WRLCK, LOCK_BYTE); tries++) {
         if (errno != EAGAIN && errno != EACCES && errno != EINTR)
             return false;
         if (end == 0)
@@ -96,7 +90,7 @@ static bool lock_file(void)
 static int take_row(struct job_file *file)
 {
     for (int taken = 0; descriptor >= 0 && taken < JOB_MAX_PROCESSES; taken++) {
-        if (ofd_lock(F_WRLCK, taken) != 0)
+        if (!file_lock(descriptor, F_WRLCK, taken))
             continue;
         struct job_process *mine = &file->processes[taken];
         for (int gpu = 0; gpu < JOB_MAX_GPUS; gpu++)
@@ -192,7 +186,7 @@ bool job_lock(void)
 void job_unlock(bool locked)
 {
     if (locked)
-        ofd_lock(F_UNLCK, LOCK_BYTE);
+        file_lock(descriptor, F_UNLCK, LOCK_BYTE);
     int state = cancel_state;
     pthread_mutex_unlock(&locking);
     pthread_setcancelstate(state, NULL);
@@ -233,8 +227,7 @@ int job_row(void)
 
 void job_rows_after_fork(void)
 {
-    static const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
-    memcpy(&locking, &fresh, sizeof fresh);
+    mutex_after_fork(&locking);
     struct stat status;
     if (is_ours(&status))
         close(descriptor); /* open here too, it would keep the parent's row after the parent's death */

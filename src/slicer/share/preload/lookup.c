@@ -103,9 +103,11 @@ static void *find(lookup *real, const char *symbol)
 
 void *driver(const char *symbol)
 {
+    int before = errno;
     lookup *real = real_dlsym();
     void *found = real ? find(real, symbol) : NULL;
-    dlerror(); /* what was tried first and failed is not the program's business */
+    dlerror(); /* what was tried first and failed is not the program's business, nor is errno */
+    errno = before;
     return found;
 }
 

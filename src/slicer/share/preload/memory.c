@@ -24,19 +24,6 @@ bool is_capped(void)
     return said != NULL && (said->wants & WANTS_CAP) != 0;
 }
 
-void *driver_once(_Atomic(void *) *known, const char *symbol)
-{
-    static char absent; /* in the place of a function that this driver does not have */
-    void *real = atomic_load_explicit(known, memory_order_acquire);
-    if (real == NULL) {
-        int saved = errno;
-        real = driver(symbol);
-        errno = saved;
-        atomic_store_explicit(known, real == NULL ? &absent : real, memory_order_release);
-    }
-    return real == &absent ? NULL : real;
-}
-
 bool is_first_version(void *real, const char *name, struct versions *known)
 {
     char second[NAME_CHARS];
@@ -44,15 +31,6 @@ bool is_first_version(void *real, const char *name, struct versions *known)
         return false;
     void *newer = driver_once(&known->second, second);
     return newer != NULL && newer != real && driver_once(&known->first, name) == real;
-}
-
-uint64_t context_current(void)
-{
-    static _Atomic(void *) known;
-    void *context = NULL;
-    void *real = driver_once(&known, "cuCtxGetCurrent");
-    long a[ARGUMENTS] = {(long)&context};
-    return real != NULL && (int)call(real, a) == CUDA_SUCCESS ? (uintptr_t)context : 0;
 }
 
 enum verdict charge(int gpu, uint64_t bytes)
@@ -112,7 +90,7 @@ long elsewhere_call(void *real, long *a)
     return result;
 }
 
-long charged_call(void *real, long *a, struct held what)
+long charged_call(void *real, long *a, struct held what, void (*keep)(struct held))
 {
     if (what.gpu < 0)
         return elsewhere_call(real, a);
@@ -125,7 +103,7 @@ long charged_call(void *real, long *a, struct held what)
     long result = call(real, a);
     if (verdict == CHARGED && (int)result == CUDA_SUCCESS) {
         memcpy(&what.key, (void *)a[0], sizeof what.key);
-        remember(what);
+        keep(what);
     } else if (verdict == CHARGED) {
         quota_credit(what.gpu, what.bytes);
     }
@@ -136,8 +114,8 @@ static long alloc(void *real, long *a, uint64_t bytes)
 {
     struct held what = {.kind = KIND_ADDRESS, .bytes = bytes, .pool = NO_POOL};
     what.gpu = job_gpu_current();
-    what.link = context_current();
-    return charged_call(real, a, what);
+    what.link = (uintptr_t)context_of_thread();
+    return charged_call(real, a, what, remember);
 }
 
 long on_alloc(void *real, long *a)
@@ -235,7 +213,7 @@ void memory_context_gone(uint64_t context)
     }
 }
 
-static bool is_primary_active(int ordinal)
+bool memory_primary_is_active(int ordinal)
 {
     unsigned flags;
     int active = 0;
@@ -251,7 +229,7 @@ uint64_t memory_primary_context(int ordinal)
     void *retain = driver("cuDevicePrimaryCtxRetain");
     void *release = driver("cuDevicePrimaryCtxRelease_v2");
     /* Retained while nobody has it, it would be made. */
-    if (!is_capped() || retain == NULL || release == NULL || !is_primary_active(ordinal) ||
+    if (!is_capped() || retain == NULL || release == NULL || !memory_primary_is_active(ordinal) ||
         (int)call(retain, a) != CUDA_SUCCESS)
         return 0;
     call(release, (long[ARGUMENTS]){ordinal});
@@ -260,7 +238,7 @@ uint64_t memory_primary_context(int ordinal)
 
 void memory_primary_context_gone(int ordinal, uint64_t context)
 {
-    if (context == 0 || is_primary_active(ordinal))
+    if (context == 0 || memory_primary_is_active(ordinal))
         return;
     memory_context_gone(context);
     pools_gone(job_gpu(ordinal));

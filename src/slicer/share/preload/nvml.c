@@ -50,11 +50,6 @@ static bool cap_of(void *real, long device, uint64_t *limit, uint64_t *used)
     return has_cap;
 }
 
-static unsigned long long least(unsigned long long a, unsigned long long b)
-{
-    return a < b ? a : b;
-}
-
 /* nvmlDeviceGetMemoryInfo(device, *memory). All that is not free is used: so it is where the card tells. */
 long on_nvml_memory_info(void *real, long *a)
 {

@@ -19,7 +19,7 @@ static long alloc(void *real, long *a, uint64_t handle, int gpu)
         return call(real, a);
     enum verdict verdict = pools_charge(handle, gpu, what.bytes, &what.pool, &grown);
     if (what.pool == NO_POOL)
-        return charged_call(real, a, what);
+        return charged_call(real, a, what, remember);
     if (verdict == REFUSED)
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (verdict != CHARGED)
@@ -57,16 +57,13 @@ static bool is_capturing(long stream, void *real, const char *variant, _Atomic(v
 /* The ordinal of the stream's GPU; -1: it cannot be told. */
 static int ordinal_of(long stream)
 {
-    static _Atomic(void *) known_stream, known_context;
+    static _Atomic(void *) known;
     int ordinal = -1;
-    void *real = driver_once(&known_stream, "cuStreamGetDevice");
+    void *real = driver_once(&known, "cuStreamGetDevice");
     if (stream != 0 && stream != STREAM_LEGACY && stream != STREAM_PER_THREAD && real != NULL &&
         (int)call(real, (long[ARGUMENTS]){stream, (long)&ordinal}) == CUDA_SUCCESS)
         return ordinal;
-    real = driver_once(&known_context, "cuCtxGetDevice");
-    if (real == NULL || (int)call(real, (long[ARGUMENTS]){(long)&ordinal}) != CUDA_SUCCESS)
-        return -1;
-    return ordinal;
+    return ordinal_current();
 }
 
 /* cuMemAllocAsync(*address, bytes, stream) */

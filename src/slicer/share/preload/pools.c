@@ -211,7 +211,6 @@ void pools_gone(int gpu)
 
 void pools_after_fork(void)
 {
-    static const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
-    memcpy(&guard, &fresh, sizeof fresh);
+    mutex_after_fork(&guard);
     memset(pools, 0, sizeof pools);
 }

@@ -2,9 +2,11 @@
 #ifndef SLICER_SHARE_H
 #define SLICER_SHARE_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "job_file.h"
 
@@ -48,6 +50,15 @@ long call(void *real, long *a);
 /* The driver's own function, never a wrapper; NULL if it has none of that name, or there is no driver here. */
 void *driver(const char *symbol);
 
+/* The same, looked up once. On the way of every launch. */
+static inline void *driver_once(_Atomic(void *) *known, const char *symbol)
+{
+    void *real = atomic_load_explicit(known, memory_order_acquire);
+    if (real == NULL && (real = driver(symbol)) != NULL)
+        atomic_store_explicit(known, real, memory_order_release);
+    return real;
+}
+
 /* -- the job (job_file.c) ---------------------------------------------------------------------------------------- */
 
 /* The job's file, mapped when it is first asked for, with a row of this process; NULL: there is none to use, which was
@@ -66,6 +77,10 @@ int job_gpu(int ordinal);
 
 /* Which of the job's GPUs the calling thread's current context is on; -1: none, or there is no context. */
 int job_gpu_current(void);
+
+/* The ordinal of the calling thread's current context; -1: there is none. And the context. */
+int ordinal_current(void);
+void *context_of_thread(void);
 
 /* -- what the user should know (say.c) ------------------------------------------------------------------------------ */
 
@@ -111,6 +126,13 @@ handler on_nvml_memory_info, on_nvml_memory_info_v2; /* nvml.c */
 /* -- at fork ------------------------------------------------------------------------------------------------------ */
 
 /* In the child: forget what is the parent's (its row, its turn, its helper thread), and close its descriptors. */
+/* A mutex that a thread of the parent may have held is free. */
+static inline void mutex_after_fork(pthread_mutex_t *mutex)
+{
+    static const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
+    memcpy(mutex, &fresh, sizeof fresh);
+}
+
 void gate_after_fork(void);
 void job_after_fork(void);
 

@@ -255,8 +255,7 @@ bool turn_leave(void)
 
 void turn_after_fork(void)
 {
-    static const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
-    memcpy(&leaving, &fresh, sizeof fresh);
+    mutex_after_fork(&leaving);
     atomic_store(&expected, 0);
     atomic_store(&waiting, 0);
     atomic_store(&looking, 0);

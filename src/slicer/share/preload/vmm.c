@@ -18,12 +18,14 @@ static void leave_block(uint64_t block)
 }
 
 /* Both, or none of them. */
-static bool put_handle(uint64_t handle, int gpu, uint64_t bytes)
+static bool put_handle(struct held what)
 {
     struct held old;
-    struct held block = {.kind = KIND_BLOCK, .key = atomic_fetch_add(&last_block, 1) + 1, .bytes = bytes, .count = 1,
-                         .gpu = gpu};
-    struct held what = {.kind = KIND_HANDLE, .key = handle, .link = block.key, .count = 1, .gpu = gpu};
+    struct held block = {.kind = KIND_BLOCK, .key = atomic_fetch_add(&last_block, 1) + 1, .bytes = what.bytes, .count = 1,
+                         .gpu = what.gpu};
+    what.link = block.key;
+    what.count = 1;
+    what.bytes = 0; /* they are the block's */
     if (!held_put(block, &old))
         return false;
     if (!held_put(what, &old)) {
@@ -33,6 +35,16 @@ static bool put_handle(uint64_t handle, int gpu, uint64_t bytes)
     if (old.kind != KIND_NONE)
         leave_block(old.link); /* released in a way that is not known here */
     return true;
+}
+
+static void remember_handle(struct held what)
+{
+    if (put_handle(what)) {
+        quota_count_allocation();
+        return;
+    }
+    quota_credit(what.gpu, what.bytes);
+    say_not_counted();
 }
 
 /* cuMemCreate(*handle, size, *prop, flags). Memory of the host is not the card's. */
@@ -46,28 +58,8 @@ long on_mem_create(void *real, long *a)
     memcpy(&ordinal, (char *)a[2] + LOCATION_ID, sizeof ordinal);
     if (type != LOCATION_DEVICE)
         return call(real, a);
-    int gpu = job_gpu(ordinal);
-    if (gpu < 0)
-        return elsewhere_call(real, a);
-    uint64_t bytes = (uint64_t)a[1];
-    enum verdict verdict = charge(gpu, bytes);
-    if (verdict == REFUSED)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    if (verdict == NOT_COUNTED)
-        return uncounted_call(real, a);
-    fault("memory-charged");
-    long result = call(real, a);
-    uint64_t handle;
-    if (verdict != CHARGED)
-        return result;
-    if ((int)result == CUDA_SUCCESS && (memcpy(&handle, (void *)a[0], sizeof handle), put_handle(handle, gpu, bytes))) {
-        quota_count_allocation();
-        return result;
-    }
-    quota_credit(gpu, bytes);
-    if ((int)result == CUDA_SUCCESS)
-        say_not_counted();
-    return result;
+    struct held what = {.kind = KIND_HANDLE, .bytes = (uint64_t)a[1], .gpu = job_gpu(ordinal), .pool = NO_POOL};
+    return charged_call(real, a, what, remember_handle);
 }
 
 /* Something that gives one more reference to a handle: cuMemRetainAllocationHandle(*handle, address),
