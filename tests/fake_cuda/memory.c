@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include "fake.h"
+#include "structs.h"
 
 enum { PAGE = 4096, PITCH = 512, GRANULARITY = 2 << 20, ON_DEVICE = 1 };
 
@@ -17,22 +18,6 @@ struct block {
     int ordinal, references, maps;
     void *at;          /* also the handle */
     struct pool *pool; /* whose it is, if it is allocated in stream order */
-};
-
-struct properties {
-    int type, handle_types, location, id;
-    void *win32;
-    unsigned char flags[8];
-};
-struct array2d {
-    size_t width, height;
-    int format;
-    unsigned channels;
-};
-struct array3d {
-    size_t width, height, depth;
-    int format;
-    unsigned channels, flags;
 };
 
 static struct block *blocks; /* with `lock` */

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -102,9 +103,8 @@ def share(
     shared_gpus: FakeCuda, cuda_clients: Path, share_library: Path, tmp_path: Path
 ) -> Iterator[ShareBox]:
     """The library as it is shipped, over two fake GPUs."""
-    box = ShareBox(tmp_path, shared_gpus, cuda_clients, share_library)
-    yield box
-    box.close()
+    with closing(ShareBox(tmp_path, shared_gpus, cuda_clients, share_library)) as box:
+        yield box
 
 
 @pytest.fixture
@@ -112,6 +112,5 @@ def faulty(
     shared_gpus: FakeCuda, cuda_clients: Path, faulty_library: Path, tmp_path: Path
 ) -> Iterator[ShareBox]:
     """The same with the points of faults."""
-    box = ShareBox(tmp_path, shared_gpus, cuda_clients, faulty_library)
-    yield box
-    box.close()
+    with closing(ShareBox(tmp_path, shared_gpus, cuda_clients, faulty_library)) as box:
+        yield box

@@ -90,6 +90,16 @@ def attribute(snapshot: GpuSnapshot, leases: Iterable[Lease]) -> list[tuple[Proc
     return [(process, owners.of(process)) for process in snapshot.processes]
 
 
+def process_counts(snapshot: GpuSnapshot, leases: Iterable[Lease]) -> dict[tuple[str, str], int]:
+    """How many processes of each job the driver lists, by job and GPU."""
+    counts: dict[tuple[str, str], int] = {}
+    for process, owner in attribute(snapshot, leases):
+        if owner is not None:
+            key = owner.job, process.gpu_uuid
+            counts[key] = counts.get(key, 0) + 1
+    return counts
+
+
 def is_foreign(process: ProcessOnGpu, lease: Lease | None) -> bool:
     """Whether nothing was set aside for the process on its GPU; ``lease`` is the one it belongs to."""
     return lease is None or process.gpu_uuid not in lease.gpus

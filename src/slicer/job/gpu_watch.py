@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 
 from slicer.errors import SlicerError
-from slicer.gpu.attribution import attribute, devices
+from slicer.gpu.attribution import attribute, devices, process_counts
 from slicer.gpu.observer import GpuObserver
 from slicer.job.job import tell
 from slicer.quantity import format_size
@@ -137,9 +137,8 @@ class GpuWatch:
         if self._audit is None:
             return
         lease = self.held.lease
-        owners = attribute(snapshot, self._leases)
-        on = [each.gpu_uuid for each, owner in owners if owner is not None and owner.job == lease.job]
-        processes = {uuid: on.count(uuid) for uuid in lease.gpus}
+        counts = process_counts(snapshot, self._leases)
+        processes = {uuid: counts.get((lease.job, uuid), 0) for uuid in lease.gpus}
         for found in self._audit.after({uuid: used.get(uuid, 0) for uuid in lease.gpus}, processes):
             if found.is_escape:
                 self._warn(f"{self.job.name or 'the job'} {ESCAPED}")

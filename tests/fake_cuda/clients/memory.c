@@ -4,23 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../structs.h"
 #include "client.h"
-
-struct properties {
-    int type, handle_types, location, id;
-    void *win32;
-    unsigned char flags[8];
-};
-struct array2d {
-    size_t width, height;
-    int format;
-    unsigned channels;
-};
-struct array3d {
-    size_t width, height, depth;
-    int format;
-    unsigned channels, flags;
-};
 
 static const char *const kinds[] = {"linear", "pitch", "managed", "create",  "host",  "numa",
                                     "async",  "pool",  "array",   "array3d", "mipmap"};

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from slicer.errors import SlicerError
-from slicer.gpu.attribution import attribute
+from slicer.gpu.attribution import process_counts
 from slicer.job import gpu_leftovers
 from slicer.job.gpu_watch import WORTH_WRITING, describe
 from slicer.job.share_audit import ShareAudit
@@ -149,7 +149,8 @@ class Monitor:
             snapshot, devices = self._observe()
             self._utilisation = self._gpu_observer.utilisation()
             used_by = {device.uuid: device.used_by for device in devices}
-            counts = self._process_counts(snapshot) if audited else {}
+            leases = [use.held.lease for use in self._uses.values()]
+            counts = process_counts(snapshot, leases) if audited else {}
             for use in self._uses.values():
                 if use.ended_at is None and not use.is_over:
                     found += self._note(use, used_by)
@@ -165,15 +166,6 @@ class Monitor:
         snapshot = self._gpu_observer.observe()
         with self._ledger.locked():
             return snapshot, self._gpu_observer.devices(self._ledger.leases()) or ()
-
-    def _process_counts(self, snapshot: GpuSnapshot) -> dict[tuple[str, str], int]:
-        """How many processes of each of our jobs the driver lists, by job and GPU."""
-        counts: dict[tuple[str, str], int] = {}
-        for process, owner in attribute(snapshot, [use.held.lease for use in self._uses.values()]):
-            if owner is not None:
-                key = owner.job, process.gpu_uuid
-                counts[key] = counts.get(key, 0) + 1
-        return counts
 
     def _note(self, use: Use, used_by: dict[str, dict[str, int]]) -> list[Exceeded]:
         lease = use.held.lease
