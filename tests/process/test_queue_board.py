@@ -131,8 +131,9 @@ def test_a_failure_says_where_its_log_is_and_how_it_ends(queues: QueueBox) -> No
     assert "(log: logs/job0001.log)\n    bad end\n" in said
     assert "\x1b" not in said
     assert "(log: logs/job0002.log)\n" in said
-    (finished, _) = queues.run("--fresh").events("finished")
-    assert (finished["log"], finished["log_path"]) == ("job0001.log", "logs/job0001.log")
+    logs = {event["log"]: event for event in queues.run("--fresh").events("finished")}
+    finished = logs["job0001.log"]
+    assert finished["log_path"] == "logs/job0001.log"
     assert finished["last_line"] == "bad end"
 
 
