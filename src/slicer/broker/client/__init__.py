@@ -1,0 +1,1 @@
+"""How a user's slicer talks to the broker."""

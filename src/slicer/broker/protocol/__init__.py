@@ -1,0 +1,1 @@
+"""What both ends of the socket know: frames, messages, the interface. Pure."""

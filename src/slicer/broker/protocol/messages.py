@@ -1,0 +1,230 @@
+"""The messages of io.slicer.Broker as records. Every field is checked when it is read; see :mod:`.wire`.
+
+A caller is known by its socket, never by what it says. So no message has a uid or a pid of the caller.
+Sizes are MiB, times seconds on CLOCK_BOOTTIME, unless they say otherwise.
+"""
+
+from __future__ import annotations
+
+from slicer.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+    from slicer.model import Busy, Lease, Ticket
+
+    # "process": for as long as the caller lives, or until it gives it back. "scope": until Start has put a
+    # keeper into a scope, then for as long as that is populated.
+    Binding = Literal["process", "scope"]
+
+INTERFACE = "io.slicer.Broker"
+VERSION = 1  # of the interface: new fields are optional, so that either end may be older
+MOST_BYTES = 16 * 1024  # of a message, with its NUL
+MOST_NAME = 200  # characters
+MOST_COMMAND = 4096
+
+
+# -- calls --------------------------------------------------------------------------------------------------
+
+
+@record
+class Acquire:
+    """Ask for a lease. With ``more`` there may be many :class:`Waiting` before :class:`Granted`.
+
+    ``job`` is an id of the caller's choice that no lease and no ticket has; the caller's own ticket of that
+    id, whose connection broke, is taken up again. The outer jobs and the arrival are no fields: the broker
+    reads the ones from the caller's cgroup, and the other from its own clock.
+    """
+
+    job: str
+    name: str  # for everybody to read: the job's name, or its program's
+    command: str  # for its owner and root
+    profile: str
+    binding: Binding
+    gpus: int
+    gpu_words: tuple[str, ...]  # indices, UUIDs or their beginnings; empty: any
+    vram_mib: int | None
+    margin_mib: int
+    slots: dict[str, int]
+    slot_limits: dict[str, int]  # of slots that the administrator's configuration does not name
+    priority: int
+    expect_s: float | None
+    ahead_of: str  # a waiting job of the caller's own: take the place just ahead of it; "" the last place
+    wait: bool
+    max_wait_s: float | None
+    runs_anyway: bool  # after max_wait_s; only for what wants no GPU
+
+
+@record
+class Start:
+    """Put a keeper into the scope of a lease. The keeper's pidfd comes along by SCM_RIGHTS.
+
+    It must be alive, and its real, effective and saved uid that of the caller and of the lease. ``limits``
+    are directives in the words of a profile, resolved: ("CPUQuota", "200%"). ``share_cap``: the driver is
+    asked to cap the scope's GPU memory at the lease's vram_mib, where it can.
+    """
+
+    job: str
+    slice: str  # "gpu" or "cpu"
+    description: str
+    limits: tuple[tuple[str, str], ...]
+    share_cap: bool
+
+
+@record
+class Release:
+    """Give a lease back that is bound to a process (or whose scope was never started), or leave the queue."""
+
+    job: str
+
+
+@record
+class Finished:
+    """What became of a job, for the accounts. Sent while the keeper is still in the scope."""
+
+    job: str
+    reason: str
+    exit_code: int
+    wall_s: float
+    waited_s: float
+    cpu_s: float | None
+    memory_peak_bytes: int | None
+    vram_peak_mib: tuple[int, ...]
+
+
+@record
+class Preview:
+    """As :class:`Acquire`, but nothing is taken: what would it get now?"""
+
+    gpus: int
+    gpu_words: tuple[str, ...]
+    vram_mib: int | None
+    margin_mib: int
+    slots: dict[str, int]
+    slot_limits: dict[str, int]
+    priority: int
+
+
+@record
+class Status:
+    """Ask for all leases and tickets."""
+
+
+@record
+class Stop:
+    """Have the job's scope stopped; a ticket leaves the queue. Own jobs only, root all."""
+
+    job: str
+
+
+@record
+class Freeze:
+    """Freeze the job's scope. As all that follows: own jobs only, root all."""
+
+    job: str
+
+
+@record
+class Thaw:
+    """Thaw it, whoever froze it."""
+
+    job: str
+
+
+@record
+class Set:
+    """Change limits of the job's scope until it ends: all or none. ``limits`` as in :class:`Start`."""
+
+    job: str
+    limits: tuple[tuple[str, str], ...]
+
+
+# -- replies ------------------------------------------------------------------------------------------------
+
+
+@record
+class Waiting:
+    """The request has a place in the queue. Repeated now and then when something has changed."""
+
+    job: str
+    busy: Busy  # the leases in it have no commands but the caller's own
+    starts_in_s: float | None  # expected; None: it depends on a job that gave no estimate
+    why: str  # a cap or a share of the administrator's policy, in words; "" where that is not the reason
+
+
+@record
+class Granted:
+    """``lease`` is complete but for its keeper and its cgroup."""
+
+    lease: Lease
+    waited_s: float
+
+
+@record
+class StartedScope:
+    """The scope stands, and the keeper is in it."""
+
+    unit: str
+    cgroup: str
+    limits: tuple[str, ...]  # the directives that were set, fence and administrator's among them
+    is_fenced: bool
+    driver_cap: str  # "" where the driver caps the scope; else why not
+
+
+@record
+class Previewed:
+    """``busy`` None: it would be granted ``gpus`` (UUIDs)."""
+
+    gpus: tuple[str, ...]
+    busy: Busy | None
+    why: str
+
+
+@record
+class UserStanding:
+    """What a user holds, is allowed, and has used. None: no cap."""
+
+    uid: int
+    gpus: int
+    max_gpus: int | None
+    vram_mib: int
+    max_vram_mib: int | None
+    slots: int  # of the CPU
+    max_slots: int | None
+    waiting: int
+    share: float  # of what all users used lately, 0 … 1
+    due: float  # by the weights of those who use something or wait
+
+
+@record
+class Standing:
+    """The answer to :class:`Status`. Commands are blank but in the caller's own (root: all)."""
+
+    leases: tuple[Lease, ...]
+    tickets: tuple[Ticket, ...]  # in the order in which they are served
+    held_back: dict[str, str]  # by the ticket's job: a cap or share that it waits for, in words
+    users: tuple[UserStanding, ...]
+    slot_limits: dict[str, int]  # of the administrator
+
+
+@record
+class Done:
+    """There is nothing to say."""
+
+
+# -- errors: io.slicer.Broker.NAME, parameters message, where, hint, and for Busy also busy ------------------
+
+ERRORS = (
+    "Busy",  # with wait false, or after max_wait_s
+    "Infeasible",  # this machine could never serve it
+    "NotAllowed",  # the administrator's policy forbids it, now and later
+    "RefusedLimit",  # a directive that may not be asked for, or systemd does not take
+    "BadProcess",  # the pidfd is not one that may be started
+    "NoSuchJob",  # or not the caller's
+    "JobExists",
+    "Deadlock",
+    "NoGpu",  # parameters have reason, too
+    "Broken",  # systemd, the driver, a full /run, a bad policy: what was asked for was not done
+    "TooMany",  # connections or waiting jobs of this user
+)

@@ -1,0 +1,1 @@
+"""What the broker decides by: caps, fair share, the order, what may be asked of systemd. Pure."""

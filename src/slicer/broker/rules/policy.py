@@ -1,0 +1,40 @@
+"""The administrator's policy: what a user may have, and what share is due. Pure.
+
+Read from /etc/slicer/policy.toml alone (:mod:`slicer.broker.server.policy_file`).
+"""
+
+from __future__ import annotations
+
+from slicer.record import record
+
+
+@record
+class Caps:
+    """What one user may have at a time. None: as much as there is."""
+
+    max_gpus: int | None = None
+    max_vram_mib: int | None = None  # over all GPUs; a whole GPU counts with all its memory
+    max_cpu_slots: int | None = None
+    max_priority: int | None = None  # of a request; higher ones are refused
+    max_hold_s: float | None = None  # a job that holds a GPU or a slot is ended after that
+    max_waiting: int | None = None  # requests in the queue
+
+
+@record
+class Policy:
+    """``users`` and ``groups`` by uid and gid. A user's own word wins, then the most generous of its groups.
+
+    ``weights`` by gid: a user has the largest of its groups', else 1. A share is due in proportion.
+    """
+
+    default: Caps
+    users: dict[int, Caps]
+    groups: dict[int, Caps]
+    weights: dict[int, float]
+    user_weights: dict[int, float]
+    half_life_s: float = 7 * 86400.0
+    fence: str = "auto"  # "auto": where systemd and the kernel can; "on": no job without it; "off"
+    devices: tuple[str, ...] = ()  # NVIDIA's nodes that every job may open, beside its own GPUs
+
+
+NO_POLICY = Policy(Caps(), {}, {}, {}, {})

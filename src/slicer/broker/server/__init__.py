@@ -1,0 +1,1 @@
+"""The root helper: its sockets, its files, its scopes."""
