@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from slicer.broker.rules.allowance import Allowance
     from slicer.broker.rules.shares import Shares
-    from slicer.broker.server.register import Register, Waiter
+    from slicer.broker.server.register import Register
     from slicer.broker.server.rulebook import Rulebook
     from slicer.model import Busy, Lease, Ticket
     from slicer.placement.capacity import Device, Policy
@@ -131,9 +131,9 @@ class Reasons:
         self._known: dict[object, Busy] = {}
         self._starts: dict[str, float | None] | None = None
 
-    def busy(self, waiter: Waiter) -> Busy:
+    def busy(self, ticket: Ticket) -> Busy:
         """What stands in its way, as far as the rest of the queue tells. ``ahead`` is its own."""
-        ticket, found = waiter.ticket, self.found
+        found = self.found
         shape = (
             ticket.gpus, ticket.gpu_choice, ticket.vram_mib, ticket.margin_mib,
             tuple(sorted(ticket.slots.items())), tuple(sorted(ticket.slot_limits.items())),
@@ -145,11 +145,11 @@ class Reasons:
             )
         return replace(self._known[shape], ahead=place)
 
-    def starts_in_s(self, waiter: Waiter) -> float | None:
+    def starts_in_s(self, ticket: Ticket) -> float | None:
         """When its turn should come; None: nobody knows."""
         if self._starts is None:
             self._starts = self._foretell(self.found.queue[:_FORECAST])
-        return self._starts.get(waiter.ticket.job)
+        return self._starts.get(ticket.job)
 
     def _foretell(self, queue: Sequence[Ticket]) -> dict[str, float | None]:
         found = self.found

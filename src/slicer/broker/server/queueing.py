@@ -259,7 +259,7 @@ class Queueing:
             )  # fmt: skip
 
     def _busy(self, waiter: Waiter, reasons: Reasons) -> Refusal:
-        busy = views.busy(reasons.busy(waiter), waiter.ticket.uid)
+        busy = views.busy(reasons.busy(waiter.ticket), waiter.ticket.uid)
         return Refusal("Busy", f"{busy.slot or busy.kind} is busy", hint=self._why(waiter, reasons), busy=busy)
 
     def reasons(self, found: Decided) -> Reasons:
@@ -273,8 +273,8 @@ class Queueing:
         """Tell one who waits why, if it does not know; whether it did not."""
         if waiter.connection is None:
             return False
-        busy = views.busy(reasons.busy(waiter), waiter.ticket.uid)
-        starts_in_s, why = reasons.starts_in_s(waiter), self._why(waiter, reasons)
+        busy = views.busy(reasons.busy(waiter.ticket), waiter.ticket.uid)
+        starts_in_s, why = reasons.starts_in_s(waiter.ticket), self._why(waiter, reasons)
         starts_s = None if starts_in_s is None else round((proc.now_s() + starts_in_s) / _FINENESS_S)
         if waiter.told == (busy, starts_s, why):
             return False

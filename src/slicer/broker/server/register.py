@@ -185,14 +185,24 @@ class Register:
         self.look_again(holding)
 
     def look_again(self, holding: Holding) -> None:
-        """End the lease if nothing keeps it any more."""
-        if holding.scope is None and holding.process is None and not holding.is_starting:
+        """End the lease if nothing keeps it any more.
+
+        A scope may have come up although nobody heard so: its start was given up, or an earlier broker asked.
+        """
+        if holding.is_starting or holding.scope is not None:
+            return
+        if holding.lease.cgroup and self._watch_scope(holding):
+            if not holding.claim.held:
+                self.note_held(holding)
+        elif holding.process is None:
             self._is_over(holding)
 
     def release(self, holding: Holding) -> None:
-        """Its owner gives it back, before any scope was started."""
-        holding.close()
-        self._is_over(holding)
+        """Its owner gives it back. A scope that is populated keeps it."""
+        if holding.process is not None:
+            holding.process.close()
+            holding.process = None
+        self.look_again(holding)
 
     def _is_over(self, holding: Holding) -> None:
         job = holding.lease.job
