@@ -39,7 +39,7 @@ _FINAL_ERRORS = (
 )  # fmt: skip
 
 
-def _load_dbuslib() -> Any:
+def load_dbuslib() -> Any:
     """pystemd's extension module, without the package around it.
 
     ``import pystemd`` loads lxml, inspect and typing, which takes 60 to 75 ms. The extension needs only a
@@ -95,7 +95,7 @@ class SystemdBackend:
             raise BackendError(
                 "no cgroup v2 hierarchy is mounted", hint="boot with systemd.unified_cgroup_hierarchy=1"
             )
-        self._lib = _load_dbuslib()
+        self._lib = load_dbuslib()
         if self.manager == "user":
             _find_user_bus()
         bus = self._lib.DBus(user_mode=self.manager == "user")
