@@ -8,11 +8,15 @@ from pathlib import Path
 import pytest
 
 from slicer.gpu import device_nodes, fence
-from slicer.model import Fence, Property
+from slicer.model import Property
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slicer.model import Fence
 
 GROUPS = (
-    "mem", "/dev/vc/0", "tty", "ttyS", "/dev/tty", "/dev/ptmx", "vcs", "misc", "input", "sound", "alsa", "drm",
-    "nvme", "nvme-generic", "nvram", "ntb", "nbd", "nvme0", "nvidia", "nvidia-frontend", "nvidia-uvm",
+    "mem", "/dev/vc/0", "tty", "ttyS", "/dev/tty", "/dev/ptmx", "vcs", "misc", "input", "sound", "alsa",
+    "drm", "nvme", "nvme-generic", "nvram", "ntb", "nbd", "nvme0", "nvidia", "nvidia-frontend", "nvidia-uvm",
     "nvidia-caps", "nvidia-nvswitch", "nvidia-caps-imex-channels", "nvidiactl", "nvidia-modeset",
 )  # fmt: skip
 
@@ -58,7 +62,16 @@ def test_a_user_may_only_ask_for_more_than_the_administrator_says(
     assert fence.brokered(policy, profile, asks=asks) == found
 
 
-DEVICES = "Character devices:\n  1 mem\n195 nvidia\n508 nvidia-caps\n509 nvidia-uvm\n\nBlock devices:\n259 blkext\n"
+DEVICES = """\
+Character devices:
+  1 mem
+195 nvidia
+508 nvidia-caps
+509 nvidia-uvm
+
+Block devices:
+259 blkext
+"""
 
 
 def test_the_nodes_of_mig_instances_are_found(tmp_path: Path) -> None:  # X1
