@@ -1,4 +1,4 @@
-"""What a profile says of the device fence: ``fence`` and ``devices``. Imported only where one of them is said."""
+"""What a profile says of the device fence: ``fence`` and ``devices``. Imported only where it says something."""
 
 from __future__ import annotations
 

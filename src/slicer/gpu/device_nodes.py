@@ -1,4 +1,4 @@
-"""NVIDIA's device nodes on this machine: whether there are any, those of MIG instances, unified memory's."""
+"""NVIDIA's device nodes on this machine: those of MIG instances, and unified memory's."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-_TRACES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/nvidia0")
+_VERSION = "/proc/driver/nvidia/version"  # there while the driver is loaded
 _CAPABILITIES = "/proc/driver/nvidia/capabilities"
+_DEVICES = "/proc/devices"
+_MODPROBE = "/usr/bin/nvidia-modprobe"
 _LARGEST_MINOR = 1 << 20  # of Linux
-
-
-def has_nvidia(traces: Collection[str] = _TRACES) -> bool:
-    """Whether NVIDIA's driver or a node of it is here, so that there is something to fence off."""
-    return any(map(os.path.exists, traces))
 
 
 def major_of(group: str, devices: str) -> int | None:
@@ -29,7 +26,7 @@ def major_of(group: str, devices: str) -> int | None:
 
 
 def caps_of(
-    minors: Collection[int], capabilities: str = _CAPABILITIES, devices: str = "/proc/devices"
+    minors: Collection[int], capabilities: str = _CAPABILITIES, devices: str = _DEVICES
 ) -> tuple[str, ...]:
     """The nodes of the MIG instances of these GPUs, by device number; () where none is in MIG mode.
 
@@ -38,6 +35,22 @@ def caps_of(
     found = [each for minor in sorted(minors) for each in _caps_below(f"{capabilities}/gpu{minor}/mig")]
     major = major_of("nvidia-caps", _text(devices)) if found else None
     return () if major is None else tuple(f"/dev/char/{major}:{minor}" for minor in found)
+
+
+def load_uvm(modprobe: str = _MODPROBE) -> None:
+    """Have the driver for unified memory loaded, if it is not; CUDA itself loads it with its first program.
+
+    That would be too late behind a fence: systemd looks the driver's number up when it sets the fence.
+    Nothing is raised: without NVIDIA's tool it is up to the administrator (`slicer doctor` tells).
+    """
+    if major_of("nvidia-uvm", _text(_DEVICES)) is not None or not os.path.exists(_VERSION):
+        return
+    try:
+        # "-c=0": and make its node.
+        pid = os.posix_spawn(modprobe, [modprobe, "-u", "-c=0"], {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
+    except OSError:
+        return
+    os.waitpid(pid, 0)
 
 
 def _caps_below(folder: str) -> list[int]:

@@ -71,7 +71,7 @@ def brokered(policy: Fence, profile: Fence | None, *, asks: bool) -> Fence:
     return profile or policy
 
 
-def without_policy(fence: Fence, given: Collection[str]) -> bool:
+def is_left_out(fence: Fence, given: Collection[str]) -> bool:
     """Whether the job gets no fence, because its profile says no, or has device rules of its own.
 
     ``given``: the directives that are set for the job.

@@ -73,7 +73,7 @@ TAKEN: dict[str, tuple[object, ...]] = {
     "share_skip_syncs": (0, 1000000),
     "over_cap": ("warn", "end"),
     "fence": ("auto", "on", "off"),
-    "devices": ([], ["/dev/nvidia-modeset"], ["/dev/nvidia-caps-imex-channels/channel0", "char-nvidia-nvswitch"]),
+    "devices": ([], ["/dev/nvidia-modeset"], ["/dev/nvidia-caps/nvidia-cap1", "char-nvidia-nvswitch"]),
     "cpu_slots": (0, 1),
     "slots": ({"cpu": 1}, {"cpu": 0}),
     "priority": (-100, 0, 100),
