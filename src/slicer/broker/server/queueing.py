@@ -175,7 +175,7 @@ class Queueing:
     def caller(self, call: Call) -> Caller:
         """The process at the other end, by the kernel's word."""
         peer = call.connection.peer
-        gids = self._rulebook.groups(peer.uid, _groups_of(peer.pid, peer.gid))
+        gids = self._rulebook.groups(peer.uid, peer.gids)
         return requests.Caller(peer.pid, peer.start, peer.uid, gids, self._rulebook.boot_id)
 
     # -- deciding ----------------------------------------------------------------------------------------
@@ -325,13 +325,3 @@ class Queueing:
 def _is_same(entry: Lease | Ticket, caller: Caller) -> bool:
     """Whether the process is the one that asked for it."""
     return (entry.uid, entry.pid, entry.pid_start) == (caller.uid, caller.pid, caller.start)
-
-
-def _groups_of(pid: int, gid: int) -> tuple[int, ...]:
-    """The groups of a process, its own first."""
-    try:
-        status = proc.read_text(f"/proc/{pid}/status")
-    except (FileNotFoundError, ProcessLookupError):
-        return (gid,)
-    words = status.partition("\nGroups:")[2].partition("\n")[0].split()
-    return tuple(dict.fromkeys((gid, *map(int, words))))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from slicer.broker.rules import limits
-from slicer.broker.server.refusal import Refusal
-from slicer.gpu import device_nodes, fence
+from slicer.config.properties import parse_property
+from slicer.errors import RefusedError
+from slicer.gpu import device_nodes, fence, has_nvidia
 from slicer.record import record
 
 TYPE_CHECKING = False
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from slicer.broker.server.deciding import Decider
     from slicer.broker.server.register import Holding
     from slicer.broker.server.rulebook import Rulebook
-    from slicer.model import Host, Property
+    from slicer.model import Fence, Host, Property
 
 
 @record
@@ -34,13 +34,31 @@ class Wishes:
         self._host = host
 
     def of(self, asked: Start, holding: Holding) -> Wish:
-        """What the scope of a lease gets. Raises RefusedError, Refusal."""
-        found = list(limits.checked(asked.limits, self._host))
-        return Wish(tuple(found), tuple(each.name for each in found), False)
+        """What the scope of a lease gets. Raises RefusedError."""
+        limits = self._checked(asked.limits)
+        fenced = self._fence(holding)
+        found = (*limits, *fenced)
+        return Wish(found, tuple(each.name for each in found), bool(fenced))
 
     def changes(self, asked: Set, holding: Holding) -> tuple[Property, ...]:
         """What may be changed of a scope that stands. Raises RefusedError."""
-        return limits.checked(asked.limits, self._host)
+        return self._checked(asked.limits)
+
+    def _checked(self, limits: tuple[tuple[str, str], ...]) -> tuple[Property, ...]:
+        return tuple(
+            parse_property(name, text, self._host, name, error=RefusedError) for name, text in limits
+        )
+
+    def _fence(self, holding: Holding) -> tuple[Property, ...]:
+        word: Fence = self._rulebook.policy.fence  # type: ignore[assignment]
+        if word == "off" or (word == "auto" and not has_nvidia()):
+            return ()
+        minors = self._minors(holding)
+        return fence.properties(minors, device_nodes.caps_of(minors), self._rulebook.policy.devices)
+
+    def _minors(self, holding: Holding) -> tuple[int, ...]:
+        known = {gpu.uuid: gpu.minor for gpu in self._decider.observer.gpus}
+        return tuple(known[uuid] for uuid in holding.lease.gpus if uuid in known)
 
     def driver_cap(self, holding: Holding) -> str:
         """Why the driver does not cap the scope; "" if it does."""
