@@ -6,40 +6,26 @@ stopped (Ctrl-Z) keeps its place, and others may pass it.
 
 from __future__ import annotations
 
+from slicer.broker.server.decided import Decided
 from slicer.errors import GpuError
 from slicer.gpu.observer import GpuObserver
 from slicer.kernel import proc
 from slicer.placement import decision, forecast
-from slicer.placement.capacity import is_used_by_others, rank_of
+from slicer.placement.capacity import is_used_by_others
 from slicer.placement.refusal import refusal
-from slicer.record import record, replace
+from slicer.record import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from slicer.broker.rules.allowance import Allowance
-    from slicer.broker.rules.shares import Shares
     from slicer.broker.server.register import Register
     from slicer.broker.server.rulebook import Rulebook
     from slicer.model import Busy, Lease, Ticket
-    from slicer.placement.capacity import Device, Policy
+    from slicer.placement.capacity import Device
 
 _FORECAST = 20  # tickets whose start is foretold; further back it means little
-
-
-@record
-class Decided:
-    """One decision, and what it was made from."""
-
-    grants: dict[str, tuple[str, ...]]
-    queue: tuple[Ticket, ...]  # in order, without those that cannot go now
-    leases: tuple[Lease, ...]
-    devices: tuple[Device, ...] | None
-    policy: Policy
-    shares: Shares
-    stopped: tuple[str, ...]  # jobs that could go but do nothing
-    must_look: bool  # no event will tell when another decision is due
 
 
 class Decider:
@@ -68,7 +54,7 @@ class Decider:
         able, stopped, grants = self._among_able(queue, devices, leases, now_s)
         foreign = any(is_used_by_others(device, self.observer.policy) for device in devices or ())
         must_look = bool(stopped) or (wants_gpus and (foreign or devices is None))
-        return Decided(grants, able, leases, devices, self.observer.policy, shares, stopped, must_look)
+        return Decided(grants, able, queue, leases, devices, self.observer.policy, shares, must_look)
 
     def _among_able(
         self, queue: tuple[Ticket, ...], devices: tuple[Device, ...] | None, leases: tuple[Lease, ...],

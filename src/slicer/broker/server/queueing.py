@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from slicer.broker.protocol.messages import Acquire, Preview
     from slicer.broker.server.connections import Call, Connection
-    from slicer.broker.server.deciding import Decided, Decider
+    from slicer.broker.server.decided import Decided
+    from slicer.broker.server.deciding import Decider
     from slicer.broker.server.loop import Due, Loop
     from slicer.broker.server.register import Holding, Register
     from slicer.broker.server.requests import Caller

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from slicer.broker.rules.shares import Shares
     from slicer.broker.server.accounts import Accounts
     from slicer.broker.server.configuration import Configuration
-    from slicer.broker.server.deciding import Decided
+    from slicer.broker.server.decided import Decided
     from slicer.broker.server.policy_file import PolicyFile
     from slicer.broker.server.register import Holding
     from slicer.broker.server.requests import Caller

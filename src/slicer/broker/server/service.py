@@ -98,12 +98,12 @@ class Service:
         viewer = call.connection.peer.uid
         found = self._decider.decide(is_fresh=False)
         leases = sorted(self._register.leases, key=lambda lease: lease.since_s)
-        users = self._rulebook.standings(found, leases, found.queue)
-        why = {ticket.job: self._rulebook.why(ticket, found) for ticket in found.queue}
+        users = self._rulebook.standings(found, leases, found.everybody)
+        why = {ticket.job: self._rulebook.why(ticket, found) for ticket in found.everybody}
         call.connection.send(
             messages.Standing(
                 leases=tuple(views.lease(lease, viewer) for lease in leases),
-                tickets=tuple(views.ticket(ticket, viewer) for ticket in found.queue),
+                tickets=tuple(views.ticket(ticket, viewer) for ticket in found.everybody),
                 held_back={job: text for job, text in why.items() if text},
                 users=users,
                 slot_limits={name: n for name, n in self._rulebook.slots.items() if not slots.is_private(name)},
