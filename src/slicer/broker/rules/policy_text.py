@@ -90,10 +90,12 @@ def resolve(said: Read, uids: Mapping[str, int], gids: Mapping[str, int]) -> tup
                 weights[kind][number] = said.weights[kind, name]
             for cap in _READERS:
                 line = said.layer.lines.get((_TABLES[kind], name, cap))
-                where[kind, number, _FIELDS.get(cap, cap)] = f"{short}:{line}" if line else short
+                if line:
+                    where[kind, number, _FIELDS.get(cap, cap)] = f"{short}:{line}"
     for cap in _READERS:
         line = said.layer.lines.get(("default", cap))
-        where["default", 0, _FIELDS.get(cap, cap)] = f"{short}:{line}" if line else short
+        if line:
+            where["default", 0, _FIELDS.get(cap, cap)] = f"{short}:{line}"
     policy = Policy(
         said.default, found["user"], found["group"], weights["group"], weights["user"],
         where=where, **said.settings,
