@@ -304,11 +304,14 @@ class SystemdBackend:
 
     def enforced(self, spec: ScopeSpec, cgroup_name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """By the controllers that the scope's cgroup has, and by what needs more than a controller."""
-        from slicer.backend.acting import acting, io_is_weighed, oomd_runs
+        from slicer.backend.acting import acting, filters_devices, io_is_weighed, oomd_runs
 
-        names = tuple(item.name for item in spec.properties)
-        active = cgroup.controllers(cgroup.path_of(cgroup_name))
-        found = acting(names, active, self.manager, io_is_weighed, oomd_runs)
+        names, directory = tuple(item.name for item in spec.properties), cgroup.path_of(cgroup_name)
+        own = directory if cgroup_name.endswith(spec.unit) else ""  # else there is no scope yet
+        found = acting(
+            names, cgroup.controllers(directory), self.manager, io_is_weighed, oomd_runs,
+            lambda: filters_devices(own),
+        )  # fmt: skip
         return tuple(n for n in names if n in found), tuple(n for n in names if n not in found)
 
 
