@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from slicer.config.properties import parse_property
-from slicer.errors import RefusedError
-from slicer.gpu import device_nodes, fence, has_nvidia
+from slicer.broker.rules import limits
+from slicer.gpu import device_nodes, driver_cap, fence, has_nvidia
 from slicer.record import record
 
 TYPE_CHECKING = False
@@ -23,6 +22,7 @@ class Wish:
     properties: tuple[Property, ...]
     words: tuple[str, ...]  # their directives
     is_fenced: bool
+    has_cap: bool  # the driver is to keep the share of its GPUs
 
 
 class Wishes:
@@ -35,19 +35,17 @@ class Wishes:
 
     def of(self, asked: Start, holding: Holding) -> Wish:
         """What the scope of a lease gets. Raises RefusedError."""
-        limits = self._checked(asked.limits)
+        lease, gids = holding.lease, holding.claim.gids
+        found = limits.checked(asked.limits, self._host)
+        if lease.gpus or lease.slots:
+            found = limits.held_at_most(found, self._rulebook.caps(lease.uid, gids).max_hold_s)
         fenced = self._fence(holding)
-        found = (*limits, *fenced)
-        return Wish(found, tuple(each.name for each in found), bool(fenced))
+        found = (*found, *fenced)
+        return Wish(found, tuple(each.name for each in found), bool(fenced), asked.share_cap)
 
-    def changes(self, asked: Set, holding: Holding) -> tuple[Property, ...]:
+    def changes(self, asked: Set) -> tuple[Property, ...]:
         """What may be changed of a scope that stands. Raises RefusedError."""
-        return self._checked(asked.limits)
-
-    def _checked(self, limits: tuple[tuple[str, str], ...]) -> tuple[Property, ...]:
-        return tuple(
-            parse_property(name, text, self._host, name, error=RefusedError) for name, text in limits
-        )
+        return limits.changes(asked.limits, self._host)
 
     def _fence(self, holding: Holding) -> tuple[Property, ...]:
         word: Fence = self._rulebook.policy.fence  # type: ignore[assignment]
@@ -60,6 +58,11 @@ class Wishes:
         known = {gpu.uuid: gpu.minor for gpu in self._decider.observer.gpus}
         return tuple(known[uuid] for uuid in holding.lease.gpus if uuid in known)
 
-    def driver_cap(self, holding: Holding) -> str:
-        """Why the driver does not cap the scope; "" if it does."""
-        return ""
+    def driver_cap(self, holding: Holding, wish: Wish) -> str:
+        """Have the driver hold the scope to its share of its GPUs. Returns why it does not; "": it does."""
+        lease = holding.lease
+        if not wish.has_cap:
+            return "it was not asked to"
+        if not lease.gpus or lease.vram_mib is None:
+            return "the job has no share of a GPU"
+        return driver_cap.keep(lease.cgroup, lease.unit, lease.gpus, lease.vram_mib << 20)
