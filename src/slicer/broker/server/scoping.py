@@ -68,12 +68,15 @@ class Scoping:
             raise Refusal("BadProcess", str(bad)) from bad
         if holding.claim.held or holding.is_starting:
             raise Refusal("JobExists", f"{holding.lease.job} has its scope already")
+        self._note_outer(asked, holding, pid)
         wish = self._wishes.of(asked, holding)
         if holding.lease.keeper == pid and cgroup.of(pid) == holding.lease.cgroup:
             self._note_started(holding, connection, wish)  # an earlier broker did it, and was killed
             return
         spec = self._spec(asked, holding, wish.properties)
-        self._write_down(asked, holding, pid, spec)
+        there = self._scopes.cgroup_for(spec)
+        lease = replace(holding.lease, keeper=pid, unit=spec.unit, cgroup=there)
+        self._register.rewrite(holding, lease)
         faults.point("broker-starting")
 
         def done(answer: str | BackendError) -> None:
@@ -89,15 +92,13 @@ class Scoping:
             units.scope_of(holding.lease.job), slice_name, asked.description, properties, "system"
         )
 
-    def _write_down(self, asked: Start, holding: Holding, pid: int, spec: ScopeSpec) -> None:
+    def _note_outer(self, asked: Start, holding: Holding, pid: int) -> None:
+        """What the keeper is taken out of lasts as long as this: it may have their GPUs open."""
         inside = self._register.inside_of(pid, holding.lease.uid)
         outer = tuple(lease.job for lease in inside if lease.job != holding.lease.job)
         claim = replace(holding.claim, slice=asked.slice, inside=outer)
         self._register.book.claim(claim)
         holding.claim = claim
-        cgroup_name = self._scopes.cgroup_for(spec)
-        lease = replace(holding.lease, keeper=pid, unit=spec.unit, cgroup=cgroup_name)
-        self._register.rewrite(holding, lease)
 
     def _started(
         self, holding: Holding, connection: Connection, wish: Wish, answer: str | BackendError
