@@ -15,6 +15,7 @@ _UNITS = (
     (SOCKET, "the broker's socket"),
     (SERVICE, "the broker"),
     ("slicer-broker-devices.service", "NVIDIA's device nodes, for the broker"),
+    ("slicer-job-ended.target", "what wakes the broker at the end of a job"),
 )
 # As the file of the package has it: where Debian's package puts the program.
 PROGRAM = "/usr/lib/slicer-systemd/slicer-broker"
