@@ -88,6 +88,17 @@ def test_a_new_property_of_slicers_is_refused_until_somebody_has_thought_about_i
     assert set(NAMES) == set(limits.ALLOWED) | (refused & set(NAMES) - set(limits.ALLOWED))
 
 
+def test_root_may_ask_for_all_that_slicer_knows() -> None:  # K2
+    asked = [
+        ("DevicePolicy", "closed"), ("DeviceAllow", "/dev/fuse"), ("MemoryLow", "1G"),
+        ("TimeoutStopSec", "infinity"), ("IOReadBandwidthMax", "/home 10M"),
+    ]  # fmt: skip
+    found = limits.checked(asked, HOST, is_roots=True)
+    assert [each.name for each in found] == [name for name, _ in (*asked[1:], asked[0])]
+    with pytest.raises(RefusedError, match="Delegate"):
+        limits.checked([("Delegate", "yes")], HOST, is_roots=True)
+
+
 def test_a_limit_is_said_once_and_not_many_are() -> None:  # K2
     with pytest.raises(RefusedError, match="each limit once"):
         limits.checked([("MemoryMax", "1G"), ("MemoryMax", "2G")], HOST)
