@@ -203,6 +203,7 @@ class Busy:
     reserved_for: str  # the job for which what is free is kept; "" for none
     outsider: int = 0  # the process that holds the plain lock of scripts; 0 for none
     slot: str = ""  # the name of the slot that is missing; "" for a GPU
+    why: str = ""  # what the administrator's policy has to do with it, in words; "" for nothing
 
 
 @record
