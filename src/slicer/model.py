@@ -215,6 +215,7 @@ class ScopeSpec:
     description: str
     properties: tuple[Property, ...]
     manager: Manager
+    share_cap: bool = False  # the broker has the driver cap the scope's GPU memory, where it can
 
 
 @record
