@@ -13,7 +13,7 @@ from slicer.job.program import find_program
 from slicer.kernel import cgroup, proc
 from slicer.ledger import nesting
 from slicer.ledger.leasing import Needs, Requester
-from slicer.model import LEASE_VARIABLE, manager_of
+from slicer.model import LEASE_VARIABLE
 from slicer.record import record, replace
 from slicer.text import command_text
 
