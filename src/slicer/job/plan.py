@@ -7,6 +7,7 @@ import os
 from slicer import backend as backends
 from slicer.config import profiles
 from slicer.errors import UsageError
+from slicer.gpu import has_nvidia
 from slicer.job import scope
 from slicer.job.job import OWN_OUTPUT, Job
 from slicer.job.program import find_program
@@ -73,6 +74,12 @@ class Plan:
     def wants_nothing(self) -> bool:
         """Whether it needs no lease on anything."""
         return not self.need_gpus and not self.need_slots
+
+    def visible_gpus(self, gpus: tuple[str, ...]) -> tuple[str, ...]:
+        """The GPUs that the command is to see, once its lease has these: those of outer jobs among them."""
+        if not gpus and not self.profile.gpus:
+            return ()
+        return (*self.outer.gpus_for(self.profile.vram_mib), *gpus)
 
 
 def plan_of(invocation: Invocation, environ: Mapping[str, str], ledger: Ledger | None) -> Plan:
@@ -187,7 +194,8 @@ def spec_of(job_id: str, plan: Plan, backend: Backend) -> ScopeSpec:
     if not plan.broker:
         return spec
     has_cap = plan.sharing is not None and plan.sharing.limit_mib > 0
-    return replace(spec, slice=f"{plan.profile.slice}-{os.geteuid()}.slice", share_cap=has_cap)
+    slice_name = f"{plan.profile.slice}-{os.geteuid()}.slice"
+    return replace(spec, slice=slice_name, share_cap=has_cap, must_fence=plan.profile.fence == "on")
 
 
 def requester_of(job_id: str, plan: Plan, backend: Backend, spec: ScopeSpec) -> Requester:
@@ -209,6 +217,11 @@ def needs_of(plan: Plan) -> Needs:
         priority=profile.priority, expect_s=invocation.expect_s, wait=invocation.wait,
         max_wait_s=profile.max_wait_s, then=then, plain_lock=plan.config.compat_gpu_lock,
     )  # fmt: skip
+
+
+def may_be_fenced(plan: Plan) -> bool:
+    """Whether :mod:`slicer.job.fencing` has something to do for a job of this plan."""
+    return plan.profile.fence == "on" or (plan.profile.fence == "auto" and has_nvidia())
 
 
 def job_of(job_id: str, plan: Plan, spec: ScopeSpec) -> Job:
@@ -234,8 +247,7 @@ def environment(plan: Plan, gpus: tuple[str, ...], job_id: str) -> dict[str, str
     gpu: dict[str, str] = {}  # a nested job sees what the outer job sees
     if not plan.nested:
         jobs.append(job_id)
-        held = plan.outer.gpus_for(profile.vram_mib)
-        visible = (*held, *gpus) if gpus or profile.gpus else ()
+        visible = plan.visible_gpus(gpus)
         skip = plan.skip_gpu_lock or plan.outer.foreign_gpu
         if visible or not plan.invocation.hold:
             gpu = scope.gpu_environment(profile, visible, skip)

@@ -13,7 +13,7 @@ from slicer.broker.client.connection import Connection, Lost, NoBroker
 from slicer.broker.client.failures import HINT, failure_of
 from slicer.broker.protocol.messages import Start, Stop
 from slicer.broker.protocol.wire import ErrorReply
-from slicer.errors import BackendError, BrokerError
+from slicer.errors import BackendError, BrokerError, RefusedError
 from slicer.kernel import cgroup, proc
 
 TYPE_CHECKING = False
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 START_DEADLINE_S = 30.0
 _TRIES = 3  # at a start whose connection breaks
 _STOP_DEADLINE_S = 120.0
-_ASK_S = 0.5  # for a refusal, where nobody waits for the act
 _ENTRIES = "; "  # between those of a list
 
 
@@ -70,6 +69,9 @@ class BrokerBackend:
             self.started = self._start(start_of(spec), pidfd, meanwhile)
         finally:
             os.close(pidfd)
+        if spec.must_fence and not self.started.is_fenced:
+            message = "no job without the device fence, and the broker has set none around this one"
+            raise RefusedError(message, where="fence", hint=HINT)
         _check(spec.unit, pid, self.started)
         return self.started.cgroup
 
@@ -100,12 +102,15 @@ class BrokerBackend:
 
     def enforced(self, spec: ScopeSpec, cgroup_name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """By the scope's controllers. What the administrator and the fence add is among them."""
-        from slicer.backend.acting import acting, io_is_weighed, oomd_runs
+        from slicer.backend.acting import acting, filters_devices, io_is_weighed, oomd_runs
 
         told = self.started.limits if self.started is not None else _told(spec.unit)
         names = tuple(dict.fromkeys((*(item.name for item in spec.properties), *told)))
-        active = cgroup.controllers(cgroup.path_of(cgroup_name))
-        found = acting(names, active, self.manager, io_is_weighed, oomd_runs)
+        directory = cgroup.path_of(cgroup_name) if cgroup_name else ""
+        found = acting(
+            names, cgroup.controllers(directory), self.manager, io_is_weighed, oomd_runs,
+            lambda: filters_devices(directory),
+        )  # fmt: skip
         return tuple(n for n in names if n in found), tuple(n for n in names if n not in found)
 
     def members(self, cgroup_name: str, besides: int) -> Callable[[], list[int]]:
@@ -119,20 +124,14 @@ class BrokerBackend:
         return list(cgroup.processes(cgroup.path_of(cgroup_name))) if cgroup_name else []
 
     def end(self, job: str, unit: str, stop_timeout_s: float) -> None:
-        ask(self.path, Stop(job), stop_timeout_s + _STOP_DEADLINE_S)
+        from slicer.broker.client.stopping import wait_until_empty
+
+        ask(self.path, Stop(job))
+        wait_until_empty(unit, os.geteuid(), stop_timeout_s + _STOP_DEADLINE_S)
 
     def request_end(self, job: str, unit: str) -> None:
         """Have a scope stopped, without waiting for it. Raises BackendError, BrokerError."""
-        connection = Connection(self.path)
-        try:
-            connection.send(Stop(job))
-            connection.receive(_ASK_S)
-        except NoBroker as error:
-            raise no_broker(self.path) from error
-        except ErrorReply as error:
-            raise failure_of(error) from None
-        finally:
-            connection.close()
+        ask(self.path, Stop(job))
 
 
 def start_of(spec: ScopeSpec) -> Start:

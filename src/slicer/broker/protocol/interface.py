@@ -117,5 +117,5 @@ def _error_fields(name: str) -> str:
 
 
 def _comment(kind: type) -> str:
-    first = (kind.__doc__ or "").partition("\n")[0]
+    first = (kind.__doc__ or "").partition("\n")[0].replace(":class:", "").replace("`", "")
     return f"# {first}\n" if first else ""

@@ -7,7 +7,7 @@ no text has a character that a terminal would act on; and a call has the fields 
 
 from __future__ import annotations
 
-from _json import encode_basestring, make_scanner
+from _json import encode_basestring, make_encoder, make_scanner
 
 from slicer.broker.protocol import messages
 from slicer.broker.protocol.fields import BadField, read_record, texts_cut
@@ -65,6 +65,7 @@ REPLIES: dict[type, tuple[type, ...]] = {
     messages.Finished: (messages.Done,),
     messages.Preview: (messages.Previewed,),
     messages.Status: (messages.Standing,),
+    messages.Usage: (messages.Used,),
     messages.Stop: (messages.Done,),
     messages.Freeze: (messages.Done,),
     messages.Thaw: (messages.Done,),
@@ -170,37 +171,30 @@ def encode_error(name: str, message: str, where: str = "", hint: str = "", **mor
 
 
 def _frame(value: dict[str, Any]) -> bytes:
-    return _json_text(value).encode() + b"\0"
+    return "".join(_encode(value, 0)).encode() + b"\0"
 
 
-def _json_text(value: Any) -> str:
-    if value is None:
-        return "null"
-    if value is True or value is False:
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return encode_basestring(visible(value, "\n"))
-    if isinstance(value, int):
-        return int.__repr__(value)
-    if isinstance(value, float):
-        if value - value != 0.0:
-            raise ValueError(f"{value} cannot be said in JSON")
-        return float.__repr__(value)
-    if isinstance(value, (tuple, list)):
-        return f"[{','.join(map(_json_text, value))}]"
-    items = value.items() if isinstance(value, dict) else _fields_of(value)
-    parts = [f"{encode_basestring(visible(key))}:{_json_text(each)}" for key, each in items]
-    return "{" + ",".join(parts) + "}"
+def _text(text: str) -> str:
+    return encode_basestring(text if text.isprintable() else visible(text, "\n"))
 
 
-def _fields_of(message: Any) -> list[tuple[str, Any]]:
+def _fields_of(message: Any) -> dict[str, Any]:
     """The fields of a record that have something to say. Pairs are an object."""
-    found = []
-    for name, annotation in type(message).__annotations__.items():
-        value = getattr(message, name)
-        if value is not None:
-            found.append((name, dict(value) if annotation.startswith("tuple[tuple[") else value))
+    kind = type(message)
+    if kind not in _pairs_of:
+        annotations = kind.__annotations__.items()
+        _pairs_of[kind] = tuple(name for name, each in annotations if each.startswith("tuple[tuple["))
+    found = {
+        name: value for name in kind.__annotations__ if (value := getattr(message, name)) is not None
+    }
+    for name in _pairs_of[kind]:
+        found[name] = dict(found[name])
     return found
+
+
+_pairs_of: dict[type, tuple[str, ...]] = {}
+# As json.JSONEncoder makes it: no markers of cycles, no indent, short separators, no NaN.
+_encode: Any = make_encoder(None, _fields_of, _text, None, ":", ",", False, False, False)
 
 
 # -- reading ------------------------------------------------------------------------------------------------
