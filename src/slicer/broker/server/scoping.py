@@ -1,6 +1,6 @@
 """From a lease to its scope, and what its owner may do to it.
 
-The lease names keeper, unit and cgroup before systemd is asked, so that a broker that is killed in between finds
+The lease names keeper, unit and cgroup before systemd is asked. So a broker that was killed in between finds
 what it did. Only once the keeper was seen in the scope does the scope alone hold the lease.
 """
 
@@ -121,13 +121,13 @@ class Scoping:
         connection.send(
             messages.StartedScope(
                 holding.lease.unit, holding.lease.cgroup, words, is_fenced, self._wishes.driver_cap(holding)
-            )  # fmt: skip
+            )
         )
         if not is_populated:
             self._register.look_again(holding)  # its keeper has ended meanwhile
 
     def _unstart(self, holding: Holding) -> None:
-        """Its owner may try again or give it back, unless somebody is in the scope, which is being stopped."""
+        """Its owner may try again, unless somebody is in the scope that is being stopped."""
         self._register.look_again(holding)
         if holding.claim.held or holding.lease.job not in self._register.holdings:
             return
