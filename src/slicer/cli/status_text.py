@@ -97,7 +97,7 @@ def _jobs(status: Status) -> Section:
     entries = tuple(
         (
             _marked(row, lease, status), *_halt_line(lease, status), *_sharing_line(lease, status),
-            _below(f"{_unit(lease)}: {lease.command}"),
+            _below(f"{_unit(lease)}: {lease.command}" if lease.command else _unit(lease)),
         )
         for row, lease in zip(found, status.leases, strict=True)
     )

@@ -246,6 +246,7 @@ class Asking:
             self._hang_up()
             give_back(path, job, self._ledger.warn)
             raise
+        held.postponed.append(self.close)
         held.gives_back = lambda: give_back(path, job, self._ledger.warn)
         return held
 

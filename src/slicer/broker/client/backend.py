@@ -106,10 +106,11 @@ class BrokerBackend:
 
         told = self.started.limits if self.started is not None else _told(spec.unit)
         names = tuple(dict.fromkeys((*(item.name for item in spec.properties), *told)))
-        directory = cgroup.path_of(cgroup_name) if cgroup_name else ""
+        directory = cgroup.path_of(cgroup_name)
+        own = directory if cgroup_name else ""
         found = acting(
             names, cgroup.controllers(directory), self.manager, io_is_weighed, oomd_runs,
-            lambda: filters_devices(directory),
+            lambda: filters_devices(own),
         )  # fmt: skip
         return tuple(n for n in names if n in found), tuple(n for n in names if n not in found)
 
