@@ -57,13 +57,13 @@ class Broker:
         )
         self._register = Register(Book(base, warn), self._loop, warn, self._unsettle, self._ended)
         self._decider = Decider(self._register, self._rulebook, warn)
-        self._scopes = Scopes(self._loop, base)
+        self._scopes = Scopes(self._loop, base.own_folder("slices"))
         self._queueing: Queueing | None = None
         self._register.load()
         for holding in self._register.holdings.values():
             self._rulebook.groups(holding.lease.uid, holding.claim.gids)
         self._queueing = queueing = Queueing(self._register, self._decider, self._rulebook, self._loop, warn)
-        wishes = Wishes(self._rulebook, self._decider, host())
+        wishes = Wishes(self._register, self._rulebook, self._decider, host())
         scoping = Scoping(self._register, self._scopes, wishes, queueing, log)
         service = Service(self._register, self._decider, self._rulebook, queueing, scoping)
         self._connections = Connections(listener, self._loop, service.call, queueing.gone)

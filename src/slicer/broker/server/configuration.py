@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from slicer.config.profiles import Config
+    from slicer.model import Profile
 
 # Where no user has files: neither root nor anybody else adds to what /etc/slicer says.
 _NO_USER = {"XDG_CONFIG_HOME": "/nonexistent", "XDG_CACHE_HOME": "/nonexistent"}
@@ -40,6 +41,13 @@ class Configuration:
         )
         self.slots = dict(found.slots)
         self.placement = found.policy
+
+    def profile(self, name: str) -> Profile | None:
+        """The administrator's profile of that name; None: there is none."""
+        try:
+            return self.config.profile(name) if self.config is not None and name else None
+        except SlicerError:
+            return None
 
     def refresh(self) -> bool:
         """Read the files again if they have changed; whether other values are in force."""
