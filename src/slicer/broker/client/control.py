@@ -8,7 +8,6 @@ from slicer.backend import broker_socket
 from slicer.backend.unit_control import UnitControl
 from slicer.broker.client.backend import limits_of
 from slicer.broker.client.calls import ask
-from slicer.broker.client.stopping import wait_until_empty
 from slicer.broker.protocol.messages import Freeze, Set, Stop, Thaw
 
 TYPE_CHECKING = False
@@ -39,8 +38,7 @@ class BrokerControl(UnitControl):
         ask(self._path, Thaw(_job(unit)), _FREEZE_S)
 
     def stop(self, unit: str, deadline_s: float = _STOP_S) -> None:
-        ask(self._path, Stop(_job(unit)))
-        wait_until_empty(unit, os.geteuid(), deadline_s)
+        ask(self._path, Stop(_job(unit)), deadline_s)
 
     def set_properties(self, unit: str, properties: tuple[Property, ...]) -> None:
         ask(self._path, Set(_job(unit), limits_of(properties)))
