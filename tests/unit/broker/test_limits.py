@@ -21,12 +21,14 @@ def test_limits_that_restrict_go_to_systemd_as_a_profile_has_them() -> None:  # 
     found = told(
         ("CPUQuota", "200%"), ("AllowedCPUs", "0-1"), ("MemoryMax", "50%"), ("IOWeight", "20"),
         ("TasksMax", "10"), ("IOReadBandwidthMax", "/dev/sda 10M; /dev/disk/by-id/x 5M"),
-        ("KillSignal", "SIGINT"), ("KillMode", "mixed"), ("OOMPolicy", "kill"), ("RuntimeMaxSec", "1h"), ("TimeoutStopSec", "5m"),
+        ("KillSignal", "SIGINT"), ("KillMode", "mixed"), ("OOMPolicy", "kill"),
+        ("RuntimeMaxSec", "1h"), ("TimeoutStopSec", "5m"),
     )  # fmt: skip
     assert found == {
         "CPUQuotaPerSecUSec": 2_000_000, "AllowedCPUs": b"\x03", "MemoryMax": 8 << 30, "IOWeight": 20,
         "TasksMax": 10, "IOReadBandwidthMax": (("/dev/sda", 10_000_000), ("/dev/disk/by-id/x", 5_000_000)),
-        "KillSignal": 2, "KillMode": "mixed", "OOMPolicy": "kill", "RuntimeMaxUSec": 3_600_000_000, "TimeoutStopUSec": 300_000_000,
+        "KillSignal": 2, "KillMode": "mixed", "OOMPolicy": "kill",
+        "RuntimeMaxUSec": 3_600_000_000, "TimeoutStopUSec": 300_000_000,
     }  # fmt: skip
 
 
