@@ -103,6 +103,20 @@ class LedgerBusy(StateError):
         super().__init__(f"{who} has held the lock for {waited_s:.0f} s", where=path, hint=hint)
 
 
+class BrokerError(StateError):
+    """The broker is there and does not work (exit code 75). Nothing that it decides about may be taken."""
+
+    exit_code = EX_TEMPFAIL
+    kind = "broker"
+
+
+class TooManyError(StateError):
+    """The user has as many requests waiting, or connections, as the broker allows (exit code 75)."""
+
+    exit_code = EX_TEMPFAIL
+    kind = "too-many"
+
+
 class ProbeError(SlicerError):
     """The input of a route's job could not be found or measured. ``input`` is it, "" if none was found."""
 
