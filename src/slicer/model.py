@@ -203,6 +203,7 @@ class Busy:
     reserved_for: str  # the job for which what is free is kept; "" for none
     outsider: int = 0  # the process that holds the plain lock of scripts; 0 for none
     slot: str = ""  # the name of the slot that is missing; "" for a GPU
+    why: str = ""  # what the administrator's policy has to do with it, in words; "" for nothing
 
 
 @record
@@ -214,6 +215,7 @@ class ScopeSpec:
     description: str
     properties: tuple[Property, ...]
     manager: Manager
+    share_cap: bool = False  # the broker has the driver cap the scope's GPU memory, where it can
 
 
 @record

@@ -65,6 +65,7 @@ class Job:
     route: str = ""  # its name
     output: tuple[int, int] = OWN_OUTPUT  # descriptors: the command's stdout and stderr
     sharing: ShareOrder | None = None  # how its GPUs are shared; None: as the driver does
+    broker: str = ""  # the socket of the broker that has granted its lease; "": its user's own ledger has
 
     @property
     def has_share_file(self) -> bool:

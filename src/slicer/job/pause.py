@@ -116,9 +116,9 @@ def tell(lease: Lease, kind: journal.Kind, text: str, command: str, **fields: st
 
 
 def _freeze(lease: Lease) -> None:
-    from slicer.backend.unit_control import UnitControl
+    from slicer.broker.client.control import control_of
 
-    control = UnitControl(lease.manager)
+    control = control_of(lease.manager)
     try:
         check_scope(lease, control.cgroup_of(lease.unit))
         control.freeze(lease.unit)
@@ -128,9 +128,9 @@ def _freeze(lease: Lease) -> None:
 
 def thaw(lease: Lease) -> None:
     """Thaw the job's scope, if what is around it lets it. Raises SlicerError."""
-    from slicer.backend.unit_control import UnitControl
+    from slicer.broker.client.control import control_of
 
-    control = UnitControl(lease.manager)
+    control = control_of(lease.manager)
     try:
         check_scope(lease, control.cgroup_of(lease.unit))
         control.thaw(lease.unit, directory_of(lease))

@@ -85,9 +85,9 @@ def _note(lease: Lease, ledger: Ledger, kind: control_log.Kind = "stop") -> None
 
 def _stop_unit(lease: Lease) -> None:
     """Have systemd stop the job's scope."""
-    from slicer.backend.unit_control import UnitControl
+    from slicer.broker.client.control import control_of
 
-    backend = UnitControl(lease.manager)
+    backend = control_of(lease.manager)
     try:
         found = backend.cgroup_of(lease.unit)
         if found is not None:
