@@ -13,7 +13,7 @@ from slicer.broker.rules.order import ordered
 from slicer.broker.rules.policy import NO_CAP, NO_POLICY, Caps, Policy
 from slicer.broker.rules.resolve import account_of, caps_of, weight_of
 from slicer.broker.rules.shares import Shares, gpu_rate, shares_of
-from slicer.broker.rules.standing import standings, why_behind
+from slicer.broker.rules.standing import passing, standings, why_behind
 from slicer.broker.rules.usage import Running, with_running
 from slicer.broker.server.names import Names, ask_services
 from slicer.broker.server.policy_file import PolicyFile, load
@@ -271,10 +271,11 @@ def test_who_used_less_goes_first_and_the_other_reads_why() -> None:  # L3
     first, second = ticket(gpus=1), ticket("2" * 12, uid=BOB, gpus=1, arrived_s=200.0)
     queue = ordered([first, second], shares, 1e6, 300.0)
     assert queue == [second, first]
-    assert why_behind(first, queue, shares, "alice") == (
+    assert passing(queue) == {first.job: 1}
+    assert why_behind(ALICE, 1, shares, "alice") == (
         "alice has used 0.75 of the GPU time lately, 0.50 is due: another user goes first"
     )
-    assert why_behind(second, queue, shares, "bob") == ""
+    assert why_behind(BOB, 0, shares, "bob") == ""
     assert ordered([first, second], shares, 200.0, 300.0) == [first, second]  # it has been patient
     served = Shares(shares.used, shares.weights, shares.active, {ALICE: 250.0})
     assert ordered([first, second], served, 200.0, 300.0) == [second, first]  # but got a GPU meanwhile
