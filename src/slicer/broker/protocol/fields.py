@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MOST_TEXT = 8192  # characters of any text
 MOST_ITEMS = 64  # of any list or map of a call
 _INT_MAX = 2**63 - 1
-RECORDS = {kind.__name__: kind for kind in (Busy, Lease, Ticket, messages.UserStanding)}
+RECORDS = {kind.__name__: kind for kind in (Busy, Lease, Ticket, messages.UserStanding, messages.UsageRow)}
 _CUT = {"name": messages.MOST_NAME, "description": messages.MOST_NAME, "command": messages.MOST_COMMAND}
 
 
@@ -82,6 +82,8 @@ _RULES: dict[str, Callable[[Any], bool]] = {
     "interface": _shorter(messages.MOST_NAME),
     "binding": ("process", "scope").__contains__,
     "slice": ("gpu", "cpu").__contains__,
+    "by": ("user", "group", "profile").__contains__,
+    "since": _between(0, SECONDS_MAX),
     "gpu_words": lambda value: all(is_digits(each) or is_gpu(each) for each in value),
     "ahead_of": lambda value: not value or is_job_id(value),
     "limits": _are_limits,

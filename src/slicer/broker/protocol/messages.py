@@ -112,6 +112,14 @@ class Status:
 
 
 @record
+class Usage:
+    """Ask what jobs used: the caller's own; root: everybody's."""
+
+    since: float | None  # seconds since 1970; None: ever
+    by: str  # "user", "group" or "profile"
+
+
+@record
 class Stop:
     """Have the job's scope stopped; a ticket leaves the queue. Own jobs only, root all."""
 
@@ -206,6 +214,26 @@ class Standing:
     held_back: dict[str, str]  # by the ticket's job: a cap or share that it waits for, in words
     users: tuple[UserStanding, ...]
     slot_limits: dict[str, int]  # of the administrator
+
+
+@record
+class UsageRow:
+    """What the jobs of one user, group or profile used."""
+
+    of: str  # a uid, a gid or a profile
+    jobs: int
+    running: int  # of them
+    gpu_s: float  # a job that declared its memory counts for that part of a GPU
+    vram_mib_s: float
+    cpu_s: float  # of jobs that have ended
+    waited_s: float
+
+
+@record
+class Used:
+    """The answer to :class:`Usage`: the most GPU time first."""
+
+    rows: tuple[UsageRow, ...]
 
 
 @record

@@ -65,6 +65,7 @@ REPLIES: dict[type, tuple[type, ...]] = {
     messages.Finished: (messages.Done,),
     messages.Preview: (messages.Previewed,),
     messages.Status: (messages.Standing,),
+    messages.Usage: (messages.Used,),
     messages.Stop: (messages.Done,),
     messages.Freeze: (messages.Done,),
     messages.Thaw: (messages.Done,),
