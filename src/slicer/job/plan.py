@@ -123,7 +123,7 @@ def with_sharing(plan: Plan, directory: str = "") -> Plan:
 
 def why_not_driver(plan: Plan) -> str:
     """Why the driver does not keep a cap by itself here; "": it may."""
-    from slicer.job import driver_cap
+    from slicer.gpu import driver_cap
 
     return driver_cap.why_not_here(has_scope=plan.invocation.backend != "plain" and backends.has_systemd())
 

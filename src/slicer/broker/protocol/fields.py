@@ -82,6 +82,8 @@ _RULES: dict[str, Callable[[Any], bool]] = {
     "interface": _shorter(messages.MOST_NAME),
     "binding": ("process", "scope").__contains__,
     "slice": ("gpu", "cpu").__contains__,
+    "fence": ("", "auto", "on", "off").__contains__,
+    "devices": lambda value: all(each.isascii() and len(each) <= 256 for each in value),
     "by": ("user", "group", "profile").__contains__,
     "since": _between(0, SECONDS_MAX),
     "gpu_words": lambda value: all(is_digits(each) or is_gpu(each) for each in value),

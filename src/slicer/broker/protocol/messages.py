@@ -70,6 +70,8 @@ class Start:
     description: str
     limits: tuple[tuple[str, str], ...]
     share_cap: bool
+    fence: str = ""  # "on": not without the device fence. Root's profile may say "auto" and "off", too
+    devices: tuple[str, ...] = ()  # of NVIDIA's nodes that it may open besides; only root's counts
 
 
 @record

@@ -1,4 +1,4 @@
-"""Whose slots are whose: those that the administrator counts are everybody's, all others their user's own. Pure.
+"""Whose slots are whose: those that the administrator counts are all users', others their user's own. Pure.
 
 Two users may each have a slot "license" and mean different things. So in the broker's files a slot that the
 administrator's configuration does not name carries its user's uid, as in ``u1001.license``. No user ever

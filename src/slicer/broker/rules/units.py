@@ -6,7 +6,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.model import SliceName
 
-SERVICE = "slicer-broker.service"
+# It pulls in the broker's service. A service that several units pull in warns of them at each start.
+JOB_ENDED = "slicer-job-ended.target"
 # systemd puts "_" before the directory of a unit that begins like a file of the kernel's ("cpu.").
 _ESCAPED = ("cpu.slice",)
 

@@ -1,4 +1,4 @@
-"""What the broker writes down: leases, what it alone knows of them, and tickets. It is the truth after a kill.
+"""What the broker writes down: leases, what it alone knows of them, and tickets. After a kill that is true.
 
 Every file appears whole or not at all (a rename), and is checked field by field when it is read back. The
 order of writes is such that the broker may be killed between any two:

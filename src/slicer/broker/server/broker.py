@@ -7,11 +7,9 @@ import gc
 from slicer import faults
 from slicer.broker.server.accounts import Accounts
 from slicer.broker.server.book import RULES, Book
-from slicer.broker.server.configuration import Configuration
 from slicer.broker.server.connections import Connections
 from slicer.broker.server.deciding import Decider
 from slicer.broker.server.loop import Loop, now_s
-from slicer.broker.server.policy_file import PolicyFile
 from slicer.broker.server.queueing import Queueing
 from slicer.broker.server.register import Register
 from slicer.broker.server.rulebook import Rulebook
@@ -54,10 +52,9 @@ class Broker:
         self._loop = Loop()
         base = open_trusted(places.state)
         base.rules = RULES
-        configuration = Configuration(warn, places.configuration)
-        policy = PolicyFile(f"{places.configuration}/policy.toml", warn=warn)
-        self._accounts = Accounts(lambda: policy.policy.half_life_s, directory=places.accounts, warn=warn)
-        self._rulebook = Rulebook(configuration, policy, self._accounts, warn)
+        self._rulebook = Rulebook(
+            places.configuration, warn, lambda half: Accounts(half, directory=places.accounts, warn=warn)
+        )
         self._register = Register(Book(base, warn), self._loop, warn, self._unsettle, self._ended)
         self._decider = Decider(self._register, self._rulebook, warn)
         self._scopes = Scopes(self._loop, base)
@@ -66,7 +63,7 @@ class Broker:
         for holding in self._register.holdings.values():
             self._rulebook.groups(holding.lease.uid, holding.claim.gids)
         self._queueing = queueing = Queueing(self._register, self._decider, self._rulebook, self._loop, warn)
-        wishes = Wishes(self._rulebook, self._decider, host())
+        wishes = Wishes(self._register, self._rulebook, self._decider, host())
         scoping = Scoping(self._register, self._scopes, wishes, queueing, log)
         service = Service(self._register, self._decider, self._rulebook, queueing, scoping)
         self._connections = Connections(listener, self._loop, service.call, queueing.gone)
@@ -111,5 +108,5 @@ class Broker:
         self._connections.close()
         self._scopes.close()
         self._decider.observer.close()
-        self._accounts.close()
+        self._rulebook.close()
         self._loop.close()

@@ -121,7 +121,7 @@ class Reasons:
         """What stands in its way, as far as the rest of the queue tells. ``ahead`` is its own."""
         found = self.found
         shape = (
-            ticket.gpus, ticket.gpu_choice, ticket.vram_mib, ticket.margin_mib,
+            ticket.uid, ticket.gpus, ticket.gpu_choice, ticket.vram_mib, ticket.margin_mib,
             tuple(sorted(ticket.slots.items())), tuple(sorted(ticket.slot_limits.items())),
         )  # fmt: skip
         place = self._place.get(ticket.job, len(found.queue))
@@ -141,4 +141,6 @@ class Reasons:
         found = self.found
         if not any(lease.expect_s is not None for lease in found.leases):
             return {}  # nothing is known to end
-        return forecast.start_times(queue, found.devices, found.leases, found.policy, proc.now_s())
+        return forecast.start_times(
+            queue, found.devices, found.leases, found.policy, proc.now_s(), self._allowance
+        )

@@ -1,7 +1,7 @@
 """Requests that come, wait and are granted.
 
-Whose process it is comes from the kernel (:mod:`.peers`), never from the message. Nothing here waits. A request
-that came is decided on together with all others that came in the same turn of the loop.
+Whose process it is comes from the kernel (:mod:`.peers`), never from the message. Nothing here waits. All
+requests that came in one turn of the loop are decided on together.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from slicer.broker.protocol.messages import Acquire, Preview
+    from slicer.broker.protocol.messages import Acquire
     from slicer.broker.server.connections import Call, Connection
     from slicer.broker.server.decided import Decided
     from slicer.broker.server.deciding import Decider
@@ -77,11 +77,7 @@ class Queueing:
                 self.is_unsettled = True
 
     def _expect_back(self, waiter: Waiter) -> None:
-        self._loop.after(RETURNS_S, lambda: self._give_up(waiter))
-
-    def _give_up(self, waiter: Waiter) -> None:
-        if waiter.connection is None:
-            self._register.leave(waiter)
+        waiter.absence = self._loop.after(RETURNS_S, lambda: self._register.leave(waiter))
 
     def _settle_without_absent(self) -> None:
         self._waits_for_absent = False
@@ -123,8 +119,9 @@ class Queueing:
         waiter.asked, waiter.connection, waiter.told = asked, call.connection, None
         waiter.waits = asked.wait and call.more
         self._register.watch_waiter(waiter, os.dup(call.connection.peer.pidfd))
-        if waiter.patience is not None:
-            waiter.patience.cancel()
+        for due in (waiter.absence, waiter.patience):
+            if due is not None:
+                due.cancel()
         if asked.max_wait_s is not None and waiter.waits:
             left_s = max(0.0, waiter.ticket.arrived_s + asked.max_wait_s - proc.now_s())
             waiter.patience = self._loop.after(left_s, lambda: self._lose_patience(waiter))
@@ -154,7 +151,7 @@ class Queueing:
             raise Refusal("TooMany", problem, hint="wait until one of them has been served")
         held = sum(each.lease.uid == caller.uid for each in self._register.holdings.values())
         if max(held, waiting) >= _MOST_EACH:
-            raise Refusal("TooMany", f"you have {max(held, waiting)} jobs: the broker keeps no more of a user")
+            raise Refusal("TooMany", f"you have {max(held, waiting)} jobs: no more are kept of a user")
 
     def _place(self, asked: Acquire, own: list[Waiter]) -> float:
         """When it counts as having arrived: now, or just before another request of the same user."""
@@ -164,8 +161,8 @@ class Queueing:
         before = next((each.ticket.arrived_s for each in own if each.ticket.job == asked.ahead_of), None)
         return now_s if before is None else max(0.0, before - 1e-6)
 
-    def choice(self, asked: Acquire | Preview, inside: tuple[Lease, ...]) -> tuple[str, ...]:
-        """The GPUs that its words mean, without those that its outer jobs hold. Raises UsageError, GpuError."""
+    def choice(self, asked: Acquire, inside: tuple[Lease, ...]) -> tuple[str, ...]:
+        """The GPUs that its words mean, less those of its outer jobs. Raises UsageError, GpuError."""
         if not asked.gpus or not asked.gpu_words:
             return ()
         self._decider.observer.open()
@@ -261,7 +258,8 @@ class Queueing:
 
     def _busy(self, waiter: Waiter, reasons: Reasons) -> Refusal:
         busy = views.busy(reasons.busy(waiter.ticket), waiter.ticket.uid)
-        return Refusal("Busy", f"{busy.slot or busy.kind} is busy", hint=self._why(waiter, reasons), busy=busy)
+        why = self._why(waiter, reasons)
+        return Refusal("Busy", f"{busy.slot or busy.kind} is busy", hint=why, busy=busy)
 
     def reasons(self, found: Decided) -> Reasons:
         """Why those wait who were granted nothing."""

@@ -56,15 +56,17 @@ class Waiter:
         self.waits = True  # else it is told at once that it cannot have it
         self.told: tuple[Busy, int | None, str] | None = None  # the last Waiting, as far as it matters
         self.patience: Due | None = None
+        self.absence: Due | None = None  # when its place is lost, while it is absent
         self.process: ProcessWatch | None = None
 
     def close(self) -> None:
         """Wait for nothing any more."""
-        if self.patience is not None:
-            self.patience.cancel()
+        for due in (self.patience, self.absence):
+            if due is not None:
+                due.cancel()
         if self.process is not None:
             self.process.close()
-        self.patience = self.process = None
+        self.patience = self.absence = self.process = None
 
 
 class Register:

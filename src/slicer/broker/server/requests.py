@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from slicer.broker.protocol.messages import Acquire
 from slicer.broker.rules import slots as slot_rules
 from slicer.broker.server.refusal import Refusal
 from slicer.model import PRIORITY_MAX, Lease, Ticket
@@ -12,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from slicer.broker.protocol.messages import Acquire, Preview
+    from slicer.broker.protocol.messages import Preview
     from slicer.broker.rules.policy import Caps
 
 
@@ -34,7 +35,6 @@ def ticket_of(
     """The ticket of a request. ``choice``: the GPUs that its words mean; ``counted``: the administrator's
     slots; ``inside``: the leases of its outer jobs. Raises Refusal.
     """
-    _check_priority(asked.priority, caps)
     shares = asked.gpus > 0 and asked.vram_mib is not None
     return Ticket(
         job=asked.job, name=asked.name, command=asked.command, pid=caller.pid, pid_start=caller.start,
@@ -46,20 +46,13 @@ def ticket_of(
     )  # fmt: skip
 
 
-def preview_of(
-    asked: Preview, caller: Caller, choice: tuple[str, ...], inside: tuple[Lease, ...],
-    counted: Mapping[str, int], caps: Caps, arrived_s: float,
-) -> Ticket:  # fmt: skip
-    """The ticket that it would have. Raises Refusal."""
-    _check_priority(asked.priority, caps)
-    shares = asked.gpus > 0 and asked.vram_mib is not None
-    return Ticket(
-        job="0" * 12, name="", command="", pid=caller.pid, pid_start=caller.start, boot_id=caller.boot_id,
-        uid=caller.uid, inside=tuple(lease.job for lease in inside),
-        priority=_priority(asked.priority, inside, caps), arrived_s=round(arrived_s, 6), gpus=asked.gpus,
-        gpu_choice=choice, vram_mib=asked.vram_mib if shares else None,
-        margin_mib=asked.margin_mib if shares else 0,
-        **_slots(asked, caller.uid, counted), expect_s=None, profile="",
+def as_acquire(asked: Preview) -> Acquire:
+    """The request that is only tried."""
+    return Acquire(
+        job="0" * 12, name="", command="", profile="", binding="scope", gpus=asked.gpus,
+        gpu_words=asked.gpu_words, vram_mib=asked.vram_mib, margin_mib=asked.margin_mib, slots=asked.slots,
+        slot_limits=asked.slot_limits, priority=asked.priority, expect_s=None, ahead_of="", wait=False,
+        max_wait_s=None, runs_anyway=False,
     )  # fmt: skip
 
 
@@ -74,15 +67,6 @@ def draft_of(ticket: Ticket, indices: tuple[int, ...], gpus: tuple[str, ...], no
     )  # fmt: skip
 
 
-def _check_priority(priority: int, caps: Caps) -> None:
-    most = caps.max_priority
-    if most is not None and priority > most:
-        raise Refusal(
-            "NotAllowed", f"priority {priority} is more than you may ask for: {most} (policy.toml)",
-            where="--priority", hint="ask for less",
-        )  # fmt: skip
-
-
 def _priority(priority: int, inside: tuple[Lease, ...], caps: Caps) -> int:
     """Outer jobs keep what they have while this one waits, so it goes as far ahead as its user may ask."""
     if not any(lease.gpus or lease.slots for lease in inside):
@@ -90,9 +74,9 @@ def _priority(priority: int, inside: tuple[Lease, ...], caps: Caps) -> int:
     return PRIORITY_MAX if caps.max_priority is None else max(priority, caps.max_priority)
 
 
-def _slots(asked: Acquire | Preview, uid: int, counted: Mapping[str, int]) -> dict[str, dict[str, int]]:
+def _slots(asked: Acquire, uid: int, counted: Mapping[str, int]) -> dict[str, dict[str, int]]:
     slots = slot_rules.kept(asked.slots, uid, counted)
     limits = slot_rules.kept_limits(asked.slots, asked.slot_limits, uid, counted)
     if not are_slots(slots) or not are_slots(limits):
-        raise Refusal("NotAllowed", "a slot has a name that is too long", hint="shorten it by a dozen letters")
+        raise Refusal("NotAllowed", "the name of a slot is too long", hint="shorten it by a dozen letters")
     return {"slots": slots, "slot_limits": limits}

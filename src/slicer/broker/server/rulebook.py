@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from slicer.broker.rules import allowance, order, resolve, shares, standing
 from slicer.broker.rules.allowance import Allowance
+from slicer.broker.rules.policy import NO_POLICY
 from slicer.broker.server.accounts import Ended
+from slicer.broker.server.configuration import Configuration
+from slicer.broker.server.policy_file import PolicyFile
 from slicer.errors import SlicerError
 from slicer.kernel import proc
 
@@ -16,9 +19,7 @@ if TYPE_CHECKING:
     from slicer.broker.rules.policy import Caps, Policy
     from slicer.broker.rules.shares import Shares
     from slicer.broker.server.accounts import Accounts
-    from slicer.broker.server.configuration import Configuration
     from slicer.broker.server.decided import Decided
-    from slicer.broker.server.policy_file import PolicyFile
     from slicer.broker.server.register import Holding
     from slicer.broker.server.requests import Caller
     from slicer.model import Lease, Ticket
@@ -29,20 +30,24 @@ class Rulebook:
     """What may be, who is next by it, and what was."""
 
     def __init__(
-        self, configuration: Configuration, policy: PolicyFile, accounts: Accounts, warn: Callable[[str], None]
+        self, directory: str, warn: Callable[[str], None], accounts: Callable[[Callable[[], float]], Accounts]
     ) -> None:
-        self.configuration = configuration
+        """``directory``: where the administrator's files are. ``accounts`` makes them, with the half-life."""
         self.boot_id = proc.boot_id()
-        self._file = policy
-        self._accounts = accounts
+        self.configuration = Configuration(warn)
+        self.trouble: SlicerError | None = None  # nothing good was ever read: then nothing is given out
+        self._directory = directory
         self._warn = warn
+        self._file: PolicyFile | None = None
+        self._load()
+        self._accounts = accounts(lambda: self.policy.half_life_s)
         self._gids: dict[int, tuple[int, ...]] = {}  # of everybody who holds or waits
         self._rates: dict[str, float] = {}  # of leases, by job
 
     @property
     def policy(self) -> Policy:
         """The one in force."""
-        return self._file.policy
+        return NO_POLICY if self._file is None else self._file.policy
 
     @property
     def slots(self) -> dict[str, int]:
@@ -51,10 +56,31 @@ class Rulebook:
 
     def refresh(self) -> bool:
         """Look whether the administrator has changed a file; whether anything is different now."""
+        if self.trouble is not None or self._file is None:
+            return self._load()
         changed = [self._file.refresh(), self.configuration.refresh()]
         if any(changed):
-            self._gids.clear()
+            self._gids = {uid: self._file.gids_of(uid, gids) for uid, gids in self._gids.items()}
         return any(changed)
+
+    def _load(self) -> bool:
+        """Read both for the first time; whether they are good."""
+        before, self.trouble = self.trouble, None
+        try:
+            self.configuration.load(self._directory)
+            self._file = PolicyFile(f"{self._directory}/policy.toml", warn=self._warn)
+        except SlicerError as error:
+            self.trouble = error
+            if before is None or str(before) != str(error):
+                self._warn(f"nothing is given out: {error}")
+        return self.trouble is None
+
+    def close(self) -> None:
+        """Give up the database."""
+        self._accounts.close()
+
+    def _name_of(self, uid: int) -> str:
+        return f"uid {uid}" if self._file is None else self._file.name_of(uid)
 
     # -- one request -------------------------------------------------------------------------------------
 
@@ -62,7 +88,8 @@ class Rulebook:
         """The groups of a user, from now on; ``said`` by the kernel of its process."""
         found = self._gids.get(uid)
         if found is None or not set(said) <= set(found):
-            found = self._gids[uid] = self._file.gids_of(uid, said)
+            found = tuple(said) if self._file is None else self._file.gids_of(uid, said)
+            self._gids[uid] = found
         return found
 
     def caps(self, uid: int, gids: Sequence[int]) -> Caps:
@@ -71,11 +98,11 @@ class Rulebook:
 
     def check(self, ticket: Ticket, gids: Sequence[int], devices: tuple[Device, ...] | None) -> None:
         """Raises NotAllowedError for what its user may never have."""
-        allowance.check(self.policy, gids, ticket, devices, self._file.name_of(ticket.uid))
+        allowance.check(self.policy, gids, ticket, devices, self._name_of(ticket.uid))
 
     def too_many_waiting(self, caller: Caller, waiting: int) -> str:
         """Why the user may not have one more request in the queue; "" if it may."""
-        name = self._file.name_of(caller.uid)
+        name = self._name_of(caller.uid)
         return allowance.too_many_waiting(self.policy, caller.uid, caller.gids, waiting, name)
 
     def may_force(self, ticket: Ticket, leases: Iterable[Lease]) -> bool:
@@ -101,7 +128,7 @@ class Rulebook:
 
     def why(self, ticket: Ticket, found: Decided) -> str:
         """The cap or the share that a request waits for, in words; "" if it waits for neither."""
-        name, gids = self._file.name_of(ticket.uid), self._gids.get(ticket.uid, ())
+        name, gids = self._name_of(ticket.uid), self._gids.get(ticket.uid, ())
         cap = allowance.why(self.policy, gids, ticket, found.leases, found.devices, name)
         return cap or standing.why_behind(ticket, found.queue, found.shares, name)
 
@@ -129,7 +156,7 @@ class Rulebook:
                     ended_s=proc.now_s(), waited_s=holding.claim.waited_s,
                     rate=self._rates.pop(lease.job, float(len(lease.gpus))),
                     vram_mib=_vram_mib(lease, devices), finished=holding.told, usage=holding.usage,
-                )  # fmt: skip
+                )
             )
         except SlicerError as error:
             self._warn(f"{lease.job}: not booked: {error}")

@@ -54,7 +54,7 @@ class Scopes:
     what ``done`` gets.
     """
 
-    def __init__(self, timers: Timers, notes: Directory, wakes: str = units.SERVICE) -> None:
+    def __init__(self, timers: Timers, notes: Directory, wakes: str = units.JOB_ENDED) -> None:
         """``wakes``: the unit that systemd starts when a scope ends; "" for none."""
         self._manager = Manager(timers)
         self._timers = timers

@@ -1,6 +1,6 @@
 """From a lease to its scope, and what its owner may do to it.
 
-The lease names keeper, unit and cgroup before systemd is asked, so that a broker that is killed in between finds
+The lease names keeper, unit and cgroup before systemd is asked. So a broker that was killed in between finds
 what it did. Only once the keeper was seen in the scope does the scope alone hold the lease.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from slicer.broker.server.queueing import Queueing
     from slicer.broker.server.register import Holding, Register
     from slicer.broker.server.scopes import Scopes
-    from slicer.broker.server.wishes import Wishes
+    from slicer.broker.server.wishes import Wish, Wishes
     from slicer.model import Property
 
 
@@ -69,15 +69,19 @@ class Scoping:
         if holding.claim.held or holding.is_starting:
             raise Refusal("JobExists", f"{holding.lease.job} has its scope already")
         if holding.lease.keeper == pid and cgroup.of(pid) == holding.lease.cgroup:
-            self._note_started(holding, connection, (), False)  # an earlier broker did it, and was killed
+            # An earlier broker did it, and was killed. It wished for the same.
+            self._note_started(asked, holding, connection, self._wishes.of(asked, holding))
             return
+        self._note_outer(asked, holding, pid)
         wish = self._wishes.of(asked, holding)
         spec = self._spec(asked, holding, wish.properties)
-        self._write_down(asked, holding, pid, spec)
+        there = self._scopes.cgroup_for(spec)
+        lease = replace(holding.lease, keeper=pid, unit=spec.unit, cgroup=there)
+        self._register.rewrite(holding, lease)
         faults.point("broker-starting")
 
         def done(answer: str | BackendError) -> None:
-            self._started(holding, connection, wish.words, wish.is_fenced, answer)
+            self._started(asked, holding, connection, wish, answer)
 
         holding.is_starting = True
         self._scopes.start(spec, holding.lease.uid, pidfd, done)
@@ -89,20 +93,17 @@ class Scoping:
             units.scope_of(holding.lease.job), slice_name, asked.description, properties, "system"
         )
 
-    def _write_down(self, asked: Start, holding: Holding, pid: int, spec: ScopeSpec) -> None:
+    def _note_outer(self, asked: Start, holding: Holding, pid: int) -> None:
+        """What the keeper is taken out of lasts as long as this: it may have their GPUs open."""
         inside = self._register.inside_of(pid, holding.lease.uid)
         outer = tuple(lease.job for lease in inside if lease.job != holding.lease.job)
         claim = replace(holding.claim, slice=asked.slice, inside=outer)
         self._register.book.claim(claim)
         holding.claim = claim
-        cgroup_name = self._scopes.cgroup_for(spec)
-        lease = replace(holding.lease, keeper=pid, unit=spec.unit, cgroup=cgroup_name)
-        self._register.rewrite(holding, lease)
 
     def _started(
-        self, holding: Holding, connection: Connection, words: tuple[str, ...], is_fenced: bool,
-        answer: str | BackendError,
-    ) -> None:  # fmt: skip
+        self, asked: Start, holding: Holding, connection: Connection, wish: Wish, answer: str | BackendError
+    ) -> None:
         faults.point("broker-started")
         holding.is_starting = False
         if isinstance(answer, BackendError):
@@ -110,24 +111,25 @@ class Scoping:
             connection.fail(refusal_of(answer))
             self._unstart(holding)
             return
-        self._note_started(holding, connection, words, is_fenced)
+        self._note_started(asked, holding, connection, wish)
 
     def _note_started(
-        self, holding: Holding, connection: Connection, words: tuple[str, ...], is_fenced: bool
+        self, asked: Start, holding: Holding, connection: Connection, wish: Wish
     ) -> None:
         is_populated = self._register.start_watching(holding)
         self._register.note_held(holding)
         faults.point("broker-held")
         connection.send(
             messages.StartedScope(
-                holding.lease.unit, holding.lease.cgroup, words, is_fenced, self._wishes.driver_cap(holding)
-            )  # fmt: skip
+                holding.lease.unit, holding.lease.cgroup, wish.words, wish.is_fenced,
+                self._wishes.driver_cap(asked, holding),
+            )
         )
         if not is_populated:
             self._register.look_again(holding)  # its keeper has ended meanwhile
 
     def _unstart(self, holding: Holding) -> None:
-        """Its owner may try again or give it back, unless somebody is in the scope, which is being stopped."""
+        """Its owner may try again, unless somebody is in the scope that is being stopped."""
         self._register.look_again(holding)
         if holding.claim.held or holding.lease.job not in self._register.holdings:
             return
@@ -160,7 +162,7 @@ class Scoping:
     def set(self, call: Call) -> None:
         """Change a scope's limits until it ends."""
         holding = self._running(call)
-        properties = self._wishes.changes(call.message, holding)
+        properties = self._wishes.changes(call.message)
         self._scopes.set_properties(holding.lease.unit, properties, self._answer(call))
 
     def _answer(self, call: Call) -> Callable[[BackendError | None], None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slicer.broker.protocol import messages
-from slicer.broker.rules import slots, views
+from slicer.broker.rules import views
 from slicer.broker.server import requests
 from slicer.broker.server.refusal import Refusal, refusal_of
 from slicer.broker.server.scoping import own
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from slicer.broker.server.register import Register
     from slicer.broker.server.rulebook import Rulebook
     from slicer.broker.server.scoping import Scoping
+
+
+# What the administrator's files decide about: with bad ones it is not done.
+_GIVEN = (messages.Acquire, messages.Start, messages.Preview, messages.Set)
 
 
 class Service:
@@ -49,7 +53,10 @@ class Service:
         """Serve one call, or refuse it."""
         if self._rulebook.refresh():
             self._queueing.unsettle()
+        trouble = self._rulebook.trouble
         try:
+            if trouble is not None and isinstance(call.message, _GIVEN):
+                raise Refusal("Broken", trouble.message, where=trouble.where, hint=trouble.hint)
             self._serves[type(call.message)](call)
         except Refusal as refusal:
             call.connection.fail(refusal)
@@ -75,9 +82,9 @@ class Service:
         call.connection.send(messages.Done())
 
     def _preview(self, call: Call) -> None:
-        asked, caller = call.message, self._queueing.caller(call)
+        asked, caller = requests.as_acquire(call.message), self._queueing.caller(call)
         inside = self._register.inside_of(caller.pid, caller.uid)
-        ticket = requests.preview_of(
+        ticket = requests.ticket_of(
             asked, caller, self._queueing.choice(asked, inside), inside, self._rulebook.slots,
             self._rulebook.caps(caller.uid, caller.gids), proc.now_s(),
         )  # fmt: skip
@@ -106,6 +113,6 @@ class Service:
                 tickets=tuple(views.ticket(ticket, viewer) for ticket in found.everybody),
                 held_back={job: text for job, text in why.items() if text},
                 users=users,
-                slot_limits={name: n for name, n in self._rulebook.slots.items() if not slots.is_private(name)},
-            )  # fmt: skip
+                slot_limits=dict(self._rulebook.slots),
+            )
         )

@@ -46,7 +46,8 @@ class ScopeWatch:
     def __init__(self, on: Loop, name: str, emptied: Callable[[], None]) -> None:
         self._loop = on
         self._emptied = emptied
-        self._fd = os.open(f"{cgroup.path_of(name)}/cgroup.events", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        path = f"{cgroup.path_of(name)}/cgroup.events"
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         on.watch(self._fd, self._act, loop.URGENT)
 
     def is_populated(self) -> bool:
