@@ -9,13 +9,12 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from slicer.broker import SOCKET
 from slicer.broker.protocol import messages, wire
 from slicer.kernel import cgroup
 from tests.patience import until
@@ -57,7 +56,7 @@ def victim(alice: User) -> Iterator[Running]:
         assert is_served(alice.uid)
 
 
-# -- other users' jobs ----------------------------------------------------------------------------------------
+# -- other users' jobs ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.core
@@ -68,8 +67,8 @@ def test_nobody_acts_on_anothers_job(victim: Running) -> None:  # L1, S8
         own = os.pidfd_open(os.getpid())
         finished = messages.Finished(job, "exited", 0, 1.0, 0.0, None, None, ())
         tried: list[Any] = [
-            messages.Stop(job), messages.Freeze(job), messages.Thaw(job), messages.Set(job, (("CPUWeight", "1"),)),
-            messages.Release(job), finished,
+            messages.Stop(job), messages.Freeze(job), messages.Thaw(job),
+            messages.Set(job, (("CPUWeight", "1"),)), messages.Release(job), finished,
         ]  # fmt: skip
         return [ask(start(job), fd=own), *map(ask, tried), ask(acquire(job)), ask(acquire(job, slots={}))]
 
@@ -93,10 +92,12 @@ def test_nobody_moves_a_process_that_is_not_its_own(
     """By the pidfd of another's process, of root's, of a set-uid program, of a dead one, or by none."""
     asked = acquire(slots={"own": 1}, slot_limits={"own": 1})
     alices = Puppet(alice.uid, lambda: None)
-    became = subprocess.Popen(["setpriv", f"--reuid={MALLORY}", f"--regid={MALLORY}", "--clear-groups", suid_sleep, "1000"])
+    became = subprocess.Popen([*THIRD, suid_sleep, "1000"])
     until(lambda: b"suid" in Path(f"/proc/{became.pid}/cmdline").read_bytes()[:40], "it runs")
     dead = subprocess.Popen(["sleep", "1000"])
-    pids = {"alice": alices.pid, "root": 1, "kthread": 2, "set-uid": became.pid, "her keeper": victim.keeper.pid}
+    pids = {
+        "alice": alices.pid, "root": 1, "set-uid": became.pid, "her keeper": victim.keeper.pid,
+    }  # fmt: skip
     pidfds = {name: os.pidfd_open(pid) for name, pid in pids.items()} | {"dead": os.pidfd_open(dead.pid)}
     dead.kill()
     dead.wait()
@@ -152,8 +153,9 @@ def test_a_call_says_nothing_of_who_calls_or_which_unit(victim: Running, alice: 
 # What systemd would do to a scope, and would harm others or outlive its limits.
 NEVER = {
     "Delegate": "yes", "MemoryMin": "1G", "MemoryLow": "1G", "OOMScoreAdjust": "-1000",
-    "DeviceAllow": "/dev/nvidia0 rw", "DevicePolicy": "auto", "SendSIGKILL": "no", "TimeoutStopSec": "infinity",
-    "IODeviceLatencyTargetSec": "/dev/sda 1ms", "ManagedOOMPreference": "omit", "Slice": "system.slice",
+    "DeviceAllow": "/dev/nvidia0 rw", "DevicePolicy": "auto", "SendSIGKILL": "no",
+    "TimeoutStopSec": "infinity", "IODeviceLatencyTargetSec": "/dev/sda 1ms", "ManagedOOMPreference": "omit",
+    "Slice": "system.slice",
     "User": "root", "Environment": "A=1", "CPUSchedulingPolicy": "fifo", "DefaultMemoryMin": "1G",
     "StartupCPUWeight": "10000", "BPFProgram": "egress:/x", "IPAddressAllow": "any", "PIDs": "1",
     "RequiresMountsFor": "/x", "OnFailure": "reboot.target", "SuccessAction": "reboot",
@@ -184,7 +186,7 @@ def test_directives_that_could_harm_others_are_refused_by_name(victim: Running) 
     keeper.end()
 
 
-# -- the socket -----------------------------------------------------------------------------------------------
+# -- the socket ----------------------------------------------------------------------------------------------
 
 NOISE: dict[str, bytes] = {
     "NUL": b"\0" * 1000,
@@ -221,32 +223,36 @@ def most_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def test_ten_thousand_connections_keep_nobody_from_being_served(victim: Running, bob: User) -> None:  # L1, S9
+def test_ten_thousand_connections_keep_nobody_waiting(victim: Running, bob: User) -> None:  # L1, S9
     """Silent ones, halves of messages, and ones that wait for their turn: so many of each as there can be."""
     half = wire.encode_call(acquire())[:100]
     waits = wire.encode_call(acquire(wait=True, max_wait_s=None), more=True)
 
     def act() -> int:
         most_files()
-        kept.extend(dial() for _ in range(900))
-        refused = 0
-        for number in range(9_100):
+        for number in range(10_000):
             caller = dial()
+            caller.setblocking(False)
+            kept.append(caller)
             try:
-                caller.sendall((b"", half, waits)[number % 3])
+                caller.send((b"", half, waits)[number % 3])
             except (BrokenPipeError, ConnectionResetError):
                 pass
-            if len(kept) < 2000:
-                kept.append(caller)
-            else:
-                refused += heard(caller) == "TooMany"
-        return refused
+        return sum(_is_refused(caller) for caller in kept)
 
     kept: list[socket.socket] = []
     with Puppet(MALLORY, act, waits=False) as mallory:
+        for _ in range(5):
+            assert is_served(bob.uid)
+        assert mallory.hear() > 5_000
         assert is_served(bob.uid)
-        assert mallory.hear() > 0
-        assert is_served(bob.uid)
+
+
+def _is_refused(caller: socket.socket) -> bool:
+    try:
+        return b".TooMany" in caller.recv(65536)
+    except (BlockingIOError, ConnectionResetError):
+        return False
 
 
 def test_who_never_reads_is_left(victim: Running, bob: User) -> None:  # L1, S9
@@ -298,6 +304,7 @@ def test_a_connection_stays_that_of_who_made_it(victim: Running) -> None:  # L1
 
     def act() -> str:
         caller = dial()
+        caller.setblocking(True)
         command = [str(python), "-I", "-S", "-c", code, str(caller.fileno())]
         done = subprocess.run(command, pass_fds=[caller.fileno()], capture_output=True, text=True)
         return done.stdout + done.stderr
@@ -319,7 +326,7 @@ def test_a_subordinate_uid_is_nobody(victim: Running) -> None:  # L1, L3
         file.unlink() if before is None else file.write_bytes(before)
 
 
-# -- files and words ------------------------------------------------------------------------------------------
+# -- files and words -----------------------------------------------------------------------------------------
 
 REACH = """
 base = sys.argv[1]
@@ -331,7 +338,7 @@ for name in ("leases", "commands", "tickets"):
 attempt("exchange the socket", lambda: os.rename(base + "/socket", base + "/gone"))
 attempt("remove the socket", lambda: os.unlink(base + "/socket"))
 attempt("make", lambda: os.mkdir(base + "/x"))
-attempt("link", lambda: os.link(base + "/leases/" + sys.argv[2], "/var/tmp/lease"))
+attempt("link", lambda: os.link(base + "/leases/" + sys.argv[2], base + "/leases/0123456789ab"))
 attempt("write a lease", lambda: os.open(base + "/leases/" + sys.argv[2], os.O_WRONLY))
 attempt("remove a lease", lambda: os.unlink(base + "/leases/" + sys.argv[2]))
 attempt("read the command", lambda: os.open(base + "/commands/" + sys.argv[2], os.O_RDONLY))
@@ -342,7 +349,9 @@ attempt("read the accounts", lambda: os.open("/var/lib/slicer/usage.db", os.O_RD
 
 @pytest.mark.core
 @pytest.mark.parametrize("who", [BOB, THIRD], ids=["bob", "third"])
-def test_nobody_reaches_into_the_brokers_files(victim: Running, who: tuple[str, ...]) -> None:  # L1, S1, S2, S4
+def test_nobody_reaches_into_the_brokers_files(
+    victim: Running, who: tuple[str, ...]
+) -> None:  # L1, S1, S2, S4
     before = contents(STATE)
     assert attempts(who, REACH, STATE, victim.job) == ""
     assert contents(STATE) == before
@@ -384,13 +393,13 @@ def test_a_command_is_its_owners_and_roots_alone(victim: Running, alice: User) -
     assert [uid for uid, text in seen.items() if "secret" in text] == [alice.uid, 0]
     public = subprocess.run(
         [*THIRD, "sh", "-c", f"cat {STATE}/leases/*; systemctl show {victim.unit}; systemctl list-units"],
-        capture_output=True, text=True, check=True,
+        capture_output=True, text=True,
     )  # fmt: skip
-    assert victim.job in public.stdout
+    assert public.stdout.count(victim.job) > 1, public.stderr
     assert "secret" not in public.stdout
 
 
-# -- leases ---------------------------------------------------------------------------------------------------
+# -- leases --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.core
@@ -411,7 +420,7 @@ def test_a_lease_lasts_while_anybody_is_in_its_scope(alice: User, bob: User) -> 
 
 
 @pytest.mark.core
-def test_a_process_takes_nothing_along_from_one_lease_to_another(alice: User, bob: User) -> None:  # K2, X1, L1
+def test_a_process_takes_nothing_along_to_another_lease(alice: User, bob: User) -> None:  # K2, X1, L1
     """A job has another lease's scope made around it: what it had opened counts on for its first one."""
     with Running(alice.uid) as job:
         other = acquire(slots={"own": 1}, slot_limits={"own": 1})
@@ -430,10 +439,13 @@ def test_nobody_leaves_its_scope(alice: User) -> None:  # K2, L2
     with Running(alice.uid) as job:
         here = cgroup.of(job.keeper.pid)
         code = """
+def write(path, text):
+    os.write(os.open("/sys/fs/cgroup" + path, os.O_WRONLY), text.encode())
 for place in sys.argv[2:]:
-    attempt(place, lambda: open("/sys/fs/cgroup" + place + "/cgroup.procs", "w").write(sys.argv[1]))
-attempt("limits", lambda: open("/sys/fs/cgroup" + sys.argv[2] + "/memory.max", "w").write("max"))
-attempt("kill", lambda: open("/sys/fs/cgroup" + sys.argv[2] + "/cgroup.kill", "w").write("1"))
+    attempt(place, lambda: write(place + "/cgroup.procs", sys.argv[1]))
+attempt("limits", lambda: write(sys.argv[3] + "/cpu.max", "max"))
+attempt("freeze", lambda: write(sys.argv[3] + "/cgroup.freeze", "1"))
+attempt("kill", lambda: write(sys.argv[3] + "/cgroup.kill", "1"))
 """
         own = f"/user.slice/user-{alice.uid}.slice/user@{alice.uid}.service"
         places = (os.path.dirname(here), here, "", "/user.slice", own, f"{own}/app.slice")

@@ -39,7 +39,7 @@ def broker() -> Iterator[None]:
     systemctl.output("slicer", "install-units", "--broker")
     yield
     systemctl.output("slicer", "install-units", "--remove")
-    systemctl.output("systemctl", "stop", SERVICE)
+    systemctl.output("systemctl", "reset-failed", check=False)
     CONFIG.unlink() if before is None else CONFIG.write_bytes(before)
 
 
@@ -48,7 +48,7 @@ def main_pid() -> int:
     return int(systemctl.show(SERVICE, "MainPID")["MainPID"])
 
 
-# -- what callers say -----------------------------------------------------------------------------------------
+# -- what callers say ----------------------------------------------------------------------------------------
 
 
 def new_job() -> str:
@@ -83,8 +83,8 @@ def ask(message: Any, fd: int | None = None) -> Any:
 def dial() -> socket.socket:
     """A connection that has said nothing yet."""
     found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    found.connect(SOCKET)  # it sleeps where too many others connect
     found.settimeout(DEADLINE_S)
-    found.connect(SOCKET)
     return found
 
 
@@ -113,7 +113,7 @@ def heard(caller: socket.socket) -> str:
     return error.rpartition(".")[2]
 
 
-# -- users ----------------------------------------------------------------------------------------------------
+# -- users ---------------------------------------------------------------------------------------------------
 
 
 class Puppet:
@@ -192,13 +192,13 @@ class Running:
 
         def act() -> list[str]:
             granted, started = ask(asked), ask(start(asked.job, **changes), fd=pidfd)
-            return [type(granted).__name__, type(started).__name__, str(started)]
+            return [type(granted).__name__, type(started).__name__, getattr(started, "cgroup", started)]
 
         with Puppet(uid, act) as client:
             self.said = client.said
         os.close(pidfd)
         assert self.said[:2] == ["Granted", "StartedScope"], self.said
-        self.unit = f"slicer-{self.job}.scope"
+        self.unit, self.cgroup = f"slicer-{self.job}.scope", self.said[2]
 
     def is_well(self) -> bool:
         """Whether its scope is active, runs, and holds its lease."""
@@ -208,10 +208,7 @@ class Running:
 
     def end(self) -> None:
         self.keeper.end()
-        until(lambda: not Path(f"/sys/fs/cgroup{self._cgroup()}").exists(), "its scope is gone")
-
-    def _cgroup(self) -> str:
-        return f"/cpu.slice/cpu-{self.uid}.slice/{self.unit}"
+        until(lambda: not Path(f"/sys/fs/cgroup{self.cgroup}").exists(), "its scope is gone")
 
     def __enter__(self) -> Running:
         return self
@@ -225,7 +222,8 @@ def is_served(uid: int) -> bool:
 
     def act() -> bool:
         asked = acquire(slots={"own": 1}, slot_limits={"own": 1})
-        return isinstance(ask(asked), messages.Granted) and ask(messages.Release(asked.job)) == messages.Done()
+        is_granted = isinstance(ask(asked), messages.Granted)
+        return is_granted and ask(messages.Release(asked.job)) == messages.Done()
 
     found: bool = by(uid, act)
     return found

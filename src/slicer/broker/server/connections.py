@@ -23,7 +23,7 @@ import time
 from slicer.broker.protocol import interface, wire
 from slicer.broker.protocol.messages import MOST_BYTES, Start
 from slicer.broker.server.connection import BOUNDS, Account, Bounds, Call, Connection
-from slicer.broker.server.peers import NoPeer, is_pidfd, peer_of
+from slicer.broker.server.peers import NoPeer, is_pidfd, peer_of, uid_of
 from slicer.broker.server.subordinate import Subordinates
 
 TYPE_CHECKING = False
@@ -108,19 +108,19 @@ class Connections:
         self._loop.after(1.0, lambda: self._loop.watch(fd, self._accept) if fd >= 0 else None)
 
     def _arrive(self, sock: socket.socket) -> None:
-        try:
-            peer = peer_of(sock)
-        except (NoPeer, OSError):
-            sock.close()
-            return
-        account = self._accounts.setdefault(peer.uid, Account(peer.uid))
+        uid = uid_of(sock)
+        account = self._accounts.setdefault(uid, Account(uid))
         if objection := self._objection(account):
             _refuse(sock, objection)
-            os.close(peer.pidfd)
-            self._forget_account(account)
-            return
-        connection = Connection(self, sock, peer, account)
-        account.connections.add(connection)
+        else:
+            try:
+                self._let_in(Connection(self, sock, peer_of(sock), account))
+            except (NoPeer, OSError):
+                sock.close()
+        self._forget_account(account)
+
+    def _let_in(self, connection: Connection) -> None:
+        connection.account.connections.add(connection)
         self._open.add(connection)
         self._listen(connection)
 
