@@ -57,7 +57,7 @@ class Broker:
         )
         self._register = Register(Book(base, warn), self._loop, warn, self._unsettle, self._ended)
         self._decider = Decider(self._register, self._rulebook, warn)
-        self._scopes = Scopes(self._loop, base)
+        self._scopes = Scopes(self._loop, base.own_folder("slices"))
         self._queueing: Queueing | None = None
         self._register.load()
         for holding in self._register.holdings.values():
