@@ -59,11 +59,10 @@ def nodes() -> Iterator[None]:
 @pytest.fixture
 def eight(fake_nvml: FakeNvml) -> FakeNvml:
     """Eight GPUs whose nodes are numbered the other way round: GPU 0 is /dev/nvidia7."""
-    gpus = [
-        f"gpu {index} GPU-{index:08d}-0000-0000-0000-000000000000 24576 00000000:0{index + 1}:00.0 {7 - index} 0 X"
-        for index in range(8)
-    ]
-    fake_nvml.write("\n".join(gpus) + "\n")
+    rest = "0000-0000-0000-000000000000"
+    for index in range(8):
+        line = f"gpu {index} GPU-{index:08d}-{rest} 24576 00000000:0{index + 1}:00.0 {7 - index} 0 X\n"
+        fake_nvml.write((fake_nvml.state.read_text() if index else "") + line)
     return fake_nvml
 
 
