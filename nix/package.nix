@@ -49,12 +49,14 @@ python3Packages.buildPythonApplication {
   '';
 
   # The usual wrapper puts Python and the libraries of slicer into PATH and sets PYTHONNOUSERSITE, and all jobs
-  # would inherit both. So the script finds its modules by itself, and -s has Python leave out the user's.
+  # would inherit both. So the scripts find their modules by themselves, and -s has Python leave out the user's.
   dontWrapPythonPrograms = true;
   postFixup = ''
     buildPythonPath "$out"
-    patchPythonScript "$out/bin/slicer"
-    sed -i '1s/$/ -s/' "$out/bin/slicer"
+    for script in "$out/bin/slicer" "$out/bin/slicer-broker"; do
+      patchPythonScript "$script"
+      sed -i '1s/$/ -s/' "$script"
+    done
   '';
 
   nativeCheckInputs = [

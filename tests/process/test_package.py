@@ -70,8 +70,9 @@ def test_the_wheel_holds_slicer_and_nothing_else(built: Path) -> None:
     ours = {name for name in relative(REPO / "src" / "slicer") if not name.startswith("share/preload/")}
     modules = {f"slicer/{name}" for name in ours} | {LIBRARY}
     assert {name for name in names if name.startswith("slicer/")} == modules
+    scripts = {f"{NAME}.data/scripts/{name}" for name in ("slicer", "slicer-broker")}
     man = {f"{NAME}.data/data/share/man/man{page.name[-1]}/{page.name}" for page in (REPO / "man").iterdir()}
-    assert names - modules == {f"{NAME}.data/scripts/slicer", *man}
+    assert names - modules == scripts | man
 
 
 def test_the_sdists_wheel_is_the_checkouts(built: Path) -> None:

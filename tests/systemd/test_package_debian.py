@@ -110,7 +110,7 @@ def test_it_holds_what_a_package_should(package: Path) -> None:
     } <= files
     shells = ("/usr/share/bash-completion/", "/usr/share/zsh/", "/usr/share/fish/")
     documents = ("/usr/share/man/", f"/usr/share/doc/{NAME}/")
-    places = ("/usr/bin/slicer", "/usr/lib/systemd/", f"/usr/lib/{NAME}/slicer/", *shells, *documents)
+    places = ("/usr/bin/slicer", "/usr/lib/systemd/", f"/usr/lib/{NAME}/slicer", *shells, *documents)
     files.remove(f"/usr/share/python3/runtime.d/{NAME}.rtupdate")  # dh_python3's, for a new Python
     assert [path for path in files if not path.startswith(places)] == []
 

@@ -33,6 +33,7 @@ def names(requirements: list[str]) -> list[str]:
 
 DEPENDENCIES = names(PROJECT["project"]["dependencies"])
 BUILD = names(PROJECT["build-system"]["requires"])
+SCRIPTS = PROJECT["tool"]["setuptools"]["script-files"]
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +59,8 @@ def built(tmp_path: Path) -> Path:
     site.mkdir(parents=True)
     (site / "slicer").symlink_to(REPO / "src/slicer")
     (tmp_path / "bin").mkdir()
-    shutil.copy(REPO / "bin/slicer", tmp_path / "bin")
+    for script in SCRIPTS:
+        shutil.copy(REPO / script, tmp_path / "bin")
     (tmp_path / "bin/python").symlink_to(sys.executable)
     return tmp_path
 
@@ -68,7 +70,7 @@ def test_the_package_is_what_pyproject_says(package: dict[str, Any]) -> None:  #
     assert sorted(package["dependencies"]) == sorted(DEPENDENCIES)
     assert package["build-system"] == BUILD
     assert f"{package['meta']['license']['spdxId']} License" in " ".join(PROJECT["project"]["classifiers"])
-    assert set(PROJECT["tool"]["setuptools"]["script-files"]) == {f"bin/{package['meta']['mainProgram']}"}
+    assert f"bin/{package['meta']['mainProgram']}" in SCRIPTS
     for path in package["src"]:
         assert (REPO / path).exists(), path
     needed = {"bin", "src", "units", "completions", "man", "pyproject.toml", "setup.py"}
@@ -92,13 +94,15 @@ def test_nothing_of_its_python_reaches_the_jobs(package: dict[str, Any], built: 
     # The wrapper that nixpkgs would write exports PATH and PYTHONNOUSERSITE.
     assert package["dontWrapPythonPrograms"] is True
     hooks = 'buildPythonPath() { echo "path of $1"; }; patchPythonScript() { echo "patched $1"; }\n'
-    script = built / "bin/slicer"
-    script.write_text(script.read_text().replace("#!python", "#!/nix/store/none-python3/bin/python3.13", 1))
+    python, scripts = "/nix/store/none-python3/bin/python3.13", [built / script for script in SCRIPTS]
+    for script in scripts:
+        script.write_text(script.read_text().replace("#!python", f"#!{python}", 1))
     done = shell(hooks + package["postFixup"], built, {"out": str(built)})
-    assert done.stdout == f"path of {built}\npatched {script}\n"
-    first, rest = script.read_text().split("\n", 1)
-    assert first == "#!/nix/store/none-python3/bin/python3.13 -s"
-    assert rest == (REPO / "bin/slicer").read_text().split("\n", 1)[1]
+    assert done.stdout == "".join([f"path of {built}\n", *(f"patched {script}\n" for script in scripts)])
+    for script in scripts:
+        first, rest = script.read_text().split("\n", 1)
+        assert first == f"#!{python} -s"
+        assert rest == (REPO / "bin" / script.name).read_text().split("\n", 1)[1]
 
 
 @pytest.mark.parametrize(
