@@ -2,7 +2,8 @@
 
 Inside of a fenced job NVML shows the job's own GPUs, or none at all. Root's slicer in there decides about all
 of them. So it has a helper, which systemd-run puts into a scope of its own, ask NVML in its place. It ends
-with the pipe to it. Others than root have no use for this: they ask the broker, which nobody fences.
+with whoever started it, or when nobody has the pipe to it any more. Others than root have no use for this:
+they ask the broker, which nobody fences.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _SERVE = "import sys; sys.path[:] = sys.argv[1:]; from slicer.gpu import outside
 class OutsideGpus:
     """The GPUs that NVML shows to a helper; implements :class:`slicer.gpu.Gpus`.
 
-    A fork of this process must not use it.
+    A fork of this process must not ask it.
     """
 
     def __init__(self, start: tuple[str, ...] = _SYSTEMD_RUN) -> None:
@@ -39,7 +40,7 @@ class OutsideGpus:
         ours_read, theirs_write = os.pipe2(os.O_CLOEXEC)
         argv = [*start, sys.executable, "-c", _SERVE, *sys.path]
         files = [(os.POSIX_SPAWN_DUP2, theirs_read, 0), (os.POSIX_SPAWN_DUP2, theirs_write, 1)]
-        self._pid = 0
+        self._pid, self._owner = 0, os.getpid()
         self._source, self._sink = os.fdopen(ours_read, "rb"), os.fdopen(ours_write, "wb")
         try:
             # Neither our terminal's signals nor our signal mask are its business.
@@ -80,15 +81,16 @@ class OutsideGpus:
         return self._ask("notes")  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """Have the helper end, and wait for it. Safe to repeat."""
+        """End the helper. Safe to repeat, and in a fork of the process that started it."""
+        if self._pid and self._owner == os.getpid():
+            os.kill(self._pid, 9)  # it has nothing to lose, and may be stuck in the driver
+            os.waitpid(self._pid, 0)
+        self._pid = 0
         for file in (self._sink, self._source):
             try:
                 file.close()
             except BrokenPipeError:
-                continue  # it has ended already
-        if self._pid:
-            os.waitpid(self._pid, 0)
-            self._pid = 0
+                continue  # with what was left unsaid
 
     def _ask(self, method: str, *arguments: Any) -> Any:
         try:
