@@ -226,6 +226,12 @@ let
     over_cap =
       key (values.choice [ "warn" "end" ]) "end"
         "What becomes of a job that was seen to use more than its cap.";
+    fence =
+      key (values.choice [ "auto" "on" "off" ]) "off"
+        "Whether its jobs can open no GPUs but their own; `on`: no job where that cannot be.";
+    devices =
+      key values.nvidiaDevices [ "/dev/nvidia-modeset" ]
+        "More of NVIDIA's device nodes, or groups such as `char-nvidia-caps-imex-channels`, that its jobs may open.";
     cpu_slots = key (values.count 0 null) 1 "How many of the CPU slots a job takes.";
     slots = mkOption {
       type = types.attrsOf (values.count 0 null);

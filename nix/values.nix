@@ -260,6 +260,15 @@ in
     || (isString found && lib.all isGpu (lib.splitString "," found))
   );
 
+  nvidiaDevices = value "nvidia-devices" ''list of NVIDIA's nodes such as [ "/dev/nvidia-modeset" ]'' (
+    found:
+    isList found
+    && lib.all (
+      each:
+      matches "(/dev/|char-)nvidia[A-Za-z0-9/_.-]{0,180}" each && !lib.hasInfix ".." each && !lib.hasInfix "//" each
+    ) found
+  );
+
   signal = value "signal" ''signal such as "SIGTERM"'' (
     found: between 1 64 found || matches "(SIG)?[A-Z][A-Z0-9+-]*" found
   );

@@ -66,6 +66,12 @@ class InfeasibleError(UsageError):
     kind = "infeasible"
 
 
+class NotAllowedError(InfeasibleError):
+    """The administrator's policy forbids it, now and later."""
+
+    kind = "not-allowed"
+
+
 class TooLargeError(InfeasibleError):
     """No destination of the route takes the job."""
 

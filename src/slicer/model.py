@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     Then = Literal["run", "fail"]
     Share = Literal["off", "lock", "cap", "both"]
     OverCap = Literal["warn", "end"]
+    Fence = Literal["auto", "on", "off"]
     Resource = Literal["gpu", "cpu", "slot"]  # what is scarce; slot: one of another name than "cpu"
     Value = bool | int | str | bytes | tuple[tuple[str, str], ...] | tuple[tuple[str, int], ...]
 
@@ -120,6 +121,8 @@ class Profile:
     share_mode: str = "yield"  # when a turn ends: "yield", "launches=10", "time=5ms", "each"
     share_skip_syncs: int = 0  # keep the turn over the first so many syncs
     over_cap: OverCap = "warn"  # of a job that got past its cap
+    fence: Fence = "auto"  # its processes can open its own GPUs only; "on": no job without that
+    devices: tuple[str, ...] = ()  # of NVIDIA's nodes and groups, which it may open besides
 
 
 @record

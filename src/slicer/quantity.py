@@ -207,17 +207,17 @@ def percent_text(value: int) -> str:
 
 def parse_cpus(text: str) -> tuple[int, ...]:
     """CPU (or NUMA node) numbers from ``0-3,8`` or ``0 1 2``: sorted, each once."""
-    found: set[int] = set()
+    bits = 0  # not a set: a text full of large ranges would keep whoever reads it busy for a second
     for part in text.replace(",", " ").split():
         low, dash, high = part.partition("-")
         first = _index(low, text)
         last = _index(high, text) if dash else first
         if last < first:
             raise _refuse(text, _CPUS, f'"{part}" runs backwards')
-        found.update(range(first, last + 1))
-    if not found:
+        bits |= (1 << last + 1) - (1 << first)
+    if not bits:
         raise _refuse(text, _CPUS)
-    return tuple(sorted(found))
+    return _set_bits(bits)
 
 
 def _index(text: str, full: str) -> int:
@@ -250,7 +250,10 @@ def cpus_to_mask(cpus: Iterable[int]) -> bytes:
 
 def mask_to_cpus(mask: bytes) -> tuple[int, ...]:
     """The CPU numbers in a mask as :func:`cpus_to_mask` makes it."""
-    bits = int.from_bytes(mask, "little")
+    return _set_bits(int.from_bytes(mask, "little"))
+
+
+def _set_bits(bits: int) -> tuple[int, ...]:
     return tuple(cpu for cpu in range(bits.bit_length()) if bits >> cpu & 1)
 
 

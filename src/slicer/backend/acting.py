@@ -21,14 +21,17 @@ _OOMD = "/system.slice/systemd-oomd.service"
 
 def acting(
     names: tuple[str, ...], controllers: frozenset[str], manager: Manager,
-    io_is_weighed: Callable[[], bool], oomd_runs: Callable[[], bool],
+    io_is_weighed: Callable[[], bool], oomd_runs: Callable[[], bool], filters_devices: Callable[[], bool],
 ) -> frozenset[str]:  # fmt: skip
-    """Those of the directives that act in a cgroup with these controllers."""
+    """Those of the directives that act in a cgroup with these controllers.
+
+    ``filters_devices``: whether the kernel filters devices for it; only asked where somebody could have it so.
+    """
 
     def acts(name: str) -> bool:
         needed = controller(name)
         if needed == "devices":  # a BPF program, and only the system manager may load it
-            return manager == "system"
+            return manager == "system" and filters_devices()
         if needed and needed not in controllers:
             return False
         if name in _IO_WEIGHTS:
@@ -53,6 +56,18 @@ def io_is_weighed(blocks: str = "/sys/block", qos: str = "") -> bool:
 def oomd_runs() -> bool:
     """Whether systemd-oomd runs. Nothing else reads the ManagedOOM directives."""
     return cgroup.populated(cgroup.path_of(_OOMD))
+
+
+def filters_devices(directory: str) -> bool:
+    """Whether the kernel filters devices for the cgroup of this directory; "": whether it would for one.
+
+    Of others' cgroups only root can know. So anybody else's systemd is believed.
+    """
+    from slicer.kernel import bpf
+
+    if os.geteuid() != 0:
+        return True
+    return bpf.filters_devices(directory) if directory else bpf.can_filter_devices()
 
 
 def _text(path: str) -> str:

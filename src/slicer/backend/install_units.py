@@ -11,14 +11,14 @@ import os
 import shutil
 import subprocess
 
-from slicer.backend import has_systemd, older_units, slice_limits
+from slicer.backend import broker_units, has_systemd, older_units, slice_limits
 from slicer.backend.older_units import Outdated
 from slicer.backend.unit_files import Action, Done, install, is_ours, leftover, read, state, uninstall
 from slicer.config import slices
 from slicer.config.profiles import host
 from slicer.errors import SlicerError
 from slicer.model import SLICES
-from slicer.record import record
+from slicer.record import record, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Plan:
     ``unwanted``: files that may be left of an earlier configuration, or that a distribution's package brings
     by now, to be taken away. ``retired``: files that only older versions installed, likewise. ``shared``:
     directories that they shared with a group, to be root's alone. ``user``: it is for the caller's own user
-    manager.
+    manager. ``stops``: commands to be run before the files are taken away.
     """
 
     actions: tuple[Action, ...]
@@ -90,6 +90,7 @@ class Plan:
     commands: tuple[tuple[str, ...], ...]
     live: bool
     user: bool
+    stops: tuple[tuple[str, ...], ...] = ()
 
 
 @record
@@ -121,13 +122,15 @@ def plan(
     prefix: str = PREFIX,
     environ: Mapping[str, str] | None = None,
     limits: Limits | None = None,
+    broker: str = "",
 ) -> Plan:
     """What to install under ``root`` (a DESTDIR; "/" is the running system). Touches nothing.
 
     ``user`` is for the caller's own user manager alone, below $XDG_DATA_HOME. ``user_delegation`` adds the
     drop-in that lets all user managers set IOWeight and AllowedCPUs. ``prefix`` is ``/usr`` for a
     distribution's package. ``limits`` of the slices become drop-ins (see :func:`configured`); None leaves
-    those that are there as they are. Raises SlicerError when user and user_delegation are both asked for.
+    those that are there as they are. ``broker`` is the program of the broker, whose units are to be installed
+    too; "": they are left out. Raises SlicerError when user and user_delegation are both asked for.
     """
     if user and user_delegation:
         message = "delegation to user managers is a setting of the system, not of one user"
@@ -136,7 +139,8 @@ def plan(
     top = os.path.join(root, base.strip("/"))
     actions: list[Action] = []
     unwanted: list[Action] = []
-    for source, destination, what in _table(user=user, user_delegation=user_delegation):
+    table = _table(user=user, user_delegation=user_delegation)
+    for source, destination, what in (*table, *(broker_units.table() if broker else ())):
         path = os.path.join(top, destination)
         if base == PREFIX and destination == _FISH:
             path = os.path.join(root, _FISH_OF_ADMIN)
@@ -145,14 +149,39 @@ def plan(
             _is_packaged(action, os.path.join(root, _PACKAGED[1:], place))
             for place in ((_ZSH, _ZSH_OF_DEBIAN) if destination == _ZSH else (destination,))
         )
-        (unwanted if is_packaged else actions).append(action)
+        if is_packaged:
+            unwanted.append(action)
+        else:
+            actions.append(broker_units.with_program(action, broker) if broker else action)
     for each in [] if limits is None else _limits(limits, top, user=user):
         (actions if each.content else unwanted).append(each)
     live = os.path.realpath(root) == "/" and (user or base in _SEARCHED)
     if user:
         return Plan(tuple(actions), tuple(unwanted), (), (), _USER_COMMANDS, live, user)
     retired, shared = older_units.retired(top), older_units.shared(root)
-    return Plan(tuple(actions), tuple(unwanted), retired, shared, _SYSTEM_COMMANDS, live, user)
+    commands = (*_SYSTEM_COMMANDS, *(broker_units.ENABLE if broker else ()))
+    return Plan(tuple(actions), tuple(unwanted), retired, shared, commands, live, user)
+
+
+def going(made: Plan, root: str, *, only_broker: bool = False) -> Plan:
+    """What to take away of a plan with ``broker``: all of it, or the broker alone. Touches nothing.
+
+    The broker is stopped before its files go, if it is there.
+    """
+    stops = broker_units.DISABLE if broker_units.is_installed(root) else ()
+    names = {os.path.basename(name) for _, name, _ in broker_units.table()}
+
+    def chosen(actions: tuple[Action, ...]) -> tuple[Action, ...]:
+        ours = [action for action in actions if os.path.basename(action.destination) in names]
+        if only_broker:
+            return tuple(ours)
+        return tuple(each for each in actions if each not in ours or os.path.lexists(each.destination))
+
+    actions, unwanted = chosen(made.actions), chosen(made.unwanted)
+    if only_broker:
+        made = replace(made, retired=(), shared=())
+    commands = _SYSTEM_COMMANDS[-1:] if only_broker else _SYSTEM_COMMANDS
+    return replace(made, actions=actions, unwanted=unwanted, commands=commands, stops=stops)
 
 
 def _table(*, user: bool, user_delegation: bool) -> tuple[tuple[str, str, str], ...]:
@@ -253,10 +282,11 @@ def remove(plan: Plan, *, force: bool = False, run: Runner | None = None) -> Rep
     A plan with ``user_delegation`` covers everything that may be there. The ledger and the history stay.
     Raises SlicerError when a file cannot be removed.
     """
+    stopped = _commands(plan.stops, plan.live, run)
     files = tuple(uninstall(action, force=force) for action in plan.actions)
     report = _finish(plan, (*files, *_clear(plan.unwanted, force)), force, run)
     _remove_empty(plan.actions)
-    return report
+    return Report(report.files, stopped + report.commands, report.closed)
 
 
 def _reach_running_slices(plan: Plan, files: tuple[Done, ...], run: Runner) -> tuple[Ran, ...]:

@@ -39,7 +39,7 @@ _FINAL_ERRORS = (
 )  # fmt: skip
 
 
-def _load_dbuslib() -> Any:
+def load_dbuslib() -> Any:
     """pystemd's extension module, without the package around it.
 
     ``import pystemd`` loads lxml, inspect and typing, which takes 60 to 75 ms. The extension needs only a
@@ -95,7 +95,7 @@ class SystemdBackend:
             raise BackendError(
                 "no cgroup v2 hierarchy is mounted", hint="boot with systemd.unified_cgroup_hierarchy=1"
             )
-        self._lib = _load_dbuslib()
+        self._lib = load_dbuslib()
         if self.manager == "user":
             _find_user_bus()
         bus = self._lib.DBus(user_mode=self.manager == "user")
@@ -304,11 +304,14 @@ class SystemdBackend:
 
     def enforced(self, spec: ScopeSpec, cgroup_name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """By the controllers that the scope's cgroup has, and by what needs more than a controller."""
-        from slicer.backend.acting import acting, io_is_weighed, oomd_runs
+        from slicer.backend.acting import acting, filters_devices, io_is_weighed, oomd_runs
 
-        names = tuple(item.name for item in spec.properties)
-        active = cgroup.controllers(cgroup.path_of(cgroup_name))
-        found = acting(names, active, self.manager, io_is_weighed, oomd_runs)
+        names, directory = tuple(item.name for item in spec.properties), cgroup.path_of(cgroup_name)
+        own = directory if cgroup_name.endswith(spec.unit) else ""  # else there is no scope yet
+        found = acting(
+            names, cgroup.controllers(directory), self.manager, io_is_weighed, oomd_runs,
+            lambda: filters_devices(own),
+        )  # fmt: skip
         return tuple(n for n in names if n in found), tuple(n for n in names if n not in found)
 
 

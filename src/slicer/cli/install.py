@@ -6,6 +6,7 @@ import os
 
 import click
 
+from slicer.backend import broker_units
 from slicer.backend.install_units import (
     PREFIX,
     Plan,
@@ -13,13 +14,14 @@ from slicer.backend.install_units import (
     Report,
     apply,
     configured,
+    going,
     outdated,
     plan,
     remove,
     states,
 )
 from slicer.backend.older_units import Outdated
-from slicer.cli import output, say
+from slicer.cli import install_broker, output, say
 from slicer.columns import Line
 from slicer.config import files
 from slicer.errors import EX_OK, EX_SLICER, UsageError
@@ -44,6 +46,7 @@ _SHARED = "an older version shared it with a group"
 Examples:
   slicer install --dry-run       what would be done
   sudo slicer install            for root and all users
+  sudo slicer install --broker   one ledger for all users, enforced
   slicer install --user          for you alone, without root
   sudo slicer install --remove   take it all away again
 
@@ -60,6 +63,9 @@ removed.""",
     "--user-delegation", is_flag=True, help="Let user managers set IOWeight and AllowedCPUs too (a drop-in)."
 )
 @click.option(
+    "--broker", is_flag=True, help="One ledger for all users: the broker's socket and service, switched on."
+)
+@click.option(
     "--root", metavar="DIR", type=_DIRECTORY, default="/", help="Install below DIR, for an image."
 )
 @click.option("--prefix", metavar="DIR", type=_DIRECTORY, help="In place of /usr/local: /usr for a package.")
@@ -69,6 +75,7 @@ removed.""",
 def command(
     user: bool,
     user_delegation: bool,
+    broker: bool,
     root: str,
     prefix: str | None,
     removing: bool,
@@ -79,17 +86,24 @@ def command(
 
     They go below /usr/local, and systemd is told. A file that somebody edited is left alone. Changes that
     stay are made with `systemctl edit gpu.slice`, or in the configuration before another `slicer install`.
+    With --broker --remove only the broker goes.
     """
     if user and prefix is not None:
         raise UsageError("--user installs below your home directory", hint="leave out --prefix")
+    if user and broker:
+        raise UsageError("the broker is for all users of the machine", hint="leave out --user")
     where = PREFIX if prefix is None else prefix
     if removing:
         # All that may ever have been installed goes, or a drop-in would be left behind.
-        settled = plan(root, user=user, user_delegation=not user, prefix=where, limits={})
+        brokers = "" if user else broker_units.PROGRAM
+        settled = plan(root, user=user, user_delegation=not user, prefix=where, limits={}, broker=brokers)
+        settled = settled if user else going(settled, root, only_broker=broker)
     else:
+        has_broker = broker or (not user and install_broker.is_there(root))
         settled, warnings = configured(
-            root, environ=os.environ, user=user, user_delegation=user_delegation, prefix=where
-        )
+            root, environ=os.environ, user=user, user_delegation=user_delegation, prefix=where,
+            broker=install_broker.program(root) if has_broker else "",
+        )  # fmt: skip
         for warning in warnings:
             say.line(warning)
     if dry_run:
@@ -97,7 +111,11 @@ def command(
         return EX_OK
     report = remove(settled, force=force) if removing else apply(settled, force=force)
     output.show(_done(report))
-    after = _left(root, user=user) if removing else _next(settled, user=user, user_delegation=user_delegation)
+    if removing:
+        after = [*([] if broker else _left(root, user=user)), *install_broker.gone_lines(root)]
+    else:
+        after = _next(settled, user=user, user_delegation=user_delegation)
+        after += install_broker.next_lines() if broker and settled.live else []
     output.show([Line(""), *after] if after else [])
     edited = [done.action.destination for done in report.files if done.status == "edited"]
     if edited:
@@ -117,7 +135,8 @@ def _intended(settled: Plan, old: Outdated, *, removing: bool, force: bool) -> l
     rows += [("would remove", action.destination, action.what) for action in old.files]
     shown = output.rows(_folded(rows))
     when = "would run" if settled.live else "to be run on the target:"
-    shown += [Line(f"{when}  {command_text(ran)}") for ran in (*settled.commands, *old.commands)]
+    commands = (*(settled.stops if removing else ()), *settled.commands, *old.commands)
+    shown += [Line(f"{when}  {command_text(ran)}") for ran in commands]
     return [*shown, *(Line(f"would close  {path}  {_SHARED}") for path in old.shared)]
 
 

@@ -158,6 +158,7 @@ def profile(
         properties=properties,
         sources=taken.sources,
         **_sharing(taken, has_memory=bool(vram_mib)),
+        **_fencing(taken, properties),
     )
 
 
@@ -180,6 +181,24 @@ def _sharing(taken: _Taken, *, has_memory: bool) -> dict[str, Any]:
         found["share_skip_syncs"] = sharing.skip_syncs(said["share_skip_syncs"])
     if "over_cap" in said:
         found["over_cap"] = sharing.over_cap(said["over_cap"])
+    return found
+
+
+FENCE_KEYS = ("fence", "devices")
+
+
+def _fencing(taken: _Taken, properties: Collection[str]) -> dict[str, Any]:
+    """The fields that say what devices its jobs can open, as far as something is said of them."""
+    said = {key: entry for key in FENCE_KEYS if (entry := taken.said(key))}
+    if not said:
+        return {}
+    from slicer.config import fencing
+
+    found: dict[str, Any] = {}
+    if "fence" in said:
+        found["fence"] = fencing.fence(said["fence"], properties)
+    if "devices" in said:
+        found["devices"] = fencing.devices(said["devices"])
     return found
 
 

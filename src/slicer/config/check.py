@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from slicer.config import values
-from slicer.config.build import SHARE_KEYS, SLICE_KEYS, TABLES, TOP_SETTINGS
+from slicer.config.build import FENCE_KEYS, SHARE_KEYS, SLICE_KEYS, TABLES, TOP_SETTINGS
 from slicer.config.properties import KEYS, find
 from slicer.config.route_slots import MODES
 from slicer.errors import ConfigError
@@ -21,6 +21,7 @@ TOP_KEYS = (*TOP_SETTINGS, *TABLES, "slices", "profiles", "routes")
 OWN_KEYS = (
     "description", "inherits", "slice", "gpus", "gpu", "vram", "margin", "cpu_slots", "slots", "priority",
     "max_wait", "then", "threads", "timeout", "pause_stops_clock", "linger", "env", *SHARE_KEYS,
+    *FENCE_KEYS,
 )  # fmt: skip
 # Of [routes.NAME]: its own keys, and the tables of its destinations, "gpu", "cpu" and "to.NAME".
 ROUTE_KEYS = (

@@ -102,6 +102,21 @@ def _read_opened(
     return Files(layers, warnings, True, ids)
 
 
+def read_system_file(path: str) -> bytes | None:
+    """One file of ``/etc/slicer``; None where it is missing. Raises ConfigError as :func:`read_files`.
+
+    A link is followed: who may write there is trusted with where it leads (as NixOS' /etc does).
+    """
+    fd = _open(path, required=False)
+    if fd < 0:
+        return None
+    try:
+        _check(path, os.fstat(fd), os.path.dirname(path))
+        return _read(path, fd)
+    finally:
+        os.close(fd)
+
+
 def store(environ: Mapping[str, str], files: Files) -> None:
     """Remember files that have been found valid, so that the next start need not parse them."""
     from slicer.config import cache

@@ -112,6 +112,8 @@ def settings(
             source["share_skip_syncs"] != "default",
         ),
         ("over_cap", made.over_cap, "over_cap", source["over_cap"] != "default"),
+        ("fence", made.fence, "fence", source["fence"] != "default"),
+        ("devices", ", ".join(made.devices), "devices", source["devices"] != "default"),
     ]
     rows += [(each.name, each.text.replace("\n", ", "), each.name, True) for each in made.properties.values()]
     rows += [(f"env.{variable}", value, f"env.{variable}", True) for variable, value in made.env.items()]
@@ -149,7 +151,7 @@ _TAIL = """\
 #   threads = 8                             # "auto": as many as CPUs that the limits leave
 #   env = { WANDB_MODE = "offline", TERM = false }   # false: not what the parent sets
 #
-# Other keys: margin, linger, cpu_quota_period, allowed_cpus, memory_swap_max, tasks_max, device_allow, and
+# Other keys: margin, linger, fence, devices, cpu_quota_period, allowed_cpus, memory_swap_max, tasks_max, and
 # every other resource property of systemd in this spelling (MemorySwapMax is memory_swap_max).
 #
 # Limits of all jobs of a slice together. `slicer install` (with --user, in your own file) tells systemd:

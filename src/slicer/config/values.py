@@ -83,11 +83,11 @@ def slot_name(entry: Entry, label: str) -> str:
     return name
 
 
-def priority(entry: Entry) -> int:
+def priority(entry: Entry, label: str = "priority") -> int:
     """A whole number from -100 to 100."""
     what = f"a whole number from -{PRIORITY_MAX} to {PRIORITY_MAX}"
-    written, limits = _digits(entry, "priority", what), {"lowest": -PRIORITY_MAX, "highest": PRIORITY_MAX}
-    return _parsed(entry, "priority", quantity.parse_integer, written, **limits, what=what)
+    written, limits = _digits(entry, label, what), {"lowest": -PRIORITY_MAX, "highest": PRIORITY_MAX}
+    return _parsed(entry, label, quantity.parse_integer, written, **limits, what=what)
 
 
 def _digits(entry: Entry, label: str, what: str) -> str:

@@ -37,6 +37,14 @@ if TYPE_CHECKING:
             """Give the library back. Safe to repeat."""
 
 
+DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/nvidia0")
+
+
+def has_nvidia() -> bool:
+    """Whether NVIDIA's driver, or a node of it, is here. Without the driver's library, which loads slowly."""
+    return any(map(os.path.exists, DRIVER_FILES))
+
+
 def open_gpus() -> Gpus:
     """The GPUs of this machine through NVML, or those that SLICER_SIM describes; the caller closes it.
 

@@ -26,12 +26,13 @@ class GpuObserver:
 
     def __init__(
         self, directory: StateDir | None, policy: Policy | None = None, *,
-        only: Collection[str] = (), reuses: bool = False,
+        only: Collection[str] = (), reuses: bool = False, trusts_environment: bool = True,
     ) -> None:  # fmt: skip
         """``directory``: where foreign peaks are shared; None while there is no ledger.
 
         ``policy``: by which the ledger decides on what is seen. ``only``: the GPUs to look at (UUIDs); empty:
-        all. ``reuses``: :meth:`look` takes no new snapshot until :meth:`expire`.
+        all. ``reuses``: :meth:`look` takes no new snapshot until :meth:`expire`. ``trusts_environment``:
+        a process may say by its environment whose job it is. Not where users do not trust each other.
         """
         self.policy = policy or Policy()
         self.gpus: tuple[Gpu, ...] = ()
@@ -41,6 +42,7 @@ class GpuObserver:
         self._directory = directory
         self._only = only
         self._reuses = reuses
+        self._trusts_environment = trusts_environment
         self._is_fresh = False
         self._driver: Gpus | None = None
         self._peaks: ForeignPeaks | None = None
@@ -96,7 +98,7 @@ class GpuObserver:
         from slicer.gpu.snapshot import take
 
         assert self._driver is not None
-        self.snapshot = take(self._driver, self.snapshot, self._only)
+        self.snapshot = take(self._driver, self.snapshot, self._only, self._trusts_environment)
         self._is_fresh = self._reuses
         return self.snapshot
 

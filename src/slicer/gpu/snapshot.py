@@ -52,33 +52,39 @@ class GpuSnapshot:
     processes: tuple[ProcessOnGpu, ...]
 
 
-def take(gpus: Gpus, before: GpuSnapshot | None, only: Collection[str]) -> GpuSnapshot:
+def take(
+    gpus: Gpus, before: GpuSnapshot | None, only: Collection[str], trusts_environment: bool = True
+) -> GpuSnapshot:
     """Ask the driver and /proc, about the GPUs ``only`` (empty: all). Raises GpuError.
+
+    Without ``trusts_environment`` no environment is read: anybody could write another's job into his own.
 
     When a process is killed, its environment is gone before its memory on the GPU is. So what a process said
     of itself is taken over from ``before``, the snapshot before this one.
     """
     known = {process.pid: process for process in before.processes} if before else {}
-    found = _take(gpus, known, only)
+    found = _take(gpus, known, only, trusts_environment)
     if all(process.started for process in found.processes):
         return found
     # /proc did not have some of them. Most such processes have just ended: the driver lists them no more.
-    return _take(gpus, known, only)
+    return _take(gpus, known, only, trusts_environment)
 
 
-def _take(gpus: Gpus, known: Mapping[int, ProcessOnGpu], only: Collection[str]) -> GpuSnapshot:
+def _take(
+    gpus: Gpus, known: Mapping[int, ProcessOnGpu], only: Collection[str], trusts_environment: bool
+) -> GpuSnapshot:
     memory = gpus.memory(only)
     facts: dict[int, ProcessOnGpu] = {}
     found = []
     for listed in gpus.processes(only):
         pid = listed.pid
-        process = facts.get(pid) or _facts(listed, known.get(pid))
+        process = facts.get(pid) or _facts(listed, known.get(pid), trusts_environment)
         facts[pid] = replace(process, gpu_uuid=listed.gpu_uuid, used_mib=listed.used_mib)
         found.append(facts[pid])
     return GpuSnapshot(memory, tuple(found))
 
 
-def _facts(listed: GpuProcess, known: ProcessOnGpu | None) -> ProcessOnGpu:
+def _facts(listed: GpuProcess, known: ProcessOnGpu | None, trusts_environment: bool) -> ProcessOnGpu:
     """The process as /proc has it. What /proc no longer tells is taken from ``known``."""
     pid = listed.pid
     started, name = _identity(pid)
@@ -87,10 +93,10 @@ def _facts(listed: GpuProcess, known: ProcessOnGpu | None) -> ProcessOnGpu:
         return replace(known, cgroup=within if within not in _NOWHERE else known.cgroup)
     if not started:
         return ProcessOnGpu(listed.gpu_uuid, pid, listed.used_mib, 0, "", "", (), ())
+    jobs = _marker(pid) if trusts_environment else ()
     return ProcessOnGpu(
-        listed.gpu_uuid, pid, listed.used_mib, started, name, _cgroup(pid), _marker(pid),
-        tuple(_ancestors(pid)),
-    )  # fmt: skip
+        listed.gpu_uuid, pid, listed.used_mib, started, name, _cgroup(pid), jobs, tuple(_ancestors(pid))
+    )
 
 
 def _identity(pid: int) -> tuple[int, str]:

@@ -38,7 +38,7 @@ def doings(job: Job, started: Started, held: HeldLease, report: Report, *, was_w
     by_slicer = control_log.last_set(acts)
     final = final_values(held.lease.unit, job.spec.manager) if held.lease.unit else by_slicer
     given = {item.name: normal(item.name, item.text) for item in job.spec.properties}
-    final = {name: text for name, text in final.items() if text != given.get(name, normal(name, ""))}
+    final = {name: text for name, text in final.items() if not _same(text, given.get(name, normal(name, "")))}
     names = [name for name in final if name not in given]
     acting = acting_here(names, started.cgroup, job.spec.manager) if started.cgroup else frozenset(names)
     kept_here = (_KEPT_HERE,) if keeps_time(job.profile) else ()
@@ -100,9 +100,17 @@ def normal(name: str, text: str) -> str:
     return made.text if made.dbus_name.endswith("Scale") else live.value_text(name, made.value)
 
 
+def _same(one: str, other: str) -> bool:
+    """Whether two values in that spelling are the same. systemd keeps lists in an order of its own."""
+    return one == other or sorted(one.split(", ")) == sorted(other.split(", "))
+
+
 def acting_here(names: list[str], cgroup_name: str, manager: Manager) -> frozenset[str]:
     """Those of the properties that do anything in that cgroup."""
-    from slicer.backend.acting import acting, io_is_weighed, oomd_runs
+    from slicer.backend.acting import acting, filters_devices, io_is_weighed, oomd_runs
 
-    known = tuple(name for name in names if find(name))
-    return acting(known, cgroup.controllers(cgroup.path_of(cgroup_name)), manager, io_is_weighed, oomd_runs)
+    known, directory = tuple(name for name in names if find(name)), cgroup.path_of(cgroup_name)
+    return acting(
+        known, cgroup.controllers(directory), manager, io_is_weighed, oomd_runs,
+        lambda: filters_devices(directory),
+    )  # fmt: skip

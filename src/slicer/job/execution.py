@@ -44,8 +44,9 @@ class Execution:
 
     def run(self, held: HeldLease, waited_s: float) -> NoReturn:
         """Start the command. Never returns. Raises SlicerError; then the lease is given back."""
-        job = self._job
         try:
+            self._fence(held.lease.gpus)
+            job = self._job
             if self._cgroup is None:
                 held.update(**self.start_scope(held.descriptors))
             held.do_postponed()
@@ -61,10 +62,25 @@ class Execution:
             become(job.program, job.command, env, self._mask)
         except OSError as error:
             self._give_up(held)
-            raise cannot_execute(job.program, error.errno or 0) from error
+            raise cannot_execute(self._job.program, error.errno or 0) from error
         except BaseException:
             self._give_up(held)
             raise
+
+    def _fence(self, gpus: tuple[str, ...]) -> None:
+        """The job has its GPUs: fence it off from all others, in its scope if that stands already."""
+        if self._job.fence is None:
+            return
+        from slicer.job.fencing import LateFence, fenced
+
+        if self._cgroup is None:
+            self._job = fenced(self._job, gpus)
+            return
+        late = LateFence(self._backend)
+        try:
+            self._job = late.set(self._job, gpus)
+        finally:
+            late.close()
 
     def _give_up(self, held: HeldLease) -> None:
         if self._job.has_share_file:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from slicer.ledger.leasing import PreparedRequest
-    from slicer.model import Busy, Lease, Profile, ScopeSpec
+    from slicer.model import Busy, Lease, Profile, Property, ScopeSpec
     from slicer.outcome import journal
     from slicer.share.order import ShareOrder
 
@@ -65,6 +65,8 @@ class Job:
     route: str = ""  # its name
     output: tuple[int, int] = OWN_OUTPUT  # descriptors: the command's stdout and stderr
     sharing: ShareOrder | None = None  # how its GPUs are shared; None: as the driver does
+    # The rest of its scope's properties, by the GPUs of the lease. None: spec has all there are.
+    fence: Callable[[tuple[str, ...]], tuple[Property, ...]] | None = None
 
     @property
     def has_share_file(self) -> bool:

@@ -210,6 +210,10 @@ class Keeper:
     def _outcome(self, started: Started, report: Report, usage: Usage) -> Outcome:
         from slicer.job import ending
 
+        if self._job.fence is not None:  # it has been set since we were forked
+            from slicer.job.fencing import fenced
+
+            self._job = fenced(self._job, self._held.lease.gpus)
         enforced = self._backend.enforced(self._job.spec, started.cgroup)
         self._held.lease = replace(self._held.lease, vram_peak_mib=ending.peaks_written(self._held))
         return ending.outcome_of(

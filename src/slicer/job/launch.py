@@ -6,6 +6,7 @@ import os
 
 from slicer import faults
 from slicer.errors import BusyError, SlicerError, UsageError
+from slicer.gpu import has_nvidia
 from slicer.gpu.observer import GpuObserver
 from slicer.job import scope
 from slicer.job.job import tell_wait
@@ -15,6 +16,7 @@ from slicer.job.plan import (
     environment,
     idle_sharing,
     job_of,
+    may_be_fenced,
     needs_of,
     plan_of,
     requester_of,
@@ -42,8 +44,6 @@ if TYPE_CHECKING:
     from slicer.ledger.waiting import Waiting
     from slicer.model import Busy, Lease, Outcome
     from slicer.state.statedir import StateDir
-
-_DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/nvidia0")
 
 
 def open_ledger(environ: Mapping[str, str], listener: Listener) -> Ledger:
@@ -101,6 +101,11 @@ def _run(
         listener.notice(note)
     _say_no_gpu(plan, ledger.directory, listener)
     job = job_of(job_id, plan, spec)
+    if may_be_fenced(plan):
+        from slicer.job import fencing
+
+        _say_no_fence(plan, backend, ledger.directory, listener)
+        job = fencing.with_fence(job, plan, backend, gpu_observer)
     runner = _runner(plan, job, backend, ledger, listener, mask)
     try:
         ledger.patience_s = leasing.patience_s(wanted.needs)
@@ -221,9 +226,20 @@ def _say_no_gpu(plan: Plan, directory: StateDir, listener: Listener) -> None:
         listener.notice("no GPU for this job; --gpus 1 takes one (said once a boot)")
 
 
+def _say_no_fence(plan: Plan, backend: Backend, directory: StateDir, listener: Listener) -> None:
+    """Once a boot: that the job could open GPUs that it has no lease on."""
+    from slicer.job import fencing
+
+    why = "" if plan.invocation.hold else fencing.why_not(plan, backend)
+    if why and fencing.is_wanted(plan) and statedir.first_time(directory, "no-fence-noticed"):
+        listener.notice(
+            f"no fence around the GPUs: {why}, so a job can open those it has no lease on (said once a boot)"
+        )
+
+
 def _has_gpus(environ: Mapping[str, str]) -> bool:
     """Whether this machine has GPUs, without the driver's library, which takes its time to load."""
-    return bool(environ.get("SLICER_SIM")) or any(map(os.path.exists, _DRIVER_FILES))
+    return bool(environ.get("SLICER_SIM")) or has_nvidia()
 
 
 def _journal_error(job_id: str, invocation: Invocation, failure: SlicerError) -> None:

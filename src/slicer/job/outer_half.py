@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from slicer.backend import Backend
+    from slicer.job.fencing import LateFence
     from slicer.job.freezes import FreezeWatch
     from slicer.job.gpu_watch import GpuWatch
     from slicer.job.job import Job, Listener
@@ -90,6 +91,7 @@ class OuterHalf:
         self._watch: GpuWatch | None = None  # of the GPUs that are the job's own
         self._freezes: FreezeWatch | None = None  # once the job has run for a while
         self._is_settled = False  # it has
+        self._late_fence: LateFence | None = None  # of a scope that stands before the lease
 
     # -- before the lease ----------------------------------------------------------------------------------
 
@@ -122,6 +124,10 @@ class OuterHalf:
             self._cgroup = self._backend.start(self._job.spec, self._keeper, _load_ending)
             faults.point("outer-started-scope")
             self._backend.close()
+            if self._job.fence is not None:
+                from slicer.job.fencing import LateFence
+
+                self._late_fence = LateFence(self._backend)
         except BaseException:
             self.abandon()
             raise
@@ -146,10 +152,30 @@ class OuterHalf:
 
     def abandon(self) -> None:
         """There will be no job: let the keeper leave, if there is one."""
+        self._close_fence()
         if self._keeper:
             self._send(QUIT)
             self._dismiss()
             self._keeper = 0
+
+    def _fence(self) -> None:
+        """The job has its GPUs: fence it off from all others. Raises SlicerError."""
+        if self._job.fence is None:
+            return
+        from slicer.job.fencing import fenced
+
+        gpus = self._held.lease.gpus
+        if self._late_fence is None:
+            self._job = fenced(self._job, gpus)
+        else:
+            self._job = self._late_fence.set(self._job, gpus)
+            faults.point("outer-fenced")
+            self._close_fence()
+
+    def _close_fence(self) -> None:
+        if self._late_fence is not None:
+            self._late_fence.close()
+            self._late_fence = None
 
     # -- with the lease ------------------------------------------------------------------------------------
 
@@ -170,6 +196,7 @@ class OuterHalf:
     def _run(self, waited_s: float) -> Outcome:
         self._began = time.monotonic()
         try:
+            self._fence()
             if not self._keeper:
                 self._held.update(**self.start_scope(self._held.descriptors, self._held.private))
             faults.point("outer-updated-lease")

@@ -7,6 +7,7 @@ import os
 from slicer import backend as backends
 from slicer.config import profiles
 from slicer.errors import UsageError
+from slicer.gpu import has_nvidia
 from slicer.job import scope
 from slicer.job.job import OWN_OUTPUT, Job
 from slicer.job.program import find_program
@@ -68,6 +69,12 @@ class Plan:
     environ: Mapping[str, str]
     sharing: ShareOrder | None = None  # how its GPUs are shared; None: as the driver does
 
+    def visible_gpus(self, gpus: tuple[str, ...]) -> tuple[str, ...]:
+        """The GPUs that the command is to see, once its lease has these: those of outer jobs among them."""
+        if not gpus and not self.profile.gpus:
+            return ()
+        return (*self.outer.gpus_for(self.profile.vram_mib), *gpus)
+
 
 def plan_of(invocation: Invocation, environ: Mapping[str, str], ledger: Ledger | None) -> Plan:
     """Resolve the profile and find out what is missing. Raises SlicerError for what cannot be right."""
@@ -116,7 +123,7 @@ def with_sharing(plan: Plan, directory: str = "") -> Plan:
 
 def why_not_driver(plan: Plan) -> str:
     """Why the driver does not keep a cap by itself here; "": it may."""
-    from slicer.job import driver_cap
+    from slicer.gpu import driver_cap
 
     return driver_cap.why_not_here(has_scope=plan.invocation.backend != "plain" and backends.has_systemd())
 
@@ -193,6 +200,11 @@ def needs_of(plan: Plan) -> Needs:
     )  # fmt: skip
 
 
+def may_be_fenced(plan: Plan) -> bool:
+    """Whether :mod:`slicer.job.fencing` has something to do for a job of this plan."""
+    return plan.profile.fence == "on" or (plan.profile.fence == "auto" and has_nvidia())
+
+
 def job_of(job_id: str, plan: Plan, spec: ScopeSpec) -> Job:
     """The job for this plan."""
     from slicer.outcome.history import default_path
@@ -215,8 +227,7 @@ def environment(plan: Plan, gpus: tuple[str, ...], job_id: str) -> dict[str, str
     gpu: dict[str, str] = {}  # a nested job sees what the outer job sees
     if not plan.nested:
         jobs.append(job_id)
-        held = plan.outer.gpus_for(profile.vram_mib)
-        visible = (*held, *gpus) if gpus or profile.gpus else ()
+        visible = plan.visible_gpus(gpus)
         skip = plan.skip_gpu_lock or plan.outer.foreign_gpu
         if visible or not plan.invocation.hold:
             gpu = scope.gpu_environment(profile, visible, skip)

@@ -6,7 +6,7 @@ Imported only for such a job.
 from __future__ import annotations
 
 from slicer.errors import RefusedError, SlicerError, StateError
-from slicer.job import driver_cap
+from slicer.gpu import driver_cap
 from slicer.share import job_file
 from slicer.share.summary import sharing_of
 

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from slicer.model import Lease
+    from slicer.placement.allowance import Allowance, Balance
     from slicer.placement.capacity import AnyRequest, Device, Policy
 
 
@@ -78,22 +79,33 @@ class Infeasible:
 
 def decide(
     queue: Sequence[AnyRequest], devices: tuple[Device, ...] | None, leases: tuple[Lease, ...],
-    policy: Policy, now_s: float,
+    policy: Policy, now_s: float, allowance: Allowance | None = None,
 ) -> Verdict:  # fmt: skip
     """Which requests of the queue, given in their order, can go now. Same input, same answer.
 
     ``devices`` None: nobody has looked at the GPUs. Then only requests without GPUs are granted. A request
     that wants slots too takes them as if it could go.
+
+    ``allowance``: the caps of users. A request over its user's caps is passed over. It keeps nothing from
+    other users, however long it has waited.
     """
     capacity = Capacity(devices, leases, policy, now_s, limits_of(queue))
-    return _go_through(queue, capacity, now_s - policy.reserve_after_s)
+    balance = None if allowance is None else allowance.balance(leases, devices)
+    return _go_through(queue, capacity, now_s - policy.reserve_after_s, balance)
 
 
-def _go_through(queue: Sequence[AnyRequest], capacity: Capacity, overdue_s: float) -> Verdict:
+def _go_through(
+    queue: Sequence[AnyRequest], capacity: Capacity, overdue_s: float, balance: Balance | None
+) -> Verdict:
     """Serve the queue from the capacity. A blocked request may reserve if it arrived by ``overdue_s``."""
     grants: dict[str, tuple[str, ...]] = {}
     reserving: list[str] = []
-    for request in queue:
+    for each in queue:
+        request = balance.within(each) if balance else each
+        if request is None:
+            if balance and each.arrived_s <= overdue_s:
+                balance.keep(each)
+            continue
         if request.gpus and not capacity.sees_gpus:
             capacity.take_slots(request.slots)
             continue
@@ -101,8 +113,12 @@ def _go_through(queue: Sequence[AnyRequest], capacity: Capacity, overdue_s: floa
         gpus = None if is_blocked else capacity.fit(request)
         if gpus is not None:
             capacity.take(request, gpus)
+            if balance:
+                balance.take(request, gpus)
             grants[request.job] = gpus
         elif request.arrived_s <= overdue_s and capacity.reserve(request):
+            if balance:
+                balance.keep(request)
             reserving.append(request.job)
     return Verdict(grants, tuple(reserving))
 
@@ -131,13 +147,14 @@ def infeasible(request: AnyRequest, devices: tuple[Device, ...] | None) -> Infea
 
 def explain(
     request: AnyRequest, queue: Sequence[AnyRequest], devices: tuple[Device, ...] | None,
-    leases: tuple[Lease, ...], policy: Policy, now_s: float,
+    leases: tuple[Lease, ...], policy: Policy, now_s: float, allowance: Allowance | None = None,
 ) -> Busy:  # fmt: skip
-    """What stands in the way of a request of the queue that was not granted."""
+    """What stands in the way of a request of the queue that was not granted, apart from caps."""
     jobs = [each.job for each in queue]
     ahead = jobs.index(request.job) if request.job in jobs else len(jobs)
     left = Capacity(devices, leases, policy, now_s, limits_of([*queue[:ahead], request]))
-    _go_through(queue[:ahead], left, now_s - policy.reserve_after_s)
+    balance = None if allowance is None else allowance.balance(leases, devices)
+    _go_through(queue[:ahead], left, now_s - policy.reserve_after_s, balance)
     reserved_for = _reserved_for(request, left)
     alone = Capacity(devices, leases, policy, now_s, request.slot_limits)
     if request.gpus and alone.fit_gpus(request) is None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from slicer.model import Ticket
+    from slicer.placement.allowance import Allowance
     from slicer.placement.capacity import Policy
 
 _FORECAST_DEPTH = 100  # requests; beyond that the estimates mean little
@@ -22,7 +23,7 @@ _FORECAST_DEPTH = 100  # requests; beyond that the estimates mean little
 
 def start_times(
     queue: Sequence[Ticket], devices: tuple[Device, ...] | None, leases: tuple[Lease, ...], policy: Policy,
-    now_s: float,
+    now_s: float, allowance: Allowance | None = None,
 ) -> dict[str, float | None]:  # fmt: skip
     """In how many seconds each ticket of the queue is expected to become a lease, by job.
 
@@ -34,7 +35,7 @@ def start_times(
     running = list(leases)
     at_s = now_s
     while waiting:
-        grants = decide(waiting, devices, tuple(running), policy, at_s).grants
+        grants = decide(waiting, devices, tuple(running), policy, at_s, allowance).grants
         for ticket in [each for each in waiting if each.job in grants]:
             found[ticket.job] = at_s - now_s
             running.append(_as_lease(ticket, grants[ticket.job], at_s))
@@ -65,7 +66,8 @@ def _without(device: Device, jobs: set[str]) -> Device:
 def _as_lease(ticket: Ticket, gpus: tuple[str, ...], since_s: float) -> Lease:
     """The lease that a ticket would become, as far as a decision looks at it."""
     return Lease(
-        job=ticket.job, name="", command="", pid=0, pid_start=0, keeper=0, boot_id="", uid=0, backend="plain",
+        job=ticket.job, name="", command="", pid=0, pid_start=0, keeper=0, boot_id="", uid=ticket.uid,
+        backend="plain",
         manager="system", unit="", cgroup="", gpus=gpus, vram_mib=ticket.vram_mib, vram_peak_mib=(),
         slots=ticket.slots, priority=0, forced=0, since_s=since_s, expect_s=ticket.expect_s,
     )  # fmt: skip
@@ -73,7 +75,7 @@ def _as_lease(ticket: Ticket, gpus: tuple[str, ...], since_s: float) -> Lease:
 
 def deadlocked(
     ticket: Ticket, queue: Sequence[Ticket], devices: tuple[Device, ...] | None, leases: tuple[Lease, ...],
-    policy: Policy, now_s: float,
+    policy: Policy, now_s: float, allowance: Allowance | None = None,
 ) -> tuple[str, ...]:  # fmt: skip
     """The jobs for which ``ticket`` would wait for ever; () for none. It need not be in the queue yet.
 
@@ -86,7 +88,7 @@ def deadlocked(
     while True:
         outer = {job for each in waiting for job in each.inside}
         held = tuple(lease for lease in leases if lease.job in outer)
-        left, reserving = _not_served(waiting, empty, held, policy, now_s)
+        left, reserving = _not_served(waiting, empty, held, policy, now_s, allowance)
         if ticket.job not in left:
             return ()
         if len(left) == len(waiting):
@@ -102,13 +104,18 @@ def deadlocked(
 
 def _not_served(
     waiting: Sequence[Ticket], devices: tuple[Device, ...] | None, held: tuple[Lease, ...],
-    policy: Policy, now_s: float,
+    policy: Policy, now_s: float, allowance: Allowance | None,
 ) -> tuple[set[str], list[str]]:  # fmt: skip
     """The jobs that could not be served, each alone, while ``held`` lasts, and those with a reservation."""
+    balance = None if allowance is None else allowance.balance(held, devices)
     capacity = Capacity(devices, held, policy, now_s, limits_of(waiting))
     left: set[str] = set()
     reserving: list[str] = []
-    for each in waiting:
+    for ticket in waiting:
+        each = balance.within(ticket) if balance else ticket
+        if each is None:
+            left.add(ticket.job)
+            continue
         if capacity.fit(each) is not None:
             continue  # it ends and gives everything back
         left.add(each.job)

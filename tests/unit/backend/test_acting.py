@@ -21,14 +21,20 @@ ASKED = (*WEIGHTS, *OOMD, "IOReadBandwidthMax", "MemoryMax", "RuntimeMaxSec", "D
 @pytest.mark.parametrize("weighed", [True, False])
 @pytest.mark.parametrize("oomd", [True, False])
 def test_weights_and_oomd_need_somebody_who_heeds_them(weighed: bool, oomd: bool) -> None:
-    found = acting.acting(ASKED, ALL, "system", lambda: weighed, lambda: oomd)
+    found = acting.acting(ASKED, ALL, "system", lambda: weighed, lambda: oomd, lambda: True)
     silent = (() if weighed else WEIGHTS) + (() if oomd else OOMD)
     assert found == set(ASKED) - set(silent)
 
 
 def test_nothing_acts_without_its_controller() -> None:
-    found = acting.acting(ASKED, frozenset(), "user", lambda: True, lambda: True)
+    found = acting.acting(ASKED, frozenset(), "user", lambda: True, lambda: True, lambda: True)
     assert found == {"RuntimeMaxSec"}
+
+
+def test_device_rules_act_where_the_kernel_has_them() -> None:  # X1: systemd goes on without, and only logs it
+    for filters in (True, False):
+        found = acting.acting(("DevicePolicy",), ALL, "system", lambda: True, lambda: True, lambda: filters)
+        assert ("DevicePolicy" in found) == filters
 
 
 # D11

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from slicer import gpu
 from slicer.job import launch
 from tests.unit.program import Cli
 
@@ -48,7 +49,7 @@ def test_a_file_that_gives_gpus_by_default_needs_no_hint(cli: Cli) -> None:  # W
 
 
 def test_a_machine_with_a_driver_has_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # W2
-    monkeypatch.setattr(launch, "_DRIVER_FILES", (str(tmp_path / "none"), str(tmp_path)))
+    monkeypatch.setattr(gpu, "DRIVER_FILES", (str(tmp_path / "none"), str(tmp_path)))
     assert launch._has_gpus({})
-    monkeypatch.setattr(launch, "_DRIVER_FILES", (str(tmp_path / "none"),))
+    monkeypatch.setattr(gpu, "DRIVER_FILES", (str(tmp_path / "none"),))
     assert not launch._has_gpus({})

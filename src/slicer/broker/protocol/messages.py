@@ -70,6 +70,8 @@ class Start:
     description: str
     limits: tuple[tuple[str, str], ...]
     share_cap: bool
+    fence: str = ""  # "on": not without the device fence. Root's profile may say "auto" and "off", too
+    devices: tuple[str, ...] = ()  # of NVIDIA's nodes that it may open besides; only root's counts
 
 
 @record
@@ -109,6 +111,14 @@ class Preview:
 @record
 class Status:
     """Ask for all leases and tickets."""
+
+
+@record
+class Usage:
+    """Ask what jobs used: the caller's own; root: everybody's."""
+
+    since: float | None  # seconds since 1970; None: ever
+    by: str  # "user", "group" or "profile"
 
 
 @record
@@ -206,6 +216,26 @@ class Standing:
     held_back: dict[str, str]  # by the ticket's job: a cap or share that it waits for, in words
     users: tuple[UserStanding, ...]
     slot_limits: dict[str, int]  # of the administrator
+
+
+@record
+class UsageRow:
+    """What the jobs of one user, group or profile used."""
+
+    of: str  # a uid, a gid or a profile
+    jobs: int
+    running: int  # of them
+    gpu_s: float  # a job that declared its memory counts for that part of a GPU
+    vram_mib_s: float
+    cpu_s: float  # of jobs that have ended
+    waited_s: float
+
+
+@record
+class Used:
+    """The answer to :class:`Usage`: the most GPU time first."""
+
+    rows: tuple[UsageRow, ...]
 
 
 @record

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from slicer.record import record
 
+NO_CAP = 1 << 60  # "infinity" in a policy: as much as there is, whatever a wider rule says
+
 
 @record
 class Caps:
-    """What one user may have at a time. None: as much as there is."""
+    """What one user may have at a time. None: nothing is said; of resolved caps, as much as there is."""
 
     max_gpus: int | None = None
     max_vram_mib: int | None = None  # over all GPUs; a whole GPU counts with all its memory
@@ -25,6 +27,7 @@ class Policy:
     """``users`` and ``groups`` by uid and gid. A user's own word wins, then the most generous of its groups.
 
     ``weights`` by gid: a user has the largest of its groups', else 1. A share is due in proportion.
+    What is said of everybody (``default``) and of groups does not hold for root.
     """
 
     default: Caps
@@ -32,9 +35,12 @@ class Policy:
     groups: dict[int, Caps]
     weights: dict[int, float]
     user_weights: dict[int, float]
-    half_life_s: float = 7 * 86400.0
+    half_life_s: float = 7 * 86400.0  # of what was used: in that time it counts half
+    patience_s: float = 86400.0  # who got no GPU for so long while waiting is served out of turn, once
     fence: str = "auto"  # "auto": where systemd and the kernel can; "on": no job without it; "off"
     devices: tuple[str, ...] = ()  # NVIDIA's nodes that every job may open, beside its own GPUs
+    where: dict[tuple[str, int, str], str] | None = None  # "policy.toml:7" by ("user", 1001, "max_gpus")
+
 
 
 NO_POLICY = Policy(Caps(), {}, {}, {}, {})

@@ -43,16 +43,21 @@ def _acting(
         acts = frozenset(each for each in directives if each in BEST_EFFORT)
     else:
         controllers = frozenset(systemd.controllers)
-        acts = acting(directives, controllers, who.manager, lambda: disks.weighs, lambda: disks.oomd_runs)
-    idle = tuple((each, _reason(each, systemd)) for each in directives if each not in acts)
+        acts = acting(
+            directives, controllers, who.manager, lambda: disks.weighs, lambda: disks.oomd_runs,
+            lambda: systemd.filters_devices,
+        )  # fmt: skip
+    idle = tuple((each, _reason(each, systemd, who)) for each in directives if each not in acts)
     return Acting(name, tuple(each for each in directives if each in acts), idle)
 
 
-def _reason(directive: str, systemd: SystemdFacts) -> str:
+def _reason(directive: str, systemd: SystemdFacts, who: Who) -> str:
     needed = controller(directive)
     if not systemd.boots:
         return "no systemd"
     if needed == "devices":
+        if who.manager == "system":
+            return "the kernel does not let systemd fence devices here"
         return "only root's manager may fence devices"
     if needed and needed not in systemd.controllers:
         return _NO_CONTROLLER.format(needed)

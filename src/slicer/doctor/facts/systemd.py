@@ -6,6 +6,7 @@ import os
 import re
 
 from slicer.backend import has_systemd
+from slicer.backend.acting import filters_devices
 from slicer.backend.systemd import SystemdBackend
 from slicer.doctor.facts.files import kernel_text
 from slicer.doctor.facts.mounts import mounts
@@ -37,6 +38,7 @@ class SystemdFacts:
     is_there: bool  # that cgroup exists, so its controllers can be seen
     controllers: tuple[str, ...]  # that act there
     on_v1: tuple[str, ...]  # controllers that a v1 hierarchy has taken
+    filters_devices: bool = True  # the kernel lets the system manager fence devices off; True where not known
 
     @property
     def number(self) -> tuple[int, int]:
@@ -65,6 +67,7 @@ def gather(uid: int, manager: Manager, *, asks: bool = True) -> SystemdFacts:
         container=_container(), is_wsl="microsoft" in kernel_text("/proc/sys/kernel/osrelease").lower(),
         cgroups=_cgroups(), at=at, is_there=os.path.isdir(cgroup.path_of(at)),
         controllers=tuple(sorted(cgroup.controllers(cgroup.path_of(at)))), on_v1=_on_v1(),
+        filters_devices=filters_devices(""),
     )  # fmt: skip
 
 

@@ -101,6 +101,7 @@ class QueueOuterHalf(OuterHalf):
             theirs = down_read, up_write
             os.set_blocking(self._up_read, False)
             os.write(self._down_write, STARTING)
+            self._fence()
             directories = self._log_dir.directory.fd, self._log_dir.attempts.fd
             self._starters.begin(self._job, held.lease.gpus, (*theirs, *directories, *held.descriptors))
         finally:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from slicer.errors import InfeasibleError, UsageError
 from slicer.job.job import tell_wait
-from slicer.job.plan import job_of, needs_of, requester_of, spec_of
+from slicer.job.plan import job_of, may_be_fenced, needs_of, requester_of, spec_of
 from slicer.kernel import proc
 from slicer.ledger import leasing
 from slicer.ledger.held_lease import HeldLease
@@ -182,7 +182,12 @@ class LeaseRequests:
             held.release()
             return None
         waited_s = max(0.0, proc.now_s() - self._arrived.pop(request.entry.key))
-        return Granted(request.entry, request.job, held, waited_s)
+        job = request.job
+        if may_be_fenced(request.plan):
+            from slicer.job import fencing
+
+            job = fencing.with_fence(job, request.plan, self._backend, self._gpu_observer, at_start=True)
+        return Granted(request.entry, job, held, waited_s)
 
     # -- waiting -----------------------------------------------------------------------------------------
 

@@ -31,9 +31,12 @@ def obstacle(*, uid: int, has_scope: bool, root: str | None) -> str:
     return ""
 
 
-def why_not_here(*, has_scope: bool) -> str:
-    """Why this machine's driver keeps no limit for a job that this process starts; "": it may."""
-    return _ask(lambda driver: driver.why_no_limits(), has_scope=has_scope)
+def why_not_here(*, has_scope: bool, uid: int | None = None) -> str:
+    """Why this machine's driver keeps no limit for a job; "": it may.
+
+    ``uid`` is whose process asks the driver for it, which the broker does as root; None: this one.
+    """
+    return _ask(lambda driver: driver.why_no_limits(), has_scope=has_scope, uid=uid)
 
 
 def keep(cgroup_name: str, unit: str, gpus: Collection[str], limit_bytes: int) -> str:
@@ -50,9 +53,9 @@ def keep(cgroup_name: str, unit: str, gpus: Collection[str], limit_bytes: int) -
     return _ask(limit, has_scope=bool(unit) and os.path.basename(cgroup_name) == unit)
 
 
-def _ask(question: Callable[[Nvml], str], *, has_scope: bool) -> str:
+def _ask(question: Callable[[Nvml], str], *, has_scope: bool, uid: int | None = None) -> str:
     """What the driver answers; before that, why it need not be asked, or cannot be."""
-    why = obstacle(uid=os.geteuid(), has_scope=has_scope, root=cgroup.root())
+    why = obstacle(uid=os.geteuid() if uid is None else uid, has_scope=has_scope, root=cgroup.root())
     if why:
         return why
     from slicer.gpu.nvml import Nvml

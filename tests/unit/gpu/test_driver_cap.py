@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from slicer.job import driver_cap
+from slicer.gpu import driver_cap
 
 FIT: dict[str, Any] = {"uid": 0, "has_scope": True, "root": "/sys/fs/cgroup"}
 

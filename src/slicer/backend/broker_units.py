@@ -1,0 +1,58 @@
+"""The broker's units: the files, the program that they start, and what systemd is told of them."""
+
+from __future__ import annotations
+
+import os
+
+from slicer.backend.unit_files import Action
+from slicer.errors import SlicerError
+
+SOCKET = "slicer-broker.socket"
+SERVICE = "slicer-broker.service"
+_FOLDER = "lib/systemd/system"
+_WANTED_BY = f"etc/systemd/system/sockets.target.wants/{SOCKET}"
+_UNITS = (
+    (SOCKET, "the broker's socket"),
+    (SERVICE, "the broker"),
+    ("slicer-broker-devices.service", "NVIDIA's device nodes, for the broker"),
+)
+# As the file of the package has it: where Debian's package puts the program.
+PROGRAM = "/usr/lib/slicer-systemd/slicer-broker"
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._+-@:~,=")
+
+ENABLE = (
+    ("systemctl", "enable", "--now", SOCKET),
+    # One that runs is of the older version. Its leases and its queue outlive it.
+    ("systemctl", "try-restart", SERVICE),
+)
+DISABLE = (("systemctl", "disable", "--now", SOCKET),)  # the service needs the socket, and so goes with it
+
+
+def table() -> tuple[tuple[str, str, str], ...]:
+    """Source below src/slicer/, destination below the prefix, what it is."""
+    return tuple((f"_units/system/{name}", f"{_FOLDER}/{name}", what) for name, what in _UNITS)
+
+
+def with_program(action: Action, program: str) -> Action:
+    """The file as it is to be installed where the broker is ``program``. Raises SlicerError.
+
+    A path that systemd would read otherwise (spaces, %, $) is refused.
+    """
+    if os.path.basename(action.destination) != SERVICE or program == PROGRAM:
+        return action
+    if not os.path.isabs(program) or not _PLAIN.issuperset(program):
+        hint = "install slicer in a directory with a plain name, such as /opt/slicer"
+        raise SlicerError("a unit cannot name this program", where=program, hint=hint)
+    with open(action.source, "rb") as file:
+        text = file.read()
+    before, found, after = text.partition(f"ExecStart={PROGRAM}\n".encode())
+    if not found:
+        raise SlicerError(f"does not start {PROGRAM}", where=action.source, hint="install slicer again")
+    content = before + f"ExecStart={program}\n".encode() + after
+    return Action(action.source, action.destination, action.what, content)
+
+
+def is_installed(root: str) -> bool:
+    """Whether the broker was installed or enabled below ``root``, be it by slicer or by a package."""
+    places = (_WANTED_BY, f"usr/local/{_FOLDER}/{SOCKET}")
+    return any(os.path.lexists(os.path.join(root, place)) for place in places)

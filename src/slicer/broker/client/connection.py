@@ -1,0 +1,244 @@
+"""A connection to the broker, from the side of ``slicer run``: it is on the hot path.
+
+Interrupts are blocked there, and act only while this sleeps: see :mod:`slicer.kernel.sleep`.
+"""
+
+from __future__ import annotations
+
+import _socket
+import errno
+import sys
+import time
+
+from slicer.broker import SOCKET
+from slicer.broker.protocol import wire
+from slicer.errors import EX_TEMPFAIL, SlicerError
+from slicer.kernel.sleep import until_readable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+ANSWER_S = 5.0  # how long a broker that works may take for its first answer
+AGAIN_S = 60.0  # how long somebody who waits tries to get back to a broker that broke
+_FRESH_S = 5.0  # the broker leaves whoever says nothing for 10 s
+_CHUNK = 65536
+_LONGEST_PAUSE_S = 5.0
+_GONE = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN)
+
+
+class NoBroker(Exception):
+    """There is no broker on this machine."""
+
+
+class BrokerFailed(SlicerError):
+    """The broker is there and does not answer as it should (exit code 75)."""
+
+    exit_code = EX_TEMPFAIL
+    kind = "broker"
+
+    def __init__(self, message: str, path: str) -> None:
+        hint = "see systemctl status slicer-broker.socket slicer-broker.service"
+        super().__init__(message, where=path, hint=hint)
+
+
+class Lost(BrokerFailed):
+    """The connection broke before the answer came. What was asked for may have been done or not."""
+
+
+class Connection:
+    """Asks one thing at a time. Connects when it is needed, and again where that is of no harm."""
+
+    def __init__(self, path: str = SOCKET, mask: frozenset[int] | None = None) -> None:
+        """``mask``: the signal mask while it sleeps (None: as it is)."""
+        self.path = path
+        self._mask = mask
+        self._sock: _socket.socket | None = None
+        self._heard = b""
+        self._asked: type = type(None)
+        self._used_s = 0.0
+
+    def ask(self, message: Any, fd: int | None = None, timeout_s: float = ANSWER_S) -> Any:
+        """Send a call, with a descriptor, and return its one reply.
+
+        Raises NoBroker, ErrorReply (see :mod:`slicer.broker.protocol.wire`), Lost and BrokerFailed.
+        """
+        end_s = time.monotonic() + timeout_s
+        self.send(message, fd=fd)
+        reply = self.receive(end_s - time.monotonic())
+        if reply is None:
+            self.close()
+            raise BrokerFailed(f"the broker has not answered for {timeout_s:g} s", self.path)
+        return reply.message
+
+    def replies(self, message: Any, also: tuple[int, ...] = ()) -> Iterator[Any]:
+        """Send a call that may be answered many times, and yield the replies up to the last.
+
+        Where the connection breaks in between, the same call is sent again to the broker that systemd starts
+        in its place. ``also``: other descriptors; None is yielded each time that one of them is readable.
+        Raises as :meth:`ask`, except for Lost.
+        """
+        given_up_s: float | None = None
+        pause_s = 0.05
+        while True:
+            try:
+                self.send(message, more=True)
+                for reply in self._stream(also):
+                    if reply is not None:
+                        given_up_s, pause_s = None, 0.05
+                    yield reply and reply.message
+                return
+            except (Lost, NoBroker) as error:
+                if given_up_s is None:
+                    if isinstance(error, NoBroker):
+                        raise
+                    given_up_s = time.monotonic() + AGAIN_S
+                if time.monotonic() > given_up_s:
+                    raise BrokerFailed("the broker has gone and does not come back", self.path) from error
+                until_readable([], pause_s, self._mask)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _stream(self, also: tuple[int, ...]) -> Iterator[wire.Reply | None]:
+        end_s: float | None = time.monotonic() + ANSWER_S
+        while True:
+            left_s = None if end_s is None else max(0.0, end_s - time.monotonic())
+            reply = self.receive(left_s, also)
+            if reply is not None:
+                end_s = None  # it is alive; a place in the queue may take for ever
+            elif end_s is not None and time.monotonic() >= end_s:
+                self.close()
+                raise BrokerFailed(f"the broker has not answered for {ANSWER_S:g} s", self.path)
+            yield reply
+            if reply is not None and not reply.continues:
+                return
+
+    # -- one step at a time --------------------------------------------------------------------------------
+
+    def fileno(self) -> int:
+        """Readable when :meth:`receive` would not sleep; -1 where there is no connection."""
+        return -1 if self._sock is None else self._sock.fileno()
+
+    def send(self, message: Any, *, more: bool = False, fd: int | None = None) -> None:
+        """Send a call. Raises NoBroker and BrokerFailed."""
+        frame = wire.encode_call(message, more)
+        self._asked = type(message)
+        self._heard = b""
+        if self._sock is not None and time.monotonic() - self._used_s > _FRESH_S:
+            self.close()
+        if self._sock is None or not self._sent(self._sock, frame, fd):
+            # A broker that left it unread has not acted on it.
+            self.close()
+            self._sock = self._connected()
+            if not self._sent(self._sock, frame, fd):
+                self._why_refused()
+        self._used_s = time.monotonic()
+
+    def receive(self, timeout_s: float | None, also: tuple[int, ...] = ()) -> wire.Reply | None:
+        """The next reply. None when the time is over, or one of the other descriptors is readable.
+
+        Raises ErrorReply, and Lost where the connection has broken.
+        """
+        sock = self._sock
+        if sock is None:
+            raise Lost("the connection to the broker has broken", self.path)
+        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while b"\0" not in self._heard:
+            left_s = None if end_s is None else max(0.0, end_s - time.monotonic())
+            ready = until_readable([sock.fileno(), *also], left_s, self._mask)
+            if sock.fileno() not in ready:
+                if ready or left_s == 0.0:
+                    return None
+                continue
+            data = self._received(sock)
+            if not data or len(self._heard) > wire.MOST_REPLY_BYTES:
+                self.close()
+                raise Lost("the connection to the broker has broken", self.path)
+            self._heard += data
+        frame, _, self._heard = self._heard.partition(b"\0")
+        self._used_s = time.monotonic()
+        try:
+            return wire.decode_reply(self._asked, frame)
+        except wire.BadReply as error:
+            self.close()
+            raise BrokerFailed(str(error), self.path) from error
+
+    def close(self) -> None:
+        """Hang up. Whoever waited has lost its place after 30 s. Safe to repeat."""
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
+
+    # -- the socket ----------------------------------------------------------------------------------------
+
+    def _connected(self) -> _socket.socket:
+        """Raises NoBroker and BrokerFailed."""
+        sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+        try:
+            sock.setblocking(False)
+            self._until(lambda: sock.connect(self.path))
+        except (FileNotFoundError, NotADirectoryError):
+            sock.close()
+            raise NoBroker(self.path) from None
+        except OSError as error:
+            sock.close()
+            raise BrokerFailed(f"the broker cannot be reached: {error.strerror}", self.path) from error
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    def _until(self, act: Callable[[], object]) -> None:
+        """Do what would block where too many others connect: no event tells when that is over."""
+        end_s = time.monotonic() + ANSWER_S
+        pause_s = 0.001
+        while True:
+            try:
+                act()
+                return
+            except BlockingIOError:
+                if time.monotonic() > end_s:
+                    raise BrokerFailed(f"the broker has not answered for {ANSWER_S:g} s", self.path) from None
+            until_readable([], pause_s, self._mask)
+            pause_s = min(2 * pause_s, 0.1)
+
+    def _sent(self, sock: _socket.socket, frame: bytes, fd: int | None) -> bool:
+        """Send it whole. False where the other side has closed."""
+        rest = memoryview(frame)
+        control: list[tuple[int, int, bytes]] = []
+        if fd is not None:
+            control = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fd.to_bytes(4, sys.byteorder))]
+
+        def act() -> None:
+            nonlocal rest, control
+            while rest:
+                rest = rest[sock.sendmsg([rest], control, _socket.MSG_NOSIGNAL) :]
+                control = []
+
+        try:
+            self._until(act)
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise BrokerFailed(f"the broker cannot be reached: {error.strerror}", self.path) from error
+            return False
+        return True
+
+    def _why_refused(self) -> None:
+        """The broker closed a connection that is new: it may have said why. Raises BrokerFailed if not."""
+        if self._sock is None or not self._peeked(self._sock):
+            self.close()
+            raise BrokerFailed("the broker closed the connection", self.path)
+
+    def _peeked(self, sock: _socket.socket) -> bool:
+        try:
+            return bool(sock.recv(1, _socket.MSG_PEEK))
+        except OSError:
+            return False
+
+    def _received(self, sock: _socket.socket) -> bytes:
+        try:
+            return sock.recv(_CHUNK)
+        except BlockingIOError:
+            return self._received(sock) if until_readable([sock.fileno()], None, self._mask) else b""
+        except ConnectionResetError:
+            return b""

@@ -1,0 +1,226 @@
+"""What the fields of messages may say, in one place: :mod:`slicer.state.statefile`'s rules, and the rest.
+
+A field means the same under its name in every message.
+"""
+
+from __future__ import annotations
+
+from slicer.broker.protocol import messages
+from slicer.model import Busy, Lease, Ticket
+from slicer.record import replace
+from slicer.state.statefile import (
+    COUNT_MAX,
+    MIB_MAX,
+    SECONDS_MAX,
+    check_fields,
+    is_digits,
+    is_gpu,
+    is_job_id,
+)
+from slicer.text import one_line, visible
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, TypeVar
+
+    _T = TypeVar("_T")
+    _Read = Callable[[Any, bool], Any]  # a value of JSON, and whether to be strict
+
+MOST_TEXT = 8192  # characters of any text
+MOST_ITEMS = 64  # of any list or map of a call
+_INT_MAX = 2**63 - 1
+RECORDS = {kind.__name__: kind for kind in (Busy, Lease, Ticket, messages.UserStanding, messages.UsageRow)}
+_CUT = {"name": messages.MOST_NAME, "description": messages.MOST_NAME, "command": messages.MOST_COMMAND}
+
+
+class BadField(ValueError):
+    """A field is missing, unknown, or says what it cannot. ``name`` is which."""
+
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(f"{name} {problem}")
+        self.name = name
+
+
+def texts_cut(message: Any) -> Any:
+    """The message with its texts for people printable, and no longer than the broker takes."""
+    changes = {
+        name: one_line(getattr(message, name), most)
+        for name, most in _CUT.items()
+        if name in message.__annotations__
+    }
+    return replace(message, **changes) if changes else message
+
+
+# -- rules --------------------------------------------------------------------------------------------------
+
+
+def _between(least: float, most: float) -> Callable[[Any], bool]:
+    return lambda value: value is None or least <= value <= most
+
+
+def _shorter(most: int) -> Callable[[Any], bool]:
+    return lambda value: len(value) <= most
+
+
+def _is_word(text: str) -> bool:
+    """A directive of systemd's, or the like."""
+    return text.isascii() and text.isalnum() and len(text) <= 64
+
+
+def _are_limits(value: Any) -> bool:
+    pairs = (each for each in value if isinstance(each, tuple))
+    return all(_is_word(name) and len(text) <= 1024 for name, text in pairs)
+
+
+_IS_SECONDS = _between(0, SECONDS_MAX)
+_RULES: dict[str, Callable[[Any], bool]] = {
+    "name": _shorter(messages.MOST_NAME),
+    "description": _shorter(messages.MOST_NAME),
+    "command": _shorter(messages.MOST_COMMAND),
+    "profile": _shorter(messages.MOST_NAME),
+    "interface": _shorter(messages.MOST_NAME),
+    "binding": ("process", "scope").__contains__,
+    "slice": ("gpu", "cpu").__contains__,
+    "fence": ("", "auto", "on", "off").__contains__,
+    "devices": lambda value: all(each.isascii() and len(each) <= 256 for each in value),
+    "by": ("user", "group", "profile").__contains__,
+    "since": _between(0, SECONDS_MAX),
+    "gpu_words": lambda value: all(is_digits(each) or is_gpu(each) for each in value),
+    "ahead_of": lambda value: not value or is_job_id(value),
+    "limits": _are_limits,
+    "max_wait_s": _IS_SECONDS,
+    "wall_s": _IS_SECONDS,
+    "waited_s": _IS_SECONDS,
+    "cpu_s": _IS_SECONDS,
+    "starts_in_s": _IS_SECONDS,
+    "memory_peak_bytes": _between(0, MIB_MAX << 20),
+    "ahead": _between(0, COUNT_MAX),
+    "kind": ("gpu", "cpu", "slot").__contains__,
+    "share": _between(0, 1),
+    "due": _between(0, 1),
+}
+
+
+def _check(values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        if name == "slots" and isinstance(value, int):  # how many a user has of the CPU's
+            name = "cpu_slots"
+        try:
+            check_fields({name: value})
+        except ValueError:
+            raise BadField(name, "cannot be that") from None
+        if name in _RULES and not _RULES[name](value):
+            raise BadField(name, "cannot be that")
+
+
+# -- reading ------------------------------------------------------------------------------------------------
+
+
+def read_record(kind: type[_T], value: Any, *, is_strict: bool) -> _T:
+    """The record that a value of JSON says. Raises BadField.
+
+    ``is_strict``, for what a caller says: its fields and no others, printable texts, short lists. Else what
+    is unknown is left out, and texts are made printable.
+    """
+    if type(value) is not dict:
+        raise BadField("parameters", "are no object")
+    unknown = value.keys() - kind.__annotations__.keys()
+    if unknown and is_strict:
+        raise BadField(visible(min(unknown))[: messages.MOST_NAME], "is not known")
+    found: dict[str, Any] = {}
+    for name, annotation in kind.__annotations__.items():
+        given = value.get(name)
+        if given is None and annotation.endswith("| None"):
+            found[name] = None
+        elif given is not None:
+            try:
+                found[name] = _reader(annotation)(given, is_strict)
+            except BadField as bad:
+                raise BadField(f"{name}.{bad.name}", str(bad)[len(bad.name) + 1 :]) from bad
+            except (TypeError, ValueError) as error:
+                raise BadField(name, str(error)) from error
+        elif not hasattr(kind, name):
+            raise BadField(name, "is missing")
+    _check(found)
+    return kind(**found)
+
+
+def _read_int(value: Any, is_strict: bool) -> int:
+    if type(value) is not int:  # to isinstance, true would be a number
+        raise TypeError("is no whole number")
+    if not -_INT_MAX <= value <= _INT_MAX:
+        raise ValueError("is out of range")
+    return value
+
+
+def _read_float(value: Any, is_strict: bool) -> float:
+    if type(value) not in (int, float):
+        raise TypeError("is no number")
+    return float(value)
+
+
+def _read_bool(value: Any, is_strict: bool) -> bool:
+    if type(value) is not bool:
+        raise TypeError("is neither true nor false")
+    return value
+
+
+def _read_text(value: Any, is_strict: bool) -> str:
+    if type(value) is not str:
+        raise TypeError("is no text")
+    if not is_strict:
+        return visible(value)
+    if len(value) > MOST_TEXT:
+        raise ValueError("is too long")
+    if not value.isprintable():
+        raise ValueError("has a character that cannot be shown")
+    return value
+
+
+def _read_map(read: _Read) -> _Read:
+    def read_all(value: Any, is_strict: bool) -> dict[str, Any]:
+        if type(value) is not dict:
+            raise TypeError("is no object")
+        if is_strict and len(value) > MOST_ITEMS:
+            raise ValueError("has too many entries")
+        return {_read_text(name, is_strict): read(each, is_strict) for name, each in value.items()}
+
+    return read_all
+
+
+def _read_list(read: _Read) -> _Read:
+    def read_all(value: Any, is_strict: bool) -> tuple[Any, ...]:
+        if type(value) is not list:
+            raise TypeError("is no list")
+        if is_strict and len(value) > MOST_ITEMS:
+            raise ValueError("has too many entries")
+        return tuple(read(each, is_strict) for each in value)
+
+    return read_all
+
+
+def _read_pairs(value: Any, is_strict: bool) -> tuple[tuple[str, str], ...]:
+    return tuple(_read_map(_read_text)(value, is_strict).items())
+
+
+def _made_reader(annotation: str) -> _Read:
+    kind = annotation.removesuffix(" | None")
+    if kind in RECORDS:
+        return lambda value, is_strict: read_record(RECORDS[kind], value, is_strict=is_strict)
+    if kind.startswith("dict[str, "):
+        return _read_map(_reader(kind[len("dict[str, ") : -1]))
+    if kind == "tuple[tuple[str, str], ...]":
+        return _read_pairs
+    if kind.startswith("tuple["):
+        return _read_list(_reader(kind[len("tuple[") : -len(", ...]")]))
+    return {"int": _read_int, "float": _read_float, "bool": _read_bool}.get(kind, _read_text)
+
+
+_readers: dict[str, _Read] = {}
+
+
+def _reader(annotation: str) -> _Read:
+    if annotation not in _readers:
+        _readers[annotation] = _made_reader(annotation)
+    return _readers[annotation]

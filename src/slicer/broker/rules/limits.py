@@ -1,0 +1,169 @@
+"""Which limits a user may ask for of the system manager: those that restrict, and no others. Pure.
+
+systemd trusts root. Here root asks in a user's place, so nothing may pass that takes from others, outlasts a
+stop, or has PID 1 follow a user's path.
+"""
+
+from __future__ import annotations
+
+from slicer.config import live
+from slicer.config.properties import find, parse_property
+from slicer.errors import RefusedError, UsageError
+from slicer.model import Property
+from slicer.quantity import duration_text, format_duration
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from slicer.model import Host
+
+    Limits = Iterable[tuple[str, str]]
+
+ALLOWED = (
+    "CPUQuota", "CPUQuotaPeriodSec", "CPUWeight", "AllowedCPUs", "AllowedMemoryNodes",
+    "MemoryHigh", "MemoryMax", "MemorySwapMax", "MemoryZSwapMax", "MemoryZSwapWriteback", "TasksMax",
+    "IOWeight", "IODeviceWeight", "IOReadBandwidthMax", "IOWriteBandwidthMax",
+    "IOReadIOPSMax", "IOWriteIOPSMax",
+    "OOMPolicy", "ManagedOOMSwap", "ManagedOOMMemoryPressure", "ManagedOOMMemoryPressureLimit",
+    "RuntimeMaxSec", "TimeoutStopSec", "KillSignal", "KillMode", "SendSIGHUP",
+)  # fmt: skip
+LONGEST_STOP_S = 300.0
+DEFAULT_STOP_S = 10.0
+_MOST_LIMITS = 40
+_MOST_CHARS = 4000  # of a value
+_SHOWN = 60  # characters of a name that nobody knows
+_WHERE = "a job's limits"
+_US = 1_000_000
+_BETWEEN = ";"  # entries of a list
+
+# What slicer itself knows, but not for a user's job in the system manager; and what to do instead.
+_MEMORY = ("it would take memory from others", "the administrator may give it to gpu-UID.slice")
+_DEVICES = ("the broker decides which devices a job may open", "see `fence` and `devices` in slicer.toml(5)")
+_REFUSED = {
+    "MemoryMin": _MEMORY,
+    "MemoryLow": _MEMORY,
+    "DevicePolicy": _DEVICES,
+    "DeviceAllow": _DEVICES,
+    "IODeviceLatencyTargetSec": ("it would slow down others' disks", "IOWeight shares them"),
+    "SendSIGKILL": ("a job that is stopped has to end", "TimeoutStopSec gives it time"),
+    "ManagedOOMPreference": ("others' jobs would be killed first", "only root's own jobs may have it"),
+}
+# Where only root writes. Another path may lead PID 1 into a file system that hangs.
+_DISK_DIRECTORIES = ("/dev/disk/", "/dev/mapper/", "/dev/block/", "/dev/md/")
+
+
+def checked(limits: Limits, host: Host, *, where: str = _WHERE) -> tuple[Property, ...]:
+    """A user's limits as systemd is to get them. Entries of a list are separated by semicolons.
+
+    A job without TimeoutStopSec gets slicer's own. Raises RefusedError, which names the directive.
+    """
+    found = [_property(name, text, host, where) for name, text in _each_once(limits, where)]
+    if all(each.name != "TimeoutStopSec" for each in found):
+        found.append(_time("TimeoutStopSec", DEFAULT_STOP_S))
+    return tuple(found)
+
+
+def changes(limits: Limits, host: Host, *, where: str = _WHERE) -> tuple[Property, ...]:
+    """Limits of a job that runs, as systemd is to get them. An empty text is as if nothing were said.
+
+    Raises RefusedError also for what a running job keeps.
+    """
+    found = []
+    for name, text in _each_once(limits, where):
+        _check_name(name, where)
+        try:
+            live.check_name(name, where)
+        except UsageError as error:
+            raise _refusal(error) from None
+        if text.strip():
+            found.append(_property(name, text, host, where))
+        else:
+            info = find(name)
+            assert info is not None, name  # it is one of those that are allowed
+            found.append(Property(name, info.dbus_name, info.signature, live.unset_value(name), ""))
+    return tuple(found)
+
+
+def held_at_most(properties: tuple[Property, ...], max_hold_s: float | None) -> tuple[Property, ...]:
+    """The limits of a job that may hold what it has for so long (None: without limit).
+
+    systemd keeps that time, so that it is kept also when nobody of slicer lives any more.
+    """
+    if max_hold_s is None:
+        return properties
+    own = next((each for each in properties if each.name == "RuntimeMaxSec"), None)
+    if own is not None and isinstance(own.value, int) and own.value <= max_hold_s * _US:
+        return properties
+    others = tuple(each for each in properties if each is not own)
+    return (*others, _time("RuntimeMaxSec", max_hold_s))
+
+
+def words(properties: Iterable[Property]) -> tuple[tuple[str, str], ...]:
+    """Limits in the words that :func:`checked` reads."""
+    return tuple((each.name, f"{_BETWEEN} ".join(_entries(each.text, "\n"))) for each in properties)
+
+
+def _each_once(limits: Limits, where: str) -> list[tuple[str, str]]:
+    listed = list(limits)
+    if len(listed) > _MOST_LIMITS or len({name for name, _ in listed}) < len(listed):
+        raise RefusedError(f"expected each limit once, and at most {_MOST_LIMITS}", where=where)
+    for name, text in listed:
+        if len(text) > _MOST_CHARS:
+            raise RefusedError(f"{name[:_SHOWN]}: it is absurdly long", where=where)
+    return listed
+
+
+def _check_name(name: str, where: str) -> None:
+    if name in ALLOWED:
+        return
+    if name in _REFUSED:
+        why, hint = _REFUSED[name]
+        raise RefusedError(f"{name} is not for a user's job: {why}", where=where, hint=hint)
+    from slicer.config.property_names import refusal
+
+    message, hint = refusal(name[:_SHOWN], ALLOWED)
+    raise RefusedError(message, where=where, hint=hint)
+
+
+def _property(name: str, text: str, host: Host, where: str) -> Property:
+    _check_name(name, where)
+    info = find(name)
+    assert info is not None, name  # it is one of those that are allowed
+    asked = "\n".join(_entries(text, _BETWEEN)) if info.is_list else text
+    try:
+        made = parse_property(name, asked, host, where)
+    except UsageError as error:
+        raise _refusal(error) from None
+    if info.is_list:
+        _check_disks(made, where)
+    if name == "TimeoutStopSec" and isinstance(made.value, int) and made.value > LONGEST_STOP_S * _US:
+        most = format_duration(LONGEST_STOP_S)
+        raise RefusedError(f"TimeoutStopSec: a user's job may take {most} to end, not {text}", where=where)
+    return made
+
+
+def _entries(text: str, between: str) -> list[str]:
+    return [entry.strip() for entry in text.split(between) if entry.strip()]
+
+
+def _check_disks(made: Property, where: str) -> None:
+    assert isinstance(made.value, tuple)
+    for path, _ in made.value:
+        in_dev = path.startswith("/dev/") and "/" not in path.removeprefix("/dev/")
+        if not in_dev and not path.startswith(_DISK_DIRECTORIES):
+            raise RefusedError(
+                f"{made.name}: {path} is not the name of a disk, such as /dev/sda", where=where,
+                hint=f"`findmnt -no SOURCE -T {path}` tells on which one it is",
+            )  # fmt: skip
+
+
+def _time(name: str, seconds: float) -> Property:
+    info = find(name)
+    assert info is not None, name
+    value = int(seconds * _US)
+    return Property(name, info.dbus_name, info.signature, value, duration_text(value))
+
+
+def _refusal(error: UsageError) -> RefusedError:
+    return RefusedError(error.message, where=error.where, hint=error.hint)

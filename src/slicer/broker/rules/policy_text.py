@@ -1,0 +1,226 @@
+"""From the text of policy.toml to a :class:`Policy`: which keys there are, and what they mean. Pure."""
+
+from __future__ import annotations
+
+from math import isfinite
+
+from slicer.broker.rules.policy import NO_CAP, Caps, Policy
+from slicer.config import values
+from slicer.config.files import Layer
+from slicer.config.property_names import nearest
+from slicer.config.toml import parse
+from slicer.errors import ConfigError
+from slicer.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from slicer.config.values import Entry
+
+    Kind = str  # "user" or "group"
+
+_TABLES = {"user": "users", "group": "groups"}
+TOP_KEYS = ("half_life", "patience", "fence", "devices", "default", *_TABLES.values())
+_FENCES = ("auto", "on", "off")
+_LEAST_HALF_LIFE_S = 60.0
+_MOST_WEIGHT = 1e6
+
+
+@record
+class Read:
+    """What a policy file says, before anybody knows who its users and groups are."""
+
+    layer: Layer
+    default: Caps
+    users: dict[str, Caps]
+    groups: dict[str, Caps]
+    weights: dict[tuple[Kind, str], float]
+    settings: dict[str, Any]  # arguments of Policy
+
+
+def read(content: bytes, path: str) -> Read:
+    """Raises ConfigError with file and line for anything that means nothing."""
+    layer = Layer(path, *parse(content, path))
+    _known(layer, layer.data, TOP_KEYS)
+    weights: dict[tuple[Kind, str], float] = {}
+    caps: dict[Kind, dict[str, Caps]] = {}
+    for kind, table in _TABLES.items():
+        caps[kind] = {}
+        for name, entries in _table(layer, layer.data.get(table, {}), table).items():
+            _table(layer, entries, table, name)
+            _known(layer, entries, (*_READERS, "weight"), table, name)
+            caps[kind][name] = _caps(layer, entries, table, name)
+            if "weight" in entries:
+                weights[kind, name] = _weight(_entry(layer, entries["weight"], table, name, "weight"))
+    default = _table(layer, layer.data.get("default", {}), "default")
+    if "weight" in default:
+        message = "weight: a default means nothing: only how much it differs from others' counts"
+        raise ConfigError(message, where=layer.where("default", "weight"), hint="who has none has 1")
+    _known(layer, default, tuple(_READERS), "default")
+    return Read(
+        layer, _caps(layer, default, "default"), caps["user"], caps["group"], weights, _settings(layer)
+    )
+
+
+def resolve(said: Read, uids: Mapping[str, int], gids: Mapping[str, int]) -> tuple[Policy, tuple[str, ...]]:
+    """The policy by numbers, and a warning for each name that nobody has. Raises ConfigError.
+
+    ``uids`` and ``gids`` are those of the names in the file; a number is its own name.
+    """
+    warnings: list[str] = []
+    where: dict[tuple[str, int, str], str] = {}
+    short = said.layer.path.rpartition("/")[2]
+    found: dict[Kind, dict[int, Caps]] = {"user": {}, "group": {}}
+    weights: dict[Kind, dict[int, float]] = {"user": {}, "group": {}}
+    names: dict[tuple[Kind, int], str] = {}
+    for kind, by_name, numbers in (("user", said.users, uids), ("group", said.groups, gids)):
+        for name, caps in by_name.items():
+            place = said.layer.where(_TABLES[kind], name)
+            number = numbers.get(name, int(name) if _is_number(name) else None)
+            if number is None:
+                warnings.append(f"{place}: there is no {kind} {name!r:.60}: what is said of it does not act")
+                continue
+            other = names.setdefault((kind, number), name)
+            if other != name:
+                raise ConfigError(f"{name!r:.60} and {other!r:.60} are the same {kind}", where=place)
+            found[kind][number] = caps
+            if (kind, name) in said.weights:
+                weights[kind][number] = said.weights[kind, name]
+            for cap in _READERS:
+                line = said.layer.lines.get((_TABLES[kind], name, cap))
+                if line:
+                    where[kind, number, _FIELDS.get(cap, cap)] = f"{short}:{line}"
+    for cap in _READERS:
+        line = said.layer.lines.get(("default", cap))
+        if line:
+            where["default", 0, _FIELDS.get(cap, cap)] = f"{short}:{line}"
+    policy = Policy(
+        said.default, found["user"], found["group"], weights["group"], weights["user"],
+        where=where, **said.settings,
+    )  # fmt: skip
+    return policy, tuple(warnings)
+
+
+def names_in(said: Read) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of users and of groups that have to be looked up."""
+    users, groups = ([name for name in each if not _is_number(name)] for each in (said.users, said.groups))
+    return tuple(users), tuple(groups)
+
+
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdigit() and len(name) <= 10
+
+
+# -- one value ------------------------------------------------------------------------------------------
+
+
+def _caps(layer: Layer, entries: dict[str, Any], *path: str) -> Caps:
+    found = {
+        _FIELDS.get(key, key): _READERS[key](_entry(layer, entries[key], *path, key), key)
+        for key in _READERS
+        if key in entries
+    }
+    return Caps(**found)
+
+
+def _settings(layer: Layer) -> dict[str, Any]:
+    data = layer.data
+    found: dict[str, Any] = {}
+    if "half_life" in data:
+        found["half_life_s"] = _half_life(_entry(layer, data["half_life"], "half_life"))
+    if "patience" in data:
+        patience_s = values.seconds(_entry(layer, data["patience"], "patience"), "patience")
+        found["patience_s"] = float("inf") if patience_s is None else patience_s
+    if "fence" in data:
+        found["fence"] = _fence(_entry(layer, data["fence"], "fence"))
+    if "devices" in data:
+        found["devices"] = _devices(_entry(layer, data["devices"], "devices"))
+    return found
+
+
+def _half_life(entry: Entry) -> float:
+    found = values.seconds(entry, "half_life")
+    if found is None or found < _LEAST_HALF_LIFE_S:
+        expected = 'expected a minute or more, such as "7d"'
+        raise values.refuse(entry, "half_life", f"{expected}, not {entry[0]!r:.40}")
+    return found
+
+
+def _fence(entry: Entry) -> str:
+    if entry[0] not in _FENCES:
+        raise values.refuse(entry, "fence", f'expected "auto", "on" or "off", not {entry[0]!r:.40}')
+    return str(entry[0])
+
+
+def _devices(entry: Entry) -> tuple[str, ...]:
+    found = entry[0]
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        expected = 'expected a list such as ["/dev/nvidia-modeset rw"]'
+        raise values.refuse(entry, "devices", f"{expected}, not {found!r:.40}")
+    for each in found:
+        if not each.startswith("/dev/nvidia") or not each.isprintable() or ".." in each:
+            raise values.refuse(entry, "devices", f"{each!r:.60} is none of NVIDIA's nodes, /dev/nvidia…")
+    return tuple(found)
+
+
+def _weight(entry: Entry) -> float:
+    found = entry[0]
+    is_number = isinstance(found, (int, float)) and not isinstance(found, bool)
+    if not is_number or not isfinite(found) or not 0 < found <= _MOST_WEIGHT:
+        raise values.refuse(entry, "weight", f"expected a number above 0 such as 2 or 0.5, not {found!r:.40}")
+    return float(found)
+
+
+def _count(entry: Entry, key: str) -> int:
+    if entry[0] == "infinity":
+        return NO_CAP
+    return values.count(entry, key, lowest=0, also=' or "infinity"')
+
+
+def _size(entry: Entry, key: str) -> int:
+    return NO_CAP if entry[0] == "infinity" else values.mib(entry, key)
+
+
+def _priority(entry: Entry, key: str) -> int:
+    return NO_CAP if entry[0] == "infinity" else values.priority(entry, key)
+
+
+def _duration(entry: Entry, key: str) -> float:
+    found = values.seconds(entry, key)
+    if found is not None and found <= 0:
+        raise values.refuse(entry, key, "expected some time; max_gpus = 0 forbids GPUs")
+    return float(NO_CAP) if found is None else found
+
+
+_READERS: dict[str, Callable[[Entry, str], Any]] = {
+    "max_gpus": _count,
+    "max_vram": _size,
+    "max_cpu_slots": _count,
+    "max_priority": _priority,
+    "max_hold": _duration,
+    "max_waiting": _count,
+}
+_FIELDS = {"max_vram": "max_vram_mib", "max_hold": "max_hold_s"}  # of Caps, where it is called otherwise
+
+
+def _entry(layer: Layer, value: Any, *path: str) -> Entry:
+    return value, layer.where(*path), ConfigError
+
+
+def _table(layer: Layer, value: object, *path: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        shown = ".".join(path)
+        message = f"{shown} must be a table, [{shown}], not {value!r:.40}"
+        raise ConfigError(message, where=layer.where(*path))
+    return value
+
+
+def _known(layer: Layer, table: dict[str, Any], known: tuple[str, ...], *path: str) -> None:
+    for key in table:
+        if key not in known:
+            close = nearest(key, known)
+            place = f" in [{'.'.join(path)}]" if path else ""
+            hint = f"did you mean {close}?" if close else ""
+            raise ConfigError(f"unknown key {key!r:.60}{place}", where=layer.where(*path, key), hint=hint)

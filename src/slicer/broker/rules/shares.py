@@ -1,0 +1,105 @@
+"""Who used how much of the GPUs lately, and what share is due. Pure.
+
+Use is counted in GPU-seconds: a job that declared its memory counts for that part of a GPU's memory, every
+other one for whole GPUs. It decays: after each half-life it counts half. So of a rate r from ``begin`` to
+``end``, this counts at ``now`` (the integral of the decayed rate):
+
+    r x H / ln 2 x (2^-((now - end) / H) - 2^-((now - begin) / H))
+"""
+
+from __future__ import annotations
+
+from math import exp, expm1, log
+
+from slicer.broker.rules.resolve import weight_of
+from slicer.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from slicer.broker.rules.policy import Policy
+    from slicer.model import Lease
+    from slicer.placement.capacity import Device
+
+NEVER = -float("inf")
+
+
+@record
+class Past:
+    """What is known of a user's jobs that have ended."""
+
+    gpu_s: float  # GPU-seconds, decayed to ``at_s``
+    at_s: float  # CLOCK_BOOTTIME
+    granted_s: float  # when the last of them that had GPUs was granted; may be before this boot
+
+
+@record
+class Shares:
+    """Of each user that holds, waits or has used something: what it has used, and its weight."""
+
+    used: dict[int, float]  # decayed GPU-seconds
+    weights: dict[int, float]
+    active: frozenset[int]  # those who hold GPUs or wait for some: among them the due shares are divided
+    granted_s: dict[int, float]  # when each got GPUs last
+
+    def share(self, uid: int) -> float:
+        """How much of what all users used lately was used by this one: 0 … 1."""
+        total = sum(self.used.values())
+        return self.used.get(uid, 0.0) / total if total > 0 else 0.0
+
+    def due(self, uid: int) -> float:
+        """The share that is due to a user by the weights of all who are active: 0 … 1."""
+        if uid not in self.active:
+            return 0.0
+        return self.weights[uid] / sum(self.weights[each] for each in self.active)
+
+    def rank(self, uid: int) -> float:
+        """What users of one priority are ordered by: whoever used least for its weight goes first."""
+        return self.used.get(uid, 0.0) / self.weights.get(uid, 1.0)
+
+
+def gpu_rate(gpus: Sequence[str], vram_mib: int | None, devices: Iterable[Device]) -> float:
+    """How many GPUs' worth a lease is. A GPU of unknown size counts whole."""
+    sizes = {device.uuid: device.total_mib for device in devices}
+    return sum(
+        1.0 if vram_mib is None or not sizes.get(uuid) else min(1.0, vram_mib / sizes[uuid]) for uuid in gpus
+    )
+
+
+def decayed(gpu_s: float, passed_s: float, half_life_s: float) -> float:
+    """What is left of a use after so many seconds. A clock that went back takes nothing off."""
+    return gpu_s * exp(-max(0.0, passed_s) * log(2.0) / half_life_s)
+
+
+def held(rate: float, begin_s: float, end_s: float, now_s: float, half_life_s: float) -> float:
+    """What counts at ``now_s`` of a lease from ``begin_s`` to ``end_s``."""
+    if end_s <= begin_s:
+        return 0.0
+    # expm1, because of a short time among long half-lives the difference would be mostly rounding.
+    lasted = -expm1(-(end_s - begin_s) * log(2.0) / half_life_s)
+    return rate * half_life_s / log(2.0) * decayed(lasted, now_s - end_s, half_life_s)
+
+
+def shares_of(
+    policy: Policy, gids: Mapping[int, Sequence[int]], past: Mapping[int, Past], leases: Iterable[Lease],
+    rates: Mapping[str, float], waiting: Iterable[int], now_s: float,
+) -> Shares:  # fmt: skip
+    """The shares at one moment.
+
+    ``rates``: of each lease's job its :func:`gpu_rate`, as it was when it was granted (without: its number of
+    GPUs). ``waiting``: the uids of requests for GPUs in the queue.
+    """
+    half_life_s = policy.half_life_s
+    used = {uid: decayed(each.gpu_s, now_s - each.at_s, half_life_s) for uid, each in past.items()}
+    granted_s = {uid: each.granted_s for uid, each in past.items()}
+    active = set(waiting)
+    for lease in leases:
+        if lease.gpus:
+            active.add(lease.uid)
+            rate = rates.get(lease.job, float(len(lease.gpus)))
+            now_used = held(rate, lease.since_s, now_s, now_s, half_life_s)
+            used[lease.uid] = used.get(lease.uid, 0.0) + now_used
+            granted_s[lease.uid] = max(lease.since_s, granted_s.get(lease.uid, NEVER))
+    weights = {uid: weight_of(policy, uid, gids.get(uid, ())) for uid in {*used, *active}}
+    return Shares(used, weights, frozenset(active), granted_s)

@@ -1,0 +1,37 @@
+"""The units of users' jobs: what they are called, and in which cgroup they will be. Pure."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slicer.model import SliceName
+
+# It pulls in the broker's service. A service that several units pull in warns of them at each start.
+JOB_ENDED = "slicer-job-ended.target"
+# systemd puts "_" before the directory of a unit that begins like a file of the kernel's ("cpu.").
+_ESCAPED = ("cpu.slice",)
+
+
+def scope_of(job: str) -> str:
+    """The unit of a job."""
+    return f"slicer-{job}.scope"
+
+
+def slice_of(kind: SliceName, uid: int) -> str:
+    """The slice of a user's jobs. systemd makes it below ``gpu.slice`` or ``cpu.slice``."""
+    return f"{kind}-{uid}.slice"
+
+
+def login_slice_of(uid: int) -> str:
+    """The slice of a user's sessions and user manager (logind's)."""
+    return f"user-{uid}.slice"
+
+
+def cgroup_of(slice_name: str, unit: str, above: str = "") -> str:
+    """Where systemd puts a unit of a slice, as /proc/PID/cgroup has it.
+
+    ``above`` is the cgroup of systemd itself, "" but for one that runs in a container.
+    """
+    words = slice_name.removesuffix(".slice").split("-")
+    slices = ["-".join(words[: count + 1]) + ".slice" for count in range(len(words))]
+    return "/".join([above, *(f"_{name}" if name in _ESCAPED else name for name in slices), unit])

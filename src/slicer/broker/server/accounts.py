@@ -1,0 +1,277 @@
+"""What all users' jobs took: /var/lib/slicer/usage.db, root's alone.
+
+The broker adds a job when its lease has ended, in one transaction: its row, and what its user has used for
+the fair share. SQLite writes ahead (WAL), so that costs no wait for the disk, and root may read meanwhile. A
+kill loses nothing. A power failure may lose the last jobs, and damages nothing.
+
+It does not grow without bounds: of each user so many jobs are kept, older ones are added up by day.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+
+from slicer import faults
+from slicer.broker.protocol.messages import UsageRow
+from slicer.broker.rules.shares import Past, decayed, held
+from slicer.broker.server import accounts_schema as schema
+from slicer.errors import StateError
+from slicer.kernel.proc import boot_id
+from slicer.record import record
+from slicer.state.directory import LEDGER, check_file, open_trusted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from slicer.broker.protocol.messages import Finished
+    from slicer.model import Lease, Usage
+
+DIRECTORY = "/var/lib/slicer"
+FILE = "usage.db"
+MOST_JOBS = 10_000  # of a user, one by one
+_FOLDED = 1000  # jobs at a time that are added up by day
+_MOST_PROFILES = 50  # of a user, by name in the days
+_OTHER_PROFILES = "(others)"
+_MOST_COMMAND = 500  # characters
+_MOST_UNBOOKED = 1000  # kept in memory while the database cannot be written
+_NOTHING_S = 0.01  # GPU-seconds that are as good as none
+_BUSY_TIMEOUT_S = 0.5  # another writer has no business here
+
+
+@record
+class Ended:
+    """A lease that is over, for the accounts."""
+
+    lease: Lease  # with its command
+    gid: int  # the group that it is booked for: rules.resolve.account_of
+    ended_s: float  # CLOCK_BOOTTIME
+    waited_s: float
+    rate: float  # rules.shares.gpu_rate, when it was granted
+    vram_mib: int  # over all its GPUs; a whole GPU counts with all its memory
+    finished: Finished | None  # as its client told; None: it told nothing
+    usage: Usage | None  # the cgroup's own figures, where the broker could read them; these count
+
+
+class Accounts:
+    """The database. Nothing that it cannot do keeps a lease from being given or ended: it warns instead."""
+
+    def __init__(
+        self, half_life_s: Callable[[], float], *, directory: str = DIRECTORY, warn: Callable[[str], None]
+    ) -> None:
+        """Open it, make it where it is missing. Raises nothing: without a database it remembers by itself."""
+        self._half_life_s = half_life_s
+        self._path = f"{directory}/{FILE}"
+        self._warn = warn
+        self._connection: sqlite3.Connection | None = None
+        self._past: dict[int, Past] = {}
+        self._counts: dict[int, int] = {}  # rows in jobs, by uid
+        self._unbooked: list[Ended] = []
+        self._has_warned = False
+        try:
+            self._open(directory)
+        except (OSError, StateError, sqlite3.Error) as error:
+            self._failed(error)
+
+    # -- the broker's side -------------------------------------------------------------------------------
+
+    def past(self) -> dict[int, Past]:
+        """What every user has used by jobs that have ended."""
+        if not self._unbooked:
+            return self._past
+        found = dict(self._past)
+        for ended in self._unbooked:  # what the database does not take yet counts all the same
+            found[ended.lease.uid] = self._after(ended, found)
+        return found
+
+    def book(self, ended: Ended) -> None:
+        """Add a job. Booking one twice (after a kill in between) adds it once."""
+        self._unbooked.append(ended)
+        if self._connection is None:
+            self._remember(ended)
+            return
+        while self._unbooked:
+            try:
+                self._book(self._connection, self._unbooked[0])
+            except sqlite3.Error as error:
+                self._failed(error)
+                return
+            self._unbooked.pop(0)
+            self._has_warned = False
+
+    def usage(self, since: float | None, uid: int | None, by: str, most: int = 200) -> list[UsageRow]:
+        """What was used by jobs that have ended since then (seconds since 1970), the most GPU time first.
+
+        ``uid`` None: by everybody; ``by``: "user", "group" or "profile". Raises StateError.
+        """
+        if self._connection is None:
+            raise StateError("there are no accounts", where=self._path, hint="see the broker's journal")
+        try:
+            return read_usage(self._connection, since, uid, by, most)
+        except sqlite3.Error as error:
+            raise StateError(f"the accounts cannot be read: {error}", where=self._path) from error
+
+    def close(self) -> None:
+        """Give up the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    # -- one job -----------------------------------------------------------------------------------------
+
+    def _book(self, connection: sqlite3.Connection, ended: Ended) -> None:
+        uid, now_at = ended.lease.uid, time.time()
+        past = self._after(ended, self._past)
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            is_new = connection.execute(schema.INSERT_JOB, _row(ended, now_at)).rowcount == 1
+            if is_new:
+                faults.point("broker-account-row")
+                used_at, granted_at = (now_at - (_now_s() - each) for each in (past.at_s, past.granted_s))
+                connection.execute(schema.SET_USER, (uid, past.gpu_s, used_at, granted_at))
+                count = self._counts.get(uid, 0) + 1
+                if count > MOST_JOBS + _FOLDED:
+                    count -= _fold(connection, uid)
+                self._counts[uid] = count
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+        if is_new:
+            self._past[uid] = past
+
+    def _remember(self, ended: Ended) -> None:
+        """Without a database: for the fair share alone, until the broker leaves."""
+        self._unbooked.clear()
+        self._past[ended.lease.uid] = self._after(ended, self._past)
+
+    def _after(self, ended: Ended, past: dict[int, Past]) -> Past:
+        """What the user has used once this job is added."""
+        lease, now_s, half_life_s = ended.lease, _now_s(), self._half_life_s()
+        before = past.get(lease.uid, Past(0.0, now_s, -float("inf")))
+        gpu_s = decayed(before.gpu_s, now_s - before.at_s, half_life_s)
+        gpu_s += held(ended.rate, lease.since_s, ended.ended_s, now_s, half_life_s)
+        granted_s = max(before.granted_s, lease.since_s) if lease.gpus else before.granted_s
+        return Past(gpu_s, max(now_s, before.at_s), max(granted_s, now_s - _LONG_AGO_S))
+
+    # -- the file ----------------------------------------------------------------------------------------
+
+    def _open(self, directory: str) -> None:
+        os.makedirs(directory, 0o755, exist_ok=True)
+        # From here on nobody but root can put another file there.
+        folder = open_trusted(directory)
+        try:
+            fd = folder.open(FILE, os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                check_file(fd, self._path, LEDGER)
+                os.fchmod(fd, 0o600)
+            finally:
+                os.close(fd)
+        finally:
+            folder.close()
+        try:
+            self._connection = _connected(self._path)
+        except sqlite3.DatabaseError as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _DAMAGED:
+                raise
+            aside = f"{self._path}.damaged"
+            os.replace(self._path, aside)
+            for leftover in (f"{self._path}-wal", f"{self._path}-shm"):
+                if os.path.lexists(leftover):
+                    os.unlink(leftover)
+            self._warn(f"{self._path}: damaged ({error}): kept as {aside}; the accounts begin anew")
+            self._connection = _connected(self._path)
+        self._load(self._connection)
+
+    def _load(self, connection: sqlite3.Connection) -> None:
+        now_s, now_at, half_life_s = _now_s(), time.time(), self._half_life_s()
+        for uid, gpu_s, used_at, granted_at in connection.execute(schema.USERS):
+            # A clock that was set back takes nothing off; one that was wrong in the future stops mattering
+            # with this boot.
+            past = Past(gpu_s, now_s - max(0.0, now_at - used_at), now_s - max(0.0, now_at - granted_at))
+            if decayed(gpu_s, now_s - past.at_s, half_life_s) > _NOTHING_S:
+                self._past[uid] = past
+        self._counts = dict(connection.execute(schema.COUNTS))
+
+    def _failed(self, error: Exception) -> None:
+        if not self._has_warned:
+            self._warn(f"{self._path}: no accounts are kept: {error}")
+            self._has_warned = True
+        del self._unbooked[:-_MOST_UNBOOKED]
+
+
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_LONG_AGO_S = 10 * 365 * 86400.0
+
+
+def _connected(path: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None)
+    try:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version == 0:
+            connection.executescript(
+                f"BEGIN;\n{schema.SCHEMA};\nPRAGMA user_version={schema.SCHEMA_VERSION};\nCOMMIT;"
+            )
+        elif version != schema.SCHEMA_VERSION:
+            message = f"has schema {version}, this slicer writes {schema.SCHEMA_VERSION}"
+            raise StateError(message, where=path, hint="a newer slicer made it: upgrade this one")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _fold(connection: sqlite3.Connection, uid: int) -> int:
+    """Add a user's oldest jobs up by day; how many."""
+    last = connection.execute(schema.OLDEST_KEPT, (uid, MOST_JOBS)).fetchone()
+    if last is None:
+        return 0
+    connection.execute(schema.FOLD, (uid, last[0], _OTHER_PROFILES, _MOST_PROFILES))
+    return connection.execute(schema.FORGET, (uid, last[0])).rowcount
+
+
+def _row(ended: Ended, now_at: float) -> tuple[str | int | float | None, ...]:
+    lease, told, used = ended.lease, ended.finished, ended.usage
+    since = now_at - (_now_s() - lease.since_s)
+    cpu_s, memory = (used.cpu_s, used.memory_peak_bytes) if used is not None else (None, None)
+    if told is not None:
+        cpu_s = told.cpu_s if cpu_s is None else cpu_s
+        memory = told.memory_peak_bytes if memory is None else memory
+    peaks = [*lease.vram_peak_mib, *(told.vram_peak_mib if told is not None else ())]
+    return (
+        f"{lease.boot_id or boot_id()} {lease.job} {lease.since_s:.6f}", lease.job, lease.uid, ended.gid,
+        _storable(lease.name), _storable(lease.command[:_MOST_COMMAND]), _storable(lease.profile),
+        " ".join(lease.gpus), max(peaks, default=None),
+        " ".join(f"{name}={lease.slots[name]}" for name in sorted(lease.slots)), since,
+        max(0.0, ended.ended_s - lease.since_s), ended.waited_s, ended.rate, ended.vram_mib, cpu_s, memory,
+        told.reason if told is not None else "unknown", told.exit_code if told is not None else None,
+    )  # fmt: skip
+
+
+def _storable(text: str) -> str:
+    """Lone surrogates, which SQLite cannot hold, as ``\\udcff``."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _now_s() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+# -- reading --------------------------------------------------------------------------------------------
+
+
+def read_usage(
+    connection: sqlite3.Connection, since: float | None, uid: int | None, by: str, most: int
+) -> list[UsageRow]:
+    """As :meth:`Accounts.usage`. Raises sqlite3.Error."""
+    statement = schema.USAGE.format(key=schema.KEYS[by])
+    found = connection.execute(statement, (-1.0 if since is None else since, uid, most))
+    return [
+        UsageRow(str(key), jobs, 0, gpu_s, vram_mib_s, cpu_s, waited_s)
+        for key, jobs, gpu_s, vram_mib_s, cpu_s, waited_s in found
+    ]

@@ -1,0 +1,102 @@
+"""The tables of usage.db, and what is asked of them. Times are seconds, sizes MiB."""
+
+from __future__ import annotations
+
+SCHEMA_VERSION = 1
+SCHEMA = """\
+CREATE TABLE jobs (
+    id INTEGER PRIMARY KEY,  -- in the order of their ends
+    grant_key TEXT NOT NULL UNIQUE,  -- boot, job and time of the grant: a job's id is of its user's choice
+    job TEXT NOT NULL,
+    uid INTEGER NOT NULL,
+    gid INTEGER NOT NULL,  -- the group that it is booked for
+    name TEXT NOT NULL,
+    command TEXT NOT NULL,
+    profile TEXT NOT NULL,
+    gpus TEXT NOT NULL,  -- UUIDs, a blank in between
+    vram_peak_mib INTEGER,  -- on one GPU
+    slots TEXT NOT NULL,  -- name=count, a blank in between
+    granted_at REAL NOT NULL,  -- since 1970
+    held_s REAL NOT NULL,
+    waited_s REAL NOT NULL,
+    gpu_rate REAL NOT NULL,  -- how many GPUs' worth it was
+    vram_mib INTEGER NOT NULL,  -- over all its GPUs
+    cpu_s REAL,
+    memory_peak_bytes INTEGER,
+    reason TEXT NOT NULL,
+    exit_code INTEGER  -- NULL: nobody told
+);
+CREATE INDEX jobs_by_uid ON jobs (uid, id);
+CREATE TABLE days (  -- jobs that are in the table above no more
+    day INTEGER NOT NULL,  -- since 1970, in UTC
+    uid INTEGER NOT NULL,
+    gid INTEGER NOT NULL,
+    profile TEXT NOT NULL,
+    jobs INTEGER NOT NULL,
+    gpu_s REAL NOT NULL,
+    vram_mib_s REAL NOT NULL,
+    cpu_s REAL NOT NULL,
+    waited_s REAL NOT NULL,
+    PRIMARY KEY (uid, day, gid, profile)
+);
+CREATE TABLE users (  -- for the fair share
+    uid INTEGER PRIMARY KEY,
+    gpu_s REAL NOT NULL,  -- decayed to used_at
+    used_at REAL NOT NULL,
+    granted_at REAL NOT NULL
+)"""
+
+JOB_COLUMNS = (
+    "grant_key", "job", "uid", "gid", "name", "command", "profile", "gpus", "vram_peak_mib", "slots",
+    "granted_at", "held_s", "waited_s", "gpu_rate", "vram_mib", "cpu_s", "memory_peak_bytes", "reason",
+    "exit_code",
+)  # fmt: skip
+_PLACES = ", ".join("?" * len(JOB_COLUMNS))
+INSERT_JOB = f"INSERT OR IGNORE INTO jobs ({', '.join(JOB_COLUMNS)}) VALUES ({_PLACES})"
+SET_USER = "INSERT OR REPLACE INTO users (uid, gpu_s, used_at, granted_at) VALUES (?, ?, ?, ?)"
+USERS = "SELECT uid, gpu_s, used_at, granted_at FROM users"
+
+# Once a user has more jobs than are kept, its oldest go into the days: ?1 uid, ?2 the last id of those,
+# ?3 what the profile is called once there are too many names of profiles, ?4 how many names there may be.
+FOLD = """\
+INSERT INTO days (day, uid, gid, profile, jobs, gpu_s, vram_mib_s, cpu_s, waited_s)
+SELECT CAST(granted_at / 86400 AS INTEGER), uid, gid,
+    CASE WHEN profile IN (
+        SELECT profile FROM days WHERE uid = ?1
+        UNION SELECT * FROM (SELECT profile FROM jobs WHERE uid = ?1 AND id <= ?2 GROUP BY profile
+            ORDER BY count(*) DESC
+            LIMIT max(0, ?4 - (SELECT count(DISTINCT profile) FROM days WHERE uid = ?1)))
+    ) THEN profile ELSE ?3 END AS kept,
+    count(*), sum(gpu_rate * held_s), sum(vram_mib * held_s), total(cpu_s), sum(waited_s)
+FROM jobs WHERE uid = ?1 AND id <= ?2 GROUP BY 1, 2, 3, 4
+ON CONFLICT DO UPDATE SET jobs = jobs + excluded.jobs, gpu_s = gpu_s + excluded.gpu_s,
+    vram_mib_s = vram_mib_s + excluded.vram_mib_s, cpu_s = cpu_s + excluded.cpu_s,
+    waited_s = waited_s + excluded.waited_s"""
+FORGET = "DELETE FROM jobs WHERE uid = ?1 AND id <= ?2"
+OLDEST_KEPT = "SELECT id FROM jobs WHERE uid = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2"
+COUNTS = "SELECT uid, count(*) FROM jobs GROUP BY uid"
+
+# Of a job that began before ?1, the part since then counts. ?2: of this user only, or NULL.
+USAGE = """\
+SELECT {key}, sum(jobs), sum(gpu_s), sum(vram_mib_s), sum(cpu_s), sum(waited_s) FROM (
+    SELECT uid, gid, profile, 1 AS jobs, gpu_rate * held_s * part AS gpu_s,
+        vram_mib * held_s * part AS vram_mib_s, coalesce(cpu_s, 0) * part AS cpu_s,
+        CASE WHEN granted_at >= ?1 THEN waited_s ELSE 0 END AS waited_s
+    FROM (
+        SELECT *, CASE WHEN granted_at >= ?1 OR held_s <= 0 THEN 1.0
+            ELSE (granted_at + held_s - ?1) / held_s END AS part
+        FROM jobs WHERE granted_at + held_s >= ?1 AND (?2 IS NULL OR uid = ?2)
+    )
+    UNION ALL
+    SELECT uid, gid, profile, jobs, gpu_s, vram_mib_s, cpu_s, waited_s FROM days
+    WHERE (day + 1) * 86400 > ?1 AND (?2 IS NULL OR uid = ?2)
+) GROUP BY {key} ORDER BY 3 DESC, 5 DESC, 1 LIMIT ?3"""
+KEYS = {"user": "uid", "group": "gid", "profile": "profile"}
+
+JOBS = f"""\
+SELECT {', '.join(JOB_COLUMNS)} FROM jobs
+WHERE (?1 IS NULL OR name GLOB ?1)
+    AND (?2 IS NULL OR substr(job, 1, length(?2)) = ?2)
+    AND (?3 IS NULL OR granted_at >= ?3)
+    AND (?4 IS NULL OR uid = ?4)
+ORDER BY id DESC LIMIT ?5"""

@@ -1,0 +1,112 @@
+"""The broker put together: its parts, and its turns until nobody needs it."""
+
+from __future__ import annotations
+
+import gc
+
+from slicer import faults
+from slicer.broker.server.accounts import Accounts
+from slicer.broker.server.book import RULES, Book
+from slicer.broker.server.connections import Connections
+from slicer.broker.server.deciding import Decider
+from slicer.broker.server.loop import Loop, now_s
+from slicer.broker.server.queueing import Queueing
+from slicer.broker.server.register import Register
+from slicer.broker.server.rulebook import Rulebook
+from slicer.broker.server.scopes import Scopes
+from slicer.broker.server.scoping import Scoping
+from slicer.broker.server.service import Service
+from slicer.broker.server.wishes import Wishes
+from slicer.config.profiles import host
+from slicer.record import record
+from slicer.state.directory import open_trusted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from slicer.broker.server.register import Holding
+
+IDLE_S = 30.0
+
+
+@record
+class Places:
+    """Where the broker's files are."""
+
+    state: str = "/run/slicer-broker"
+    accounts: str = "/var/lib/slicer"
+    configuration: str = "/etc/slicer"
+
+
+class Broker:
+    """Serves until nobody waits. Raises SlicerError where it cannot begin."""
+
+    def __init__(self, listener: int, places: Places, log: Callable[[str], None]) -> None:
+        """``listener``: the socket's descriptor. ``log`` gets lines with systemd's prefixes ("<4>")."""
+
+        def warn(text: str) -> None:
+            log(f"<4>{text}")
+
+        self._log = log
+        self._loop = Loop()
+        base = open_trusted(places.state)
+        base.rules = RULES
+        self._rulebook = Rulebook(
+            places.configuration, warn, lambda half: Accounts(half, directory=places.accounts, warn=warn)
+        )
+        self._register = Register(Book(base, warn), self._loop, warn, self._unsettle, self._ended)
+        self._decider = Decider(self._register, self._rulebook, warn)
+        self._scopes = Scopes(self._loop, base.own_folder("slices"))
+        self._queueing: Queueing | None = None
+        self._register.load()
+        for holding in self._register.holdings.values():
+            self._rulebook.groups(holding.lease.uid, holding.claim.gids)
+        self._queueing = queueing = Queueing(self._register, self._decider, self._rulebook, self._loop, warn)
+        wishes = Wishes(self._register, self._rulebook, self._decider, host())
+        scoping = Scoping(self._register, self._scopes, wishes, queueing, log)
+        service = Service(self._register, self._decider, self._rulebook, queueing, scoping)
+        self._connections = Connections(listener, self._loop, service.call, queueing.gone)
+        faults.point("broker-loaded")
+
+    def _unsettle(self) -> None:
+        if self._queueing is not None:
+            self._queueing.unsettle()
+
+    def _ended(self, holding: Holding) -> None:
+        lease = holding.lease
+        self._log(f"<6>uid {lease.uid}: {lease.job} has ended")
+        self._rulebook.ended(holding, self._decider.devices_seen())
+
+    def wake_by(self, fd: int) -> None:
+        """Have a turn end when the descriptor is readable: a signal has come."""
+        self._loop.watch(fd, lambda _: None)
+
+    def run(self, is_to_end: Callable[[], bool], idle_s: float = IDLE_S) -> None:
+        """Serve until ``is_to_end``, or nobody has needed it for ``idle_s`` seconds."""
+        assert self._queueing is not None
+        gc.freeze()  # modules are no garbage
+        needed_s = now_s()
+        while not is_to_end():
+            if self._queueing.is_unsettled:
+                self._queueing.settle()
+            if self._is_needed():
+                needed_s = now_s()
+            left_s = needed_s + idle_s - now_s()
+            if left_s <= 0:
+                break
+            self._loop.turn(left_s)
+
+    def _is_needed(self) -> bool:
+        """Whether somebody waits, or something is not done."""
+        register = self._register
+        is_starting = any(each.is_starting for each in register.holdings.values())
+        return bool(len(self._connections) or register.waiters or is_starting or self._connections.must_stay)
+
+    def close(self) -> None:
+        """Give everything up. Leases last by themselves."""
+        self._connections.close()
+        self._scopes.close()
+        self._decider.observer.close()
+        self._rulebook.close()
+        self._loop.close()

@@ -1,0 +1,146 @@
+"""Who is next, and why the others wait: placement's decision over the register.
+
+One decision serves all that came with one turn of the loop. Whoever is absent (its connection broke) or
+stopped (Ctrl-Z) keeps its place, and others may pass it.
+"""
+
+from __future__ import annotations
+
+from slicer.broker.server.decided import Decided
+from slicer.errors import GpuError
+from slicer.gpu.observer import GpuObserver
+from slicer.kernel import proc
+from slicer.placement import decision, forecast
+from slicer.placement.capacity import is_used_by_others
+from slicer.placement.refusal import refusal
+from slicer.record import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from slicer.broker.rules.allowance import Allowance
+    from slicer.broker.server.register import Register
+    from slicer.broker.server.rulebook import Rulebook
+    from slicer.model import Busy, Lease, Ticket
+    from slicer.placement.capacity import Device
+
+_FORECAST = 20  # tickets whose start is foretold; further back it means little
+
+
+class Decider:
+    """Decides by the register, the GPUs and the administrator's word."""
+
+    def __init__(self, register: Register, rulebook: Rulebook, warn: Callable[[str], None]) -> None:
+        self._register = register
+        self._rulebook = rulebook
+        self._warn = warn
+        self.observer = GpuObserver(None, rulebook.configuration.placement, trusts_environment=False)
+        self.no_gpus: GpuError | None = None  # the driver's last failure
+
+    def decide(self, extra: Ticket | None = None, *, is_fresh: bool = True) -> Decided:
+        """What all present tickets get now. ``extra`` is one more of them.
+
+        Not ``is_fresh``: what was last seen of the GPUs will do.
+        """
+        self.observer.policy = self._rulebook.configuration.placement
+        now_s, leases = proc.now_s(), self._register.leases
+        present = [each for each in self._register.waiters.values() if each.connection is not None]
+        tickets = [*(each.ticket for each in present), *((extra,) if extra else ())]
+        shares = self._rulebook.shares(leases, tickets, now_s)
+        queue = self._rulebook.ordered(tickets, shares, now_s)
+        wants_gpus = any(ticket.gpus for ticket in queue)
+        devices = self._devices(leases, is_fresh) if wants_gpus else None
+        able, stopped, grants = self._among_able(queue, devices, leases, now_s)
+        foreign = any(is_used_by_others(device, self.observer.policy) for device in devices or ())
+        must_look = bool(stopped) or (wants_gpus and (foreign or devices is None))
+        return Decided(grants, able, queue, leases, devices, self.observer.policy, shares, must_look)
+
+    def _among_able(
+        self, queue: tuple[Ticket, ...], devices: tuple[Device, ...] | None, leases: tuple[Lease, ...],
+        now_s: float,
+    ) -> tuple[tuple[Ticket, ...], tuple[str, ...], dict[str, tuple[str, ...]]]:  # fmt: skip
+        """The tickets that can go, the jobs of those that are stopped, and the grants."""
+        allowance, stopped = self._rulebook.allowance(), set[str]()
+        while True:
+            able = tuple(ticket for ticket in queue if ticket.job not in stopped)
+            verdict = decision.decide(able, devices, leases, self.observer.policy, now_s, allowance)
+            chosen = {*verdict.grants, *verdict.reserving}
+            idle = {t.job for t in able if t.job in chosen and proc.is_stopped(t.pid, t.pid_start)}
+            if not idle:
+                return able, tuple(stopped), verdict.grants
+            stopped |= idle
+
+    def devices_seen(self) -> tuple[Device, ...] | None:
+        """The GPUs as last seen."""
+        return self.observer.devices(self._register.leases)
+
+    def _devices(self, leases: tuple[Lease, ...], is_fresh: bool) -> tuple[Device, ...] | None:
+        try:
+            self.observer.open()
+            if is_fresh or self.observer.snapshot is None:
+                self.observer.look()
+            self.no_gpus = None
+        except GpuError as error:
+            if self.no_gpus is None or self.no_gpus.message != error.message:
+                self._warn(f"GPUs: {error}")
+            self.no_gpus = error
+            return None
+        return self.observer.devices(leases)
+
+    def check_feasible(self, ticket: Ticket) -> None:
+        """Raises InfeasibleError, DeadlockError, GpuError where waiting is in vain."""
+        if ticket.gpus:
+            self.observer.open()
+            if self.observer.snapshot is None:
+                self.observer.look()
+        devices = self.observer.devices(self._register.leases) if ticket.gpus else None
+        never = decision.infeasible(ticket, devices)
+        if never is not None:
+            raise refusal(never, ticket)
+
+    def deadlocked(self, ticket: Ticket, found: Decided) -> tuple[str, ...]:
+        """The jobs for which a nested request would wait for ever."""
+        waiting = [each.ticket for each in self._register.waiters.values()]
+        return forecast.deadlocked(
+            ticket, waiting, found.devices, found.leases, found.policy, proc.now_s()
+        )
+
+
+class Reasons:
+    """Why the tickets of one decision wait. Requests that ask for the same share an answer."""
+
+    def __init__(self, found: Decided, allowance: Allowance) -> None:
+        self.found = found
+        self._allowance = allowance
+        self._place = {ticket.job: index for index, ticket in enumerate(found.queue)}
+        self._known: dict[object, Busy] = {}
+        self._starts: dict[str, float | None] | None = None
+
+    def busy(self, ticket: Ticket) -> Busy:
+        """What stands in its way, as far as the rest of the queue tells. ``ahead`` is its own."""
+        found = self.found
+        shape = (
+            ticket.uid, ticket.gpus, ticket.gpu_choice, ticket.vram_mib, ticket.margin_mib,
+            tuple(sorted(ticket.slots.items())), tuple(sorted(ticket.slot_limits.items())),
+        )  # fmt: skip
+        place = self._place.get(ticket.job, len(found.queue))
+        if shape not in self._known:
+            self._known[shape] = decision.explain(
+                ticket, found.queue, found.devices, found.leases, found.policy, proc.now_s(), self._allowance
+            )
+        return replace(self._known[shape], ahead=place)
+
+    def starts_in_s(self, ticket: Ticket) -> float | None:
+        """When its turn should come; None: nobody knows."""
+        if self._starts is None:
+            self._starts = self._foretell(self.found.queue[:_FORECAST])
+        return self._starts.get(ticket.job)
+
+    def _foretell(self, queue: Sequence[Ticket]) -> dict[str, float | None]:
+        found = self.found
+        if not any(lease.expect_s is not None for lease in found.leases):
+            return {}  # nothing is known to end
+        return forecast.start_times(
+            queue, found.devices, found.leases, found.policy, proc.now_s(), self._allowance
+        )

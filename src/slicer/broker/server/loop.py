@@ -1,0 +1,94 @@
+"""The broker's one wait: descriptors and due times, one after the other. No threads.
+
+What is called may watch, forget, and set due times at will. It must never wait for anybody.
+"""
+
+from __future__ import annotations
+
+import heapq
+import select
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+READ = select.EPOLLIN
+WRITE = select.EPOLLOUT
+URGENT = select.EPOLLPRI  # how cgroup.events tells of a change
+_MOST_EVENTS = 512  # taken at a time, so that what is due never waits for long
+
+
+class Due:
+    """Something to be done at a time. ``cancel`` makes it never be done."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self.act: Callable[[], None] | None = act
+
+    def cancel(self) -> None:
+        """Safe to repeat, also after it was done."""
+        self.act = None
+
+
+class Loop:
+    """Calls what was asked for when a descriptor is ready or a time has come."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._acts: dict[int, Callable[[int], None]] = {}
+        self._due: list[tuple[float, int, Due]] = []
+        self._count = 0
+
+    def watch(self, fd: int, act: Callable[[int], None], events: int = READ) -> None:
+        """Call ``act`` with the events whenever the descriptor has some. It replaces an earlier wish."""
+        if fd in self._acts:
+            self._epoll.modify(fd, events)
+        else:
+            self._epoll.register(fd, events)
+        self._acts[fd] = act
+
+    def forget(self, fd: int) -> None:
+        """To be called before the descriptor is closed. Safe to repeat."""
+        if self._acts.pop(fd, None) is not None:
+            self._epoll.unregister(fd)
+
+    def after(self, seconds: float, act: Callable[[], None]) -> Due:
+        """Call ``act`` once, in so many seconds."""
+        due = Due(act)
+        self._count += 1  # of two at the same time, the first asked for comes first
+        heapq.heappush(self._due, (now_s() + seconds, self._count, due))
+        return due
+
+    def turn(self, most_s: float | None) -> None:
+        """Wait for the first event or due time, at most ``most_s`` seconds (None: for ever), and act."""
+        left_s = self._left_s()
+        waits_s = min(left_s, most_s) if left_s is not None and most_s is not None else left_s or most_s
+        if left_s == 0.0:
+            waits_s = 0.0
+        for fd, events in self._epoll.poll(waits_s, _MOST_EVENTS):
+            act = self._acts.get(fd)
+            if act is not None:  # else it was forgotten by one of those before it
+                act(events)
+        self._act_on_due()
+
+    def _left_s(self) -> float | None:
+        while self._due and self._due[0][2].act is None:
+            heapq.heappop(self._due)
+        return max(0.0, self._due[0][0] - now_s()) if self._due else None
+
+    def _act_on_due(self) -> None:
+        began_s = now_s()  # what is asked for meanwhile comes with the next turn
+        while self._due and self._due[0][0] <= began_s:
+            _, _, due = heapq.heappop(self._due)
+            act, due.act = due.act, None
+            if act is not None:
+                act()
+
+    def close(self) -> None:
+        """Give up the descriptor of epoll itself."""
+        self._epoll.close()
+
+
+def now_s() -> float:
+    """CLOCK_MONOTONIC, which epoll waits by."""
+    return time.monotonic()

@@ -1,0 +1,177 @@
+"""Who the users and groups of the machine are, without waiting for anybody.
+
+/etc/passwd and /etc/group are read as files. Name services (LDAP and its kin) may hang. They are asked only
+for those names in the policy that the files lack, in a process of their own and not for long.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+
+from slicer.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    FileId = tuple[int, int, int, int, int]
+
+_MAX_BYTES = 1 << 23
+_MAX_NUMBER = 2**32 - 2
+_DEADLINE_S = 2.0
+
+
+@record
+class _Tables:
+    """What both files say."""
+
+    names: dict[int, str]  # of users
+    uids: dict[str, int]
+    gids: dict[str, int]
+    own_gid: dict[int, int]  # by uid
+    members: dict[str, tuple[int, ...]]  # the gids of groups that name a user
+
+
+class Names:
+    """The machine's users and groups. The files are read again when they have changed."""
+
+    def __init__(self, directory: str = "/etc") -> None:
+        self._paths = (f"{directory}/passwd", f"{directory}/group")
+        self._ids: tuple[FileId | None, ...] = ()
+        self._tables = _Tables({}, {}, {}, {}, {})
+        self._asked: dict[int, str] = {}  # names that a name service knew
+
+    def name_of(self, uid: int) -> str:
+        """The user's name, else "uid 1001"."""
+        return self._now().names.get(uid) or self._asked.get(uid) or f"uid {uid}"
+
+    def gids_of(self, uid: int, said: Sequence[int]) -> tuple[int, ...]:
+        """The groups of a user: those that its socket ``said``, its own first, and those of the files."""
+        tables = self._now()
+        found = dict.fromkeys(said)
+        if uid in tables.own_gid:
+            found[tables.own_gid[uid]] = None
+        found.update(dict.fromkeys(tables.members.get(tables.names.get(uid, ""), ())))
+        return tuple(found)
+
+    def look_up(self, users: Iterable[str], groups: Iterable[str]) -> tuple[dict[str, int], dict[str, int]]:
+        """The numbers of these names, as far as somebody has them."""
+        tables = self._now()
+        uids = {name: tables.uids[name] for name in users if name in tables.uids}
+        gids = {name: tables.gids[name] for name in groups if name in tables.gids}
+        missing = [("user", name) for name in users if name not in uids]
+        missing += [("group", name) for name in groups if name not in gids]
+        for (kind, name), number in ask_services(missing).items() if missing else ():
+            (uids if kind == "user" else gids)[name] = number
+            if kind == "user":
+                self._asked[number] = name
+        return uids, gids
+
+    def _now(self) -> _Tables:
+        ids = tuple(_id(path) for path in self._paths)
+        if ids != self._ids:
+            self._tables, self._ids = _read(*self._paths), ids
+        return self._tables
+
+
+def _id(path: str) -> FileId | None:
+    try:
+        info = os.stat(path)
+    except OSError:
+        return None
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
+
+
+def _read(passwd: str, group: str) -> _Tables:
+    names: dict[int, str] = {}
+    uids: dict[str, int] = {}
+    gids: dict[str, int] = {}
+    own_gid: dict[int, int] = {}
+    members: dict[str, list[int]] = {}
+    for fields in _lines(passwd, 7):
+        uid, gid = _number(fields[2]), _number(fields[3])
+        if uid is not None and gid is not None:
+            names.setdefault(uid, fields[0])
+            uids.setdefault(fields[0], uid)
+            own_gid.setdefault(uid, gid)
+    for fields in _lines(group, 4):
+        gid = _number(fields[2])
+        if gid is not None:
+            gids.setdefault(fields[0], gid)
+            for member in filter(None, fields[3].split(",")):
+                members.setdefault(member, []).append(gid)
+    return _Tables(names, uids, gids, own_gid, {name: tuple(found) for name, found in members.items()})
+
+
+def _lines(path: str, fields: int) -> Iterator[list[str]]:
+    """The entries of a file; none where it cannot be read: then the sockets' words remain."""
+    try:
+        with open(path, "rb") as file:
+            text = file.read(_MAX_BYTES).decode("utf-8", "surrogateescape")
+    except OSError:
+        return
+    for line in text.split("\n"):
+        parts = line.split(":")
+        if len(parts) == fields and parts[0]:
+            yield parts
+
+
+def _number(text: str) -> int | None:
+    if not (text.isascii() and text.isdigit() and len(text) <= 10):
+        return None
+    return number if (number := int(text)) <= _MAX_NUMBER else None
+
+
+def ask_services(
+    names: Iterable[tuple[str, str]], deadline_s: float = _DEADLINE_S
+) -> dict[tuple[str, str], int]:
+    """The numbers of ("user" or "group", name) by all that nsswitch.conf names.
+
+    What has no number, or none in time, is not in it.
+    """
+    asked = list(names)
+    ours, theirs = os.pipe2(os.O_CLOEXEC)
+    pid = os.fork()
+    if pid == 0:
+        _answer(theirs, asked)
+    os.close(theirs)
+    try:
+        data = _read_until(ours, time.monotonic() + deadline_s)
+    finally:
+        os.close(ours)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    numbers = [_number(word) for word in data.decode("ascii", "replace").split("\n")[:-1]]
+    return {key: number for key, number in zip(asked, numbers, strict=False) if number is not None}
+
+
+def _answer(fd: int, asked: list[tuple[str, str]]) -> None:
+    """In the child: one line a name, empty where nobody has it. It never returns."""
+    import grp
+    import pwd
+
+    try:
+        for kind, name in asked:
+            try:
+                number = pwd.getpwnam(name).pw_uid if kind == "user" else grp.getgrnam(name).gr_gid
+                os.write(fd, b"%d\n" % number)
+            except (KeyError, ValueError):
+                os.write(fd, b"\n")
+    finally:
+        os._exit(0)
+
+
+def _read_until(fd: int, end_s: float) -> bytes:
+    """All that comes until the other end is closed, or the time is over."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    data = b""
+    while (left_s := end_s - time.monotonic()) > 0 and poll.poll(left_s * 1000):
+        piece = os.read(fd, 4096)
+        if not piece:
+            break
+        data += piece
+    return data

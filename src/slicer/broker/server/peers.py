@@ -1,0 +1,129 @@
+"""Who is at the other end of a socket, by the kernel's word; and what a keeper may be."""
+
+from __future__ import annotations
+
+import _socket
+import errno
+import os
+import select
+import struct
+
+from slicer.kernel.proc import read_text, start_time
+from slicer.record import record
+
+_SO_PEERPIDFD = 77  # asm-generic/socket.h; Linux 6.5
+_SO_PEERGROUPS = 59
+_MOST_GROUPS = 65536  # NGROUPS_MAX
+_UCRED = struct.Struct("iII")
+_GONE = (errno.ESRCH, errno.EINVAL, errno.ENODATA)  # what kernels say of a peer that has been reaped
+_UNKNOWN = (errno.ENOPROTOOPT, errno.EOPNOTSUPP)
+
+
+class NoPeer(Exception):
+    """There is nobody to answer: whoever connected has ended, or is hidden from us."""
+
+
+class BadKeeper(ValueError):
+    """A descriptor is no process that may be put into a scope."""
+
+
+@record
+class Peer:
+    """The process that connected, and whose it was then. A later exec or setuid changes nothing of it."""
+
+    pid: int
+    uid: int
+    gids: tuple[int, ...]  # its primary group, then the others
+    pidfd: int  # ours to close
+    start: int  # its start time, as in /proc/PID/stat
+
+
+def peer_of(connection: _socket.socket) -> Peer:
+    """The peer of a Unix socket. Raises NoPeer, and OSError where we are short of descriptors."""
+    pid, uid, gid = _UCRED.unpack(
+        connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _UCRED.size)
+    )
+    if pid <= 0:
+        raise NoPeer("it is in a namespace that cannot be seen from here")
+    pidfd = _peer_pidfd(connection, pid)
+    # In this order: as long as the process of the pidfd lives, its pid is nobody else's.
+    start = start_time(pid)
+    if not start or has_ended(pidfd):
+        os.close(pidfd)
+        raise NoPeer(f"process {pid} has ended")
+    return Peer(pid, uid, (gid, *_groups(connection)), pidfd, start)
+
+
+def _groups(connection: _socket.socket) -> tuple[int, ...]:
+    for most in (64, _MOST_GROUPS):
+        try:
+            found = connection.getsockopt(_socket.SOL_SOCKET, _SO_PEERGROUPS, 4 * most)
+        except OSError as error:
+            if error.errno != errno.ERANGE:
+                raise
+            continue
+        return struct.unpack(f"{len(found) // 4}I", found)
+    return ()
+
+
+def _peer_pidfd(connection: _socket.socket, pid: int) -> int:
+    try:
+        return connection.getsockopt(_socket.SOL_SOCKET, _SO_PEERPIDFD)
+    except OSError as error:
+        if error.errno in _GONE:
+            raise NoPeer(f"process {pid} has ended") from None
+        if error.errno not in _UNKNOWN:
+            raise
+    # An older kernel. If the pid is another process's by now, it harms only the user who sent it away.
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise NoPeer(f"process {pid} has ended") from None
+
+
+def has_ended(pidfd: int) -> bool:
+    """Whether the process of a pidfd has ended."""
+    poller = select.poll()  # not select(2), which knows no descriptor above 1023
+    poller.register(pidfd, select.POLLIN)
+    return bool(poller.poll(0))
+
+
+def is_pidfd(fd: int) -> bool:
+    """Whether a descriptor that somebody sent is a pidfd. Asks no file system, which might not answer."""
+    # A file's path begins with "/"; what a kernel object is called cannot be forged.
+    if not os.readlink(f"/proc/self/fd/{fd}").startswith(("anon_inode:[pidfd]", "pidfd:[")):
+        return False
+    return _pid_of(fd) is not None
+
+
+def _pid_of(pidfd: int) -> int | None:
+    """The pid of a pidfd; -1 when it has been reaped, 0 when it cannot be seen from here. None: no pidfd."""
+    lines = read_text(f"/proc/self/fdinfo/{pidfd}").splitlines()
+    return next((int(line.split()[1]) for line in lines if line.startswith("Pid:")), None)
+
+
+def check_keeper(pidfd: int, uid: int) -> int:
+    """The pid of a process that lives and is wholly that user's. Raises BadKeeper.
+
+    Real, effective, saved and file system's uid must be the same: a program that is set-uid, or was, is not
+    the user's to move. It may still execute one afterwards, as it may in any scope of a user manager.
+    """
+    pid = _pid_of(pidfd)
+    if pid is None:
+        raise BadKeeper("the descriptor that came along is no pidfd")
+    if pid <= 0:
+        raise BadKeeper("the process has ended, or cannot be seen from here")
+    try:
+        status = read_text(f"/proc/{pid}/status")
+    except (FileNotFoundError, ProcessLookupError):
+        raise BadKeeper("the process has ended") from None
+    # What was read is its own only if it still has its pid.
+    if has_ended(pidfd):
+        raise BadKeeper("the process has ended")
+    fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+    uids = fields.get("Uid", "").split()
+    if uids != [str(uid)] * 4:
+        raise BadKeeper("the process is not the user's own")
+    if fields.get("Tgid", "").strip() != str(pid):
+        raise BadKeeper("the descriptor is of a thread, not of a process")
+    return pid

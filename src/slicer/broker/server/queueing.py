@@ -1,0 +1,332 @@
+"""Requests that come, wait and are granted.
+
+Whose process it is comes from the kernel (:mod:`.peers`), never from the message. Nothing here waits. All
+requests that came in one turn of the loop are decided on together.
+"""
+
+from __future__ import annotations
+
+import os
+
+from slicer.broker.protocol import messages
+from slicer.broker.rules import views
+from slicer.broker.server import requests
+from slicer.broker.server.book import Claim
+from slicer.broker.server.deciding import Reasons
+from slicer.broker.server.refusal import Refusal, refusal_of
+from slicer.broker.server.register import Waiter
+from slicer.errors import SlicerError, StateError
+from slicer.kernel import proc
+from slicer.ledger.leasing import gpus_named
+from slicer.ledger.nesting import OuterJobs
+from slicer.record import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from slicer.broker.protocol.messages import Acquire
+    from slicer.broker.server.connections import Call, Connection
+    from slicer.broker.server.decided import Decided
+    from slicer.broker.server.deciding import Decider
+    from slicer.broker.server.loop import Due, Loop
+    from slicer.broker.server.register import Holding, Register
+    from slicer.broker.server.requests import Caller
+    from slicer.broker.server.rulebook import Rulebook
+    from slicer.model import Lease, Ticket
+
+SETTLES_S = 2.0  # after a start: how long those whose connections broke may take to come back first
+RETURNS_S = 30.0  # who is not back by then has lost its place
+AGAIN_S = 1.0  # between looks where no event tells: foreign processes on GPUs, stopped callers, a full /run
+_MOST_EACH = 4096  # leases of one user, and tickets: each is a few KiB of memory
+_TELLS_S = 1.0  # between two rounds of news for those who wait
+_MOST_NEWS = 100  # in one round
+_FINENESS_S = 10.0  # of an expected start: less of a change is no news
+
+
+class Queueing:
+    """The requests of all users. :meth:`settle` is to be called whenever :attr:`is_unsettled`."""
+
+    def __init__(
+        self, register: Register, decider: Decider, rulebook: Rulebook, on: Loop, warn: Callable[[str], None]
+    ) -> None:
+        self._register = register
+        self._decider = decider
+        self._rulebook = rulebook
+        self._loop = on
+        self._warn = warn
+        self.is_unsettled = True
+        self._came: list[Waiter] = []  # since the last decision
+        self._again: Due | None = None
+        self._news: Due | None = None
+        absent = list(register.waiters.values())
+        self._waits_for_absent = bool(absent)
+        if absent:
+            on.after(SETTLES_S, self._settle_without_absent)
+        for waiter in absent:
+            self._expect_back(waiter)
+
+    # -- coming and going --------------------------------------------------------------------------------
+
+    def gone(self, connection: Connection) -> None:
+        """A connection that waited has ended. Its process may come back, for as long as it lives."""
+        for waiter in self._register.waiters.values():
+            if waiter.connection is connection:
+                waiter.connection = None
+                self._expect_back(waiter)
+                self.is_unsettled = True
+
+    def _expect_back(self, waiter: Waiter) -> None:
+        waiter.absence = self._loop.after(RETURNS_S, lambda: self._register.leave(waiter))
+
+    def _settle_without_absent(self) -> None:
+        self._waits_for_absent = False
+        self.is_unsettled = True
+
+    def unsettle(self) -> None:
+        """Somebody's turn may have come."""
+        self.is_unsettled = True
+
+    def dismiss(self, waiter: Waiter, refusal: Refusal) -> None:
+        """Have a request leave the queue, and say why."""
+        connection = waiter.connection
+        self._register.leave(waiter)
+        if connection is not None:
+            connection.fail(refusal)
+
+    # -- asking for a lease ------------------------------------------------------------------------------
+
+    def acquire(self, call: Call) -> None:
+        """Take up a request. It is answered by :meth:`settle`."""
+        asked, caller = call.message, self.caller(call)
+        known = self._register.holdings.get(asked.job)
+        if known is not None:
+            if not _is_same(known.lease, caller) or known.claim.held or known.is_starting:
+                raise Refusal("JobExists", f"there is a job {asked.job} already")
+            self._tell_granted(call.connection, known)  # its connection broke before it heard
+            return
+        waiter = self._register.waiters.get(asked.job)
+        if waiter is None:
+            waiter = self._new_waiter(asked, caller, call.connection)
+        elif not _is_same(waiter.ticket, caller):
+            raise Refusal("JobExists", f"there is a job {asked.job} already")
+        elif waiter.connection is not None:
+            waiter.connection.close()
+        self._take_up(waiter, call)
+
+    def _take_up(self, waiter: Waiter, call: Call) -> None:
+        asked = call.message
+        waiter.asked, waiter.connection, waiter.told = asked, call.connection, None
+        waiter.waits = asked.wait and call.more
+        self._register.watch_waiter(waiter, os.dup(call.connection.peer.pidfd))
+        for due in (waiter.absence, waiter.patience):
+            if due is not None:
+                due.cancel()
+        if asked.max_wait_s is not None and waiter.waits:
+            left_s = max(0.0, waiter.ticket.arrived_s + asked.max_wait_s - proc.now_s())
+            waiter.patience = self._loop.after(left_s, lambda: self._lose_patience(waiter))
+        self._came.append(waiter)
+        self.is_unsettled = True
+
+    def _new_waiter(self, asked: Acquire, caller: Caller, connection: Connection) -> Waiter:
+        own = [each for each in self._register.waiters.values() if each.ticket.uid == caller.uid]
+        self._check_room(asked, caller, len(own))
+        if asked.runs_anyway and asked.gpus:
+            raise Refusal("NotAllowed", "only a job without GPUs can run though nothing is free")
+        inside = self._register.inside_of(caller.pid, caller.uid)
+        ticket = requests.ticket_of(
+            asked, caller, self.choice(asked, inside), inside, self._rulebook.slots,
+            self._rulebook.caps(caller.uid, caller.gids), self._place(asked, own),
+        )  # fmt: skip
+        self._decider.check_feasible(ticket)
+        self._rulebook.check(ticket, caller.gids, self._decider.devices_seen())
+        waiter = Waiter(ticket, asked, connection)
+        waiter.gids = caller.gids
+        self._register.waiters[asked.job] = waiter
+        return waiter
+
+    def _check_room(self, asked: Acquire, caller: Caller, waiting: int) -> None:
+        problem = self._rulebook.too_many_waiting(caller, waiting) if asked.wait else ""
+        if problem:
+            raise Refusal("TooMany", problem, hint="wait until one of them has been served")
+        held = sum(each.lease.uid == caller.uid for each in self._register.holdings.values())
+        if max(held, waiting) >= _MOST_EACH:
+            raise Refusal("TooMany", f"you have {max(held, waiting)} jobs: no more are kept of a user")
+
+    def _place(self, asked: Acquire, own: list[Waiter]) -> float:
+        """When it counts as having arrived: now, or just before another request of the same user."""
+        now_s = proc.now_s()
+        if not asked.ahead_of:
+            return now_s
+        before = next((each.ticket.arrived_s for each in own if each.ticket.job == asked.ahead_of), None)
+        return now_s if before is None else max(0.0, before - 1e-6)
+
+    def choice(self, asked: Acquire, inside: tuple[Lease, ...]) -> tuple[str, ...]:
+        """The GPUs that its words mean, less those of its outer jobs. Raises UsageError, GpuError."""
+        if not asked.gpus or not asked.gpu_words:
+            return ()
+        self._decider.observer.open()
+        held = OuterJobs(inside, False).gpus_for(asked.vram_mib)
+        named = gpus_named(asked.gpu_words, self._decider.observer.gpus)
+        return tuple(uuid for uuid in named if uuid not in held)
+
+    def caller(self, call: Call) -> Caller:
+        """The process at the other end, by the kernel's word."""
+        peer = call.connection.peer
+        gids = self._rulebook.groups(peer.uid, peer.gids)
+        return requests.Caller(peer.pid, peer.start, peer.uid, gids, self._rulebook.boot_id)
+
+    # -- deciding ----------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Decide, give out what can be given, and tell those who came why they wait."""
+        self.is_unsettled = False
+        if self._waits_for_absent:
+            if any(each.connection is None for each in self._register.waiters.values()):
+                return  # those who are back already wait a moment for the others
+            self._waits_for_absent = False
+        came, self._came = self._came, []
+        found = self._decider.decide()
+        self._grant_all(found)
+        left = [each for each in came if self._is_waiting(each)]
+        if left and found.grants:
+            found = self._decider.decide(is_fresh=False)  # they are told of what was just given out
+        self._answer_new(left, found)
+        if found.must_look:
+            self.look_again()
+        if found.queue and self._news is None:
+            self._news = self._loop.after(_TELLS_S, self._tell_news)
+
+    def _grant_all(self, found: Decided) -> None:
+        for ticket in found.queue:
+            gpus = found.grants.get(ticket.job)
+            waiter = self._register.waiters.get(ticket.job)
+            if gpus is None or waiter is None:
+                continue
+            try:
+                self._grant(waiter, gpus, is_forced=False)
+            except StateError as error:
+                self._warn(f"nothing can be granted: {error}")
+                self.look_again()
+                return
+
+    def _grant(self, waiter: Waiter, gpus: tuple[str, ...], *, is_forced: bool) -> None:
+        ticket, asked = waiter.ticket, waiter.asked
+        assert asked is not None
+        now_s = proc.now_s()
+        lease = requests.draft_of(ticket, self._decider.observer.indices(gpus), gpus, now_s)
+        lease = replace(lease, forced=int(is_forced))
+        claim = Claim(
+            ticket.job, ticket.command, asked.binding, 0, max(0.0, now_s - ticket.arrived_s), waiter.gids,
+            (), "",
+        )  # fmt: skip
+        holding = self._register.add(lease, claim, os.dup(waiter.connection.peer.pidfd))
+        connection = waiter.connection
+        self._register.leave(waiter)
+        self._rulebook.granted(lease, self._decider.devices_seen())
+        self._tell_granted(connection, holding)
+
+    def _tell_granted(self, connection: Connection, holding: Holding) -> None:
+        shown = views.lease(holding.lease, connection.peer.uid)
+        connection.send(messages.Granted(shown, holding.claim.waited_s))
+
+    def _answer_new(self, came: list[Waiter], found: Decided) -> None:
+        """Tell those who came and were granted nothing why; who does not wait, or not for this, leaves."""
+        reasons = self.reasons(found)
+        for waiter in came:
+            if not self._is_waiting(waiter):
+                continue  # it went while others were answered
+            try:
+                if waiter.ticket.gpus and found.devices is None and self._decider.no_gpus is not None:
+                    raise self._decider.no_gpus
+                if not waiter.waits:
+                    raise self._busy(waiter, reasons)
+                if waiter.ticket.inside:
+                    self._refuse_deadlock(waiter, found)
+                self._register.write_ticket(waiter)
+            except SlicerError as error:
+                self.dismiss(waiter, refusal_of(error))
+            except Refusal as refusal:
+                self.dismiss(waiter, refusal)
+            else:
+                self._tell(waiter, reasons)
+
+    def _is_waiting(self, waiter: Waiter) -> bool:
+        return self._register.waiters.get(waiter.ticket.job) is waiter and waiter.connection is not None
+
+    def _refuse_deadlock(self, waiter: Waiter, found: Decided) -> None:
+        stuck = self._decider.deadlocked(waiter.ticket, found)
+        if stuck:
+            raise Refusal(
+                "Deadlock", f"would wait for ever: {', '.join(stuck)} has what is missing, and waits for us",
+                hint="ask for it in the outer job, or run this one outside of it",
+            )  # fmt: skip
+
+    def _busy(self, waiter: Waiter, reasons: Reasons) -> Refusal:
+        busy = views.busy(reasons.busy(waiter.ticket), waiter.ticket.uid)
+        why = self._why(waiter, reasons)
+        return Refusal("Busy", f"{busy.slot or busy.kind} is busy", hint=why, busy=busy)
+
+    def reasons(self, found: Decided) -> Reasons:
+        """Why those wait who were granted nothing."""
+        return Reasons(found, self._rulebook.allowance())
+
+    def _why(self, waiter: Waiter, reasons: Reasons) -> str:
+        return self._rulebook.why(waiter.ticket, reasons.found)
+
+    def _tell(self, waiter: Waiter, reasons: Reasons) -> bool:
+        """Tell one who waits why, if it does not know; whether it did not."""
+        if waiter.connection is None:
+            return False
+        busy = views.busy(reasons.busy(waiter.ticket), waiter.ticket.uid)
+        starts_in_s, why = reasons.starts_in_s(waiter.ticket), self._why(waiter, reasons)
+        starts_s = None if starts_in_s is None else round((proc.now_s() + starts_in_s) / _FINENESS_S)
+        if waiter.told == (busy, starts_s, why):
+            return False
+        waiter.told = busy, starts_s, why
+        news = messages.Waiting(waiter.ticket.job, busy, starts_in_s, why)
+        waiter.connection.send(news, continues=True)
+        return True
+
+    def _tell_news(self) -> None:
+        """Tell those who wait what has changed, those in front first, and not too many at a time."""
+        self._news = None
+        found = self._decider.decide(is_fresh=False)
+        reasons = self.reasons(found)
+        told = 0
+        for ticket in found.queue:
+            waiter = self._register.waiters.get(ticket.job)
+            told += waiter is not None and self._tell(waiter, reasons)
+            if told >= _MOST_NEWS:
+                self._news = self._loop.after(_TELLS_S, self._tell_news)
+                return
+
+    def look_again(self) -> None:
+        """Decide again in a second: no event will tell."""
+        if self._again is None:
+            self._again = self._loop.after(AGAIN_S, self._look)
+
+    def _look(self) -> None:
+        self._again = None
+        self.is_unsettled = True
+
+    def _lose_patience(self, waiter: Waiter) -> None:
+        """It has waited as long as it was to."""
+        waiter.patience = None
+        if waiter.connection is None or waiter.asked is None:
+            return
+        found = self._decider.decide(is_fresh=False)
+        may_run = self._rulebook.may_force(waiter.ticket, self._register.leases)
+        if waiter.asked.runs_anyway and not waiter.ticket.gpus and may_run:
+            try:
+                self._grant(waiter, (), is_forced=True)
+            except StateError as error:
+                self.dismiss(waiter, refusal_of(error))
+        else:
+            self.dismiss(waiter, self._busy(waiter, self.reasons(found)))
+        self.is_unsettled = True
+
+
+def _is_same(entry: Lease | Ticket, caller: Caller) -> bool:
+    """Whether the process is the one that asked for it."""
+    return (entry.uid, entry.pid, entry.pid_start) == (caller.uid, caller.pid, caller.start)

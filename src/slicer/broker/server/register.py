@@ -1,0 +1,265 @@
+"""Who holds and who waits: the book in memory, and what keeps each entry alive.
+
+A lease counts while its scope is populated; before its keeper was seen there, while the process lives that
+asked for it. Nothing else ends it: no closed connection, and no end of the broker. It also counts while a job
+does that was started out of its scope, because that may still use what the lease is for.
+"""
+
+from __future__ import annotations
+
+import os
+
+from slicer.broker.server.watch import ProcessWatch, ScopeWatch, open_process
+from slicer.kernel import cgroup, proc
+from slicer.record import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    from slicer.broker.protocol.messages import Acquire, Finished
+    from slicer.broker.server.book import Book, Claim
+    from slicer.broker.server.loop import Due, Loop
+    from slicer.model import Busy, Lease, Ticket, Usage
+
+
+class Holding:
+    """A lease that counts."""
+
+    def __init__(self, lease: Lease, claim: Claim) -> None:
+        self.lease = lease
+        self.claim = claim
+        self.told: Finished | None = None  # by its client
+        self.usage: Usage | None = None  # as its cgroup had it when it was told
+        self.process: ProcessWatch | None = None
+        self.scope: ScopeWatch | None = None
+        self.is_starting = False  # systemd is at it
+
+    def close(self) -> None:
+        """Watch it no more."""
+        for each in (self.process, self.scope):
+            if each is not None:
+                each.close()
+        self.process = self.scope = None
+
+
+class Waiter:
+    """A ticket, and the connection that waits for it (None: it broke, and may come back)."""
+
+    def __init__(self, ticket: Ticket, asked: Acquire | None, connection: Any) -> None:
+        self.ticket = ticket
+        self.asked = asked  # None: from before a restart, and not yet asked again
+        self.connection = connection
+        self.gids: tuple[int, ...] = ()
+        self.is_written = False
+        self.waits = True  # else it is told at once that it cannot have it
+        self.told: tuple[Busy, int | None, str] | None = None  # the last Waiting, as far as it matters
+        self.patience: Due | None = None
+        self.absence: Due | None = None  # when its place is lost, while it is absent
+        self.process: ProcessWatch | None = None
+
+    def close(self) -> None:
+        """Wait for nothing any more."""
+        for due in (self.patience, self.absence):
+            if due is not None:
+                due.cancel()
+        if self.process is not None:
+            self.process.close()
+        self.patience = self.absence = self.process = None
+
+
+class Register:
+    """All holdings and waiters by their jobs. Raises StateError where the book cannot be written."""
+
+    def __init__(
+        self, book: Book, on: Loop, warn: Callable[[str], None], changed: Callable[[], None],
+        ended: Callable[[Holding], None],
+    ) -> None:  # fmt: skip
+        """``changed``: somebody's turn may have come. ``ended``: a lease is over, to be accounted for."""
+        self.book = book
+        self._loop = on
+        self._warn = warn
+        self._changed = changed
+        self._ended = ended
+        self.holdings: dict[str, Holding] = {}
+        self.waiters: dict[str, Waiter] = {}
+
+    @property
+    def leases(self) -> tuple[Lease, ...]:
+        return tuple(each.lease for each in self.holdings.values())
+
+    # -- after a start -----------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Take over what an earlier broker wrote down. Raises StateError."""
+        found = self.book.load()
+        boot = proc.boot_id()
+        for lease, claim, told in found.leases:
+            holding = self.holdings[lease.job] = Holding(lease, claim)
+            holding.told = told
+        for holding in list(self.holdings.values()):
+            if holding.lease.boot_id != boot or not self._take_up(holding):
+                self._is_over(holding)
+        for ticket in found.tickets:
+            pidfd = open_process(ticket.pid, ticket.pid_start) if ticket.boot_id == boot else None
+            if pidfd is None:
+                self.book.drop_ticket(ticket.job)
+                continue
+            waiter = self.waiters[ticket.job] = Waiter(ticket, None, None)
+            waiter.is_written = True
+            self.watch_waiter(waiter, pidfd)
+
+    def _take_up(self, holding: Holding) -> bool:
+        """Watch what keeps the lease; whether there is anything."""
+        if holding.lease.cgroup and self._watch_scope(holding):
+            if not holding.claim.held:
+                self.note_held(holding)
+            return True
+        if holding.claim.held:
+            return False
+        pidfd = open_process(holding.lease.pid, holding.lease.pid_start)
+        if pidfd is None:
+            return False
+        self._watch_process(holding, pidfd)
+        return True
+
+    # -- leases ------------------------------------------------------------------------------------------
+
+    def add(self, lease: Lease, claim: Claim, pidfd: int) -> Holding:
+        """A lease that is granted now, to the process of ``pidfd``, which is taken over."""
+        try:
+            self.book.add(lease, claim)
+        except BaseException:
+            os.close(pidfd)
+            raise
+        holding = self.holdings[lease.job] = Holding(lease, claim)
+        self._watch_process(holding, pidfd)
+        return holding
+
+    def rewrite(self, holding: Holding, lease: Lease) -> None:
+        """Change what a lease says."""
+        self.book.rewrite(lease)
+        holding.lease = lease
+
+    def note_held(self, holding: Holding) -> None:
+        """Its keeper is in its scope: from now on that alone counts.
+
+        If it cannot be written down, a restarted broker sees the same by itself, while the scope lasts.
+        """
+        holding.claim = replace(holding.claim, held=1)
+        if holding.process is not None:
+            holding.process.close()
+            holding.process = None
+        try:
+            self.book.claim(holding.claim)
+        except Exception as error:
+            self._warn(f"{holding.lease.job}: {error}")
+
+    def start_watching(self, holding: Holding) -> bool:
+        """Watch its scope, in which its keeper was just seen; False: it is empty again."""
+        return holding.scope is not None or self._watch_scope(holding)
+
+    def _watch_scope(self, holding: Holding) -> bool:
+        name = holding.lease.cgroup
+        if not cgroup.lives(name):
+            return False
+        try:
+            watch = ScopeWatch(self._loop, name, lambda: self._lost_scope(holding))
+        except FileNotFoundError:
+            return False
+        if not watch.is_populated():
+            watch.close()
+            return False
+        holding.scope = watch
+        return True
+
+    def _watch_process(self, holding: Holding, pidfd: int) -> None:
+        holding.process = ProcessWatch(self._loop, pidfd, lambda: self._lost_process(holding))
+
+    def _lost_scope(self, holding: Holding) -> None:
+        holding.scope = None
+        if holding.claim.held:
+            self.look_again(holding)
+
+    def _lost_process(self, holding: Holding) -> None:
+        holding.process = None
+        self.look_again(holding)
+
+    def look_again(self, holding: Holding) -> None:
+        """End the lease if nothing keeps it any more.
+
+        A scope may have come up although nobody heard so: its start was given up, or an earlier broker asked.
+        """
+        if holding.is_starting or holding.scope is not None:
+            return
+        if holding.lease.cgroup and self._watch_scope(holding):
+            if not holding.claim.held:
+                self.note_held(holding)
+        elif holding.process is None:
+            self._is_over(holding)
+
+    def release(self, holding: Holding) -> None:
+        """Its owner gives it back. A scope that is populated keeps it."""
+        if holding.process is not None:
+            holding.process.close()
+            holding.process = None
+        self.look_again(holding)
+
+    def _is_over(self, holding: Holding) -> None:
+        job = holding.lease.job
+        if any(job in each.claim.inside for each in self.holdings.values()):
+            return  # what was started out of its scope goes on
+        self.holdings.pop(job, None)
+        holding.close()
+        self._ended(holding)
+        self.book.drop(job)
+        for outer in holding.claim.inside:  # it may have lasted only for this one
+            around = self.holdings.get(outer)
+            if around is not None:
+                self.look_again(around)
+        self._changed()
+
+    def inside_of(self, pid: int, uid: int) -> tuple[Lease, ...]:
+        """The user's leases that a process runs inside of, outermost first."""
+        here = f"{cgroup.of(pid)}/"
+        found = [
+            each.lease
+            for each in self.holdings.values()
+            if each.lease.uid == uid and each.lease.cgroup and here.startswith(f"{each.lease.cgroup}/")
+        ]
+        loose = {each.lease.pid: each.lease for each in self._bound_to_processes(uid)}
+        if loose:
+            found += [loose[above] for above in (pid, *proc.ancestors(pid)) if above in loose]
+        return tuple(sorted(found, key=lambda lease: lease.since_s))
+
+    def _bound_to_processes(self, uid: int) -> Iterable[Holding]:
+        return (
+            each
+            for each in self.holdings.values()
+            if each.lease.uid == uid and each.claim.binding == "process" and each.process is not None
+        )
+
+    # -- tickets -----------------------------------------------------------------------------------------
+
+    def watch_waiter(self, waiter: Waiter, pidfd: int) -> None:
+        """Have the ticket leave with its process, of ``pidfd``, which is taken over."""
+        if waiter.process is not None:
+            waiter.process.close()
+        waiter.process = ProcessWatch(self._loop, pidfd, lambda: self.leave(waiter))
+
+    def write_ticket(self, waiter: Waiter) -> None:
+        """Write down a request that has to wait."""
+        if not waiter.is_written:
+            self.book.add_ticket(waiter.ticket)
+            waiter.is_written = True
+
+    def leave(self, waiter: Waiter) -> None:
+        """It waits no more."""
+        job = waiter.ticket.job
+        waiter.close()
+        if self.waiters.get(job) is waiter:
+            del self.waiters[job]
+            if waiter.is_written:
+                self.book.drop_ticket(job)
+            self._changed()

@@ -1,0 +1,82 @@
+"""From what a caller asks for to a ticket, with all that it may not say filled in. Pure."""
+
+from __future__ import annotations
+
+from slicer.broker.protocol.messages import Acquire
+from slicer.broker.rules import slots as slot_rules
+from slicer.broker.server.refusal import Refusal
+from slicer.model import PRIORITY_MAX, Lease, Ticket
+from slicer.record import record
+from slicer.state.statefile import are_slots
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from slicer.broker.protocol.messages import Preview
+    from slicer.broker.rules.policy import Caps
+
+
+@record
+class Caller:
+    """The process at the other end of a connection, as the kernel knows it."""
+
+    pid: int
+    start: int
+    uid: int
+    gids: tuple[int, ...]
+    boot_id: str
+
+
+def ticket_of(
+    asked: Acquire, caller: Caller, choice: tuple[str, ...], inside: tuple[Lease, ...],
+    counted: Mapping[str, int], caps: Caps, arrived_s: float,
+) -> Ticket:  # fmt: skip
+    """The ticket of a request. ``choice``: the GPUs that its words mean; ``counted``: the administrator's
+    slots; ``inside``: the leases of its outer jobs. Raises Refusal.
+    """
+    shares = asked.gpus > 0 and asked.vram_mib is not None
+    return Ticket(
+        job=asked.job, name=asked.name, command=asked.command, pid=caller.pid, pid_start=caller.start,
+        boot_id=caller.boot_id, uid=caller.uid, inside=tuple(lease.job for lease in inside),
+        priority=_priority(asked.priority, inside, caps), arrived_s=round(arrived_s, 6), gpus=asked.gpus,
+        gpu_choice=choice, vram_mib=asked.vram_mib if shares else None,
+        margin_mib=asked.margin_mib if shares else 0,
+        **_slots(asked, caller.uid, counted), expect_s=asked.expect_s, profile=asked.profile,
+    )  # fmt: skip
+
+
+def as_acquire(asked: Preview) -> Acquire:
+    """The request that is only tried."""
+    return Acquire(
+        job="0" * 12, name="", command="", profile="", binding="scope", gpus=asked.gpus,
+        gpu_words=asked.gpu_words, vram_mib=asked.vram_mib, margin_mib=asked.margin_mib, slots=asked.slots,
+        slot_limits=asked.slot_limits, priority=asked.priority, expect_s=None, ahead_of="", wait=False,
+        max_wait_s=None, runs_anyway=False,
+    )  # fmt: skip
+
+
+def draft_of(ticket: Ticket, indices: tuple[int, ...], gpus: tuple[str, ...], now_s: float) -> Lease:
+    """The lease that a ticket becomes now."""
+    return Lease(
+        job=ticket.job, name=ticket.name, command=ticket.command, pid=ticket.pid, pid_start=ticket.pid_start,
+        keeper=0, boot_id=ticket.boot_id, uid=ticket.uid, backend="systemd", manager="system", unit="",
+        cgroup="", gpus=gpus, vram_mib=ticket.vram_mib, vram_peak_mib=(), slots=ticket.slots,
+        priority=ticket.priority, forced=0, since_s=now_s, expect_s=ticket.expect_s, profile=ticket.profile,
+        gpu_indices=indices,
+    )  # fmt: skip
+
+
+def _priority(priority: int, inside: tuple[Lease, ...], caps: Caps) -> int:
+    """Outer jobs keep what they have while this one waits, so it goes as far ahead as its user may ask."""
+    if not any(lease.gpus or lease.slots for lease in inside):
+        return priority
+    return PRIORITY_MAX if caps.max_priority is None else max(priority, caps.max_priority)
+
+
+def _slots(asked: Acquire, uid: int, counted: Mapping[str, int]) -> dict[str, dict[str, int]]:
+    slots = slot_rules.kept(asked.slots, uid, counted)
+    limits = slot_rules.kept_limits(asked.slots, asked.slot_limits, uid, counted)
+    if not are_slots(slots) or not are_slots(limits):
+        raise Refusal("NotAllowed", "the name of a slot is too long", hint="shorten it by a dozen letters")
+    return {"slots": slots, "slot_limits": limits}

@@ -1,0 +1,169 @@
+"""The administrator's word at work: slots, caps, shares and their words, by the policy as it is now."""
+
+from __future__ import annotations
+
+from slicer.broker.rules import allowance, order, resolve, shares, standing
+from slicer.broker.rules.allowance import Allowance
+from slicer.broker.rules.policy import NO_POLICY
+from slicer.broker.server.accounts import Ended
+from slicer.broker.server.configuration import Configuration
+from slicer.broker.server.policy_file import PolicyFile
+from slicer.errors import SlicerError
+from slicer.kernel import proc
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from slicer.broker.protocol.messages import UserStanding
+    from slicer.broker.rules.policy import Caps, Policy
+    from slicer.broker.rules.shares import Shares
+    from slicer.broker.server.accounts import Accounts
+    from slicer.broker.server.decided import Decided
+    from slicer.broker.server.register import Holding
+    from slicer.broker.server.requests import Caller
+    from slicer.model import Lease, Ticket
+    from slicer.placement.capacity import Device
+
+
+class Rulebook:
+    """What may be, who is next by it, and what was."""
+
+    def __init__(
+        self, directory: str, warn: Callable[[str], None], accounts: Callable[[Callable[[], float]], Accounts]
+    ) -> None:
+        """``directory``: where the administrator's files are. ``accounts`` makes them, with the half-life."""
+        self.boot_id = proc.boot_id()
+        self.configuration = Configuration(warn)
+        self.trouble: SlicerError | None = None  # nothing good was ever read: then nothing is given out
+        self._directory = directory
+        self._warn = warn
+        self._file: PolicyFile | None = None
+        self._load()
+        self._accounts = accounts(lambda: self.policy.half_life_s)
+        self._gids: dict[int, tuple[int, ...]] = {}  # of everybody who holds or waits
+        self._rates: dict[str, float] = {}  # of leases, by job
+
+    @property
+    def policy(self) -> Policy:
+        """The one in force."""
+        return NO_POLICY if self._file is None else self._file.policy
+
+    @property
+    def slots(self) -> dict[str, int]:
+        """Those that the administrator counts."""
+        return self.configuration.slots
+
+    def refresh(self) -> bool:
+        """Look whether the administrator has changed a file; whether anything is different now."""
+        if self.trouble is not None or self._file is None:
+            return self._load()
+        changed = [self._file.refresh(), self.configuration.refresh()]
+        if any(changed):
+            self._gids = {uid: self._file.gids_of(uid, gids) for uid, gids in self._gids.items()}
+        return any(changed)
+
+    def _load(self) -> bool:
+        """Read both for the first time; whether they are good."""
+        before, self.trouble = self.trouble, None
+        try:
+            self.configuration.load(self._directory)
+            self._file = PolicyFile(f"{self._directory}/policy.toml", warn=self._warn)
+        except SlicerError as error:
+            self.trouble = error
+            if before is None or str(before) != str(error):
+                self._warn(f"nothing is given out: {error}")
+        return self.trouble is None
+
+    def close(self) -> None:
+        """Give up the database."""
+        self._accounts.close()
+
+    def _name_of(self, uid: int) -> str:
+        return f"uid {uid}" if self._file is None else self._file.name_of(uid)
+
+    # -- one request -------------------------------------------------------------------------------------
+
+    def groups(self, uid: int, said: Sequence[int]) -> tuple[int, ...]:
+        """The groups of a user, from now on; ``said`` by the kernel of its process."""
+        found = self._gids.get(uid)
+        if found is None or not set(said) <= set(found):
+            found = tuple(said) if self._file is None else self._file.gids_of(uid, said)
+            self._gids[uid] = found
+        return found
+
+    def caps(self, uid: int, gids: Sequence[int]) -> Caps:
+        """What a user may have."""
+        return resolve.caps_of(self.policy, uid, gids)
+
+    def check(self, ticket: Ticket, gids: Sequence[int], devices: tuple[Device, ...] | None) -> None:
+        """Raises NotAllowedError for what its user may never have."""
+        allowance.check(self.policy, gids, ticket, devices, self._name_of(ticket.uid))
+
+    def too_many_waiting(self, caller: Caller, waiting: int) -> str:
+        """Why the user may not have one more request in the queue; "" if it may."""
+        name = self._name_of(caller.uid)
+        return allowance.too_many_waiting(self.policy, caller.uid, caller.gids, waiting, name)
+
+    def may_force(self, ticket: Ticket, leases: Iterable[Lease]) -> bool:
+        """Whether a request that has waited too long may run though nothing is free."""
+        return allowance.may_force(self.policy, self._gids.get(ticket.uid, ()), ticket, leases)
+
+    # -- all of them -------------------------------------------------------------------------------------
+
+    def allowance(self) -> Allowance:
+        """The caps of all, for a decision."""
+        return Allowance(self.policy, self._gids)
+
+    def shares(self, leases: Iterable[Lease], tickets: Iterable[Ticket], now_s: float) -> Shares:
+        """Who has used how much, and what is due."""
+        waiting = (ticket.uid for ticket in tickets if ticket.gpus)
+        return shares.shares_of(
+            self.policy, self._gids, self._accounts.past(), leases, self._rates, waiting, now_s
+        )
+
+    def ordered(self, tickets: Iterable[Ticket], found: Shares, now_s: float) -> tuple[Ticket, ...]:
+        """The tickets in the order in which they are served."""
+        return tuple(order.ordered(tickets, found, self.policy.patience_s, now_s))
+
+    def why(self, ticket: Ticket, found: Decided) -> str:
+        """The cap or the share that a request waits for, in words; "" if it waits for neither."""
+        name, gids = self._name_of(ticket.uid), self._gids.get(ticket.uid, ())
+        cap = allowance.why(self.policy, gids, ticket, found.leases, found.devices, name)
+        return cap or standing.why_behind(ticket, found.queue, found.shares, name)
+
+    def standings(
+        self, found: Decided, leases: Sequence[Lease], tickets: Sequence[Ticket]
+    ) -> tuple[UserStanding, ...]:
+        """How everybody stands who holds or waits."""
+        return standing.standings(self.policy, self._gids, found.shares, leases, tickets, found.devices)
+
+    # -- what was ----------------------------------------------------------------------------------------
+
+    def granted(self, lease: Lease, devices: tuple[Device, ...] | None) -> None:
+        """A lease was given, or was found at the start."""
+        if lease.gpus:
+            self._rates[lease.job] = shares.gpu_rate(lease.gpus, lease.vram_mib, devices or ())
+
+    def ended(self, holding: Holding, devices: tuple[Device, ...] | None) -> None:
+        """Book a lease that is over. Nothing that goes wrong keeps it."""
+        lease = holding.lease
+        gids = self._gids.get(lease.uid) or holding.claim.gids
+        try:
+            self._accounts.book(
+                Ended(
+                    lease=lease, gid=resolve.account_of(self.policy, gids) if gids else 0,
+                    ended_s=proc.now_s(), waited_s=holding.claim.waited_s,
+                    rate=self._rates.pop(lease.job, float(len(lease.gpus))),
+                    vram_mib=_vram_mib(lease, devices), finished=holding.told, usage=holding.usage,
+                )
+            )
+        except SlicerError as error:
+            self._warn(f"{lease.job}: not booked: {error}")
+
+
+def _vram_mib(lease: Lease, devices: tuple[Device, ...] | None) -> int:
+    if lease.vram_mib is not None:
+        return len(lease.gpus) * lease.vram_mib
+    sizes = {device.uuid: device.total_mib for device in devices or ()}
+    return sum(sizes.get(uuid, 0) for uuid in lease.gpus)

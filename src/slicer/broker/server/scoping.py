@@ -1,0 +1,187 @@
+"""From a lease to its scope, and what its owner may do to it.
+
+The lease names keeper, unit and cgroup before systemd is asked. So a broker that was killed in between finds
+what it did. Only once the keeper was seen in the scope does the scope alone hold the lease.
+"""
+
+from __future__ import annotations
+
+import os
+
+from slicer import faults
+from slicer.broker.protocol import messages
+from slicer.broker.rules import units
+from slicer.broker.server.peers import BadKeeper, check_keeper
+from slicer.broker.server.refusal import Refusal, refusal_of
+from slicer.errors import BackendError, SlicerError
+from slicer.kernel import cgroup
+from slicer.model import ScopeSpec
+from slicer.record import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from slicer.broker.protocol.messages import Start
+    from slicer.broker.server.connections import Call, Connection
+    from slicer.broker.server.queueing import Queueing
+    from slicer.broker.server.register import Holding, Register
+    from slicer.broker.server.scopes import Scopes
+    from slicer.broker.server.wishes import Wish, Wishes
+    from slicer.model import Property
+
+
+class Scoping:
+    """Starts scopes, and acts on them. Each answers its call when systemd has answered."""
+
+    def __init__(
+        self, register: Register, scopes: Scopes, wishes: Wishes, queueing: Queueing,
+        log: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._register = register
+        self._scopes = scopes
+        self._wishes = wishes
+        self._queueing = queueing
+        self._log = log
+
+    # -- starting ----------------------------------------------------------------------------------------
+
+    def start(self, call: Call) -> None:
+        """Put the keeper that came along into the scope of its lease."""
+        try:
+            self._start(call)
+        finally:
+            for fd in call.fds:
+                os.close(fd)
+
+    def _start(self, call: Call) -> None:
+        asked, connection = call.message, call.connection
+        holding = self._own(asked.job, connection)
+        if holding.claim.binding != "scope":
+            raise Refusal("BadProcess", "this lease is bound to a process: it has no scope")
+        if len(call.fds) != 1:
+            raise Refusal("BadProcess", "exactly one pidfd has to come along, the keeper's")
+        pidfd = call.fds[0]
+        try:
+            pid = check_keeper(pidfd, holding.lease.uid)
+        except BadKeeper as bad:
+            raise Refusal("BadProcess", str(bad)) from bad
+        if holding.claim.held or holding.is_starting:
+            raise Refusal("JobExists", f"{holding.lease.job} has its scope already")
+        self._note_outer(asked, holding, pid)
+        wish = self._wishes.of(asked, holding)
+        if holding.lease.keeper == pid and cgroup.of(pid) == holding.lease.cgroup:
+            self._note_started(holding, connection, wish)  # an earlier broker did it, and was killed
+            return
+        spec = self._spec(asked, holding, wish.properties)
+        there = self._scopes.cgroup_for(spec)
+        lease = replace(holding.lease, keeper=pid, unit=spec.unit, cgroup=there)
+        self._register.rewrite(holding, lease)
+        faults.point("broker-starting")
+
+        def done(answer: str | BackendError) -> None:
+            self._started(holding, connection, wish, answer)
+
+        holding.is_starting = True
+        self._scopes.start(spec, holding.lease.uid, pidfd, done)
+        faults.point("broker-asked")
+
+    def _spec(self, asked: Start, holding: Holding, properties: tuple[Property, ...]) -> ScopeSpec:
+        slice_name = units.slice_of("gpu" if asked.slice == "gpu" else "cpu", holding.lease.uid)
+        return ScopeSpec(
+            units.scope_of(holding.lease.job), slice_name, asked.description, properties, "system"
+        )
+
+    def _note_outer(self, asked: Start, holding: Holding, pid: int) -> None:
+        """What the keeper is taken out of lasts as long as this: it may have their GPUs open."""
+        inside = self._register.inside_of(pid, holding.lease.uid)
+        outer = tuple(lease.job for lease in inside if lease.job != holding.lease.job)
+        claim = replace(holding.claim, slice=asked.slice, inside=outer)
+        self._register.book.claim(claim)
+        holding.claim = claim
+
+    def _started(
+        self, holding: Holding, connection: Connection, wish: Wish, answer: str | BackendError
+    ) -> None:
+        faults.point("broker-started")
+        holding.is_starting = False
+        if isinstance(answer, BackendError):
+            self._log(f"<4>uid {holding.lease.uid}: {holding.lease.unit} was not started: {answer}")
+            connection.fail(refusal_of(answer))
+            self._unstart(holding)
+            return
+        self._note_started(holding, connection, wish)
+
+    def _note_started(self, holding: Holding, connection: Connection, wish: Wish) -> None:
+        is_populated = self._register.start_watching(holding)
+        self._register.note_held(holding)
+        faults.point("broker-held")
+        cap = self._wishes.driver_cap(holding, wish)
+        lease = holding.lease
+        connection.send(messages.StartedScope(lease.unit, lease.cgroup, wish.words, wish.is_fenced, cap))
+        if not is_populated:
+            self._register.look_again(holding)  # its keeper has ended meanwhile
+
+    def _unstart(self, holding: Holding) -> None:
+        """Its owner may try again, unless somebody is in the scope that is being stopped."""
+        self._register.look_again(holding)
+        if holding.claim.held or holding.lease.job not in self._register.holdings:
+            return
+        try:
+            self._register.rewrite(holding, replace(holding.lease, keeper=0, unit="", cgroup=""))
+        except SlicerError as error:
+            self._log(f"<4>{holding.lease.job}: {error}")
+
+    # -- acting on what runs -----------------------------------------------------------------------------
+
+    def stop(self, call: Call) -> None:
+        """Stop a scope, or take a ticket off the queue."""
+        waiter = self._register.waiters.get(call.message.job)
+        if waiter is not None and call.connection.peer.uid in (0, waiter.ticket.uid):
+            self._queueing.dismiss(waiter, Refusal("NoSuchJob", "it was told to leave the queue"))
+            call.connection.send(messages.Done())
+            return
+        holding = self._running(call)
+        self._scopes.stop(holding.lease.unit, self._answer(call))
+
+    def freeze(self, call: Call) -> None:
+        """Freeze a scope."""
+        self._scopes.freeze(self._running(call).lease.unit, self._answer(call))
+
+    def thaw(self, call: Call) -> None:
+        """Thaw a scope."""
+        lease = self._running(call).lease
+        self._scopes.thaw(lease.unit, cgroup.path_of(lease.cgroup), self._answer(call))
+
+    def set(self, call: Call) -> None:
+        """Change a scope's limits until it ends."""
+        holding = self._running(call)
+        properties = self._wishes.changes(call.message)
+        self._scopes.set_properties(holding.lease.unit, properties, self._answer(call))
+
+    def _answer(self, call: Call) -> Callable[[BackendError | None], None]:
+        def done(error: BackendError | None) -> None:
+            if error is None:
+                call.connection.send(messages.Done())
+            else:
+                call.connection.fail(refusal_of(error))
+
+        return done
+
+    def _running(self, call: Call) -> Holding:
+        """The caller's holding with a scope that stands; root may act on all. Raises Refusal."""
+        holding = self._own(call.message.job, call.connection, roots_too=True)
+        if not holding.claim.held:
+            raise Refusal("NoSuchJob", f"{holding.lease.job} has no scope yet")
+        return holding
+
+    def _own(self, job: str, connection: Connection, *, roots_too: bool = False) -> Holding:
+        return own(self._register, job, connection.peer.uid, roots_too=roots_too)
+
+
+def own(register: Register, job: str, uid: int, *, roots_too: bool = False) -> Holding:
+    """The holding of that job, if it is this user's. Raises Refusal: who it belongs to is not told."""
+    holding = register.holdings.get(job)
+    if holding is None or (holding.lease.uid != uid and not (roots_too and uid == 0)):
+        raise Refusal("NoSuchJob", f"you have no job {job} here", hint="see slicer status")
+    return holding

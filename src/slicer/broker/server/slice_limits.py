@@ -1,0 +1,120 @@
+"""Keeps the limits of a user's login slice at the slices of its jobs, which lie elsewhere."""
+
+from __future__ import annotations
+
+import os
+
+from slicer.backend.sd_bus import BusError
+from slicer.broker.rules import slice_limits as rules
+from slicer.broker.rules.units import login_slice_of
+from slicer.broker.server.manager import failure
+from slicer.errors import BackendError, StateError
+from slicer.kernel.proc import now_s
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from slicer.broker.server.manager import Manager
+    from slicer.state.directory import Directory
+
+    Done = Callable[[BackendError | None], None]
+
+_DEADLINE_S = 30.0
+# systemd tells nobody when the limits of a slice change. A change counts for what starts this much later.
+_FRESH_S = 5.0
+_MOST_BYTES = 64 * 1024
+
+
+class SliceLimits:
+    """What was copied is remembered in ``notes``, a file a slice, because a slice outlives the broker."""
+
+    def __init__(self, manager: Manager, notes: Directory) -> None:
+        self._manager = manager
+        self._notes = notes
+        self._looked_s: dict[str, float] = {}
+
+    def copy(self, uid: int, slice_name: str, done: Done) -> None:
+        """Have a slice of jobs limited as the user's login slice is. ``done`` may be called at once."""
+        looked_s = self._looked_s.get(slice_name)
+        if looked_s is not None and now_s() - looked_s < _FRESH_S:
+            done(None)
+            return
+        ended = self._noting(slice_name, done)
+        _Copy(self._manager, self._notes, login_slice_of(uid), slice_name, ended).ask()
+
+    def _noting(self, slice_name: str, done: Done) -> Done:
+        asked_s = now_s()
+
+        def ended(error: BackendError | None) -> None:
+            if error is None:
+                self._looked_s[slice_name] = asked_s
+            done(error)
+
+        return ended
+
+
+class _Copy:
+    """One look at both slices, and the change that follows from it."""
+
+    def __init__(self, manager: Manager, notes: Directory, login: str, jobs: str, done: Done) -> None:
+        self._manager = manager
+        self._notes = notes
+        self._login = login
+        self._jobs = jobs
+        self._done = done
+        self._found: dict[str, dict[str, Any]] = {}
+        self._has_failed = False
+
+    def ask(self) -> None:
+        for unit in (self._login, self._jobs):
+            self._manager.properties(unit, "Slice", self._taker(unit), _DEADLINE_S)
+
+    def _taker(self, unit: str) -> Callable[[dict[str, Any] | BusError], None]:
+        def take(found: dict[str, Any] | BusError) -> None:
+            if isinstance(found, BusError):
+                self._fail(found, unit)
+                return
+            self._found[unit] = found
+            if len(self._found) == 2 and not self._has_failed:
+                self._change()
+
+        return take
+
+    def _change(self) -> None:
+        try:
+            copied = _parsed(self._notes.read(self._jobs, _MOST_BYTES))
+            todo = rules.changes(self._found[self._login], self._found[self._jobs], copied)
+            if not todo:
+                self._done(None)
+                return
+            # Before it is done: what is noted and was never set does no harm.
+            self._note(rules.remembered(todo, copied))
+        except (OSError, StateError) as error:
+            self._done(BackendError(f"the limits of {self._jobs} cannot be noted: {error}"))
+            return
+        properties = [(name, rules.COPIED[name][0], value) for name, value in todo.items()]
+        self._manager.set_properties(self._jobs, properties, self._changed, _DEADLINE_S)
+
+    def _note(self, copied: dict[str, str]) -> None:
+        text = "".join(f"{name}={value}\n" for name, value in copied.items())
+        os.close(self._notes.replace(self._jobs, text.encode("ascii"), mode=0o600))
+
+    def _changed(self, answer: tuple[Any, ...] | BusError) -> None:
+        if isinstance(answer, BusError):
+            self._fail(answer, self._jobs)
+        else:
+            self._done(None)
+
+    def _fail(self, error: BusError, unit: str) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            what = f"the limits of {self._login} could not be copied to {self._jobs}"
+            self._done(failure(error, what, hint=f"see systemctl status {unit}"))
+
+
+def _parsed(text: bytes) -> dict[str, str]:
+    lines = text.decode("ascii", "replace").splitlines()
+    pairs = (line.partition("=") for line in lines)
+    return {name: value for name, equals, value in pairs if equals and name in rules.COPIED}

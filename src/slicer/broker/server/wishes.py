@@ -1,0 +1,114 @@
+"""What systemd is told of a job's scope: what its owner may ask for, and what the administrator adds."""
+
+from __future__ import annotations
+
+import os
+
+from slicer.broker.rules import limits
+from slicer.errors import RefusedError
+from slicer.gpu import device_nodes, driver_cap, fence, has_nvidia
+from slicer.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slicer.broker.protocol.messages import Set, Start
+    from slicer.broker.server.deciding import Decider
+    from slicer.broker.server.register import Holding, Register
+    from slicer.broker.server.rulebook import Rulebook
+    from slicer.model import Fence, Host, Property
+
+_CONTAINER = "/run/systemd/container"  # which container that is; systemd writes it
+
+
+@record
+class Wish:
+    """The properties of a scope, and what is told of them."""
+
+    properties: tuple[Property, ...]
+    words: tuple[str, ...]  # their directives
+    is_fenced: bool
+    has_cap: bool  # the driver is to keep the share of its GPUs
+
+
+class Wishes:
+    """Checks what callers ask for, by the administrator's word."""
+
+    def __init__(self, register: Register, rulebook: Rulebook, decider: Decider, host: Host) -> None:
+        self._register = register
+        self._rulebook = rulebook
+        self._decider = decider
+        self._host = host
+
+    def of(self, asked: Start, holding: Holding) -> Wish:
+        """What the scope of a lease gets. Raises RefusedError."""
+        lease = holding.lease
+        caps = self._rulebook.caps(lease.uid, self._rulebook.groups(lease.uid, holding.claim.gids))
+        hold_s = caps.max_hold_s if lease.gpus or lease.slots else None
+        wanted = limits.held_at_most(limits.checked(asked.limits, self._host), hold_s)
+        fenced = self._fence(asked, holding)
+        found = (*wanted, *fenced)
+        is_fenced = bool(fenced) and _filters_devices()
+        return Wish(found, tuple(each.name for each in found), is_fenced, asked.share_cap)
+
+    def changes(self, asked: Set) -> tuple[Property, ...]:
+        """What may be changed of a scope that stands. Raises RefusedError."""
+        return limits.changes(asked.limits, self._host)
+
+    def _fence(self, asked: Start, holding: Holding) -> tuple[Property, ...]:
+        """The device fence of a job; () for none. Raises RefusedError where it must have one and cannot."""
+        word, extra = self._fence_word(asked, holding)
+        if word == "off" or (word == "auto" and not has_nvidia()):
+            return ()
+        if word == "on" and not _filters_devices():
+            message = "no job without the device fence: in a container systemd cannot filter devices"
+            raise RefusedError(message, where="fence")
+        minors = self._minors(holding)
+        if minors is None:
+            if word == "on":
+                raise RefusedError("the driver does not say which device node is whose", where="fence")
+            return ()
+        return fence.properties(minors, device_nodes.caps_of(minors), extra)
+
+    def _fence_word(self, asked: Start, holding: Holding) -> tuple[str, tuple[str, ...]]:
+        """Whether there is to be a fence, and what may be opened besides: the administrator's word.
+
+        Root is the administrator: of its own jobs the profile's words count as they are.
+        """
+        policy = self._rulebook.policy
+        if holding.lease.uid == 0 and asked.fence:
+            return asked.fence, (*policy.devices, *asked.devices)
+        profile = self._rulebook.configuration.profile(holding.lease.profile)
+        said = profile.fence if profile is not None else None
+        word = fence.brokered(_word(policy.fence), said, asks=asked.fence == "on")
+        return word, (*policy.devices, *(profile.devices if profile else ()))
+
+    def _minors(self, holding: Holding) -> tuple[int, ...] | None:
+        """The numbers of the nodes of its GPUs, and of those of the jobs around it; None: some have none."""
+        around = (self._register.holdings.get(job) for job in holding.claim.inside)
+        uuids = {*holding.lease.gpus, *(uuid for each in around if each for uuid in each.lease.gpus)}
+        if uuids:
+            self._decider.observer.open()
+        found = {gpu.uuid: gpu.minor for gpu in self._decider.observer.gpus if gpu.uuid in uuids}
+        known = len(found) == len(uuids) and min(found.values(), default=0) >= 0
+        return tuple(sorted(found.values())) if known else None
+
+    def driver_cap(self, holding: Holding, wish: Wish) -> str:
+        """Have the driver hold the scope to its share of its GPUs. Returns why it does not; "": it does."""
+        lease = holding.lease
+        if not wish.has_cap:
+            return "it was not asked to"
+        if not lease.gpus or lease.vram_mib is None:
+            return "the job has no share of a GPU"
+        return driver_cap.keep(lease.cgroup, lease.unit, lease.gpus, lease.vram_mib << 20)
+
+
+def _filters_devices() -> bool:
+    """Whether systemd can filter devices. In a container it mostly cannot, and goes on without.
+
+    The broker itself may not ask the kernel: its sandbox has no bpf(2).
+    """
+    return not os.path.exists(_CONTAINER)
+
+
+def _word(text: str) -> Fence:
+    return "on" if text == "on" else "off" if text == "off" else "auto"

@@ -1,0 +1,85 @@
+"""``slicer install --broker``: which program the broker is, and whether root may run it."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from slicer.backend import broker_units
+from slicer.broker import DIRECTORY
+from slicer.columns import Line
+from slicer.errors import SlicerError
+from slicer.wrap import look, planning
+from slicer.wrap.model import WrapError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_NAME = "slicer-broker"
+_HOMES = ("/home/", "/root/", "/run/user/")  # which the broker's unit does not let it see
+_WAY_OUT = "install slicer for all: sudo pipx install --global slicer-systemd, or below /opt"
+
+
+def program(root: str) -> str:
+    """The broker that belongs to this slicer, by its path below ``root``. Raises SlicerError.
+
+    It runs as root. So nobody else may be able to exchange it, its interpreter or its modules, and none of
+    them may lie in a home directory, which is hidden from it.
+    """
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    found = _found(package)
+    if os.path.realpath(root) != "/":
+        top = os.path.realpath(root)
+        return found.removeprefix(top) if found.startswith(f"{top}/") else found
+    tool = look.tool(found)
+    try:
+        _, way = look.open_folder(os.path.realpath(package), lists=False)
+        planning.check_way((*tool.way, *way), 0, found)
+    except WrapError as error:
+        raise SlicerError(f"not a program for root: {error.message}", where=found, hint=error.hint) from error
+    _refuse_homes(found, (*(path for path, _ in tool.names), package, sys.prefix, sys.base_prefix))
+    return found
+
+
+def _found(package: str) -> str:
+    beside = (os.path.dirname(os.path.abspath(sys.argv[0])), os.path.dirname(sys.executable))
+    for folder in (*beside, os.path.dirname(package)):
+        path = os.path.join(folder, _NAME)
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
+    where = os.path.dirname(sys.executable)
+    raise SlicerError(f"{_NAME} is not beside this slicer", where=where, hint="install slicer again")
+
+
+def _refuse_homes(found: str, paths: Iterable[str]) -> None:
+    for path in paths:
+        if os.path.realpath(path).startswith(_HOMES):
+            message = f"the broker cannot run from a home directory ({path})"
+            raise SlicerError(message, where=found, hint=_WAY_OUT)
+
+
+def next_lines() -> list[Line]:
+    """What an administrator does after it was installed."""
+    return [
+        Line("broker: on; from now on all users' jobs go through it (slicer status shows them all)"),
+        Line("jobs that run already are in their users' own ledgers, which it does not know"),
+        Line("policy: /etc/slicer/policy.toml, see man slicer-policy.toml; try: slicer doctor"),
+    ]
+
+
+def gone_lines(root: str) -> list[Line]:
+    """What an administrator should know after it was taken away."""
+    try:
+        count = len(os.listdir(os.path.join(root, f"{DIRECTORY[1:]}/leases")))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    if not count:
+        return []
+    left = "a lease" if count == 1 else f"{count} leases"
+    return [Line(f"left in {DIRECTORY}: {left}. Such jobs go on, and no other ledger knows of them")]
+
+
+def is_there(root: str) -> bool:
+    """Whether the broker is installed or enabled, so that another installation brings it up to date."""
+    return broker_units.is_installed(root)

@@ -1,0 +1,87 @@
+"""NVIDIA's device nodes on this machine: those of MIG instances, and unified memory's."""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+_VERSION = "/proc/driver/nvidia/version"  # there while the driver is loaded
+_CAPABILITIES = "/proc/driver/nvidia/capabilities"
+_DEVICES = "/proc/devices"
+_MODPROBE = "/usr/bin/nvidia-modprobe"
+_LARGEST_MINOR = 1 << 20  # of Linux
+
+
+def major_of(group: str, devices: str) -> int | None:
+    """The major number of a group of character devices; None: it has none. ``devices``: /proc/devices."""
+    characters = devices.partition("Block devices:")[0]
+    for line in characters.splitlines():
+        number, _, name = line.strip().partition(" ")
+        if name == group and number.isdecimal():
+            return int(number)
+    return None
+
+
+def caps_of(
+    minors: Collection[int], capabilities: str = _CAPABILITIES, devices: str = _DEVICES
+) -> tuple[str, ...]:
+    """The nodes of the MIG instances of these GPUs, by device number; () where none is in MIG mode.
+
+    ``capabilities`` is a folder of the driver's; each file in it names the minor number of a node.
+    """
+    found = [each for minor in sorted(minors) for each in _caps_below(f"{capabilities}/gpu{minor}/mig")]
+    major = major_of("nvidia-caps", _text(devices)) if found else None
+    return () if major is None else tuple(f"/dev/char/{major}:{minor}" for minor in found)
+
+
+def load_uvm(modprobe: str = _MODPROBE) -> None:
+    """Have the driver for unified memory loaded, if it is not; CUDA itself loads it with its first program.
+
+    That would be too late behind a fence: systemd looks the driver's number up when it sets the fence.
+    Nothing is raised: without NVIDIA's tool it is up to the administrator (`slicer doctor` tells).
+    """
+    if major_of("nvidia-uvm", _text(_DEVICES)) is not None or not os.path.exists(_VERSION):
+        return
+    try:
+        # "-c=0": and make its node.
+        pid = os.posix_spawn(modprobe, [modprobe, "-u", "-c=0"], {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
+    except OSError:
+        return
+    os.waitpid(pid, 0)
+
+
+def _caps_below(folder: str) -> list[int]:
+    """The minor numbers of a GPU's instances (gi*/access) and their compute instances (gi*/ci*/access)."""
+    found = []
+    for instance in _names(folder, "gi"):
+        inside = f"{folder}/{instance}"
+        files = [f"{inside}/access", *(f"{inside}/{each}/access" for each in _names(inside, "ci"))]
+        found += [minor for minor in map(_minor_in, files) if minor is not None]
+    return found
+
+
+def _minor_in(path: str) -> int | None:
+    for line in _text(path).splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "DeviceFileMinor" and value.strip().isdecimal():
+            minor = int(value)
+            return minor if minor < _LARGEST_MINOR else None
+    return None
+
+
+def _names(folder: str, beginning: str) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(folder) if name.startswith(beginning))
+    except OSError:
+        return []  # not in MIG mode, or the instance has just been destroyed
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""  # as there

@@ -1,0 +1,79 @@
+"""The device fence: a scope may open its own GPUs, and no others. Pure.
+
+systemd knows only lists of what is allowed. So the fence allows every other device by the name of its driver
+in /proc/devices, and of NVIDIA's nodes those of the lease. The patterns are read by systemd whenever it sets
+up the scope's cgroup. So it allows what a driver brings that is loaded after this text was written, too.
+
+GPUs are named by device number, and need no node yet when the scope starts. Of the unified memory driver only
+the name of its group is known: it has to be loaded before (:func:`slicer.gpu.device_nodes.load_uvm`).
+"""
+
+from __future__ import annotations
+
+from slicer.model import Property
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from slicer.model import Fence
+
+MAJOR = 195  # of /dev/nvidiaN, nvidiactl and nvidia-modeset; fixed in all of NVIDIA's drivers
+CONTROL = 255  # the minor of /dev/nvidiactl
+_GROUPS = "nvidia"  # how the names of their groups begin: nvidia, nvidia-frontend, nvidia-uvm, nvidia-caps, …
+_UVM = "nvidia-uvm"  # /dev/nvidia-uvm and nvidia-uvm-tools
+
+NAMES = ("DeviceAllow", "DevicePolicy")  # the directives of the fence
+
+
+def properties(
+    minors: Collection[int], caps: Collection[str] = (), extra: Collection[str] = ()
+) -> tuple[Property, ...]:
+    """The fence for a scope, in the order in which systemd has to get it.
+
+    ``minors``: the N of /dev/nvidiaN of the lease's GPUs; empty: no GPU at all. ``caps``: the nodes of their
+    MIG instances (:func:`slicer.gpu.device_nodes.caps_of`). ``extra``: more of NVIDIA's nodes, or groups
+    ("/dev/nvidia-modeset", "char-nvidia-caps-imex-channels"); nodes that are not there are left out by
+    systemd. They come from the administrator: a node of a GPU is as good as a lease on it.
+    """
+    allowed = [(pattern, "rwm") for pattern in _all_but(_GROUPS)]
+    if minors:
+        allowed += [(f"/dev/char/{MAJOR}:{minor}", "rw") for minor in sorted({*minors, CONTROL})]
+        allowed.append((f"char-{_UVM}", "rw"))
+        allowed += [(node, "rw") for node in sorted(set(caps))]
+    allowed += [(node, "rw") for node in sorted(set(extra))]
+    text = "\n".join(f"{node} {access}" for node, access in allowed)
+    # DeviceAllow comes before DevicePolicy. Else there is a moment in which all devices are denied.
+    return (
+        Property("DeviceAllow", "DeviceAllow", "a(ss)", tuple(allowed), text),
+        Property("DevicePolicy", "DevicePolicy", "s", "strict", "strict"),
+    )
+
+
+def _all_but(beginning: str) -> tuple[str, ...]:
+    """Patterns for all block devices, and for all character devices but those whose group begins like that.
+
+    One for each letter: the beginning up to it, and then any other letter. A group whose whole name is a
+    part of the beginning ("n") would be left out; Linux has none.
+    """
+    letters = range(len(beginning))
+    return ("block-*", *(f"char-{beginning[:place]}[!{beginning[place]}]*" for place in letters))
+
+
+def brokered(policy: Fence, profile: Fence | None, *, asks: bool) -> Fence:
+    """What holds for an ordinary user's job: the administrator's word; the user may only ask for more.
+
+    ``policy``: the policy's word. ``profile``: that of the administrator's profile of the job's name; None:
+    it says nothing, or there is none. ``asks``: the user wants the job fenced, or not at all.
+    """
+    if asks or policy == "on":
+        return "on"
+    return profile or policy
+
+
+def is_left_out(fence: Fence, given: Collection[str]) -> bool:
+    """Whether the job gets no fence, because its profile says no, or has device rules of its own.
+
+    ``given``: the directives that are set for the job.
+    """
+    return fence == "off" or any(name in NAMES for name in given)

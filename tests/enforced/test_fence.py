@@ -1,0 +1,170 @@
+"""The device fence really holds: a job opens its own GPUs and no others (X1).
+
+The GPUs are a fake library under the real pynvml; their nodes have no driver. So opening a node says ENXIO
+where that is allowed, and EPERM behind the fence.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fake_nvml import FakeNvml
+from tests.systemd.helpers import systemctl
+from tests.systemd.helpers.jobs import Done, Slicer, configured
+
+pytest_plugins = ["tests.systemd.helpers.fixtures", "tests.fake_nvml"]
+pytestmark = [pytest.mark.enforced, pytest.mark.core]
+
+MAJOR, CONTROL = 195, 255
+NODES = {**{f"nvidia{minor}": minor for minor in range(8)}, "nvidia-modeset": 254, "nvidiactl": CONTROL}
+# Prints which of the nodes it may open, and which of the other devices it may not.
+LOOK = """\
+import errno, os, sys
+def says(path):
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_NOCTTY))
+    except OSError as error:
+        return error.errno
+nodes = sorted(name for name in os.listdir("/dev") if name.startswith("nvidia"))
+print("open:", *(name[6:] for name in nodes if says("/dev/" + name) != errno.EPERM))
+others = "null zero full random urandom tty ptmx fuse kmsg loop-control net/tun vda".split()
+closed = [name for name in others if says("/dev/" + name) == errno.EPERM]
+if closed:
+    print("closed:", *closed)
+"""
+
+
+def make_node(name: str) -> None:
+    path = f"/dev/{name}"
+    os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(MAJOR, NODES[name]))
+    os.chmod(path, 0o666)
+
+
+@pytest.fixture(autouse=True)
+def nodes() -> Iterator[None]:
+    """The nodes of eight GPUs, and what else NVIDIA's driver has."""
+    for name in NODES:
+        make_node(name)
+    yield
+    for name in NODES:
+        os.unlink(f"/dev/{name}")
+
+
+@pytest.fixture
+def eight(fake_nvml: FakeNvml) -> FakeNvml:
+    """Eight GPUs whose nodes are numbered the other way round: GPU 0 is /dev/nvidia7."""
+    gpus = [
+        f"gpu {index} GPU-{index:08d}-0000-0000-0000-000000000000 24576 00000000:0{index + 1}:00.0 {7 - index} 0 X"
+        for index in range(8)
+    ]
+    fake_nvml.write("\n".join(gpus) + "\n")
+    return fake_nvml
+
+
+@pytest.fixture
+def look(tmp_path: Path) -> str:
+    """A command for a shell that prints what is open to it."""
+    path = tmp_path / "look.py"
+    path.write_text(LOOK)
+    tmp_path.chmod(0o755)
+    return f"{sys.executable} {path}"
+
+
+def fences(slicer: Slicer, done: Done) -> set[str]:
+    """What the outcome claims of the fence."""
+    return {"DeviceAllow", "DevicePolicy"} & set(slicer.outcome_of(done).enforced)
+
+
+BOTH = {"DeviceAllow", "DevicePolicy"}
+
+
+def test_a_job_opens_its_own_gpus_and_no_others(slicer: Slicer, eight: FakeNvml, look: str) -> None:  # X1
+    config = '[profiles.loose]\nfence = "off"\n[profiles.screen]\ndevices = ["/dev/nvidia-modeset"]\n'
+    config += '[profiles.own]\ndevice_policy = "closed"\ndevice_allow = ["/dev/nvidia3 rw"]\n'
+    env = {**eight.env, **configured(slicer.directory, config)}
+    everything = " ".join(sorted(name.removeprefix("nvidia") for name in NODES))
+    for options, expected in (
+        ((), ""),
+        (("--gpus", "1", "--gpu", "1"), " 6 ctl"),
+        (("--gpu", "0,7", "--vram", "1G", "--exec"), " 0 7 ctl"),
+        (("--gpus", "8"), " 0 1 2 3 4 5 6 7 ctl"),
+        (("-p", "loose"), f" {everything}"),
+        (("-p", "screen"), " -modeset"),
+        (("-p", "own"), " 3"),
+    ):
+        done = slicer.run("-q", *options, "--", "sh", "-c", look, env=env)
+        assert done.code == 0, done
+        assert done.stdout.splitlines()[0] == f"open:{expected}", (options, done)
+        if "own" not in options:
+            assert "closed:" not in done.stdout, (options, done)
+        if "--exec" not in options:
+            assert fences(slicer, done) == (set() if "loose" in options else BOTH), options
+
+
+def test_the_fence_stays_whatever_happens_to_the_scope(
+    slicer: Slicer, eight: FakeNvml, look: str
+) -> None:  # X1: a driver that comes, a reload, a change of properties
+    for name in ("nvidia3", "nvidia4"):
+        os.unlink(f"/dev/{name}")
+    first, second = slicer.gate(), slicer.gate()
+    script = f"{look}; : < {first}; {look}; : < {second}; {look}"
+    job = slicer.start("-q", "--gpu", "3", "--", "sh", "-c", script, env=eight.env)  # /dev/nvidia4
+    job.said("open: ctl\n")
+    for name in ("nvidia3", "nvidia4"):
+        make_node(name)
+    first.open()
+    job.said("open: 4 ctl\n")
+    systemctl.output("systemctl", "daemon-reload")
+    systemctl.output("systemctl", "set-property", job.lease().unit, "MemoryHigh=1G", "CPUWeight=33")
+    slicer.command("set", job.lease().job, "TasksMax=100")
+    second.open()
+    done = job.end()
+    assert done.stdout == "open: ctl\nopen: 4 ctl\nopen: 4 ctl\n", done
+    assert fences(slicer, done) == BOTH
+    outcome = slicer.outcome_of(done)
+    assert not any(text.startswith("Device") for text in (*outcome.changed, *outcome.changed_outside))
+
+
+def test_a_job_that_had_to_wait_is_fenced_before_its_command_starts(
+    slicer: Slicer, eight: FakeNvml, look: str
+) -> None:  # X1, X4: its scope stands before anybody knows its GPUs
+    for options in ((), ("--exec",)):
+        gate = slicer.gate()
+        holder = slicer.hold(gate, "-q", "--gpu", "2,5", env=eight.env)
+        waiter = slicer.start(*options, "--gpus", "1", "--gpu", "2,5", "--", "sh", "-c", look, env=eight.env)
+        waiter.ticket()
+        waiter.said("waiting")
+        gate.open()
+        assert holder.end().code == 0
+        done = waiter.end()
+        assert done.stdout in ("open: 5 ctl\n", "open: 2 ctl\n"), done
+        if not options:
+            assert fences(slicer, done) == BOTH
+            assert slicer.outcome_of(done).changed_outside == ()
+
+
+def test_a_queues_jobs_have_it_too(slicer: Slicer, eight: FakeNvml, look: str) -> None:  # X1, Q
+    (slicer.directory / "jobs.txt").write_text(f"[gpus=1] {look}\n[gpus=0] {look}\n")
+    slicer.command("queue", "jobs.txt", via=("env", "-C", str(slicer.directory)), **eight.env)
+    found = [path.read_text() for path in sorted((slicer.directory / "slicer_logs").glob("*.log"))]
+    assert sorted(text.splitlines()[0] for text in found) == ["open:", "open: 7 ctl"], found
+
+
+def test_where_there_can_be_none_it_is_said_and_not_claimed(
+    public_slicer: Slicer, look: str
+) -> None:  # X1: a limit that does not act is not claimed
+    slicer = public_slicer
+    options = ("-q", "--backend", "plain")
+    done = slicer.run("--backend", "plain", "--", "true")
+    assert "no fence around the GPUs" in done.stderr
+    config = configured(slicer.directory, '[profiles.strict]\nfence = "on"\n')
+    done = slicer.run(*options, "-p", "strict", "--", "sh", "-c", "echo ran", env=config)
+    assert (done.code, done.stdout) == (125, ""), done
+    assert "no job without the device fence" in done.stderr
+    assert slicer.run("-q", "-p", "strict", "--", "sh", "-c", look, env=config).stdout == "open:\n"

@@ -1,0 +1,151 @@
+"""What all users' jobs took is kept: once each, through kills and bad clocks, and without end of room."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+
+from slicer.broker.protocol.messages import Finished, UsageRow
+from slicer.broker.server import accounts as module
+from slicer.broker.server.accounts import Accounts, Ended
+from slicer.model import Usage
+from tests.unit import made_up
+
+DAY_S = 86400.0
+
+
+def now_s() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def ended(job: str = "aaaaaaaaaaaa", *, ago_s: float = 0.0, held_s: float = 100.0, **fields: object) -> Ended:
+    """A lease of one GPU that ended so long ago."""
+    end_s = now_s() - ago_s
+    fields = {"gpus": ("GPU-a",), "profile": "heavy", **fields}
+    lease = made_up.lease(job, since_s=end_s - held_s, **fields)
+    told = Finished(job, "exited", 3, held_s, 5.0, 40.0, 1 << 30, (900,))
+    return Ended(lease, 100, end_s, 5.0, float(len(lease.gpus)), 8000, told, Usage(cpu_s=50.0))
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+def opened(path: Path, said: list[str], half_life_s: float = 7 * DAY_S) -> Accounts:
+    return Accounts(lambda: half_life_s, directory=str(path / "lib"), warn=said.append)
+
+
+def test_a_job_is_counted_once_and_for_its_user(tmp_path: Path, said: list[str]) -> None:  # L5
+    accounts = opened(tmp_path, said)
+    mine, other = ended(), ended("bbbbbbbbbbbb", uid=1001, profile="cpu", gpus=(), held_s=10.0)
+    for each in (mine, mine, other):
+        accounts.book(each)
+    accounts.close()
+    again = opened(tmp_path, said)
+    again.book(mine)  # the broker was killed before it knew that this was written
+    assert again.past()[1000].gpu_s == pytest.approx(100.0, rel=1e-3)
+    row = UsageRow("1000", 1, 0, 100.0, 8000 * 100.0, 50.0, 5.0)
+    assert again.usage(None, 1000, "user") == [made(row)]
+    assert [each.of for each in again.usage(None, None, "profile")] == ["heavy", "cpu"]
+    assert [each.jobs for each in again.usage(None, None, "group")] == [2]
+    assert oct((tmp_path / "lib" / "usage.db").stat().st_mode & 0o777) == "0o600"
+    assert not said
+
+
+def made(row: UsageRow) -> UsageRow:
+    """Equal to a row whose numbers are as good as the same."""
+    return UsageRow(row.of, row.jobs, row.running, *(
+        pytest.approx(getattr(row, name), rel=1e-6) for name in ("gpu_s", "vram_mib_s", "cpu_s", "waited_s")
+    ))  # fmt: skip
+
+
+def test_a_job_id_that_comes_again_is_another_job(tmp_path: Path, said: list[str]) -> None:  # L5
+    accounts = opened(tmp_path, said)
+    accounts.book(ended(ago_s=500.0))
+    accounts.book(ended())  # a user chooses its jobs' ids: that must not make the second one free
+    assert accounts.usage(None, 1000, "user")[0].jobs == 2
+
+
+def test_since_takes_the_part_of_a_job_that_lies_within(tmp_path: Path, said: list[str]) -> None:  # L5
+    accounts = opened(tmp_path, said)
+    accounts.book(ended(ago_s=50.0, held_s=100.0))
+    accounts.book(ended("bbbbbbbbbbbb", ago_s=1000.0))
+    [row] = accounts.usage(time.time() - 100.0, None, "user")
+    assert row.jobs == 1
+    assert row.gpu_s == pytest.approx(50.0, abs=1.0)
+    assert row.waited_s == 0.0  # it waited before
+
+
+@pytest.mark.parametrize(("jump_s", "left"), [(0.0, 1.0), (-400 * DAY_S, 1.0), (7 * DAY_S, 0.5)])
+def test_use_decays_by_the_clock_and_a_clock_set_back_takes_nothing_off(
+    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch, jump_s: float, left: float
+) -> None:  # L3
+    accounts = opened(tmp_path, said)
+    accounts.book(ended())
+    accounts.close()
+    real = time.time
+    monkeypatch.setattr(module.time, "time", lambda: real() + jump_s)
+    past = opened(tmp_path, said).past()[1000]
+    assert past.gpu_s * 2 ** -((now_s() - past.at_s) / (7 * DAY_S)) == pytest.approx(100.0 * left, rel=1e-2)
+
+
+def test_only_so_many_jobs_of_a_user_are_kept_and_their_sums_stay(
+    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:  # L5
+    monkeypatch.setattr(module, "MOST_JOBS", 5)
+    monkeypatch.setattr(module, "_FOLDED", 3)
+    monkeypatch.setattr(module, "_MOST_PROFILES", 2)
+    accounts = opened(tmp_path, said)
+    accounts.book(ended("cccccccccccc", uid=1001))
+    for number in range(40):
+        accounts.book(ended(f"{number:012x}", profile=f"p{number}", ago_s=100.0 - number))
+    sums = accounts.usage(None, None, "user")
+    assert [(each.of, each.jobs) for each in sums] == [("1000", 40), ("1001", 1)]
+    assert sums[0].gpu_s == pytest.approx(4000.0)
+    profiles = {each.of: each.jobs for each in accounts.usage(None, 1000, "profile")}
+    assert sum(profiles.values()) == 40
+    assert len(profiles) <= 5 + 3 + 2 + 1  # those kept one by one, two names in the days, and the others
+    with sqlite3.connect(tmp_path / "lib" / "usage.db") as connection:
+        assert connection.execute("SELECT count(*) FROM jobs WHERE uid = 1000").fetchone()[0] <= 5 + 3
+
+
+def test_without_a_database_shares_still_count_and_the_trouble_is_told_once(
+    tmp_path: Path, said: list[str]
+) -> None:  # L3
+    (tmp_path / "lib").mkdir()
+    os.symlink("/etc/passwd", tmp_path / "lib" / "usage.db")
+    accounts = opened(tmp_path, said)
+    accounts.book(ended())
+    accounts.book(ended("bbbbbbbbbbbb"))
+    assert accounts.past()[1000].gpu_s == pytest.approx(200.0, rel=1e-3)
+    assert len(said) == 1
+    assert "usage.db" in said[0]
+
+
+def test_what_a_full_disk_keeps_out_is_booked_later(tmp_path: Path, said: list[str]) -> None:  # L5
+    accounts = opened(tmp_path, said)
+    blocker = sqlite3.connect(tmp_path / "lib" / "usage.db", isolation_level=None)
+    blocker.execute("BEGIN IMMEDIATE")
+    accounts.book(ended())
+    assert accounts.past()[1000].gpu_s == pytest.approx(100.0, rel=1e-3)
+    blocker.execute("ROLLBACK")
+    blocker.close()
+    accounts.book(ended("bbbbbbbbbbbb"))
+    assert accounts.usage(None, None, "user")[0].jobs == 2
+    assert accounts.past()[1000].gpu_s == pytest.approx(200.0, rel=1e-3)
+    assert len(said) == 1
+
+
+def test_a_damaged_database_is_kept_aside(tmp_path: Path, said: list[str]) -> None:  # L5
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "usage.db").write_bytes(b"nonsense" * 200)
+    accounts = opened(tmp_path, said)
+    accounts.book(ended())
+    assert accounts.usage(None, None, "user")[0].jobs == 1
+    assert (tmp_path / "lib" / "usage.db.damaged").exists()
+    assert "damaged" in said[0]

@@ -1,0 +1,325 @@
+"""The broker's sockets, and what callers may do to them."""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slicer.broker.client.connection import BrokerFailed, Lost, NoBroker
+from slicer.broker.client.connection import Connection as Client
+from slicer.broker.protocol import messages, wire
+from slicer.broker.server.peers import BadKeeper, check_keeper
+from slicer.kernel.proc import start_time
+from tests.patience import until
+from tests.unit.broker.callers import Server, heard, server
+from tests.unit.broker.messages import BUSY, CALLS, GPU, JOB, LEASE
+
+ACQUIRE, START, RELEASE = CALLS[0], CALLS[1], CALLS[2]
+SAY_RELEASE, SAY_START = wire.encode_call(RELEASE), wire.encode_call(START)
+DONE = wire.encode_reply(messages.Done())
+WAITING = messages.Waiting(JOB, BUSY, None, "")
+GRANTED = messages.Granted(LEASE, 0.0)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Server]:
+    with server(tmp_path / "socket") as found:
+        yield found
+
+
+@pytest.fixture
+def not_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root's connections are not counted; so let the tests be nobody's."""
+    monkeypatch.setattr("slicer.broker.server.connections._ROOT", -1)
+
+
+def pass_on(caller: socket.socket, data: bytes, *fds: int) -> None:
+    control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
+    caller.sendmsg([data], control if fds else [])
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_peer_is_known_by_the_kernels_word(broker: Server) -> None:  # L1
+    with broker.caller(SAY_RELEASE):
+        peer = broker.call().connection.peer
+        assert (peer.pid, peer.uid) == (os.getpid(), os.getuid())
+        assert peer.start == start_time(os.getpid())
+        assert peer.gids[0] == os.getgid()
+        assert set(peer.gids[1:]) == set(os.getgroups())
+
+
+def test_calls_of_one_connection_are_answered_one_after_the_other(broker: Server) -> None:
+    with broker.caller(SAY_RELEASE * 3) as caller:
+        until(lambda: len(broker.calls) == 3, "three calls")
+        until(lambda: len(caller.recv(65536, socket.MSG_PEEK)) == 3 * len(DONE), "three answers")
+
+
+def test_a_call_in_pieces_is_a_call(broker: Server) -> None:
+    with broker.caller() as caller:
+        for byte in SAY_RELEASE:
+            caller.sendall(bytes([byte]))
+        assert caller.recv(65536) == DONE
+
+
+def test_noise_is_answered_once_and_hung_up_on(broker: Server) -> None:  # L1
+    for noise in (b"GET / HTTP/1.1\r\n\r\n\0", b"\0", b"{}\0", b"\xff\0" + SAY_RELEASE):
+        assert heard(broker.caller(noise)).count(b"\0") == 1
+    assert not broker.calls
+
+
+def test_a_wrong_field_costs_the_call_alone(broker: Server) -> None:
+    wrong = SAY_RELEASE.replace(JOB.encode(), b"../../shadow")
+    with broker.caller(wrong + SAY_RELEASE) as caller:
+        until(lambda: caller.recv(65536, socket.MSG_PEEK).count(b"\0") == 2, "two answers")
+        assert b"InvalidParameter" in caller.recv(65536)
+
+
+def test_who_sends_without_an_end_is_hung_up_on(broker: Server) -> None:  # L1
+    caller = broker.caller()
+    with pytest.raises((BrokenPipeError, ConnectionResetError)):
+        caller.sendall(b"x" * (64 << 20))
+    assert heard(caller) == b""
+
+
+@pytest.mark.parametrize("said", [b"", SAY_RELEASE[:20]], ids=["nothing", "half a message"])
+def test_silence_is_not_waited_for(tmp_path: Path, said: bytes) -> None:  # L1
+    with server(tmp_path / "socket", silence_s=0.05) as broker:
+        assert heard(broker.caller(said)) == b""
+        until(lambda: not len(broker.connections), "nobody is left")
+
+
+def test_who_waits_may_wait(tmp_path: Path) -> None:
+    with server(tmp_path / "socket", silence_s=0.05) as broker:
+        with broker.caller(wire.encode_call(ACQUIRE, more=True)) as caller:
+            call = broker.call()
+            assert heard(broker.caller()) == b""  # the time is over for somebody who came later
+            call.connection.send(GRANTED)
+            assert heard(caller) == wire.encode_reply(GRANTED)
+        assert not broker.gone
+
+
+def test_who_leaves_while_it_waits_is_told_of(broker: Server) -> None:
+    broker.caller(wire.encode_call(ACQUIRE, more=True) + SAY_RELEASE).close()
+    until(lambda: broker.gone == [broker.call().connection], "it has gone")
+    broker.calls[0].connection.send(GRANTED)  # comes too late, and does no harm
+
+
+def test_a_caller_that_never_reads_gets_the_newest_update_and_the_answer(broker: Server) -> None:  # L1
+    with broker.caller(wire.encode_call(ACQUIRE, more=True)) as caller:
+        connection = broker.call().connection
+
+        def tell() -> None:
+            for number in range(2000):
+                connection.send(messages.Waiting(JOB, BUSY, float(number), ""), continues=True)
+            assert connection._account.output < 10_000
+            connection.send(GRANTED)
+
+        broker.loop.after(0, tell)
+        data = b""
+        while not data.endswith(wire.encode_reply(GRANTED)):
+            data += caller.recv(65536)
+        assert data.count(b"\0") < 1000
+
+
+def test_what_many_do_not_read_is_bounded(tmp_path: Path, not_root: None) -> None:  # L1
+    with server(tmp_path / "socket", output_each=2 << 20) as broker:
+        large = messages.Standing((LEASE,) * 4000, (), {}, (), {})
+        broker.answer = lambda call: call.connection.send(large)
+        callers = [broker.caller(wire.encode_call(messages.Status())) for _ in range(8)]
+        until(lambda: len(broker.calls) == 8 and len(broker.connections) < 3, "most are left")
+        for caller in callers:
+            caller.close()
+
+
+def test_a_user_has_so_many_connections(tmp_path: Path, not_root: None) -> None:  # L1
+    with server(tmp_path / "socket", connections_each=3) as broker:
+        first = [broker.caller() for _ in range(3)]
+        until(lambda: len(broker.connections) == 3, "three are in")
+        assert b"io.slicer.Broker.TooMany" in heard(broker.caller())
+        first[0].close()
+        until(lambda: len(broker.connections) == 2, "one has left")
+        with broker.caller(SAY_RELEASE) as caller:
+            assert caller.recv(65536) == DONE
+        for each in first:
+            each.close()
+
+
+def test_a_user_has_a_part_of_the_brokers_time(tmp_path: Path, not_root: None) -> None:  # L1
+    with server(tmp_path / "socket", burst_s=0.0, part_of_time=0.5) as broker:
+        with broker.caller(SAY_RELEASE * 5) as caller:
+            until(lambda: caller.recv(65536, socket.MSG_PEEK).count(b"\0") == 5, "all are answered")
+        waits = [due for due in broker.loop.due if due.act]
+        assert len(broker.calls) == 5, waits
+
+
+# -- descriptors ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "1000"]) as found:
+        yield found
+        found.kill()
+
+
+def test_a_start_brings_its_keeper(broker: Server, child: Any) -> None:
+    pidfd = os.pidfd_open(child.pid)
+    with broker.caller() as caller:
+        pass_on(caller, SAY_START, pidfd)
+        (fd,) = broker.call().fds
+        assert check_keeper(fd, os.getuid()) == child.pid
+    os.close(pidfd)
+
+
+def test_descriptors_are_taken_by_nobody_else(broker: Server, child: Any) -> None:  # L1
+    pidfd = os.pidfd_open(child.pid)
+    with broker.caller() as caller:
+        pass_on(caller, SAY_RELEASE, pidfd)
+        assert caller.recv(65536) == DONE
+        before = open_files()
+        for _ in range(300):
+            pass_on(caller, SAY_RELEASE, pidfd, pidfd, pidfd)
+            assert caller.recv(65536) == DONE
+        for byte in SAY_START[:-1]:
+            pass_on(caller, bytes([byte]), pidfd)
+        pass_on(caller, SAY_START[-1:])
+        assert caller.recv(65536) == DONE
+        assert open_files() == before
+    assert not any(call.fds for call in broker.calls)
+    os.close(pidfd)
+
+
+def test_several_descriptors_are_none(broker: Server, child: Any) -> None:  # L1
+    pidfd = os.pidfd_open(child.pid)
+    with broker.caller(SAY_RELEASE) as caller:
+        assert caller.recv(65536) == DONE
+        before = open_files()
+        pass_on(caller, SAY_START, pidfd, pidfd)
+        assert caller.recv(65536) == DONE
+        assert open_files() == before
+    assert broker.call(1).fds == ()
+    assert not broker.connections.must_stay
+    os.close(pidfd)
+
+
+def test_what_is_no_pidfd_is_never_closed_and_not_taken_for_ever(tmp_path: Path) -> None:  # L1
+    """A close asks the file system, which may be a program of the caller's (FUSE) that never answers."""
+    with server(tmp_path / "socket", descriptors_each=3) as broker, broker.caller(SAY_RELEASE) as caller:
+        assert caller.recv(65536) == DONE
+        before = open_files()
+        with open("/dev/null", "rb") as null:
+            for _ in range(20):
+                pass_on(caller, SAY_START, null.fileno())
+                assert caller.recv(65536) == DONE
+        assert open_files() == before + 3
+        assert broker.connections.must_stay
+        assert not any(call.fds for call in broker.calls)
+        (account,) = broker.connections._accounts.values()
+        for fd in account.kept:
+            os.close(fd)
+
+
+def test_a_keeper_lives_and_is_the_users_own(child: Any) -> None:  # L1
+    pidfd = os.pidfd_open(child.pid)
+    assert check_keeper(pidfd, os.getuid()) == child.pid
+    with pytest.raises(BadKeeper, match="not the user's own"):
+        check_keeper(pidfd, os.getuid() + 1)
+    with open("/dev/null", "rb") as null, pytest.raises(BadKeeper, match="no pidfd"):
+        check_keeper(null.fileno(), os.getuid())
+    child.kill()
+    until(lambda: "Z" in Path(f"/proc/{child.pid}/stat").read_text(), "it is a zombie")
+    with pytest.raises(BadKeeper, match="has ended"):
+        check_keeper(pidfd, os.getuid())
+    child.wait()
+    with pytest.raises(BadKeeper, match="has ended"):
+        check_keeper(pidfd, os.getuid())
+    os.close(pidfd)
+
+
+# -- the client's end ----------------------------------------------------------------------------------------
+
+
+def test_a_client_is_answered(broker: Server, child: Any) -> None:
+    client = Client(broker.path)
+    assert client.ask(RELEASE) == messages.Done()
+    broker.answer = lambda call: call.connection.send(messages.Previewed((GPU,), None, ""))
+    assert client.ask(CALLS[4]) == messages.Previewed((GPU,), None, "")
+    assert len(broker.connections) == 1
+    client.close()
+
+
+def test_a_client_hears_why_it_waits_until_its_turn(broker: Server) -> None:
+    client = Client(broker.path)
+
+    def answer(call: Any) -> None:
+        call.connection.send(WAITING, continues=True)
+        broker.loop.after(0.02, lambda: call.connection.send(GRANTED))
+
+    broker.answer = answer
+    assert list(client.replies(ACQUIRE)) == [WAITING, GRANTED]
+    client.close()
+
+
+def test_a_client_that_waits_comes_back_to_another_broker(tmp_path: Path) -> None:
+    client = Client(str(tmp_path / "socket"))
+    found: list[Any] = []
+    with server(tmp_path / "socket") as broker:
+        broker.answer = lambda call: call.connection.send(WAITING, continues=True)
+        replies = client.replies(ACQUIRE)
+        found.append(next(replies))
+    (tmp_path / "socket").unlink()
+    with server(tmp_path / "socket") as broker:
+        broker.answer = lambda call: call.connection.send(GRANTED)
+        found += replies
+        assert broker.call().message == ACQUIRE
+    assert found == [WAITING, GRANTED]
+    client.close()
+
+
+def test_a_client_that_was_left_for_its_silence_connects_again(tmp_path: Path) -> None:
+    with server(tmp_path / "socket", silence_s=0.02) as broker:
+        client = Client(broker.path)
+        assert client.ask(RELEASE) == messages.Done()
+        until(lambda: not len(broker.connections), "it was left")
+        assert client.ask(RELEASE) == messages.Done()
+        client.close()
+
+
+def test_a_client_says_what_is_wrong(tmp_path: Path) -> None:
+    with pytest.raises(NoBroker):
+        Client(str(tmp_path / "none")).ask(RELEASE)
+    with server(tmp_path / "socket") as broker:
+        with pytest.raises(BrokerFailed, match=r"has not answered for 0\.05 s") as silent:
+            Client(broker.path).ask(ACQUIRE, timeout_s=0.05)
+        assert silent.value.exit_code == 75
+        broker.answer = lambda call: call.connection.close()
+        with pytest.raises(Lost):
+            Client(broker.path).ask(ACQUIRE)
+    with pytest.raises(BrokerFailed, match="refused"):
+        Client(broker.path).ask(RELEASE)
+
+
+def test_a_client_wakes_for_other_descriptors(broker: Server) -> None:
+    here, there = os.pipe()
+    broker.answer = lambda call: call.connection.send(WAITING, continues=True)
+    client = Client(broker.path)
+    replies = client.replies(ACQUIRE, also=(here,))
+    assert next(replies) == WAITING
+    os.write(there, b"x")
+    assert next(replies) is None
+    os.read(here, 1)
+    broker.loop.after(0, lambda: broker.calls[0].connection.send(GRANTED))
+    assert next(replies) == GRANTED
+    client.close()
+    os.close(here)
+    os.close(there)
