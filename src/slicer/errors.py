@@ -67,7 +67,7 @@ class InfeasibleError(UsageError):
 
 
 class NotAllowedError(InfeasibleError):
-    """The administrator's policy forbids it, now and later."""
+    """The administrator's policy forbids the request, whoever waits and however long."""
 
     kind = "not-allowed"
 
