@@ -77,7 +77,8 @@ class Broker:
     def call(self, who: User, **wish: Any) -> Caller:
         """A process of that user that asks for this."""
         source = str(Path(__file__).parents[3] / "src")
-        argv = [*who.identity, "env", f"PYTHONPATH={source}", sys.executable, CLIENT, SOCKET, json.dumps(wish)]
+        python = ("env", f"PYTHONPATH={source}", sys.executable)
+        argv = [*who.identity, *python, CLIENT, SOCKET, json.dumps(wish)]
         self.callers.append(Caller(argv))
         return self.callers[-1]
 

@@ -264,8 +264,8 @@ class Queueing:
 
     def _busy(self, waiter: Waiter, reasons: Reasons) -> Refusal:
         busy = views.busy(reasons.busy(waiter.ticket), waiter.ticket.uid)
-        why = self._why(waiter, reasons)
-        return Refusal("Busy", f"{busy.slot or busy.kind} is busy", hint=why, busy=busy)
+        busy = replace(busy, why=self._why(waiter, reasons))
+        return Refusal("Busy", f"{busy.slot or busy.kind} is busy", busy=busy)
 
     def reasons(self, found: Decided) -> Reasons:
         """Why those wait who were granted nothing."""
