@@ -18,6 +18,7 @@ from tests.systemd.helpers.users import User
 RUN = Path("/run/slicer-broker")
 SOCKET = str(RUN / "socket")
 SERVICE = "slicer-broker.service"
+SOCKET_UNIT = "slicer-broker.socket"
 ETC = Path("/etc/slicer")
 _DROP_IN = Path(f"/run/systemd/system/{SERVICE}.d/test.conf")
 _FAULTS = "/run/broker-test"  # no such directory: only files beside it

@@ -6,6 +6,7 @@ stopped (Ctrl-Z) keeps its place, and others may pass it.
 
 from __future__ import annotations
 
+from slicer.broker.rules.slots import shown_name
 from slicer.broker.server.decided import Decided
 from slicer.errors import GpuError
 from slicer.gpu.observer import GpuObserver
@@ -99,7 +100,7 @@ class Decider:
         devices = self.observer.devices(self._register.leases) if ticket.gpus else None
         never = decision.infeasible(ticket, devices)
         if never is not None:
-            raise refusal(never, ticket)
+            raise refusal(replace(never, slot=shown_name(never.slot, ticket.uid)), ticket)
 
     def deadlocked(self, ticket: Ticket, found: Decided) -> tuple[str, ...]:
         """The jobs for which a nested request would wait for ever."""
