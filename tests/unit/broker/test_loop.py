@@ -61,3 +61,11 @@ def test_a_descriptor_that_one_before_it_gave_up_is_not_acted_on(loop: Loop) -> 
     assert len(heard) == 1
     for fd in (fd for pair in pairs for fd in pair):
         os.close(fd)
+
+
+def test_what_was_cancelled_takes_no_room(loop: Loop) -> None:  # a caller may wait for years, again and again
+    kept = loop.after(3600.0, lambda: None)
+    for _ in range(20_000):
+        loop.after(1e9, lambda: None).cancel()
+    assert len(loop._due) < 3000
+    assert kept.act is not None

@@ -59,6 +59,8 @@ class Queueing:
         self._came: list[Waiter] = []  # since the last decision
         self._again: Due | None = None
         self._news: Due | None = None
+        for holding in register.holdings.values():
+            self._limit(holding)
         absent = list(register.waiters.values())
         self._waits_for_absent = bool(absent)
         if absent:
@@ -224,8 +226,20 @@ class Queueing:
         connection = waiter.connection
         self._register.leave(waiter)
         self._rulebook.granted(holding)
+        self._limit(holding)
         self._log(f"<6>uid {lease.uid}: {lease.job} has {_words(lease)} (pid {lease.pid})")
         self._tell_granted(connection, holding)
+
+    def _limit(self, holding: Holding) -> None:
+        """End the lease in time if it gets no scope. (Its process goes on, as one that holds nothing.)"""
+        end_s = self._rulebook.hold_until_s(holding)
+        if end_s is not None and not holding.claim.held:
+            holding.limit = self._loop.after(end_s - proc.now_s(), lambda: self._end(holding))
+
+    def _end(self, holding: Holding) -> None:
+        if not holding.claim.held and not holding.is_starting:
+            self._log(f"<5>uid {holding.lease.uid}: {holding.lease.job} has held what it has for too long")
+            self._register.release(holding)
 
     def _tell_granted(self, connection: Connection, holding: Holding) -> None:
         shown = views.lease(holding.lease, connection.peer.uid)

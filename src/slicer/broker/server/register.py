@@ -35,12 +35,15 @@ class Holding:
         self.process: ProcessWatch | None = None
         self.scope: ScopeWatch | None = None
         self.is_starting = False  # systemd is at it
+        self.limit: Due | None = None  # when it ends by the policy, unless it has a scope, which systemd ends
 
     def close(self) -> None:
         """Watch it no more."""
         for each in (self.process, self.scope):
             if each is not None:
                 each.close()
+        if self.limit is not None:
+            self.limit.cancel()
         self.process = self.scope = None
 
 
@@ -229,6 +232,18 @@ class Register:
             if each.lease.uid == uid and each.lease.cgroup and here.startswith(f"{each.lease.cgroup}/")
         ]
         return tuple(sorted(found, key=lambda lease: lease.since_s))
+
+    def around(self, holding: Holding) -> list[Holding]:
+        """The holdings that last as long as this one, because it came out of their scopes."""
+        found: dict[str, Holding] = {}
+        left = list(holding.claim.inside)
+        while left:
+            job = left.pop()
+            outer = self.holdings.get(job)
+            if outer is not None and job not in found:
+                found[job] = outer
+                left += outer.claim.inside
+        return list(found.values())
 
     # -- tickets -----------------------------------------------------------------------------------------
 
