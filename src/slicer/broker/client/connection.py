@@ -12,7 +12,7 @@ import time
 
 from slicer.broker import SOCKET
 from slicer.broker.protocol import wire
-from slicer.errors import EX_TEMPFAIL, SlicerError
+from slicer.errors import BrokerError
 from slicer.kernel.signals import signal
 from slicer.kernel.sleep import until_readable
 
@@ -33,11 +33,8 @@ class NoBroker(Exception):
     """There is no broker on this machine."""
 
 
-class BrokerFailed(SlicerError):
-    """The broker is there and does not answer as it should (exit code 75)."""
-
-    exit_code = EX_TEMPFAIL
-    kind = "broker"
+class BrokerFailed(BrokerError):
+    """The broker is there and does not answer as it should."""
 
     def __init__(self, message: str, path: str) -> None:
         hint = "see systemctl status slicer-broker.socket slicer-broker.service"
