@@ -210,6 +210,22 @@ class Busy:
 
 
 @record
+class UserStanding:
+    """What a user holds, is allowed, and has used. None: no cap."""
+
+    uid: int
+    gpus: int
+    max_gpus: int | None
+    vram_mib: int
+    max_vram_mib: int | None
+    slots: int  # of the CPU
+    max_slots: int | None
+    waiting: int
+    share: float  # of what all users used lately, 0 … 1
+    due: float  # by the weights of those who use something or wait
+
+
+@record
 class ScopeSpec:
     """Everything StartTransientUnit needs for a job's scope, except the process."""
 
@@ -218,7 +234,9 @@ class ScopeSpec:
     description: str
     properties: tuple[Property, ...]
     manager: Manager
-    share_cap: bool = False  # the broker has the driver cap the scope's GPU memory, where it can
+    # What only the broker is told:
+    share_cap: bool = False  # the driver is to cap the scope's GPU memory, where it can
+    must_fence: bool = False  # no job without the device fence
 
 
 @record

@@ -14,7 +14,7 @@ from slicer.job.program import find_program
 from slicer.kernel import cgroup, proc
 from slicer.ledger import nesting
 from slicer.ledger.leasing import Needs, Requester
-from slicer.model import LEASE_VARIABLE, manager_of
+from slicer.model import LEASE_VARIABLE
 from slicer.record import record, replace
 from slicer.text import command_text
 
@@ -194,7 +194,8 @@ def spec_of(job_id: str, plan: Plan, backend: Backend) -> ScopeSpec:
     if not plan.broker:
         return spec
     has_cap = plan.sharing is not None and plan.sharing.limit_mib > 0
-    return replace(spec, slice=f"{plan.profile.slice}-{os.geteuid()}.slice", share_cap=has_cap)
+    slice_name = f"{plan.profile.slice}-{os.geteuid()}.slice"
+    return replace(spec, slice=slice_name, share_cap=has_cap, must_fence=plan.profile.fence == "on")
 
 
 def requester_of(job_id: str, plan: Plan, backend: Backend, spec: ScopeSpec) -> Requester:

@@ -324,6 +324,7 @@ def test_the_broker_is_installed_on_request_with_its_own_program(tmp_path: Path)
     report = apply(made)
     assert files_below(tmp_path) - before == OF_THE_BROKER
     service = (tmp_path / "usr/local/lib/systemd/system/slicer-broker.service").read_text()
+    assert broker_units.program_of(str(tmp_path)) == BROKER
     assert re.findall(r"^ExecStart=.*$", service, re.MULTILINE) == [f"ExecStart={BROKER}"]
     assert [ran.command[1:] for ran in report.commands][-2:] == [
         ("enable", "--now", "slicer-broker.socket"), ("try-restart", "slicer-broker.service"),

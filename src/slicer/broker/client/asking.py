@@ -160,7 +160,8 @@ class Asking:
         since = self._lost_at or now - ANSWER_S
         if now - since >= self._patience_s():
             self._hang_up()
-            raise BrokerError(f"the broker has not answered for {now - since:.0f} s", where=self._path, hint=HINT)
+            said = f"the broker has not answered for {now - since:.0f} s"
+            raise BrokerError(said, where=self._path, hint=HINT)
         self._lost_at = since
         self._lose()
 
@@ -245,6 +246,7 @@ class Asking:
             self._hang_up()
             give_back(path, job, self._ledger.warn)
             raise
+        held.postponed.append(self.close)
         held.gives_back = lambda: give_back(path, job, self._ledger.warn)
         return held
 

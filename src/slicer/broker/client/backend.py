@@ -8,17 +8,18 @@ from __future__ import annotations
 import os
 
 from slicer.backend import changes_of
-from slicer.broker.client.calls import no_broker
+from slicer.broker.client.calls import ask, no_broker
 from slicer.broker.client.connection import Connection, Lost, NoBroker
 from slicer.broker.client.failures import HINT, failure_of
-from slicer.broker.protocol.messages import Start
+from slicer.broker.protocol.messages import Start, Stop
 from slicer.broker.protocol.wire import ErrorReply
-from slicer.errors import BackendError, BrokerError
+from slicer.errors import BackendError, BrokerError, RefusedError
 from slicer.kernel import cgroup, proc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+
     from slicer.broker.protocol.messages import StartedScope
     from slicer.model import BackendName, Manager, Property, ScopeSpec
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 START_DEADLINE_S = 30.0
 _TRIES = 3  # at a start whose connection breaks
 _STOP_DEADLINE_S = 120.0
+_ASK_S = 0.2  # for a refusal, where nobody waits for the end
 _ENTRIES = "; "  # between those of a list
 
 
@@ -68,6 +70,9 @@ class BrokerBackend:
             self.started = self._start(start_of(spec), pidfd, meanwhile)
         finally:
             os.close(pidfd)
+        if spec.must_fence and not self.started.is_fenced:
+            message = "no job without the device fence, and the broker has set none around this one"
+            raise RefusedError(message, where="fence", hint=HINT)
         _check(spec.unit, pid, self.started)
         return self.started.cgroup
 
@@ -97,13 +102,17 @@ class BrokerBackend:
     # -- while it stands ---------------------------------------------------------------------------------
 
     def enforced(self, spec: ScopeSpec, cgroup_name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """By the controllers that the scope's cgroup has. The administrator's and the fence are among them."""
-        from slicer.backend.acting import acting, io_is_weighed, oomd_runs
+        """By the scope's controllers. What the administrator and the fence add is among them."""
+        from slicer.backend.acting import acting, filters_devices, io_is_weighed, oomd_runs
 
         told = self.started.limits if self.started is not None else _told(spec.unit)
         names = tuple(dict.fromkeys((*(item.name for item in spec.properties), *told)))
-        active = cgroup.controllers(cgroup.path_of(cgroup_name))
-        found = acting(names, active, self.manager, io_is_weighed, oomd_runs)
+        directory = cgroup.path_of(cgroup_name)
+        own = directory if cgroup_name else ""
+        found = acting(
+            names, cgroup.controllers(directory), self.manager, io_is_weighed, oomd_runs,
+            lambda: filters_devices(own),
+        )  # fmt: skip
         return tuple(n for n in names if n in found), tuple(n for n in names if n not in found)
 
     def members(self, cgroup_name: str, besides: int) -> Callable[[], list[int]]:
@@ -117,15 +126,20 @@ class BrokerBackend:
         return list(cgroup.processes(cgroup.path_of(cgroup_name))) if cgroup_name else []
 
     def end(self, job: str, unit: str, stop_timeout_s: float) -> None:
-        from slicer.broker.client.control import stop
-
-        stop(self.path, job, stop_timeout_s + _STOP_DEADLINE_S)
+        ask(self.path, Stop(job), stop_timeout_s + _STOP_DEADLINE_S)
 
     def request_end(self, job: str, unit: str) -> None:
-        """Have a scope stopped, without waiting for it. Raises BackendError."""
-        from slicer.broker.client.control import request_stop
-
-        request_stop(self.path, job)
+        """Have a scope stopped, without waiting for it. Raises BackendError, BrokerError."""
+        connection = Connection(self.path)
+        try:
+            connection.send(Stop(job))
+            connection.receive(_ASK_S)
+        except NoBroker as error:
+            raise no_broker(self.path) from error
+        except ErrorReply as error:
+            raise failure_of(error) from None
+        finally:
+            connection.close()
 
 
 def start_of(spec: ScopeSpec) -> Start:

@@ -20,18 +20,8 @@ _STOP_S = 120.0
 
 def control_of(manager: Manager) -> UnitControl:
     """What acts on units of that manager, for this user. Close it."""
-    path = broker_socket({}) if manager == "system" and os.geteuid() else ""
+    path = broker_socket(os.environ) if manager == "system" and os.geteuid() else ""
     return BrokerControl(path) if path else UnitControl(manager)
-
-
-def stop(path: str, job: str, deadline_s: float = _STOP_S) -> None:
-    """Have a job's scope stopped, and wait until it is. Raises BackendError, BrokerError."""
-    ask(path, Stop(job), deadline_s)
-
-
-def request_stop(path: str, job: str) -> None:
-    """Have a job's scope stopped, without waiting for it. Raises BackendError, BrokerError."""
-    ask(path, Stop(job))
 
 
 class BrokerControl(UnitControl):
@@ -48,7 +38,7 @@ class BrokerControl(UnitControl):
         ask(self._path, Thaw(_job(unit)), _FREEZE_S)
 
     def stop(self, unit: str, deadline_s: float = _STOP_S) -> None:
-        stop(self._path, _job(unit), deadline_s)
+        ask(self._path, Stop(_job(unit)), deadline_s)
 
     def set_properties(self, unit: str, properties: tuple[Property, ...]) -> None:
         ask(self._path, Set(_job(unit), limits_of(properties)))
