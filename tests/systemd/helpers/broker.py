@@ -104,7 +104,8 @@ class Broker:
         for name in ("config.toml", "policy.toml"):
             (ETC / name).unlink(missing_ok=True)
         systemctl.output("slicer", "install", "--broker", "--remove")
-        subprocess.run(("rm", "-rf", str(RUN), f"{_FAULTS}.go"), check=True)
+        accounts = sorted(map(str, Path("/var/lib/slicer").glob("usage.db*")))  # what was used orders users
+        subprocess.run(("rm", "-rf", str(RUN), f"{_FAULTS}.go", *accounts), check=True)
 
 
 def _names(folder: str) -> list[str]:

@@ -119,6 +119,7 @@ class Reasons:
         self._allowance = allowance
         self._place = {ticket.job: index for index, ticket in enumerate(found.queue)}
         self._known: dict[object, Busy] = {}
+        self._balance = allowance.balance(found.leases, found.devices)
         self._starts: dict[str, float | None] | None = None
 
     def busy(self, ticket: Ticket) -> Busy:
@@ -133,7 +134,12 @@ class Reasons:
             self._known[shape] = decision.explain(
                 ticket, found.queue, found.devices, found.leases, found.policy, proc.now_s(), self._allowance
             )
-        return replace(self._known[shape], ahead=place)
+        busy = replace(self._known[shape], ahead=place)
+        if self._balance.within(ticket) is not None:
+            return busy
+        # Its user's own jobs are what keeps it waiting, whatever else is free or not.
+        own = tuple(lease for lease in found.leases if lease.uid == ticket.uid and _is_alike(lease, ticket))
+        return replace(busy, holders=own, foreign=(), reserved_for="")
 
     def starts_in_s(self, ticket: Ticket) -> float | None:
         """When its turn should come; None: nobody knows."""
@@ -148,3 +154,8 @@ class Reasons:
         return forecast.start_times(
             queue, found.devices, found.leases, found.policy, proc.now_s(), self._allowance
         )
+
+
+def _is_alike(lease: Lease, ticket: Ticket) -> bool:
+    """Whether the lease has something of the kind that the request wants."""
+    return bool(lease.gpus and ticket.gpus) or not lease.slots.keys().isdisjoint(ticket.slots)
