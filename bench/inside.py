@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bench import handoff, queue, sharing
+from bench import broker, handoff, queue, sharing
 from bench.tools import SCOPE, SLICER
 
 LAUNCHES = {
@@ -77,6 +77,7 @@ SECTIONS: dict[str, Callable[[], dict[str, Any]]] = {
     "queue": queue.measure,
     "packing": packing,
     "sharing": sharing.measure,
+    "broker": broker.measure,  # the last one: until it is done, slicer goes through the broker
 }
 
 

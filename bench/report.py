@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median, quantiles
 from typing import Any
 
-from bench import queue_tables, sharing
+from bench import broker_tables, queue_tables, sharing
 from bench.markdown import bar, figures, p99, table
 
 PEER = "flock L systemd-run --scope"
@@ -45,6 +45,8 @@ def tables(found: dict[str, Any]) -> str:
         parts.append(packing.tables(found["packing"]))
     if "sharing" in found:
         parts.append(sharing.tables(found["sharing"]))
+    if "broker" in found:
+        parts.append(broker_tables.tables(found["broker"]))
     return "\n\n".join(parts)
 
 

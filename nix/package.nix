@@ -54,13 +54,15 @@ python3Packages.buildPythonApplication {
   '';
 
   # The usual wrapper puts Python and the libraries of slicer into PATH and sets PYTHONNOUSERSITE, and all jobs
-  # would inherit both. So the scripts find their modules by themselves, and -s has Python leave out the user's.
+  # would inherit both. So the scripts find their modules by themselves. -I has Python leave out the user's, and -S
+  # has it start faster.
+  env.SLICER_BUILD_LAUNCHER = "no";
   dontWrapPythonPrograms = true;
   postFixup = ''
     buildPythonPath "$out"
     for script in "$out/bin/slicer" "$out/bin/slicer-broker"; do
       patchPythonScript "$script"
-      sed -i '1s/$/ -s/' "$script"
+      sed -i '1s/$/ -IS/' "$script"
     done
   '';
 

@@ -1,6 +1,8 @@
 """The entry point. ``slicer run``, ``hold`` and ``route`` go the fast way, everything else through click.
 
-None waits for Python to tear itself down, which takes 3 ms, and 6 with click.
+None waits for Python to tear itself down, which takes 3 ms, and 6 with click. Python may run without ``site``
+(``-S``), which takes milliseconds, more with each package: the fast way looks elsewhere than beside slicer
+only for what it does not find there.
 """
 
 from __future__ import annotations
@@ -11,6 +13,10 @@ import sys
 
 from slicer.kernel.signals import block_interrupts, signal
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 
 def main() -> None:
     """Run the command line in sys.argv and exit with its code."""
@@ -18,6 +24,8 @@ def main() -> None:
     # Ignored by a caller (trap '' CHLD), it is inherited, and the kernel reaps our children unseen.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     arguments = sys.argv[1:]
+    if sys.flags.no_site:
+        sys.meta_path.append(_LateSite)
     if arguments[:1] in (["run"], ["hold"], ["route"]):
         block_interrupts()
         gc.disable()  # a job makes no garbage here worth collecting, and forks share more memory
@@ -30,6 +38,8 @@ def main() -> None:
 
         os._exit(fast(arguments[1:]))  # nothing is buffered
     gc.disable()
+    if _LateSite in sys.meta_path:
+        _LateSite.look()
     from slicer.cli.app import main as other
 
     gc.freeze()  # modules are no garbage, and need not be looked through again and again
@@ -43,6 +53,26 @@ def main() -> None:
     except OSError:
         pass  # and that was this
     os._exit(code)
+
+
+class _LateSite:
+    """The last that Python asks for a module. From then on Python looks wherever ``site`` has it look."""
+
+    @classmethod
+    def find_spec(cls, name: str, path: object = None, target: object = None) -> Any:
+        """The module's spec; None: there is no such module."""
+        if path is not None:  # in a package, whose place is known
+            return None
+        cls.look()
+        found = (finder.find_spec(name, path, target) for finder in sys.meta_path)  # type: ignore[arg-type]
+        return next((spec for spec in found if spec is not None), None)
+
+    @classmethod
+    def look(cls) -> None:
+        sys.meta_path.remove(cls)
+        import site
+
+        site.main()
 
 
 def _hold_standard_descriptors() -> None:

@@ -70,7 +70,7 @@ def test_the_wheel_holds_slicer_and_nothing_else(built: Path) -> None:
     ours = {name for name in relative(REPO / "src" / "slicer") if not name.startswith("share/preload/")}
     modules = {f"slicer/{name}" for name in ours} | {LIBRARY}
     assert {name for name in names if name.startswith("slicer/")} == modules
-    scripts = {f"{NAME}.data/scripts/{name}" for name in ("slicer", "slicer-broker")}
+    scripts = {f"{NAME}.data/scripts/{name}" for name in ("slicer", "slicer-broker", "slicer-python")}
     man = {f"{NAME}.data/data/share/man/man{page.name[-1]}/{page.name}" for page in (REPO / "man").iterdir()}
     assert names - modules == scripts | man
 

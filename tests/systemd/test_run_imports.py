@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Mapping
 
 import pytest
@@ -26,3 +27,13 @@ def test_a_job_in_a_scope_imports_what_it_needs(options: tuple[str, ...]) -> Non
     assert surplus(found, SYSTEMD) == set()
     assert found.isdisjoint(BANNED)
     assert {"slicer.job.outer_half", "slicer.backend.systemd", "pystemd.dbuslib"} <= found
+
+
+def test_the_installed_program_does_without_site() -> None:  # K8
+    """As the launcher starts it: what a package of somebody else leaves in site-packages costs a run nothing."""
+    launched = ("/opt/slicer/bin/slicer-python", "slicer", "/usr/local/bin/slicer")
+    command = ["/opt/slicer/bin/python", "-IS", "-X", "importtime", *launched, "run", "-q", "--", "true"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    found = {line.rpartition("|")[2].strip() for line in told.splitlines() if line.startswith("import time:")}
+    assert {"slicer.job.outer_half", "slicer.job.command"} <= found
+    assert "site" not in found

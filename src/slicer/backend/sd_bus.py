@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 DAEMON = "org.freedesktop.DBus"
 DAEMON_PATH = "/org/freedesktop/DBus"
 DISCONNECTED = f"{DAEMON}.Local"
-NO_REPLY = f"{DAEMON}.Error.NoReply"
+UNSAID = "slicer.Unsaid"  # our own name of an error: the call was not sent
 
 _LIBRARY = "libsystemd.so.0"
 _SIGNAL, _RETURN, _ERROR = 4, 2, 3  # sd_bus_message_get_type(3)
@@ -86,6 +86,13 @@ _RETURNS = {
 class BusBroken(BackendError):
     """There is no connection, or none any more. What was asked for may have been done or not."""
 
+    def __init__(self, code: int) -> None:
+        """``code``: a negative errno."""
+        self.reason = os.strerror(-code)
+        super().__init__(
+            f"no connection to systemd: {self.reason}", hint="is dbus running? see slicer doctor"
+        )
+
 
 class BusError(Exception):
     """What a call was answered with in place of a result."""
@@ -112,8 +119,9 @@ class SdBus:
         self._bus = c_void_p()
         code = self._c.sd_bus_open_system(byref(self._bus))
         if code < 0:
-            raise _broken(code)
-        self.fd: int = self._c.sd_bus_get_fd(self._bus)
+            raise BusBroken(code)
+        # One of our own to wait by: sd-bus closes its own when the connection breaks, before it says so.
+        self.fd = os.dup(self._c.sd_bus_get_fd(self._bus))
 
     def events(self) -> int:
         """The events of the descriptor that it waits for now (poll(2))."""
@@ -123,6 +131,7 @@ class SdBus:
         """Forget all calls and close the connection. Safe to repeat."""
         self._waiting.clear()
         if self._bus:
+            os.close(self.fd)
             self._c.sd_bus_close_unref(self._bus)
             self._bus = c_void_p()
 
@@ -132,15 +141,18 @@ class SdBus:
     ) -> int:  # fmt: skip
         """Send a call of INTERFACE.MEMBER. ``done`` gets the reply's values or its error, later.
 
-        Returns a cookie for :meth:`forget`. Raises BusBroken.
+        Returns a cookie for :meth:`forget`. Raises BusBroken; BusError for what cannot be said in a message.
         """
         interface, _, member = name.rpartition(".")
         message = c_void_p()
         words = (destination.encode(), path.encode(), interface.encode(), member.encode())
         self._check(self._c.sd_bus_message_new_method_call(self._bus, byref(message), *words))
         try:
-            for signature, value in arguments:
-                self._append(message, signature, value)
+            try:
+                for signature, value in arguments:
+                    self._append(message, signature, value)
+            except BusBroken as error:  # such as no descriptors left
+                raise BusError(UNSAID, error.reason) from error
             cookie = c_uint64()
             self._check(self._c.sd_bus_send(self._bus, message, byref(cookie)))
         finally:
@@ -187,7 +199,7 @@ class SdBus:
             member = _text(self._c.sd_bus_message_get_member(message))
             self._on_signal(f"{interface}.{member}", self._read(message))
         elif interface == DISCONNECTED and sender == DISCONNECTED:  # sd-bus itself says it
-            raise _broken(-errno.ECONNRESET)
+            raise BusBroken(-errno.ECONNRESET)
 
     def _error(self, message: c_void_p) -> BusError:
         found = self._c.sd_bus_message_get_error(message)
@@ -244,7 +256,7 @@ class SdBus:
 
     def _check(self, code: int) -> int:
         if code < 0:
-            raise _broken(code)
+            raise BusBroken(code)
         return code
 
 
@@ -261,12 +273,6 @@ def _split(signature: str) -> list[str]:
 
 def _text(raw: bytes | None) -> str:
     return (raw or b"").decode("utf-8", "replace")
-
-
-def _broken(code: int) -> BusBroken:
-    return BusBroken(
-        f"no connection to systemd: {os.strerror(-code)}", hint="is dbus running? see slicer doctor"
-    )
 
 
 _loaded: list[ctypes.CDLL] = []

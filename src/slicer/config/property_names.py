@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -83,6 +81,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
         if meant in folded:
             return folded[meant]
     alike = [name for name in folded if name[:1] == typed[:1]]
+    import difflib  # 3 ms, and most names are right
+
     found = difflib.get_close_matches(typed, alike, n=1, cutoff=0.6)
     return folded[found[0]] if found else ""
 

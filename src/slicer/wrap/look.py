@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC  # which needs no right to list it
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _HEAD_BYTES = 256
+_LAUNCHED = "slicer-python"  # the script that slicer executes where it is a program in C
 _MOST_LINKS = 40  # as many as the kernel follows
 
 
@@ -171,7 +172,12 @@ def own_path(argv0: str) -> str:
 def tool(path: str) -> Tool:
     """The slicer that a shim is to call, and what its start goes through."""
     names = [(hop, "slicer itself") for hop in hops(path)]
-    for program in _interpreter(os.path.realpath(path)):
+    script = os.path.realpath(path)
+    launched = os.path.join(os.path.dirname(script), _LAUNCHED)
+    if not _is_script(script) and os.path.isfile(launched):
+        names += [(hop, "slicer itself") for hop in hops(launched)]
+        script = launched
+    for program in _interpreter(script):
         names += [(hop, "what slicer runs on") for hop in hops(program)]
     way: dict[str, Ancestor] = {}
     for folder in dict.fromkeys(os.path.dirname(hop) for hop, _ in names):
@@ -196,16 +202,15 @@ def hops(path: str) -> Iterator[str]:
             return
 
 
+def _is_script(path: str) -> bool:
+    return _first_line(path).startswith(b"#!")
+
+
 def _interpreter(path: str) -> tuple[str, ...]:
     """The programs that the first line of a script names: the interpreter, and what env(1) finds."""
-    try:
-        with open(path, "rb") as file:
-            line = file.readline(_HEAD_BYTES)
-    except OSError:
+    if not _is_script(path):
         return ()
-    if not line.startswith(b"#!"):
-        return ()
-    words = os.fsdecode(line[2:]).split()
+    words = os.fsdecode(_first_line(path)[2:]).split()
     if not words:
         return ()
     found = [words[0]]
@@ -213,6 +218,14 @@ def _interpreter(path: str) -> tuple[str, ...]:
         program = next((word for word in words[1:] if not word.startswith("-")), "")
         found += filter(None, [shutil.which(program)])
     return tuple(found)
+
+
+def _first_line(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.readline(_HEAD_BYTES)
+    except OSError:
+        return b""
 
 
 def _way(path: str) -> tuple[Ancestor, ...]:

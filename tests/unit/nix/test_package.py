@@ -33,7 +33,8 @@ def names(requirements: list[str]) -> list[str]:
 
 DEPENDENCIES = names(PROJECT["project"]["dependencies"])
 BUILD = names(PROJECT["build-system"]["requires"])
-SCRIPTS = PROJECT["tool"]["setuptools"]["script-files"]
+# Without what only the launcher executes, which Nix does without.
+SCRIPTS = ["bin/slicer", "bin/slicer-broker"]
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +72,7 @@ def test_the_package_is_what_pyproject_says(package: dict[str, Any]) -> None:  #
     assert package["build-system"] == BUILD
     assert f"{package['meta']['license']['spdxId']} License" in " ".join(PROJECT["project"]["classifiers"])
     assert f"bin/{package['meta']['mainProgram']}" in SCRIPTS
+    assert set(SCRIPTS) < set(PROJECT["tool"]["setuptools"]["script-files"])
     for path in package["src"]:
         assert (REPO / path).exists(), path
     needed = {"bin", "src", "units", "completions", "man", "pyproject.toml", "setup.py"}
@@ -98,6 +100,7 @@ def test_it_has_what_install_writes(package: dict[str, Any], built: Path, tmp_pa
 def test_nothing_of_its_python_reaches_the_jobs(package: dict[str, Any], built: Path) -> None:  # K5
     # The wrapper that nixpkgs would write exports PATH and PYTHONNOUSERSITE.
     assert package["dontWrapPythonPrograms"] is True
+    assert package["env"] == {"SLICER_BUILD_LAUNCHER": "no"}
     hooks = 'buildPythonPath() { echo "path of $1"; }; patchPythonScript() { echo "patched $1"; }\n'
     python, scripts = "/nix/store/none-python3/bin/python3.13", [built / script for script in SCRIPTS]
     for script in scripts:
@@ -106,7 +109,7 @@ def test_nothing_of_its_python_reaches_the_jobs(package: dict[str, Any], built: 
     assert done.stdout == "".join([f"path of {built}\n", *(f"patched {script}\n" for script in scripts)])
     for script in scripts:
         first, rest = script.read_text().split("\n", 1)
-        assert first == f"#!{python} -s"
+        assert first == f"#!{python} -IS"
         assert rest == (REPO / "bin" / script.name).read_text().split("\n", 1)[1]
 
 

@@ -435,6 +435,16 @@ def test_slicer_and_all_that_it_runs_on_is_found_by_every_name(tmp_path: Path) -
         assert look.canonical(path) in names
 
 
+def test_what_a_slicer_in_c_runs_on_is_found_too(tmp_path: Path) -> None:  # C5
+    program, script, python = tmp_path / "slicer", tmp_path / "slicer-python", tmp_path / "python"
+    python.symlink_to("/usr/bin/env")
+    program.write_bytes(b"\x7fELF")
+    script.write_text(f"#!{python}\n")
+    names = dict(look.tool(str(program)).names)
+    assert [names[str(path)] for path in (program, script)] == ["slicer itself"] * 2
+    assert names[str(python)] == "what slicer runs on"
+
+
 @pytest.mark.parametrize("word", ["", "..", "bin/", "/", "."])
 def test_what_is_no_name_of_a_program_is_refused(box: Box, word: str) -> None:  # C5
     with pytest.raises(SlicerError):

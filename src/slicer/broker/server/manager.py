@@ -47,7 +47,7 @@ _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
 
 
-class Work:
+class _Work:
     """One call that is under way, and the systemd job that it may have made."""
 
     def __init__(self, path: str, name: str, arguments: Arguments, done: Callable[[Answer], None]) -> None:
@@ -56,9 +56,7 @@ class Work:
         self.arguments = tuple(arguments)
         self.done = done
         self.awaits_job = False
-        self.on_job: Callable[[], None] | None = None
         self.due: Due | None = None
-        self.times = 0  # how often it was sent
         self.cookie = 0  # 0: not sent, or answered
         self.job = ""
 
@@ -70,8 +68,8 @@ class Manager:
         self._timers = timers
         self._bus: SdBus | None = None
         self._events = 0
-        self._work: dict[int, Work] = {}
-        self._jobs: dict[str, Work] = {}
+        self._work: dict[int, _Work] = {}
+        self._jobs: dict[str, _Work] = {}
         self._is_closed = False
         self._again: Due | None = None
         self._pause_s = _FIRST_PAUSE_S
@@ -81,16 +79,16 @@ class Manager:
 
     def ask(
         self, method: str, arguments: Arguments, done: Callable[[Answer], None], deadline_s: float, *,
-        awaits_job: bool = False, on_job: Callable[[], None] | None = None,
-    ) -> Work:  # fmt: skip
+        awaits_job: bool = False,
+    ) -> None:  # fmt: skip
         """Call a method of the manager. ``done`` gets the reply's values, or an error.
 
-        ``awaits_job``: the reply is a job of systemd. ``on_job`` is called for that, and ``done`` gets the
-        job's result ("done", "failed", "canceled", …) when it has ended.
+        ``awaits_job``: the reply is a job of systemd. ``done`` gets the job's result ("done", "failed",
+        "canceled", …) when it has ended.
         """
-        work = Work(PATH, f"{MANAGER}.{method}", arguments, done)
-        work.awaits_job, work.on_job = awaits_job, on_job
-        return self._begin(work, deadline_s)
+        work = _Work(PATH, f"{MANAGER}.{method}", arguments, done)
+        work.awaits_job = awaits_job
+        self._begin(work, deadline_s)
 
     def properties(
         self, unit: str, interface: str, done: Callable[[dict[str, Any] | BusError], None], deadline_s: float
@@ -101,7 +99,7 @@ class Manager:
             done(answer if isinstance(answer, BusError) else dict(answer[0]))
 
         arguments = (("s", f"{SYSTEMD}.{interface}"),)
-        self._begin(Work(_path_of(unit), f"{DAEMON}.Properties.GetAll", arguments, answered), deadline_s)
+        self._begin(_Work(_path_of(unit), f"{DAEMON}.Properties.GetAll", arguments, answered), deadline_s)
 
     def set_properties(
         self, unit: str, properties: Iterable[tuple[str, str, Any]], done: Callable[[Answer], None],
@@ -124,12 +122,11 @@ class Manager:
         self._work.clear()
         self._drop()
 
-    def _begin(self, work: Work, deadline_s: float) -> Work:
+    def _begin(self, work: _Work, deadline_s: float) -> None:
         self._work[id(work)] = work
         work.due = self._timers.after(deadline_s, lambda: self._late(work, deadline_s))
         self._connect()
         self._send(work)
-        return work
 
     # -- the connection -------------------------------------------------------------------------------------
 
@@ -153,16 +150,18 @@ class Manager:
             return
         self._watch()
 
-    def _send(self, work: Work) -> None:
+    def _send(self, work: _Work) -> None:
         if self._bus is None or id(work) not in self._work:
             return
-        work.times += 1
         try:
             work.cookie = self._bus.call(
                 SYSTEMD, work.path, work.name, work.arguments, lambda answer: self._answered(work, answer)
             )
         except BusBroken as error:
             self._broken(error)
+        except BusError as error:
+            refused = error
+            self._timers.after(0.0, lambda: self._finish(work, refused))
         else:
             self._watch()
 
@@ -238,7 +237,7 @@ class Manager:
             work.job = ""
             self._send(work)
 
-    def _answered(self, work: Work, answer: Answer) -> None:
+    def _answered(self, work: _Work, answer: Answer) -> None:
         work.cookie = 0
         if id(work) not in self._work:
             return
@@ -250,18 +249,15 @@ class Manager:
         else:
             work.job = answer[0]
             self._jobs[work.job] = work
-            on_job, work.on_job = work.on_job, None
-            if on_job is not None:
-                on_job()
 
-    def _late(self, work: Work, deadline_s: float) -> None:
+    def _late(self, work: _Work, deadline_s: float) -> None:
         if self._bus is not None and work.cookie:
             self._bus.forget(work.cookie)
         self._jobs.pop(work.job, None)
         message = f"systemd did not answer within {deadline_s:g} s"
         self._finish(work, BusError(LATE, f"{message}: {self._trouble}" if self._trouble else message))
 
-    def _finish(self, work: Work, answer: Answer) -> None:
+    def _finish(self, work: _Work, answer: Answer) -> None:
         if self._work.pop(id(work), None) is None:
             return
         if work.due is not None:

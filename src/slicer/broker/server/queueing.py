@@ -188,7 +188,10 @@ class Queueing:
         came, self._came = self._came, []
         found = self._decider.decide()
         self._grant_all(found)
-        self._answer_new(came, found)
+        left = [each for each in came if self._is_waiting(each)]
+        if left and found.grants:
+            found = self._decider.decide(is_fresh=False)  # they are told of what was just given out
+        self._answer_new(left, found)
         if found.must_look:
             self.look_again()
         if found.queue and self._news is None:
@@ -215,12 +218,12 @@ class Queueing:
         lease = replace(lease, forced=int(is_forced))
         claim = Claim(
             ticket.job, ticket.command, asked.binding, 0, max(0.0, now_s - ticket.arrived_s), waiter.gids,
-            (), "",
+            (), "", *self._rulebook.measure(gpus, ticket.vram_mib, self._decider.devices_seen()),
         )  # fmt: skip
         holding = self._register.add(lease, claim, os.dup(waiter.connection.peer.pidfd))
         connection = waiter.connection
         self._register.leave(waiter)
-        self._rulebook.granted(lease, self._decider.devices_seen())
+        self._rulebook.granted(holding)
         self._tell_granted(connection, holding)
 
     def _tell_granted(self, connection: Connection, holding: Holding) -> None:
@@ -231,8 +234,8 @@ class Queueing:
         """Tell those who came and were granted nothing why; who does not wait, or not for this, leaves."""
         reasons = self.reasons(found)
         for waiter in came:
-            if self._register.waiters.get(waiter.ticket.job) is not waiter or waiter.connection is None:
-                continue
+            if not self._is_waiting(waiter):
+                continue  # it went while others were answered
             try:
                 if waiter.ticket.gpus and found.devices is None and self._decider.no_gpus is not None:
                     raise self._decider.no_gpus
@@ -247,6 +250,9 @@ class Queueing:
                 self.dismiss(waiter, refusal)
             else:
                 self._tell(waiter, reasons)
+
+    def _is_waiting(self, waiter: Waiter) -> bool:
+        return self._register.waiters.get(waiter.ticket.job) is waiter and waiter.connection is not None
 
     def _refuse_deadlock(self, waiter: Waiter, found: Decided) -> None:
         stuck = self._decider.deadlocked(waiter.ticket, found)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from slicer.backend.sd_bus import Arguments
-    from slicer.broker.server.manager import Timers, Work
+    from slicer.broker.server.manager import Timers
     from slicer.model import Property, ScopeSpec
     from slicer.state.directory import Directory
 
@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     Done = Callable[[BackendError | None], None]
 
 START_DEADLINE_S = 30.0  # PID 1 can be slow under memory pressure
-PROMPT_DEADLINE_S = 4.0  # of what somebody waits for at a terminal
+FREEZE_DEADLINE_S = 25.0  # systemd waits until each process has stopped
+SET_DEADLINE_S = 4.0
 STOP_DEADLINE_S = 400.0  # longer than the longest stop timeout
-_LOOK_AGAIN_S = 0.1
+_LOOK_AGAIN_S = 0.05
+_LOOKS_S = 5.0  # for a process that should come into a scope that is there already
 _THAWS = 20  # of a unit that is to stop, while somebody else freezes it again
 _THAW_PAUSE_S = 0.05
 
@@ -81,7 +83,7 @@ class Scopes:
     def stop(self, unit: str, done: Done) -> None:
         """Have a scope stopped: SIGTERM, then SIGKILL after its stop timeout. It is thawed for that.
 
-        ``done`` is called when systemd has taken it up. One that is gone is stopped.
+        ``done`` is called when it has ended. One that is gone is stopped.
         """
         _Stop(self._manager, self._timers, unit, done).ask()
 
@@ -110,7 +112,7 @@ class Scopes:
             else:
                 done(_failed(answer, unit, f"set {names} of"))
 
-        self._manager.set_properties(unit, told, answered, PROMPT_DEADLINE_S)
+        self._manager.set_properties(unit, told, answered, SET_DEADLINE_S)
 
     def close(self) -> None:
         """Give up the connection. Nothing is called any more."""
@@ -118,7 +120,7 @@ class Scopes:
 
     def _act(self, method: str, verb: str, unit: str, done: Done) -> None:
         self._manager.ask(
-            method, (("s", unit),), lambda answer: done(_failed(answer, unit, verb)), PROMPT_DEADLINE_S
+            method, (("s", unit),), lambda answer: done(_failed(answer, unit, verb)), FREEZE_DEADLINE_S
         )
 
 
@@ -138,7 +140,6 @@ class _Start:
         self._is_in = False
         self._is_limited = False
         self._looks_until_s = 0.0
-        self._work: Work
 
     def ask(self) -> None:
         scopes = self._scopes
@@ -155,7 +156,7 @@ class _Start:
             ("a(sv)", [(name, (signature, value)) for name, signature, value in properties]),
             ("a(sa(sv))", []),
         )  # fmt: skip
-        self._work = self._scopes._manager.ask(
+        self._scopes._manager.ask(
             "StartTransientUnit", arguments, self._started, START_DEADLINE_S, awaits_job=True
         )
 
@@ -185,9 +186,10 @@ class _Start:
             if "PIDFDs" in answer.message and self._scopes._has_pidfds:
                 self._scopes._has_pidfds = False
                 self._ask_scope()
-            elif answer.name == _UNIT_EXISTS and self._work.times > 1:
-                # The connection broke, and the first request had arrived. So it is told by the cgroup alone.
-                self._looks_until_s = proc.now_s() + START_DEADLINE_S
+            elif answer.name == _UNIT_EXISTS:
+                # It was asked for before: then the connection broke, or an earlier broker was killed. The
+                # cgroup tells how that went.
+                self._looks_until_s = proc.now_s() + _LOOKS_S
                 self._look()
             else:
                 self._end(self._refusal(answer))
@@ -252,9 +254,21 @@ class _Start:
             return  # of the two that are awaited, the other one failed before
         os.close(self._pidfd)
         self._pidfd = -1
-        if error is not None:  # also a scope that is empty: systemd may never see that it is
+        if error is not None and not self._has_strangers():
+            # Also a scope that is empty: systemd may never see that it is.
             self._scopes.stop(self._spec.unit, lambda _: None)
         self._done(self._expected if error is None else error)
+
+
+    def _has_strangers(self) -> bool:
+        """Whether another user's process is in the scope. It was not asked for, and must not be killed.
+
+        systemd before 255 takes pids. If the keeper dies at that moment, somebody else may get its pid.
+        """
+        if self._scopes._has_pidfds:
+            return False
+        directory = cgroup.path_of(self._expected)
+        return any(proc.uid_of(pid) not in (self._uid, None) for pid in cgroup.processes(directory))
 
 
 _KILLED = BackendError("its process was killed on its way into the scope")
@@ -267,29 +281,25 @@ class _Stop:
         self._manager = manager
         self._timers = timers
         self._unit = unit
-        self._done: Done | None = done
+        self._done = done
         self._thaws = 0
 
     def ask(self) -> None:
-        self._manager.ask(
-            "StopUnit", (("s", self._unit), ("s", "replace")), self._answered, STOP_DEADLINE_S,
-            awaits_job=True, on_job=self._taken_up,
-        )  # fmt: skip
-
-    def _taken_up(self) -> None:
-        done, self._done = self._done, None
-        if done is not None:
-            done(None)
+        arguments = (("s", self._unit), ("s", "replace"))
+        self._manager.ask("StopUnit", arguments, self._answered, STOP_DEADLINE_S, awaits_job=True)
 
     def _answered(self, answer: Answer) -> None:
         if isinstance(answer, BusError):
-            if self._done is not None:
-                error = _failed(answer, self._unit, "stop")
-                self._done(None if isinstance(error, ScopeGone) else error)
-        elif answer[0] == "frozen" and self._thaws < _THAWS:
+            error = _failed(answer, self._unit, "stop")
+            self._done(None if isinstance(error, ScopeGone) else error)
+        elif answer[0] != "frozen":
+            self._done(None)
+        elif self._thaws < _THAWS:
             # systemd 257 does not stop a frozen unit, and 252 thaws it by itself.
             self._thaws += 1
             self._manager.ask("ThawUnit", (("s", self._unit),), self._thawed, STOP_DEADLINE_S)
+        else:
+            self._done(BackendError(f"systemd did not stop {self._unit}: it is frozen again and again"))
 
     def _thawed(self, answer: Answer) -> None:
         pause_s = _THAW_PAUSE_S if isinstance(answer, BusError) else 0.0

@@ -68,12 +68,11 @@ class Scoping:
             raise Refusal("BadProcess", str(bad)) from bad
         if holding.claim.held or holding.is_starting:
             raise Refusal("JobExists", f"{holding.lease.job} has its scope already")
-        if holding.lease.keeper == pid and cgroup.of(pid) == holding.lease.cgroup:
-            # An earlier broker did it, and was killed. It wished for the same.
-            self._note_started(asked, holding, connection, self._wishes.of(asked, holding))
-            return
         self._note_outer(asked, holding, pid)
         wish = self._wishes.of(asked, holding)
+        if holding.lease.keeper == pid and cgroup.of(pid) == holding.lease.cgroup:
+            self._note_started(holding, connection, wish)  # an earlier broker did it, and was killed
+            return
         spec = self._spec(asked, holding, wish.properties)
         there = self._scopes.cgroup_for(spec)
         lease = replace(holding.lease, keeper=pid, unit=spec.unit, cgroup=there)
@@ -81,7 +80,7 @@ class Scoping:
         faults.point("broker-starting")
 
         def done(answer: str | BackendError) -> None:
-            self._started(asked, holding, connection, wish, answer)
+            self._started(holding, connection, wish, answer)
 
         holding.is_starting = True
         self._scopes.start(spec, holding.lease.uid, pidfd, done)
@@ -102,7 +101,7 @@ class Scoping:
         holding.claim = claim
 
     def _started(
-        self, asked: Start, holding: Holding, connection: Connection, wish: Wish, answer: str | BackendError
+        self, holding: Holding, connection: Connection, wish: Wish, answer: str | BackendError
     ) -> None:
         faults.point("broker-started")
         holding.is_starting = False
@@ -111,20 +110,15 @@ class Scoping:
             connection.fail(refusal_of(answer))
             self._unstart(holding)
             return
-        self._note_started(asked, holding, connection, wish)
+        self._note_started(holding, connection, wish)
 
-    def _note_started(
-        self, asked: Start, holding: Holding, connection: Connection, wish: Wish
-    ) -> None:
+    def _note_started(self, holding: Holding, connection: Connection, wish: Wish) -> None:
         is_populated = self._register.start_watching(holding)
         self._register.note_held(holding)
         faults.point("broker-held")
-        connection.send(
-            messages.StartedScope(
-                holding.lease.unit, holding.lease.cgroup, wish.words, wish.is_fenced,
-                self._wishes.driver_cap(asked, holding),
-            )
-        )
+        cap = self._wishes.driver_cap(holding, wish)
+        lease = holding.lease
+        connection.send(messages.StartedScope(lease.unit, lease.cgroup, wish.words, wish.is_fenced, cap))
         if not is_populated:
             self._register.look_again(holding)  # its keeper has ended meanwhile
 
@@ -162,7 +156,7 @@ class Scoping:
     def set(self, call: Call) -> None:
         """Change a scope's limits until it ends."""
         holding = self._running(call)
-        properties = self._wishes.changes(call.message)
+        properties = self._wishes.changes(call.message, call.connection.peer.uid)
         self._scopes.set_properties(holding.lease.unit, properties, self._answer(call))
 
     def _answer(self, call: Call) -> Callable[[BackendError | None], None]:

@@ -27,6 +27,7 @@ class Wish:
     properties: tuple[Property, ...]
     words: tuple[str, ...]  # their directives
     is_fenced: bool
+    has_cap: bool  # the driver is to keep the share of its GPUs
 
 
 class Wishes:
@@ -43,15 +44,17 @@ class Wishes:
         lease = holding.lease
         caps = self._rulebook.caps(lease.uid, self._rulebook.groups(lease.uid, holding.claim.gids))
         hold_s = caps.max_hold_s if lease.gpus or lease.slots else None
-        wanted = limits.held_at_most(limits.checked(asked.limits, self._host), hold_s)
-        fenced = self._fence(asked, holding)
+        wanted = limits.checked(asked.limits, self._host, is_roots=lease.uid == 0)
+        wanted = limits.held_at_most(wanted, hold_s)
+        has_own_rules = any(each.name in fence.NAMES for each in wanted)  # only root's can
+        fenced = () if has_own_rules else self._fence(asked, holding)
         found = (*wanted, *fenced)
         is_fenced = bool(fenced) and _filters_devices()
-        return Wish(found, tuple(each.name for each in found), is_fenced)
+        return Wish(found, tuple(each.name for each in found), is_fenced, asked.share_cap)
 
-    def changes(self, asked: Set) -> tuple[Property, ...]:
-        """What may be changed of a scope that stands. Raises RefusedError."""
-        return limits.changes(asked.limits, self._host)
+    def changes(self, asked: Set, uid: int) -> tuple[Property, ...]:
+        """What a user may change of a scope that stands. Raises RefusedError."""
+        return limits.changes(asked.limits, self._host, is_roots=uid == 0)
 
     def _fence(self, asked: Start, holding: Holding) -> tuple[Property, ...]:
         """The device fence of a job; () for none. Raises RefusedError where it must have one and cannot."""
@@ -91,11 +94,13 @@ class Wishes:
         known = len(found) == len(uuids) and min(found.values(), default=0) >= 0
         return tuple(sorted(found.values())) if known else None
 
-    def driver_cap(self, asked: Start, holding: Holding) -> str:
-        """Have the driver cap the scope's GPU memory, if that is wanted; why it does not, "" if it does."""
+    def driver_cap(self, holding: Holding, wish: Wish) -> str:
+        """Have the driver hold the scope to its share of its GPUs. Returns why it does not; "": it does."""
         lease = holding.lease
-        if not asked.share_cap or lease.vram_mib is None or not lease.gpus:
-            return "not asked for"
+        if not wish.has_cap:
+            return "it was not asked to"
+        if not lease.gpus or lease.vram_mib is None:
+            return "the job has no share of a GPU"
         return driver_cap.keep(lease.cgroup, lease.unit, lease.gpus, lease.vram_mib << 20)
 
 

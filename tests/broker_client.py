@@ -1,0 +1,117 @@
+"""A caller of the broker, as a process of its own: it asks for a lease, tells what it hears, and does as told.
+
+    python tests/broker_client.py SOCKET '{"gpus": 1, "start": true}'
+
+The object has fields of Acquire, and besides: ``start`` (put a keeper into a scope), ``limits``, ``slice``,
+``deaf`` (stop reading once it waits). Each line that it writes is a JSON object with the key ``event``. Each
+line that it reads is a word: ``release``, ``finish`` (the accounts), ``start``, ``end`` (the keeper), ``status``,
+``quit``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+from slicer.broker.client.connection import Connection
+from slicer.broker.protocol import messages
+from slicer.broker.protocol.wire import ErrorReply
+from slicer.record import as_dict
+
+DEFAULTS: dict[str, Any] = {
+    "job": "", "name": "test", "command": "", "profile": "", "binding": "process", "gpus": 0, "gpu_words": (),
+    "vram_mib": None, "margin_mib": 0, "slots": {}, "slot_limits": {}, "priority": 0, "expect_s": None,
+    "ahead_of": "", "wait": True, "max_wait_s": None, "runs_anyway": False,
+}  # fmt: skip
+
+
+def say(event: str, **more: Any) -> None:
+    print(json.dumps({"event": event, **more}), flush=True)
+
+
+def plain(value: Any) -> Any:
+    """A record as JSON has it."""
+    if hasattr(type(value), "__fields__"):
+        return {name: plain(each) for name, each in as_dict(value).items()}
+    if isinstance(value, tuple):
+        return [plain(each) for each in value]
+    return value
+
+
+class Client:
+    def __init__(self, path: str, wish: dict[str, Any]) -> None:
+        self.connection = Connection(path)
+        self.extra = {name: wish.pop(name) for name in ("start", "limits", "slice", "deaf") if name in wish}
+        self.asked = messages.Acquire(**{**DEFAULTS, "job": os.urandom(6).hex(), **wish})
+        self.keeper = 0
+
+    def acquire(self) -> None:
+        say("asks", job=self.asked.job, pid=os.getpid())
+        for reply in self.connection.replies(self.asked):
+            if isinstance(reply, messages.Waiting):
+                say("waiting", **plain(reply))
+                if self.extra.get("deaf"):
+                    signal.pause()
+            else:
+                say("granted", **plain(reply))
+
+    def start(self) -> None:
+        reader, writer = os.pipe()
+        if not self.keeper:
+            self.keeper = os.fork()
+            if not self.keeper:
+                os.setsid()
+                os.close(writer)
+                for fd in (0, 1, 2):
+                    os.dup2(os.open(os.devnull, os.O_RDWR), fd)  # nobody waits for what it could write
+                if not os.read(reader, 1):
+                    os._exit(0)  # we have ended before it was started
+                os.execvp("sleep", ["sleep", "inf"])
+        pidfd = os.pidfd_open(self.keeper)
+        limits = tuple(self.extra.get("limits", {}).items())
+        message = messages.Start(self.asked.job, self.extra.get("slice", "cpu"), "a test", limits, False)
+        reply = self.connection.ask(message, fd=pidfd)
+        os.close(pidfd)
+        os.write(writer, b"x")
+        say("started", keeper=self.keeper, **plain(reply))
+
+    def obey(self, word: str) -> None:
+        job = self.asked.job
+        if word == "release":
+            self.connection.ask(messages.Release(job))
+        elif word == "finish":
+            self.connection.ask(messages.Finished(job, "exited", 0, 1.0, 0.0, 0.5, 1 << 20, ()))
+        elif word == "start":
+            self.start()
+        elif word == "status":
+            say("status", **plain(self.connection.ask(messages.Status())))
+            return
+        elif word == "end":
+            os.kill(self.keeper, signal.SIGKILL)
+            os.waitpid(self.keeper, 0)
+        say("done", word=word)
+
+
+def main() -> None:
+    client = Client(sys.argv[1], json.loads(sys.argv[2]))
+    try:
+        client.acquire()
+        if client.extra.get("start"):
+            client.start()
+        for line in sys.stdin:
+            if line.strip() == "quit":
+                break
+            client.obey(line.strip())
+    except ErrorReply as error:
+        busy = plain(error.busy) if error.busy else None
+        say("error", name=error.name, message=error.message, hint=error.hint, busy=busy)
+    except Exception as error:
+        say("failed", kind=type(error).__name__, message=str(error), at_s=time.monotonic())
+
+
+if __name__ == "__main__":
+    main()
