@@ -80,7 +80,7 @@ class Caller:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
             self.kill()
-        self._reader.join()
+        self._reader.join(5.0)
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
             try:

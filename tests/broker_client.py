@@ -66,7 +66,10 @@ class Client:
             if not self.keeper:
                 os.setsid()
                 os.close(writer)
-                os.read(reader, 1)  # ends with us, unless it was started
+                for fd in (0, 1, 2):
+                    os.dup2(os.open(os.devnull, os.O_RDWR), fd)  # nobody waits for what it could write
+                if not os.read(reader, 1):
+                    os._exit(0)  # we have ended before it was started
                 os.execvp("sleep", ["sleep", "inf"])
         pidfd = os.pidfd_open(self.keeper)
         limits = tuple(self.extra.get("limits", {}).items())

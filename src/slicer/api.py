@@ -19,7 +19,7 @@ import math
 import os
 import sys
 
-from slicer.backend import has_systemd
+from slicer.backend import broker_socket, has_systemd
 from slicer.config import profiles
 from slicer.config.build import unknown_slot
 from slicer.errors import BusyError, UsageError
@@ -246,10 +246,12 @@ def obtain(
         command = command_text(tuple(sys.orig_argv))
         manager = manager_of(os.geteuid())
         who = Requester(job, arguments.name, command, "plain", manager, "", outer.leases)
-        wanted = leasing.prepare(who, needs, GpuObserver(ledger.directory, config.policy))
+        broker = broker_socket(environ)
+        prepare = leasing.drafted if broker else leasing.prepare
+        wanted = prepare(who, needs, GpuObserver(ledger.directory, config.policy))
         ledger.patience_s = leasing.patience_s(needs)
         try:
-            return _take(wanted, outer, ledger, cancel)
+            return _take(wanted, outer, ledger, cancel, broker)
         finally:
             wanted.observer.close()
     except BaseException:
@@ -257,12 +259,20 @@ def obtain(
         raise
 
 
-def _take(wanted: PreparedRequest, outer: OuterJobs, ledger: Ledger, cancel: CancelToken) -> Lease:
+def _take(
+    wanted: PreparedRequest, outer: OuterJobs, ledger: Ledger, cancel: CancelToken, broker: str
+) -> Lease:
     if wanted.needs.is_nothing:
         return Lease(HeldLease(ledger, leasing.nested_lease(wanted.draft, outer)), outer.leases, ledger, 0.0)
     began_s = proc.now_s()
     try:
-        held = leasing.obtain(wanted, ledger, Hooks(_tell_wait(wanted), None, cancel))
+        hooks = Hooks(_tell_wait(wanted), None, cancel)
+        if broker:
+            from slicer.broker.client import asking
+
+            held = asking.obtain(broker, wanted, ledger, hooks, "process")
+        else:
+            held = leasing.obtain(wanted, ledger, hooks)
     except BusyError as error:
         raise _BUSY[error.busy.kind](error.busy) from None
     ledger.patience_s = None  # to give back has to be done, whoever is in the way

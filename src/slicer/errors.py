@@ -67,7 +67,7 @@ class InfeasibleError(UsageError):
 
 
 class NotAllowedError(InfeasibleError):
-    """The administrator's policy forbids it, now and later."""
+    """The administrator's policy forbids the request, whoever waits and however long."""
 
     kind = "not-allowed"
 
@@ -101,6 +101,20 @@ class LedgerBusy(StateError):
         who = f"pid {pid}" if pid else "somebody"
         hint = f"is it stopped? see ps -p {pid}" if pid else "see lslocks"
         super().__init__(f"{who} has held the lock for {waited_s:.0f} s", where=path, hint=hint)
+
+
+class BrokerError(StateError):
+    """The broker is there and does not work (exit code 75). Nothing that it decides about may be taken."""
+
+    exit_code = EX_TEMPFAIL
+    kind = "broker"
+
+
+class TooManyError(StateError):
+    """The user has as many requests waiting, or connections, as the broker allows (exit code 75)."""
+
+    exit_code = EX_TEMPFAIL
+    kind = "too-many"
 
 
 class ProbeError(SlicerError):

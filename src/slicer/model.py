@@ -206,6 +206,23 @@ class Busy:
     reserved_for: str  # the job for which what is free is kept; "" for none
     outsider: int = 0  # the process that holds the plain lock of scripts; 0 for none
     slot: str = ""  # the name of the slot that is missing; "" for a GPU
+    why: str = ""  # what the administrator's policy has to do with it, in words; "" for nothing
+
+
+@record
+class UserStanding:
+    """What a user holds, is allowed, and has used. None: no cap."""
+
+    uid: int
+    gpus: int
+    max_gpus: int | None
+    vram_mib: int
+    max_vram_mib: int | None
+    slots: int  # of the CPU
+    max_slots: int | None
+    waiting: int
+    share: float  # of what all users used lately, 0 … 1
+    due: float  # by the weights of those who use something or wait
 
 
 @record
@@ -217,6 +234,9 @@ class ScopeSpec:
     description: str
     properties: tuple[Property, ...]
     manager: Manager
+    # What only the broker is told:
+    share_cap: bool = False  # the driver is to cap the scope's GPU memory, where it can
+    must_fence: bool = False  # no job without the device fence
 
 
 @record

@@ -29,9 +29,12 @@
  *
  * Beside it, the processes that use the fake CUDA driver, with their memory, where FAKE_CUDA_SHARED names its file.
  *
+ * With FAKE_NVML_NODES set, a process sees the GPUs whose nodes it may open (EPERM: it may not), as with the driver.
+ *
  * Without the variable or the file, nvmlInit answers NVML_ERROR_DRIVER_NOT_LOADED.
  * With -DOLD_DRIVER the functions that driver 510 brought are missing.
  */
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,7 +45,9 @@
 #include "../fake_cuda/machine.h"
 
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6,
-       INSUFFICIENT_SIZE = 7, HANGS = -1, DRIVER_NOT_LOADED = 9, ARGUMENT_VERSION_MISMATCH = 25 };
+       INSUFFICIENT_SIZE = 7, HANGS = -1, DRIVER_NOT_LOADED = 9, ARGUMENT_VERSION_MISMATCH = 25,
+       UNKNOWN = 999 };
+enum { CONTROL = 255 }; /* the minor number of /dev/nvidiactl */
 enum { MAX_GPUS = 64, MAX_PROCESSES = 1024, MAX_ERRORS = 64, TEXT = 96, ANY = -1 };
 #define NOT_AVAILABLE 0xffffffffffffffffULL
 #define MIB (1ULL << 20)
@@ -83,6 +88,23 @@ static int lives(unsigned pid)
     return end && end[1] == ' ' && end[2] != 'Z' && end[2] != 'X';
 }
 
+/* Whether FAKE_NVML_NODES is set, and this process may not open the node of that minor number: the driver then
+ * knows nothing of the GPU. */
+static int is_denied(unsigned minor)
+{
+    char path[32] = "/dev/nvidiactl";
+    int fd;
+
+    if (!getenv("FAKE_NVML_NODES"))
+        return 0;
+    if (minor != CONTROL)
+        snprintf(path, sizeof path, "/dev/nvidia%u", minor);
+    fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd >= 0)
+        close(fd);
+    return fd < 0 && errno == EPERM;
+}
+
 static void parse(char *line)
 {
     struct process p = {0};
@@ -96,6 +118,10 @@ static void parse(char *line)
     line[strcspn(line, "\n")] = 0;
     if (sscanf(line, "gpu %u %95s %llu %31s %u %u %95[^\n]", &i, g.uuid, &g.mib, g.bus, &g.minor,
                &g.utilisation, g.name) == 7 && i < MAX_GPUS) {
+        if (is_denied(g.minor))
+            return;
+        if (getenv("FAKE_NVML_NODES"))
+            i = now.count;
         now.gpus[i] = g;
         if (i >= now.count)
             now.count = i + 1;
@@ -206,6 +232,8 @@ API nvmlInitWithFlags(unsigned flags)
     int code = enter("nvmlInit", ANY);
 
     (void)flags;
+    if (code == SUCCESS && is_denied(CONTROL))
+        return UNKNOWN;
     if (code == SUCCESS) {
         initialised++;
         note("nvmlInit");

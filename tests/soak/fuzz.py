@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from slicer.broker.protocol import messages, wire
 from slicer.gpu.foreign_peaks import format_peaks, parse_peaks
 from slicer.gpu.sim.usage import Use
 from slicer.job.job import Started
@@ -32,6 +33,7 @@ from slicer.queue.state import attempt
 from slicer.record import replace
 from slicer.state import statefile
 from tests.unit import made_up
+from tests.unit.broker import messages as broker
 
 JOB = "0123456789ab"
 OTHER = "ba9876543210"
@@ -46,6 +48,8 @@ HOSTILE: tuple[bytes, ...] = (
     b"ssh.service", b"/system.slice/ssh.service", f"/gpu.slice/slicer-{OTHER}.scope".encode(),
     f"/gpu.slice/../../tmp/{UNIT}".encode(), f"/gpu.slice/\0/{UNIT}".encode(), f"//{UNIT}".encode(),
     f"/{UNIT}/cgroup.procs".encode(), UNIT.encode(), f"relative/{UNIT}".encode(), b"x" * (1 << 20),
+    b"NaN", b"-Infinity", b"null", b"true", b"{}", b"[" * 2000, b'{"a":' * 2000,
+    b'"\\ud800"', b'"\\u001b[2J"',
 )  # fmt: skip
 
 
@@ -155,6 +159,48 @@ def check_peaks(data: bytes) -> bool:
     return bool(found)
 
 
+def check_call(data: bytes) -> bool:
+    """What a caller of the broker says: root reads it."""
+    try:
+        found = wire.decode_call(data)
+    except wire.BadCall as bad:
+        json.loads(bad.reply.removesuffix(b"\0"))
+        return False
+    _expect(wire.decode_call(wire.encode_call(found.message, found.more)) == found, "it says something else")
+    _expect(len(data) <= messages.MOST_BYTES * 2, "it is too long")  # by the escapes of its texts
+    for name in found.message.__fields__:
+        value = getattr(found.message, name)
+        _expect(isinstance(value, bool) or _is_sane(name, value), f"{name} is {value!r}"[:200])
+        for text in _texts_in(value):
+            _expect(text.isprintable() and len(text) <= 8192, f"{name} has {text!r}"[:200])
+    return True
+
+
+def _texts_in(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    items = [*value, *value.values()] if isinstance(value, dict) else value
+    return [text for each in items for text in _texts_in(each)] if isinstance(items, (list, tuple)) else []
+
+
+def check_reply(kind: type) -> Callable[[bytes], bool]:
+    """What a broker says: its terminal is ours, but it is root's."""
+
+    def check(data: bytes) -> bool:
+        try:
+            found = wire.decode_reply(kind, data)
+        except wire.BadReply:
+            return False
+        except wire.ErrorReply as error:
+            _expect(error.message.isprintable() and error.hint.isprintable(), "its texts are not printable")
+            return False
+        again = wire.decode_reply(kind, wire.encode_reply(found.message, found.continues))
+        _expect(again == found, "it does not read back as written")
+        return True
+
+    return check
+
+
 def _attempt_file(outcome: Outcome) -> bytes:
     line = json.dumps(outcome_json(outcome))
     return f'4211 4711\n{line[:-1]}, "provisional": true}}\n{line}\n'.encode()
@@ -209,12 +255,20 @@ TARGETS: dict[str, Target] = {
         check_attempt,
     ),
     "peaks": Target((format_peaks({(4, 5000, "GPU-0"): 900, (5, 1, "GPU-1"): 0}),), check_peaks),
+    "broker-call": Target(tuple(map(wire.encode_call, broker.CALLS)), check_call),
+    **{
+        f"broker-reply-{kind.__name__.lower()}": Target(
+            tuple(wire.encode_reply(reply) for asked, reply in broker.REPLIES if asked is kind),
+            check_reply(kind),
+        )
+        for kind in (messages.Acquire, messages.Status)
+    },
 }
 
 
 # -- breaking files -----------------------------------------------------------------------------------------
 
-_TOKENS = re.compile(rb"([\n=,/+-])")
+_TOKENS = re.compile(rb"([\n=,/+:{}\[\]\"-])")
 
 
 def _say_otherwise(random: Random, data: bytes) -> bytes:

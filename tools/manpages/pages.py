@@ -30,5 +30,5 @@ def pages() -> dict[str, str]:
 
 def stale(directory: Path, found: dict[str, str]) -> list[str]:
     """The names of the pages in ``directory`` that are missing, old, or of no command any more."""
-    there = {path.name: path.read_text(encoding="utf-8") for path in directory.glob("*.[15]")}
+    there = {path.name: path.read_text(encoding="utf-8") for path in directory.glob("*.[158]")}
     return sorted(name for name in {*there, *found} if there.get(name) != found.get(name))

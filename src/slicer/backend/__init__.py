@@ -9,7 +9,7 @@ from slicer.model import manager_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Protocol
 
     from slicer.model import BackendName, Manager, Reason, ScopeSpec
@@ -73,11 +73,27 @@ if TYPE_CHECKING:
 
 
 BOOTED = "/run/systemd/system"  # sd_booted(3)
+BROKER = "/run/slicer-broker/socket"  # slicer.broker.SOCKET, without importing anything of it
+BROKER_VARIABLE = "SLICER_BROKER"  # slicer.broker.SOCKET_VARIABLE
+_OFF = "off"
+_ONLY_HERE = ("SLICER_SIM", "SLICER_STATE_DIR")  # with these, a ledger is nobody else's business
 
 
 def has_systemd() -> bool:
     """Whether systemd runs here. Then jobs can have scopes, and be found by their cgroups."""
     return os.path.isdir(BOOTED)
+
+
+def broker_socket(environ: Mapping[str, str], wanted: str = "auto") -> str:
+    """The socket of the broker that decides for all users of this machine; "": there is none.
+
+    ``wanted``: as --backend has it. Without systemd, and where the ledger is one of tests or simulations, the
+    private ledger serves.
+    """
+    path = environ.get(BROKER_VARIABLE) or BROKER
+    if path == _OFF or wanted == "plain" or any(map(environ.get, _ONLY_HERE)):
+        return ""
+    return path if os.path.exists(path) and has_systemd() else ""
 
 
 def changes_of(unit: str, manager: Manager) -> str:

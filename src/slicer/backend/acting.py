@@ -21,11 +21,12 @@ _OOMD = "/system.slice/systemd-oomd.service"
 
 def acting(
     names: tuple[str, ...], controllers: frozenset[str], manager: Manager,
-    io_is_weighed: Callable[[], bool], oomd_runs: Callable[[], bool], filters_devices: Callable[[], bool],
+    io_is_weighed: Callable[[], bool], oomd_runs: Callable[[], bool],
+    filters_devices: Callable[[], bool],
 ) -> frozenset[str]:  # fmt: skip
     """Those of the directives that act in a cgroup with these controllers.
 
-    ``filters_devices``: whether the kernel filters devices for it; only asked where somebody could have it so.
+    ``filters_devices``: whether the kernel filters devices for it; asked only of the system manager.
     """
 
     def acts(name: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from slicer.backend.unit_files import Action
+from slicer.backend.unit_files import Action, read
 from slicer.errors import SlicerError
 
 SOCKET = "slicer-broker.socket"
@@ -15,6 +15,7 @@ _UNITS = (
     (SOCKET, "the broker's socket"),
     (SERVICE, "the broker"),
     ("slicer-broker-devices.service", "NVIDIA's device nodes, for the broker"),
+    ("slicer-job-ended.target", "what wakes the broker at the end of a job"),
 )
 # As the file of the package has it: where Debian's package puts the program.
 PROGRAM = "/usr/lib/slicer-systemd/slicer-broker"
@@ -40,7 +41,7 @@ def with_program(action: Action, program: str) -> Action:
     """
     if os.path.basename(action.destination) != SERVICE or program == PROGRAM:
         return action
-    if not os.path.isabs(program) or not _PLAIN.issuperset(program):
+    if not _is_plain(program):
         hint = "install slicer in a directory with a plain name, such as /opt/slicer"
         raise SlicerError("a unit cannot name this program", where=program, hint=hint)
     with open(action.source, "rb") as file:
@@ -50,6 +51,20 @@ def with_program(action: Action, program: str) -> Action:
         raise SlicerError(f"does not start {PROGRAM}", where=action.source, hint="install slicer again")
     content = before + f"ExecStart={program}\n".encode() + after
     return Action(action.source, action.destination, action.what, content)
+
+
+def _is_plain(program: str) -> bool:
+    return os.path.isabs(program) and _PLAIN.issuperset(program)
+
+
+def program_of(root: str) -> str:
+    """The program that the unit of `slicer install` starts; "" where there is no such unit."""
+    text = read(os.path.join(root, f"usr/local/{_FOLDER}/{SERVICE}"))
+    if text is None:
+        return ""
+    lines = text.decode("utf-8", "replace").splitlines()
+    found = [line.partition("=")[2] for line in lines if line.startswith("ExecStart=")]
+    return found[0] if len(found) == 1 and _is_plain(found[0]) else PROGRAM
 
 
 def is_installed(root: str) -> bool:

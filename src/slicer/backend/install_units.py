@@ -11,7 +11,8 @@ import os
 import shutil
 import subprocess
 
-from slicer.backend import broker_units, has_systemd, older_units, slice_limits
+from slicer.backend import broker_units, closed_shop, has_systemd, older_units, slice_limits
+from slicer.backend.closed_shop_look import has_unit
 from slicer.backend.older_units import Outdated
 from slicer.backend.unit_files import Action, Done, install, is_ours, leftover, read, state, uninstall
 from slicer.config import slices
@@ -233,6 +234,17 @@ def _limits(limits: Limits, top: str, *, user: bool) -> list[Action]:
         )
         for name in SLICES
     ]
+
+
+def closed_plan(root: str = "/", *, prefix: str = PREFIX, only_there: bool = False) -> Plan:
+    """What makes a closed shop below ``root``. ``only_there``: of its files those that are there by now."""
+    base = "/" + prefix.strip("/")
+    orderlies = (unit for unit in closed_shop.ORDERLIES if only_there or has_unit(root, unit))
+    made = closed_shop.actions(root, base, (closed_shop.SLICE, *orderlies))
+    if only_there:
+        made = tuple(action for action in made if os.path.lexists(action.destination))
+    live = os.path.realpath(root) == "/" and base in _SEARCHED
+    return Plan(made, (), (), (), closed_shop.COMMANDS if made else (), live, user=False)
 
 
 def states(plan: Plan) -> tuple[tuple[Action, State], ...]:

@@ -120,7 +120,8 @@ class SdBus:
         code = self._c.sd_bus_open_system(byref(self._bus))
         if code < 0:
             raise BusBroken(code)
-        self.fd: int = self._c.sd_bus_get_fd(self._bus)
+        # One of our own to wait by: sd-bus closes its own when the connection breaks, before it says so.
+        self.fd = os.dup(self._c.sd_bus_get_fd(self._bus))
 
     def events(self) -> int:
         """The events of the descriptor that it waits for now (poll(2))."""
@@ -130,6 +131,7 @@ class SdBus:
         """Forget all calls and close the connection. Safe to repeat."""
         self._waiting.clear()
         if self._bus:
+            os.close(self.fd)
             self._c.sd_bus_close_unref(self._bus)
             self._bus = c_void_p()
 

@@ -37,6 +37,7 @@ _COMMANDS = {
     "resume": "resume",
     "set": "set",
     "history": "history",
+    "usage": "usage",
     "wrap": "wrap",
     "profiles": "profiles",
     "routes": "routes.command",

@@ -110,17 +110,17 @@ def _command_start(before: list[str]) -> int:
 
 def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Names and ids of the jobs that run or wait."""
+    from slicer.broker.client import standing
     from slicer.ledger.status import existing_ledger
 
     with suppress(SlicerError):
         ledger = existing_ledger(os.environ, lambda _: None)
-        if ledger:
-            seen = ledger.snapshot()
-            words = [word for lease in seen.leases for word in (lease.name, lease.job)]
-            words += [word for ticket in seen.tickets for word in (ticket.name, ticket.job)]
-            if incomplete.startswith("slicer-"):  # whoever comes from systemctl
-                words += [lease.unit for lease in seen.leases]
-            return harmless(words, incomplete)
+        seen, _ = standing.jobs(os.environ, ledger, lambda _: None)
+        words = [word for lease in seen.leases for word in (lease.name, lease.job)]
+        words += [word for ticket in seen.tickets for word in (ticket.name, ticket.job)]
+        if incomplete.startswith("slicer-"):  # whoever comes from systemctl
+            words += [lease.unit for lease in seen.leases]
+        return harmless(words, incomplete)
     return []
 
 

@@ -9,7 +9,7 @@ from slicer.cli.output import Column
 from slicer.columns import Line
 from slicer.config import profiles
 from slicer.config.profile_report import NEEDS, settings
-from slicer.errors import GpuError, InfeasibleError, NoGpu
+from slicer.errors import BrokerError, GpuError, InfeasibleError, NoGpu
 from slicer.gpu.observer import GpuObserver
 from slicer.job import scope
 from slicer.job.plan import (
@@ -19,10 +19,12 @@ from slicer.job.plan import (
     needs_of,
     plan_of,
     requester_of,
+    spec_of,
     why_not_driver,
 )
 from slicer.job.words import describe_busy, describe_resources
 from slicer.kernel.proc import now_s
+from slicer.kernel.users import other_user
 from slicer.ledger import leasing
 from slicer.ledger.status import existing_ledger
 from slicer.model import Busy
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from slicer.backend import Backend
     from slicer.config.profile_report import Setting
     from slicer.job.plan import Invocation, Plan
+    from slicer.ledger.leasing import PreparedRequest
     from slicer.ledger.ledger import Ledger
     from slicer.model import Gpu, ScopeSpec
 
@@ -69,7 +72,7 @@ def show(invocation: Invocation) -> None:
 
 def lines(plan: Plan, backend: Backend, forecast: Forecast) -> list[Line]:
     """The plan for people."""
-    spec = scope.spec(plan.profile, backend.manager, _ID, plan.invocation.name, plan.invocation.command)
+    spec = spec_of(_ID, plan, backend)
     values = settings(plan.config, plan.invocation.profile, plan.invocation.overrides)
     return [
         *output.rows(_overview(plan, backend, spec, forecast, values)),
@@ -94,10 +97,11 @@ def forecast_of(plan: Plan, backend: Backend, ledger: Ledger | None) -> Forecast
         found, gpus = _preview(plan, backend, ledger)
     except (InfeasibleError, NoGpu) as never:
         return Forecast(f"{what}: never: {never.message}", (), is_free=False)
-    except GpuError as failed:
+    except (GpuError, BrokerError) as failed:
         return Forecast(f"{what}: not known: {failed.message}", (), is_free=None)
     if isinstance(found, Busy):
-        return Forecast(f"{what}: busy: {describe_busy(found, now_s())}", (), is_free=False, busy=found)
+        why = describe_busy(found, now_s(), other_user=other_user)
+        return Forecast(f"{what}: busy: {why}", (), is_free=False, busy=found)
     names = ", ".join(f"GPU {gpu.index} {gpu.name}" for gpu in gpus if gpu.uuid in found)
     return Forecast(f"{what}: free now{f' ({names})' if names else ''}", found)
 
@@ -109,9 +113,29 @@ def _preview(
     spec = scope.spec(plan.profile, backend.manager, _ID, plan.invocation.name, plan.invocation.command)
     asker = requester_of(_ID, plan, backend, spec)
     directory = ledger.directory if ledger is not None else None
+    if plan.broker:
+        return _preview_by_broker(plan, leasing.drafted(asker, needs_of(plan), GpuObserver(None)))
     wanted = leasing.prepare(asker, needs_of(plan), GpuObserver(directory, plan.config.policy))
     try:
         return leasing.preview(wanted, ledger), wanted.observer.gpus
+    finally:
+        wanted.observer.close()
+
+
+def _preview_by_broker(
+    plan: Plan, wanted: PreparedRequest
+) -> tuple[tuple[str, ...] | Busy, tuple[Gpu, ...]]:
+    """As :func:`_preview`. Raises BrokerError, too."""
+    from slicer.broker.client import asking
+
+    found = asking.preview(plan.broker, wanted)
+    if isinstance(found, Busy) or not found:
+        return found, ()
+    try:
+        wanted.observer.open()  # for the GPUs' names
+        return found, wanted.observer.gpus
+    except GpuError:
+        return found, ()
     finally:
         wanted.observer.close()
 
@@ -175,7 +199,8 @@ def _backend(plan: Plan, backend: Backend) -> str:
         return "none of its own: inside a job that holds what it needs"
     if backend.name == "plain":
         return "plain: limits are best effort"
-    return f"systemd, {'your own' if backend.manager == 'user' else 'the system'} manager"
+    through = ", through the broker" if plan.broker else ""
+    return f"systemd, {'your own' if backend.manager == 'user' else 'the system'} manager{through}"
 
 
 def _unit(plan: Plan, backend: Backend, spec: ScopeSpec) -> str:

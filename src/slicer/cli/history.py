@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import click
@@ -20,6 +21,7 @@ from slicer.text import command_text, slots_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     from slicer.model import Outcome
@@ -44,6 +46,8 @@ Examples:
       All that is known about the job of that name.
   slicer history --since 1d --name 'sweep*'
       What the jobs of a sweep did in the last 24 hours.
+  sudo slicer history --all-users --since 1d
+      What everybody's jobs did in the last 24 hours, where there is a broker.
   slicer history --json -n 0 | jq '.outcomes[] | select(.exit_code != 0)'
       All that ended badly, for a script.
 
@@ -59,19 +63,24 @@ The form of --json is in docs/json.md.""",
 )  # fmt: skip
 @click.option("--name", metavar="PATTERN", help="Only jobs of that name; a shell pattern, such as 'train*'.")
 @click.option("--since", metavar="DURATION", help="Only jobs that began within this time (2h, 7d).")
+@click.option("--all-users", is_flag=True, help="For root: the jobs of everybody, as the broker knows them.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def command(job: str | None, number: int, name: str | None, since: str | None, as_json: bool) -> None:
+def command(
+    job: str | None, number: int, name: str | None, since: str | None, all_users: bool, as_json: bool
+) -> None:
     """Show how the last jobs ended and what they took, the newest last.
 
     With JOB (an id or its beginning, a unit or a name): all that is known about it, or a list when several
     have that name.
     """
-    began = began_since(since)
+    limits = {"limit": number + 1 if number else None, "name": name, "since": began_since(since)}
+    is_narrowed = bool(since or name or job)
+    if all_users:
+        _show_all_users(job, number, is_narrowed, as_json, limits)
+        return
     path = default_path()
-    outcomes = find_outcomes(path, job, limit=number + 1 if number else None, name=name, since=began)
-    if job is not None and not outcomes:
-        hint = "slicer status shows those that run"
-        raise UnknownOutcome(f"no ended job {job!r}", where=path, hint=hint)
+    outcomes = find_outcomes(path, job, **limits)
+    _check_found(job, outcomes, path)
     has_more = 0 < number < len(outcomes)
     outcomes = outcomes[: number or None]
     outcomes.reverse()  # the newest where the eye is: above the prompt
@@ -81,8 +90,42 @@ def command(job: str | None, number: int, name: str | None, since: str | None, a
         output.show(details(outcomes[0]))
     else:
         output.show(table(outcomes, time.time()) if outcomes else [Line("No jobs yet.")])
-        if has_more and (since or name or job):  # who asked for nothing in particular expects no more
-            say.line(f"only the last {number} of them: -n 0 shows all")
+        _say_more(number, is_narrowed and has_more)
+
+
+def _show_all_users(
+    job: str | None, number: int, is_narrowed: bool, as_json: bool, limits: dict[str, Any]
+) -> None:
+    from slicer.broker.accounts.reading import PATH
+    from slicer.cli import history_all
+
+    if os.geteuid():
+        hint = "slicer usage shows what your own jobs used"
+        raise UsageError("only root may see the jobs of all users", where="--all-users", hint=hint)
+    found = history_all.find(PATH, job, **limits)
+    _check_found(job, found, PATH)
+    has_more = 0 < number < len(found)
+    found = found[: number or None]
+    found.reverse()
+    if as_json:
+        output.show_json({"jobs": [history_all.row_json(each) for each in found], "has_more": has_more})
+    elif job is not None and len(found) == 1:
+        output.show(history_all.details(found[0]))
+    else:
+        output.show(history_all.table(found, time.time()) if found else [Line("No jobs yet.")])
+        _say_more(number, is_narrowed and has_more)
+
+
+def _check_found(job: str | None, found: Sequence[object], path: str) -> None:
+    if job is not None and not found:
+        hint = "slicer status shows those that run"
+        raise UnknownOutcome(f"no ended job {job!r}", where=path, hint=hint)
+
+
+def _say_more(number: int, is_wanted: bool) -> None:
+    """Who asked for nothing in particular expects no more."""
+    if is_wanted:
+        say.line(f"only the last {number} of them: -n 0 shows all")
 
 
 def find_outcomes(path: str, job: str | None, **limits: Any) -> list[Outcome]:

@@ -10,7 +10,6 @@ from slicer.backend import broker_units
 from slicer.backend.install_units import (
     PREFIX,
     Plan,
-    Ran,
     Report,
     apply,
     configured,
@@ -21,12 +20,12 @@ from slicer.backend.install_units import (
     states,
 )
 from slicer.backend.older_units import Outdated
-from slicer.cli import install_broker, output, say
+from slicer.cli import install_broker, install_closed, output, say
 from slicer.columns import Line
 from slicer.config import files
 from slicer.errors import EX_OK, EX_SLICER, UsageError
 from slicer.outcome import history
-from slicer.text import command_text, visible
+from slicer.text import command_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,6 +46,8 @@ Examples:
   slicer install --dry-run       what would be done
   sudo slicer install            for root and all users
   sudo slicer install --broker   one ledger for all users, enforced
+  sudo slicer install --closed-shop          no GPU without a lease; asks first
+  sudo slicer install --closed-shop --undo   take that back
   slicer install --user          for you alone, without root
   sudo slicer install --remove   take it all away again
 
@@ -66,6 +67,11 @@ removed.""",
     "--broker", is_flag=True, help="One ledger for all users: the broker's socket and service, switched on."
 )
 @click.option(
+    "--closed-shop", is_flag=True, help="No GPU without a lease: login sessions cannot open them. Asks first."
+)
+@click.option("--undo", is_flag=True, help="With --closed-shop: take it back.")
+@click.option("--yes", is_flag=True, help="With --closed-shop: do not ask.")
+@click.option(
     "--root", metavar="DIR", type=_DIRECTORY, default="/", help="Install below DIR, for an image."
 )
 @click.option("--prefix", metavar="DIR", type=_DIRECTORY, help="In place of /usr/local: /usr for a package.")
@@ -76,6 +82,9 @@ def command(
     user: bool,
     user_delegation: bool,
     broker: bool,
+    closed_shop: bool,
+    undo: bool,
+    yes: bool,
     root: str,
     prefix: str | None,
     removing: bool,
@@ -93,17 +102,28 @@ def command(
     if user and broker:
         raise UsageError("the broker is for all users of the machine", hint="leave out --user")
     where = PREFIX if prefix is None else prefix
+    if (undo or yes) and not closed_shop:
+        raise UsageError("goes with --closed-shop", where="--undo" if undo else "--yes")
+    if closed_shop and (user or removing):
+        hint = "--undo takes it back" if removing else "leave out --user"
+        raise UsageError("a closed shop is for all users of the machine", where="--closed-shop", hint=hint)
+    if undo:
+        return install_closed.open_again(root, where, force=force, dry_run=dry_run)
+    if closed_shop and not broker:
+        return install_closed.close(root, where, yes=yes, force=force, dry_run=dry_run)
     if removing:
         # All that may ever have been installed goes, or a drop-in would be left behind.
         brokers = "" if user else broker_units.PROGRAM
         settled = plan(root, user=user, user_delegation=not user, prefix=where, limits={}, broker=brokers)
         settled = settled if user else going(settled, root, only_broker=broker)
+        settled = settled if user or broker else install_closed.with_closed(settled, root, where)
     else:
         has_broker = broker or (not user and install_broker.is_there(root))
         settled, warnings = configured(
             root, environ=os.environ, user=user, user_delegation=user_delegation, prefix=where,
             broker=install_broker.program(root) if has_broker else "",
         )  # fmt: skip
+        settled = settled if user else install_closed.with_closed(settled, root, where)
         for warning in warnings:
             say.line(warning)
     if dry_run:
@@ -124,6 +144,9 @@ def command(
     if any(ran.exit_code for ran in report.commands):
         say.line("not all commands succeeded" + ("" if user else " (run it as root, or with --user)"))
         return EX_SLICER
+    if closed_shop:
+        output.show([Line("")])
+        return install_closed.close(root, where, yes=yes, force=force, dry_run=dry_run)
     return EX_OK
 
 
@@ -199,12 +222,4 @@ def _done(report: Report) -> list[Line]:
     rows = [(done.status, done.action.destination, done.action.what) for done in report.files]
     shown = output.rows(_folded(rows))
     shown += [Line(f"closed  {path}  {_SHARED}") for path in report.closed]
-    return [*shown, *(Line(_told(ran)) for ran in report.commands)]
-
-
-def _told(ran: Ran) -> str:
-    said = visible(ran.output.replace("\n", "; "))
-    why = f" ({said})" if said else ""
-    if ran.exit_code is None:
-        return f"not run: {command_text(ran.command)}{why}"
-    return f"{'failed' if ran.exit_code else 'ran'}: {command_text(ran.command)}{why}"
+    return [*shown, *(Line(install_closed.ran_line(ran)) for ran in report.commands)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 
 from slicer.backend import broker_units
@@ -10,7 +11,7 @@ from slicer.broker import DIRECTORY
 from slicer.columns import Line
 from slicer.errors import SlicerError
 from slicer.wrap import look, planning
-from slicer.wrap.model import WrapError
+from slicer.wrap.model import WrapError, WrapRefused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 _NAME = "slicer-broker"
 _HOMES = ("/home/", "/root/", "/run/user/")  # which the broker's unit does not let it see
-_WAY_OUT = "install slicer for all: sudo pipx install --global slicer-systemd, or below /opt"
+_WAY_OUT = "install slicer for all users, below /usr or /opt: docs/install.md"
 
 
 def program(root: str) -> str:
@@ -36,7 +37,7 @@ def program(root: str) -> str:
     try:
         _, way = look.open_folder(os.path.realpath(package), lists=False)
         planning.check_way((*tool.way, *way), 0, found)
-    except WrapError as error:
+    except (WrapError, WrapRefused) as error:
         raise SlicerError(f"not a program for root: {error.message}", where=found, hint=error.hint) from error
     _refuse_homes(found, (*(path for path, _ in tool.names), package, sys.prefix, sys.base_prefix))
     return found
@@ -48,6 +49,8 @@ def _found(package: str) -> str:
         path = os.path.join(folder, _NAME)
         if os.path.isfile(path) and os.access(path, os.X_OK):
             return path
+    if found := shutil.which(_NAME):
+        return os.path.abspath(found)
     where = os.path.dirname(sys.executable)
     raise SlicerError(f"{_NAME} is not beside this slicer", where=where, hint="install slicer again")
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 
+from slicer.broker.client import standing
 from slicer.cli import output, say
 from slicer.errors import EX_OK, SlicerError, StateError
-from slicer.job.find import UnknownJob
-from slicer.ledger.ledger import Snapshot
-from slicer.ledger.status import existing_ledger
+from slicer.job.find import NotYours, UnknownJob
+from slicer.kernel.users import user_name
+from slicer.ledger.ledger import Ledger, Snapshot
+from slicer.ledger.status import PATIENCE_S, existing_ledger
+from slicer.state import statedir
 from slicer.text import quote
 
 TYPE_CHECKING = False
@@ -16,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, TypeVar
 
-    from slicer.ledger.ledger import Ledger
     from slicer.model import Lease, Ticket
 
     _Entry = TypeVar("_Entry", bound=Lease | Ticket)
@@ -31,13 +33,12 @@ def for_each(
     What fails is said on stderr. With ``as_json`` what the acts return is printed as one document.
     """
     complain = say.error_json if as_json else say.error
-    ledger = existing_ledger(os.environ, say.line)
-    seen = ledger.snapshot() if ledger else Snapshot((), ())
+    ledger, mine, others = known_jobs()
     meant: dict[str, _Entry] = {}
     codes, done = [EX_OK], []
     for word in words:
         try:
-            entry = find(word, seen)
+            entry = found_among(word, mine, others, find)
         except SlicerError as failure:  # the others are none the worse for it
             told = _ended(word) if isinstance(failure, UnknownJob) else None
             codes.append(complain(told or failure))
@@ -52,6 +53,34 @@ def for_each(
     if as_json and done:
         output.show_json({"jobs": done})
     return max(codes)
+
+
+def known_jobs() -> tuple[Ledger | None, Snapshot, Snapshot]:
+    """The user's own ledger, the jobs that the user may act on, and those of others.
+
+    Where there are any to act on, there is a ledger to note it in. Raises StateError.
+    """
+    ledger = existing_ledger(os.environ, say.line)
+    mine, others = standing.jobs(os.environ, ledger, say.line)
+    if ledger is None and (mine.leases or mine.tickets):
+        ledger = Ledger(statedir.locate(os.environ, os.geteuid()), say.line)
+        ledger.patience_s = PATIENCE_S
+    return ledger, mine, others
+
+
+def found_among(
+    word: str, mine: Snapshot, others: Snapshot, find: Callable[[str, Snapshot], _Entry]
+) -> _Entry:
+    """The job that the word means. Raises NotYours for another user's, and what ``find`` raises."""
+    try:
+        return find(word, mine)
+    except UnknownJob as unknown:
+        try:
+            foreign = find(word, others)
+        except SlicerError:
+            raise unknown from None
+        owner = user_name(foreign.uid)
+        raise NotYours(f"{word!r} is a job of {owner}", hint=f"only {owner} and root may do that") from None
 
 
 def _ended(word: str) -> UnknownJob | None:

@@ -36,7 +36,7 @@ def show() -> None:
 
 
 def _status() -> tuple[Status, list[str]]:
-    from slicer.ledger.status import read
+    from slicer.broker.client.standing import read
 
     warnings: list[str] = []
     return read(os.environ, warnings.append), warnings

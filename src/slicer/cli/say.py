@@ -147,8 +147,9 @@ class Messages:
 
 def _busy_text(busy: Busy) -> str:
     from slicer.job.words import describe_busy
+    from slicer.kernel.users import other_user
 
-    return describe_busy(busy, now_s())
+    return describe_busy(busy, now_s(), other_user=other_user)
 
 
 def describe_outcome(outcome: Outcome) -> str:
@@ -169,10 +170,13 @@ def describe_outcome(outcome: Outcome) -> str:
 
 def holder_dict(lease: Lease, now: float) -> dict[str, Any]:
     """A lease's holder as ``--no-wait`` and ``status --json`` show it; times in seconds."""
+    from slicer.kernel.users import user_name
+
     left = expected_remaining(lease, now)
     return {
-        "name": lease.name or lease.command,
+        "name": lease.name or lease.command or lease.job,
         "pid": lease.pid,
+        "user": user_name(lease.uid),
         "unit": lease.unit or None,
         "held_for": round(now - lease.since_s, 1),
         "expected_remaining": None if left is None else round(left, 1),
@@ -186,6 +190,7 @@ def _outsider_dict(pid: int) -> dict[str, Any]:
     return {
         "name": command[0] if command else "",
         "pid": pid,
+        "user": None,
         "unit": None,
         "held_for": None,
         "expected_remaining": None,

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 
 from slicer.cli import complete, output, say
+from slicer.cli.named_jobs import found_among, known_jobs
 from slicer.cli.output import Column
 from slicer.columns import Line
 from slicer.job import change
-from slicer.job.find import UnknownJob, find_running
-from slicer.ledger.status import existing_ledger
+from slicer.job.find import find_running
 from slicer.record import as_dict
 
 TYPE_CHECKING = False
@@ -58,10 +56,9 @@ def command(job: str, assignments: tuple[str, ...], quiet: bool, as_json: bool) 
     Names and values are those of --set and of systemd.resource-control(5). They hold until the job ends. With
     "PROPERTY=" a property is again what the job was started with. A list, such as DeviceAllow, is replaced.
     """
-    ledger = existing_ledger(os.environ, say.line)
-    if ledger is None:
-        raise UnknownJob(f"no such job: {job!r}", hint="no job runs or waits")
-    lease = find_running(job, ledger.snapshot())
+    ledger, mine, others = known_jobs()
+    lease = found_among(job, mine, others, find_running)
+    assert ledger is not None  # something was found in it
     if assignments:
         found = change.change(lease, ledger, assignments)
         idle = [each.name for each in found if not each.acts]

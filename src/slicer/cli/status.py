@@ -7,10 +7,10 @@ import os
 
 import click
 
+from slicer.broker.client.standing import read
 from slicer.cli import output, say
 from slicer.cli.status_json import status_json
 from slicer.cli.status_text import lines
-from slicer.ledger.status import read
 
 _LONGEST_S = 3600.0
 

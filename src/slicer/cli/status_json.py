@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from slicer.ledger.status import ForeignProcess, GpuState, Status
-    from slicer.model import Gpu, Lease, Ticket
+    from slicer.model import Gpu, Lease, Ticket, UserStanding
     from slicer.share.standing import SharingNow
 
 
@@ -35,7 +35,12 @@ def status_json(status: Status) -> dict[str, Any]:
         "cpu_slots": {"total": slots[CPU].total, "free": slots[CPU].free},
         "slots": {name: as_dict(slot) for name, slot in slots.items()},
         "plain_lock": {"path": lock.path, "pid": lock.pid or None} if lock else None,
+        "users": None if status.users is None else [_user(each) for each in status.users],
     }
+
+
+def _user(each: UserStanding) -> dict[str, Any]:
+    return {"user": user_name(each.uid), **as_dict(each)}
 
 
 # What goes on many times a second while jobs take turns.
@@ -178,7 +183,7 @@ def _ticket(ticket: Ticket, status: Status) -> dict[str, Any]:
 def _why(ticket: Ticket, status: Status) -> dict[str, Any] | None:
     wait = status.waits[ticket.job]
     busy = wait.busy
-    if busy is None and wait.never is None:
+    if busy is None and wait.never is None and not wait.held_back:
         return None
     return {
         "text": reason(ticket, status),
@@ -189,4 +194,5 @@ def _why(ticket: Ticket, status: Status) -> dict[str, Any] | None:
         "foreign": list(busy.foreign) if busy else [],
         "reserved_for": (busy.reserved_for or None) if busy else None,
         "never": never_text(wait.never, ticket) if wait.never else None,
+        "policy": wait.held_back or None,
     }

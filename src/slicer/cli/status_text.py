@@ -17,10 +17,10 @@ from slicer.text import counted, quote, slot_words, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from slicer.ledger.status import ForeignProcess, GpuState, SlotState, Status
-    from slicer.model import Lease, Ticket
+    from slicer.model import Lease, Ticket, UserStanding
 
 _BAR = 10  # cells
 _GPU_NAME = 14  # characters of it on a terminal
@@ -71,7 +71,9 @@ def sections(status: Status) -> list[Section]:
     if len(status.slots) > 1:
         found.append(_slots(status))
     found.append(_machine(status))
-    if status.directory not in ("", SYSTEM_DIR):
+    if status.users is not None:
+        found += [_users(status.users)] if status.users else []
+    elif status.directory not in ("", SYSTEM_DIR):
         found.append(Section((Line(f"Jobs of this user only ({status.directory}).", FAINT),)))
     return found
 
@@ -95,7 +97,7 @@ def _jobs(status: Status) -> Section:
     entries = tuple(
         (
             _marked(row, lease, status), *_halt_line(lease, status), *_sharing_line(lease, status),
-            _below(f"{_unit(lease)}: {lease.command}"),
+            _below(f"{_unit(lease)}: {lease.command}" if lease.command else _unit(lease)),
         )
         for row, lease in zip(found, status.leases, strict=True)
     )
@@ -239,6 +241,33 @@ def _reason_and_command(ticket: Ticket, status: Status) -> str:
     gap = " · " if output.may_draw() else " - "
     priority = f"priority {ticket.priority:+d}" if ticket.priority else ""
     return gap.join(filter(None, (priority, reason(ticket, status), ticket.command)))
+
+
+# -- all users ----------------------------------------------------------------------------------------------
+
+
+def _users(users: tuple[UserStanding, ...]) -> Section:
+    """What each user holds of what it may hold, and what share of the GPUs it used of what is due to it."""
+    columns = (
+        Column("USER", cap=16), Column("GPUS", right=True), Column("GPU MEMORY", right=True),
+        Column("CPU SLOTS", right=True), Column("WAITING", right=True), Column("SHARE", right=True),
+        Column("DUE", right=True),
+    )  # fmt: skip
+    rows = [
+        (
+            user_name(each.uid), _of(each.gpus, each.max_gpus),
+            _of(each.vram_mib, each.max_vram_mib, short_mib),
+            _of(each.slots, each.max_slots), str(each.waiting), f"{each.share:.2f}", f"{each.due:.2f}",
+        )
+        for each in users
+    ]  # fmt: skip
+    head, *found = output.table(columns, rows)
+    return Section((head,), tuple((row,) for row in found), "users")
+
+
+def _of(held: int, most: int | None, text: Callable[[int], str] = str) -> str:
+    """As in "2 of 4"; "2" where there is no cap."""
+    return f"{text(held) if held else 0} of {text(most)}" if most is not None else text(held) if held else "0"
 
 
 # -- the machine --------------------------------------------------------------------------------------------

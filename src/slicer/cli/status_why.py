@@ -22,6 +22,8 @@ def reason(ticket: Ticket, status: Status) -> str:
     if wait.never is not None:
         return f"can never be served: {never_text(wait.never, ticket)}"
     busy = wait.busy
+    if wait.held_back:
+        return wait.held_back
     if busy is None:
         return "about to go"
     parts = ["next, with a reservation"] if wait.is_reserving else []

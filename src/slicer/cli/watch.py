@@ -14,6 +14,7 @@ import tty
 from rich.console import Console
 from rich.text import Text
 
+from slicer.broker.client.standing import status_reader
 from slicer.cli import output, say
 from slicer.cli.status_json import status_json, without_clocks
 from slicer.cli.status_text import Section, joined, sections
@@ -21,7 +22,6 @@ from slicer.columns import FAINT, WARNING, Line, clip
 from slicer.errors import EX_OK, SlicerError, StateError, UsageError
 from slicer.kernel.signal_pipe import SignalPipe
 from slicer.kernel.sleep import until_readable
-from slicer.ledger.status import StatusReader
 from slicer.ledger.watch import LedgerWatch
 from slicer.quantity import format_duration
 from slicer.record import replace
@@ -31,7 +31,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from slicer.ledger.status import Status
+    from slicer.ledger.status import Status, StatusReader
     from slicer.state.statedir import StateDir
 
 _SOONEST_S = 0.1  # between two looks, however much happens
@@ -46,7 +46,7 @@ def run(*, as_json: bool, interval_s: float) -> int:
     """
     if not as_json:
         _check_terminal()
-    reader = StatusReader(os.environ)
+    reader = status_reader(os.environ)
     changes = ChangeWaiter(reader, interval_s)
     try:
         if as_json:

@@ -1,4 +1,4 @@
-"""What a profile says of the device fence: ``fence`` and ``devices``. Imported only where it says something."""
+"""What a profile says of the device fence: ``fence`` and ``devices``. Imported only for that."""
 
 from __future__ import annotations
 

@@ -6,11 +6,13 @@ import shutil
 import sys
 
 from slicer.doctor import looks
+from slicer.doctor.checks import broker as check_broker
 from slicer.doctor.checks import environment as check_environment
 from slicer.doctor.checks import gpus as check_gpus
 from slicer.doctor.checks import journal as check_journal
 from slicer.doctor.checks import sharing as check_sharing
 from slicer.doctor.checks import wraps as check_wraps
+from slicer.doctor.facts import broker as broker_facts
 from slicer.doctor.facts import configuration, disks, gpus, journal, kernel, others, session, state, units
 from slicer.doctor.facts import environment as environment_facts
 from slicer.doctor.facts import sharing as sharing_facts
@@ -51,6 +53,7 @@ def _duties(environ: Mapping[str, str], who: Who) -> dict[str, Callable[[], obje
         "devices": lambda: gpus.gather_devices(simulated),
         "sharing": lambda: sharing_facts.gather(environ),
         "state": lambda: state.gather(environ, who.uid),
+        "broker": lambda: broker_facts.gather(environ),
         "journal": lambda: journal.gather(who.uid),
         "units": lambda: units.gather(environ),
         "environment": lambda: environment_facts.gather(environ, sys.argv[0]),
@@ -64,6 +67,7 @@ def _report(who: Who, looked: Mapping[str, Look]) -> Report:
     systemd = taken["systemd"]
     more: dict[Area, Callable[[], Verdict]] = {
         "gpus": lambda: _gpus(taken, looked["driver"], who),
+        "broker": lambda: check_broker.broker(taken["broker"], who),
         "journal": lambda: check_journal.journal(taken["journal"], taken["units"], systemd, who),
         "units": lambda: check_journal.units(taken["units"], systemd, who),
         "wraps": lambda: check_wraps.wraps(taken["wraps"]),

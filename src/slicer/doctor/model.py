@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     # A warning will surprise somebody. A note is worth knowing.
     Severity = Literal["problem", "warning", "note"]
     Area = Literal[
-        "systemd", "kernel", "session", "limits", "gpus", "state", "journal", "units", "configuration",
-        "environment", "wraps", "others",
+        "systemd", "kernel", "session", "limits", "gpus", "state", "broker", "journal", "units",
+        "configuration", "environment", "wraps", "others",
     ]  # fmt: skip
 
 AREAS: tuple[Area, ...] = (
-    "systemd", "kernel", "session", "limits", "gpus", "state", "journal", "units", "configuration",
-    "environment", "wraps", "others",
+    "systemd", "kernel", "session", "limits", "gpus", "state", "broker", "journal", "units",
+    "configuration", "environment", "wraps", "others",
 )  # fmt: skip
 SEVERITIES: tuple[Severity, ...] = ("problem", "warning", "note")
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 
+from slicer.kernel import cgroup
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -48,6 +50,8 @@ def has_nvidia() -> bool:
 def open_gpus() -> Gpus:
     """The GPUs of this machine through NVML, or those that SLICER_SIM describes; the caller closes it.
 
+    Behind the fence of a job root asks a helper outside of it.
+
     Loading NVML takes tens of milliseconds. Raises NoGpu when no GPU can be used; its ``reason`` says whether
     pynvml, the driver's library, the loaded driver, a device or a permission is missing, or the driver does
     not match its library. Raises GpuError when NVML fails in any other way, UsageError where SLICER_SIM makes
@@ -57,6 +61,23 @@ def open_gpus() -> Gpus:
         from slicer.gpu.sim.gpus import SimulatedGpus
 
         return SimulatedGpus(os.environ)
+    if is_fenced():
+        from slicer.gpu.outside import OutsideGpus
+
+        return OutsideGpus()
     from slicer.gpu.nvml import Nvml
 
     return Nvml()
+
+
+def is_fenced() -> bool:
+    """Whether this process is root's, and in the scope of a job that is fenced off from GPUs."""
+    if os.geteuid() != 0:
+        return False
+    before, found, rest = cgroup.of("self").partition("/slicer-")
+    name = rest.partition("/")[0]
+    if not found or not name.endswith(".scope"):
+        return False
+    from slicer.kernel import bpf
+
+    return bpf.filters_devices(cgroup.path_of(f"{before}{found}{name}"))

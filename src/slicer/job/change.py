@@ -134,9 +134,9 @@ def _note(lease: Lease, ledger: Ledger, asked: tuple[Property, ...]) -> tuple[Se
 
 
 def _control(lease: Lease) -> UnitControl:
-    from slicer.backend.unit_control import UnitControl
+    from slicer.broker.client.control import control_of
 
-    return UnitControl(lease.manager)
+    return control_of(lease.manager)
 
 
 # -- without a scope ----------------------------------------------------------------------------------------

@@ -127,6 +127,8 @@ def finish(
         vram_peak_mib=max(outcome.vram_peak_mib, default=None), **_sharing_fields(outcome.sharing),
     )  # fmt: skip
     faults.point("ending-finished")
+    if job.broker:
+        _try(job, held, warn, lambda: _tell_broker(job, outcome))
     if watch is not None and not held.is_outlived:
         _try(job, held, warn, lambda: _check_gpus(job, outcome, watch))
     _try(job, held, warn, lambda: release(job, held))
@@ -150,6 +152,13 @@ def _try(
     if warning:
         warn(warning)
         tell(job, "error", lease=held.lease, message=warning)
+
+
+def _tell_broker(job: Job, outcome: Outcome) -> None:
+    """For the accounts of all users, while the scope's figures can still be read."""
+    from slicer.broker.client.telling import tell_finished
+
+    tell_finished(job.broker, outcome)
 
 
 def _check_gpus(job: Job, outcome: Outcome, watch: GpuWatch) -> None:

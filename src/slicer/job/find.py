@@ -26,6 +26,12 @@ class AmbiguousJob(UsageError):
     kind = "ambiguous-job"
 
 
+class NotYours(UsageError):
+    """The job is another user's."""
+
+    kind = "not-yours"
+
+
 class NotRunning(UsageError):
     """The job waits, so there is nothing of it to act on."""
 
@@ -81,9 +87,7 @@ def check_scope(lease: Lease, unit_cgroup: str | None) -> None:
     A lease is a file. What it names is acted on only where the user, the unit and the cgroup agree. Raises
     StateError.
     """
-    is_ours = (lease.uid, lease.manager, lease.unit) == (
-        os.geteuid(), manager_of(lease.uid), unit_name(lease.job),
-    )  # fmt: skip
+    is_ours = _may_act_on(lease, os.geteuid()) and lease.unit == unit_name(lease.job)
     if is_ours and unit_cgroup is not None and unit_cgroup == lease.cgroup:
         return
     if is_ours and unit_cgroup is None:
@@ -92,6 +96,16 @@ def check_scope(lease: Lease, unit_cgroup: str | None) -> None:
         f"the lease of {lease.job} does not fit its scope: nothing was done",
         where=lease.unit, hint=f"it says {lease.cgroup or 'no cgroup'}, systemd says {unit_cgroup or 'none'}",
     )  # fmt: skip
+
+
+def _may_act_on(lease: Lease, uid: int) -> bool:
+    """Whether a job of that owner and manager is the user's to act on.
+
+    With the broker everybody's jobs are in the system manager. Of others' jobs root learns from the broker.
+    """
+    if lease.uid != uid:
+        return uid == 0 and lease.manager == "system"
+    return lease.manager in (manager_of(uid), "system")
 
 
 def keeper_lives(lease: Lease, ledger: Ledger) -> bool:

@@ -135,13 +135,14 @@ def thaw_to_end(job: Job, cgroup_name: str, state: StateDir) -> str:
     directory = cgroup.path_of(cgroup_name)
     if not cgroup.is_frozen(directory):
         return ""
-    from slicer.backend.unit_control import UnitControl, UnitGone
+    from slicer.backend.unit_control import UnitGone
+    from slicer.broker.client.control import control_of
 
     try:
         control_log.add(state, job.id, "resume")
     except StateError:
         pass  # then its end reads as somebody else's thaw
-    control = UnitControl(job.spec.manager)
+    control = control_of(job.spec.manager)
     try:
         control.thaw(job.spec.unit, directory)
     except UnitGone:

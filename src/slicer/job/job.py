@@ -65,6 +65,7 @@ class Job:
     route: str = ""  # its name
     output: tuple[int, int] = OWN_OUTPUT  # descriptors: the command's stdout and stderr
     sharing: ShareOrder | None = None  # how its GPUs are shared; None: as the driver does
+    broker: str = ""  # the socket of the broker that has granted its lease; "": its user's own ledger has
     # The rest of its scope's properties, by the GPUs of the lease. None: spec has all there are.
     fence: Callable[[tuple[str, ...]], tuple[Property, ...]] | None = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from slicer import faults
-from slicer.errors import BusyError, SlicerError, UsageError
+from slicer.errors import BrokerError, BusyError, SlicerError, UsageError
 from slicer.gpu import has_nvidia
 from slicer.gpu.observer import GpuObserver
 from slicer.job import scope
@@ -29,6 +29,7 @@ from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.leasing import CancelToken, Hooks, PreparedRequest
 from slicer.ledger.ledger import Ledger
 from slicer.model import manager_of
+from slicer.record import replace
 from slicer.state import statedir
 from slicer.text import visible
 
@@ -86,8 +87,23 @@ def _run(
     ledger.patience_s = None if invocation.wait else leasing.AT_ONCE_S
     plan = plan_of(invocation, environ, ledger)
     _warn(plan, listener)
+    try:
+        return _run_planned(job_id, plan, ledger, listener, mask, before_start)
+    except BrokerError as failure:
+        if not plan.broker or not plan.wants_nothing:
+            raise
+        listener.warning(f"{failure}: it needs no lease, and runs without the broker")
+    return _run_planned(job_id, replace(plan, broker=""), ledger, listener, mask, before_start)
+
+
+def _run_planned(
+    job_id: str, plan: Plan, ledger: Ledger, listener: RunListener, mask: frozenset[int],
+    before_start: Callable[[Job, Lease, float], None] | None,
+) -> Outcome:  # fmt: skip
+    """Raises BrokerError only as long as the command has not started."""
+    ledger.mask = mask
     backend = choose_backend(plan)
-    if invocation.exec and backend.name == "plain":
+    if plan.invocation.exec and backend.name == "plain":
         raise UsageError("--exec needs systemd: without a scope nothing would hold the lease", where="--exec")
     # All that needs no lease is done before it. Then a waiting job starts with one D-Bus call.
     backend.connect()
@@ -95,13 +111,14 @@ def _run(
         listener.notice(backend.notice)
     spec = spec_of(job_id, plan, backend)
     gpu_observer = GpuObserver(ledger.directory, plan.config.policy)
-    wanted = leasing.prepare(requester_of(job_id, plan, backend, spec), needs_of(plan), gpu_observer)
+    prepare = leasing.drafted if plan.broker else leasing.prepare  # the broker looks at the GPUs by itself
+    wanted = prepare(requester_of(job_id, plan, backend, spec), needs_of(plan), gpu_observer)
     gpu_observer.warn = listener.warning
     for note in gpu_observer.notes:
         listener.notice(note)
     _say_no_gpu(plan, ledger.directory, listener)
     job = job_of(job_id, plan, spec)
-    if may_be_fenced(plan):
+    if may_be_fenced(plan) and not plan.broker:  # there the broker fences it
         from slicer.job import fencing
 
         _say_no_fence(plan, backend, ledger.directory, listener)
@@ -109,7 +126,7 @@ def _run(
     runner = _runner(plan, job, backend, ledger, listener, mask)
     try:
         ledger.patience_s = leasing.patience_s(wanted.needs)
-        held, waited_s = _acquire(plan, wanted, job, ledger, runner, listener)
+        held, waited_s = _acquire(plan, wanted, job, ledger, backend, runner, listener)
         ledger.patience_s = None  # what follows has to be done, whoever is in the way
     except BaseException:
         runner.abandon()
@@ -137,15 +154,15 @@ def _runner(
 
 
 def _acquire(
-    plan: Plan, wanted: PreparedRequest, job: Job, ledger: Ledger, runner: OuterHalf | Execution,
-    listener: RunListener,
+    plan: Plan, wanted: PreparedRequest, job: Job, ledger: Ledger, backend: Backend,
+    runner: OuterHalf | Execution, listener: RunListener,
 ) -> tuple[HeldLease, float]:  # fmt: skip
     """The lease and how long it took to get it, in seconds. Raises BusyError."""
     if plan.nested:
         return HeldLease(ledger, leasing.nested_lease(wanted.draft, plan.outer)), 0.0
     began_s = proc.now_s()
     nothing = wanted.needs.is_nothing
-    if not nothing and not plan.environ.get("SLICER_STATE_DIR"):
+    if not nothing and not plan.broker and not plan.environ.get("SLICER_STATE_DIR"):
         _say_whose(ledger.directory, listener)
     # The time limit counts from the scope's start; and the keeper must inherit the plain lock.
     has_to_wait = plan.profile.timeout_s is not None or (wanted.needs.plain_lock and wanted.needs.gpus)
@@ -162,11 +179,26 @@ def _acquire(
         waiting.tell_lease(runner.start_scope(waiting.descriptors, waiting.private))
         return runner.watch()
 
-    held = leasing.obtain(wanted, ledger, Hooks(waits, reaches_front, CancelToken(), listener.still_waiting))
+    hooks = Hooks(waits, reaches_front, CancelToken(), listener.still_waiting)
+    if plan.broker:
+        held = _from_broker(plan, wanted, ledger, hooks, backend)
+    else:
+        held = leasing.obtain(wanted, ledger, hooks)
     waited_s = proc.now_s() - began_s
     if not nothing:
         listener.acquired(held.lease, waited_s)
     return held, waited_s
+
+
+def _from_broker(
+    plan: Plan, wanted: PreparedRequest, ledger: Ledger, hooks: Hooks, backend: Backend
+) -> HeldLease:
+    """The lease, as :func:`slicer.ledger.leasing.obtain` gets it. Raises BrokerError, too."""
+    from slicer.broker.client import asking
+    from slicer.broker.client.backend import BrokerBackend
+
+    take = backend.take_connection if isinstance(backend, BrokerBackend) else None
+    return asking.obtain(plan.broker, wanted, ledger, hooks, "scope", take)
 
 
 def _terminal_settings() -> Settings | None:

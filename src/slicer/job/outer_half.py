@@ -15,7 +15,7 @@ import os
 import time
 
 from slicer import faults
-from slicer.errors import BackendError
+from slicer.errors import BackendError, SlicerError
 from slicer.job.job import Started, tell_start
 from slicer.job.keeper import ORDER_END, QUIT, RECORDED, STARTING, Keeper
 from slicer.kernel import proc
@@ -442,7 +442,7 @@ class OuterHalf:
         if left and not job.profile.linger:
             try:
                 backend.end(job.id, job.spec.unit, stop_timeout_s(job.profile))
-            except BackendError as error:
+            except SlicerError as error:
                 self._listener.warning(str(error))
         # A process with a clean environment is not seen among the living, but holds the lease.
         self._held.is_outlived = bool(backend.living(job.id, started.cgroup)) or self._held.is_shared()

@@ -17,7 +17,6 @@ from slicer.kernel import cgroup, proc
 from slicer.kernel.signals import signal
 from slicer.ledger import control_log
 from slicer.ledger.halted import halt_of
-from slicer.model import manager_of
 from slicer.text import visible
 
 TYPE_CHECKING = False
@@ -93,7 +92,7 @@ def tell_seen(lease: Lease, kind: SeenKind, text: str) -> None:
 
     name = lease.name or lease.job
     journal.event(
-        kind, job=lease.job, name=name, unit=lease.unit, manager=manager_of(lease.uid),
+        kind, job=lease.job, name=name, unit=lease.unit, manager=lease.manager,
         message=f"{visible(name)}: {text}", fields={**journal.about(lease), "by": "outside"},
     )  # fmt: skip
 
@@ -107,7 +106,7 @@ def tell(lease: Lease, kind: journal.Kind, text: str, command: str, **fields: st
     name = lease.name or lease.job  # more than its owner may read the journal: not the command
     journal.event(
         kind, job=lease.job, name=name, unit=unit_name(lease.job) if lease.unit else "",
-        manager=manager_of(lease.uid), message=f"{visible(name)}: {text} by {by} ({command})",
+        manager=lease.manager, message=f"{visible(name)}: {text} by {by} ({command})",
         fields={**journal.about(lease), "by": "slicer", "by_uid": os.getuid(), "by_user": by, **fields},
     )  # fmt: skip
 
@@ -116,9 +115,9 @@ def tell(lease: Lease, kind: journal.Kind, text: str, command: str, **fields: st
 
 
 def _freeze(lease: Lease) -> None:
-    from slicer.backend.unit_control import UnitControl
+    from slicer.broker.client.control import control_of
 
-    control = UnitControl(lease.manager)
+    control = control_of(lease.manager)
     try:
         check_scope(lease, control.cgroup_of(lease.unit))
         control.freeze(lease.unit)
@@ -128,9 +127,9 @@ def _freeze(lease: Lease) -> None:
 
 def thaw(lease: Lease) -> None:
     """Thaw the job's scope, if what is around it lets it. Raises SlicerError."""
-    from slicer.backend.unit_control import UnitControl
+    from slicer.broker.client.control import control_of
 
-    control = UnitControl(lease.manager)
+    control = control_of(lease.manager)
     try:
         check_scope(lease, control.cgroup_of(lease.unit))
         control.thaw(lease.unit, directory_of(lease))

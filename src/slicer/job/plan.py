@@ -14,7 +14,7 @@ from slicer.job.program import find_program
 from slicer.kernel import cgroup, proc
 from slicer.ledger import nesting
 from slicer.ledger.leasing import Needs, Requester
-from slicer.model import LEASE_VARIABLE, manager_of
+from slicer.model import LEASE_VARIABLE
 from slicer.record import record, replace
 from slicer.text import command_text
 
@@ -68,6 +68,12 @@ class Plan:
     skip_gpu_lock: bool
     environ: Mapping[str, str]
     sharing: ShareOrder | None = None  # how its GPUs are shared; None: as the driver does
+    broker: str = ""  # the socket of the broker that decides; "": the user's own ledger does
+
+    @property
+    def wants_nothing(self) -> bool:
+        """Whether it needs no lease on anything."""
+        return not self.need_gpus and not self.need_slots
 
     def visible_gpus(self, gpus: tuple[str, ...]) -> tuple[str, ...]:
         """The GPUs that the command is to see, once its lease has these: those of outer jobs among them."""
@@ -90,7 +96,10 @@ def plan_of(invocation: Invocation, environ: Mapping[str, str], ledger: Ledger |
     nested = bool(outer.leases) and not gpus and not slots
     if nested and invocation.exec:
         raise UsageError("--exec makes no sense inside another job, whose scope stays", where="--exec")
-    plan = Plan(invocation, config, profile, host, program, outer, gpus, slots, nested, skip, environ)
+    broker = "" if nested else backends.broker_socket(environ, invocation.backend)
+    plan = Plan(
+        invocation, config, profile, host, program, outer, gpus, slots, nested, skip, environ, broker=broker
+    )
     return with_sharing(plan, ledger.directory.path if ledger is not None else "")
 
 
@@ -160,7 +169,11 @@ def choose_backend(plan: Plan) -> Backend:
     if plan.nested:
         from slicer.backend.nested import NestedBackend
 
-        return NestedBackend(manager_of(os.geteuid()), plan.outer.leases[-1])
+        return NestedBackend(plan.outer.leases[-1].manager, plan.outer.leases[-1])
+    if plan.broker:
+        from slicer.broker.client.backend import BrokerBackend
+
+        return BrokerBackend(plan.broker)
     if plan.invocation.hold:
         from slicer.backend.plain import PlainBackend
 
@@ -176,7 +189,13 @@ def spec_of(job_id: str, plan: Plan, backend: Backend) -> ScopeSpec:
     spec = scope.spec(plan.profile, backend.manager, job_id, invocation.name, invocation.command)
     if plan.nested:  # its events belong to the scope in which it really runs
         return replace(spec, unit=plan.outer.leases[-1].unit)
-    return replace(spec, properties=()) if invocation.hold else spec
+    if invocation.hold:
+        spec = replace(spec, properties=())
+    if not plan.broker:
+        return spec
+    has_cap = plan.sharing is not None and plan.sharing.limit_mib > 0
+    slice_name = f"{plan.profile.slice}-{os.geteuid()}.slice"
+    return replace(spec, slice=slice_name, share_cap=has_cap, must_fence=plan.profile.fence == "on")
 
 
 def requester_of(job_id: str, plan: Plan, backend: Backend, spec: ScopeSpec) -> Requester:
@@ -217,6 +236,7 @@ def job_of(job_id: str, plan: Plan, spec: ScopeSpec) -> Job:
         outcome_path=os.path.abspath(path) if path else "", history_path=default_path(plan.environ),
         with_journal=invocation.journal, idle_threshold_mib=plan.config.policy.idle_threshold_mib,
         queue=invocation.queue, route=invocation.route, output=invocation.output, sharing=plan.sharing,
+        broker=plan.broker,
     )  # fmt: skip
 
 

@@ -65,7 +65,8 @@ def _tell_journal(entry: Lease | Ticket) -> None:
     state = f" while it held {had}" if had else "" if isinstance(entry, Lease) else " while it waited"
     journal.event(
         "stopping", job=entry.job, name=name, unit=unit_name(entry.job),
-        manager=manager_of(entry.uid), message=f"{visible(name)}: told to end by {by} (slicer stop){state}",
+        manager=entry.manager if isinstance(entry, Lease) else manager_of(entry.uid),
+        message=f"{visible(name)}: told to end by {by} (slicer stop){state}",
         fields={**journal.about(entry), "by_uid": os.getuid(), "by_user": by},
     )  # fmt: skip
 
@@ -85,9 +86,9 @@ def _note(lease: Lease, ledger: Ledger, kind: control_log.Kind = "stop") -> None
 
 def _stop_unit(lease: Lease) -> None:
     """Have systemd stop the job's scope."""
-    from slicer.backend.unit_control import UnitControl
+    from slicer.broker.client.control import control_of
 
-    backend = UnitControl(lease.manager)
+    backend = control_of(lease.manager)
     try:
         found = backend.cgroup_of(lease.unit)
         if found is not None:

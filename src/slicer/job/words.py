@@ -13,6 +13,8 @@ from slicer.text import a_slot, counted, slots_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from slicer.model import Busy, Lease, Outcome
 
 _ENDED_BY = {
@@ -30,6 +32,10 @@ _REASONS = {
 }
 
 
+def _unsaid(_: int) -> str:
+    return ""
+
+
 def describe_resources(gpus: int, slots: dict[str, int], vram_mib: int | None = None) -> str:
     """As in "2 GPUs and 1 CPU slot", or "8G on 1 GPU"."""
     parts = []
@@ -44,10 +50,15 @@ def _listed(parts: list[str]) -> str:
     return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
 
 
-def describe_busy(busy: Busy, now_s: float, *, in_public: bool = False) -> str:
-    """As in "a GPU, held by train (pid 42, …), 2 ahead of you"; ``in_public``: for others to read."""
+def describe_busy(
+    busy: Busy, now_s: float, *, in_public: bool = False, other_user: Callable[[int], str] = _unsaid
+) -> str:
+    """As in "a GPU, held by train (bob's, pid 42, …), 2 ahead of you"; ``in_public``: for others to read.
+
+    ``other_user``: the name of a uid, "" where it goes without saying.
+    """
     text = a_slot(busy.slot) if busy.slot else "a GPU"
-    text += describe_holders(busy.holders, now_s, in_public=in_public)
+    text += describe_holders(busy.holders, now_s, in_public=in_public, other_user=other_user)
     if busy.foreign:
         text += ", in use by processes outside slicer"
     if busy.outsider:
@@ -55,21 +66,27 @@ def describe_busy(busy: Busy, now_s: float, *, in_public: bool = False) -> str:
     if busy.reserved_for:
         text += f", kept for job {busy.reserved_for}"
     whom = "it" if in_public else "you"
-    return text + (f", {busy.ahead} ahead of {whom}" if busy.ahead else "")
+    text += f", {busy.ahead} ahead of {whom}" if busy.ahead else ""
+    return f"{text}: {busy.why}" if busy.why else text
 
 
-def describe_holders(holders: tuple[Lease, ...], now_s: float, *, in_public: bool = False) -> str:
+def describe_holders(
+    holders: tuple[Lease, ...], now_s: float, *, in_public: bool = False,
+    other_user: Callable[[int], str] = _unsaid,
+) -> str:  # fmt: skip
     """ ", held by train (pid 42, slicer-….scope, for 12m, about 3m left) and 2 others"."""
     lease = first_to_finish(holders, now_s)
     if lease is None:
         return ""
-    facts = [f"pid {lease.pid}", lease.unit, f"for {format_duration(now_s - lease.since_s)}"]
+    owner = "" if in_public else other_user(lease.uid)
+    since = format_duration(now_s - lease.since_s)
+    facts = [owner and f"{owner}'s", f"pid {lease.pid}", lease.unit, f"for {since}"]
     left = expected_remaining(lease, now_s)
     if left is not None:
         facts.append(f"about {format_duration(left)} left" if left else "overdue")
     others = len(holders) - 1
     more = f" and {counted(others, 'other')}" if others else ""
-    name = lease.name or (lease.job if in_public else lease.command)
+    name = lease.name or (lease.job if in_public else lease.command or lease.job)
     return f", held by {name} ({', '.join(filter(None, facts))}){more}"
 
 

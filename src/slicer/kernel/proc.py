@@ -144,6 +144,16 @@ def _has_bit(pid: int, which: str, number: int) -> bool:
     return bool(mask >> number & 1)
 
 
+def uid_of(pid: int) -> int | None:
+    """The real uid of a process, which no set-uid program changes as it starts. None: gone, or hidden."""
+    try:
+        status = read_text(f"/proc/{pid}/status")
+    except _UNSEEN:
+        return None
+    line = next(line for line in status.splitlines() if line.startswith("Uid:"))
+    return int(line.split()[1])
+
+
 def parent(pid: int) -> int:
     """The parent's pid. 0 when the process is gone or hidden, or is the first of its namespace."""
     fields = _stat(pid)

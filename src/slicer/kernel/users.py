@@ -15,6 +15,11 @@ def user_name(uid: int) -> str:
         return str(uid)
 
 
+def other_user(uid: int) -> str:
+    """The name of a user that is not ourselves; "" for ourselves."""
+    return "" if uid == os.geteuid() else user_name(uid)
+
+
 def group_name(gid: int) -> str:
     """The group's name, or the number where there is none."""
     try:

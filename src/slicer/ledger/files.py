@@ -68,9 +68,9 @@ class LedgerFiles:
     def locked(self) -> LedgerLock:
         """The ledger's lock, to be entered with ``with``."""
         path = f"{self.directory.path}/lock"
-        return LedgerLock(self._lock_fd, path, self.mask, self.patience_s, self._warn)
+        return LedgerLock(self._lock_fd, path, self.mask, self.patience_s, self.warn)
 
-    def _warn(self, text: str) -> None:
+    def warn(self, text: str) -> None:
         """Say it once, however often the thing is looked at."""
         if text not in self._said:
             self._said.add(text)
@@ -92,7 +92,7 @@ class LedgerFiles:
         folder = self.directory.leases
         before, self._decoded = self._decoded, {}
         for name in sorted(_listed(folder)):
-            entry = entries.read(folder, name, self._warn)
+            entry = entries.read(folder, name, self.warn)
             if entry is None:
                 continue
             data, lease = before.get(name, (b"", None))
@@ -102,7 +102,7 @@ class LedgerFiles:
                 continue
             self._decoded[name] = entry.data, lease
             if name != lease.job:
-                self._warn(f"{folder.path}/{name}: ignored: its name is not what it says")
+                self.warn(f"{folder.path}/{name}: ignored: its name is not what it says")
             elif entry.is_locked or lives_on(lease):
                 yield lease, entry.is_locked
             else:
@@ -175,7 +175,7 @@ class LedgerFiles:
             return known
         request = tickets.parse_name(name)
         if request is None:
-            self._warn(f"{self._ticket_path(name)}: ignored: not the name of a ticket")
+            self.warn(f"{self._ticket_path(name)}: ignored: not the name of a ticket")
         elif not tickets.says_all(name):
             return self.ticket(name)
         return request
@@ -183,12 +183,12 @@ class LedgerFiles:
     def ticket(self, name: str) -> Ticket | None:
         """The ticket in a file; None if it is torn, foreign or gone."""
         path = self._ticket_path(name)
-        entry = entries.read(self.directory.tickets, name, self._warn)
+        entry = entries.read(self.directory.tickets, name, self.warn)
         if entry is None:
             return None
         ticket = self._decode(Ticket, path, entry.data)
         if ticket is not None and tickets.name_of(ticket) != name:
-            self._warn(f"{path}: ignored: its name is not what it says")
+            self.warn(f"{path}: ignored: its name is not what it says")
             return None
         return ticket
 
@@ -215,10 +215,10 @@ class LedgerFiles:
             found = statefile.decode(kind, data)
         except statefile.TornFile as error:
             # Its owner died before writing it, or somebody else put it there.
-            self._warn(f"{path}: ignored: {error}")
+            self.warn(f"{path}: ignored: {error}")
             return None
         if found.uid != os.geteuid():
-            self._warn(f"{path}: ignored: it speaks for uid {found.uid}")
+            self.warn(f"{path}: ignored: it speaks for uid {found.uid}")
             return None
         return found
 
@@ -229,7 +229,7 @@ class LedgerFiles:
         if statefile.is_job_id(job):
             self.spare(job).remove()  # the owner was killed while it made the ticket a lease
         if not entries.remove(self.directory.tickets, name):
-            self._warn(f"{self._ticket_path(name)}: ignored: neither a ticket nor to be removed")
+            self.warn(f"{self._ticket_path(name)}: ignored: neither a ticket nor to be removed")
             self._ignored.add(name)
         self._parsed.pop(name, None)
         faults.point("ledger-ticket-unlinked")
@@ -317,7 +317,7 @@ class LedgerFiles:
     def ring(self, job: str) -> None:
         """Make a waiting job look at the ledger."""
         if not tickets.ring(self.directory.bells, job):
-            self._warn(f"{self.directory.bells.path}/{job}: ignored: it cannot be rung")
+            self.warn(f"{self.directory.bells.path}/{job}: ignored: it cannot be rung")
 
     def _names(self) -> list[str]:
         """The file names among the tickets, in their order; none if somebody removed the directory."""

@@ -42,6 +42,7 @@ class HeldLease:
         self.is_handed_on = False  # to a job that runs: it holds the lease too, and may outlive us
         self.is_outlived = False  # the job lives on without us: its end frees the lease, not ours
         self.plain_lock: PlainLock | None = None  # held along with it, for scripts that know no leases
+        self.gives_back: Callable[[], None] | None = None  # to the broker, while that counts by our process
         self.postponed: list[Callable[[], None]] = []  # what can wait until the command runs
         self.postponed_slow: list[Callable[[], None]] = []  # what takes long, and can wait for a quiet moment
 
@@ -59,6 +60,8 @@ class HeldLease:
     def update(self, **changes: Any) -> None:
         """Record what became known after the grant (the cgroup, the pid). Raises StateError."""
         self.lease = replace(self.lease, **changes)
+        if changes.get("cgroup"):
+            self.gives_back = None  # from now on it counts by the scope
         if self.fd < 0:
             return
         if self._writer < 0:
@@ -118,6 +121,9 @@ class HeldLease:
         if self.plain_lock is not None:
             self.plain_lock.release()
         self._files.give_back(self.lease.job, self._close_files, self._is_kept)
+        if self.gives_back is not None:
+            self.gives_back()
+            self.gives_back = None
         self.do_postponed_slow()
 
     def _is_kept(self) -> bool:

@@ -15,10 +15,17 @@ from slicer.record import record, replace
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Protocol
 
     from slicer.gpu.observer import GpuObserver
     from slicer.ledger.waiting import Waiting
     from slicer.model import BackendName, Gpu, Manager, Then
+
+    class Interruptible(Protocol):
+        """A wait."""
+
+        def interrupt(self) -> None:
+            """Make it look again, from another thread."""
 
 AT_ONCE_S = 2.0  # how long --no-wait and --max-wait 0 wait for the ledger's lock
 
@@ -83,7 +90,7 @@ class CancelToken:
 
     def __init__(self) -> None:
         self.is_cancelled = False
-        self.waiting: Waiting | None = None  # the wait to end, once there is one
+        self.waiting: Interruptible | None = None  # the wait to end, once there is one
 
     def cancel(self) -> None:
         """Make the waiting thread leave the queue soon."""
@@ -124,6 +131,14 @@ def prepare(requester: Requester, needs: Needs, observer: GpuObserver) -> Prepar
                 hint=f"it has {', '.join(held)}; ask for the others in the outer job",
             )
         chosen = tuple(uuid for uuid in chosen if uuid not in held)
+    return drafted(requester, needs, observer, chosen)
+
+
+def drafted(
+    requester: Requester, needs: Needs, observer: GpuObserver, chosen: tuple[str, ...] = ()
+) -> PreparedRequest:
+    """The request, with the UUIDs of the GPUs that will do (none: any, or it is not known yet)."""
+    outer = requester.inside
     pid = os.getpid()
     # Outer jobs keep what they have while this one waits. Behind a reservation it could wait for ever.
     is_urgent = any(lease.gpus or lease.slots for lease in outer)
@@ -170,22 +185,35 @@ def obtain(prepared: PreparedRequest, ledger: Ledger, hooks: Hooks) -> HeldLease
     Raises BusyError, InfeasibleError, DeadlockError, StateError, GpuError.
     """
     needs, ticket = prepared.needs, prepared.ticket
-    until_s = None if needs.max_wait_s is None else ticket.arrived_s + needs.max_wait_s
     if needs.wait:
         queued = queue_up(prepared, ledger)
-        held = queued if isinstance(queued, HeldLease) else _wait(queued, needs, until_s, hooks)
+        held = queued if isinstance(queued, HeldLease) else _wait(queued, needs, _until_s(prepared), hooks)
     else:
         found = ledger.acquire(ticket, prepared.draft, prepared.observer)
         if isinstance(found, Busy):
             raise BusyError(found)
         held = found
+    return with_plain_lock(held, prepared, ledger, hooks)
+
+
+def with_plain_lock(
+    held: HeldLease, prepared: PreparedRequest, ledger: Ledger, hooks: Hooks
+) -> HeldLease:
+    """The lease with the lock that scripts take, where one is configured. Raises BusyError."""
+    needs = prepared.needs
     if held.lease.gpus and needs.plain_lock:
         try:
-            _take_plain_lock(held, needs, until_s, ledger, hooks)
+            _take_plain_lock(held, needs, _until_s(prepared), ledger, hooks)
         except BaseException:
             held.release()
             raise
     return held
+
+
+def _until_s(prepared: PreparedRequest) -> float | None:
+    """How long to wait, on the ledger's clock; None: for ever."""
+    limit_s = prepared.needs.max_wait_s
+    return None if limit_s is None else prepared.ticket.arrived_s + limit_s
 
 
 def queue_up(prepared: PreparedRequest, ledger: Ledger) -> HeldLease | Waiting:

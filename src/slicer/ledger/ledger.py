@@ -156,6 +156,15 @@ class Ledger(LedgerFiles):
         created = entries.create(self.directory.leases, lease.job, statefile.encode(lease))
         return HeldLease(self, lease, *created)
 
+    def note_granted(self, lease: Lease) -> HeldLease:
+        """Write down a lease that the broker has granted, for what reads this ledger. Raises StateError.
+
+        Nothing is decided: with a broker, this ledger only keeps its user's books.
+        """
+        with self.locked():
+            created = entries.create(self.directory.leases, lease.job, statefile.encode(lease))
+        return HeldLease(self, lease, *created)
+
     def convert(self, name: str, held: tuple[int, int], lease: Lease) -> HeldLease:
         """Make the ticket of that name the lease: the same file, under another name. Raises StateError.
 

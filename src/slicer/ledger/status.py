@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 
     from slicer.config.profiles import Config
     from slicer.gpu.snapshot import GpuSnapshot, ProcessKey
-    from slicer.model import Busy, Gpu, Lease, Ticket
+    from slicer.model import Busy, Gpu, Lease, Ticket, UserStanding
     from slicer.placement.capacity import Device
     from slicer.placement.decision import Infeasible
     from slicer.state.statedir import StateDir
 
     Warn = Callable[[str], None]
+    AskOthers = Callable[[], "Everybody | None"]
 
 PATIENCE_S = 10.0  # of commands that only look, while another process decides
 
@@ -65,6 +66,17 @@ class Wait:
     never: Infeasible | None
     is_reserving: bool  # what it needs is kept for it as it becomes free
     starts_in_s: float | None  # expected; None: it depends on a job that gave no estimate
+    held_back: str = ""  # the cap or the share of the administrator's policy that it waits for, in words
+
+
+@record
+class Everybody:
+    """What the broker knows of all users of this machine."""
+
+    snapshot: Snapshot  # its tickets in the order in which they are served
+    held_back: dict[str, str]  # by the ticket's job, as in Wait
+    users: tuple[UserStanding, ...]
+    slot_limits: dict[str, int]  # of the administrator
 
 
 @record
@@ -99,6 +111,7 @@ class Status:
     now_s: float  # the ledger's clock
     halted: tuple[Halted, ...] = ()  # the jobs that do nothing
     sharing: tuple[SharingNow, ...] = ()  # the jobs that share GPUs, with --share
+    users: tuple[UserStanding, ...] | None = None  # None: only this user's jobs are known
 
     def halt(self, job: str) -> Halted | None:
         """How the job stands still; None: it does not."""
@@ -154,8 +167,10 @@ def existing_ledger(environ: Mapping[str, str], warn: Warn) -> Ledger | None:
 class StatusReader:
     """Reads the status again and again. Keeps the driver and the ledger open, and opens anew what broke."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(self, environ: Mapping[str, str], ask_others: AskOthers | None = None) -> None:
+        """``ask_others``: what tells of all users' jobs; it returns None, or raises, where it cannot."""
         self._environ = environ
+        self._ask_others = ask_others
         self._observer = GpuObserver(None)
         self._ledger: Ledger | None = None
         self._warn: Warn = lambda _: None
@@ -166,7 +181,12 @@ class StatusReader:
         config = _config(self._environ, warn)
         policy = config.policy if config else Policy()
         no_gpus = self._look_at_gpus()  # the driver is slow: before the ledger's lock
-        found, devices = self._read_ledger()
+        others = self._hear_of_others()
+        found, devices = self._read_ledger(others)
+        limits = config.slots if config else None
+        if others is not None:
+            limits = {**(limits or {}), **others.slot_limits}
+        held_back = others.held_back if others else {}
         leases = tuple(sorted(found.leases, key=lambda lease: (lease.since_s, lease.job)))
         at_s = now_s()
         ledger = self._ledger
@@ -174,18 +194,26 @@ class StatusReader:
             directory=ledger.directory.path if ledger else "",
             leases=leases,
             tickets=found.tickets,
-            waits=waits(found.tickets, devices, leases, policy, at_s),
+            waits=waits(found.tickets, devices, leases, policy, at_s, held_back),
             gpus=states(
                 self._observer.gpus, devices, self._observer.snapshot, leases, policy,
                 self._observer.foreign_peaks.mib,
             ),
             no_gpus=no_gpus,
-            slot_limits=config.slots if config else None,
+            slot_limits=limits,
             plain_lock=_plain_lock(config),
             now_s=at_s,
             halted=halted(leases, self.directory),
             sharing=standing(self.directory, [lease.job for lease in leases]),
+            users=others.users if others else None,
         )
+
+    def _hear_of_others(self) -> Everybody | None:
+        try:
+            return self._ask_others() if self._ask_others is not None else None
+        except SlicerError as error:
+            self._warn(f"only your own jobs are known: {error}")
+            return None
 
     def _look_at_gpus(self) -> str:
         """Take a snapshot of the GPUs, if that can be done. Returns why there are none to list, or ""."""
@@ -203,23 +231,28 @@ class StatusReader:
             observer.close()
         return "" if observer.gpus else "the driver lists none"
 
-    def _read_ledger(self) -> tuple[Snapshot, tuple[Device, ...] | None]:
+    def _read_ledger(self, others: Everybody | None) -> tuple[Snapshot, tuple[Device, ...] | None]:
         """The leases and tickets of one moment, and the GPUs' processes attributed to the leases."""
         if self._ledger is not None and not self._ledger.directory.is_in_place():
             self._close_ledger()
         if self._ledger is not None:
             try:
-                return self._read_open(self._ledger)
+                return self._read_open(self._ledger, others)
             except StateError:
                 self._close_ledger()  # its directory was removed: there may be a new one
         self._ledger = existing_ledger(self._environ, lambda text: self._warn(text))
         self._observer.share_in(self.directory)
         if self._ledger is None:
-            return Snapshot((), ()), self._observer.devices(())
-        return self._read_open(self._ledger)
+            seen = others.snapshot if others else Snapshot((), ())
+            return seen, self._observer.devices(seen.leases)
+        return self._read_open(self._ledger, others)
 
-    def _read_open(self, ledger: Ledger) -> tuple[Snapshot, tuple[Device, ...] | None]:
+    def _read_open(
+        self, ledger: Ledger, others: Everybody | None
+    ) -> tuple[Snapshot, tuple[Device, ...] | None]:
         found = ledger.snapshot()
+        if others is not None:
+            found = joined(found, others.snapshot)
         if self._observer.snapshot is None:
             return found, None
         with ledger.locked():
@@ -244,6 +277,19 @@ class StatusReader:
         if self._ledger is not None:
             self._ledger.close()
         self._ledger = None
+
+
+def joined(own: Snapshot, all_users: Snapshot) -> Snapshot:
+    """What is in the user's own books, and what else the broker knows. Pure.
+
+    Of a job of one's own the books know more: its peaks, its keeper. Places in the queue are the broker's.
+    """
+    known = {lease.job for lease in own.leases}
+    waiting = {ticket.job for ticket in all_users.tickets}
+    return Snapshot(
+        (*own.leases, *(lease for lease in all_users.leases if lease.job not in known)),
+        (*all_users.tickets, *(ticket for ticket in own.tickets if ticket.job not in waiting)),
+    )
 
 
 def _config(environ: Mapping[str, str], warn: Warn) -> Config | None:
@@ -319,9 +365,20 @@ def _foreign(
 
 def waits(
     tickets: tuple[Ticket, ...], devices: tuple[Device, ...] | None, leases: tuple[Lease, ...],
-    policy: Policy, at_s: float,
+    policy: Policy, at_s: float, held_back: Mapping[str, str] | None = None,
 ) -> dict[str, Wait]:  # fmt: skip
-    """Why each ticket waits, and when it is expected to go."""
+    """Why each ticket waits, and when it is expected to go.
+
+    ``held_back``: those that the administrator's policy holds back, and why. The others pass them.
+    """
+    if held_back:
+        free = tuple(ticket for ticket in tickets if ticket.job not in held_back)
+        known = waits(free, devices, leases, policy, at_s)
+        for ticket in tickets:
+            if ticket.job in held_back:
+                never = decision.infeasible(ticket, devices)
+                known[ticket.job] = Wait(None, never, False, None, held_back[ticket.job])
+        return known
     verdict = decision.decide(tickets, devices, leases, policy, at_s)
     starts = forecast.start_times(tickets, devices, leases, policy, at_s)
     found: dict[str, Wait] = {}

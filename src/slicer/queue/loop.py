@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from slicer import backend as backends
 from slicer import faults
+from slicer.broker.client.backend import BrokerBackend
 from slicer.gpu.observer import GpuObserver
 from slicer.job import launch
 from slicer.job.gpu_watch import ESCAPED
@@ -59,7 +60,7 @@ class Queue:
         self._renderer = renderer
         self._events = Events(renderer)
         text = jobs_file.read(options.jobs_file)  # before anything is made in its directory
-        self._backend: QueueBackend = backends.choose(options.backend, os.geteuid())
+        self._backend: QueueBackend = _backend_of(options, environ)
         self._backend.preload()
         self._ledger = launch.open_ledger(environ, self._events)
         mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
@@ -354,3 +355,8 @@ class Queue:
         if self.register.problem:
             return "stalled"
         return "drained" if self._events.has_drained else "running"
+
+
+def _backend_of(options: Options, environ: Mapping[str, str]) -> QueueBackend:
+    path = backends.broker_socket(environ, options.backend)
+    return BrokerBackend(path) if path else backends.choose(options.backend, os.geteuid())

@@ -12,8 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from slicer.backend import install_units, unit_files
-from slicer.backend.install_units import Plan, Ran, Report, apply, configured, outdated, plan, remove, states
+from slicer.backend import broker_units, install_units, unit_files
+from slicer.backend.install_units import (
+    Plan,
+    Ran,
+    Report,
+    apply,
+    configured,
+    going,
+    outdated,
+    plan,
+    remove,
+    states,
+)
 from slicer.backend.older_units import Outdated
 from slicer.config.slices import Limit
 from slicer.errors import SlicerError
@@ -49,7 +60,7 @@ def files_below(root: Path) -> set[str]:
 
 
 def test_a_plan_touches_nothing_and_names_everything(tmp_path: Path) -> None:  # K5
-    made = plan(str(tmp_path), user_delegation=True)
+    made = plan(str(tmp_path), user_delegation=True, broker=broker_units.PROGRAM)
     assert list(tmp_path.iterdir()) == []
     assert all(os.path.isfile(action.source) and action.what for action in made.actions)
     sources = {os.path.realpath(action.source) for action in made.actions}
@@ -290,6 +301,80 @@ def test_a_root_that_is_relative_and_not_there_yet(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     assert statuses(apply(plan("image"))) == {"created"}
     assert (tmp_path / "image/usr/local/lib/systemd/system/gpu.slice").is_file()
+
+
+# -- the broker -----------------------------------------------------------------------------------------
+
+
+BROKER = "/opt/slicer/bin/slicer-broker"
+OF_THE_BROKER = {
+    f"usr/local/lib/systemd/system/{name}"
+    for name in (
+        "slicer-broker.service", "slicer-broker.socket", "slicer-broker-devices.service",
+        "slicer-job-ended.target",
+    )
+}  # fmt: skip
+
+
+def test_the_broker_is_installed_on_request_with_its_own_program(tmp_path: Path) -> None:  # L1
+    apply(plan(str(tmp_path)))
+    before = files_below(tmp_path)
+    assert not before & OF_THE_BROKER
+    made = plan(str(tmp_path), broker=BROKER)
+    report = apply(made)
+    assert files_below(tmp_path) - before == OF_THE_BROKER
+    service = (tmp_path / "usr/local/lib/systemd/system/slicer-broker.service").read_text()
+    assert broker_units.program_of(str(tmp_path)) == BROKER
+    assert re.findall(r"^ExecStart=.*$", service, re.MULTILINE) == [f"ExecStart={BROKER}"]
+    assert [ran.command[1:] for ran in report.commands][-2:] == [
+        ("enable", "--now", "slicer-broker.socket"), ("try-restart", "slicer-broker.service"),
+    ]  # fmt: skip
+    assert statuses(apply(made)) == {"unchanged"}
+
+
+@pytest.mark.parametrize("program", ["bin/slicer-broker", "/opt/my slicer/b", "/opt/%h/b", "/a\n/b", "/$A/b"])
+def test_a_program_that_systemd_would_read_otherwise_is_refused(tmp_path: Path, program: str) -> None:
+    with pytest.raises(SlicerError, match="a unit cannot name this program"):
+        plan(str(tmp_path), broker=program)
+
+
+def test_the_broker_is_stopped_before_its_files_go_and_may_go_alone(tmp_path: Path) -> None:  # L1
+    ran: list[tuple[str, ...]] = []
+
+    def note(command: tuple[str, ...]) -> Ran:
+        ran.append((*command, str(is_there())))
+        return Ran(command, 0, "")
+
+    def is_there() -> bool:
+        return bool(files_below(tmp_path) & OF_THE_BROKER)
+
+    made = replace(plan(str(tmp_path), broker=BROKER), live=True)
+    apply(made, run=note)
+    everything = files_below(tmp_path)
+    ran.clear()
+    alone = going(made, str(tmp_path), only_broker=True)
+    assert statuses(remove(alone, run=note)) == {"removed"}
+    assert ran == [
+        ("systemctl", "disable", "--now", "slicer-broker.socket", "True"),
+        ("systemctl", "daemon-reload", "False"),
+    ]
+    assert everything - files_below(tmp_path) == OF_THE_BROKER
+    ran.clear()
+    rest = going(made, str(tmp_path))
+    assert not [action for action in rest.actions if "/slicer-broker" in action.destination]
+    remove(rest, run=note)
+    assert not [command for command in ran if "disable" in command]
+    assert files_below(tmp_path) == set()
+
+
+def test_a_packages_broker_is_not_installed_a_second_time(tmp_path: Path) -> None:  # L1
+    packaged = tmp_path / "usr/lib/systemd/system"
+    packaged.mkdir(parents=True)
+    for name in ("slicer-broker.service", "slicer-broker.socket"):
+        shutil.copy(UNITS / "system" / name, packaged)
+    apply(plan(str(tmp_path), broker=BROKER))
+    ours = [name for name in files_below(tmp_path / "usr/local") if "slicer-broker." in name]
+    assert ours == []
 
 
 # -- limits of the slices, from the configuration -----------------------------------------------------

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from slicer.broker.protocol import messages
-from slicer.broker.server.connections import BOUNDS, Bounds, Call, Connection, Connections
+from slicer.broker.server.connection import BOUNDS, Bounds, Call, Connection
+from slicer.broker.server.connections import Connections
 from tests.patience import until
 
 

@@ -121,7 +121,7 @@ def test_a_caller_that_never_reads_gets_the_newest_update_and_the_answer(broker:
         def tell() -> None:
             for number in range(2000):
                 connection.send(messages.Waiting(JOB, BUSY, float(number), ""), continues=True)
-            assert connection._account.output < 10_000
+            assert connection.account.output < 10_000
             connection.send(GRANTED)
 
         broker.loop.after(0, tell)

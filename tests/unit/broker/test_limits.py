@@ -21,12 +21,14 @@ def test_limits_that_restrict_go_to_systemd_as_a_profile_has_them() -> None:  # 
     found = told(
         ("CPUQuota", "200%"), ("AllowedCPUs", "0-1"), ("MemoryMax", "50%"), ("IOWeight", "20"),
         ("TasksMax", "10"), ("IOReadBandwidthMax", "/dev/sda 10M; /dev/disk/by-id/x 5M"),
-        ("KillSignal", "SIGINT"), ("KillMode", "mixed"), ("OOMPolicy", "kill"), ("RuntimeMaxSec", "1h"), ("TimeoutStopSec", "5m"),
+        ("KillSignal", "SIGINT"), ("KillMode", "mixed"), ("OOMPolicy", "kill"),
+        ("RuntimeMaxSec", "1h"), ("TimeoutStopSec", "5m"),
     )  # fmt: skip
     assert found == {
         "CPUQuotaPerSecUSec": 2_000_000, "AllowedCPUs": b"\x03", "MemoryMax": 8 << 30, "IOWeight": 20,
         "TasksMax": 10, "IOReadBandwidthMax": (("/dev/sda", 10_000_000), ("/dev/disk/by-id/x", 5_000_000)),
-        "KillSignal": 2, "KillMode": "mixed", "OOMPolicy": "kill", "RuntimeMaxUSec": 3_600_000_000, "TimeoutStopUSec": 300_000_000,
+        "KillSignal": 2, "KillMode": "mixed", "OOMPolicy": "kill",
+        "RuntimeMaxUSec": 3_600_000_000, "TimeoutStopUSec": 300_000_000,
     }  # fmt: skip
 
 
@@ -84,6 +86,17 @@ def test_whatever_else_is_refused_by_its_name(name: str, text: str, why: str) ->
 def test_a_new_property_of_slicers_is_refused_until_somebody_has_thought_about_it() -> None:  # K2
     refused = {name for name, _, _ in REFUSED}
     assert set(NAMES) == set(limits.ALLOWED) | (refused & set(NAMES) - set(limits.ALLOWED))
+
+
+def test_root_may_ask_for_all_that_slicer_knows() -> None:  # K2
+    asked = [
+        ("DevicePolicy", "closed"), ("DeviceAllow", "/dev/fuse"), ("MemoryLow", "1G"),
+        ("TimeoutStopSec", "infinity"), ("IOReadBandwidthMax", "/home 10M"),
+    ]  # fmt: skip
+    found = limits.checked(asked, HOST, is_roots=True)
+    assert [each.name for each in found] == [name for name, _ in (*asked[1:], asked[0])]
+    with pytest.raises(RefusedError, match="Delegate"):
+        limits.checked([("Delegate", "yes")], HOST, is_roots=True)
 
 
 def test_a_limit_is_said_once_and_not_many_are() -> None:  # K2

@@ -7,6 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from slicer.cli import install_broker
+from slicer.errors import SlicerError
+from slicer.wrap import planning
 from tests import older_units
 from tests.unit.program import Cli
 
@@ -68,6 +73,53 @@ def test_removal_takes_the_drop_in_too(cli: Cli) -> None:  # K5
     assert not drop_in.exists()
 
 
+def test_the_broker_comes_and_goes_alone(cli: Cli) -> None:  # L1
+    root = ("--root", str(cli.root))
+    program = cli.root / "slicer-broker"
+    program.touch(0o755)
+    cli.environ["PATH"] += f":{cli.root}"
+    assert "slicer-broker" not in cli.run("install", *root).stdout
+    out = cli.run("install", "--broker", *root).stdout
+    assert "not run: systemctl enable --now slicer-broker.socket (to be run on the target)" in out
+    # Another installation brings it up to date.
+    assert "/slicer-broker.service " in cli.run("install", *root).stdout
+    (cli.root / "run/slicer-broker/leases").mkdir(parents=True)
+    (cli.root / "run/slicer-broker/leases/313f5d4c53c4").touch()
+    out = cli.run("install", "--broker", "--remove", *root).stdout
+    assert "not run: systemctl disable --now slicer-broker.socket (to be run on the target)" in out
+    assert "left in /run/slicer-broker: a lease. Such jobs go on" in out
+    assert (cli.root / SLICE).exists()
+    assert "slicer-broker" not in cli.run("install", *root).stdout
+
+
+def test_a_broker_that_another_user_could_exchange_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # S1
+    program = tmp_path / "slicer-broker"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "slicer")])
+    monkeypatch.setattr(install_broker, "_HOMES", ("/nowhere/",))
+    check = planning.check_way
+    monkeypatch.setattr(planning, "check_way", lambda way, uid, path: check(way, os.geteuid(), path))
+    for folder in (tmp_path, program):
+        mode = folder.stat().st_mode
+        folder.chmod(mode | 0o002)
+        with pytest.raises(SlicerError, match=f"program for root: {folder} can be written by everybody"):
+            install_broker.program("/")
+        folder.chmod(mode)
+
+
+def test_a_broker_in_a_home_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "slicer-broker"
+    program.touch(0o755)
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "slicer")])
+    monkeypatch.setattr(install_broker, "_HOMES", (f"{os.path.realpath(tmp_path)}/",))
+    monkeypatch.setattr(planning, "check_way", lambda way, uid, path: None)
+    with pytest.raises(SlicerError, match="cannot run from a home directory"):
+        install_broker.program("/")
+
+
 def test_removal_says_what_stays(cli: Cli) -> None:  # W12
     system = cli.root / "system"
     for path in ("etc/slicer", "var/lib/slicer"):
@@ -86,4 +138,5 @@ def test_removal_says_what_stays(cli: Cli) -> None:  # W12
 
 
 def test_what_cannot_go_together_is_said(cli: Cli) -> None:
+    assert cli.run("install", "--user", "--broker", code=2).stderr.count("\n") == 1
     assert cli.run("install", "--user", "--user-delegation", code=125).stderr.count("\n") == 1

@@ -68,8 +68,8 @@ def test_who_holds_what_the_job_waits_for(capfd: LINES) -> None:  # A9, B2
     assert capfd.readouterr().err.splitlines() == [
         "slicer: waiting for a GPU, held by train (pid 4211, slicer-3f2a9c01b7de.scope, for 1m, "
         "about 5m left) and 1 other",
-        "slicer: waiting for a CPU slot, held by tar cJf backup.txz /srv (pid 88123, "
-        "slicer-9b1c22d0aa31.scope, for 1m), 2 ahead of you",
+        "slicer: waiting for a CPU slot, held by tar cJf backup.txz /srv (54321's, "
+        "pid 88123, slicer-9b1c22d0aa31.scope, for 1m), 2 ahead of you",
         "slicer: waiting for a CPU slot, held by train (pid 4211, for 1m, overdue)",
         "slicer: waiting for a CPU slot, 1 ahead of you",
     ]

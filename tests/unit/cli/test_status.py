@@ -32,6 +32,7 @@ def test_nothing_ran_yet(cli: Cli) -> None:  # B3
         "cpu_slots": {"total": 1, "free": 1},
         "slots": {"cpu": {"total": 1, "free": 1, "held": 0}},
         "plain_lock": None,
+        "users": None,
     }
     assert not cli.state.exists()  # looking makes none
 

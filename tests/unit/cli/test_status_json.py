@@ -113,6 +113,7 @@ def test_the_contract() -> None:  # B3
                     "foreign": ["GPU-bbbb"],
                     "reserved_for": None,
                     "never": None,
+                    "policy": None,
                 },
                 "command": "python eval.py",
             },
@@ -136,6 +137,7 @@ def test_the_contract() -> None:  # B3
         "cpu_slots": {"total": 4, "free": 3},
         "slots": {"cpu": {"total": 4, "free": 3, "held": 1}},
         "plain_lock": None,
+        "users": None,
     }  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from slicer.doctor.checks import environment, gpus, journal, limits, sharing, state, systemd, wraps
+from slicer.doctor.checks import broker, environment, gpus, journal, limits, sharing, state, systemd, wraps
 from slicer.doctor.facts.configuration import ProfileFacts
 from slicer.doctor.facts.disks import Disk, DiskFacts
 from slicer.doctor.facts.environment import Namesake
@@ -21,6 +21,7 @@ from slicer.wrap.judging import Sight
 from slicer.wrap.model import ABSENT, Seen, Status, Wrap
 from tests.unit.doctor.made_up import (
     ALICE,
+    BROKER,
     CONFIGURATION,
     DEVICES,
     DISKS,
@@ -105,6 +106,10 @@ def on_state(who: Who = ALICE, **changes: object) -> Case:
     """``lingers``: of the session."""
     lingers = bool(changes.pop("lingers", True))
     return lambda: state.state(replace(STATE, **changes), replace(SESSION, lingers=lingers), who)
+
+
+def on_broker(who: Who = ALICE, **changes: object) -> Case:
+    return lambda: broker.broker(replace(BROKER, **changes), who)
 
 
 def on_journal(who: Who = ALICE, **changes: object) -> Case:
@@ -321,6 +326,13 @@ CASES: dict[str, tuple[Case, ...]] = {
         on_units(masked=("/etc/systemd/user/gpu.slice",)),
     ),
     "older-leftovers": (on_units(old_shared=("/run/slicer",)), on_units(old_group=True)),
+    "broker-broken": (on_broker(answer_error="the broker has not answered for 5 s"),),
+    "broker-place": (on_broker(place_problem="/run/slicer-broker belongs to uid 1001"),),
+    "broker-stopped": (on_broker(has_socket=False),),
+    "broker-bypassed": (on_broker(variable="off"), on_broker(variable="/tmp/\x1b[2J")),
+    "policy-broken": (on_broker(who=ROOT, policy="broken", policy_error="policy.toml:3: no"),),
+    "policy-unknown-name": (on_broker(policy_warnings=("policy.toml:3: there is no user 'x'",)),),
+    "policy-without-broker": (on_broker(is_enabled=False, has_socket=False),),
     "package-overwritten": (on_environment(clashing="slicer 0.0.8"),),
     "import-is-another": (
         on_environment(namesakes=(Namesake("/usr/bin/python3", "/usr/lib/python3/slicer", "slicer 0.0.8"),)),
@@ -357,6 +369,8 @@ HEALTHY: tuple[Case, ...] = (
     on_state(cache=place("", "", -1)),
     lambda: gpus.gpus(NO_DEVICES, replace(NO_DRIVER, reason="no-pynvml"), "", ALICE),
     on_state(ledger=place("/run/lock/slicer-1000", "", -1)), on_state(ledger=place("/dev/shm/slicer-1000")),
+    on_broker(), on_broker(policy="hidden"), on_broker(policy="none", is_enabled=False, has_socket=False),
+    on_broker(policy="none", is_installed=False, is_enabled=False, has_socket=False, variable="off"),
     on_journal(), on_journal(may_read=False), on_units(), on_units(system=NO_UNITS, packaged=("/usr/lib/x",)),
     on_environment(), on_environment(variables=(("GPU_LOCK_HELD", "0"),)), on_others(),
     on_wrap(SHIM, PROGRAM), on_wrap(SHIM, NEW_PROGRAM, has_route=None),

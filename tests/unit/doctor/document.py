@@ -11,7 +11,8 @@ PATH = Path(__file__).resolve().parents[3] / "docs" / "doctor.md"
 BEGIN = "<!-- The rest is made by `python -m tests.unit.doctor` from src/slicer/doctor/kinds. -->\n"
 TITLES = {
     "systemd": "systemd", "kernel": "The kernel, and limits of the shell", "session": "Sessions",
-    "limits": "Limits", "gpus": "GPUs", "state": "The ledger and the history", "journal": "The journal",
+    "limits": "Limits", "gpus": "GPUs", "state": "The ledger and the history", "broker": "The broker",
+    "journal": "The journal",
     "units": "Unit files", "configuration": "Configuration", "environment": "How slicer is called",
     "wraps": "Wrapped programs", "others": "Other programs, and the looks themselves",
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from slicer.doctor.facts.broker import BrokerFacts
 from slicer.doctor.facts.configuration import ConfigurationFacts, ProfileFacts
 from slicer.doctor.facts.disks import Disk, DiskFacts
 from slicer.doctor.facts.environment import EnvironmentFacts
@@ -68,6 +69,10 @@ STATE = StateFacts(
     history=place("/home/alice/.local/state/slicer/history.db", "file", mode=0o640, on="ext4"),
     history_directory=place("/home/alice/.local/state/slicer", on="ext4"), history_problem="",
     cache=place("/home/alice/.cache/slicer"),
+)  # fmt: skip
+BROKER = BrokerFacts(
+    is_installed=True, is_enabled=True, has_socket=True, place_problem="", answer_error="", leases=2,
+    waiting=1, policy="read", policy_error="", policy_warnings=(), variable="",
 )  # fmt: skip
 JOURNAL = JournalFacts("", "", True, True, True, None, "current")
 UNITS = UnitFacts(

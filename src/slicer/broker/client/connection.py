@@ -12,7 +12,8 @@ import time
 
 from slicer.broker import SOCKET
 from slicer.broker.protocol import wire
-from slicer.errors import EX_TEMPFAIL, SlicerError
+from slicer.errors import BrokerError
+from slicer.kernel.signals import signal
 from slicer.kernel.sleep import until_readable
 
 TYPE_CHECKING = False
@@ -32,11 +33,8 @@ class NoBroker(Exception):
     """There is no broker on this machine."""
 
 
-class BrokerFailed(SlicerError):
-    """The broker is there and does not answer as it should (exit code 75)."""
-
-    exit_code = EX_TEMPFAIL
-    kind = "broker"
+class BrokerFailed(BrokerError):
+    """The broker is there and does not answer as it should."""
 
     def __init__(self, message: str, path: str) -> None:
         hint = "see systemctl status slicer-broker.socket slicer-broker.service"
@@ -175,8 +173,7 @@ class Connection:
         """Raises NoBroker and BrokerFailed."""
         sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
         try:
-            sock.setblocking(False)
-            self._until(lambda: sock.connect(self.path))
+            self._connect(sock)
         except (FileNotFoundError, NotADirectoryError):
             sock.close()
             raise NoBroker(self.path) from None
@@ -187,6 +184,26 @@ class Connection:
             sock.close()
             raise
         return sock
+
+    def _connect(self, sock: _socket.socket) -> None:
+        sock.setblocking(False)
+        try:
+            sock.connect(self.path)
+            return
+        except BlockingIOError:
+            pass  # too many others connect: those who sleep in the kernel get in by turns, others hardly ever
+        limit = int(ANSWER_S).to_bytes(8, sys.byteorder) + bytes(8)  # a struct timeval
+        sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, limit)
+        sock.setblocking(True)
+        before = None if self._mask is None else signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+        try:
+            sock.connect(self.path)
+        except BlockingIOError:
+            raise BrokerFailed(f"the broker has not answered for {ANSWER_S:g} s", self.path) from None
+        finally:
+            if before is not None:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        sock.setblocking(False)
 
     def _until(self, act: Callable[[], object]) -> None:
         """Do what would block where too many others connect: no event tells when that is over."""

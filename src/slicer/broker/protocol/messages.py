@@ -6,6 +6,7 @@ Sizes are MiB, times seconds on CLOCK_BOOTTIME, unless they say otherwise.
 
 from __future__ import annotations
 
+from slicer.model import UserStanding as UserStanding  # said in Standing
 from slicer.record import record
 
 TYPE_CHECKING = False
@@ -189,22 +190,6 @@ class Previewed:
     gpus: tuple[str, ...]
     busy: Busy | None
     why: str
-
-
-@record
-class UserStanding:
-    """What a user holds, is allowed, and has used. None: no cap."""
-
-    uid: int
-    gpus: int
-    max_gpus: int | None
-    vram_mib: int
-    max_vram_mib: int | None
-    slots: int  # of the CPU
-    max_slots: int | None
-    waiting: int
-    share: float  # of what all users used lately, 0 … 1
-    due: float  # by the weights of those who use something or wait
 
 
 @record

@@ -50,6 +50,11 @@ def taken(leases: Iterable[Lease], devices: tuple[Device, ...] | None) -> dict[i
     return found
 
 
+def held_vram(gpus: Sequence[str], vram_mib: int | None, devices: tuple[Device, ...] | None) -> int:
+    """MiB that a lease counts for, over all its GPUs."""
+    return _vram(gpus, vram_mib, _sizes(devices))
+
+
 class Allowance:
     """The caps of all users: what :func:`slicer.placement.decision.decide` takes as ``allowance``.
 

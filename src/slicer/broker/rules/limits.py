@@ -7,7 +7,7 @@ stop, or has PID 1 follow a user's path.
 from __future__ import annotations
 
 from slicer.config import live
-from slicer.config.properties import find, parse_property
+from slicer.config.properties import NAMES, find, parse_property
 from slicer.errors import RefusedError, UsageError
 from slicer.model import Property
 from slicer.quantity import duration_text, format_duration
@@ -53,31 +53,33 @@ _REFUSED = {
 _DISK_DIRECTORIES = ("/dev/disk/", "/dev/mapper/", "/dev/block/", "/dev/md/")
 
 
-def checked(limits: Limits, host: Host, *, where: str = _WHERE) -> tuple[Property, ...]:
+def checked(limits: Limits, host: Host, *, is_roots: bool = False) -> tuple[Property, ...]:
     """A user's limits as systemd is to get them. Entries of a list are separated by semicolons.
 
-    A job without TimeoutStopSec gets slicer's own. Raises RefusedError, which names the directive.
+    A job without TimeoutStopSec gets slicer's own. Root may ask for all that slicer knows: it could ask
+    systemd itself. Raises RefusedError, which names the directive.
     """
-    found = [_property(name, text, host, where) for name, text in _each_once(limits, where)]
+    found = [_property(name, text, host, is_roots) for name, text in _each_once(limits)]
     if all(each.name != "TimeoutStopSec" for each in found):
         found.append(_time("TimeoutStopSec", DEFAULT_STOP_S))
-    return tuple(found)
+    # DeviceAllow comes before DevicePolicy. Else there is a moment in which all devices are denied.
+    return tuple(sorted(found, key=lambda each: each.name == "DevicePolicy"))
 
 
-def changes(limits: Limits, host: Host, *, where: str = _WHERE) -> tuple[Property, ...]:
+def changes(limits: Limits, host: Host, *, is_roots: bool = False) -> tuple[Property, ...]:
     """Limits of a job that runs, as systemd is to get them. An empty text is as if nothing were said.
 
     Raises RefusedError also for what a running job keeps.
     """
     found = []
-    for name, text in _each_once(limits, where):
-        _check_name(name, where)
+    for name, text in _each_once(limits):
+        _check_name(name, is_roots)
         try:
-            live.check_name(name, where)
+            live.check_name(name, _WHERE)
         except UsageError as error:
             raise _refusal(error) from None
         if text.strip():
-            found.append(_property(name, text, host, where))
+            found.append(_property(name, text, host, is_roots))
         else:
             info = find(name)
             assert info is not None, name  # it is one of those that are allowed
@@ -104,42 +106,44 @@ def words(properties: Iterable[Property]) -> tuple[tuple[str, str], ...]:
     return tuple((each.name, f"{_BETWEEN} ".join(_entries(each.text, "\n"))) for each in properties)
 
 
-def _each_once(limits: Limits, where: str) -> list[tuple[str, str]]:
+def _each_once(limits: Limits) -> list[tuple[str, str]]:
     listed = list(limits)
     if len(listed) > _MOST_LIMITS or len({name for name, _ in listed}) < len(listed):
-        raise RefusedError(f"expected each limit once, and at most {_MOST_LIMITS}", where=where)
+        raise RefusedError(f"expected each limit once, and at most {_MOST_LIMITS}", where=_WHERE)
     for name, text in listed:
         if len(text) > _MOST_CHARS:
-            raise RefusedError(f"{name[:_SHOWN]}: it is absurdly long", where=where)
+            raise RefusedError(f"{name[:_SHOWN]}: it is absurdly long", where=_WHERE)
     return listed
 
 
-def _check_name(name: str, where: str) -> None:
-    if name in ALLOWED:
+def _check_name(name: str, is_roots: bool) -> None:
+    if name in (NAMES if is_roots else ALLOWED):
         return
     if name in _REFUSED:
         why, hint = _REFUSED[name]
-        raise RefusedError(f"{name} is not for a user's job: {why}", where=where, hint=hint)
+        raise RefusedError(f"{name} is not for a user's job: {why}", where=_WHERE, hint=hint)
     from slicer.config.property_names import refusal
 
     message, hint = refusal(name[:_SHOWN], ALLOWED)
-    raise RefusedError(message, where=where, hint=hint)
+    raise RefusedError(message, where=_WHERE, hint=hint)
 
 
-def _property(name: str, text: str, host: Host, where: str) -> Property:
-    _check_name(name, where)
+def _property(name: str, text: str, host: Host, is_roots: bool) -> Property:
+    _check_name(name, is_roots)
     info = find(name)
     assert info is not None, name  # it is one of those that are allowed
     asked = "\n".join(_entries(text, _BETWEEN)) if info.is_list else text
     try:
-        made = parse_property(name, asked, host, where)
+        made = parse_property(name, asked, host, _WHERE)
     except UsageError as error:
         raise _refusal(error) from None
+    if is_roots:
+        return made
     if info.is_list:
-        _check_disks(made, where)
+        _check_disks(made)
     if name == "TimeoutStopSec" and isinstance(made.value, int) and made.value > LONGEST_STOP_S * _US:
         most = format_duration(LONGEST_STOP_S)
-        raise RefusedError(f"TimeoutStopSec: a user's job may take {most} to end, not {text}", where=where)
+        raise RefusedError(f"TimeoutStopSec: a user's job may take {most} to end, not {text}", where=_WHERE)
     return made
 
 
@@ -147,13 +151,13 @@ def _entries(text: str, between: str) -> list[str]:
     return [entry.strip() for entry in text.split(between) if entry.strip()]
 
 
-def _check_disks(made: Property, where: str) -> None:
+def _check_disks(made: Property) -> None:
     assert isinstance(made.value, tuple)
     for path, _ in made.value:
         in_dev = path.startswith("/dev/") and "/" not in path.removeprefix("/dev/")
         if not in_dev and not path.startswith(_DISK_DIRECTORIES):
             raise RefusedError(
-                f"{made.name}: {path} is not the name of a disk, such as /dev/sda", where=where,
+                f"{made.name}: {path} is not the name of a disk, such as /dev/sda", where=_WHERE,
                 hint=f"`findmnt -no SOURCE -T {path}` tells on which one it is",
             )  # fmt: skip
 

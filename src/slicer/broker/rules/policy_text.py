@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isfinite
 
 from slicer.broker.rules.policy import NO_CAP, Caps, Policy
-from slicer.config import values
+from slicer.config import fencing, values
 from slicer.config.files import Layer
 from slicer.config.property_names import nearest
 from slicer.config.toml import parse
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _TABLES = {"user": "users", "group": "groups"}
 TOP_KEYS = ("half_life", "patience", "fence", "devices", "default", *_TABLES.values())
-_FENCES = ("auto", "on", "off")
 _LEAST_HALF_LIFE_S = 60.0
 _MOST_WEIGHT = 1e6
 
@@ -134,9 +133,9 @@ def _settings(layer: Layer) -> dict[str, Any]:
         patience_s = values.seconds(_entry(layer, data["patience"], "patience"), "patience")
         found["patience_s"] = float("inf") if patience_s is None else patience_s
     if "fence" in data:
-        found["fence"] = _fence(_entry(layer, data["fence"], "fence"))
+        found["fence"] = fencing.fence(_entry(layer, data["fence"], "fence"), ())
     if "devices" in data:
-        found["devices"] = _devices(_entry(layer, data["devices"], "devices"))
+        found["devices"] = fencing.devices(_entry(layer, data["devices"], "devices"))
     return found
 
 
@@ -146,23 +145,6 @@ def _half_life(entry: Entry) -> float:
         expected = 'expected a minute or more, such as "7d"'
         raise values.refuse(entry, "half_life", f"{expected}, not {entry[0]!r:.40}")
     return found
-
-
-def _fence(entry: Entry) -> str:
-    if entry[0] not in _FENCES:
-        raise values.refuse(entry, "fence", f'expected "auto", "on" or "off", not {entry[0]!r:.40}')
-    return str(entry[0])
-
-
-def _devices(entry: Entry) -> tuple[str, ...]:
-    found = entry[0]
-    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-        expected = 'expected a list such as ["/dev/nvidia-modeset rw"]'
-        raise values.refuse(entry, "devices", f"{expected}, not {found!r:.40}")
-    for each in found:
-        if not each.startswith("/dev/nvidia") or not each.isprintable() or ".." in each:
-            raise values.refuse(entry, "devices", f"{each!r:.60} is none of NVIDIA's nodes, /dev/nvidia…")
-    return tuple(found)
 
 
 def _weight(entry: Entry) -> float:

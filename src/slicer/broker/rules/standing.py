@@ -38,23 +38,32 @@ def standings(
     return tuple(sorted(found, key=lambda each: (-each.share, each.uid)))
 
 
-def why_behind(ticket: Ticket, queue: Sequence[Ticket], shares: Shares, name: str) -> str:
-    """Why requests of others that arrived later go before this one, in words; "" if none does.
+def passing(queue: Sequence[Ticket]) -> dict[str, int]:
+    """Of each request for GPUs how many other users' go before it though they arrived later, by job.
 
-    As in "alice has used 0.60 of the GPU time lately, 0.25 is due: another user goes first". ``queue`` is in
-    its order. Of other users only the number is told.
+    ``queue`` is in its order. Where none does the request is not in it.
     """
-    if not ticket.gpus:
+    found: dict[str, int] = {}
+    newest_s: dict[int, dict[int, float]] = {}  # of the requests ahead, by priority and uid
+    for ticket in queue:
+        if not ticket.gpus:
+            continue
+        ahead = newest_s.setdefault(ticket.priority, {})
+        count = sum(each > ticket.arrived_s for uid, each in ahead.items() if uid != ticket.uid)
+        if count:
+            found[ticket.job] = count
+        ahead[ticket.uid] = max(ticket.arrived_s, ahead.get(ticket.uid, ticket.arrived_s))
+    return found
+
+
+def why_behind(uid: int, users: int, shares: Shares, name: str) -> str:
+    """Why requests of so many ``users`` that arrived later go before one of this user, in words.
+
+    As in "alice has used 0.60 of the GPU time lately, 0.25 is due: another user goes first". Of other users
+    only the number is told. "" where nobody does.
+    """
+    if not users:
         return ""
-    passing: set[int] = set()
-    for each in queue:
-        if each.job == ticket.job:
-            break
-        if each.gpus and each.priority == ticket.priority and each.arrived_s > ticket.arrived_s:
-            passing.add(each.uid)
-    passing.discard(ticket.uid)
-    if not passing:
-        return ""
-    others = "another user goes" if len(passing) == 1 else f"{len(passing)} other users go"
-    share, due = shares.share(ticket.uid), shares.due(ticket.uid)
+    others = "another user goes" if users == 1 else f"{users} other users go"
+    share, due = shares.share(uid), shares.due(uid)
     return f"{name} has used {share:.2f} of the GPU time lately, {due:.2f} is due: {others} first"

@@ -14,9 +14,9 @@ import sqlite3
 import time
 
 from slicer import faults
-from slicer.broker.protocol.messages import UsageRow
+from slicer.broker.accounts import DIRECTORY, FILE, schema
+from slicer.broker.accounts.reading import select_usage
 from slicer.broker.rules.shares import Past, decayed, held
-from slicer.broker.server import accounts_schema as schema
 from slicer.errors import StateError
 from slicer.kernel.proc import boot_id
 from slicer.record import record
@@ -26,11 +26,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from slicer.broker.protocol.messages import Finished
+    from slicer.broker.protocol.messages import Finished, UsageRow
     from slicer.model import Lease, Usage
 
-DIRECTORY = "/var/lib/slicer"
-FILE = "usage.db"
 MOST_JOBS = 10_000  # of a user, one by one
 _FOLDED = 1000  # jobs at a time that are added up by day
 _MOST_PROFILES = 50  # of a user, by name in the days
@@ -38,7 +36,7 @@ _OTHER_PROFILES = "(others)"
 _MOST_COMMAND = 500  # characters
 _MOST_UNBOOKED = 1000  # kept in memory while the database cannot be written
 _NOTHING_S = 0.01  # GPU-seconds that are as good as none
-_BUSY_TIMEOUT_S = 0.5  # another writer has no business here
+_BUSY_TIMEOUT_S = 0.2  # another writer has no business here
 
 
 @record
@@ -109,7 +107,7 @@ class Accounts:
         if self._connection is None:
             raise StateError("there are no accounts", where=self._path, hint="see the broker's journal")
         try:
-            return read_usage(self._connection, since, uid, by, most)
+            return select_usage(self._connection, since, uid, by, most)
         except sqlite3.Error as error:
             raise StateError(f"the accounts cannot be read: {error}", where=self._path) from error
 
@@ -260,18 +258,3 @@ def _storable(text: str) -> str:
 
 def _now_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-# -- reading --------------------------------------------------------------------------------------------
-
-
-def read_usage(
-    connection: sqlite3.Connection, since: float | None, uid: int | None, by: str, most: int
-) -> list[UsageRow]:
-    """As :meth:`Accounts.usage`. Raises sqlite3.Error."""
-    statement = schema.USAGE.format(key=schema.KEYS[by])
-    found = connection.execute(statement, (-1.0 if since is None else since, uid, most))
-    return [
-        UsageRow(str(key), jobs, 0, gpu_s, vram_mib_s, cpu_s, waited_s)
-        for key, jobs, gpu_s, vram_mib_s, cpu_s, waited_s in found
-    ]

@@ -51,6 +51,8 @@ class Claim:
     gids: tuple[int, ...]  # the groups of its user
     inside: tuple[str, ...]  # jobs whose leases last as long as this one
     slice: str  # "gpu" or "cpu", "" before Start
+    rate: float  # how many GPUs' worth it counts for in the accounts
+    vram_mib: int  # of GPU memory, over all its GPUs, likewise
 
 
 @record
@@ -123,7 +125,7 @@ class Book:
             claim = self._read(self._claims, lease.job, Claim)
             if claim is None:  # somebody else's doing
                 self._warn(f"{self._leases.path}/{lease.job}: its claim is missing: only its scope counts")
-                claim = Claim(lease.job, "", "scope", 1, 0.0, (), (), "")
+                claim = Claim(lease.job, "", "scope", 1, 0.0, (), (), "", float(len(lease.gpus)), 0)
             told = self._read(self._claims, lease.job + _END, Finished)
             leases.append((replace(lease, command=claim.command), claim, told))
         known = {lease.job for lease, _, _ in leases}

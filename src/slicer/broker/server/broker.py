@@ -62,6 +62,7 @@ class Broker:
         self._register.load()
         for holding in self._register.holdings.values():
             self._rulebook.groups(holding.lease.uid, holding.claim.gids)
+            self._rulebook.granted(holding)
         self._queueing = queueing = Queueing(self._register, self._decider, self._rulebook, self._loop, warn)
         wishes = Wishes(self._register, self._rulebook, self._decider, host())
         scoping = Scoping(self._register, self._scopes, wishes, queueing, log)
@@ -76,7 +77,7 @@ class Broker:
     def _ended(self, holding: Holding) -> None:
         lease = holding.lease
         self._log(f"<6>uid {lease.uid}: {lease.job} has ended")
-        self._rulebook.ended(holding, self._decider.devices_seen())
+        self._rulebook.ended(holding)
 
     def wake_by(self, fd: int) -> None:
         """Have a turn end when the descriptor is readable: a signal has come."""

@@ -22,16 +22,16 @@ import time
 
 from slicer.broker.protocol import interface, wire
 from slicer.broker.protocol.messages import MOST_BYTES, Start
-from slicer.broker.server.peers import NoPeer, Peer, is_pidfd, peer_of
-from slicer.record import record
+from slicer.broker.server.connection import BOUNDS, Account, Bounds, Call, Connection
+from slicer.broker.server.peers import NoPeer, is_pidfd, peer_of, uid_of
+from slicer.broker.server.subordinate import Subordinates
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, Protocol
+    from typing import Protocol
 
-    class Due(Protocol):
-        def cancel(self) -> None: ...
+    from slicer.broker.server.connection import Due
 
     class Loop(Protocol):
         """What calls back when a descriptor is ready, or a time has come."""
@@ -40,15 +40,8 @@ if TYPE_CHECKING:
         def forget(self, fd: int) -> None: ...
         def after(self, seconds: float, act: Callable[[], None]) -> Due: ...
 
-    class Failure(Protocol):
-        """Why a call is not served: as :func:`.wire.encode_error` takes it."""
 
-        name: str
-        message: str
-        where: str
-        hint: str
-        more: dict[str, Any]
-
+__all__ = ["Call", "Connection", "Connections"]
 
 _READ = select.EPOLLIN | select.EPOLLRDHUP
 _LISTEN_ONLY = select.EPOLLRDHUP  # = POLLRDHUP; whether it has gone; what it sends stays with the kernel
@@ -56,100 +49,6 @@ _ENDS = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 _ONE_DESCRIPTOR = socket.CMSG_LEN(4)
 _SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _ROOT = 0
-
-
-@record
-class Bounds:
-    """What a caller may cost."""
-
-    connections: int = 4096  # of all users; root's are not counted
-    connections_each: int = 1024  # of a user
-    silence_s: float = 10.0
-    output_each: int = 4 << 20  # bytes that a user does not read
-    descriptors_each: int = 8  # of a user, that are no pidfds and so stay open
-    accepted_at_once: int = 64
-    part_of_time: float = 0.25  # of the broker's, for one user ...
-    burst_s: float = 0.5  # ... beyond so much of it
-
-
-BOUNDS = Bounds()
-
-
-class Account:
-    """What the connections of one user cost together."""
-
-    def __init__(self, uid: int) -> None:
-        self.uid = uid
-        self.connections: set[Connection] = set()
-        self.output = 0
-        self.debt_s = 0.0
-        self.paid_s = time.monotonic()
-        self.kept: list[int] = []  # descriptors that are no pidfds
-
-    def pay(self, part: float) -> float:
-        """The debt that is left by now."""
-        now_s = time.monotonic()
-        self.debt_s = max(0.0, self.debt_s - (now_s - self.paid_s) * part)
-        self.paid_s = now_s
-        return self.debt_s
-
-
-class Call:
-    """A call that came. Its descriptors are the receiver's to close."""
-
-    def __init__(self, connection: Connection, message: Any, more: bool, fds: tuple[int, ...]) -> None:
-        self.connection = connection
-        self.message = message
-        self.more = more
-        self.fds = fds
-
-
-class Connection:
-    """One caller. At most one call of it is being answered."""
-
-    def __init__(self, owner: Connections, sock: socket.socket, peer: Peer, account: Account) -> None:
-        self.peer = peer
-        self._owner = owner
-        self._sock = sock
-        self._account = account
-        self._heard = b""  # of a message whose end has not come
-        self._out: list[bytes] = []  # the first may be the rest of a frame; then what was not begun
-        self._is_update = False  # the last of them is a reply that a newer one may replace
-        self._more = False
-        self._is_asking = False  # a call of it has no final reply yet
-        self._is_open = True
-        self._silence: Due | None = None
-
-    @property
-    def is_open(self) -> bool:
-        """Whether anything that is sent could still arrive."""
-        return self._is_open
-
-    def send(self, message: Any, continues: bool = False) -> None:
-        """Answer its call.
-
-        With ``continues`` more replies follow, of which a newer one may take an unread one's place.
-        Nothing is sent where the caller has gone, or asked for a single reply and this is not it.
-        """
-        if continues and not self._more:
-            return
-        self._answer(wire.encode_reply(message, continues), continues)
-
-    def fail(self, error: Failure) -> None:
-        """Answer its call with an error."""
-        frame = wire.encode_error(error.name, error.message, error.where, error.hint, **error.more)
-        self._answer(frame, False)
-
-    def close(self) -> None:
-        """End the connection. ``on_gone`` is not called. Safe to repeat."""
-        self._owner._drop(self, is_told=False)
-
-    # -- for Connections alone -----------------------------------------------------------------------------
-
-    def _answer(self, frame: bytes, continues: bool) -> None:
-        if not self._is_open:
-            return
-        self._owner._queue(self, frame, continues)
 
 
 class Connections:
@@ -168,6 +67,7 @@ class Connections:
         self._bounds = bounds
         self._accounts: dict[int, Account] = {}
         self._open: set[Connection] = set()
+        self._subordinates = Subordinates()
         self._loop.watch(self._listener.fileno(), self._accept)
 
     def __len__(self) -> int:
@@ -181,7 +81,7 @@ class Connections:
     def close(self) -> None:
         """End all connections, and listen no longer."""
         for connection in list(self._open):
-            self._drop(connection, is_told=False)
+            self.drop(connection, is_told=False)
         self._loop.forget(self._listener.fileno())
         self._listener.close()
 
@@ -208,21 +108,32 @@ class Connections:
         self._loop.after(1.0, lambda: self._loop.watch(fd, self._accept) if fd >= 0 else None)
 
     def _arrive(self, sock: socket.socket) -> None:
-        try:
-            peer = peer_of(sock)
-        except (NoPeer, OSError):
-            sock.close()
-            return
-        account = self._accounts.setdefault(peer.uid, Account(peer.uid))
-        if not self._has_room(account):
-            _refuse(sock, f"uid {peer.uid} has {len(account.connections)} connections, all have {len(self)}")
-            os.close(peer.pidfd)
-            self._forget_account(account)
-            return
-        connection = Connection(self, sock, peer, account)
-        account.connections.add(connection)
+        uid = uid_of(sock)
+        account = self._accounts.setdefault(uid, Account(uid))
+        if objection := self._objection(account):
+            _refuse(sock, objection)
+        else:
+            try:
+                self._let_in(Connection(self, sock, peer_of(sock), account))
+            except (NoPeer, OSError):
+                sock.close()
+        self._forget_account(account)
+
+    def _let_in(self, connection: Connection) -> None:
+        connection.account.connections.add(connection)
         self._open.add(connection)
         self._listen(connection)
+
+    def _objection(self, account: Account) -> bytes:
+        """The error that a newcomer is told instead of being let in."""
+        uid = account.uid
+        if owner := self._subordinates.owner_of(uid):
+            text = f"uid {uid} is a subordinate uid of {owner} (/etc/subuid)"
+            return wire.encode_error("NotAllowed", text, hint=f"ask as {owner}, outside of a container")
+        if self._has_room(account):
+            return b""
+        text = f"uid {uid} has {len(account.connections)} connections, all users together {len(self)}"
+        return wire.encode_error("TooMany", text, hint="end some of your waiting jobs")
 
     def _has_room(self, account: Account) -> bool:
         """Whether it may come in; for that the user with the most connections may have to lose one."""
@@ -236,25 +147,25 @@ class Connections:
         largest = max(others, key=lambda each: len(each.connections))
         if len(largest.connections) <= 4 * (len(account.connections) + 1):
             return False
-        self._drop(_least_loss(largest))
+        self.drop(_least_loss(largest))
         return True
 
-    def _drop(self, connection: Connection, *, is_told: bool = True) -> None:
-        if not connection._is_open:
+    def drop(self, connection: Connection, *, is_told: bool = True) -> None:
+        if not connection.is_open:
             return
-        connection._is_open = False
-        self._loop.forget(connection._sock.fileno())
-        connection._sock.close()
+        connection.is_open = False
+        self._loop.forget(connection.sock.fileno())
+        connection.sock.close()
         os.close(connection.peer.pidfd)
-        if connection._silence is not None:
-            connection._silence.cancel()
-        account = connection._account
-        account.output -= sum(map(len, connection._out))
-        connection._out.clear()
+        if connection.silence is not None:
+            connection.silence.cancel()
+        account = connection.account
+        account.output -= sum(map(len, connection.out))
+        connection.out.clear()
         account.connections.discard(connection)
         self._open.discard(connection)
         self._forget_account(account)
-        if connection._is_asking and is_told:  # not at once: whoever sends to many is in the midst of it
+        if connection.is_asking and is_told:  # not at once: whoever sends to many is in the midst of it
             self._loop.after(0.0, lambda: self._on_gone(connection))
 
     def _forget_account(self, account: Account) -> None:
@@ -271,37 +182,37 @@ class Connections:
 
     def _expect(self, connection: Connection) -> None:
         """The caller has some seconds for what it has to do next."""
-        if connection._silence is not None:
-            connection._silence.cancel()
-        connection._silence = self._loop.after(self._bounds.silence_s, lambda: self._drop(connection))
+        if connection.silence is not None:
+            connection.silence.cancel()
+        connection.silence = self._loop.after(self._bounds.silence_s, lambda: self.drop(connection))
 
     def _watch(self, connection: Connection) -> None:
-        events = _LISTEN_ONLY if connection._is_asking else _READ
-        if connection._out:
+        events = _LISTEN_ONLY if connection.is_asking else _READ
+        if connection.out:
             events |= select.EPOLLOUT
         self._loop.watch(
-            connection._sock.fileno(), lambda events: self._is_ready(connection, events), events
+            connection.sock.fileno(), lambda events: self._is_ready(connection, events), events
         )
 
     def _is_ready(self, connection: Connection, events: int) -> None:
         if events & select.EPOLLOUT:
             self._write(connection)
-        if not connection._is_open:
+        if not connection.is_open:
             return
-        if events & select.EPOLLIN and not connection._is_asking:
+        if events & select.EPOLLIN and not connection.is_asking:
             self._read(connection)
-        elif events & _ENDS and _has_gone(connection._sock):
-            self._drop(connection)
+        elif events & _ENDS and _has_gone(connection.sock):
+            self.drop(connection)
 
     def _read(self, connection: Connection) -> None:
-        account = connection._account
+        account = connection.account
         over_s = account.pay(self._bounds.part_of_time) - self._bounds.burst_s
         if over_s > 0 and account.uid != _ROOT:
             self._pause(connection, over_s / self._bounds.part_of_time)
             return
         began_s = time.monotonic()
         try:
-            found = connection._sock.recv(MOST_BYTES - len(connection._heard), socket.MSG_PEEK)
+            found = connection.sock.recv(MOST_BYTES - len(connection.heard), socket.MSG_PEEK)
             end = found.find(b"\0")
             if end < 0:
                 self._take_part(connection, found)
@@ -310,63 +221,63 @@ class Connections:
         except (BlockingIOError, InterruptedError):
             return
         except OSError:  # reset by the peer
-            self._drop(connection)
+            self.drop(connection)
         finally:
             account.debt_s += time.monotonic() - began_s
 
     def _pause(self, connection: Connection, seconds: float) -> None:
         """The user has had its part of the broker's time: this call is read later."""
-        fd = connection._sock.fileno()
-        self._loop.watch(fd, lambda _events: self._drop(connection), _LISTEN_ONLY)
-        if connection._silence is not None:
-            connection._silence.cancel()
-        connection._silence = self._loop.after(seconds, lambda: self._listen(connection))
+        fd = connection.sock.fileno()
+        self._loop.watch(fd, lambda _events: self.drop(connection), _LISTEN_ONLY)
+        if connection.silence is not None:
+            connection.silence.cancel()
+        connection.silence = self._loop.after(seconds, lambda: self._listen(connection))
 
     def _take_part(self, connection: Connection, found: bytes) -> None:
         """Take the beginning of a call. A descriptor that came with it is lost."""
-        connection._sock.recv(len(found))
-        connection._heard += found
-        if not found or len(connection._heard) >= MOST_BYTES:
-            self._drop(connection)
+        connection.sock.recv(len(found))
+        connection.heard += found
+        if not found or len(connection.heard) >= MOST_BYTES:
+            self.drop(connection)
 
     def _take_call(self, connection: Connection, rest: bytes) -> None:
         try:
-            call = wire.decode_call(connection._heard + rest)
+            call = wire.decode_call(connection.heard + rest)
         except wire.BadCall as bad:
-            connection._sock.recv(len(rest))
-            connection._heard = b""
+            connection.sock.recv(len(rest))
+            connection.heard = b""
             self._refuse_call(connection, bad)
             return
         fds: tuple[int, ...] = ()
-        if isinstance(call.message, Start) and len(connection._account.kept) < self._bounds.descriptors_each:
+        if isinstance(call.message, Start) and len(connection.account.kept) < self._bounds.descriptors_each:
             fds = self._take_descriptor(connection, len(rest))
         else:
-            connection._sock.recv(len(rest))
-        connection._heard = b""
+            connection.sock.recv(len(rest))
+        connection.heard = b""
         self._take(connection, call, fds)
 
     def _take(self, connection: Connection, call: wire.Call, fds: tuple[int, ...]) -> None:
-        connection._is_asking = True
-        connection._more = call.more
-        if connection._silence is not None:
-            connection._silence.cancel()
+        connection.is_asking = True
+        connection.more = call.more
+        if connection.silence is not None:
+            connection.silence.cancel()
         self._watch(connection)
         if isinstance(call.message, (wire.GetInfo, wire.GetInterfaceDescription)):
-            connection._answer(interface.answer(call.message), False)
+            connection.answer(interface.answer(call.message), False)
             return
         self._on_call(Call(connection, call.message, call.more, fds))
 
     def _refuse_call(self, connection: Connection, bad: wire.BadCall) -> None:
         """Say what was wrong. Who sends noise is not listened to any longer."""
-        connection._is_asking = True
-        connection._more = False
-        connection._answer(bad.reply, False)
+        connection.is_asking = True
+        connection.more = False
+        connection.answer(bad.reply, False)
         if bad.is_noise:
-            self._drop(connection, is_told=False)
+            self.drop(connection, is_told=False)
 
     def _take_descriptor(self, connection: Connection, size: int) -> tuple[int, ...]:
         """Take the call of ``size`` bytes, and the pidfd that came along. Several are refused."""
-        _, control, flags, _ = connection._sock.recvmsg(size, _ONE_DESCRIPTOR, socket.MSG_CMSG_CLOEXEC)
+        _, control, flags, _ = connection.sock.recvmsg(size, _ONE_DESCRIPTOR, socket.MSG_CMSG_CLOEXEC)
         fds = [
             fd
             for level, kind, data in control
@@ -374,7 +285,7 @@ class Connections:
             for fd in struct.unpack(f"{len(data) // 4}i", data[: len(data) // 4 * 4])
         ]
         strange = [fd for fd in fds if not is_pidfd(fd)]
-        connection._account.kept += strange
+        connection.account.kept += strange
         if strange or flags & socket.MSG_CTRUNC or len(fds) != 1:
             for fd in set(fds) - set(strange):
                 os.close(fd)
@@ -383,30 +294,30 @@ class Connections:
 
     # -- answering -------------------------------------------------------------------------------------------
 
-    def _queue(self, connection: Connection, frame: bytes, continues: bool) -> None:
-        out = connection._out
+    def queue(self, connection: Connection, frame: bytes, continues: bool) -> None:
+        out = connection.out
         was_idle = not out
-        if len(out) > 1 and connection._is_update:
-            connection._account.output -= len(out.pop())
+        if len(out) > 1 and connection.is_update:
+            connection.account.output -= len(out.pop())
         out.append(frame)
-        connection._account.output += len(frame)
-        connection._is_update = continues
+        connection.account.output += len(frame)
+        connection.is_update = continues
         if not continues:
-            connection._is_asking = False
+            connection.is_asking = False
         if was_idle:
             self._write(connection)
-        if connection._account.output > self._bounds.output_each and connection._account.uid != _ROOT:
-            self._drop(connection)
-        if connection._is_open and not continues:
+        if connection.account.output > self._bounds.output_each and connection.account.uid != _ROOT:
+            self.drop(connection)
+        if connection.is_open and not continues:
             self._listen(connection)
 
     def _write(self, connection: Connection) -> None:
-        out = connection._out
+        out = connection.out
         had = len(out)
         try:
             while out:
-                sent = connection._sock.send(out[0], socket.MSG_NOSIGNAL)
-                connection._account.output -= sent
+                sent = connection.sock.send(out[0], socket.MSG_NOSIGNAL)
+                connection.account.output -= sent
                 if sent < len(out[0]):
                     out[0] = out[0][sent:]
                 else:
@@ -414,11 +325,11 @@ class Connections:
         except (BlockingIOError, InterruptedError):
             pass
         except OSError:  # it has gone
-            self._drop(connection)
+            self.drop(connection)
             return
         if bool(out) != bool(had) or len(out) != had:
             self._watch(connection)
-            if not connection._is_asking:
+            if not connection.is_asking:
                 self._expect(connection)
 
 
@@ -431,14 +342,13 @@ def _has_gone(sock: socket.socket) -> bool:
 
 def _least_loss(account: Account) -> Connection:
     """The connection of a user that is worth least: one that does not wait, if there is one."""
-    return min(account.connections, key=lambda each: (each._is_asking, -each.peer.start))
+    return min(account.connections, key=lambda each: (each.is_asking, -each.peer.start))
 
 
-def _refuse(sock: socket.socket, message: str) -> None:
-    hint = "end some of your waiting jobs"
+def _refuse(sock: socket.socket, frame: bytes) -> None:
     try:
-        sock.send(wire.encode_error("TooMany", message, hint=hint), socket.MSG_NOSIGNAL)
+        sock.send(frame, socket.MSG_NOSIGNAL)
     except OSError:
-        pass  # it has gone, or never reads
+        pass  # it has gone
     finally:
         sock.close()

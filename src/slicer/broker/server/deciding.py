@@ -103,8 +103,9 @@ class Decider:
         """The jobs for which a nested request would wait for ever."""
         waiting = [each.ticket for each in self._register.waiters.values()]
         return forecast.deadlocked(
-            ticket, waiting, found.devices, found.leases, found.policy, proc.now_s()
-        )
+            ticket, waiting, found.devices, found.leases, found.policy, proc.now_s(),
+            self._rulebook.allowance(),
+        )  # fmt: skip
 
 
 class Reasons:

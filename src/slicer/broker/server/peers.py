@@ -38,11 +38,21 @@ class Peer:
     start: int  # its start time, as in /proc/PID/stat
 
 
-def peer_of(connection: _socket.socket) -> Peer:
-    """The peer of a Unix socket. Raises NoPeer, and OSError where we are short of descriptors."""
+def uid_of(connection: _socket.socket) -> int:
+    """The uid of the peer of a Unix socket."""
+    return _credentials(connection)[1]
+
+
+def _credentials(connection: _socket.socket) -> tuple[int, int, int]:
     pid, uid, gid = _UCRED.unpack(
         connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _UCRED.size)
     )
+    return pid, uid, gid
+
+
+def peer_of(connection: _socket.socket) -> Peer:
+    """The peer of a Unix socket. Raises NoPeer, and OSError where we are short of descriptors."""
+    pid, uid, gid = _credentials(connection)
     if pid <= 0:
         raise NoPeer("it is in a namespace that cannot be seen from here")
     pidfd = _peer_pidfd(connection, pid)

@@ -218,12 +218,12 @@ class Queueing:
         lease = replace(lease, forced=int(is_forced))
         claim = Claim(
             ticket.job, ticket.command, asked.binding, 0, max(0.0, now_s - ticket.arrived_s), waiter.gids,
-            (), "",
+            (), "", *self._rulebook.measure(gpus, ticket.vram_mib, self._decider.devices_seen()),
         )  # fmt: skip
         holding = self._register.add(lease, claim, os.dup(waiter.connection.peer.pidfd))
         connection = waiter.connection
         self._register.leave(waiter)
-        self._rulebook.granted(lease, self._decider.devices_seen())
+        self._rulebook.granted(holding)
         self._tell_granted(connection, holding)
 
     def _tell_granted(self, connection: Connection, holding: Holding) -> None:

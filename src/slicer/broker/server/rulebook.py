@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import time
+
+from slicer.broker.protocol.messages import Usage, Used
 from slicer.broker.rules import allowance, order, resolve, shares, standing
-from slicer.broker.rules.allowance import Allowance
+from slicer.broker.rules.allowance import Allowance, held_vram
 from slicer.broker.rules.policy import NO_POLICY
+from slicer.broker.rules.usage import Running, with_running
 from slicer.broker.server.accounts import Ended
 from slicer.broker.server.configuration import Configuration
 from slicer.broker.server.policy_file import PolicyFile
+from slicer.broker.server.refusal import Refusal
 from slicer.errors import SlicerError
 from slicer.kernel import proc
 
@@ -24,6 +29,10 @@ if TYPE_CHECKING:
     from slicer.broker.server.requests import Caller
     from slicer.model import Lease, Ticket
     from slicer.placement.capacity import Device
+
+
+_ASKS_S = 0.5  # how often a user may ask for its usage
+_NO_GROUP = 65534  # nogroup: nobody knows the user's
 
 
 class Rulebook:
@@ -43,6 +52,8 @@ class Rulebook:
         self._accounts = accounts(lambda: self.policy.half_life_s)
         self._gids: dict[int, tuple[int, ...]] = {}  # of everybody who holds or waits
         self._rates: dict[str, float] = {}  # of leases, by job
+        self._passing: tuple[Decided, dict[str, int]] | None = None  # of the last decision
+        self._asked: dict[int, float] = {}  # when each user asked for its usage last; monotonic
 
     @property
     def policy(self) -> Policy:
@@ -130,7 +141,11 @@ class Rulebook:
         """The cap or the share that a request waits for, in words; "" if it waits for neither."""
         name, gids = self._name_of(ticket.uid), self._gids.get(ticket.uid, ())
         cap = allowance.why(self.policy, gids, ticket, found.leases, found.devices, name)
-        return cap or standing.why_behind(ticket, found.queue, found.shares, name)
+        if cap:
+            return cap
+        if self._passing is None or self._passing[0] is not found:
+            self._passing = found, standing.passing(found.queue)
+        return standing.why_behind(ticket.uid, self._passing[1].get(ticket.job, 0), found.shares, name)
 
     def standings(
         self, found: Decided, leases: Sequence[Lease], tickets: Sequence[Ticket]
@@ -140,30 +155,47 @@ class Rulebook:
 
     # -- what was ----------------------------------------------------------------------------------------
 
-    def granted(self, lease: Lease, devices: tuple[Device, ...] | None) -> None:
+    def measure(
+        self, gpus: tuple[str, ...], vram_mib: int | None, devices: tuple[Device, ...] | None
+    ) -> tuple[float, int]:
+        """What a lease counts for in the accounts: how many GPUs' worth, and how many MiB of their memory."""
+        return shares.gpu_rate(gpus, vram_mib, devices or ()), held_vram(gpus, vram_mib, devices)
+
+    def granted(self, holding: Holding) -> None:
         """A lease was given, or was found at the start."""
-        if lease.gpus:
-            self._rates[lease.job] = shares.gpu_rate(lease.gpus, lease.vram_mib, devices or ())
+        if holding.lease.gpus:
+            self._rates[holding.lease.job] = holding.claim.rate
 
-    def ended(self, holding: Holding, devices: tuple[Device, ...] | None) -> None:
+    def ended(self, holding: Holding) -> None:
         """Book a lease that is over. Nothing that goes wrong keeps it."""
-        lease = holding.lease
-        gids = self._gids.get(lease.uid) or holding.claim.gids
-        try:
-            self._accounts.book(
-                Ended(
-                    lease=lease, gid=resolve.account_of(self.policy, gids) if gids else 0,
-                    ended_s=proc.now_s(), waited_s=holding.claim.waited_s,
-                    rate=self._rates.pop(lease.job, float(len(lease.gpus))),
-                    vram_mib=_vram_mib(lease, devices), finished=holding.told, usage=holding.usage,
-                )
+        lease, claim = holding.lease, holding.claim
+        self._rates.pop(lease.job, None)
+        self._accounts.book(
+            Ended(
+                lease=lease, gid=self._account_of(holding), ended_s=proc.now_s(), waited_s=claim.waited_s,
+                rate=claim.rate, vram_mib=claim.vram_mib, finished=holding.told, usage=holding.usage,
             )
-        except SlicerError as error:
-            self._warn(f"{lease.job}: not booked: {error}")
+        )
 
+    def usage(self, asked: Usage, uid: int, holdings: Iterable[Holding]) -> Used:
+        """What a user's jobs used (root: everybody's), those that run too. Raises Refusal, StateError."""
+        now_s = time.monotonic()
+        if uid and now_s - self._asked.get(uid, -_ASKS_S) < _ASKS_S:  # each time costs milliseconds
+            raise Refusal("TooMany", "usage was asked for too often", hint="try again in a second")
+        self._asked = {each: at_s for each, at_s in self._asked.items() if now_s - at_s < _ASKS_S}
+        self._asked[uid] = now_s
+        ended = self._accounts.usage(asked.since, uid or None, asked.by)
+        running = [self._running(each) for each in holdings if uid in (0, each.lease.uid)]
+        within_s = None if asked.since is None else max(0.0, time.time() - asked.since)
+        return Used(with_running(ended, running, asked.by, within_s))
 
-def _vram_mib(lease: Lease, devices: tuple[Device, ...] | None) -> int:
-    if lease.vram_mib is not None:
-        return len(lease.gpus) * lease.vram_mib
-    sizes = {device.uuid: device.total_mib for device in devices or ()}
-    return sum(sizes.get(uuid, 0) for uuid in lease.gpus)
+    def _running(self, holding: Holding) -> Running:
+        lease, claim = holding.lease, holding.claim
+        return Running(
+            lease.uid, self._account_of(holding), lease.profile, max(0.0, proc.now_s() - lease.since_s),
+            claim.waited_s, claim.rate, claim.vram_mib,
+        )  # fmt: skip
+
+    def _account_of(self, holding: Holding) -> int:
+        gids = self._gids.get(holding.lease.uid) or holding.claim.gids
+        return resolve.account_of(self.policy, gids) if gids else _NO_GROUP

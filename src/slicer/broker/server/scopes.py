@@ -254,9 +254,21 @@ class _Start:
             return  # of the two that are awaited, the other one failed before
         os.close(self._pidfd)
         self._pidfd = -1
-        if error is not None:  # also a scope that is empty: systemd may never see that it is
+        if error is not None and not self._has_strangers():
+            # Also a scope that is empty: systemd may never see that it is.
             self._scopes.stop(self._spec.unit, lambda _: None)
         self._done(self._expected if error is None else error)
+
+
+    def _has_strangers(self) -> bool:
+        """Whether another user's process is in the scope. It was not asked for, and must not be killed.
+
+        systemd before 255 takes pids. If the keeper dies at that moment, somebody else may get its pid.
+        """
+        if self._scopes._has_pidfds:
+            return False
+        directory = cgroup.path_of(self._expected)
+        return any(proc.uid_of(pid) not in (self._uid, None) for pid in cgroup.processes(directory))
 
 
 _KILLED = BackendError("its process was killed on its way into the scope")

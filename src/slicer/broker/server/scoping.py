@@ -156,7 +156,7 @@ class Scoping:
     def set(self, call: Call) -> None:
         """Change a scope's limits until it ends."""
         holding = self._running(call)
-        properties = self._wishes.changes(call.message)
+        properties = self._wishes.changes(call.message, call.connection.peer.uid)
         self._scopes.set_properties(holding.lease.unit, properties, self._answer(call))
 
     def _answer(self, call: Call) -> Callable[[BackendError | None], None]:

@@ -43,6 +43,7 @@ class Service:
             messages.Finished: self._finished,
             messages.Preview: self._preview,
             messages.Status: self._status,
+            messages.Usage: self._usage,
             messages.Stop: scoping.stop,
             messages.Freeze: scoping.freeze,
             messages.Thaw: scoping.thaw,
@@ -100,6 +101,10 @@ class Service:
         reasons = self._queueing.reasons(found)
         busy = views.busy(reasons.busy(ticket), caller.uid)
         call.connection.send(messages.Previewed((), busy, self._rulebook.why(ticket, found)))
+
+    def _usage(self, call: Call) -> None:
+        holdings = self._register.holdings.values()
+        call.connection.send(self._rulebook.usage(call.message, call.connection.peer.uid, holdings))
 
     def _status(self, call: Call) -> None:
         viewer = call.connection.peer.uid

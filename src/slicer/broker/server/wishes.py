@@ -44,15 +44,17 @@ class Wishes:
         lease = holding.lease
         caps = self._rulebook.caps(lease.uid, self._rulebook.groups(lease.uid, holding.claim.gids))
         hold_s = caps.max_hold_s if lease.gpus or lease.slots else None
-        wanted = limits.held_at_most(limits.checked(asked.limits, self._host), hold_s)
-        fenced = self._fence(asked, holding)
+        wanted = limits.checked(asked.limits, self._host, is_roots=lease.uid == 0)
+        wanted = limits.held_at_most(wanted, hold_s)
+        has_own_rules = any(each.name in fence.NAMES for each in wanted)  # only root's can
+        fenced = () if has_own_rules else self._fence(asked, holding)
         found = (*wanted, *fenced)
         is_fenced = bool(fenced) and _filters_devices()
         return Wish(found, tuple(each.name for each in found), is_fenced, asked.share_cap)
 
-    def changes(self, asked: Set) -> tuple[Property, ...]:
-        """What may be changed of a scope that stands. Raises RefusedError."""
-        return limits.changes(asked.limits, self._host)
+    def changes(self, asked: Set, uid: int) -> tuple[Property, ...]:
+        """What a user may change of a scope that stands. Raises RefusedError."""
+        return limits.changes(asked.limits, self._host, is_roots=uid == 0)
 
     def _fence(self, asked: Start, holding: Holding) -> tuple[Property, ...]:
         """The device fence of a job; () for none. Raises RefusedError where it must have one and cannot."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from slicer.backend import install_units
+from slicer.backend import broker_units, install_units
 from slicer.errors import SlicerError
 from slicer.record import record
 
@@ -48,7 +48,7 @@ class UnitFacts:
 
 def gather(environ: Mapping[str, str]) -> UnitFacts:
     """Reads the files, and the configuration, which says what limits slices are to have."""
-    settled = _plan(environ, user_delegation=True)
+    settled = _plan(environ, user_delegation=True, broker=broker_units.program_of("/"))
     states = install_units.states(settled)
     system = [UnitFile(action.destination, action.what, state) for action, state in states]
     delegation = next((each.state for each in system if _DELEGATION in each.path), "missing")

@@ -5,10 +5,11 @@ docs/doctor.md is this table (``python -m tests.unit.doctor`` writes it). Pure.
 
 from __future__ import annotations
 
-from slicer.doctor.kinds import machine, places, use
+from slicer.doctor.kinds import brokers, machine, places, use
 from slicer.doctor.model import Finding, Kind
 
-KINDS: dict[str, Kind] = {kind.id: kind for kind in (*machine.FOUND, *places.FOUND, *use.FOUND)}
+_FOUND = (*machine.FOUND, *places.FOUND, *brokers.FOUND, *use.FOUND)
+KINDS: dict[str, Kind] = {kind.id: kind for kind in _FOUND}
 
 
 def finding(id: str, what: str, *mend: str) -> Finding:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
-from slicer.errors import BackendError
+from slicer.errors import SlicerError
 from slicer.job.stop import note_cap
 from slicer.kernel.sleep import seconds_until, soonest
 from slicer.queue.run import ended_attempt
@@ -217,7 +217,7 @@ class RunningJobs:
         thaw_to_end(lease, self._ledger, self._listener.warning)
         try:
             self._backend.request_end(lease.job, lease.unit)
-        except BackendError as error:
+        except SlicerError as error:
             self._listener.warning(str(error))
 
 

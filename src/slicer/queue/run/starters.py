@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from slicer import faults
-from slicer.errors import BackendError
+from slicer.errors import BackendError, BrokerError, SlicerError
 from slicer.job.outer_half import cannot_fork
 from slicer.kernel import proc
 from slicer.kernel.open_files import close_all_but
@@ -74,7 +74,7 @@ class Starters:
             _StarterProcess(theirs, backend, ledger, mask, queue).serve()
 
         self._starters = [_Starter(serve) for _ in range(count)]
-        self._found: dict[str, StartedKeeper | BackendError] = {}
+        self._found: dict[str, StartedKeeper | SlicerError] = {}
         resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
 
     def begin(self, job: Job, gpus: tuple[str, ...], descriptors: tuple[int, ...]) -> None:
@@ -92,7 +92,7 @@ class Starters:
             for starter in self._starters:
                 self._found.update(starter.take())
         found = self._found.pop(job, None)
-        if isinstance(found, BackendError):
+        if isinstance(found, SlicerError):
             raise found
         return found
 
@@ -162,9 +162,9 @@ class _Starter:
             os.close(payload)
         self.asked.add(job.id)
 
-    def take(self) -> dict[str, StartedKeeper | BackendError]:
+    def take(self) -> dict[str, StartedKeeper | SlicerError]:
         """The answers that have come."""
-        found: dict[str, StartedKeeper | BackendError] = {}
+        found: dict[str, StartedKeeper | SlicerError] = {}
         try:
             while True:
                 data, descriptors, _, _ = socket.recv_fds(self._socket, _LONGEST, 1, socket.MSG_CMSG_CLOEXEC)
@@ -198,7 +198,7 @@ class _Starter:
             self._pid = 0
 
 
-def _discard(found: StartedKeeper | BackendError | None) -> None:
+def _discard(found: StartedKeeper | SlicerError | None) -> None:
     if isinstance(found, StartedKeeper):
         os.close(found.pidfd)
 
@@ -264,11 +264,11 @@ class _StarterProcess:
         self._answer(job.id, *self._start(job, own))
         return True
 
-    def _answer(self, job: str, answer: StartedKeeper | BackendError, descriptors: list[int]) -> None:
+    def _answer(self, job: str, answer: StartedKeeper | SlicerError, descriptors: list[int]) -> None:
         faults.point("starter-answering")
         socket.send_fds(self._socket, [pickle.dumps((job, answer))], descriptors)
 
-    def _start(self, job: Job, own: list[int]) -> tuple[StartedKeeper | BackendError, list[int]]:
+    def _start(self, job: Job, own: list[int]) -> tuple[StartedKeeper | SlicerError, list[int]]:
         try:
             pid = os.fork()
             if pid == 0:
@@ -283,7 +283,7 @@ class _StarterProcess:
         faults.point("starter-forked")
         try:
             return StartedKeeper(self._backend.start(job.spec, pid, lambda: None), pid, -1), [pidfd]
-        except BackendError as error:
+        except (BackendError, BrokerError) as error:
             self._backend.close()  # its connection may be broken: the next job gets a new one
             return type(error)(error.message, where=error.where, hint=error.hint), []
         except OSError as error:  # the keeper has just been killed

@@ -12,6 +12,8 @@ import os
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from slicer.broker.client import asking
+from slicer.broker.client.asking import Asking
 from slicer.errors import InfeasibleError, UsageError
 from slicer.job.job import tell_wait
 from slicer.job.plan import job_of, may_be_fenced, needs_of, requester_of, spec_of
@@ -42,7 +44,7 @@ _PLAIN_LOCK_S = 1.0  # how soon to try again for the lock of scripts, which send
 class _Request:
     """What the ledger is asked for one job."""
 
-    waiting: Waiting  # once the job has a ticket
+    waiting: Waiting | Asking  # once the job has a ticket
 
     def __init__(self, entry: Entry, plan: Plan, choice: tuple[str, ...], backend: QueueBackend) -> None:
         """``choice``: words for the GPUs that will do, as --gpus has them; () any."""
@@ -60,7 +62,8 @@ class _Request:
     def prepared(self, gpu_words: tuple[str, ...], gpu_observer: GpuObserver) -> PreparedRequest:
         """The request for the GPUs of these words. Raises UsageError, NoGpu, GpuError."""
         needs = replace(needs_of(self.plan), gpu_words=gpu_words if self.plan.need_gpus else ())
-        return leasing.prepare(self._requester, needs, gpu_observer)
+        prepare = leasing.drafted if self.plan.broker else leasing.prepare
+        return prepare(self._requester, needs, gpu_observer)
 
 
 @record
@@ -123,11 +126,11 @@ class LeaseRequests:
         is_narrowed = self._exclusive and request.plan.need_gpus > 0
         if is_narrowed:
             # This raises InfeasibleError if not even all the GPUs of this queue would do.
-            leasing.preview(request.prepared(self._gpu_words, self._gpu_observer), self._ledger)
+            self._preview(request)
             if len(request.choice) < request.plan.need_gpus:
                 return None
         try:
-            found = leasing.queue_up(replace(prepared, ticket=ticket), self._ledger)
+            found = self._queue_up(request, replace(prepared, ticket=ticket), places)
         except InfeasibleError:
             if not is_narrowed:
                 raise
@@ -136,20 +139,42 @@ class LeaseRequests:
             return self._granted(kind, request, found)
         request.waiting = found
         self._requests[kind] = request
-        tell_wait(request.job, prepared, found.busy)
+        tell_wait(request.job, prepared, found.why())
         return None
+
+    def _preview(self, request: _Request) -> None:
+        """Raises InfeasibleError if the GPUs of this queue would never do."""
+        wanted = request.prepared(self._gpu_words, self._gpu_observer)
+        if request.plan.broker:
+            asking.preview(request.plan.broker, wanted)
+        else:
+            leasing.preview(wanted, self._ledger)
+
+    def _queue_up(
+        self, request: _Request, prepared: PreparedRequest, places: Mapping[str, Place]
+    ) -> HeldLease | Waiting | Asking:
+        if not request.plan.broker:
+            return leasing.queue_up(prepared, self._ledger)
+        behind = self._behind(request.entry, places)
+        first = min(behind, key=lambda each: self._arrived[each.entry.key], default=None)
+        ahead_of = first.job.id if first is not None else ""
+        return asking.queue_up(request.plan.broker, prepared, self._ledger, "scope", ahead_of)
+
+    def _behind(self, entry: Entry, places: Mapping[str, Place]) -> list[_Request]:
+        """The requests that wait for jobs behind this one, of the same priority."""
+        place = places[entry.key]
+        return [
+            request
+            for request in self._requests.values()
+            if places.get(request.entry.key, place) > place and places[request.entry.key][0] == place[0]
+        ]
 
     def _arrival(self, entry: Entry, places: Mapping[str, Place]) -> float:
         """When the job counts as having arrived: when first asked for, or just before a job behind it."""
         known = self._arrived.get(entry.key)
         if known is not None:
             return known
-        place = places[entry.key]
-        later = [
-            self._arrived[request.entry.key]
-            for request in self._requests.values()
-            if places.get(request.entry.key, place) > place and places[request.entry.key][0] == place[0]
-        ]
+        later = [self._arrived[request.entry.key] for request in self._behind(entry, places)]
         arrived_s = round(min(later) - _INSTANT_S if later else proc.now_s(), 6)
         self._arrived[entry.key] = arrived_s
         return arrived_s
@@ -183,7 +208,7 @@ class LeaseRequests:
             return None
         waited_s = max(0.0, proc.now_s() - self._arrived.pop(request.entry.key))
         job = request.job
-        if may_be_fenced(request.plan):
+        if may_be_fenced(request.plan) and not request.plan.broker:
             from slicer.job import fencing
 
             job = fencing.with_fence(job, request.plan, self._backend, self._gpu_observer, at_start=True)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from slicer.backend import has_systemd
+from slicer.backend import broker_socket, has_systemd
 from slicer.config import profiles
 from slicer.config.build import unknown_slot
 from slicer.config.profiles import Overrides
@@ -47,6 +47,7 @@ class Plans:
                 hint="start it outside: its jobs ask for what they need themselves",
             )
         self._path = os.path.abspath(options.jobs_file)
+        self.broker = broker_socket(environ, options.backend)
         self._profiles: dict[tuple[Kind, float | None], Profile] = {}  # by kind and timeout
         policy = self.config.policy
         self.policy = replace(
@@ -97,7 +98,7 @@ class Plans:
         plan = Plan(
             invocation=invocation, config=self.config, profile=profile, host=self._host, program=_SHELL,
             outer=OuterJobs((), False), need_gpus=profile.gpus, need_slots=profile.slots,
-            nested=False, skip_gpu_lock=False, environ=self._environ,
+            nested=False, skip_gpu_lock=False, environ=self._environ, broker=self.broker,
         )  # fmt: skip
         return with_sharing(plan, self._directory)
 

@@ -1,0 +1,62 @@
+"""The closed shop: login sessions cannot open NVIDIA's GPUs, so that the only way to them is a lease. Pure.
+
+It is a drop-in for user.slice, and for the services by which users run things outside of it. systemd knows
+only lists of what is allowed. So it allows each driver's major number but NVIDIA's. The names of drivers
+would not do here: systemd looks them up once, when the machine boots, and most drivers are loaded later.
+
+Not closed are other services, containers among them: who may start those is the administrator's choice.
+"""
+
+from __future__ import annotations
+
+import os
+
+from slicer.backend.unit_files import Action
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+NAME = "50-slicer-closed-shop.conf"
+SLICE = "user.slice"
+# Services that run what users have ordered, outside of user.slice: cron and at, as distributions call them.
+ORDERLIES = (
+    "cron.service", "crond.service", "cronie.service", "fcron.service", "anacron.service", "atd.service",
+)  # fmt: skip
+COMMANDS = (("systemctl", "daemon-reload"),)  # which gives the rules to what runs, too
+_MAJORS = 512  # of character devices there are no more
+_NVIDIA = 195
+
+_TEXT = """\
+# A closed shop: nothing in {unit} opens an NVIDIA GPU. Jobs of slicer that have a lease do.
+# `slicer install --closed-shop --undo` takes it back.
+#
+# All block devices, and every major number of character devices but NVIDIA's. Without NVIDIA's control device
+# the other drivers of its GPUs (unified memory, MIG) are of no use. By number, because systemd looks names up
+# when the unit starts, and drivers that are loaded later would be left out.
+
+[{section}]
+{lines}
+DevicePolicy=strict
+"""
+
+
+def drop_in(unit: str) -> bytes:
+    """The text of the drop-in for a slice or a service."""
+    allowed = ["block-* rwm", *(f"char-{major} rwm" for major in range(_MAJORS) if major != _NVIDIA)]
+    lines = "\n".join(f"DeviceAllow={each}" for each in allowed)
+    section = "Slice" if unit.endswith(".slice") else "Service"
+    return _TEXT.format(unit=unit, section=section, lines=lines).encode()
+
+
+def actions(root: str, prefix: str, units: Iterable[str]) -> tuple[Action, ...]:
+    """The files for these units."""
+    what = "closed shop: no GPUs in {} without a lease"
+    return tuple(
+        Action("", path_of(root, prefix, unit), what.format(unit), drop_in(unit)) for unit in units
+    )
+
+
+def path_of(root: str, prefix: str, unit: str) -> str:
+    """Where the drop-in of a unit lies."""
+    return os.path.join(root, prefix.strip("/"), "lib/systemd/system", f"{unit}.d", NAME)

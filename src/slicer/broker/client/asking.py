@@ -1,0 +1,327 @@
+"""From a job's needs to the broker's lease: the request, the wait, and the books that are kept at home.
+
+A connection is a ticket. If it breaks, because the broker was killed or renewed, the same request is sent
+again over a new one, and takes its place up again. What is granted is written into the user's own ledger, in
+which nothing is decided then: so that all that reads it finds the job.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from slicer import faults
+from slicer.broker.client.calls import ask, no_broker
+from slicer.broker.client.connection import ANSWER_S, Connection, Lost, NoBroker
+from slicer.broker.client.failures import HINT, GoneError, failure_of
+from slicer.broker.protocol.messages import Acquire, Granted, Preview, Release, Waiting
+from slicer.broker.protocol.wire import ErrorReply
+from slicer.errors import BackendError, BrokerError, BusyError
+from slicer.kernel.sleep import soonest, until_readable
+from slicer.record import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from slicer.broker.protocol.messages import Binding, Previewed
+    from slicer.ledger.held_lease import HeldLease
+    from slicer.ledger.leasing import Hooks, PreparedRequest
+    from slicer.ledger.ledger import Ledger
+    from slicer.model import Busy
+
+_BACK_S = 30.0  # how long a request that waits keeps trying to be heard again
+_PAUSES_S = (0.05, 2.0)  # between these attempts, first and at most
+_GIVE_BACK_S = 2.0  # how long to wait for the answer that a lease was taken back
+
+
+def acquire_of(prepared: PreparedRequest, binding: Binding, ahead_of: str = "") -> Acquire:
+    """The request in the broker's words."""
+    needs, draft = prepared.needs, prepared.draft
+    return Acquire(
+        job=draft.job, name=draft.name or _program(draft.command), command=draft.command,
+        profile=draft.profile, binding=binding, gpus=needs.gpus,
+        gpu_words=needs.gpu_words if needs.gpus else (), vram_mib=needs.vram_mib if needs.gpus else None,
+        margin_mib=needs.margin_mib if needs.gpus and needs.vram_mib is not None else 0, slots=needs.slots,
+        slot_limits={name: needs.slot_limits[name] for name in needs.slots}, priority=needs.priority,
+        expect_s=needs.expect_s, ahead_of=ahead_of, wait=needs.wait, max_wait_s=needs.max_wait_s,
+        runs_anyway=needs.runs_anyway and not needs.gpus,
+    )  # fmt: skip
+
+
+def _program(command: str) -> str:
+    """The program of a command that has no name: all that others may read of it."""
+    return command.partition(" ")[0].rpartition("/")[2]
+
+
+class Asking:
+    """One request at the broker, from the call to the lease.
+
+    Of the same form as :class:`slicer.ledger.waiting.Waiting`, for callers who wait for several things.
+    """
+
+    is_unsettled = False  # there is nothing to see but what comes
+
+    def __init__(
+        self, path: str, prepared: PreparedRequest, ledger: Ledger, binding: Binding, ahead_of: str = ""
+    ) -> None:
+        self.ticket = prepared.ticket
+        self.busy: Busy | None = None  # what stands in its way, once it waits
+        self._path = path
+        self._draft = prepared.draft
+        self._call = acquire_of(prepared, binding, ahead_of)
+        self._ledger = ledger
+        self._connection: Connection | None = None
+        self._bell = -1  # another thread wants us to look
+        self._began = time.monotonic()
+        self._lost_at: float | None = None  # monotonic: since when nobody hears us
+        self._answer_by: float | None = None  # monotonic: until when the broker has to say something
+        self._again_at: float | None = None  # monotonic: when to try to be heard again
+        self._pause_s = _PAUSES_S[0]
+
+    def begin(self) -> HeldLease | None:
+        """Ask. The lease, or None: it has to wait, and ``busy`` says what for.
+
+        Raises BrokerError where the broker does not answer, and what it answers.
+        """
+        self._speak()
+        while True:
+            held = self.look()
+            if held is not None or self.busy is not None:
+                return held
+            descriptors, limit_s = self.watched()
+            until_readable(descriptors, limit_s, self._ledger.mask)
+
+    def look(self) -> HeldLease | None:
+        """Take what the broker has said; the lease, if it is granted. Raises as :meth:`begin`."""
+        self._silence()
+        try:
+            if self._connection is None:
+                self._try_again()
+            while self._connection is not None and (reply := self._connection.receive(0.0)) is not None:
+                self._lost_at = self._answer_by = None
+                self._pause_s = _PAUSES_S[0]
+                if isinstance(reply.message, Granted):
+                    return self._granted(reply.message)
+                assert isinstance(reply.message, Waiting)
+                said = reply.message
+                self.busy = replace(said.busy, why=said.why or said.busy.why)
+        except Lost:
+            self._lose()
+        except ErrorReply as error:
+            raise self._refusal(error) from None
+        if self._answer_by is not None and time.monotonic() >= self._answer_by:
+            self._be_silent()
+        return None
+
+    def _refusal(self, error: ErrorReply) -> Exception:
+        self._hang_up()
+        waited_s = time.monotonic() - self._began if self._call.wait else None
+        return failure_of(error, waited_s)
+
+    # -- being heard -------------------------------------------------------------------------------------
+
+    def _speak(self) -> None:
+        """Connect and send the request. Raises BrokerError."""
+        self._again_at = None
+        connection = Connection(self._path, self._ledger.mask)
+        try:
+            connection.send(self._call, more=True)
+        except NoBroker as error:
+            raise no_broker(self._path) from error
+        self._connection, self._answer_by = connection, time.monotonic() + ANSWER_S
+
+    def _lose(self) -> None:
+        """The connection broke. The broker is started again by the next one."""
+        self._hang_up()
+        faults.point("broker-client-lost")
+        now = time.monotonic()
+        self._lost_at = self._lost_at or now
+        self._answer_by, self._again_at = None, now + self._pause_s
+        self._pause_s = min(2 * self._pause_s, _PAUSES_S[1])
+
+    def _try_again(self) -> None:
+        now = time.monotonic()
+        if self._again_at is None or now < self._again_at:
+            return
+        try:
+            self._speak()
+        except BrokerError:
+            if self._lost_at is None or now > self._lost_at + self._patience_s():
+                raise
+            self._lose()
+
+    def _patience_s(self) -> float:
+        return _BACK_S if self.busy is not None else ANSWER_S
+
+    def _be_silent(self) -> None:
+        """It was asked, and says nothing."""
+        now = time.monotonic()
+        since = self._lost_at or now - ANSWER_S
+        if now - since >= self._patience_s():
+            self._hang_up()
+            said = f"the broker has not answered for {now - since:.0f} s"
+            raise BrokerError(said, where=self._path, hint=HINT)
+        self._lost_at = since
+        self._lose()
+
+    def _hang_up(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    # -- waiting -----------------------------------------------------------------------------------------
+
+    def why(self) -> Busy:
+        """What stands in the way, as the broker said last."""
+        assert self.busy is not None  # it waits
+        return self.busy
+
+    def watched(self) -> tuple[list[int], float | None]:
+        """The descriptors and the seconds after which to look: one is readable, or the time is over."""
+        descriptors = [self._bell] if self._bell >= 0 else []
+        if self._connection is not None:
+            descriptors.append(self._connection.fileno())
+        due = soonest(self._answer_by, self._again_at)
+        return descriptors, None if due is None else max(0.0, due - time.monotonic())
+
+    def woken(self, ready: Collection[int]) -> None:
+        """Nothing to note: look."""
+
+    def interrupt(self) -> None:
+        """Make a :meth:`wait` in another thread look again."""
+        if self._bell >= 0:
+            os.eventfd_write(self._bell, 1)
+
+    def _silence(self) -> None:
+        if self._bell >= 0:
+            try:
+                os.eventfd_read(self._bell)
+            except BlockingIOError:
+                pass
+
+    def wait(self, hooks: Hooks) -> HeldLease:
+        """Sleep until the request is granted. Raises as :meth:`begin`, and BusyError if it is cancelled."""
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        hooks.cancel.waiting = self
+        hooks.waits(self.why())
+        while not hooks.cancel.is_cancelled:
+            held = self.look()
+            if held is not None:
+                return held
+            descriptors, limit_s = self.watched()
+            told_s = None if hooks.still_waits is None else hooks.still_waits(self.why())
+            if not hooks.cancel.is_cancelled:
+                until_readable(descriptors, soonest(limit_s, told_s), self._ledger.mask)
+        raise BusyError(self.why(), waited_s=time.monotonic() - self._began)
+
+    def leave(self) -> None:
+        """Leave the queue, or give back what was granted meanwhile. Safe to repeat."""
+        if self._connection is not None or self._again_at is not None:
+            self._hang_up()
+            self._again_at = None
+            give_back(self._path, self._draft.job, self._ledger.warn)
+
+    def close(self) -> None:
+        """Give up the descriptors. Safe to repeat."""
+        self._hang_up()
+        if self._bell >= 0:
+            os.close(self._bell)
+            self._bell = -1
+
+    # -- the lease ---------------------------------------------------------------------------------------
+
+    def _granted(self, said: Granted) -> HeldLease:
+        """Write the lease down in the user's own books."""
+        faults.point("broker-client-granted")
+        path, job, theirs = self._path, self._draft.job, said.lease
+        self._again_at = None
+        lease = replace(
+            self._draft, gpus=theirs.gpus, gpu_indices=theirs.gpu_indices, vram_mib=theirs.vram_mib,
+            slots=theirs.slots, priority=theirs.priority, forced=theirs.forced, since_s=theirs.since_s,
+        )  # fmt: skip
+        try:
+            held = self._ledger.note_granted(lease)
+        except BaseException:
+            self._hang_up()
+            give_back(path, job, self._ledger.warn)
+            raise
+        held.postponed.append(self.close)
+        held.gives_back = lambda: give_back(path, job, self._ledger.warn)
+        return held
+
+    def hand_over(self) -> Connection | None:
+        """The connection, for the calls that follow; it is the receiver's then."""
+        connection, self._connection = self._connection, None
+        return connection
+
+
+def obtain(
+    path: str, prepared: PreparedRequest, ledger: Ledger, hooks: Hooks, binding: Binding,
+    take_connection: Callable[[Connection], None] | None = None,
+) -> HeldLease:  # fmt: skip
+    """Get the lease from the broker at ``path``, and wait for it if ``needs.wait``.
+
+    ``take_connection`` gets the connection for the calls that follow. Raises BrokerError, BusyError,
+    InfeasibleError, NotAllowedError, TooManyError, DeadlockError, NoGpu, StateError.
+    """
+    from slicer.ledger.leasing import with_plain_lock
+
+    asking = Asking(path, prepared, ledger, binding)
+    try:
+        held = asking.begin()
+        if held is None:
+            held = asking.wait(hooks)
+    except BaseException:
+        asking.leave()
+        raise
+    else:
+        connection = asking.hand_over()
+        if connection is not None:
+            connection.close() if take_connection is None else take_connection(connection)
+    finally:
+        asking.close()
+    return with_plain_lock(held, prepared, ledger, hooks)
+
+
+def queue_up(
+    path: str, prepared: PreparedRequest, ledger: Ledger, binding: Binding, ahead_of: str = ""
+) -> HeldLease | Asking:
+    """The lease if it is free now, else a place in the queue. Raises as :func:`obtain`."""
+    asking = Asking(path, prepared, ledger, binding, ahead_of)
+    try:
+        held = asking.begin()
+    except BaseException:
+        asking.leave()
+        raise
+    if held is None:
+        return asking
+    asking.close()
+    return held
+
+
+def give_back(path: str, job: str, warn: Callable[[str], None]) -> None:
+    """Give a lease back that counts by our process, or leave the queue. What fails is told.
+
+    Then it counts until this process ends.
+    """
+    try:
+        ask(path, Release(job), _GIVE_BACK_S)
+    except (BrokerError, BackendError) as error:
+        if not isinstance(error, GoneError):  # it is gone already
+            warn(f"the broker did not take back the lease of {job}: {error}")
+
+
+def preview(path: str, prepared: PreparedRequest) -> tuple[str, ...] | Busy:
+    """The GPUs that the request would get now, or what stands in its way. Nothing is taken.
+
+    Raises BrokerError, InfeasibleError, NotAllowedError, NoGpu.
+    """
+    asked = acquire_of(prepared, "process")
+    call = Preview(
+        gpus=asked.gpus, gpu_words=asked.gpu_words, vram_mib=asked.vram_mib, margin_mib=asked.margin_mib,
+        slots=asked.slots, slot_limits=asked.slot_limits, priority=asked.priority,
+    )  # fmt: skip
+    found: Previewed = ask(path, call)
+    return found.gpus if found.busy is None else replace(found.busy, why=found.why or found.busy.why)
+

@@ -1,0 +1,181 @@
+"""A job's scope, started by the broker in the system manager, under ``gpu-UID.slice`` or ``cpu-UID.slice``.
+
+On the hot path of ``slicer run``: pystemd is not needed.
+"""
+
+from __future__ import annotations
+
+import os
+
+from slicer.backend import changes_of
+from slicer.broker.client.calls import ask, no_broker
+from slicer.broker.client.connection import Connection, Lost, NoBroker
+from slicer.broker.client.failures import HINT, failure_of
+from slicer.broker.protocol.messages import Start, Stop
+from slicer.broker.protocol.wire import ErrorReply
+from slicer.errors import BackendError, BrokerError, RefusedError
+from slicer.kernel import cgroup, proc
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from slicer.broker.protocol.messages import StartedScope
+    from slicer.model import BackendName, Manager, Property, ScopeSpec
+
+# How long the broker may take to start a scope: it waits for systemd, which can be slow when memory is short.
+START_DEADLINE_S = 30.0
+_TRIES = 3  # at a start whose connection breaks
+_STOP_DEADLINE_S = 120.0
+_ASK_S = 0.2  # for a refusal, where nobody waits for the end
+_ENTRIES = "; "  # between those of a list
+
+
+class BrokerBackend:
+    """Puts processes into scopes by the broker whose socket is at ``path``."""
+
+    name: BackendName = "systemd"
+    manager: Manager = "system"
+    notice = ""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.started: StartedScope | None = None  # the last scope that this process has started
+        self._connection: Connection | None = None
+
+    def connect(self) -> None:
+        """Nothing: the connection comes with the lease."""
+
+    def preload(self) -> None:
+        """Nothing more is needed."""
+
+    def take_connection(self, connection: Connection) -> None:
+        """Use the connection by which the lease came."""
+        self._connection = connection
+
+    def after_fork(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    # -- the start ---------------------------------------------------------------------------------------
+
+    def start(self, spec: ScopeSpec, pid: int, meanwhile: Callable[[], None]) -> str:
+        """Have the process put into the scope of its lease, and wait until it is in there."""
+        pidfd = os.pidfd_open(pid)
+        try:
+            self.started = self._start(start_of(spec), pidfd, meanwhile)
+        finally:
+            os.close(pidfd)
+        if spec.must_fence and not self.started.is_fenced:
+            message = "no job without the device fence, and the broker has set none around this one"
+            raise RefusedError(message, where="fence", hint=HINT)
+        _check(spec.unit, pid, self.started)
+        return self.started.cgroup
+
+    def _start(self, call: Start, pidfd: int, meanwhile: Callable[[], None]) -> StartedScope:
+        """Safe to repeat: a process that is in its scope already is found there."""
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                if self._connection is None:
+                    self._connection = Connection(self.path)
+                self._connection.send(call, fd=pidfd)
+                meanwhile()
+                reply = self._connection.receive(START_DEADLINE_S)
+                if reply is None:
+                    raise BrokerError(f"no scope within {START_DEADLINE_S:g} s", where=self.path, hint=HINT)
+                found: StartedScope = reply.message
+                return found
+            except NoBroker as error:
+                raise no_broker(self.path) from error
+            except Lost:
+                self.close()
+                if not tries_left:
+                    raise
+            except ErrorReply as error:
+                raise failure_of(error) from None
+        raise AssertionError("not reached")
+
+    # -- while it stands ---------------------------------------------------------------------------------
+
+    def enforced(self, spec: ScopeSpec, cgroup_name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """By the scope's controllers. What the administrator and the fence add is among them."""
+        from slicer.backend.acting import acting, filters_devices, io_is_weighed, oomd_runs
+
+        told = self.started.limits if self.started is not None else _told(spec.unit)
+        names = tuple(dict.fromkeys((*(item.name for item in spec.properties), *told)))
+        directory = cgroup.path_of(cgroup_name)
+        own = directory if cgroup_name else ""
+        found = acting(
+            names, cgroup.controllers(directory), self.manager, io_is_weighed, oomd_runs,
+            lambda: filters_devices(own),
+        )  # fmt: skip
+        return tuple(n for n in names if n in found), tuple(n for n in names if n not in found)
+
+    def members(self, cgroup_name: str, besides: int) -> Callable[[], list[int]]:
+        directory, own = cgroup.path_of(cgroup_name), os.getpid()
+        return lambda: [pid for pid in cgroup.processes(directory) if pid not in (own, besides)]
+
+    def watchdog(self, spec: ScopeSpec) -> None:
+        """Nothing: the kernel enforces."""
+
+    def living(self, job: str, cgroup_name: str) -> list[int]:
+        return list(cgroup.processes(cgroup.path_of(cgroup_name))) if cgroup_name else []
+
+    def end(self, job: str, unit: str, stop_timeout_s: float) -> None:
+        ask(self.path, Stop(job), stop_timeout_s + _STOP_DEADLINE_S)
+
+    def request_end(self, job: str, unit: str) -> None:
+        """Have a scope stopped, without waiting for it. Raises BackendError, BrokerError."""
+        connection = Connection(self.path)
+        try:
+            connection.send(Stop(job))
+            connection.receive(_ASK_S)
+        except NoBroker as error:
+            raise no_broker(self.path) from error
+        except ErrorReply as error:
+            raise failure_of(error) from None
+        finally:
+            connection.close()
+
+
+def start_of(spec: ScopeSpec) -> Start:
+    """The scope in the broker's words."""
+    return Start(
+        job=spec.unit.removeprefix("slicer-").removesuffix(".scope"),
+        slice="gpu" if spec.slice.startswith("gpu") else "cpu",
+        description=spec.description, limits=limits_of(spec.properties), share_cap=spec.share_cap,
+    )  # fmt: skip
+
+
+def limits_of(properties: tuple[Property, ...]) -> tuple[tuple[str, str], ...]:
+    """Directives and values as the broker takes them: what depended on this process is settled."""
+    return tuple((each.name, _text(each)) for each in properties)
+
+
+def _text(each: Property) -> str:
+    if each.name == "AllowedCPUs":  # what was asked for, less the CPUs that we may not use
+        from slicer.quantity import format_cpus, mask_to_cpus
+
+        return format_cpus(mask_to_cpus(each.value)) if isinstance(each.value, bytes) and each.value else ""
+    return _ENTRIES.join(each.text.split("\n"))
+
+
+def _check(unit: str, pid: int, started: StartedScope) -> None:
+    """Look for ourselves where the process is. Raises BackendError."""
+    found = cgroup.of(pid)
+    if found and (found != started.cgroup or found.rpartition("/")[2] != unit):
+        raise BackendError(f"the broker started {unit}, but the process is in {found}", hint=HINT)
+
+
+def _told(unit: str) -> tuple[str, ...]:
+    """The directives that systemd was told of the scope, by its own file."""
+    from slicer.config.live import settings_of
+
+    try:
+        return tuple(settings_of(proc.read_text(changes_of(unit, "system").removesuffix(".d"))))
+    except OSError:
+        return ()

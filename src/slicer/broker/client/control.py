@@ -1,0 +1,49 @@
+"""What is done to a job that runs in the system manager, for a user who may not ask systemd for it."""
+
+from __future__ import annotations
+
+import os
+
+from slicer.backend import broker_socket
+from slicer.backend.unit_control import UnitControl
+from slicer.broker.client.backend import limits_of
+from slicer.broker.client.calls import ask
+from slicer.broker.protocol.messages import Freeze, Set, Stop, Thaw
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slicer.model import Manager, Property
+
+_FREEZE_S = 30.0  # systemd waits until each process has stopped
+_STOP_S = 120.0
+
+
+def control_of(manager: Manager) -> UnitControl:
+    """What acts on units of that manager, for this user. Close it."""
+    path = broker_socket(os.environ) if manager == "system" and os.geteuid() else ""
+    return BrokerControl(path) if path else UnitControl(manager)
+
+
+class BrokerControl(UnitControl):
+    """Acts on the user's own scopes through the broker. All may read from systemd itself."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("system")
+        self._path = path
+
+    def freeze(self, unit: str) -> None:
+        ask(self._path, Freeze(_job(unit)), _FREEZE_S)
+
+    def thaw(self, unit: str, directory: str) -> None:
+        ask(self._path, Thaw(_job(unit)), _FREEZE_S)
+
+    def stop(self, unit: str, deadline_s: float = _STOP_S) -> None:
+        ask(self._path, Stop(_job(unit)), deadline_s)
+
+    def set_properties(self, unit: str, properties: tuple[Property, ...]) -> None:
+        ask(self._path, Set(_job(unit), limits_of(properties)))
+
+
+def _job(unit: str) -> str:
+    return unit.removeprefix("slicer-").removesuffix(".scope")
+

@@ -1,0 +1,75 @@
+"""Who holds what and who waits on this machine, as the broker has it."""
+
+from __future__ import annotations
+
+import os
+
+from slicer.backend import broker_socket
+from slicer.broker.client.calls import ask
+from slicer.broker.protocol.messages import Status
+from slicer.ledger.ledger import Snapshot
+from slicer.ledger.status import Everybody, StatusReader, joined
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from slicer.broker.protocol.messages import Standing
+    from slicer.ledger import status
+    from slicer.ledger.ledger import Ledger
+
+
+def everybody(path: str) -> Everybody:
+    """The leases and tickets of all users. Raises BrokerError."""
+    found: Standing = ask(path, Status())
+    seen = Snapshot(found.leases, found.tickets)
+    return Everybody(seen, found.held_back, found.users, found.slot_limits)
+
+
+def status_reader(environ: Mapping[str, str]) -> StatusReader:
+    """What reads the status: of all users where there is a broker."""
+    path = broker_socket(environ)
+    return StatusReader(environ, (lambda: everybody(path)) if path else None)
+
+
+def read(environ: Mapping[str, str], warn: Callable[[str], None]) -> status.Status:
+    """As :func:`slicer.ledger.status.read`, of all users where there is a broker."""
+    reader = status_reader(environ)
+    try:
+        return reader.read(warn)
+    finally:
+        reader.close()
+
+
+def jobs(
+    environ: Mapping[str, str], ledger: Ledger | None, warn: Callable[[str], None]
+) -> tuple[Snapshot, Snapshot]:
+    """The jobs that this user may act on (root: all of them), and those of others.
+
+    ``ledger``: the user's own; None: there is none yet. A broker that does not answer is told of.
+    """
+    own = ledger.snapshot() if ledger is not None else Snapshot((), ())
+    path = broker_socket(environ)
+    if not path:
+        return own, Snapshot((), ())
+    from slicer.errors import BrokerError
+
+    try:
+        seen = joined(own, everybody(path).snapshot)
+    except BrokerError as error:
+        warn(str(error))
+        return own, Snapshot((), ())
+    return of_user(seen, os.geteuid())
+
+
+def of_user(seen: Snapshot, uid: int) -> tuple[Snapshot, Snapshot]:
+    """What is the user's to act on, and what is not. Pure."""
+    mine = Snapshot(
+        tuple(lease for lease in seen.leases if uid in (0, lease.uid)),
+        tuple(ticket for ticket in seen.tickets if uid in (0, ticket.uid)),
+    )
+    others = Snapshot(
+        tuple(lease for lease in seen.leases if uid not in (0, lease.uid)),
+        tuple(ticket for ticket in seen.tickets if uid not in (0, ticket.uid)),
+    )
+    return mine, others

@@ -1,0 +1,122 @@
+"""One caller of the broker: what was heard of it, what it has not read. And what a user's callers cost."""
+
+from __future__ import annotations
+
+import time
+
+from slicer.broker.protocol import wire
+from slicer.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from typing import Any, Protocol
+
+    from slicer.broker.server.peers import Peer
+
+    class Due(Protocol):
+        def cancel(self) -> None: ...
+
+    class Failure(Protocol):
+        """Why a call is not served: as :func:`.wire.encode_error` takes it."""
+
+        name: str
+        message: str
+        where: str
+        hint: str
+        more: dict[str, Any]
+
+    class Owner(Protocol):
+        """What ends a connection, and writes to it."""
+
+        def drop(self, connection: Connection, *, is_told: bool = True) -> None: ...
+        def queue(self, connection: Connection, frame: bytes, continues: bool) -> None: ...
+
+
+@record
+class Bounds:
+    """What a caller may cost."""
+
+    connections: int = 4096  # of all users; root's are not counted
+    connections_each: int = 1024  # of a user
+    silence_s: float = 10.0
+    output_each: int = 4 << 20  # bytes that a user does not read
+    descriptors_each: int = 8  # of a user, that are no pidfds and so stay open
+    accepted_at_once: int = 64
+    part_of_time: float = 0.25  # of the broker's, for one user ...
+    burst_s: float = 0.5  # ... beyond so much of it
+
+
+BOUNDS = Bounds()
+
+
+class Account:
+    """What the connections of one user cost together."""
+
+    def __init__(self, uid: int) -> None:
+        self.uid = uid
+        self.connections: set[Connection] = set()
+        self.output = 0
+        self.debt_s = 0.0
+        self.paid_s = time.monotonic()
+        self.kept: list[int] = []  # descriptors that are no pidfds
+
+    def pay(self, part: float) -> float:
+        """The debt that is left by now."""
+        now_s = time.monotonic()
+        self.debt_s = max(0.0, self.debt_s - (now_s - self.paid_s) * part)
+        self.paid_s = now_s
+        return self.debt_s
+
+
+class Call:
+    """A call that came. Its descriptors are the receiver's to close."""
+
+    def __init__(self, connection: Connection, message: Any, more: bool, fds: tuple[int, ...]) -> None:
+        self.connection = connection
+        self.message = message
+        self.more = more
+        self.fds = fds
+
+
+class Connection:
+    """One caller. At most one call of it is being answered."""
+
+    def __init__(self, owner: Owner, sock: socket.socket, peer: Peer, account: Account) -> None:
+        self.peer = peer
+        self._owner = owner
+        self.sock = sock
+        self.account = account
+        self.heard = b""  # of a message whose end has not come
+        self.out: list[bytes] = []  # the first may be the rest of a frame; then what was not begun
+        self.is_update = False  # the last of them is a reply that a newer one may replace
+        self.more = False
+        self.is_asking = False  # a call of it has no final reply yet
+        self.is_open = True
+        self.silence: Due | None = None
+
+    def send(self, message: Any, continues: bool = False) -> None:
+        """Answer its call.
+
+        With ``continues`` more replies follow, of which a newer one may take an unread one's place.
+        Nothing is sent where the caller has gone, or asked for a single reply and this is not it.
+        """
+        if continues and not self.more:
+            return
+        self.answer(wire.encode_reply(message, continues), continues)
+
+    def fail(self, error: Failure) -> None:
+        """Answer its call with an error."""
+        frame = wire.encode_error(error.name, error.message, error.where, error.hint, **error.more)
+        self.answer(frame, False)
+
+    def close(self) -> None:
+        """End the connection. ``on_gone`` is not called. Safe to repeat."""
+        self._owner.drop(self, is_told=False)
+
+    # -- for Connections alone -----------------------------------------------------------------------------
+
+    def answer(self, frame: bytes, continues: bool) -> None:
+        """Answer with a frame that is made already. What has its last answer gets no other."""
+        if self.is_open and self.is_asking:
+            self._owner.queue(self, frame, continues)

@@ -1,0 +1,119 @@
+"""The broker: whether it is there, whether it answers, and what the administrator's policy is."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from slicer.broker import DIRECTORY, SOCKET, SOCKET_VARIABLE
+from slicer.broker.client.connection import BrokerFailed, Connection, NoBroker
+from slicer.broker.protocol.messages import Status
+from slicer.broker.protocol.wire import ErrorReply
+from slicer.broker.server import policy_file
+from slicer.doctor.facts.files import lstat
+from slicer.errors import ConfigError
+from slicer.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_UNIT = "slicer-broker.socket"
+_UNITS = tuple(
+    f"{folder}/{_UNIT}"
+    for folder in (
+        "/etc/systemd/system", "/run/systemd/system",
+        "/usr/local/lib/systemd/system", "/usr/lib/systemd/system",
+    )
+)  # fmt: skip
+_ENABLED = f"/etc/systemd/system/sockets.target.wants/{_UNIT}"
+
+
+@record
+class BrokerFacts:
+    """``answer_error``: why it is of no use; "" where it answers, or no socket is there.
+
+    ``policy``: "none", "read", "hidden" (from this user) or "broken", which ``policy_error`` explains.
+    """
+
+    is_installed: bool
+    is_enabled: bool
+    has_socket: bool
+    place_problem: str  # why the socket's place is not to be trusted
+    answer_error: str
+    leases: int
+    waiting: int
+    policy: str
+    policy_error: str
+    policy_warnings: tuple[str, ...]
+    variable: str  # $SLICER_BROKER
+
+
+def gather(environ: Mapping[str, str]) -> BrokerFacts:
+    """Asks the broker, which starts it where it sleeps. Takes 5 s at most. Changes nothing."""
+    has_socket = lstat(SOCKET) is not None
+    place_problem = _place_problem() if has_socket else ""
+    error, leases, waiting = _asked() if has_socket and not place_problem else ("", 0, 0)
+    policy, policy_error, warnings = _policy(policy_file.PATH)
+    return BrokerFacts(
+        is_installed=any(os.path.lexists(path) for path in _UNITS),
+        is_enabled=os.path.lexists(_ENABLED),
+        has_socket=has_socket,
+        place_problem=place_problem,
+        answer_error=error,
+        leases=leases,
+        waiting=waiting,
+        policy=policy,
+        policy_error=policy_error,
+        policy_warnings=warnings,
+        variable=environ.get(SOCKET_VARIABLE, ""),
+    )
+
+
+def _place_problem() -> str:
+    """Somebody else's socket would be asked for leases, and told of jobs."""
+    for path, is_right in ((DIRECTORY, stat.S_ISDIR), (SOCKET, stat.S_ISSOCK)):
+        info = lstat(path)
+        if info is None:
+            return ""
+        if info.st_uid:
+            return f"{path} belongs to uid {info.st_uid}"
+        if not is_right(info.st_mode):
+            return f"{path} is of another kind"
+        if path == DIRECTORY and info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return f"{path} can be written to by others"
+        if path == SOCKET and info.st_mode & 0o666 != 0o666:
+            return f"{path} is not open to all (mode {stat.S_IMODE(info.st_mode):04o})"
+    return ""
+
+
+def _asked() -> tuple[str, int, int]:
+    """Why there is no answer, else "" and how many leases and waiting jobs there are."""
+    connection = Connection()
+    leases = waiting = 0
+    try:
+        for standing in connection.replies(Status()):
+            leases += len(standing.leases)
+            waiting += len(standing.tickets)
+    except NoBroker:
+        return "", 0, 0  # it was stopped just now
+    except BrokerFailed as error:
+        return error.message, 0, 0
+    except ErrorReply as error:
+        return error.message or error.name, 0, 0
+    finally:
+        connection.close()
+    return "", leases, waiting
+
+
+def _policy(path: str) -> tuple[str, str, tuple[str, ...]]:
+    info = lstat(path)
+    if info is None:
+        return "none", "", ()
+    if not os.access(path, os.R_OK):
+        return "hidden", "", ()
+    try:
+        _, warnings = policy_file.load(path)
+    except ConfigError as error:
+        return "broken", str(error), ()
+    return "read", "", warnings

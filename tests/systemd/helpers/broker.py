@@ -1,0 +1,112 @@
+"""The broker of the machine, as tests drive it: installed as an administrator does, killed, started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.broker_box import CLIENT, Caller
+from tests.patience import until
+from tests.systemd.helpers import systemctl
+from tests.systemd.helpers.users import User
+
+RUN = Path("/run/slicer-broker")
+SOCKET = str(RUN / "socket")
+SERVICE = "slicer-broker.service"
+ETC = Path("/etc/slicer")
+_DROP_IN = Path(f"/run/systemd/system/{SERVICE}.d/test.conf")
+_FAULTS = "/run/broker-test"  # no such directory: only files beside it
+
+
+class Broker:
+    """The machine's broker. Each test has it anew, with simulated GPUs."""
+
+    def __init__(self) -> None:
+        self.callers: list[Caller] = []
+        ETC.mkdir(exist_ok=True)
+        systemctl.output("slicer", "install", "--broker")
+        self.configure("[slots]\ncpu = 1\n")
+        self.environment(SLICER_SIM="2x24G")
+
+    def configure(self, text: str, policy: str = "") -> None:
+        """Write the administrator's files."""
+        (ETC / "config.toml").write_text(text)
+        (ETC / "policy.toml").write_text(policy)
+
+    def environment(self, **variables: str) -> None:
+        """Give the service variables from its next start on."""
+        _DROP_IN.parent.mkdir(parents=True, exist_ok=True)
+        lines = [f'Environment="{name}={value}"' for name, value in variables.items()]
+        _DROP_IN.write_text("[Service]\n" + "\n".join(lines) + "\n")
+        systemctl.output("systemctl", "daemon-reload")
+        systemctl.output("systemctl", "stop", SERVICE)
+
+    def stop_at(self, *points: str) -> None:
+        """From now on it stops at the first of these points that it comes to."""
+        Path(f"{_FAULTS}.go").unlink(missing_ok=True)
+        faults = f"{_FAULTS}:{','.join(points)}"
+        self.environment(SLICER_SIM="2x24G", SLICER_STATE_DIR=_FAULTS, SLICER_FAULTS=faults)
+
+    def go_on(self) -> None:
+        """Stop at no point any more."""
+        Path(f"{_FAULTS}.go").touch()
+
+    @property
+    def pid(self) -> int:
+        return int(systemctl.show(SERVICE, "MainPID")["MainPID"])
+
+    def is_stopped(self) -> bool:
+        pid = self.pid
+        try:
+            return bool(pid) and Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("T")
+        except FileNotFoundError:
+            return False
+
+    def kill(self) -> None:
+        """``kill -9``, as by a machine that is short of memory."""
+        pid = self.pid
+        if pid:
+            os.kill(pid, signal.SIGKILL)
+            until(lambda: self.pid != pid, "systemd has noticed")
+
+    def call(self, who: User, **wish: Any) -> Caller:
+        """A process of that user that asks for this."""
+        source = str(Path(__file__).parents[3] / "src")
+        argv = [*who.identity, "env", f"PYTHONPATH={source}", sys.executable, CLIENT, SOCKET, json.dumps(wish)]
+        self.callers.append(Caller(argv))
+        return self.callers[-1]
+
+    def leases(self) -> list[str]:
+        return _names("leases")
+
+    def tickets(self) -> list[str]:
+        return _names("tickets")
+
+    def lease(self, job: str) -> dict[str, str]:
+        """What everybody may read of it."""
+        text = (RUN / "leases" / job).read_text()
+        return dict(line.split("=", 1) for line in text.splitlines())
+
+    def close(self) -> None:
+        self.go_on()
+        for caller in self.callers:
+            caller.close()
+        for unit in systemctl.scopes():
+            subprocess.run(("systemctl", "kill", "--signal=KILL", unit), check=False, capture_output=True)
+        _DROP_IN.unlink(missing_ok=True)
+        for name in ("config.toml", "policy.toml"):
+            (ETC / name).unlink(missing_ok=True)
+        systemctl.output("slicer", "install", "--broker", "--remove")
+        subprocess.run(("rm", "-rf", str(RUN), f"{_FAULTS}.go"), check=True)
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(RUN / folder))
+    except FileNotFoundError:
+        return []

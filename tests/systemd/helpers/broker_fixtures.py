@@ -1,0 +1,37 @@
+"""The fixtures of the broker's tests: ``pytest_plugins = ["tests.systemd.helpers.broker_fixtures"]``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.patience import until
+from tests.systemd.helpers import systemctl
+from tests.systemd.helpers.broker import Broker
+from tests.systemd.helpers.users import User, user
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    if "SLICER_TEST_MACHINE" not in os.environ:
+        pytest.fail("this test installs a service: only for test machines")
+    made = Broker()
+    try:
+        yield made
+        for caller in made.callers:
+            caller.close()
+        until(lambda: not systemctl.scopes(), "no scope is left")
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def ann() -> User:
+    return user("alice")
+
+
+@pytest.fixture
+def ben() -> User:
+    return user("bob")

@@ -1,0 +1,84 @@
+"""Leases of the broker in a real systemd: what holds them, and what kills of the broker leave."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from tests.patience import until
+from tests.systemd.helpers import systemctl
+from tests.systemd.helpers.broker import SERVICE, Broker
+from tests.systemd.helpers.users import User
+
+pytest_plugins = ["tests.systemd.helpers.broker_fixtures"]
+pytestmark = pytest.mark.systemd
+
+CPU = {"slots": {"cpu": 1}, "binding": "scope"}
+POINTS = ("broker-starting", "broker-asked", "broker-started", "broker-held")
+
+
+@pytest.mark.core
+def test_a_scope_holds_its_lease_and_nothing_else_does(broker: Broker, ann: User, ben: User) -> None:  # L1
+    holder = broker.call(ann, **CPU, start=True, limits={"TasksMax": "5"})
+    started = holder.await_("started")
+    unit, keeper = started["unit"], started["keeper"]
+    assert started["cgroup"] == f"/_cpu.slice/cpu-{ann.uid}.slice/{unit}"
+    assert systemctl.show(unit, "Slice", "TasksMax") == {"Slice": f"cpu-{ann.uid}.slice", "TasksMax": "5"}
+    waiter = broker.call(ben, **CPU)
+    waiter.await_("waiting")
+    holder.kill()  # the keeper goes on
+    broker.kill()
+    broker.call(ben, slots={}).await_("granted")  # a broker is there again, and knows
+    assert broker.lease(holder.job)["UID"] == str(ann.uid)
+    assert not waiter.has("granted")
+    os.kill(keeper, signal.SIGKILL)
+    waiter.await_("granted")
+    until(lambda: not systemctl.scopes(), "the scope is gone")
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_kill_on_the_way_to_a_scope_loses_and_doubles_nothing(
+    broker: Broker, ann: User, ben: User, point: str
+) -> None:
+    broker.stop_at(point)
+    first = broker.call(ann, **CPU, start=True)
+    until(broker.is_stopped, f"it comes to {point}")
+    broker.go_on()
+    broker.kill()
+    second = broker.call(ben, **CPU, start=True)
+    until(lambda: first.has("started") or first.has("failed") or first.has("error"), "it hears")
+    if not first.has("started"):
+        first.process.wait()  # it may try again, or give up: this one gives up
+    else:
+        second.await_("waiting")
+        assert systemctl.scopes() == [first.await_("started")["unit"]]
+        first.do("end")
+    second.await_("started")
+    assert broker.leases() == [second.job]
+    second.do("end")
+    until(lambda: not broker.leases() and not systemctl.scopes(), "all is over")
+
+
+def test_the_end_of_a_job_is_noticed_although_the_broker_is_gone(broker: Broker, ann: User) -> None:
+    job = broker.call(ann, **CPU, start=True)
+    job.await_("started")
+    systemctl.output("systemctl", "stop", SERVICE)
+    assert broker.leases() == [job.job]
+    job.do("end")
+    until(lambda: not broker.leases(), "somebody woke the broker")
+
+
+def test_a_reload_of_systemd_loses_no_start(broker: Broker, ann: User, ben: User) -> None:
+    broker.configure("[slots]\ncpu = 20\n")
+    jobs = [broker.call(who, **CPU, start=True) for who in (ann, ben) * 5]
+    for _ in range(3):
+        systemctl.output("systemctl", "daemon-reload")
+    systemctl.output("systemctl", "daemon-reexec")
+    for job in jobs:
+        job.await_("started")
+    assert broker.leases() == sorted(job.job for job in jobs)
+    for job in jobs:
+        job.do("end")
+    until(lambda: not broker.leases(), "all are over")

@@ -1,0 +1,307 @@
+"""The administrator's policy: what its file says, for whom, and in which words a user hears of it. L3"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from slicer.broker.protocol.messages import UsageRow
+from slicer.broker.rules.allowance import Allowance, check, may_force, too_many_waiting, why
+from slicer.broker.rules.order import ordered
+from slicer.broker.rules.policy import NO_CAP, NO_POLICY, Caps, Policy
+from slicer.broker.rules.resolve import account_of, caps_of, weight_of
+from slicer.broker.rules.shares import Shares, gpu_rate, shares_of
+from slicer.broker.rules.standing import passing, standings, why_behind
+from slicer.broker.rules.usage import Running, with_running
+from slicer.broker.server.names import Names, ask_services
+from slicer.broker.server.policy_file import PolicyFile, load
+from slicer.errors import ConfigError, NotAllowedError
+from slicer.model import Lease, Ticket
+from slicer.placement.capacity import Device
+from slicer.placement.capacity import Policy as Settings
+from slicer.placement.decision import decide
+from tests.unit import made_up
+
+ALICE, BOB = 1001, 1002
+SETTINGS = Settings(reserve_after_s=50.0)
+TWO = tuple(Device(uuid, 8000, 0, {}, 0, ()) for uuid in ("GPU-a", "GPU-b"))
+MIXED = (Device("GPU-a", 80000, 0, {}, 0, ()), Device("GPU-b", 24000, 0, {}, 0, ()))
+
+
+@pytest.fixture
+def etc(tmp_path: Path) -> Path:
+    (tmp_path / "passwd").write_text(
+        "root:x:0:0:root:/root:/bin/sh\nalice:x:1001:1001::/home/alice:/bin/sh\nbob:x:1002:100::/:/bin/sh\n"
+        "broken\nbad:x:-1:5::/:/\n"
+    )
+    (tmp_path / "group").write_text(
+        "users:x:100:\nlab:x:200:alice,carol\nalice:x:1001:\nstudents:x:300:bob\n"
+    )
+    return tmp_path
+
+
+def policy_of(etc: Path, text: str) -> Policy:
+    (etc / "policy.toml").write_text(text)
+    return load(f"{etc}/policy.toml", Names(str(etc)))[0]
+
+
+def test_a_users_own_word_wins_then_its_most_generous_group_then_the_default(etc: Path) -> None:  # L3
+    policy = policy_of(
+        etc,
+        """\
+patience = "infinity"
+half_life = "1d"
+[default]
+max_gpus = 1
+max_vram = "24G"
+max_priority = 0
+[groups.lab]
+max_gpus = 2
+weight = 2
+[groups.students]
+max_gpus = 4
+max_priority = -5
+weight = 0.5
+[users.alice]
+max_vram = "infinity"
+max_hold = "2d"
+[users.1002]
+weight = 3
+""",
+    )
+    assert caps_of(policy, ALICE, (1001, 200, 300)) == Caps(4, None, None, 0 - 5, 2 * 86400.0, None)
+    assert caps_of(policy, ALICE, (1001, 200)) == Caps(2, None, None, 0, 2 * 86400.0, None)
+    assert caps_of(policy, BOB, (100,)) == Caps(1, 24 * 1024, None, 0, None, None)
+    assert caps_of(policy, 0, (0, 200)) == Caps()  # nobody but [users.root] binds root
+    assert [weight_of(policy, uid, (200, 300)) for uid in (ALICE, BOB)] == [2.0, 3.0]
+    assert weight_of(policy, ALICE, (1001,)) == 1.0
+    assert [account_of(policy, gids) for gids in ((1001, 300, 200), (100, 7))] == [200, 100]
+    assert policy.half_life_s == 86400.0
+    assert policy.patience_s == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[default]\nmax_gpu = 1\n", ":2: unknown key 'max_gpu' in [default] (did you mean max_gpus?)"),
+        ("[user.alice]\nmax_gpus = 1\n", ":1: unknown key 'user' (did you mean users?)"),
+        ("[default]\nmax_gpus = -1\n", ":2: max_gpus: "),
+        ("[default]\nmax_gpus = true\n", ":2: max_gpus: "),
+        ('[groups.lab]\nmax_vram = "8"\n', ":2: max_vram: "),
+        ("\n[users.alice]\nweight = 0\n", ":3: weight: expected a number above 0"),
+        ("[users.alice]\nweight = nan\n", ":2: weight: "),
+        ("[default]\nweight = 2\n", ":2: weight: a default means nothing"),
+        ('[default]\nmax_hold = "0"\n', ":2: max_hold: "),
+        ("[default]\nmax_priority = 101\n", ":2: max_priority: "),
+        ('half_life = "infinity"\n', ":1: half_life: "),
+        ('fence = "yes"\n', ":1: fence: "),
+        ('devices = ["/dev/sda rw"]\n', ":1: devices: "),
+        ("users = 3\n", ":1: users must be a table"),
+        ("[users.alice]\n[users.1001]\n", ":2: '1001' and 'alice' are the same user"),
+        ("[default\n", ":1:"),
+    ],
+)
+def test_an_error_names_file_and_line(etc: Path, text: str, said: str) -> None:  # L3
+    with pytest.raises(ConfigError) as caught:
+        policy_of(etc, text)
+    assert str(caught.value).startswith(f"{etc}/policy.toml{said}"), str(caught.value)
+
+
+def test_a_bad_file_leaves_the_last_good_one_in_force_and_is_told_once(etc: Path) -> None:  # L3
+    path, said = etc / "policy.toml", list[str]()
+    path.write_text("[default]\nmax_gpus = 1\n")
+    file = PolicyFile(str(path), warn=said.append, names=Names(str(etc)))
+    path.write_text("[default]\nmax_gpus = 'x'  # longer\n")
+    assert not file.refresh()
+    assert not file.refresh()
+    assert file.policy.default.max_gpus == 1
+    assert len(said) == 1
+    assert "stays in force" in said[0]
+    assert file.trouble
+    path.write_text("[default]\nmax_gpus = 22\n")
+    assert file.refresh()
+    assert (file.policy.default.max_gpus, file.trouble) == (22, "")
+    path.unlink()
+    assert file.refresh()
+    assert file.policy == NO_POLICY
+
+
+def test_at_the_start_there_is_no_last_good_one(etc: Path) -> None:  # L3
+    (etc / "policy.toml").write_text("nonsense")
+    with pytest.raises(ConfigError):
+        PolicyFile(f"{etc}/policy.toml", warn=lambda _: None)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root distrusts what others can write")
+def test_root_follows_no_policy_that_others_can_write(etc: Path) -> None:  # L1
+    path = etc / "policy.toml"
+    path.write_text("")
+    path.chmod(0o666)
+    with pytest.raises(ConfigError, match="users other than root can write it"):
+        load(str(path))
+
+
+def test_a_name_that_nobody_has_is_told_and_the_rest_acts(etc: Path) -> None:  # L3
+    (etc / "policy.toml").write_text("[users.nobody-of-that-name]\nmax_gpus = 1\n[users.bob]\nmax_gpus = 2\n")
+    policy, warnings = load(f"{etc}/policy.toml", Names(str(etc)))
+    assert policy.users == {BOB: Caps(max_gpus=2)}
+    assert warnings == (
+        f"{etc}/policy.toml:1: there is no user 'nobody-of-that-name': what is said of it does not act",
+    )
+
+
+def test_a_user_cannot_leave_a_group_that_limits_it(etc: Path) -> None:  # L1
+    names = Names(str(etc))
+    assert names.gids_of(ALICE, (1001,)) == (1001, 200)  # its process has dropped lab
+    assert names.gids_of(BOB, (100, 300)) == (100, 300)
+    assert names.gids_of(4242, (7, 8)) == (7, 8)
+    assert (names.name_of(ALICE), names.name_of(4242)) == ("alice", "uid 4242")
+
+
+def test_names_are_asked_for_only_so_long() -> None:  # L1
+    assert ask_services([("user", "root"), ("user", "no-such-user"), ("group", "root")]) == {
+        ("user", "root"): 0, ("group", "root"): 0
+    }  # fmt: skip
+    assert ask_services([("user", "root")], deadline_s=0.0) == {}
+
+
+# -- caps -----------------------------------------------------------------------------------------------
+
+CAPPED = Policy(
+    Caps(max_gpus=2, max_vram_mib=24 * 1024, max_cpu_slots=2, max_priority=0, max_waiting=1), {}, {}, {}, {},
+    where={("default", 0, "max_gpus"): "policy.toml:7"},
+)  # fmt: skip
+
+
+def ticket(job: str = "1" * 12, uid: int = ALICE, **fields: object) -> Ticket:
+    return made_up.ticket(job, uid=uid, **{"arrived_s": 100.0, **fields})
+
+
+def lease(job: str = "0" * 12, uid: int = ALICE, **fields: object) -> Lease:
+    return made_up.lease(job, uid=uid, **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"gpus": 3}, "3 GPUs were asked for, but alice may hold 2 GPUs at a time"),
+        (
+            {"gpus": 2, "vram_mib": 13 * 1024},
+            "26G of GPU memory were asked for, but alice may hold 24G of GPU memory at a time",
+        ),
+        ({"cpu_slots": 3}, "3 CPU slots were asked for, but alice may hold 2 CPU slots at a time"),
+        ({"priority": 1}, "priority 1 was asked for, but alice may ask for at most 0"),
+    ],
+)
+def test_what_may_never_be_is_refused_at_once(fields: dict[str, int], said: str) -> None:  # L3
+    with pytest.raises(NotAllowedError) as caught:
+        check(CAPPED, (1001,), ticket(**fields), MIXED, "alice")
+    assert caught.value.message == said
+    assert caught.value.where.startswith("policy.toml")
+
+
+def test_a_whole_gpu_counts_with_all_its_memory() -> None:  # L3
+    check(CAPPED, (), ticket(gpus=1), MIXED, "alice")  # the smaller one will do
+    with pytest.raises(NotAllowedError):
+        check(CAPPED, (), ticket(gpus=1, gpu_choice=("GPU-a",)), MIXED, "alice")
+    granted = decide([ticket(gpus=1)], MIXED, (), SETTINGS, 100.0, Allowance(CAPPED, {})).grants
+    assert granted == {"1" * 12: ("GPU-b",)}  # though the larger one comes first
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"gpus": 1}, "alice may hold 2 GPUs at a time (policy.toml:7) and holds 2"),
+        ({"cpu_slots": 2}, "alice may hold 2 CPU slots at a time (policy.toml) and holds 1"),
+        ({"cpu_slots": 1}, ""),
+        ({"cpu_slots": 1, "uid": BOB}, ""),
+    ],
+)
+def test_who_waits_for_a_cap_reads_which_and_where_it_stands(fields: dict[str, int], said: str) -> None:  # L3
+    held = (
+        lease("a" * 12, gpus=("GPU-a",), vram_mib=100),
+        lease("b" * 12, gpus=("GPU-b",), vram_mib=100, cpu_slots=1),
+    )
+    asked = ticket(**fields)
+    assert why(CAPPED, (), asked, held, TWO, "alice") == said
+    assert may_force(CAPPED, (), asked, held) is (not said)
+
+
+def test_only_so_many_may_wait() -> None:  # L3
+    assert too_many_waiting(CAPPED, ALICE, (), 0, "alice") == ""
+    said = "alice may have 1 request in the queue (policy.toml) and has 1"
+    assert too_many_waiting(CAPPED, ALICE, (), 1, "alice") == said
+
+
+@pytest.mark.parametrize(("waits_s", "granted"), [(10.0, {"2" * 12, "3" * 12}), (60.0, {"3" * 12})])
+def test_a_request_over_its_cap_holds_up_its_own_users_later_ones_once_it_has_waited_for_long(
+    waits_s: float, granted: set[str]
+) -> None:  # L3, X4
+    held = (lease(gpus=("GPU-x",), vram_mib=100),)
+    devices = (*TWO, Device("GPU-x", 8000, 100, {"0" * 12: 100}, 0, ()))
+    queue = [
+        ticket("1" * 12, gpus=2),
+        ticket("2" * 12, gpus=1, arrived_s=101.0),
+        ticket("3" * 12, uid=BOB, gpus=1, arrived_s=102.0),
+    ]
+    policy = Policy(Caps(max_gpus=2), {}, {}, {}, {})
+    found = decide(queue, devices, held, SETTINGS, 100.0 + waits_s, Allowance(policy, {}))
+    assert set(found.grants) == granted
+    assert found.reserving == ()
+
+
+# -- shares ---------------------------------------------------------------------------------------------
+
+
+def test_shares_are_by_decayed_use_and_dues_by_weight() -> None:  # L3
+    policy = Policy(Caps(), {}, {}, {}, {BOB: 3.0}, half_life_s=100.0)
+    held = (lease("a" * 12, gpus=("GPU-a",), since_s=0.0), lease("b" * 12, uid=7, cpu_slots=1))
+    shares = shares_of(policy, {}, {}, held, {}, {BOB}, 100.0)
+    assert shares.share(ALICE) == 1.0
+    assert (shares.due(ALICE), shares.due(BOB), shares.due(7)) == (0.25, 0.75, 0.0)
+    assert 72.0 < shares.used[ALICE] < 72.2  # 100 GPU-seconds, of which the first count half already
+    assert gpu_rate(("GPU-a", "GPU-b"), 2000, TWO) == 0.5
+    assert gpu_rate(("GPU-a", "GPU-b"), None, TWO) == 2.0
+
+
+def test_who_used_less_goes_first_and_the_other_reads_why() -> None:  # L3
+    shares = Shares({ALICE: 75.0, BOB: 25.0}, {ALICE: 1.0, BOB: 1.0}, frozenset({ALICE, BOB}), {})
+    first, second = ticket(gpus=1), ticket("2" * 12, uid=BOB, gpus=1, arrived_s=200.0)
+    queue = ordered([first, second], shares, 1e6, 300.0)
+    assert queue == [second, first]
+    assert passing(queue) == {first.job: 1}
+    assert why_behind(ALICE, 1, shares, "alice") == (
+        "alice has used 0.75 of the GPU time lately, 0.50 is due: another user goes first"
+    )
+    assert why_behind(BOB, 0, shares, "bob") == ""
+    assert ordered([first, second], shares, 200.0, 300.0) == [first, second]  # it has been patient
+    served = Shares(shares.used, shares.weights, shares.active, {ALICE: 250.0})
+    assert ordered([first, second], served, 200.0, 300.0) == [second, first]  # but got a GPU meanwhile
+
+
+def test_the_standing_of_users_is_the_largest_share_first() -> None:  # L3
+    shares = Shares({ALICE: 25.0, BOB: 75.0}, {ALICE: 1.0, BOB: 1.0}, frozenset({ALICE, BOB}), {})
+    found = standings(CAPPED, {}, shares, [lease(gpus=("GPU-a",))], [ticket(uid=BOB, gpus=1)], TWO)
+    assert [each.uid for each in found] == [BOB, ALICE]
+    assert (found[1].gpus, found[1].max_gpus, found[1].vram_mib, found[1].waiting) == (1, 2, 8000, 0)
+    assert (found[0].waiting, found[0].share, found[0].due) == (1, 0.75, 0.5)
+
+
+def test_running_jobs_count_so_far() -> None:  # L5
+    ended = [UsageRow("heavy", 2, 0, 10.0, 5.0, 3.0, 1.0)]
+    running = [
+        Running(ALICE, 100, "gpu", 50.0, 2.0, 0.5, 4000), Running(ALICE, 100, "heavy", 8.0, 2.0, 1.0, 10)
+    ]  # fmt: skip
+    assert with_running(ended, running, "profile", 20.0) == (
+        UsageRow("heavy", 3, 1, 18.0, 85.0, 3.0, 3.0),
+        UsageRow("gpu", 1, 1, 10.0, 80000.0, 0.0, 0.0),
+    )
+
+
+def test_infinity_lifts_a_wider_cap() -> None:  # L3
+    policy = Policy(Caps(max_gpus=1), {ALICE: Caps(max_gpus=NO_CAP)}, {}, {}, {})
+    check(policy, (), ticket(gpus=2), TWO, "alice")
+    with pytest.raises(NotAllowedError):
+        check(policy, (), ticket(uid=BOB, gpus=2), TWO, "bob")

@@ -1,0 +1,30 @@
+"""Uids that are nobody's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slicer.broker.server.subordinate import Subordinates, ranges
+
+
+def test_a_subordinate_uid_has_an_owner(tmp_path: Path) -> None:  # L1, L3
+    file = tmp_path / "subuid"
+    found = Subordinates(str(file))
+    assert found.owner_of(100_000) == ""
+    file.write_text("alice:100000:65536\n1002:165536:65536\n")
+    assert [found.owner_of(uid) for uid in (1001, 99_999, 100_000, 165_535, 165_536, 231_072)] == [
+        "", "", "alice", "alice", "1002", "",
+    ]  # fmt: skip
+    file.write_text("bob:100000:65536\n# that is all\n")
+    assert found.owner_of(100_000) == "bob"
+    file.unlink()
+    assert found.owner_of(100_000) == ""
+
+
+@pytest.mark.parametrize(
+    "line", ["", "#", "alice", "a:1", "a:x:5", "a:-1:5", "a:1:2:3", "root:100000:65536", "a:0:9", "a:5:0"]
+)
+def test_a_line_that_gives_nobody_anything(line: str) -> None:
+    assert all(last < first for first, last, _ in ranges(line))
