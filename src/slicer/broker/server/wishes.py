@@ -95,10 +95,14 @@ class Wishes:
         word = fence.brokered(_word(policy.fence), said, asks=asked.fence == "on")
         return word, (*policy.devices, *(profile.devices if profile else ()))
 
+    def _gpus(self, holding: Holding) -> set[str]:
+        """Its GPUs, and those of the jobs around it."""
+        all_of_them = (holding, *self._register.around(holding))
+        return {uuid for each in all_of_them for uuid in each.lease.gpus}
+
     def _minors(self, holding: Holding) -> tuple[int, ...] | None:
         """The numbers of the nodes of its GPUs, and of those of the jobs around it; None: some have none."""
-        all_of_them = [holding, *self._register.around(holding)]
-        uuids = {uuid for each in all_of_them for uuid in each.lease.gpus}
+        uuids = self._gpus(holding)
         if uuids:
             self._decider.observer.open()
         found = {gpu.uuid: gpu.minor for gpu in self._decider.observer.gpus if gpu.uuid in uuids}
@@ -110,9 +114,10 @@ class Wishes:
         lease = holding.lease
         if not wish.has_cap:
             return "it was not asked to"
-        if not lease.gpus or lease.vram_mib is None:
+        if lease.vram_mib is None:
             return "the job has no share of a GPU"
-        return driver_cap.keep(lease.cgroup, lease.unit, lease.gpus, lease.vram_mib << 20)
+        gpus = sorted(self._gpus(holding))
+        return driver_cap.keep(lease.cgroup, lease.unit, gpus, lease.vram_mib << 20)
 
 
 def _filters_devices() -> bool:
