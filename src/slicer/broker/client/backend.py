@@ -72,7 +72,7 @@ class BrokerBackend:
         finally:
             os.close(pidfd)
         self.why_no_cap = self.started.driver_cap if spec.share_cap else None
-        if spec.must_fence and not self.started.is_fenced:
+        if spec.fence == "on" and not self.started.is_fenced:
             message = "no job without the device fence, and the broker has set none around this one"
             raise RefusedError(message, where="fence", hint=HINT)
         _check(spec.unit, pid, self.started)
@@ -150,6 +150,7 @@ def start_of(spec: ScopeSpec) -> Start:
         job=spec.unit.removeprefix("slicer-").removesuffix(".scope"),
         slice="gpu" if spec.slice.startswith("gpu") else "cpu",
         description=spec.description, limits=limits_of(spec.properties), share_cap=spec.share_cap,
+        fence=spec.fence, devices=spec.devices,
     )  # fmt: skip
 
 
