@@ -283,7 +283,8 @@ def test_who_used_less_goes_first_and_the_other_reads_why() -> None:  # L3
 
 def test_the_standing_of_users_is_the_largest_share_first() -> None:  # L3
     shares = Shares({ALICE: 25.0, BOB: 75.0}, {ALICE: 1.0, BOB: 1.0}, frozenset({ALICE, BOB}), {})
-    found = standings(CAPPED, {}, shares, [lease(gpus=("GPU-a",))], [ticket(uid=BOB, gpus=1)], TWO)
+    held_mib = {"0" * 12: 8000}
+    found = standings(CAPPED, {}, shares, [lease(gpus=("GPU-a",))], [ticket(uid=BOB, gpus=1)], held_mib)
     assert [each.uid for each in found] == [BOB, ALICE]
     assert (found[1].gpus, found[1].max_gpus, found[1].vram_mib, found[1].waiting) == (1, 2, 8000, 0)
     assert (found[0].waiting, found[0].share, found[0].due) == (1, 0.75, 0.5)
