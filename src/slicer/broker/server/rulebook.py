@@ -170,15 +170,27 @@ class Rulebook:
             self._rates[holding.lease.job] = holding.claim.rate
             self._held_mib[holding.lease.job] = holding.claim.vram_mib
 
+    def seen(self, holdings: Iterable[Holding], devices: Iterable[Device]) -> None:
+        """Note what jobs use that share a GPU: it counts if it is more than they declared."""
+        used = [each.used_by for each in devices]
+        for holding in holdings:
+            lease = holding.lease
+            if lease.gpus and lease.vram_mib is not None:
+                peak_mib = max((each.get(lease.job, 0) for each in used), default=0)
+                rate = shares.used_rate(holding.claim.rate, lease.vram_mib, peak_mib, len(lease.gpus))
+                self._rates[lease.job] = max(rate, self._rates.get(lease.job, 0.0))
+
     def ended(self, holding: Holding) -> None:
         """Book a lease that is over. Nothing that goes wrong keeps it."""
         lease, claim = holding.lease, holding.claim
-        self._rates.pop(lease.job, None)
         self._held_mib.pop(lease.job, None)
+        peak_mib = max(holding.told.vram_peak_mib, default=0) if holding.told is not None else 0
+        told_rate = shares.used_rate(claim.rate, lease.vram_mib, peak_mib, len(lease.gpus))
         self._accounts.book(
             Ended(
                 lease=lease, gid=self._account_of(holding), ended_s=proc.now_s(), waited_s=claim.waited_s,
-                rate=claim.rate, vram_mib=claim.vram_mib, finished=holding.told, usage=holding.usage,
+                rate=max(told_rate, self._rates.pop(lease.job, 0.0)), vram_mib=claim.vram_mib,
+                finished=holding.told, usage=holding.usage,
             )
         )
 
