@@ -100,7 +100,21 @@ def plan_of(invocation: Invocation, environ: Mapping[str, str], ledger: Ledger |
     plan = Plan(
         invocation, config, profile, host, program, outer, gpus, slots, nested, skip, environ, broker=broker
     )
+    check_limits(plan)
     return with_sharing(plan, ledger.directory.path if ledger is not None else "")
+
+
+def check_limits(plan: Plan) -> None:
+    """Raise RefusedError for a limit that the broker would refuse, before the job waits for its turn."""
+    if not plan.broker or not os.geteuid():
+        return
+    from slicer.broker.rules.allowed import are_plain
+
+    properties = plan.profile.properties.values()
+    if not are_plain(properties):
+        from slicer.broker.rules import limits
+
+        limits.checked(limits.words(properties), plan.host)
 
 
 def with_sharing(plan: Plan, directory: str = "") -> Plan:
@@ -195,7 +209,11 @@ def spec_of(job_id: str, plan: Plan, backend: Backend) -> ScopeSpec:
         return spec
     has_cap = plan.sharing is not None and plan.sharing.limit_mib > 0
     slice_name = f"{plan.profile.slice}-{os.geteuid()}.slice"
-    return replace(spec, slice=slice_name, share_cap=has_cap, must_fence=plan.profile.fence == "on")
+    is_said = plan.profile.sources.get("fence", "default") != "default"
+    return replace(
+        spec, slice=slice_name, share_cap=has_cap, fence=plan.profile.fence if is_said else "",
+        devices=plan.profile.devices,
+    )  # fmt: skip
 
 
 def requester_of(job_id: str, plan: Plan, backend: Backend, spec: ScopeSpec) -> Requester:

@@ -18,6 +18,7 @@ from tests.systemd.helpers.users import User
 RUN = Path("/run/slicer-broker")
 SOCKET = str(RUN / "socket")
 SERVICE = "slicer-broker.service"
+SOCKET_UNIT = "slicer-broker.socket"
 ETC = Path("/etc/slicer")
 _DROP_IN = Path(f"/run/systemd/system/{SERVICE}.d/test.conf")
 _FAULTS = "/run/broker-test"  # no such directory: only files beside it
@@ -77,7 +78,8 @@ class Broker:
     def call(self, who: User, **wish: Any) -> Caller:
         """A process of that user that asks for this."""
         source = str(Path(__file__).parents[3] / "src")
-        argv = [*who.identity, "env", f"PYTHONPATH={source}", sys.executable, CLIENT, SOCKET, json.dumps(wish)]
+        python = ("env", f"PYTHONPATH={source}", sys.executable)
+        argv = [*who.identity, *python, CLIENT, SOCKET, json.dumps(wish)]
         self.callers.append(Caller(argv))
         return self.callers[-1]
 
