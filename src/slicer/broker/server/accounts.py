@@ -90,16 +90,9 @@ class Accounts:
         if self._connection is None:
             self._remember(ended)
             return
-        while self._unbooked:
-            try:
-                self._book(self._connection, self._unbooked[0])
-            except sqlite3.Error as error:
-                self._failed(error)
-                return
-            self._unbooked.pop(0)
-            self._has_warned = False
+        self._write_unbooked(self._connection)
 
-    def usage(self, since: float | None, uid: int | None, by: str, most: int = 200) -> list[UsageRow]:
+    def usage(self, since: float | None, uid: int | None, by: str, most: int = 1000) -> list[UsageRow]:
         """What was used by jobs that have ended since then (seconds since 1970), the most GPU time first.
 
         ``uid`` None: by everybody; ``by``: "user", "group" or "profile". Raises StateError.
@@ -112,10 +105,21 @@ class Accounts:
             raise StateError(f"the accounts cannot be read: {error}", where=self._path) from error
 
     def close(self) -> None:
-        """Give up the connection."""
+        """Try once more to write what could not be written, and give up the connection."""
         if self._connection is not None:
+            self._write_unbooked(self._connection)
             self._connection.close()
             self._connection = None
+
+    def _write_unbooked(self, connection: sqlite3.Connection) -> None:
+        while self._unbooked:
+            try:
+                self._book(connection, self._unbooked[0])
+            except sqlite3.Error as error:
+                self._failed(error)
+                return
+            self._unbooked.pop(0)
+            self._has_warned = False
 
     # -- one job -----------------------------------------------------------------------------------------
 
