@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from slicer.model import Busy
 
     NoGpuReason = Literal[
-        "no-pynvml", "no-library", "no-driver", "driver-mismatch", "no-devices", "permission"
+        "no-pynvml", "no-library", "no-driver", "driver-mismatch", "no-devices", "permission", "fenced"
     ]
 
 EX_OK = 0

@@ -236,7 +236,8 @@ class ScopeSpec:
     manager: Manager
     # What only the broker is told:
     share_cap: bool = False  # the driver is to cap the scope's GPU memory, where it can
-    must_fence: bool = False  # no job without the device fence
+    fence: str = ""  # what the profile says of the device fence; "" where it says nothing
+    devices: tuple[str, ...] = ()  # as in Profile
 
 
 @record

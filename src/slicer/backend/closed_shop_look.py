@@ -55,7 +55,8 @@ def sessions(root: str = "/") -> tuple[Session, ...]:
     folder = os.path.join(root, _SESSIONS)
     found = []
     for name in _names(folder):
-        said = _assignments(os.path.join(folder, name))
+        path = os.path.join(folder, name)
+        said = _assignments(path) if os.path.isfile(path) else {}  # beside each lies a FIFO
         if said.get("TYPE") in _GRAPHICAL:
             user = said.get("USER", "") or _name_of(said.get("UID", ""))
             found.append(Session(name, user, said["TYPE"], said.get("CLASS") == "greeter"))

@@ -16,6 +16,7 @@ from slicer.job.plan import (
     choose_backend,
     environment,
     idle_sharing,
+    may_be_fenced,
     needs_of,
     plan_of,
     requester_of,
@@ -164,6 +165,10 @@ def _overview(
         ("leftovers", f"{leftovers} ({profile.sources['linger']})"),
         ("threads", f"{profile.threads} ({profile.sources['threads']})"),
     ]
+    if may_be_fenced(plan) or profile.fence == "off":
+        from slicer.job import fencing
+
+        rows.append(("fence", fencing.described(plan, backend)))
     if profile.share != "off":
         rows.append(("sharing", _sharing(plan)))
     if backend.notice:

@@ -65,10 +65,11 @@ def consequences(settled: Plan, root: str) -> list[Line]:
     what = f"login sessions and users' own services ({closed_shop.SLICE})"
     what += f", and {', '.join(rest)}" if rest else ""
     lines = [Line(f"closed shop: no NVIDIA GPU for {what}; jobs with a lease have theirs"), Line("")]
-    lines += output.rows([("locked out:", *row) for row in _locked_out(settled, root)])
+    rows = _locked_out(settled, root)
+    lines += output.rows([("" if place else "locked out:", *row) for place, row in enumerate(rows)])
     lines.append(Line("not closed: other services, containers among them; who starts those is root's choice"))
     if not broker_units.is_installed(root):
-        missing = "WITHOUT A BROKER only root's jobs get GPUs then; before this: slicer install --broker"
+        missing = "no broker here: only root's jobs will get GPUs; first run: slicer install --broker"
         lines.append(Line(missing))
     return lines
 

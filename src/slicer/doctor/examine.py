@@ -8,6 +8,7 @@ import sys
 from slicer.doctor import looks
 from slicer.doctor.checks import broker as check_broker
 from slicer.doctor.checks import environment as check_environment
+from slicer.doctor.checks import fence as check_fence
 from slicer.doctor.checks import gpus as check_gpus
 from slicer.doctor.checks import journal as check_journal
 from slicer.doctor.checks import sharing as check_sharing
@@ -15,6 +16,7 @@ from slicer.doctor.checks import wraps as check_wraps
 from slicer.doctor.facts import broker as broker_facts
 from slicer.doctor.facts import configuration, disks, gpus, journal, kernel, others, session, state, units
 from slicer.doctor.facts import environment as environment_facts
+from slicer.doctor.facts import fence as fence_facts
 from slicer.doctor.facts import sharing as sharing_facts
 from slicer.doctor.facts import systemd as systemd_facts
 from slicer.doctor.facts import wraps as wrap_facts
@@ -51,6 +53,7 @@ def _duties(environ: Mapping[str, str], who: Who) -> dict[str, Callable[[], obje
         "disks": disks.gather,
         "configuration": lambda: configuration.gather(environ),
         "devices": lambda: gpus.gather_devices(simulated),
+        "fence": lambda: fence_facts.gather(who.uid),
         "sharing": lambda: sharing_facts.gather(environ),
         "state": lambda: state.gather(environ, who.uid),
         "broker": lambda: broker_facts.gather(environ),
@@ -81,8 +84,13 @@ def _gpus(taken: Taken, look: Look, who: Who) -> Verdict:
     systemd = taken["systemd"]
     if look.facts is None and look.failed:
         return Verdict("gpus", "not known", (), (finding("look-failed", f"driver: {look.failed}"),))
-    shared = _sharing(taken, look, who)
-    return check_gpus.gpus(taken["devices"], look.facts, systemd.container if systemd else "", who, shared)
+    shown, found = _sharing(taken, look, who)
+    fence = taken["fence"]
+    if fence is not None and systemd is not None:
+        shown = (*shown, *check_fence.described(fence, systemd))
+        found = (*found, *check_fence.fence(fence, taken["devices"], systemd, taken["broker"], who))
+    container = systemd.container if systemd else ""
+    return check_gpus.gpus(taken["devices"], look.facts, container, who, (shown, found))
 
 
 def _sharing(taken: Taken, look: Look, who: Who) -> tuple[tuple[tuple[str, str], ...], tuple[Finding, ...]]:

@@ -50,7 +50,7 @@ def has_nvidia() -> bool:
 def open_gpus() -> Gpus:
     """The GPUs of this machine through NVML, or those that SLICER_SIM describes; the caller closes it.
 
-    Behind the fence of a job root asks a helper outside of it.
+    Behind the fence of a job, or in a closed shop, root asks a helper outside of it.
 
     Loading NVML takes tens of milliseconds. Raises NoGpu when no GPU can be used; its ``reason`` says whether
     pynvml, the driver's library, the loaded driver, a device or a permission is missing, or the driver does
@@ -71,13 +71,17 @@ def open_gpus() -> Gpus:
 
 
 def is_fenced() -> bool:
-    """Whether this process is root's, and in the scope of a job that is fenced off from GPUs."""
+    """Whether this process is root's, and fenced off from GPUs: by the job around it, or in a closed shop."""
     if os.geteuid() != 0:
         return False
-    before, found, rest = cgroup.of("self").partition("/slicer-")
+    own = cgroup.of("self")
+    fence = "/user.slice" if own.startswith("/user.slice/") else ""
+    before, found, rest = own.partition("/slicer-")
     name = rest.partition("/")[0]
-    if not found or not name.endswith(".scope"):
+    if found and name.endswith(".scope"):
+        fence = f"{before}{found}{name}"
+    if not fence:
         return False
     from slicer.kernel import bpf
 
-    return bpf.filters_devices(cgroup.path_of(f"{before}{found}{name}"))
+    return bpf.filters_devices(cgroup.path_of(fence))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 from slicer.errors import GpuError, NoGpu
@@ -403,12 +404,27 @@ def _init_error(nvml: Any, error: Any) -> GpuError:
             "see `lspci` and `dmesg`",
         ),
     }
+    if _is_shut():  # of which NVML says that it is unknown
+        return NoGpu(
+            "fenced",
+            "the GPUs are fenced off from this process",
+            hint="inside of a job: it has no lease on one; in a login session: a closed shop",
+        )
     if error.value == nvml.NVML_ERROR_NO_PERMISSION:
         return _no_permission()
     if error.value in known:
         reason, message, hint = known[error.value]
         return NoGpu(reason, message, hint=hint)
     return _gpu_error(error, "NVML")
+
+
+def _is_shut() -> bool:
+    """Whether the control device is there, and a cgroup's rules keep us from it: permissions say EACCES."""
+    try:
+        os.close(os.open("/dev/nvidiactl", os.O_RDWR | os.O_CLOEXEC))
+    except OSError as failed:
+        return failed.errno == errno.EPERM
+    return False
 
 
 def _gpu_error(error: Any, where: str) -> GpuError:

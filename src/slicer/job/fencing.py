@@ -53,6 +53,24 @@ def fence_of(
     return lambda gpus: properties(plan, gpus, observer)
 
 
+def described(plan: Plan, backend: Backend) -> str:
+    """What a job of this plan can open, or why it is not fenced off, for people. Raises nothing."""
+    profile = plan.profile
+    if plan.broker:
+        return "as the administrator says: the policy, and the profile of that name in /etc/slicer"
+    why = why_not(plan, backend)
+    if why or profile.fence == "off":
+        return f"none: {why or profile.sources['fence']}"
+    if backend.name == "inner":
+        return "that of the job around it"
+    if not is_wanted(plan):
+        return "none: the profile has device rules of its own, or others hold its GPUs for it"
+    if why_not_kept(plan, backend):
+        return f"none: {why_not_kept(plan, backend)}"
+    opens = "its own GPUs and no others" if plan.visible_gpus(()) or plan.need_gpus else "no GPU"
+    return f"it can open {', '.join((opens, *profile.devices))}"
+
+
 def properties_of(
     plan: Plan, backend: Backend, observer: GpuObserver, gpus: tuple[str, ...]
 ) -> tuple[Property, ...]:

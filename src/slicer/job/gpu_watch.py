@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 
-from slicer.errors import SlicerError
+from slicer.errors import NoGpu, SlicerError
 from slicer.gpu.attribution import attribute, devices, process_counts
 from slicer.gpu.observer import GpuObserver
 from slicer.job.job import tell
@@ -80,9 +80,11 @@ class GpuWatch:
             self.fail(error)
 
     def fail(self, error: SlicerError) -> None:
-        """Say why the GPUs are not looked at any more."""
+        """Say why the GPUs are not looked at any more; not that they are fenced off, which is meant so."""
         if not self.has_failed:
             self.has_failed = True
+            if isinstance(error, NoGpu) and error.reason == "fenced":
+                return
             self.say(f"what the job uses on its GPUs can no longer be seen: {error}")
 
     def say(self, text: str) -> None:

@@ -195,7 +195,11 @@ def spec_of(job_id: str, plan: Plan, backend: Backend) -> ScopeSpec:
         return spec
     has_cap = plan.sharing is not None and plan.sharing.limit_mib > 0
     slice_name = f"{plan.profile.slice}-{os.geteuid()}.slice"
-    return replace(spec, slice=slice_name, share_cap=has_cap, must_fence=plan.profile.fence == "on")
+    is_said = plan.profile.sources.get("fence", "default") != "default"
+    return replace(
+        spec, slice=slice_name, share_cap=has_cap, fence=plan.profile.fence if is_said else "",
+        devices=plan.profile.devices,
+    )  # fmt: skip
 
 
 def requester_of(job_id: str, plan: Plan, backend: Backend, spec: ScopeSpec) -> Requester:

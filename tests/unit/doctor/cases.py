@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from slicer.doctor.checks import broker, environment, gpus, journal, limits, sharing, state, systemd, wraps
+from slicer.doctor.checks import (
+    broker,
+    environment,
+    fence,
+    gpus,
+    journal,
+    limits,
+    sharing,
+    state,
+    systemd,
+    wraps,
+)
 from slicer.doctor.facts.configuration import ProfileFacts
 from slicer.doctor.facts.disks import Disk, DiskFacts
 from slicer.doctor.facts.environment import Namesake
@@ -27,6 +38,7 @@ from tests.unit.doctor.made_up import (
     DISKS,
     DRIVER,
     ENVIRONMENT,
+    FENCE,
     GPU,
     JOURNAL,
     KERNEL,
@@ -45,6 +57,7 @@ from tests.unit.doctor.made_up import (
 )  # fmt: skip
 
 _PIP = "/opt/slicer/bin/python -m pip install nvidia-ml-py"
+_SHUT = "/usr/local/lib/systemd/system/user.slice.d/50-slicer-closed-shop.conf"
 _APT = "apt install python3-pynvml"
 
 Case = Callable[[], Verdict]
@@ -98,6 +111,20 @@ def on_sharing(*profiles: ProfileFacts, who: Who = ROOT, limits: str = "", **cha
         facts, driver = replace(SHARING, **changes), replace(DRIVER, why_no_limits=limits)
         found = tuple(sharing.sharing(facts, profiles, driver, who))
         return gpus.gpus(DEVICES, driver, "", who, (sharing.described(facts, driver, who), found))
+
+    return judged
+
+
+def on_fence(who: Who = ALICE, reason: str = "", **changes: object) -> Case:
+    """``changes``: of what is seen of the fence. ``broker``: there is one; ``filters``: devices can be."""
+
+    def judged() -> Verdict:
+        there = replace(BROKER, has_socket=bool(changes.pop("broker", True)))
+        systemd = replace(SYSTEMD, filters_devices=bool(changes.pop("filters", True)))
+        facts = replace(FENCE, **changes)
+        shown = fence.described(facts, systemd)
+        found = tuple(fence.fence(facts, DEVICES, systemd, there, who))
+        return gpus.gpus(DEVICES, replace(DRIVER, reason=reason), "", who, (shown, found))
 
     return judged
 
@@ -326,6 +353,10 @@ CASES: dict[str, tuple[Case, ...]] = {
         on_units(masked=("/etc/systemd/user/gpu.slice",)),
     ),
     "older-leftovers": (on_units(old_shared=("/run/slicer",)), on_units(old_group=True)),
+    "gpus-not-fenced": (on_fence(broker=False), on_fence(who=ROOT, filters=False)),
+    "closed-shop": (on_fence(closed_shop=_SHUT), on_fence(closed_shop=_SHUT, acts=True, reason="fenced")),
+    "closed-shop-without-broker": (on_fence(who=ROOT, closed_shop=_SHUT, acts=True, broker=False),),
+    "closed-shop-not-acting": (on_fence(who=ROOT, closed_shop=_SHUT, acts=False),),
     "broker-broken": (on_broker(answer_error="the broker has not answered for 5 s"),),
     "broker-place": (on_broker(place_problem="/run/slicer-broker belongs to uid 1001"),),
     "broker-stopped": (on_broker(has_socket=False),),
@@ -369,6 +400,7 @@ HEALTHY: tuple[Case, ...] = (
     on_state(cache=place("", "", -1)),
     lambda: gpus.gpus(NO_DEVICES, replace(NO_DRIVER, reason="no-pynvml"), "", ALICE),
     on_state(ledger=place("/run/lock/slicer-1000", "", -1)), on_state(ledger=place("/dev/shm/slicer-1000")),
+    on_fence(), on_fence(who=ROOT, broker=False), on_fence(is_inside=True, reason="fenced"),
     on_broker(), on_broker(policy="hidden"), on_broker(policy="none", is_enabled=False, has_socket=False),
     on_broker(policy="none", is_installed=False, is_enabled=False, has_socket=False, variable="off"),
     on_journal(), on_journal(may_read=False), on_units(), on_units(system=NO_UNITS, packaged=("/usr/lib/x",)),

@@ -6,6 +6,7 @@ from slicer.doctor.facts.broker import BrokerFacts
 from slicer.doctor.facts.configuration import ConfigurationFacts, ProfileFacts
 from slicer.doctor.facts.disks import Disk, DiskFacts
 from slicer.doctor.facts.environment import EnvironmentFacts
+from slicer.doctor.facts.fence import FenceFacts
 from slicer.doctor.facts.gpus import DeviceFacts, DriverFacts, Node
 from slicer.doctor.facts.journal import JournalFacts
 from slicer.doctor.facts.kernel import KernelFacts
@@ -70,6 +71,7 @@ STATE = StateFacts(
     history_directory=place("/home/alice/.local/state/slicer", on="ext4"), history_problem="",
     cache=place("/home/alice/.cache/slicer"),
 )  # fmt: skip
+FENCE = FenceFacts("", None, False)
 BROKER = BrokerFacts(
     is_installed=True, is_enabled=True, has_socket=True, place_problem="", answer_error="", leases=2,
     waiting=1, policy="read", policy_error="", policy_warnings=(), variable="",

@@ -70,7 +70,7 @@ class BrokerBackend:
             self.started = self._start(start_of(spec), pidfd, meanwhile)
         finally:
             os.close(pidfd)
-        if spec.must_fence and not self.started.is_fenced:
+        if spec.fence == "on" and not self.started.is_fenced:
             message = "no job without the device fence, and the broker has set none around this one"
             raise RefusedError(message, where="fence", hint=HINT)
         _check(spec.unit, pid, self.started)
@@ -148,6 +148,7 @@ def start_of(spec: ScopeSpec) -> Start:
         job=spec.unit.removeprefix("slicer-").removesuffix(".scope"),
         slice="gpu" if spec.slice.startswith("gpu") else "cpu",
         description=spec.description, limits=limits_of(spec.properties), share_cap=spec.share_cap,
+        fence=spec.fence, devices=spec.devices,
     )  # fmt: skip
 
 

@@ -36,7 +36,9 @@ _KINDS: dict[str, type[SlicerError]] = {
     "Deadlock": DeadlockError,
     "TooMany": TooManyError,
 }
-_NO_GPU_REASONS = ("no-pynvml", "no-library", "no-driver", "driver-mismatch", "no-devices", "permission")
+_NO_GPU_REASONS = (
+    "no-pynvml", "no-library", "no-driver", "driver-mismatch", "no-devices", "permission", "fenced",
+)  # fmt: skip
 
 
 def failure_of(reply: ErrorReply, waited_s: float | None = None) -> SlicerError:

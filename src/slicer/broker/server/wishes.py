@@ -80,7 +80,8 @@ class Wishes:
         if holding.lease.uid == 0 and asked.fence:
             return asked.fence, (*policy.devices, *asked.devices)
         profile = self._rulebook.configuration.profile(holding.lease.profile)
-        said = profile.fence if profile is not None else None
+        says = profile is not None and profile.sources.get("fence", "default") != "default"
+        said = profile.fence if profile is not None and says else None
         word = fence.brokered(_word(policy.fence), said, asks=asked.fence == "on")
         return word, (*policy.devices, *(profile.devices if profile else ()))
 

@@ -56,6 +56,8 @@ def _summary(devices: DeviceFacts, driver: DriverFacts | None) -> str:
     if driver.gpus:
         names = sorted({gpu.name.removeprefix("NVIDIA ") for gpu in driver.gpus})
         return f"{counted(len(driver.gpus), 'GPU')} ({', '.join(names)}), driver {driver.version}"
+    if driver.reason == "fenced":
+        return "fenced off from here"
     return "none that can be used" if devices.nvidia else "none here"
 
 
@@ -81,6 +83,8 @@ def _access(exists: bool, is_usable: bool) -> str:
 
 
 def _unusable(devices: DeviceFacts, driver: DriverFacts, container: str, who: Who) -> Iterator[Finding]:
+    if driver.reason == "fenced":
+        return  # as it should be: in a job without a lease on one, in a closed shop
     if driver.reason == "no-pynvml":
         if devices.nvidia or devices.driver:  # else there is nothing to ask for
             mend = who.root(driver.hint) if driver.hint.startswith("apt ") else driver.hint

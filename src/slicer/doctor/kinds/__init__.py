@@ -5,10 +5,10 @@ docs/doctor.md is this table (``python -m tests.unit.doctor`` writes it). Pure.
 
 from __future__ import annotations
 
-from slicer.doctor.kinds import brokers, machine, places, use
+from slicer.doctor.kinds import brokers, fences, machine, places, use
 from slicer.doctor.model import Finding, Kind
 
-_FOUND = (*machine.FOUND, *places.FOUND, *brokers.FOUND, *use.FOUND)
+_FOUND = (*machine.FOUND, *places.FOUND, *brokers.FOUND, *fences.FOUND, *use.FOUND)
 KINDS: dict[str, Kind] = {kind.id: kind for kind in _FOUND}
 
 

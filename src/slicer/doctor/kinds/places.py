@@ -61,8 +61,9 @@ FOUND = (
         severity="warning",
         title="/dev/nvidia-uvm is not there yet",
         why=(
-            "CUDA makes it at its first use, which fails in a job whose DeviceAllow was settled "
-            "before."
+            "CUDA makes it at its first use. That is too late in a job behind the device fence, which knows "
+            "only drivers that were loaded before. For root's jobs and the broker's slicer loads it, if "
+            "nvidia-modprobe is there."
         ),
         cure="`nvidia-modprobe -u -c=0`, at every boot.",
     ),
