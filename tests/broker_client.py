@@ -1,11 +1,11 @@
-"""A caller of the broker, as a process of its own: it asks for a lease, tells what it hears, and does as told.
+"""A caller of the broker, as a process of its own: it asks for a lease, tells what it hears, does as told.
 
     python tests/broker_client.py SOCKET '{"gpus": 1, "start": true}'
 
 The object has fields of Acquire, and besides: ``start`` (put a keeper into a scope), ``limits``, ``slice``,
 ``deaf`` (stop reading once it waits). Each line that it writes is a JSON object with the key ``event``. Each
-line that it reads is a word: ``release``, ``finish`` (the accounts), ``start``, ``end`` (the keeper), ``status``,
-``quit``.
+line that it reads is a word: ``release``, ``finish`` (the accounts), ``start``, ``end`` (the keeper),
+``status``, ``quit``.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import pytest
 
 from tests.patience import until
 from tests.systemd.helpers import systemctl
-from tests.systemd.helpers.broker import SERVICE, Broker
+from tests.systemd.helpers.broker import RUN, SERVICE, SOCKET_UNIT, Broker
 from tests.systemd.helpers.users import User
 
 pytest_plugins = ["tests.systemd.helpers.broker_fixtures"]
@@ -82,3 +82,32 @@ def test_a_reload_of_systemd_loses_no_start(broker: Broker, ann: User, ben: User
     for job in jobs:
         job.do("end")
     until(lambda: not broker.leases(), "all are over")
+
+
+def test_a_full_run_refuses_who_comes_and_keeps_who_waits(broker: Broker, ann: User, ben: User) -> None:
+    systemctl.output("systemctl", "stop", SERVICE, SOCKET_UNIT)
+    RUN.mkdir(exist_ok=True)
+    systemctl.output("mount", "-t", "tmpfs", "-o", "size=256k,mode=755", "tmpfs", str(RUN))
+    try:
+        systemctl.output("systemctl", "start", SOCKET_UNIT)
+        holder, waiter = broker.call(ann, **CPU), None
+        holder.await_("granted")
+        waiter = broker.call(ben, **CPU)
+        waiter.await_("waiting")
+        filler = RUN / "filler"
+        with pytest.raises(OSError, match="No space"):
+            filler.write_bytes(bytes(1 << 20))
+        late = broker.call(ann, **CPU).await_("error")
+        assert late["name"] == "Broken"
+        assert "No space left" in late["message"]
+        holder.do("release")  # a lease can always be given back
+        broker.kill()
+        filler.unlink()
+        waiter.await_("granted")
+        assert broker.leases() == [waiter.job]
+    finally:
+        for caller in broker.callers:
+            caller.close()
+        systemctl.output("systemctl", "stop", SERVICE, SOCKET_UNIT)
+        systemctl.output("umount", "--lazy", str(RUN))
+        systemctl.output("systemctl", "start", SOCKET_UNIT)

@@ -100,7 +100,21 @@ def plan_of(invocation: Invocation, environ: Mapping[str, str], ledger: Ledger |
     plan = Plan(
         invocation, config, profile, host, program, outer, gpus, slots, nested, skip, environ, broker=broker
     )
+    check_limits(plan)
     return with_sharing(plan, ledger.directory.path if ledger is not None else "")
+
+
+def check_limits(plan: Plan) -> None:
+    """Raise RefusedError for a limit that the broker would refuse, before the job waits for its turn."""
+    if not plan.broker or not os.geteuid():
+        return
+    from slicer.broker.rules.allowed import are_plain
+
+    properties = plan.profile.properties.values()
+    if not are_plain(properties):
+        from slicer.broker.rules import limits
+
+        limits.checked(limits.words(properties), plan.host)
 
 
 def with_sharing(plan: Plan, directory: str = "") -> Plan:

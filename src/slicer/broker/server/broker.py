@@ -68,7 +68,7 @@ class Broker:
         for holding in self._register.holdings.values():
             self._rulebook.groups(holding.lease.uid, holding.claim.gids)
             self._rulebook.granted(holding)
-        self._queueing = queueing = Queueing(self._register, self._decider, self._rulebook, self._loop, warn)
+        self._queueing = queueing = Queueing(self._register, self._decider, self._rulebook, self._loop, log)
         wishes = Wishes(self._register, self._rulebook, self._decider, host())
         scoping = Scoping(self._register, self._scopes, wishes, queueing, log)
         service = Service(self._register, self._decider, self._rulebook, queueing, scoping)

@@ -48,17 +48,19 @@ class Queueing:
     """The requests of all users. :meth:`settle` is to be called whenever :attr:`is_unsettled`."""
 
     def __init__(
-        self, register: Register, decider: Decider, rulebook: Rulebook, on: Loop, warn: Callable[[str], None]
+        self, register: Register, decider: Decider, rulebook: Rulebook, on: Loop, log: Callable[[str], None]
     ) -> None:
         self._register = register
         self._decider = decider
         self._rulebook = rulebook
         self._loop = on
-        self._warn = warn
+        self._log = log
         self.is_unsettled = True
         self._came: list[Waiter] = []  # since the last decision
         self._again: Due | None = None
         self._news: Due | None = None
+        for holding in register.holdings.values():
+            self._limit(holding)
         absent = list(register.waiters.values())
         self._waits_for_absent = bool(absent)
         if absent:
@@ -206,7 +208,7 @@ class Queueing:
             try:
                 self._grant(waiter, gpus, is_forced=False)
             except StateError as error:
-                self._warn(f"nothing can be granted: {error}")
+                self._log(f"<4>nothing can be granted: {error}")
                 self.look_again()
                 return
 
@@ -224,7 +226,20 @@ class Queueing:
         connection = waiter.connection
         self._register.leave(waiter)
         self._rulebook.granted(holding)
+        self._limit(holding)
+        self._log(f"<6>uid {lease.uid}: {lease.job} has {_words(lease)} (pid {lease.pid})")
         self._tell_granted(connection, holding)
+
+    def _limit(self, holding: Holding) -> None:
+        """End the lease in time if it gets no scope. (Its process goes on, as one that holds nothing.)"""
+        end_s = self._rulebook.hold_until_s(holding)
+        if end_s is not None and not holding.claim.held:
+            holding.limit = self._loop.after(end_s - proc.now_s(), lambda: self._end(holding))
+
+    def _end(self, holding: Holding) -> None:
+        if not holding.claim.held and not holding.is_starting:
+            self._log(f"<5>uid {holding.lease.uid}: {holding.lease.job} has held what it has for too long")
+            self._register.release(holding)
 
     def _tell_granted(self, connection: Connection, holding: Holding) -> None:
         shown = views.lease(holding.lease, connection.peer.uid)
@@ -264,8 +279,8 @@ class Queueing:
 
     def _busy(self, waiter: Waiter, reasons: Reasons) -> Refusal:
         busy = views.busy(reasons.busy(waiter.ticket), waiter.ticket.uid)
-        why = self._why(waiter, reasons)
-        return Refusal("Busy", f"{busy.slot or busy.kind} is busy", hint=why, busy=busy)
+        busy = replace(busy, why=self._why(waiter, reasons))
+        return Refusal("Busy", f"{busy.slot or busy.kind} is busy", busy=busy)
 
     def reasons(self, found: Decided) -> Reasons:
         """Why those wait who were granted nothing."""
@@ -325,6 +340,15 @@ class Queueing:
         else:
             self.dismiss(waiter, self._busy(waiter, self.reasons(found)))
         self.is_unsettled = True
+
+
+def _words(lease: Lease) -> str:
+    """What a lease holds, for the log."""
+    gpus = ", ".join(map(str, lease.gpu_indices or lease.gpus))
+    size = f"{lease.vram_mib} MiB of " if gpus and lease.vram_mib is not None else ""
+    found = [f"{size}GPU {gpus}"] if gpus else []
+    found += [f"{count} x slot {name}" for name, count in sorted(lease.slots.items())]
+    return " and ".join(found) or "nothing to hold"
 
 
 def _is_same(entry: Lease | Ticket, caller: Caller) -> bool:

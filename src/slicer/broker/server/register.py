@@ -15,7 +15,7 @@ from slicer.record import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from typing import Any
 
     from slicer.broker.protocol.messages import Acquire, Finished
@@ -35,12 +35,15 @@ class Holding:
         self.process: ProcessWatch | None = None
         self.scope: ScopeWatch | None = None
         self.is_starting = False  # systemd is at it
+        self.limit: Due | None = None  # when it ends by the policy, unless it has a scope, which systemd ends
 
     def close(self) -> None:
         """Watch it no more."""
         for each in (self.process, self.scope):
             if each is not None:
                 each.close()
+        if self.limit is not None:
+            self.limit.cancel()
         self.process = self.scope = None
 
 
@@ -221,24 +224,26 @@ class Register:
         self._changed()
 
     def inside_of(self, pid: int, uid: int) -> tuple[Lease, ...]:
-        """The user's leases that a process runs inside of, outermost first."""
+        """The user's leases in whose scopes a process runs, outermost first."""
         here = f"{cgroup.of(pid)}/"
         found = [
             each.lease
             for each in self.holdings.values()
             if each.lease.uid == uid and each.lease.cgroup and here.startswith(f"{each.lease.cgroup}/")
         ]
-        loose = {each.lease.pid: each.lease for each in self._bound_to_processes(uid)}
-        if loose:
-            found += [loose[above] for above in (pid, *proc.ancestors(pid)) if above in loose]
         return tuple(sorted(found, key=lambda lease: lease.since_s))
 
-    def _bound_to_processes(self, uid: int) -> Iterable[Holding]:
-        return (
-            each
-            for each in self.holdings.values()
-            if each.lease.uid == uid and each.claim.binding == "process" and each.process is not None
-        )
+    def around(self, holding: Holding) -> list[Holding]:
+        """The holdings that last as long as this one, because it came out of their scopes."""
+        found: dict[str, Holding] = {}
+        left = list(holding.claim.inside)
+        while left:
+            job = left.pop()
+            outer = self.holdings.get(job)
+            if outer is not None and job not in found:
+                found[job] = outer
+                left += outer.claim.inside
+        return list(found.values())
 
     # -- tickets -----------------------------------------------------------------------------------------
 

@@ -107,6 +107,14 @@ class Rulebook:
         """What a user may have."""
         return resolve.caps_of(self.policy, uid, gids)
 
+    def hold_until_s(self, holding: Holding) -> float | None:
+        """When a lease has to end by the policy (CLOCK_BOOTTIME); None: never."""
+        lease = holding.lease
+        if not lease.gpus and not lease.slots:
+            return None
+        most_s = self.caps(lease.uid, self.groups(lease.uid, holding.claim.gids)).max_hold_s
+        return None if most_s is None else lease.since_s + most_s
+
     def check(self, ticket: Ticket, gids: Sequence[int], devices: tuple[Device, ...] | None) -> None:
         """Raises NotAllowedError for what its user may never have."""
         allowance.check(self.policy, gids, ticket, devices, self._name_of(ticket.uid))
