@@ -36,6 +36,7 @@ _OTHER_PROFILES = "(others)"
 _MOST_COMMAND = 500  # characters
 _MOST_UNBOOKED = 1000  # kept in memory while the database cannot be written
 _NOTHING_S = 0.01  # GPU-seconds that are as good as none
+_CHECKPOINT_PAGES = 4000  # some 2,000 jobs: it waits for the disk, and so does everybody who waits for a GPU
 _BUSY_TIMEOUT_S = 0.2  # another writer has no business here
 
 
@@ -222,6 +223,7 @@ def _connected(path: str) -> sqlite3.Connection:
     try:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=NORMAL")
+        connection.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version == 0:
             connection.executescript(
