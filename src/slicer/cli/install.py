@@ -43,13 +43,12 @@ _SHARED = "an older version shared it with a group"
     epilog="""\
 \b
 Examples:
-  slicer install --dry-run       what would be done
-  sudo slicer install            for root and all users
-  sudo slicer install --broker   one ledger for all users, enforced
-  sudo slicer install --closed-shop          no GPU without a lease; asks first
-  sudo slicer install --closed-shop --undo   take that back
-  slicer install --user          for you alone, without root
-  sudo slicer install --remove   take it all away again
+  slicer install --dry-run            what would be done
+  sudo slicer install                 for root and all users
+  sudo slicer install --broker        one ledger for all users, enforced
+  sudo slicer install --closed-shop   no GPU without a lease; asks first
+  slicer install --user               for you alone, without root
+  sudo slicer install --remove        take it all away again
 
 \b
 `slicer run` works without these too. What they add: weights for gpu.slice
