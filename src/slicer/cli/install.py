@@ -131,7 +131,8 @@ def command(
     report = remove(settled, force=force) if removing else apply(settled, force=force)
     output.show(_done(report))
     if removing:
-        after = [*([] if broker else _left(root, user=user)), *install_broker.gone_lines(root)]
+        gone = [] if user else install_broker.gone_lines(root, where, only_broker=broker)
+        after = [*([] if broker else _left(root, user=user)), *gone]
     else:
         after = _next(settled, user=user, user_delegation=user_delegation)
         after += install_broker.next_lines() if broker and settled.live else []
