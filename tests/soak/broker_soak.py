@@ -175,8 +175,10 @@ class BrokerSoak:
         wrong = [text for job in self._over if (text := self._wrong_with(job))]
         told = ("journalctl", "-u", SERVICE, "--no-pager", "-o", "cat")
         journal = subprocess.run(told, capture_output=True, text=True, check=True).stdout
-        for user in USERS:  # the next job of each sweeps what killed ones left in the user's own ledger
-            subprocess.run((*_identity(user), "slicer", "run", "-q", "--", "true"), check=True, cwd="/")
+        for user in USERS:  # whoever looks next sweeps what killed jobs left in the user's own ledger
+            for command in (("run", "-q", "--", "true"), ("status",)):
+                said = subprocess.run((*_identity(user), "slicer", *command), capture_output=True, cwd="/")
+                wrong += [f"slicer {command[0]} of {user}: {said}"] if said.returncode else []
         own = sorted(map(str, Path("/run/lock").glob("slicer-*/leases/*")))
         wrong += [f"left in users' own ledgers: {own}"] if own else []
         if "Traceback" in journal:

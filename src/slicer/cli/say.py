@@ -216,4 +216,5 @@ def busy_dict(busy: Busy) -> dict[str, Any]:
     lease = first_to_finish(busy.holders, now)
     holder = holder_dict(lease, now) if lease else _outsider_dict(busy.outsider) if busy.outsider else None
     which = {"slot": busy.slot} if busy.kind == "slot" else {}
-    return {"error": f"{busy.kind}-busy", **which, "holder": holder}
+    policy = {"policy": busy.why} if busy.why else {}
+    return {"error": f"{busy.kind}-busy", **which, "holder": holder, **policy}

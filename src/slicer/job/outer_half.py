@@ -85,6 +85,7 @@ class OuterHalf:
         self._pid = os.getpid()
         self._keeper = 0
         self._cgroup = ""
+        self._why_no_cap: str | None = None  # as in Backend
         self._began = 0.0
         self._received = b""  # as they came from the keeper
         self._kills_before: int | None = None  # in the slice, where the kernel kills scopes as a whole
@@ -122,6 +123,7 @@ class OuterHalf:
         try:
             os.write(self._down_write, STARTING)
             self._cgroup = self._backend.start(self._job.spec, self._keeper, _load_ending)
+            self._why_no_cap = self._backend.why_no_cap
             faults.point("outer-started-scope")
             self._backend.close()
             if self._job.fence is not None:
@@ -232,7 +234,7 @@ class OuterHalf:
         if self._job.sharing is not None:
             from slicer.job import sharing
 
-            sharing.prepare(self._job, self._held)
+            sharing.prepare(self._job, self._held, self._why_no_cap)
         self._held.is_handed_on = True
         try:
             os.write(self._down_write, encode(started) + encode(self._held.lease) + ORDER_END)

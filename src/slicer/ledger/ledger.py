@@ -163,7 +163,14 @@ class Ledger(LedgerFiles):
         """
         with self.locked():
             created = entries.create(self.directory.leases, lease.job, statefile.encode(lease))
-        return HeldLease(self, lease, *created)
+        held = HeldLease(self, lease, *created)
+        held.postponed.append(self.sweep)
+        return held
+
+    def sweep(self) -> None:
+        """Remove what dead owners left. Where nothing is decided here, nobody else does."""
+        with self.locked():
+            self.leases()
 
     def convert(self, name: str, held: tuple[int, int], lease: Lease) -> HeldLease:
         """Make the ticket of that name the lease: the same file, under another name. Raises StateError.

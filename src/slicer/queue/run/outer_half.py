@@ -118,6 +118,7 @@ class QueueOuterHalf(OuterHalf):
             return False
         self.pidfd = found.pidfd
         self._cgroup = found.cgroup
+        self._why_no_cap = found.why_no_cap
         self._started = Started(found.cgroup, time.time(), self._began, 0.0)
         start = proc.start_time(found.pid) or 0
         self._held.update(cgroup=found.cgroup, keeper=found.pid, pid=found.pid, pid_start=start)
