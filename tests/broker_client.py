@@ -3,9 +3,9 @@
     python tests/broker_client.py SOCKET '{"gpus": 1, "start": true}'
 
 The object has fields of Acquire, and besides: ``start`` (put a keeper into a scope), ``limits``, ``slice``,
-``deaf`` (stop reading once it waits). Each line that it writes is a JSON object with the key ``event``. Each
-line that it reads is a word: ``release``, ``finish`` (the accounts), ``start``, ``end`` (the keeper),
-``status``, ``quit``.
+``deaf`` (stop reading once it waits), ``inner`` (what the keeper asks for in its turn, before it ends). Each
+line that it writes is a JSON object with the key ``event``. Each line that it reads is a word: ``release``,
+``finish`` (the accounts), ``start``, ``end`` (the keeper), ``status``, ``quit``.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from slicer.broker.protocol import messages
 from slicer.broker.protocol.wire import ErrorReply
 from slicer.record import as_dict
 
+EXTRA = ("start", "limits", "slice", "deaf", "inner")
 DEFAULTS: dict[str, Any] = {
     "job": "", "name": "test", "command": "", "profile": "", "binding": "process", "gpus": 0, "gpu_words": (),
     "vram_mib": None, "margin_mib": 0, "slots": {}, "slot_limits": {}, "priority": 0, "expect_s": None,
@@ -45,7 +46,8 @@ def plain(value: Any) -> Any:
 class Client:
     def __init__(self, path: str, wish: dict[str, Any]) -> None:
         self.connection = Connection(path)
-        self.extra = {name: wish.pop(name) for name in ("start", "limits", "slice", "deaf") if name in wish}
+        self.path = path
+        self.extra = {name: wish.pop(name) for name in EXTRA if name in wish}
         self.asked = messages.Acquire(**{**DEFAULTS, "job": os.urandom(6).hex(), **wish})
         self.keeper = 0
 
@@ -70,6 +72,9 @@ class Client:
                     os.dup2(os.open(os.devnull, os.O_RDWR), fd)  # nobody waits for what it could write
                 if not os.read(reader, 1):
                     os._exit(0)  # we have ended before it was started
+                inner = self.extra.get("inner")
+                if inner is not None:
+                    os.execv(sys.executable, [sys.executable, __file__, self.path, json.dumps(inner)])
                 os.execvp("sleep", ["sleep", "inf"])
         pidfd = os.pidfd_open(self.keeper)
         limits = tuple(self.extra.get("limits", {}).items())

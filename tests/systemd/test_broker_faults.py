@@ -59,6 +59,26 @@ def test_a_kill_on_the_way_to_a_scope_loses_and_doubles_nothing(
     until(lambda: not broker.leases() and not systemctl.scopes(), "all is over")
 
 
+def test_what_came_out_of_a_job_keeps_its_lease(broker: Broker, ann: User, ben: User) -> None:  # X1
+    """A process may have opened a GPU and be taken into another scope: the GPU is free when it ends."""
+    inner = {"binding": "scope", "start": True}
+    outer = broker.call(ann, gpus=2, binding="scope", slice="gpu", start=True, inner=inner)
+    unit = str(outer.await_("started")["unit"])
+    waiter = broker.call(ben, gpus=1)
+    waiter.await_("waiting")
+    until(lambda: len(broker.leases()) == 2, "the job inside runs")
+    until(lambda: unit not in systemctl.scopes(), "only its scope is left")
+    outer.kill()
+    broker.kill()
+    broker.call(ben).await_("granted")
+    assert outer.job in broker.leases()
+    assert not waiter.has("granted")
+    (left,) = systemctl.scopes()
+    systemctl.output("systemctl", "kill", "--signal=KILL", left)
+    waiter.await_("granted")
+    until(lambda: outer.job not in broker.leases(), "both are over")
+
+
 def test_the_end_of_a_job_is_noticed_although_the_broker_is_gone(broker: Broker, ann: User) -> None:
     job = broker.call(ann, **CPU, start=True)
     job.await_("started")
