@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         name: BackendName
         manager: Manager
         notice: str  # what the user should know of each job; "" for nothing
+        why_no_cap: str | None  # why the driver does not cap the last scope, by the broker; None: not asked
 
         def connect(self) -> None:
             """Do what can be done before the lease is there (connect, import). Raises BackendError."""

@@ -148,7 +148,8 @@ def why_not_driver(plan: Plan) -> str:
     """Why the driver does not keep a cap by itself here; "": it may."""
     from slicer.gpu import driver_cap
 
-    return driver_cap.why_not_here(has_scope=plan.invocation.backend != "plain" and backends.has_systemd())
+    has_scope = plan.invocation.backend != "plain" and backends.has_systemd()
+    return driver_cap.why_not_here(has_scope=has_scope, uid=0 if plan.broker else None)  # the broker is root
 
 
 def idle_sharing(plan: Plan) -> str:
