@@ -194,7 +194,7 @@ def test_descriptors_are_taken_by_nobody_else(broker: Server, child: Any) -> Non
             pass_on(caller, bytes([byte]), pidfd)
         pass_on(caller, SAY_START[-1:])
         assert caller.recv(65536) == DONE
-        assert open_files() == before
+        until(lambda: open_files() == before, "no descriptor is left")
     assert not any(call.fds for call in broker.calls)
     os.close(pidfd)
 
@@ -206,7 +206,7 @@ def test_several_descriptors_are_none(broker: Server, child: Any) -> None:  # L1
         before = open_files()
         pass_on(caller, SAY_START, pidfd, pidfd)
         assert caller.recv(65536) == DONE
-        assert open_files() == before
+        until(lambda: open_files() == before, "no descriptor is left")
     assert broker.call(1).fds == ()
     assert not broker.connections.must_stay
     os.close(pidfd)
@@ -221,7 +221,7 @@ def test_what_is_no_pidfd_is_never_closed_and_not_taken_for_ever(tmp_path: Path)
             for _ in range(20):
                 pass_on(caller, SAY_START, null.fileno())
                 assert caller.recv(65536) == DONE
-        assert open_files() == before + 3
+        until(lambda: open_files() == before + 3, "three were taken")
         assert broker.connections.must_stay
         assert not any(call.fds for call in broker.calls)
         (account,) = broker.connections._accounts.values()
