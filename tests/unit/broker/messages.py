@@ -34,8 +34,9 @@ CALLS: tuple[Any, ...] = (
         priority=-100, expect_s=1.0, ahead_of="", wait=True, max_wait_s=None, runs_anyway=False,
     ),
     m.Start(
-        JOB, "gpu", "train", (("CPUQuota", "200%"), ("MemoryMax", "4G")), False, "on", ("/dev/nvidia-modeset",)
-    ),
+        JOB, "gpu", "train", (("CPUQuota", "200%"), ("MemoryMax", "4G")), False, "on",
+        ("/dev/nvidia-modeset",),
+    ),  # fmt: skip
     m.Release(JOB),
     m.Finished(JOB, "oom-kill", 137, 1.5, 0.0, None, 1 << 33, (8000,)),
     m.Preview(2, (), 4096, 512, {}, {}, 0),
