@@ -36,7 +36,7 @@ CALLS: tuple[Any, ...] = (
     m.Start(
         JOB, "gpu", "train", (("CPUQuota", "200%"), ("MemoryMax", "4G")), False, "on",
         ("/dev/nvidia-modeset",),
-    ),  # fmt: skip
+    ),
     m.Release(JOB),
     m.Finished(JOB, "oom-kill", 137, 1.5, 0.0, None, 1 << 33, (8000,)),
     m.Preview(2, (), 4096, 512, {}, {}, 0),

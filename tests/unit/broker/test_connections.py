@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import errno
 import os
 import socket
 import subprocess
@@ -160,6 +161,29 @@ def test_a_user_has_a_part_of_the_brokers_time(tmp_path: Path, not_root: None) -
             until(lambda: caller.recv(65536, socket.MSG_PEEK).count(b"\0") == 5, "all are answered")
         waits = [due for due in broker.loop.due if due.act]
         assert len(broker.calls) == 5, waits
+
+
+def test_a_broker_without_descriptors_goes_on_later(
+    broker: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:  # L1, S9
+    """Those who wait to be accepted must not wake it without end meanwhile."""
+    monkeypatch.setattr("slicer.broker.server.connections._SHORTAGE_S", 0.05)
+    tries: list[int] = []
+    listener = broker.connections._listener
+
+    class Short:
+        fileno = staticmethod(listener.fileno)
+
+        def accept(self) -> None:
+            tries.append(1)
+            raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(broker.connections, "_listener", Short())
+    with broker.caller(SAY_RELEASE) as caller:
+        until(lambda: len(tries) == 2, "it has tried twice")
+        monkeypatch.setattr(broker.connections, "_listener", listener)
+        assert caller.recv(65536) == DONE
+    assert len(tries) < 10
 
 
 # -- descriptors ---------------------------------------------------------------------------------------------
