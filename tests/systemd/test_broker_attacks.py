@@ -157,7 +157,7 @@ NEVER = {
     "Delegate": "yes", "MemoryMin": "1G", "MemoryLow": "1G", "OOMScoreAdjust": "-1000",
     "DeviceAllow": "/dev/nvidia0 rw", "DevicePolicy": "auto", "SendSIGKILL": "no",
     "TimeoutStopSec": "infinity", "IODeviceLatencyTargetSec": "/dev/sda 1ms", "ManagedOOMPreference": "omit",
-    "Slice": "system.slice",
+    "Slice": "system.slice", "KillMode": "none",
     "User": "root", "Environment": "A=1", "CPUSchedulingPolicy": "fifo", "DefaultMemoryMin": "1G",
     "StartupCPUWeight": "10000", "BPFProgram": "egress:/x", "IPAddressAllow": "any", "PIDs": "1",
     "RequiresMountsFor": "/x", "OnFailure": "reboot.target", "SuccessAction": "reboot",

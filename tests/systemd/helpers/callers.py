@@ -9,6 +9,7 @@ import array
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import traceback
@@ -36,10 +37,10 @@ def broker() -> Iterator[None]:
     before = CONFIG.read_bytes() if CONFIG.exists() else None
     CONFIG.parent.mkdir(mode=0o755, exist_ok=True)
     CONFIG.write_text(ONE_SLOT)
-    systemctl.output("slicer", "install-units", "--broker")
+    systemctl.output("slicer", "install", "--broker")
     yield
-    systemctl.output("slicer", "install-units", "--remove")
-    systemctl.output("systemctl", "reset-failed", check=False)
+    systemctl.output("slicer", "install", "--broker", "--remove")
+    shutil.rmtree(os.path.dirname(SOCKET), ignore_errors=True)
     CONFIG.unlink() if before is None else CONFIG.write_bytes(before)
 
 

@@ -33,13 +33,17 @@ CALLS: tuple[Any, ...] = (
         gpu_words=("0", "GPU-1111"), vram_mib=None, margin_mib=0, slots={"cpu": 1}, slot_limits={},
         priority=-100, expect_s=1.0, ahead_of="", wait=True, max_wait_s=None, runs_anyway=False,
     ),
-    m.Start(JOB, "gpu", "train", (("CPUQuota", "200%"), ("MemoryMax", "4G")), False),
+    m.Start(
+        JOB, "gpu", "train", (("CPUQuota", "200%"), ("MemoryMax", "4G")), False, "on",
+        ("/dev/nvidia-modeset",),
+    ),
     m.Release(JOB),
     m.Finished(JOB, "oom-kill", 137, 1.5, 0.0, None, 1 << 33, (8000,)),
     m.Preview(2, (), 4096, 512, {}, {}, 0),
     m.Status(),
     m.Stop(JOB), m.Freeze(JOB), m.Thaw(JOB),
     m.Set(JOB, (("CPUWeight", "50"),)),
+    m.Usage(1.7e9, "group"),
     GetInfo(), GetInterfaceDescription("io.slicer.Broker"),
 )  # fmt: skip
 REPLIES: tuple[tuple[type, Any], ...] = (
@@ -49,6 +53,7 @@ REPLIES: tuple[tuple[type, Any], ...] = (
     (m.Release, m.Done()),
     (m.Preview, m.Previewed((GPU,), None, "")),
     (m.Preview, m.Previewed((), BUSY, "why")),
+    (m.Usage, m.Used((m.UsageRow("1001", 7, 1, 3600.5, 1e12, 12.0, 0.0),))),
     (
         m.Status,
         m.Standing(

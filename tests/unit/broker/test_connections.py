@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import errno
 import os
 import socket
 import subprocess
@@ -162,6 +163,29 @@ def test_a_user_has_a_part_of_the_brokers_time(tmp_path: Path, not_root: None) -
         assert len(broker.calls) == 5, waits
 
 
+def test_a_broker_without_descriptors_goes_on_later(
+    broker: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:  # L1, S9
+    """Those who wait to be accepted must not wake it without end meanwhile."""
+    monkeypatch.setattr("slicer.broker.server.connections._SHORTAGE_S", 0.05)
+    tries: list[int] = []
+    listener = broker.connections._listener
+
+    class Short:
+        fileno = staticmethod(listener.fileno)
+
+        def accept(self) -> None:
+            tries.append(1)
+            raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(broker.connections, "_listener", Short())
+    with broker.caller(SAY_RELEASE) as caller:
+        until(lambda: len(tries) == 2, "it has tried twice")
+        monkeypatch.setattr(broker.connections, "_listener", listener)
+        assert caller.recv(65536) == DONE
+    assert len(tries) < 10
+
+
 # -- descriptors ---------------------------------------------------------------------------------------------
 
 
@@ -194,7 +218,7 @@ def test_descriptors_are_taken_by_nobody_else(broker: Server, child: Any) -> Non
             pass_on(caller, bytes([byte]), pidfd)
         pass_on(caller, SAY_START[-1:])
         assert caller.recv(65536) == DONE
-        assert open_files() == before
+        until(lambda: open_files() == before, "no descriptor is left")
     assert not any(call.fds for call in broker.calls)
     os.close(pidfd)
 
@@ -206,7 +230,7 @@ def test_several_descriptors_are_none(broker: Server, child: Any) -> None:  # L1
         before = open_files()
         pass_on(caller, SAY_START, pidfd, pidfd)
         assert caller.recv(65536) == DONE
-        assert open_files() == before
+        until(lambda: open_files() == before, "no descriptor is left")
     assert broker.call(1).fds == ()
     assert not broker.connections.must_stay
     os.close(pidfd)
@@ -221,7 +245,7 @@ def test_what_is_no_pidfd_is_never_closed_and_not_taken_for_ever(tmp_path: Path)
             for _ in range(20):
                 pass_on(caller, SAY_START, null.fileno())
                 assert caller.recv(65536) == DONE
-        assert open_files() == before + 3
+        until(lambda: open_files() == before + 3, "three were taken")
         assert broker.connections.must_stay
         assert not any(call.fds for call in broker.calls)
         (account,) = broker.connections._accounts.values()

@@ -48,6 +48,7 @@ _LISTEN_ONLY = select.EPOLLRDHUP  # = POLLRDHUP; whether it has gone; what it se
 _ENDS = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 _ONE_DESCRIPTOR = socket.CMSG_LEN(4)
 _SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_SHORTAGE_S = 1.0
 _ROOT = 0
 
 
@@ -104,9 +105,12 @@ class Connections:
 
     def _pause_accepting(self) -> None:
         """There are no descriptors left; those who wait to be accepted would wake us without end."""
-        fd = self._listener.fileno()
-        self._loop.forget(fd)
-        self._loop.after(1.0, lambda: self._loop.watch(fd, self._accept) if fd >= 0 else None)
+        self._loop.forget(self._listener.fileno())
+        self._loop.after(_SHORTAGE_S, self._accept_again)
+
+    def _accept_again(self) -> None:
+        if self._listener.fileno() >= 0:
+            self._loop.watch(self._listener.fileno(), self._accept)
 
     def _arrive(self, sock: socket.socket) -> None:
         began_s = time.process_time()
