@@ -1,99 +1,35 @@
-"""The device fence really holds: a job opens its own GPUs and no others (X1).
-
-The GPUs are a fake library under the real pynvml; their nodes have no driver. So opening a node says ENXIO
-where that is allowed, and EPERM behind the fence.
-"""
+"""The device fence of root's jobs really holds: each opens its own GPUs and no others (X1)."""
 
 from __future__ import annotations
-
-import os
-import stat
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.fake_nvml import FakeNvml
 from tests.systemd.helpers import systemctl
 from tests.systemd.helpers.jobs import Done, Slicer, configured
+from tests.systemd.helpers.nodes import EVERYTHING, make_node, remove_node
 
-pytest_plugins = ["tests.systemd.helpers.fixtures", "tests.fake_nvml"]
-pytestmark = [pytest.mark.enforced, pytest.mark.core]
+pytest_plugins = ["tests.systemd.helpers.fixtures", "tests.systemd.helpers.nodes"]
+pytestmark = [pytest.mark.enforced, pytest.mark.core, pytest.mark.usefixtures("nodes")]
 
-MAJOR, CONTROL = 195, 255
-NODES = {**{f"nvidia{minor}": minor for minor in range(8)}, "nvidia-modeset": 254, "nvidiactl": CONTROL}
-# Prints which of the nodes it may open, and which of the other devices it may not.
-LOOK = """\
-import errno, os, sys
-def says(path):
-    try:
-        os.close(os.open(path, os.O_RDWR | os.O_NOCTTY))
-    except OSError as error:
-        return error.errno
-nodes = sorted(name for name in os.listdir("/dev") if name.startswith("nvidia"))
-print("open:", *(name[6:] for name in nodes if says("/dev/" + name) != errno.EPERM))
-others = "null zero full random urandom tty ptmx fuse kmsg loop-control net/tun vda".split()
-closed = [name for name in others if says("/dev/" + name) == errno.EPERM]
-if closed:
-    print("closed:", *closed)
-"""
-
-
-def make_node(name: str) -> None:
-    path = f"/dev/{name}"
-    os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(MAJOR, NODES[name]))
-    os.chmod(path, 0o666)
-
-
-@pytest.fixture(autouse=True)
-def nodes() -> Iterator[None]:
-    """The nodes of eight GPUs, and what else NVIDIA's driver has."""
-    for name in NODES:
-        make_node(name)
-    yield
-    for name in NODES:
-        os.unlink(f"/dev/{name}")
-
-
-@pytest.fixture
-def eight(fake_nvml: FakeNvml) -> FakeNvml:
-    """Eight GPUs whose nodes are numbered the other way round: GPU 0 is /dev/nvidia7."""
-    rest = "0000-0000-0000-000000000000"
-    for index in range(8):
-        line = f"gpu {index} GPU-{index:08d}-{rest} 24576 00000000:0{index + 1}:00.0 {7 - index} 0 X\n"
-        fake_nvml.write((fake_nvml.state.read_text() if index else "") + line)
-    return fake_nvml
-
-
-@pytest.fixture
-def look(tmp_path: Path) -> str:
-    """A command for a shell that prints what is open to it."""
-    path = tmp_path / "look.py"
-    path.write_text(LOOK)
-    tmp_path.chmod(0o755)
-    return f"{sys.executable} {path}"
+BOTH = {"DeviceAllow", "DevicePolicy"}
 
 
 def fences(slicer: Slicer, done: Done) -> set[str]:
     """What the outcome claims of the fence."""
-    return {"DeviceAllow", "DevicePolicy"} & set(slicer.outcome_of(done).enforced)
-
-
-BOTH = {"DeviceAllow", "DevicePolicy"}
+    return BOTH & set(slicer.outcome_of(done).enforced)
 
 
 def test_a_job_opens_its_own_gpus_and_no_others(slicer: Slicer, eight: FakeNvml, look: str) -> None:  # X1
     config = '[profiles.loose]\nfence = "off"\n[profiles.screen]\ndevices = ["/dev/nvidia-modeset"]\n'
     config += '[profiles.own]\ndevice_policy = "closed"\ndevice_allow = ["/dev/nvidia3 rw"]\n'
     env = {**eight.env, **configured(slicer.directory, config)}
-    everything = " ".join(sorted(name.removeprefix("nvidia") for name in NODES))
     for options, expected in (
         ((), ""),
         (("--gpus", "1", "--gpu", "1"), " 6 ctl"),
         (("--gpu", "0,7", "--vram", "1G", "--exec"), " 0 7 ctl"),
         (("--gpus", "8"), " 0 1 2 3 4 5 6 7 ctl"),
-        (("-p", "loose"), f" {everything}"),
+        (("-p", "loose"), EVERYTHING.removeprefix("open:")),
         (("-p", "screen"), " -modeset"),
         (("-p", "own"), " 3"),
     ):
@@ -110,7 +46,7 @@ def test_the_fence_stays_whatever_happens_to_the_scope(
     slicer: Slicer, eight: FakeNvml, look: str
 ) -> None:  # X1: a driver that comes, a reload, a change of properties
     for name in ("nvidia3", "nvidia4"):
-        os.unlink(f"/dev/{name}")
+        remove_node(name)
     first, second = slicer.gate(), slicer.gate()
     script = f"{look}; : < {first}; {look}; : < {second}; {look}"
     job = slicer.start("-q", "--gpu", "3", "--", "sh", "-c", script, env=eight.env)  # /dev/nvidia4

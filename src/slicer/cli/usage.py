@@ -39,7 +39,7 @@ Examples:
       GPU-seconds, for a script.
 
 \b
-The broker keeps the accounts (slicer install-units --broker). They count what
+The broker keeps the accounts (slicer install --broker). They count what
 was held, also while it idled: a whole GPU as one, a job that declared its GPU
 memory (--vram) as that part of one. VRAM is in GiB-hours, and a whole GPU
 counts with all its memory. CPU time is that of jobs that have ended.
@@ -86,7 +86,7 @@ def find(after: float | None, by: str) -> Sequence[UsageRow]:
         else:
             return rows
     elif not is_root:
-        hint = "slicer history has your own jobs; sudo slicer install-units --broker"
+        hint = "slicer history has your own jobs; sudo slicer install --broker"
         raise SlicerError("nobody keeps accounts here: there is no broker", hint=hint)
     from slicer.broker.accounts.reading import PATH, usage
 

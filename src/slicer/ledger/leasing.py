@@ -9,7 +9,7 @@ from slicer.kernel import proc
 from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.ledger import Ledger, decide_alone
 from slicer.ledger.nesting import OuterJobs
-from slicer.model import CPU, PRIORITY_MAX, Busy, Lease, Ticket
+from slicer.model import CPU, PRIORITY_MAX, Busy, Gpu, Lease, Ticket
 from slicer.record import record, replace
 
 TYPE_CHECKING = False
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from slicer.gpu.observer import GpuObserver
     from slicer.ledger.waiting import Waiting
-    from slicer.model import BackendName, Gpu, Manager, Then
+    from slicer.model import BackendName, Manager, Then
 
     class Interruptible(Protocol):
         """A wait."""
@@ -122,9 +122,11 @@ def prepare(requester: Requester, needs: Needs, observer: GpuObserver) -> Prepar
     held = OuterJobs(outer, False).gpus_for(needs.vram_mib)
     chosen: tuple[str, ...] = ()
     if needs.gpus or (needs.gpu_words and held):
-        observer.open()
-        chosen = gpus_named(needs.gpu_words, observer.gpus)
-        if not needs.gpus and chosen and not set(chosen) & set(held):
+        known = () if needs.gpus else _numbered(outer)
+        if not known:
+            observer.open()
+        chosen = _among(needs.gpu_words, known) if known else gpus_named(needs.gpu_words, observer.gpus)
+        if not needs.gpus and (chosen or known) and not set(chosen) & set(held):
             raise UsageError(
                 "the job around holds none of these",
                 where="--gpu",
@@ -161,14 +163,34 @@ def drafted(
     return PreparedRequest(needs, ticket, draft, observer)
 
 
+def _numbered(outer: tuple[Lease, ...]) -> tuple[Gpu, ...]:
+    """The GPUs of the outer jobs as people count them, with nothing else known of them; () unless of all.
+
+    Behind a fence the driver's library counts anew, from those that it may open.
+    """
+    holding = [lease for lease in outer if lease.gpus]
+    if any(len(lease.gpu_indices) != len(lease.gpus) for lease in holding):
+        return ()
+    found = {
+        uuid: index for lease in holding for uuid, index in zip(lease.gpus, lease.gpu_indices, strict=True)
+    }
+    return tuple(Gpu(index, uuid, "", 0, "", -1) for uuid, index in found.items())
+
+
+def _among(words: tuple[str, ...], gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
+    """The UUIDs of those of the GPUs that a word means."""
+    return tuple(gpu.uuid for gpu in gpus if any(_means(word, gpu) for word in words))
+
+
+def _means(word: str, gpu: Gpu) -> bool:
+    return gpu.index == int(word) if word.isdigit() else gpu.uuid.lower().startswith(word.lower())
+
+
 def gpus_named(words: tuple[str, ...], gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
     """The UUIDs that the words mean. Raises UsageError."""
     found: list[str] = []
     for word in words:
-        if word.isdigit():
-            meant = [gpu.uuid for gpu in gpus if gpu.index == int(word)]
-        else:
-            meant = [gpu.uuid for gpu in gpus if gpu.uuid.lower().startswith(word.lower())]
+        meant = [gpu.uuid for gpu in gpus if _means(word, gpu)]
         if len(meant) != 1:
             known = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in gpus)
             problem = f"{word!r} could be {len(meant)} GPUs" if meant else f"no such GPU: {word!r}"

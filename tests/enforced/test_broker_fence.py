@@ -1,0 +1,128 @@
+"""What the broker has enforced for ordinary users: the fence, their limits, a closed shop (L2, L4)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from slicer.backend import acting
+from tests.fake_nvml import FakeNvml
+from tests.systemd.helpers import systemctl
+from tests.systemd.helpers.broker import Broker
+from tests.systemd.helpers.jobs import Done, Slicer
+from tests.systemd.helpers.nodes import EVERYTHING
+from tests.systemd.helpers.users import User, user
+
+pytest_plugins = ["tests.systemd.helpers.fixtures", "tests.systemd.helpers.nodes"]
+pytestmark = [pytest.mark.enforced, pytest.mark.core]
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def broker(eight: FakeNvml) -> Iterator[Broker]:
+    """The broker, which sees the eight GPUs."""
+    made = Broker()
+    made.environment(**eight.env)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def someone(broker: Broker) -> User:
+    """An ordinary user with neither session nor manager, as under cron."""
+    return user("alice")
+
+
+def run(slicer: Slicer, who: User, *arguments: str, config: str = "", **env: str) -> Done:
+    path = slicer.directory / "users.toml"
+    path.write_text(config)
+    path.chmod(0o644)
+    return slicer.run(*arguments, via=who.bare, env={"SLICER_CONFIG": str(path), **env})
+
+
+@pytest.mark.usefixtures("nodes")
+def test_an_ordinary_users_job_opens_its_own_gpus_and_no_others(
+    public_slicer: Slicer, someone: User, broker: Broker, eight: FakeNvml, look: str
+) -> None:  # L2, X1
+    slicer = public_slicer
+    loose = '[profiles.loose]\nfence = "off"\ndevices = ["/dev/nvidia2"]\n'
+    for options, expected in (
+        ((), ["open:"]),
+        (("-p", "loose"), ["open:"]),  # a user's own word
+        (("--gpus", "1", "--gpu", "1"), ["open: 6 ctl"]),
+        (("--gpu", "0,7", "--vram", "1G", "--exec"), ["open: 0 7 ctl"]),
+    ):
+        done = run(slicer, someone, "-q", *options, "--", "sh", "-c", look, config=loose, **eight.env)
+        assert (done.code, done.stdout.splitlines()) == (0, expected), (options, done)
+    for options, more, expected in (
+        ((), "--gpu 3", ["open:", "open: 4 ctl", "open:"]),
+        (("--gpu", "2"), "--gpus 2 --gpu 2,3", ["open: 5 ctl", "open: 4 5 ctl", "open: 5 ctl"]),
+        (("--gpu", "2"), "--gpu 2", ["open: 5 ctl"] * 3),  # NVML in there calls it GPU 0
+        (("--gpu", "2"), "--gpu 0", ["open: 5 ctl"] * 2),
+    ):
+        script = f"{look}; slicer run -q {more} -- {look}; {look}"
+        env = {**eight.env, "FAKE_NVML_NODES": "1"}
+        done = run(slicer, someone, "-q", *options, "--", "sh", "-c", script, **env)
+        assert done.stdout.splitlines() == expected, (options, done)
+    done = slicer.run("-q", "--gpu", "2", "--", look.split()[0], look.split()[1], program="hold",
+                      via=someone.bare, env=eight.env)  # fmt: skip
+    assert done.stdout == "open: 5 ctl\n", done
+    broker.configure('[profiles.loose]\nfence = "off"\n', 'devices = ["/dev/nvidia-modeset"]\n')
+    done = run(slicer, someone, "-q", "-p", "loose", "--", "sh", "-c", look, config=loose, **eight.env)
+    assert done.stdout.strip() == EVERYTHING, done  # the administrator's word
+    done = run(slicer, someone, "-q", "--", "sh", "-c", look, **eight.env)
+    assert done.stdout == "open: -modeset\n", done
+
+
+def test_an_ordinary_users_limits_act(public_slicer: Slicer, someone: User) -> None:  # L2, K3
+    slicer = public_slicer
+    script = 'cd "/sys/fs/cgroup$(sed -n s/^0:://p /proc/self/cgroup)"; for f; do head -n1 "$f"; done'
+    files = ("cpu.weight", "io.weight", "memory.high", "cpuset.cpus.effective")
+    options = ("--set=CPUWeight=33", "--set=IOWeight=44", "--set=MemoryHigh=300M", "--set=AllowedCPUs=1")
+    path = slicer.path("outcome")
+    command = ("sh", "-c", script, "sh", *files)
+    done = run(slicer, someone, "--outcome", str(path), *options, "--", *command)
+    assert done.stdout.splitlines() == ["33", "default 44", str(300 * MIB), "1"], done
+    told = path.read_text()
+    assert ('"IOWeight"' in told.partition('"not_enforced"')[0]) == acting.io_is_weighed()
+    hungry = (sys.executable, "-c", "held = bytearray(200 << 20)")
+    done = run(slicer, someone, "--set=MemoryMax=64M", "--set=MemorySwapMax=0", "--", *hungry)
+    assert done.code == 137, done
+    assert "out of memory" in done.stderr
+
+
+@pytest.mark.usefixtures("nodes")
+def test_in_a_closed_shop_only_a_lease_opens_a_gpu(
+    public_slicer: Slicer, someone: User, eight: FakeNvml, look: str
+) -> None:  # L4
+    slicer = public_slicer
+    asked = slicer.command("install", "--closed-shop", code=2)
+    assert "add --yes" in asked.stderr
+    told = slicer.command("install", "--closed-shop", "--yes").stdout
+    assert "locked out:" in told
+    assert "no broker" not in told
+
+    def in_session(command: str, uid: str = someone.name) -> str:
+        """What a login session of the user prints."""
+        env = {**eight.env, "HOME": "/root" if uid == "root" else str(someone.home), "FAKE_NVML_NODES": "1"}
+        options = ("--quiet", "--slice=user.slice", f"--uid={uid}", "--pipe", "--wait", "--collect")
+        given = [f"--setenv={name}={value}" for name, value in env.items()]
+        line = ["systemd-run", *options, *given, "sh", "-c", command]
+        done = subprocess.run(line, capture_output=True, text=True, check=False)
+        return done.stdout + done.stderr
+
+    try:
+        assert in_session(look) == in_session(look, "root") == "open:\n"
+        assert in_session(f"slicer run -q --gpu 1 -- {look}") == "open: 6 ctl\n"
+        assert in_session(f"slicer run -q --gpu 2 -- {look}", "root") == "open: 5 ctl\n"
+        assert "fenced off" in in_session("slicer status")
+        assert "24.0G" in in_session("slicer status", "root")
+    finally:
+        undone = slicer.command("install", "--closed-shop", "--undo")
+    assert "removed" in undone.stdout
+    assert in_session(look).strip() == EVERYTHING
+    assert "50-slicer-closed" not in systemctl.output("systemctl", "cat", "user.slice", check=False)

@@ -1,0 +1,89 @@
+"""Nodes of eight GPUs without a driver: opening one says ENXIO where it is allowed, and EPERM behind a fence.
+
+The GPUs themselves are a fake library under the real pynvml. It lies where the broker, too, can see it.
+
+PYTEST_DONT_REWRITE: tests import names from here before pytest loads it as a plugin, and it asserts nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fake_nvml import FakeNvml, build
+
+MAJOR, CONTROL = 195, 255
+NODES = {**{f"nvidia{minor}": minor for minor in range(8)}, "nvidia-modeset": 254, "nvidiactl": CONTROL}
+EVERYTHING = f"open: {' '.join(sorted(name.removeprefix('nvidia') for name in NODES))}"
+# Prints which of the nodes it may open, and which of the other devices it may not.
+_LOOK = """\
+import errno, os, sys
+def says(path):
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_NOCTTY))
+    except OSError as error:
+        return error.errno
+nodes = sorted(name for name in os.listdir("/dev") if name.startswith("nvidia"))
+print("open:", *(name[6:] for name in nodes if says("/dev/" + name) != errno.EPERM))
+others = "null zero full random urandom tty ptmx fuse kmsg loop-control net/tun vda".split()
+closed = [name for name in others if says("/dev/" + name) == errno.EPERM]
+if closed:
+    print("closed:", *closed)
+"""
+
+
+def make_node(name: str) -> None:
+    path = f"/dev/{name}"
+    os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(MAJOR, NODES[name]))
+    os.chmod(path, 0o666)
+
+
+def remove_node(name: str) -> None:
+    os.unlink(f"/dev/{name}")
+
+
+@pytest.fixture
+def nodes() -> Iterator[None]:
+    """The nodes of eight GPUs, and what else NVIDIA's driver has."""
+    for name in NODES:
+        make_node(name)
+    yield
+    for name in NODES:
+        remove_node(name)
+
+
+@pytest.fixture
+def _shared() -> Iterator[Path]:
+    """A directory that all users and the broker can read."""
+    folder = Path(tempfile.mkdtemp(prefix="slicer-gpus-", dir="/srv"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def eight(_shared: Path) -> FakeNvml:
+    """Eight GPUs whose nodes are numbered the other way round: GPU 0 is /dev/nvidia7."""
+    made = FakeNvml(build(_shared / "nvml"), _shared / "state")
+    rest = "0000-0000-0000-000000000000"
+    lines = (
+        f"gpu {index} GPU-{index:08d}-{rest} 24576 00000000:0{index + 1}:00.0 {7 - index} 0 X\n"
+        for index in range(8)
+    )
+    made.write("".join(lines))
+    return made
+
+
+@pytest.fixture
+def look(_shared: Path) -> str:
+    """A command for a shell that prints what is open to it."""
+    path = _shared / "look.py"
+    path.write_text(_LOOK)
+    return f"{sys.executable} {path}"
