@@ -108,6 +108,7 @@ class Accounts:
         """
         if self._connection is None:
             raise StateError("there are no accounts", where=self._path, hint="see the broker's journal")
+        self.write()  # what has ended in this very turn, too
         try:
             return select_usage(self._connection, since, uid, by, most)
         except sqlite3.Error as error:
