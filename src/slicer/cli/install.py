@@ -46,8 +46,7 @@ Examples:
   slicer install --dry-run       what would be done
   sudo slicer install            for root and all users
   sudo slicer install --broker   one ledger for all users, enforced
-  sudo slicer install --closed-shop          no GPU without a lease; asks first
-  sudo slicer install --closed-shop --undo   take that back
+  sudo slicer install --closed-shop   no GPU without a lease; asks first
   slicer install --user          for you alone, without root
   sudo slicer install --remove   take it all away again
 
