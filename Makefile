@@ -62,6 +62,7 @@ soak: $(LIBRARY)
 	$(PY) -m tests.soak.fuzz --seconds $(FUZZ)
 	$(PY) -m tests.soak.share_fuzz --seconds $(FUZZ)
 	$(PY) -m tests.soak --seconds $(SOAK) $(ARGS)
+	$(PY) -m tests.soak.broker_soak --seconds $(SOAK)
 
 # What a release consists of: the sdist and the wheel, built from it; and the Debian package, also from the sdist.
 dist: $(VENV)/stamp

@@ -31,6 +31,23 @@ let
   );
   written = toml.generate "slicer-config.toml" settings;
 
+  # The same of the broker's policy. What is said of a user or group may be nothing but its name.
+  saidOfAll = lib.filterAttrsRecursive (_: value: value != null) cfg.broker.policy;
+  policy = withoutEmpty saidOfAll;
+
+  # As `slicer install --closed-shop` writes it: every character device but NVIDIA's, whose major number is 195.
+  closed = {
+    DeviceAllow = [
+      "block-* rwm"
+    ] ++ map (major: "char-${toString major} rwm") (lib.remove 195 (lib.range 0 511));
+    DevicePolicy = "strict";
+  };
+  orderlies = lib.filter (name: config.services.${name}.enable or false) [
+    "cron"
+    "fcron"
+    "atd"
+  ];
+
   # slicer reads the file as it will later, and says in its own words what is wrong in it.
   checked =
     pkgs.runCommand "slicer-config-checked.toml"
@@ -76,6 +93,22 @@ let
       message = "${at name}: gpus = ${toString profile.gpus} is more than gpu names.";
     }
   ];
+
+  slicer-catalog = {
+    description = "Explain slicer's entries to journalctl -x";
+    wantedBy = [ "multi-user.target" ];
+    after = [
+      "systemd-journal-catalog-update.service"
+      "systemd-tmpfiles-resetup.service"
+      "systemd-tmpfiles-setup.service"
+    ];
+    restartTriggers = [ cfg.package ];
+    serviceConfig = {
+      Type = "oneshot";
+      RemainAfterExit = true;
+      ExecStart = "${config.systemd.package}/bin/journalctl --update-catalog";
+    };
+  };
 in
 {
   options.programs.slicer = {
@@ -119,6 +152,42 @@ in
       '';
     };
 
+    broker = {
+      enable = mkOption {
+        type = types.bool;
+        default = false;
+        description = ''
+          Whether all users of this machine share one ledger, which a broker keeps: jobs of different users exclude each
+          other, and what they were given is enforced.
+        '';
+      };
+
+      policy = mkOption {
+        inherit (import ./policy.nix { inherit lib; }) type;
+        default = { };
+        example = lib.literalExpression ''
+          {
+            default.max_gpus = 2;
+            groups.phd.weight = 2;
+            users.alice.max_hold = "24h";
+          }
+        '';
+        description = ''
+          What {file}`/etc/slicer/policy.toml` says: what users may have, and whose turn it is. Empty: no caps, and equal
+          shares.
+        '';
+      };
+
+      closedShop = mkOption {
+        type = types.bool;
+        default = false;
+        description = ''
+          Whether login sessions cannot open NVIDIA's GPUs, so that the only way to them is a lease. It locks out desktops
+          and login screens that use such a GPU, and {command}`nvidia-smi` of users.
+        '';
+      };
+    };
+
     userDelegation = mkOption {
       type = types.bool;
       default = false;
@@ -136,6 +205,14 @@ in
         assertion = default_profile == null || lib.elem default_profile known;
         message = noProfile "programs.slicer.settings.default_profile" default_profile;
       }
+      {
+        assertion = cfg.broker.closedShop -> cfg.broker.enable;
+        message = "programs.slicer.broker.closedShop: without broker.enable nobody but root could use a GPU.";
+      }
+      {
+        assertion = policy != { } -> cfg.broker.enable;
+        message = "programs.slicer.broker.policy: nothing keeps it without broker.enable.";
+      }
     ];
 
     # Completions and manual pages come with it.
@@ -144,36 +221,42 @@ in
       source = if cfg.checkConfig then checked else written;
     };
 
+    environment.etc."slicer/policy.toml" = mkIf (policy != { }) {
+      source = toml.generate "slicer-policy.toml" policy;
+    };
+
     # gpu.slice and cpu.slice, for the system and for users. They are files of the package, so all that stands
     # here is what was said on top of them.
     systemd.packages = [ cfg.package ];
-    systemd.slices = lib.mapAttrs (name: _: {
-      overrideStrategy = "asDropin";
-      sliceConfig = lib.mapAttrs (_: mkDefault) (configuration.sliceConfig cfg.settings.slices.${name});
-    }) (lib.intersectAttrs { cpu = null; gpu = null; } (settings.slices or { }));
+    systemd.slices =
+      lib.mapAttrs (name: _: {
+        overrideStrategy = "asDropin";
+        sliceConfig = lib.mapAttrs (_: mkDefault) (configuration.sliceConfig cfg.settings.slices.${name});
+      }) (lib.intersectAttrs { cpu = null; gpu = null; } (settings.slices or { }))
+      // lib.optionalAttrs cfg.broker.closedShop {
+        user = {
+          overrideStrategy = "asDropin";
+          sliceConfig = closed;
+        };
+      };
 
-    systemd.services."user@" = mkIf cfg.userDelegation {
-      serviceConfig.Delegate = mkDefault "cpu cpuset io memory pids";
+    # The broker's units are files of the package, too, and sleep until this.
+    systemd.sockets = mkIf cfg.broker.enable {
+      slicer-broker.wantedBy = [ "sockets.target" ];
     };
+
+    systemd.services = lib.mkMerge [
+      (mkIf cfg.userDelegation {
+        "user@".serviceConfig.Delegate = mkDefault "cpu cpuset io memory pids";
+      })
+      # Programs that run what users have ordered, outside of their sessions.
+      (mkIf cfg.broker.closedShop (lib.genAttrs orderlies (_: { serviceConfig = closed; })))
+      { inherit slicer-catalog; }
+    ];
 
     # journalctl looks for explanations in systemd's own package and here. The name is not that of a file that
     # `slicer install` looks after.
     systemd.tmpfiles.settings."10-slicer"."/usr/local/lib/systemd/catalog/nixos-slicer.catalog"."L+".argument =
       "${cfg.package}/lib/systemd/catalog/slicer.catalog";
-    systemd.services.slicer-catalog = {
-      description = "Explain slicer's entries to journalctl -x";
-      wantedBy = [ "multi-user.target" ];
-      after = [
-        "systemd-journal-catalog-update.service"
-        "systemd-tmpfiles-resetup.service"
-        "systemd-tmpfiles-setup.service"
-      ];
-      restartTriggers = [ cfg.package ];
-      serviceConfig = {
-        Type = "oneshot";
-        RemainAfterExit = true;
-        ExecStart = "${config.systemd.package}/bin/journalctl --update-catalog";
-      };
-    };
   };
 }

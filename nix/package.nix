@@ -46,6 +46,11 @@ python3Packages.buildPythonApplication {
   postInstall = ''
     PYTHONPATH="$out/${python3Packages.python.sitePackages}:$PYTHONPATH" \
       python -m slicer install --root "$out" --prefix /
+    # The broker's units, which nothing starts unless the module says so.
+    install -D -m 644 -t "$out/lib/systemd/system" \
+      "$out/${python3Packages.python.sitePackages}/slicer/_units/system/"slicer-*
+    sed -i "s|/usr/lib/slicer-systemd/slicer-broker|$out/bin/slicer-broker|" \
+      "$out/lib/systemd/system/slicer-broker.service"
   '';
 
   # The usual wrapper puts Python and the libraries of slicer into PATH and sets PYTHONNOUSERSITE, and all jobs

@@ -205,6 +205,13 @@ in
 
   margin = value "margin" ''size with its unit such as "8G" or "500M", or "0"'' withUnit;
 
+  # A cap of the policy: "infinity" takes one away that a wider rule sets.
+  cap =
+    type:
+    value "cap" ''${type.description}, or "infinity"'' (
+      found: type.check found || found == "infinity"
+    );
+
   share = value "share" ''percentage from 0% to 100% such as "10%"'' (percentBetween 0 100);
 
   tasks = value "tasks" ''whole number from 1 to 4194304, a percentage such as "10%", or "infinity"'' (

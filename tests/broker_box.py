@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import os
 import queue
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.patience import until
+from slicer.broker.client.connection import Connection
+from slicer.broker.protocol import messages, wire
+from tests.broker_client import DEFAULTS
+from tests.patience import Deadline, until
 
 CLIENT = str(Path(__file__).with_name("broker_client.py"))
 _SERVE = 'LISTEN_PID=$$ LISTEN_FDS=1 exec "$0" -m slicer.broker.server'
@@ -89,6 +93,80 @@ class Caller:
                 pass  # what was said and not read
 
 
+class Crowd:
+    """Many requests of this one process for one CPU slot, which come back to a broker that broke."""
+
+    def __init__(self, box: BrokerBox, count: int) -> None:
+        self._box = box
+        self._asked = [
+            messages.Acquire(**{**DEFAULTS, "job": os.urandom(6).hex(), "slots": {"cpu": 1}})
+            for _ in range(count)
+        ]
+        self.jobs = [each.job for each in self._asked]
+        self._open: dict[str, socket.socket] = {}
+        self._heard: dict[str, bytes] = {}
+        self._granted: list[str] = []
+        for each in self._asked:
+            self._call(each)
+            self._listen(lambda job=each.job: job in self._told)  # type: ignore[misc]  # one after the other
+
+    @property
+    def _told(self) -> set[str]:
+        return {job for job, heard in self._heard.items() if heard} | set(self._granted)
+
+    def _call(self, asked: messages.Acquire) -> None:
+        caller = socket.socket(socket.AF_UNIX)
+        caller.connect(self._box.socket)
+        caller.sendall(wire.encode_call(asked, more=True))
+        self._open[asked.job], self._heard[asked.job] = caller, b""
+
+    def _listen(self, is_enough: Callable[[], bool]) -> None:
+        deadline = Deadline(30.0)
+        while not is_enough():
+            assert not deadline.has_passed(), "nobody is served"
+            sockets = {each.fileno(): job for job, each in self._open.items()}
+            poller = select.poll()
+            for fd in sockets:
+                poller.register(fd, select.POLLIN)
+            for fd, _ in poller.poll(100):
+                self._read(sockets[fd])
+
+    def _read(self, job: str) -> None:
+        try:
+            data = self._open[job].recv(65536)
+        except ConnectionResetError:
+            data = b""
+        if not data:  # the broker broke
+            self._open.pop(job).close()
+            self._call(next(each for each in self._asked if each.job == job))
+            return
+        self._heard[job] += data
+        for frame in self._heard[job].split(b"\0")[:-1]:
+            if isinstance(wire.decode_reply(messages.Acquire, frame).message, messages.Granted):
+                self._granted.append(job)
+                self._open.pop(job).close()
+                self._asked = [each for each in self._asked if each.job != job]
+                return
+
+    def release_one(self) -> None:
+        """Give the oldest lease back."""
+        if not self._granted:
+            self._listen(lambda: bool(self._granted))
+        connection = Connection(self._box.socket)
+        connection.ask(messages.Release(self._granted.pop(0)), timeout_s=60.0)
+        connection.close()
+
+    def next_granted(self) -> str:
+        """The job that has the slot now."""
+        self._listen(lambda: bool(self._granted))
+        assert len(self._granted) == 1
+        return self._granted[0]
+
+    def close(self) -> None:
+        for each in self._open.values():
+            each.close()
+
+
 class BrokerBox:
     """The broker in a directory of the test's, with simulated GPUs."""
 
@@ -111,7 +189,9 @@ class BrokerBox:
 
     def start(self, *points: str) -> None:
         """Start it; it is killed at the first of these points that it comes to (see :meth:`await_stop`)."""
-        places = {"RUNTIME_DIRECTORY": self.run, "STATE_DIRECTORY": self.var, "CONFIGURATION_DIRECTORY": self.etc}
+        places = {
+            "RUNTIME_DIRECTORY": self.run, "STATE_DIRECTORY": self.var, "CONFIGURATION_DIRECTORY": self.etc,
+        }  # fmt: skip
         environ = {
             **{name: value for name, value in os.environ.items() if not name.startswith("SLICER_")},
             **{name: str(value) for name, value in places.items()},

@@ -1,11 +1,11 @@
-"""A caller of the broker, as a process of its own: it asks for a lease, tells what it hears, and does as told.
+"""A caller of the broker, as a process of its own: it asks for a lease, tells what it hears, does as told.
 
     python tests/broker_client.py SOCKET '{"gpus": 1, "start": true}'
 
 The object has fields of Acquire, and besides: ``start`` (put a keeper into a scope), ``limits``, ``slice``,
 ``deaf`` (stop reading once it waits). Each line that it writes is a JSON object with the key ``event``. Each
-line that it reads is a word: ``release``, ``finish`` (the accounts), ``start``, ``end`` (the keeper), ``status``,
-``quit``.
+line that it reads is a word: ``release``, ``finish`` (the accounts), ``start``, ``end`` (the keeper),
+``status``, ``quit``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 import time
 from typing import Any
 
-from slicer.broker.client.connection import Connection
+from slicer.broker.client.connection import Connection, Lost
 from slicer.broker.protocol import messages
 from slicer.broker.protocol.wire import ErrorReply
 from slicer.record import as_dict
@@ -74,7 +74,12 @@ class Client:
         pidfd = os.pidfd_open(self.keeper)
         limits = tuple(self.extra.get("limits", {}).items())
         message = messages.Start(self.asked.job, self.extra.get("slice", "cpu"), "a test", limits, False)
-        reply = self.connection.ask(message, fd=pidfd)
+        reply = None
+        while reply is None:
+            try:
+                reply = self.connection.ask(message, fd=pidfd, timeout_s=30.0)
+            except Lost:
+                time.sleep(0.05)  # the broker was killed: systemd starts another one
         os.close(pidfd)
         os.write(writer, b"x")
         say("started", keeper=self.keeper, **plain(reply))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker_box import BrokerBox, Caller
+from tests.broker_box import BrokerBox, Caller, Crowd
 from tests.patience import until
 
 CPU = {"slots": {"cpu": 1}}
@@ -39,7 +39,8 @@ def test_a_lease_lasts_until_it_is_given_back_or_its_process_ends(box: BrokerBox
     winner, waiter = sorted((first, second), key=lambda each: not until_told(each))
     assert until(lambda: waits(waiter), "the other waits")
     busy = waiter.await_("waiting")["busy"]
-    assert busy["slot"] == "cpu" and [each["job"] for each in busy["holders"]] == [winner.job]
+    assert busy["slot"] == "cpu"
+    assert [each["job"] for each in busy["holders"]] == [winner.job]
     winner.do("release")
     granted(waiter)
     third = box.call(**CPU)
@@ -64,7 +65,8 @@ def test_the_order_is_priority_then_arrival(box: BrokerBox) -> None:  # L2
     current = holder
     for _ in range(3):
         current.do("release")
-        current = until(lambda: next((c for c in (high, later, low) if c not in order and c.has("granted")), None), "x")
+        left = [each for each in (high, later, low) if each not in order]
+        current = until(lambda left=left: next((c for c in left if c.has("granted")), None), "one has it")
         order.append(current)
     assert order == [high, later, low]
 
@@ -79,7 +81,8 @@ def test_who_does_not_wait_is_told_who_holds_it(box: BrokerBox) -> None:  # L3
     assert len(granted(holder)["gpus"]) == 2  # type: ignore[arg-type]
     hasty = box.call(gpus=1, wait=False)
     error = hasty.await_("error")
-    assert error["name"] == "Busy" and error["busy"]["holders"][0]["name"] == "train"
+    assert error["name"] == "Busy"
+    assert error["busy"]["holders"][0]["name"] == "train"
     patient = box.call(gpus=1, max_wait_s=0.1)
     assert patient.await_("error")["name"] == "Busy"
     never = box.call(gpus=3)
@@ -110,7 +113,8 @@ def test_leases_are_for_all_to_read_and_commands_are_not(box: BrokerBox) -> None
     caller = box.call(**CPU, command="train --token geheim")
     assert granted(caller)["command"] == "train --token geheim"
     lease = box.run / "leases" / caller.job
-    assert "geheim" not in lease.read_text() and lease.stat().st_mode & 0o777 == 0o644
+    assert "geheim" not in lease.read_text()
+    assert lease.stat().st_mode & 0o777 == 0o644
     assert (box.run / "leases").stat().st_mode & 0o777 == 0o755
     for folder in ("commands", "tickets"):
         assert (box.run / folder).stat().st_mode & 0o777 == 0o700
@@ -134,24 +138,25 @@ def test_a_stopped_waiter_lets_others_pass_and_keeps_its_place(box: BrokerBox) -
 
 # -- faults --------------------------------------------------------------------------------------------------
 
-AT_GRANT = ("broker-claimed", "broker-leased")
+POINTS = ("broker-loaded", "broker-claimed", "broker-leased", "broker-ticketed", "broker-lease-unlinked")
 
 
-@pytest.mark.parametrize("point", [*AT_GRANT, "broker-ticketed", "broker-lease-unlinked"])
+@pytest.mark.parametrize("point", POINTS)
 def test_a_kill_at_any_point_loses_and_doubles_nothing(box: BrokerBox, point: str) -> None:
     holder = box.call(**CPU)
     granted(holder)
     box.crash()
     box.start(point)
     waiters = [box.call(**CPU, command=str(number)) for number in range(3)]
-    if point != "broker-ticketed":
+    is_early = point in ("broker-loaded", "broker-ticketed")
+    if not is_early:
         until(lambda: waits(*waiters), "all wait")
         holder.say("release")
     until(box.stopped, f"it comes to {point}")
     box.crash()
     assert sum(caller.has("granted") for caller in waiters) == 0
     box.start()
-    if point == "broker-ticketed":
+    if is_early:
         until(lambda: waits(*waiters), "all wait")
         holder.say("release")
     left = list(waiters)
@@ -164,24 +169,24 @@ def test_a_kill_at_any_point_loses_and_doubles_nothing(box: BrokerBox, point: st
     until(lambda: not box.files("leases") and not box.files("tickets") and not box.files("commands"), "empty")
 
 
-def test_places_and_arrival_times_outlive_the_broker(box: BrokerBox) -> None:
-    holder = box.call(**CPU)
-    granted(holder)
-    line = []
-    for _ in range(12):
-        line.append(box.call(**CPU))
-        line[-1].await_("waiting")
-    arrived = [(box.run / "tickets" / each.job).read_text() for each in line]
-    for _ in range(3):
-        box.crash()
-        box.start()
-    assert [(box.run / "tickets" / each.job).read_text() for each in line] == arrived
-    last = holder
-    for each in line:
-        last.do("release") if last is holder else last.quit()
-        granted(each)
-        assert sum(other.has("granted") for other in line) == line.index(each) + 1
-        last = each
+def test_two_hundred_waiters_keep_their_places_and_arrivals_through_kills(box: BrokerBox) -> None:
+    holder, crowd = Crowd(box, 1), Crowd(box, 200)
+    until(lambda: len(box.files("tickets")) == 200, "all wait")
+    arrived = {job: (box.run / "tickets" / job).read_text() for job in crowd.jobs}
+    served: list[str] = []
+    for number in range(24):
+        if number % 10 == 3:
+            box.crash()
+            box.start()
+        (crowd if served else holder).release_one()
+        served.append(crowd.next_granted())
+        assert box.files("leases") == [served[-1]]
+    assert served == crowd.jobs[:24]
+    left = box.files("tickets")
+    assert sorted(left) == sorted(crowd.jobs[24:])
+    assert all((box.run / "tickets" / job).read_text() == arrived[job] for job in left)
+    holder.close()
+    crowd.close()
 
 
 def test_who_does_not_come_back_holds_nobody_up(box: BrokerBox) -> None:

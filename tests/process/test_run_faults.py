@@ -16,7 +16,7 @@ import pytest
 
 from slicer.kernel import proc
 from tests.patience import until
-from tests.process import test_control, test_queue_crash, test_route_oom
+from tests.process import test_broker, test_control, test_queue_crash, test_route_oom
 from tests.process.harness import (
     SRC,
     Box,
@@ -29,6 +29,7 @@ from tests.process.harness import (
     sleeps_in_poll,
     state_of,
 )
+from tests.systemd import test_broker_faults
 
 # Runs under a lock of its own, as an outside witness.
 JOB = (
@@ -437,6 +438,7 @@ def test_every_point_is_one_of_these() -> None:
     others |= {"share-made"}  # test_run_share.py
     others |= {*test_control.POINTS}
     others |= {point for point in test_route_oom.POINTS if point.startswith("route-")}
+    others |= {*test_broker.POINTS, *test_broker_faults.POINTS}
     others |= {*test_queue_crash.QUEUE, *test_queue_crash.STARTER, *test_queue_crash.KEEPER}
     tested = {
         *ALONE,

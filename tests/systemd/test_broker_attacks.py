@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -34,6 +35,7 @@ from tests.systemd.helpers.callers import (
     say,
     start,
 )  # fmt: skip
+from tests.systemd.helpers.hanging_files import hanging_file
 from tests.systemd.helpers.users import User
 
 pytest_plugins = [
@@ -290,6 +292,25 @@ def test_descriptors_are_not_collected(victim: Running) -> None:  # L1, S9
     assert len(os.listdir(f"/proc/{main_pid()}/fd")) < before + 20
 
 
+def test_a_file_that_cannot_be_closed_hangs_nobody(victim: Running, bob: User) -> None:  # L1, S9
+    """A file of a file system of the sender's own, which never answers a close, in a keeper's place."""
+    def act() -> list[Any]:
+        fds = [os.open("/var/tmp/hangs/file", os.O_RDWR) for _ in range(30)]
+        frames = (wire.encode_call(messages.Status()), wire.encode_call(start(new_job())))
+        return [say(frame, fd) for fd in fds for frame in frames]
+
+    with hanging_file(Path("/var/tmp/hangs")) as is_there:
+        if not is_there:
+            pytest.skip("no FUSE in this machine")
+        mallory = Puppet(MALLORY, act, waits=False)
+        try:
+            assert mallory.hear() == ["Done", "NoSuchJob"] * 30
+            assert is_served(bob.uid)
+        finally:
+            os.kill(mallory.pid, signal.SIGKILL)
+    mallory.end()  # only now: it hung itself
+
+
 @pytest.mark.core
 def test_a_connection_stays_that_of_who_made_it(victim: Running) -> None:  # L1
     """Its process executes a set-uid program with it, or gives it to one of root's."""
@@ -478,7 +499,7 @@ def test_a_stopped_or_dead_waiter_keeps_nobody_waiting(alice: User, bob: User) -
 
     dial_kept: list[socket.socket] = []
     with Running(alice.uid) as job, Puppet(MALLORY, wait) as stopped:
-        os.kill(stopped.pid, 19)
+        os.kill(stopped.pid, signal.SIGSTOP)
         dead = Puppet(MALLORY, wait)
         behind = Puppet(bob.uid, lambda: _waits_and_gets(acquire(wait=True)), waits=False)
         until(lambda: len(list((STATE / "tickets").iterdir())) == 3, "three wait")

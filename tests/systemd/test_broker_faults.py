@@ -9,7 +9,7 @@ import pytest
 
 from tests.patience import until
 from tests.systemd.helpers import systemctl
-from tests.systemd.helpers.broker import SERVICE, Broker
+from tests.systemd.helpers.broker import RUN, SERVICE, SOCKET_UNIT, Broker
 from tests.systemd.helpers.users import User
 
 pytest_plugins = ["tests.systemd.helpers.broker_fixtures"]
@@ -48,13 +48,11 @@ def test_a_kill_on_the_way_to_a_scope_loses_and_doubles_nothing(
     broker.go_on()
     broker.kill()
     second = broker.call(ben, **CPU, start=True)
-    until(lambda: first.has("started") or first.has("failed") or first.has("error"), "it hears")
-    if not first.has("started"):
-        first.process.wait()  # it may try again, or give up: this one gives up
-    else:
-        second.await_("waiting")
-        assert systemctl.scopes() == [first.await_("started")["unit"]]
-        first.do("end")
+    unit = first.await_("started")["unit"]  # it asked again
+    second.await_("waiting")
+    assert systemctl.scopes() == [unit]
+    assert broker.leases() == [first.job]
+    first.do("end")
     second.await_("started")
     assert broker.leases() == [second.job]
     second.do("end")
@@ -82,3 +80,32 @@ def test_a_reload_of_systemd_loses_no_start(broker: Broker, ann: User, ben: User
     for job in jobs:
         job.do("end")
     until(lambda: not broker.leases(), "all are over")
+
+
+def test_a_full_run_refuses_who_comes_and_keeps_who_waits(broker: Broker, ann: User, ben: User) -> None:
+    systemctl.output("systemctl", "stop", SERVICE, SOCKET_UNIT)
+    RUN.mkdir(exist_ok=True)
+    systemctl.output("mount", "-t", "tmpfs", "-o", "size=256k,mode=755", "tmpfs", str(RUN))
+    try:
+        systemctl.output("systemctl", "start", SOCKET_UNIT)
+        holder, waiter = broker.call(ann, **CPU), None
+        holder.await_("granted")
+        waiter = broker.call(ben, **CPU)
+        waiter.await_("waiting")
+        filler = RUN / "filler"
+        with pytest.raises(OSError, match="No space"):
+            filler.write_bytes(bytes(1 << 20))
+        late = broker.call(ann, **CPU).await_("error")
+        assert late["name"] == "Broken"
+        assert "No space left" in late["message"]
+        holder.do("release")  # a lease can always be given back
+        broker.kill()
+        filler.unlink()
+        waiter.await_("granted")
+        assert broker.leases() == [waiter.job]
+    finally:
+        for caller in broker.callers:
+            caller.close()
+        systemctl.output("systemctl", "stop", SERVICE, SOCKET_UNIT)
+        systemctl.output("umount", "--lazy", str(RUN))
+        systemctl.output("systemctl", "start", SOCKET_UNIT)

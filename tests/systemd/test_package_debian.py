@@ -142,6 +142,21 @@ def test_nothing_was_enabled_or_started(before: Machine, installed: Path) -> Non
     assert [unit for unit in now.active - before.active if not unit.endswith((".scope", ".slice"))] == []
 
 
+def test_its_broker_is_there_and_switched_on_by_slicer_install(installed: Path) -> None:  # L1
+    assert run("systemctl", "is-enabled", "slicer-broker.socket", code=None).strip() == "disabled"
+    try:
+        told = run("/usr/bin/slicer", "install", "--broker")
+        assert "created" not in told
+        assert run("systemctl", "is-active", "slicer-broker.socket").strip() == "active"
+        areas = json.loads(run("/usr/bin/slicer", "doctor", "--json", code=None))["areas"]
+        (area,) = [area for area in areas if area["area"] == "broker"]
+        assert (area["state"], area["summary"][:4]) == ("ok", "on: "), area
+    finally:
+        run("/usr/bin/slicer", "install", "--broker", "--remove")
+    assert run("systemctl", "is-enabled", "slicer-broker.socket", code=None).strip() == "disabled"
+    assert not Path("/run/slicer-broker/socket").exists()
+
+
 def test_systemd_knows_its_slices(installed: Path) -> None:  # K5
     assert fragment() == "/usr/lib/systemd/system/cpu.slice"
     assert run("systemctl", "show", "cpu.slice", "-P", "NeedDaemonReload").strip() == "no"

@@ -30,7 +30,7 @@ def test_a_job_in_a_scope_imports_what_it_needs(options: tuple[str, ...]) -> Non
 
 
 def test_the_installed_program_does_without_site() -> None:  # K8
-    """As the launcher starts it: what a package of somebody else leaves in site-packages costs a run nothing."""
+    """As the launcher starts it: what others leave in site-packages costs a run nothing."""
     launched = ("/opt/slicer/bin/slicer-python", "slicer", "/usr/local/bin/slicer")
     command = ["/opt/slicer/bin/python", "-IS", "-X", "importtime", *launched, "run", "-q", "--", "true"]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stderr

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 
 from slicer.errors import BackendError
+from slicer.kernel.proc import read_text
 from slicer.model import manager_of
+from slicer.quantity import INFINITY, parse_duration
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
         name: BackendName
         manager: Manager
         notice: str  # what the user should know of each job; "" for nothing
+        why_no_cap: str | None  # why the driver does not cap the last scope, by the broker; None: not asked
 
         def connect(self) -> None:
             """Do what can be done before the lease is there (connect, import). Raises BackendError."""
@@ -100,6 +103,20 @@ def changes_of(unit: str, manager: Manager) -> str:
     """Where systemd keeps the properties of a transient unit that were changed while it runs."""
     base = f"/run/user/{os.getuid()}/systemd" if manager == "user" else "/run/systemd"
     return f"{base}/transient/{unit}.d"
+
+
+def time_limit_of(unit: str) -> float | None:
+    """After how many seconds the system manager stops a transient unit; None: never, or there is none.
+
+    It may be less than the profile says: the administrator limits how long a job may hold what it has.
+    """
+    try:
+        lines = read_text(f"/run/systemd/transient/{unit}").splitlines()
+    except OSError:
+        return None
+    said = [line.partition("=")[2] for line in lines if line.startswith("RuntimeMaxSec=")]
+    limit_us = parse_duration(said[-1]) if said and said[-1] else INFINITY
+    return None if limit_us == INFINITY else limit_us / 1e6
 
 
 def choose(wanted: str, uid: int) -> QueueBackend:

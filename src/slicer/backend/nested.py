@@ -14,6 +14,7 @@ class NestedBackend:
 
     name: BackendName = "inner"
     notice = ""
+    why_no_cap: str | None = None
 
     def __init__(self, manager: Manager, outer: Lease) -> None:
         self.manager: Manager = manager

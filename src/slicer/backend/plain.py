@@ -43,6 +43,7 @@ class PlainBackend:
 
     name: BackendName = "plain"
     notice = f"no systemd here: {LIMITS}"
+    why_no_cap: str | None = None
 
     def __init__(self, uid: int) -> None:
         self.manager: Manager = manager_of(uid)

@@ -16,7 +16,7 @@ from slicer.errors import BackendError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
     from typing import Any
 
     # Signatures and values in Python's types: "a(st)" has a list of pairs, "v" a signature and a value.
@@ -74,6 +74,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "sd_bus_message_enter_container": (c_void_p, c_char, c_char_p),
     "sd_bus_message_exit_container": (c_void_p,),
     "sd_bus_message_read_basic": (c_void_p, c_char, c_void_p),
+    "sd_bus_message_skip": (c_void_p, c_char_p),
 }
 _RETURNS = {
     "sd_bus_close_unref": c_void_p, "sd_bus_message_unref": c_void_p,
@@ -115,7 +116,7 @@ class SdBus:
         self._c = _library()
         self._on_signal = on_signal
         self.senders = {DAEMON}
-        self._waiting: dict[int, Callable[[tuple[Any, ...] | BusError], None]] = {}
+        self._waiting: dict[int, tuple[Callable[[tuple[Any, ...] | BusError], None], Collection[str]]] = {}
         self._bus = c_void_p()
         code = self._c.sd_bus_open_system(byref(self._bus))
         if code < 0:
@@ -137,10 +138,12 @@ class SdBus:
 
     def call(
         self, destination: str, path: str, name: str, arguments: Arguments,
-        done: Callable[[tuple[Any, ...] | BusError], None],
+        done: Callable[[tuple[Any, ...] | BusError], None], only: Collection[str] = (),
     ) -> int:  # fmt: skip
         """Send a call of INTERFACE.MEMBER. ``done`` gets the reply's values or its error, later.
 
+        ``only``: the reply is a dictionary of properties ("a{sv}"), of which these are wanted. (To read all
+        of a unit's takes 2 ms.)
         Returns a cookie for :meth:`forget`. Raises BusBroken; BusError for what cannot be said in a message.
         """
         interface, _, member = name.rpartition(".")
@@ -157,7 +160,7 @@ class SdBus:
             self._check(self._c.sd_bus_send(self._bus, message, byref(cookie)))
         finally:
             self._c.sd_bus_message_unref(message)
-        self._waiting[cookie.value] = done
+        self._waiting[cookie.value] = done, only
         return cookie.value
 
     def forget(self, cookie: int) -> None:
@@ -188,9 +191,13 @@ class SdBus:
         elif kind.value in (_RETURN, _ERROR):
             cookie = c_uint64()
             self._check(self._c.sd_bus_message_get_reply_cookie(message, byref(cookie)))
-            done = self._waiting.pop(cookie.value, None)
-            if done is not None:
-                done(self._error(message) if kind.value == _ERROR else self._read(message))
+            found = self._waiting.pop(cookie.value, None)
+            if found is not None:
+                done, only = found
+                if kind.value == _ERROR:
+                    done(self._error(message))
+                else:
+                    done((self._read_only(message, only),) if only else self._read(message))
 
     def _take_signal(self, message: c_void_p) -> None:
         sender = _text(self._c.sd_bus_message_get_sender(message))
@@ -253,6 +260,20 @@ class SdBus:
             is_text = name in _TEXTS
             found.append(_text(basic.text) if is_text else getattr(basic, f"as_{name}"))
         return tuple(found)
+
+    def _read_only(self, message: c_void_p, names: Collection[str]) -> dict[str, Any]:
+        """Some entries of a dictionary of properties."""
+        found, key = {}, c_char_p()
+        self._check(self._c.sd_bus_message_enter_container(message, b"a", b"{sv}"))
+        while self._check(self._c.sd_bus_message_enter_container(message, b"e", b"sv")):
+            self._check(self._c.sd_bus_message_read_basic(message, b"s", byref(key)))
+            name = _text(key.value)
+            if name in names:
+                found[name] = self._read(message)[0]
+            else:
+                self._check(self._c.sd_bus_message_skip(message, b"v"))
+            self._check(self._c.sd_bus_message_exit_container(message))
+        return found
 
     def _check(self, code: int) -> int:
         if code < 0:

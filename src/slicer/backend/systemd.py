@@ -79,6 +79,7 @@ class SystemdBackend:
 
     name: BackendName = "systemd"
     notice = ""
+    why_no_cap: str | None = None
 
     def __init__(self, manager: Manager) -> None:
         self.manager: Manager = manager

@@ -76,6 +76,7 @@ Exit codes besides those of a job's command:
 Environment:
   SLICER_CONFIG      one more configuration file, which wins over all others
   SLICER_STATE_DIR   where leases are kept, in place of /run/slicer
+  SLICER_BROKER=off  leave the broker aside, where there is one
   SLICER_SIM=2x24G   simulated GPUs in place of this machine's; see simjob
   SLICER_DEBUG=1     a traceback with every error
 """

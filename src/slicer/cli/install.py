@@ -43,12 +43,12 @@ _SHARED = "an older version shared it with a group"
     epilog="""\
 \b
 Examples:
-  slicer install --dry-run       what would be done
-  sudo slicer install            for root and all users
-  sudo slicer install --broker   one ledger for all users, enforced
+  slicer install --dry-run            what would be done
+  sudo slicer install                 for root and all users
+  sudo slicer install --broker        one ledger for all users, enforced
   sudo slicer install --closed-shop   no GPU without a lease; asks first
-  slicer install --user          for you alone, without root
-  sudo slicer install --remove   take it all away again
+  slicer install --user               for you alone, without root
+  sudo slicer install --remove        take it all away again
 
 \b
 `slicer run` works without these too. What they add: weights for gpu.slice
@@ -131,7 +131,8 @@ def command(
     report = remove(settled, force=force) if removing else apply(settled, force=force)
     output.show(_done(report))
     if removing:
-        after = [*([] if broker else _left(root, user=user)), *install_broker.gone_lines(root)]
+        gone = [] if user else install_broker.gone_lines(root, where, only_broker=broker)
+        after = [*([] if broker else _left(root, user=user)), *gone]
     else:
         after = _next(settled, user=user, user_delegation=user_delegation)
         after += install_broker.next_lines() if broker and settled.live else []

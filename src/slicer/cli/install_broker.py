@@ -7,6 +7,7 @@ import shutil
 import sys
 
 from slicer.backend import broker_units
+from slicer.backend.install_units import closed_plan
 from slicer.broker import DIRECTORY
 from slicer.columns import Line
 from slicer.errors import SlicerError
@@ -71,16 +72,20 @@ def next_lines() -> list[Line]:
     ]
 
 
-def gone_lines(root: str) -> list[Line]:
-    """What an administrator should know after it was taken away."""
+def gone_lines(root: str, prefix: str, *, only_broker: bool) -> list[Line]:
+    """What an administrator should know after it was taken away. ``only_broker``: and nothing else was."""
+    lines = []
     try:
         count = len(os.listdir(os.path.join(root, f"{DIRECTORY[1:]}/leases")))
     except (FileNotFoundError, NotADirectoryError):
-        return []
-    if not count:
-        return []
-    left = "a lease" if count == 1 else f"{count} leases"
-    return [Line(f"left in {DIRECTORY}: {left}. Such jobs go on, and no other ledger knows of them")]
+        count = 0
+    if count:
+        left = "a lease" if count == 1 else f"{count} leases"
+        told = f"left in {DIRECTORY}: {left}. Such jobs go on, and no other ledger knows of them"
+        lines.append(Line(told))
+    if only_broker and closed_plan(root, prefix=prefix, only_there=True).actions:
+        lines.append(Line("the closed shop stays: users get no GPU now; slicer install --closed-shop --undo"))
+    return lines
 
 
 def is_there(root: str) -> bool:

@@ -33,9 +33,10 @@ Examples:
 \b
 Exit codes:
     0  all of them have ended
-    2  no such job, or several could be meant; all others were stopped
+    2  no such job, or several could be meant, or it is another user's; all
+       others were stopped
   124  a job was told to end but has not done so within 2 minutes
-  125  a job could not be stopped: another user's, or systemd refused""",
+  125  a job could not be stopped, because systemd refused""",
 )
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=complete.jobs)
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")

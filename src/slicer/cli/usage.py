@@ -39,7 +39,7 @@ Examples:
       GPU-seconds, for a script.
 
 \b
-The broker keeps the accounts (slicer install-units --broker). They count what
+The broker keeps the accounts (slicer install --broker). They count what
 was held, also while it idled: a whole GPU as one, a job that declared its GPU
 memory (--vram) as that part of one. VRAM is in GiB-hours, and a whole GPU
 counts with all its memory. CPU time is that of jobs that have ended.
@@ -86,7 +86,7 @@ def find(after: float | None, by: str) -> Sequence[UsageRow]:
         else:
             return rows
     elif not is_root:
-        hint = "slicer history has your own jobs; sudo slicer install-units --broker"
+        hint = "slicer history has your own jobs; sudo slicer install --broker"
         raise SlicerError("nobody keeps accounts here: there is no broker", hint=hint)
     from slicer.broker.accounts.reading import PATH, usage
 
@@ -100,18 +100,21 @@ def table(rows: Sequence[UsageRow], by: str) -> list[Line]:
         Column("GPU HOURS", right=True), Column("VRAM GiB HOURS", right=True),
         Column("CPU HOURS", right=True), Column("WAITED", right=True),
     )  # fmt: skip
-    cells = [_cells(_name(row.of, by), row) for row in rows]
+    names = [_name(row.of, by) for row in rows]
     if len(rows) > 1:
-        cells.append(_cells("all", _sum(rows)))
-    return output.table(columns, cells)
-
-
-def _cells(name: str, row: UsageRow) -> tuple[str, ...]:
-    gib_s = row.vram_mib_s / 1024
-    return (
-        name, str(row.jobs), str(row.running) if row.running else "-", _hours(row.gpu_s), _hours(gib_s),
-        _hours(row.cpu_s), format_duration(row.waited_s) if row.waited_s >= 0.1 else "-",
+        names, rows = [*names, "all"], [*rows, _sum(rows)]
+    hours = (
+        _hours([row.gpu_s for row in rows]), _hours([row.vram_mib_s / 1024 for row in rows]),
+        _hours([row.cpu_s for row in rows]),
     )  # fmt: skip
+    cells = [
+        (
+            name, str(row.jobs), str(row.running) if row.running else "-", *used,
+            format_duration(row.waited_s) if row.waited_s >= 0.1 else "-",
+        )
+        for name, row, used in zip(names, rows, zip(*hours, strict=True), strict=True)
+    ]  # fmt: skip
+    return output.table(columns, cells)
 
 
 def _sum(rows: Sequence[UsageRow]) -> UsageRow:
@@ -119,11 +122,11 @@ def _sum(rows: Sequence[UsageRow]) -> UsageRow:
     return UsageRow("", **{name: sum(getattr(row, name) for row in rows) for name in numbers})
 
 
-def _hours(seconds: float) -> str:
-    hours = seconds / _HOUR_S
-    if not hours:
-        return "-"
-    return f"{hours:.1f}" if hours >= 0.05 else f"{hours:.3f}" if hours >= 0.0005 else "0.000"
+def _hours(seconds: Sequence[float]) -> list[str]:
+    """A column of hours, all with as many digits as the largest needs to tell something."""
+    most = max(seconds) / _HOUR_S
+    digits = 1 if most >= 10 else 2 if most >= 1 else 3
+    return [f"{each / _HOUR_S:.{digits}f}" if each else "-" for each in seconds]
 
 
 def _name(of: str, by: str) -> str:

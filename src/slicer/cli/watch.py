@@ -14,12 +14,16 @@ import tty
 from rich.console import Console
 from rich.text import Text
 
+from slicer import broker
+from slicer.backend import broker_socket
 from slicer.broker.client.standing import status_reader
 from slicer.cli import output, say
 from slicer.cli.status_json import status_json, without_clocks
 from slicer.cli.status_text import Section, joined, sections
 from slicer.columns import FAINT, WARNING, Line, clip
 from slicer.errors import EX_OK, SlicerError, StateError, UsageError
+from slicer.kernel import inotify
+from slicer.kernel.inotify import Inotify
 from slicer.kernel.signal_pipe import SignalPipe
 from slicer.kernel.sleep import until_readable
 from slicer.ledger.watch import LedgerWatch
@@ -76,6 +80,7 @@ class ChangeWaiter:
         self._interval_s = interval_s
         self._watch: LedgerWatch | None = None
         self._directory: StateDir | None = None
+        self._others = _watch_of_others()
         self.problem = ""  # why changes of the ledger are seen only after the interval; "" for none
         self._began_s = time.monotonic()
 
@@ -89,6 +94,7 @@ class ChangeWaiter:
         pause_s = max(_SOONEST_S, (ended_s - self._began_s) * (1 / _LOOKING_SHARE - 1))
         if not self._follow():
             own = self._watch.descriptors() if self._watch else []
+            own += [self._others.fd] if self._others else []
             due_s = self._watch.due_s() if self._watch else None
             limit_s = self._interval_s if due_s is None else min(due_s, self._interval_s)
             ready = until_readable([*own, *others], limit_s, None).intersection(others)
@@ -98,13 +104,15 @@ class ChangeWaiter:
         ready = until_readable(others, max(0.0, ended_s + pause_s - time.monotonic()), None)
         if self._watch is not None:
             self._watch.take()
+        if self._others is not None:
+            self._others.take()
         return ready
 
     def _follow(self) -> bool:
         """Watch what was just looked at; whether it may have changed before that began."""
         directory = self._reader.directory
         if directory is not self._directory:
-            self.close()
+            self._forget()
             self._directory = directory
         is_new = False
         self.problem = ""
@@ -119,11 +127,27 @@ class ChangeWaiter:
             self.problem = str(error)
         return is_new
 
-    def close(self) -> None:
-        """Stop watching. Safe to repeat."""
+    def _forget(self) -> None:
         if self._watch is not None:
             self._watch.close()
             self._watch = None
+
+    def close(self) -> None:
+        """Stop watching. Safe to repeat."""
+        self._forget()
+        if self._others is not None:
+            self._others.close()
+            self._others = None
+
+
+def _watch_of_others() -> Inotify | None:
+    """What tells of the leases of all users. Of tickets nothing tells, but the interval."""
+    found = Inotify(broker.DIRECTORY)
+    changes = inotify.CREATE | inotify.MOVED_TO | inotify.DELETE
+    if broker_socket(os.environ) and found.add(f"{broker.DIRECTORY}/leases", changes) is not None:
+        return found
+    found.close()
+    return None
 
 
 # -- for scripts --------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import os
 import time
 
 from slicer import faults
+from slicer.backend import time_limit_of
 from slicer.job.job_control import JobControl
 from slicer.job.report import Report, final_reason
 from slicer.kernel import cgroup, proc
@@ -257,7 +258,7 @@ class Command:
         self._note_sender(info.si_signo, "systemd")
         if info.si_signo != self._task.stop_signal:
             return
-        self._reason = "timeout" if self._is_overdue(self._scope_began) else "stopped"
+        self._reason = "timeout" if self._has_scope_timed_out() else "stopped"
         if self._reason == "stopped":
             self._ended_by = "systemd"
         # Should systemd have to use SIGKILL in the end, this is the last chance to tell why.
@@ -298,6 +299,13 @@ class Command:
             return False
         run_s = time.monotonic() - since
         return run_s >= self._task.timeout_s and run_s - self._paused_s() >= self._task.timeout_s
+
+    def _has_scope_timed_out(self) -> bool:
+        """Whether systemd stops the scope because its time is up; the administrator may have set that."""
+        if self._is_overdue(self._scope_began):
+            return True
+        limit_s = time_limit_of(self._task.scope)
+        return limit_s is not None and time.monotonic() - self._scope_began >= limit_s
 
     def _paused_s(self) -> float:
         """How much of the time does not count against the time limit."""
@@ -404,7 +412,7 @@ class Command:
             self._stop("stopped")
         for signo in arrived & INTERRUPTS:
             self._signal_all(signo)  # the user (or systemd) is tired of lingering
-        if self._task.stop_signal in arrived and self._task.scope and self._is_overdue(self._scope_began):
+        if self._task.stop_signal in arrived and self._task.scope and self._has_scope_timed_out():
             self._reason = "timeout"
 
     def _usage(self) -> Usage:

@@ -55,7 +55,8 @@ class Execution:
             if job.sharing is not None:
                 from slicer.job import sharing
 
-                sharing.prepare(job, held)  # swept when the next one is made: nobody stays to remove it
+                # Swept when the next one is made: nobody stays to remove it.
+                sharing.prepare(job, held, self._backend.why_no_cap)
             env = job.env(held.lease.gpus)
             for fd in held.descriptors:
                 os.set_inheritable(fd, True)

@@ -6,8 +6,10 @@ are over before anybody could pause them.
 
 from __future__ import annotations
 
+import os
 import time
 
+from slicer.backend import time_limit_of
 from slicer.errors import SlicerError, StateError
 from slicer.job.job import tell
 from slicer.kernel import cgroup
@@ -88,15 +90,32 @@ class Freezer:
         if self.due_s() == 0.0:
             self._thaw_at = None
             self._note("resume")
-            cgroup.thaw(self._directory)
+            if not cgroup.thaw(self._directory):
+                _have_thawed(self._directory)
+
+
+def _have_thawed(directory: str) -> None:
+    """Thaw a scope of ours in the system manager, whose cgroup only root may write to."""
+    from slicer.broker.client.control import control_of
+
+    control = control_of("system")
+    try:
+        control.thaw(os.path.basename(directory), directory)
+    except SlicerError:
+        pass  # it has ended, or ends without a word when its stop timeout is over
+    finally:
+        control.close()
 
 
 def limit_at(job: Job, began: float) -> float | None:
-    """When systemd tells the job to end (monotonic); None: never. ``began`` as in Started."""
-    profile = job.profile
-    if profile.timeout_s is None or profile.pause_stops_clock:
-        return None
-    return began + profile.timeout_s
+    """When systemd tells the job to end (monotonic); None: never. ``began`` as in Started.
+
+    In the system manager the administrator may have said less than the profile.
+    """
+    limit_s = None if job.profile.pause_stops_clock else job.profile.timeout_s
+    if job.spec.manager == "system":
+        limit_s = time_limit_of(job.spec.unit) or limit_s
+    return None if limit_s is None else began + limit_s
 
 
 def freezer_of(job: Job, lease: Lease, directory: str, state: StateDir, began: float) -> Freezer:

@@ -92,7 +92,7 @@ def _run(
     except BrokerError as failure:
         if not plan.broker or not plan.wants_nothing:
             raise
-        listener.warning(f"{failure}: it needs no lease, and runs without the broker")
+        listener.warning(f"{failure}; this job needs neither GPU nor slot, and runs without it")
     return _run_planned(job_id, replace(plan, broker=""), ledger, listener, mask, before_start)
 
 

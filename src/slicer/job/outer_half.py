@@ -16,8 +16,7 @@ import time
 
 from slicer import faults
 from slicer.errors import BackendError, SlicerError
-from slicer.job.job import Started, tell_start
-from slicer.job.keeper import ORDER_END, QUIT, RECORDED, STARTING, Keeper
+from slicer.job.job import ORDER_END, QUIT, RECORDED, STARTING, Started, tell_start
 from slicer.kernel import proc
 from slicer.kernel.signals import STOP, signal, timed_wait
 from slicer.ledger.held_lease import HeldLease
@@ -85,6 +84,7 @@ class OuterHalf:
         self._pid = os.getpid()
         self._keeper = 0
         self._cgroup = ""
+        self._why_no_cap: str | None = None  # as in Backend
         self._began = 0.0
         self._received = b""  # as they came from the keeper
         self._kills_before: int | None = None  # in the slice, where the kernel kills scopes as a whole
@@ -122,6 +122,7 @@ class OuterHalf:
         try:
             os.write(self._down_write, STARTING)
             self._cgroup = self._backend.start(self._job.spec, self._keeper, _load_ending)
+            self._why_no_cap = self._backend.why_no_cap
             faults.point("outer-started-scope")
             self._backend.close()
             if self._job.fence is not None:
@@ -134,6 +135,8 @@ class OuterHalf:
         return {"cgroup": self._cgroup, "keeper": self._keeper}
 
     def _be_keeper(self, descriptors: tuple[int, ...], private: tuple[int, ...]) -> None:
+        from slicer.job.keeper import Keeper  # the outer half does without
+
         for fd in (self._up_read, self._down_write, *private):
             os.close(fd)
         self._backend.after_fork()
@@ -231,7 +234,7 @@ class OuterHalf:
         if self._job.sharing is not None:
             from slicer.job import sharing
 
-            sharing.prepare(self._job, self._held)
+            sharing.prepare(self._job, self._held, self._why_no_cap)
         self._held.is_handed_on = True
         try:
             os.write(self._down_write, encode(started) + encode(self._held.lease) + ORDER_END)

@@ -100,7 +100,21 @@ def plan_of(invocation: Invocation, environ: Mapping[str, str], ledger: Ledger |
     plan = Plan(
         invocation, config, profile, host, program, outer, gpus, slots, nested, skip, environ, broker=broker
     )
+    check_limits(plan)
     return with_sharing(plan, ledger.directory.path if ledger is not None else "")
+
+
+def check_limits(plan: Plan) -> None:
+    """Raise RefusedError for a limit that the broker would refuse, before the job waits for its turn."""
+    if not plan.broker or not os.geteuid():
+        return
+    from slicer.broker.rules.allowed import are_plain
+
+    properties = plan.profile.properties.values()
+    if not are_plain(properties):
+        from slicer.broker.rules import limits
+
+        limits.checked(limits.words(properties), plan.host)
 
 
 def with_sharing(plan: Plan, directory: str = "") -> Plan:
@@ -134,7 +148,8 @@ def why_not_driver(plan: Plan) -> str:
     """Why the driver does not keep a cap by itself here; "": it may."""
     from slicer.gpu import driver_cap
 
-    return driver_cap.why_not_here(has_scope=plan.invocation.backend != "plain" and backends.has_systemd())
+    has_scope = plan.invocation.backend != "plain" and backends.has_systemd()
+    return driver_cap.why_not_here(has_scope=has_scope, uid=0 if plan.broker else None)  # the broker is root
 
 
 def idle_sharing(plan: Plan) -> str:

@@ -19,15 +19,18 @@ if TYPE_CHECKING:
     from slicer.share.order import ShareOrder
 
 
-def prepare(job: Job, held: HeldLease) -> None:
+def prepare(job: Job, held: HeldLease, why_no_cap: str | None = None) -> None:
     """Have the driver keep the cap, and make the file that tells the job's processes what they share.
 
+    ``why_no_cap``: why the driver does not, as the broker was told; "": it does; None: it was not asked yet.
     Raises StateError; RefusedError where nobody can keep the cap.
     """
     order = job.sharing
     if order is None:
         return
-    why = _kept_by_driver(job, held, order) if order.limit_mib else "there is none"
+    why = "there is none"
+    if order.limit_mib:
+        why = _kept_by_driver(job, held, order) if why_no_cap is None else why_no_cap
     if order.is_active:
         job_file.make(held.directory, job.id, order, held.lease.gpus, is_kept_by_driver=not why)
     elif order.limit_mib and why:

@@ -154,6 +154,9 @@ class Queue:
             self._events.warning(warning)
         if self._backend.notice:
             self._events.notice(self._backend.notice)
+        own = self._options.idle_threshold_mib, self._options.spike_buffer
+        if self._plans.broker and own != (None, None):
+            self._events.notice("the broker goes by the administrator's idle threshold and spike buffer")
         if register.set_aside:
             self._events.notice(f"earlier logs are in {self._options.log_dir}/{register.set_aside}")
         if final:

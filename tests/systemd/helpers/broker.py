@@ -18,6 +18,7 @@ from tests.systemd.helpers.users import User
 RUN = Path("/run/slicer-broker")
 SOCKET = str(RUN / "socket")
 SERVICE = "slicer-broker.service"
+SOCKET_UNIT = "slicer-broker.socket"
 ETC = Path("/etc/slicer")
 _DROP_IN = Path(f"/run/systemd/system/{SERVICE}.d/test.conf")
 _FAULTS = "/run/broker-test"  # no such directory: only files beside it
@@ -77,7 +78,8 @@ class Broker:
     def call(self, who: User, **wish: Any) -> Caller:
         """A process of that user that asks for this."""
         source = str(Path(__file__).parents[3] / "src")
-        argv = [*who.identity, "env", f"PYTHONPATH={source}", sys.executable, CLIENT, SOCKET, json.dumps(wish)]
+        python = ("env", f"PYTHONPATH={source}", sys.executable)
+        argv = [*who.identity, *python, CLIENT, SOCKET, json.dumps(wish)]
         self.callers.append(Caller(argv))
         return self.callers[-1]
 
@@ -102,7 +104,8 @@ class Broker:
         for name in ("config.toml", "policy.toml"):
             (ETC / name).unlink(missing_ok=True)
         systemctl.output("slicer", "install", "--broker", "--remove")
-        subprocess.run(("rm", "-rf", str(RUN), f"{_FAULTS}.go"), check=True)
+        accounts = sorted(map(str, Path("/var/lib/slicer").glob("usage.db*")))  # what was used orders users
+        subprocess.run(("rm", "-rf", str(RUN), f"{_FAULTS}.go", *accounts), check=True)
 
 
 def _names(folder: str) -> list[str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from slicer.broker.rules import limits
-from slicer.config.properties import NAMES, find
-from slicer.errors import RefusedError
+from slicer.broker.rules import allowed, limits
+from slicer.config.properties import NAMES, find, parse_property
+from slicer.errors import RefusedError, UsageError
 from slicer.model import Host, Property
 from slicer.quantity import INFINITY
 
@@ -140,6 +140,22 @@ def test_a_job_runs_as_long_as_it_and_the_administrator_allow(
 def test_what_a_profile_says_arrives_as_it_was_said() -> None:  # K2
     said = limits.checked([("MemoryHigh", "25%"), ("IOWriteIOPSMax", "/dev/sda 100; /dev/sdb 50")], HOST)
     assert limits.checked(limits.words(said), HOST) == said
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("CPUQuota", "10%"), ("TimeoutStopSec", "5m"), ("KillMode", "mixed")]
+)
+def test_what_cannot_be_refused_is_known_at_a_glance(name: str, text: str) -> None:  # K2
+    assert allowed.are_plain(limits.checked([(name, text)], HOST))
+
+
+@pytest.mark.parametrize(("name", "text", "why"), REFUSED)
+def test_what_would_be_refused_is_never_taken_for_plain(name: str, text: str, why: str) -> None:  # K2
+    try:
+        made = parse_property(name, text, HOST, "here")
+    except UsageError:
+        return  # no profile can have it
+    assert not allowed.are_plain([made]), why
 
 
 def test_every_allowed_limit_has_its_row() -> None:  # K2

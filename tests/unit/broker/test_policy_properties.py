@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slicer.broker.rules.allowance import Allowance, Taken, over, taken
@@ -19,6 +19,7 @@ from tests.examples import examples
 from tests.unit import made_up
 
 UUIDS = ("GPU-a", "GPU-b", "GPU-c", "GPU-d")
+LOADED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # several tests share a CPU
 SETTINGS = Settings(reserve_after_s=50.0)
 USERS = (1001, 1002, 1003)
 NOW_S = 1000.0
@@ -79,7 +80,7 @@ def become(ticket: Ticket, gpus: tuple[str, ...], since_s: float) -> Lease:
     )  # fmt: skip
 
 
-@settings(deadline=None, max_examples=examples(300))
+@settings(LOADED, max_examples=examples(300))
 @given(queues(), MACHINES, POLICIES, GIDS)
 def test_no_cap_is_exceeded_and_what_nobody_caps_is_given_as_ever(
     queue: list[Ticket], devices: tuple[Device, ...], policy: Policy, gids: dict[int, tuple[int, ...]]
@@ -99,7 +100,7 @@ def test_no_cap_is_exceeded_and_what_nobody_caps_is_given_as_ever(
     )
 
 
-@settings(deadline=None, max_examples=examples(200))
+@settings(LOADED, max_examples=examples(200))
 @given(queues(), MACHINES, POLICIES, GIDS)
 def test_a_request_over_its_users_cap_keeps_nothing_from_other_users(
     queue: list[Ticket], devices: tuple[Device, ...], policy: Policy, gids: dict[int, tuple[int, ...]]
@@ -125,7 +126,7 @@ SHARES = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=examples(200))
+@settings(LOADED, max_examples=examples(200))
 @given(queues(), SHARES, st.sampled_from([20.0, 1e9]))
 def test_the_order_keeps_priorities_arrivals_and_the_places_of_requests_without_gpus(
     queue: list[Ticket], shares: Shares, patience_s: float
@@ -146,7 +147,7 @@ def test_the_order_keeps_priorities_arrivals_and_the_places_of_requests_without_
         assert ranks == sorted(ranks)
 
 
-@settings(deadline=None, max_examples=examples(100))
+@settings(LOADED, max_examples=examples(100))
 @given(st.floats(0.1, 8), st.floats(0, 1e6), st.floats(0, 1e6), st.floats(0, 1e6), st.floats(60, 1e7))
 def test_use_adds_up_however_it_is_cut(
     rate: float, first_s: float, second_s: float, later_s: float, half_life_s: float
@@ -173,7 +174,7 @@ BIG = st.fixed_dictionaries(
 PATIENCE_S = 60.0
 
 
-@settings(deadline=None, max_examples=examples(30))
+@settings(LOADED, max_examples=examples(30))
 @given(BIG, st.lists(SMALL, min_size=1, max_size=3), st.integers(1, 5), st.booleans())
 def test_whoever_used_most_is_served_all_the_same(
     big: dict[str, Any], kinds: list[tuple[dict[str, Any], int]], own: int, is_capped: bool

@@ -85,7 +85,9 @@ def test_the_broker_comes_and_goes_alone(cli: Cli) -> None:  # L1
     assert "/slicer-broker.service " in cli.run("install", *root).stdout
     (cli.root / "run/slicer-broker/leases").mkdir(parents=True)
     (cli.root / "run/slicer-broker/leases/313f5d4c53c4").touch()
+    cli.run("install", "--closed-shop", "--yes", *root)
     out = cli.run("install", "--broker", "--remove", *root).stdout
+    assert "the closed shop stays: users get no GPU now" in out
     assert "not run: systemctl disable --now slicer-broker.socket (to be run on the target)" in out
     assert "left in /run/slicer-broker: a lease. Such jobs go on" in out
     assert (cli.root / SLICE).exists()

@@ -17,6 +17,8 @@ Option = Mapping[str, Any]
 # Where a table of options begins, by their prefix; "" is what is left.
 _SECTIONS = {
     "": "programs.slicer",
+    "broker.policy.": "programs.slicer.broker.policy",
+    "broker.policy.users.<name>.": "programs.slicer.broker.policy.users.<name>, groups.<name> and default",
     "settings.": "programs.slicer.settings",
     "settings.profiles.<name>.": "programs.slicer.settings.profiles.<name>",
     "settings.slices.gpu.": "programs.slicer.settings.slices.<name>",
@@ -24,7 +26,10 @@ _SECTIONS = {
     "settings.routes.<name>.gpu.": "programs.slicer.settings.routes.<name>.gpu, and .cpu",
     "settings.routes.<name>.to.<name>.": "programs.slicer.settings.routes.<name>.to.<name>",
 }
-_TWICE = ("settings.slices.cpu.", "settings.routes.<name>.cpu.")  # as those of gpu
+_TWICE = (  # as those of gpu, and of users
+    "settings.slices.cpu.", "settings.routes.<name>.cpu.", "broker.policy.groups.<name>.",
+    "broker.policy.default.",
+)  # fmt: skip
 
 
 def current(text: str, options: Iterable[Option]) -> str:

@@ -58,6 +58,7 @@ let
     systemd.package = lib.mkOption { default = derivation "systemd" { }; };
     systemd.packages = listOf lib.types.package;
     systemd.services = anything;
+    systemd.sockets = anything;
     systemd.slices = anything;
     systemd.tmpfiles.settings = anything;
   };
@@ -77,7 +78,8 @@ in
 {
   packages = names config.environment.systemPackages;
   unitPackages = names config.systemd.packages;
-  inherit (config.systemd) services slices;
+  inherit (config.systemd) services slices sockets;
+  policy = config.environment.etc."slicer/policy.toml".source.settings or null;
   tmpfiles = config.systemd.tmpfiles.settings;
   etc = lib.attrNames config.environment.etc;
   # The file that is to be written, and the script that checks it and gives it on.

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from slicer.backend import slice_limits
+from slicer.backend import closed_shop, slice_limits
 from slicer.backend.install_units import plan
+from slicer.broker.rules import policy_text
+from slicer.broker.rules.policy import NO_CAP, Caps
 from slicer.config import check, routes, slices
 from slicer.config.build import TABLES, TOP_SETTINGS
 from slicer.config.files import Layer
@@ -166,6 +168,65 @@ def test_what_is_not_said_is_not_in_the_file() -> None:  # K5
 def test_a_key_of_a_later_slicer_gets_through() -> None:  # K5
     later = {"profiles": {"train": {"later": [1]}}, "later": {"on": True}, "slices": {"disk": {"later": 3}}}
     assert made(later)["settings"] == later
+
+
+POLICY: dict[str, Any] = {
+    "half_life": "3d", "patience": "infinity", "fence": "on", "devices": ["/dev/nvidia-modeset rw"],
+    "default": {"max_gpus": 2, "max_hold": "24h"},
+    "users": {
+        "alice": {"max_gpus": "infinity", "max_vram": "infinity", "max_priority": "infinity", "weight": 2},
+    },
+    "groups": {
+        "phd": {"max_vram": "40G", "max_cpu_slots": 0, "max_priority": 5, "max_waiting": 9, "weight": 0.5},
+    },
+}  # fmt: skip
+
+
+def test_the_broker_is_its_socket_and_a_policy_that_it_reads() -> None:  # K5, L1
+    assert made()["sockets"] == {}
+    found = made(broker={"enable": True})
+    assert found["sockets"] == {"slicer-broker": {"wantedBy": ["sockets.target"]}}
+    assert (found["etc"], found["failed"]) == ([], [])  # no caps, and equal shares
+    found = made(broker={"enable": True, "policy": POLICY})
+    assert found["etc"] == ["slicer/policy.toml"]
+    assert {key: value for key, value in found["policy"].items() if value} == POLICY
+    said = policy_text.read(written(found["policy"]).encode(), "policy.toml")
+    policy, _ = policy_text.resolve(said, {"alice": 1001}, {"phd": 2001})
+    assert (policy.default.max_gpus, policy.default.max_hold_s) == (2, 86400.0)
+    assert policy.users[1001].max_gpus == policy.users[1001].max_vram_mib == NO_CAP
+    assert (policy.weights, policy.user_weights) == ({2001: 0.5}, {1001: 2.0})
+    assert policy.groups[2001] == Caps(None, 40960, 0, 5, None, 9)
+
+
+def test_every_key_of_a_policy_is_an_option_and_nothing_else_is() -> None:  # K5
+    names = {option["name"] for option in evaluate("options.nix")}
+    top = "programs.slicer.broker.policy."
+    below = {name.removeprefix(top) for name in names if name.startswith(top)}
+    caps = tuple(policy_text._READERS)
+    places = {"default": caps, "users.<name>": (*caps, "weight"), "groups.<name>": (*caps, "weight")}
+    assert below == {*policy_text.TOP_KEYS, *(f"{at}.{key}" for at, keys in places.items() for key in keys)}
+
+
+def test_a_wrong_policy_is_refused_before_the_broker_reads_it() -> None:  # K5
+    wrongs = {"default": {"max_gpu": 2}}, {"users": {"a": {"max_hold": "0"}}}, {"fence": "yes"}, {"x": 1}
+    for wrong in wrongs:
+        with pytest.raises(Refused):
+            made(broker={"enable": True, "policy": wrong})
+    (message,) = made(broker={"policy": POLICY})["failed"]
+    assert "nothing keeps it without broker.enable" in message
+
+
+def test_a_closed_shop_is_what_install_makes_of_it() -> None:  # X1
+    (message,) = made(broker={"closedShop": True})["failed"]
+    assert "without broker.enable" in message
+    found = made(broker={"enable": True, "closedShop": True})
+    assert found["failed"] == []
+    drop_in = closed_shop.drop_in("user.slice").decode()
+    lines = [line for line in drop_in.splitlines() if line.startswith("Device")]
+    shown = found["slices"]["user"]["sliceConfig"]
+    allowed = [f"DeviceAllow={each}" for each in shown["DeviceAllow"]]
+    assert [*allowed, f"DevicePolicy={shown['DevicePolicy']}"] == lines
+    assert found["slices"]["user"]["overrideStrategy"] == "asDropin"
 
 
 WRONG: list[tuple[dict[str, Any], str, str]] = [

@@ -88,6 +88,11 @@ def test_it_has_what_install_writes(package: dict[str, Any], built: Path, tmp_pa
     assert Path("lib/systemd/system/gpu.slice") in files
     for path in files:
         assert (built / path).read_bytes() == (wanted / path).read_bytes(), path
+    for name in ("slicer-broker.socket", "slicer-broker-devices.service", "slicer-job-ended.target"):
+        installed = built / "lib/systemd/system" / name
+        assert installed.read_bytes() == (REPO / "units/system" / name).read_bytes()
+    service = (built / "lib/systemd/system/slicer-broker.service").read_text()
+    assert f"\nExecStart={built}/bin/slicer-broker\n" in service
     # Whoever does not ask for it gets no delegation.
     assert not list(built.glob("lib/systemd/system/user@*"))
 

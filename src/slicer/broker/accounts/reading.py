@@ -76,7 +76,7 @@ def select_usage(
 
 def _read(path: str, act: Callable[[sqlite3.Connection], _T]) -> _T:
     if not os.path.lexists(path):
-        hint = "the broker keeps them: see slicer install-units --broker"
+        hint = "the broker keeps them: see slicer install --broker"
         raise StateError("there are no accounts on this machine", where=path, hint=hint)
     try:
         # Writable, because the first to open it rolls back what a killed broker left.

@@ -84,7 +84,10 @@ class Asking:
 
         Raises BrokerError where the broker does not answer, and what it answers.
         """
-        self._speak()
+        try:
+            self._speak()
+        except Lost:  # it was killed at this very moment
+            self._lose()
         while True:
             held = self.look()
             if held is not None or self.busy is not None:

@@ -37,6 +37,7 @@ class BrokerBackend:
     name: BackendName = "systemd"
     manager: Manager = "system"
     notice = ""
+    why_no_cap: str | None = None
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -70,6 +71,7 @@ class BrokerBackend:
             self.started = self._start(start_of(spec), pidfd, meanwhile)
         finally:
             os.close(pidfd)
+        self.why_no_cap = self.started.driver_cap if spec.share_cap else None
         if spec.fence == "on" and not self.started.is_fenced:
             message = "no job without the device fence, and the broker has set none around this one"
             raise RefusedError(message, where="fence", hint=HINT)

@@ -14,6 +14,7 @@ from slicer.errors import (
     SlicerError,
     TooManyError,
 )
+from slicer.record import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ def failure_of(reply: ErrorReply, waited_s: float | None = None) -> SlicerError:
     An error that this slicer does not know is one of a broker that does not work for it.
     """
     if reply.name == "Busy" and reply.busy is not None:
-        return BusyError(reply.busy, waited_s=waited_s)
+        busy = replace(reply.busy, why=reply.busy.why or reply.hint)  # what the policy has to do with it
+        return BusyError(busy, waited_s=waited_s)
     if reply.name == "NoGpu":
         reason = reply.reason if reply.reason in _NO_GPU_REASONS else "no-driver"
         return NoGpu(reason, reply.message, hint=reply.hint)  # type: ignore[arg-type]

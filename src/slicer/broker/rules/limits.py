@@ -6,6 +6,7 @@ stop, or has PID 1 follow a user's path.
 
 from __future__ import annotations
 
+from slicer.broker.rules.allowed import ALLOWED, LONGEST_STOP_S, MOST_CHARS
 from slicer.config import live
 from slicer.config.properties import NAMES, find, parse_property
 from slicer.errors import RefusedError, UsageError
@@ -20,18 +21,8 @@ if TYPE_CHECKING:
 
     Limits = Iterable[tuple[str, str]]
 
-ALLOWED = (
-    "CPUQuota", "CPUQuotaPeriodSec", "CPUWeight", "AllowedCPUs", "AllowedMemoryNodes",
-    "MemoryHigh", "MemoryMax", "MemorySwapMax", "MemoryZSwapMax", "MemoryZSwapWriteback", "TasksMax",
-    "IOWeight", "IODeviceWeight", "IOReadBandwidthMax", "IOWriteBandwidthMax",
-    "IOReadIOPSMax", "IOWriteIOPSMax",
-    "OOMPolicy", "ManagedOOMSwap", "ManagedOOMMemoryPressure", "ManagedOOMMemoryPressureLimit",
-    "RuntimeMaxSec", "TimeoutStopSec", "KillSignal", "KillMode", "SendSIGHUP",
-)  # fmt: skip
-LONGEST_STOP_S = 300.0
 DEFAULT_STOP_S = 10.0
 _MOST_LIMITS = 40
-_MOST_CHARS = 4000  # of a value
 _SHOWN = 60  # characters of a name that nobody knows
 _WHERE = "a job's limits"
 _US = 1_000_000
@@ -111,7 +102,7 @@ def _each_once(limits: Limits) -> list[tuple[str, str]]:
     if len(listed) > _MOST_LIMITS or len({name for name, _ in listed}) < len(listed):
         raise RefusedError(f"expected each limit once, and at most {_MOST_LIMITS}", where=_WHERE)
     for name, text in listed:
-        if len(text) > _MOST_CHARS:
+        if len(text) > MOST_CHARS:
             raise RefusedError(f"{name[:_SHOWN]}: it is absurdly long", where=_WHERE)
     return listed
 

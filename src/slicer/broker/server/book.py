@@ -13,6 +13,7 @@ order of writes is such that the broker may be killed between any two:
 from __future__ import annotations
 
 import os
+import stat
 
 from slicer import faults
 from slicer.broker.protocol.messages import Finished
@@ -166,7 +167,19 @@ class Book:
         for name in names:
             if name.endswith(".tmp"):  # killed while it was written
                 self._remove(folder, name)
-        return [name for name in names if not name.endswith(".tmp")]
+        return [name for name in names if not name.endswith(".tmp") and self._is_plain(folder, name)]
+
+    def _is_plain(self, folder: Directory, name: str) -> bool:
+        """Whether it is a file at all: a link or a FIFO is nobody's lease, and stops nobody."""
+        try:
+            is_plain = stat.S_ISREG(folder.lstat(name).st_mode)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise failed(f"{folder.path}/{name}", error, RULES, "cannot be read") from error
+        if not is_plain:
+            self._warn(f"{folder.path}/{name}: ignored: no plain file")
+        return is_plain
 
     def _put(
         self, folder: Directory, name: str, what: Lease | Ticket | Claim | Finished, mode: int = 0o600

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 
 from slicer import faults
 from slicer.broker.server.accounts import Accounts
@@ -18,6 +19,7 @@ from slicer.broker.server.scoping import Scoping
 from slicer.broker.server.service import Service
 from slicer.broker.server.wishes import Wishes
 from slicer.config.profiles import host
+from slicer.errors import StateError
 from slicer.record import record
 from slicer.state.directory import open_trusted
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from slicer.broker.server.register import Holding
+    from slicer.kernel.inotify import Inotify
 
 IDLE_S = 30.0
 
@@ -49,13 +52,18 @@ class Broker:
             log(f"<4>{text}")
 
         self._log = log
+        self._configuration = places.configuration
+        self._files: Inotify | None = None  # that watches it
+        self._is_watching = False
         self._loop = Loop()
         base = open_trusted(places.state)
         base.rules = RULES
         self._rulebook = Rulebook(
             places.configuration, warn, lambda half: Accounts(half, directory=places.accounts, warn=warn)
         )
-        self._register = Register(Book(base, warn), self._loop, warn, self._unsettle, self._ended)
+        self._register = Register(
+            Book(base, warn), self._loop, warn, self._unsettle, self._ended, self._rulebook.book
+        )
         self._decider = Decider(self._register, self._rulebook, warn)
         self._scopes = Scopes(self._loop, base.own_folder("slices"))
         self._queueing: Queueing | None = None
@@ -63,7 +71,7 @@ class Broker:
         for holding in self._register.holdings.values():
             self._rulebook.groups(holding.lease.uid, holding.claim.gids)
             self._rulebook.granted(holding)
-        self._queueing = queueing = Queueing(self._register, self._decider, self._rulebook, self._loop, warn)
+        self._queueing = queueing = Queueing(self._register, self._decider, self._rulebook, self._loop, log)
         wishes = Wishes(self._register, self._rulebook, self._decider, host())
         scoping = Scoping(self._register, self._scopes, wishes, queueing, log)
         service = Service(self._register, self._decider, self._rulebook, queueing, scoping)
@@ -79,6 +87,23 @@ class Broker:
         self._log(f"<6>uid {lease.uid}: {lease.job} has ended")
         self._rulebook.ended(holding)
 
+    def _watch_configuration(self) -> None:
+        """While somebody waits, a changed policy has to act at once. Else the next call looks."""
+        from slicer.kernel import inotify  # it needs ctypes, which is not for a call that need not wait
+
+        try:
+            self._files = inotify.Inotify(self._configuration)
+            self._files.add(self._configuration, inotify.CLOSE_WRITE | inotify.MOVED_TO | inotify.DELETE)
+        except StateError as error:
+            self._log(f"<4>changed files act with the next call only: {error}")
+        if self._files is not None:
+            self._loop.watch(self._files.fd, self._configuration_changed)
+
+    def _configuration_changed(self, _: int) -> None:
+        assert self._files is not None
+        if self._files.take() and self._rulebook.refresh():
+            self._unsettle()
+
     def wake_by(self, fd: int) -> None:
         """Have a turn end when the descriptor is readable: a signal has come."""
         self._loop.watch(fd, lambda _: None)
@@ -90,7 +115,13 @@ class Broker:
         needed_s = now_s()
         while not is_to_end():
             if self._queueing.is_unsettled:
+                began_s = time.process_time()
                 self._queueing.settle()
+                self._connections.charge(time.process_time() - began_s)
+            self._register.finish()
+            if self._register.waiters and not self._is_watching:
+                self._is_watching = True
+                self._watch_configuration()
             if self._is_needed():
                 needed_s = now_s()
             left_s = needed_s + idle_s - now_s()
@@ -106,8 +137,11 @@ class Broker:
 
     def close(self) -> None:
         """Give everything up. Leases last by themselves."""
+        self._register.finish()
         self._connections.close()
         self._scopes.close()
         self._decider.observer.close()
         self._rulebook.close()
         self._loop.close()
+        if self._files is not None:
+            self._files.close()

@@ -6,6 +6,7 @@ stopped (Ctrl-Z) keeps its place, and others may pass it.
 
 from __future__ import annotations
 
+from slicer.broker.rules.slots import shown_name
 from slicer.broker.server.decided import Decided
 from slicer.errors import GpuError
 from slicer.gpu.observer import GpuObserver
@@ -38,10 +39,12 @@ class Decider:
         self.observer = GpuObserver(None, rulebook.configuration.placement, trusts_environment=False)
         self.no_gpus: GpuError | None = None  # the driver's last failure
 
-    def decide(self, extra: Ticket | None = None, *, is_fresh: bool = True) -> Decided:
+    def decide(
+        self, extra: Ticket | None = None, *, is_fresh: bool = True, sees_gpus: bool = False
+    ) -> Decided:
         """What all present tickets get now. ``extra`` is one more of them.
 
-        Not ``is_fresh``: what was last seen of the GPUs will do.
+        Not ``is_fresh``: what was last seen of the GPUs will do. ``sees_gpus``: also if nobody waits for any.
         """
         self.observer.policy = self._rulebook.configuration.placement
         now_s, leases = proc.now_s(), self._register.leases
@@ -50,7 +53,7 @@ class Decider:
         shares = self._rulebook.shares(leases, tickets, now_s)
         queue = self._rulebook.ordered(tickets, shares, now_s)
         wants_gpus = any(ticket.gpus for ticket in queue)
-        devices = self._devices(leases, is_fresh) if wants_gpus else None
+        devices = self._devices(leases, is_fresh) if wants_gpus or sees_gpus else None
         able, stopped, grants = self._among_able(queue, devices, leases, now_s)
         foreign = any(is_used_by_others(device, self.observer.policy) for device in devices or ())
         must_look = bool(stopped) or (wants_gpus and (foreign or devices is None))
@@ -61,6 +64,8 @@ class Decider:
         now_s: float,
     ) -> tuple[tuple[Ticket, ...], tuple[str, ...], dict[str, tuple[str, ...]]]:  # fmt: skip
         """The tickets that can go, the jobs of those that are stopped, and the grants."""
+        if devices is not None:
+            self._rulebook.seen(self._register.holdings.values(), devices)
         allowance, stopped = self._rulebook.allowance(), set[str]()
         while True:
             able = tuple(ticket for ticket in queue if ticket.job not in stopped)
@@ -97,7 +102,7 @@ class Decider:
         devices = self.observer.devices(self._register.leases) if ticket.gpus else None
         never = decision.infeasible(ticket, devices)
         if never is not None:
-            raise refusal(never, ticket)
+            raise refusal(replace(never, slot=shown_name(never.slot, ticket.uid)), ticket)
 
     def deadlocked(self, ticket: Ticket, found: Decided) -> tuple[str, ...]:
         """The jobs for which a nested request would wait for ever."""
@@ -116,6 +121,7 @@ class Reasons:
         self._allowance = allowance
         self._place = {ticket.job: index for index, ticket in enumerate(found.queue)}
         self._known: dict[object, Busy] = {}
+        self._balance = allowance.balance(found.leases, found.devices)
         self._starts: dict[str, float | None] | None = None
 
     def busy(self, ticket: Ticket) -> Busy:
@@ -130,7 +136,12 @@ class Reasons:
             self._known[shape] = decision.explain(
                 ticket, found.queue, found.devices, found.leases, found.policy, proc.now_s(), self._allowance
             )
-        return replace(self._known[shape], ahead=place)
+        busy = replace(self._known[shape], ahead=place)
+        if self._balance.within(ticket) is not None:
+            return busy
+        # Its user's own jobs are what keeps it waiting, whatever else is free or not.
+        own = tuple(lease for lease in found.leases if lease.uid == ticket.uid and _is_alike(lease, ticket))
+        return replace(busy, holders=own, foreign=(), reserved_for="")
 
     def starts_in_s(self, ticket: Ticket) -> float | None:
         """When its turn should come; None: nobody knows."""
@@ -145,3 +156,8 @@ class Reasons:
         return forecast.start_times(
             queue, found.devices, found.leases, found.policy, proc.now_s(), self._allowance
         )
+
+
+def _is_alike(lease: Lease, ticket: Ticket) -> bool:
+    """Whether the lease has something of the kind that the request wants."""
+    return bool(lease.gpus and ticket.gpus) or not lease.slots.keys().isdisjoint(ticket.slots)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 READ = select.EPOLLIN
 WRITE = select.EPOLLOUT
 URGENT = select.EPOLLPRI  # how cgroup.events tells of a change
+_LEAST_ROOM = 1024
 _MOST_EVENTS = 512  # taken at a time, so that what is due never waits for long
 
 
@@ -38,6 +39,7 @@ class Loop:
         self._acts: dict[int, Callable[[int], None]] = {}
         self._due: list[tuple[float, int, Due]] = []
         self._count = 0
+        self._room = _LEAST_ROOM
 
     def watch(self, fd: int, act: Callable[[int], None], events: int = READ) -> None:
         """Call ``act`` with the events whenever the descriptor has some. It replaces an earlier wish."""
@@ -56,6 +58,10 @@ class Loop:
         """Call ``act`` once, in so many seconds."""
         due = Due(act)
         self._count += 1  # of two at the same time, the first asked for comes first
+        if len(self._due) > self._room:  # what was cancelled may be due only in years
+            self._due = [each for each in self._due if each[2].act is not None]
+            heapq.heapify(self._due)
+            self._room = 2 * len(self._due) + _LEAST_ROOM
         heapq.heappush(self._due, (now_s() + seconds, self._count, due))
         return due
 

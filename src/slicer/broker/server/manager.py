@@ -7,7 +7,7 @@ from slicer.errors import BackendError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
     from typing import Any, Protocol
 
     from slicer.backend.sd_bus import Arguments
@@ -56,6 +56,7 @@ class _Work:
         self.arguments = tuple(arguments)
         self.done = done
         self.awaits_job = False
+        self.only: Collection[str] = ()  # of the properties that are asked for
         self.due: Due | None = None
         self.cookie = 0  # 0: not sent, or answered
         self.job = ""
@@ -91,15 +92,21 @@ class Manager:
         self._begin(work, deadline_s)
 
     def properties(
-        self, unit: str, interface: str, done: Callable[[dict[str, Any] | BusError], None], deadline_s: float
-    ) -> None:
-        """All properties of a unit, which systemd loads for that. ``interface``: "Slice"."""
+        self, unit: str, interface: str, names: Collection[str],
+        done: Callable[[dict[str, Any] | BusError], None], deadline_s: float,
+    ) -> None:  # fmt: skip
+        """Some properties of a unit, which systemd loads for that. ``interface``: "Slice".
+
+        What this systemd does not have is left out.
+        """
 
         def answered(answer: Answer) -> None:
-            done(answer if isinstance(answer, BusError) else dict(answer[0]))
+            done(answer if isinstance(answer, BusError) else answer[0])
 
         arguments = (("s", f"{SYSTEMD}.{interface}"),)
-        self._begin(_Work(_path_of(unit), f"{DAEMON}.Properties.GetAll", arguments, answered), deadline_s)
+        work = _Work(_path_of(unit), f"{DAEMON}.Properties.GetAll", arguments, answered)
+        work.only = names
+        self._begin(work, deadline_s)
 
     def set_properties(
         self, unit: str, properties: Iterable[tuple[str, str, Any]], done: Callable[[Answer], None],
@@ -155,8 +162,9 @@ class Manager:
             return
         try:
             work.cookie = self._bus.call(
-                SYSTEMD, work.path, work.name, work.arguments, lambda answer: self._answered(work, answer)
-            )
+                SYSTEMD, work.path, work.name, work.arguments,
+                lambda answer: self._answered(work, answer), work.only,
+            )  # fmt: skip
         except BusBroken as error:
             self._broken(error)
         except BusError as error:

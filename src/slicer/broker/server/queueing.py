@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from slicer.broker.protocol import messages
+from slicer.broker.protocol.messages import MOST_BYTES
 from slicer.broker.rules import views
 from slicer.broker.server import requests
 from slicer.broker.server.book import Claim
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
 SETTLES_S = 2.0  # after a start: how long those whose connections broke may take to come back first
 RETURNS_S = 30.0  # who is not back by then has lost its place
 AGAIN_S = 1.0  # between looks where no event tells: foreign processes on GPUs, stopped callers, a full /run
-_MOST_EACH = 4096  # leases of one user, and tickets: each is a few KiB of memory
+_MOST_EACH = 1024  # leases of one user, and tickets: each is a few KiB of memory
+_MOST_TEXT_EACH = 1 << 20  # characters in all of these together
 _TELLS_S = 1.0  # between two rounds of news for those who wait
 _MOST_NEWS = 100  # in one round
 _FINENESS_S = 10.0  # of an expected start: less of a change is no news
@@ -48,17 +50,19 @@ class Queueing:
     """The requests of all users. :meth:`settle` is to be called whenever :attr:`is_unsettled`."""
 
     def __init__(
-        self, register: Register, decider: Decider, rulebook: Rulebook, on: Loop, warn: Callable[[str], None]
+        self, register: Register, decider: Decider, rulebook: Rulebook, on: Loop, log: Callable[[str], None]
     ) -> None:
         self._register = register
         self._decider = decider
         self._rulebook = rulebook
         self._loop = on
-        self._warn = warn
+        self._log = log
         self.is_unsettled = True
         self._came: list[Waiter] = []  # since the last decision
         self._again: Due | None = None
         self._news: Due | None = None
+        for holding in register.holdings.values():
+            self._limit(holding)
         absent = list(register.waiters.values())
         self._waits_for_absent = bool(absent)
         if absent:
@@ -130,7 +134,7 @@ class Queueing:
 
     def _new_waiter(self, asked: Acquire, caller: Caller, connection: Connection) -> Waiter:
         own = [each for each in self._register.waiters.values() if each.ticket.uid == caller.uid]
-        self._check_room(asked, caller, len(own))
+        self._check_room(asked, caller, own)
         if asked.runs_anyway and asked.gpus:
             raise Refusal("NotAllowed", "only a job without GPUs can run though nothing is free")
         inside = self._register.inside_of(caller.pid, caller.uid)
@@ -145,13 +149,18 @@ class Queueing:
         self._register.waiters[asked.job] = waiter
         return waiter
 
-    def _check_room(self, asked: Acquire, caller: Caller, waiting: int) -> None:
-        problem = self._rulebook.too_many_waiting(caller, waiting) if asked.wait else ""
+    def _check_room(self, asked: Acquire, caller: Caller, own: list[Waiter]) -> None:
+        problem = self._rulebook.too_many_waiting(caller, len(own)) if asked.wait else ""
         if problem:
             raise Refusal("TooMany", problem, hint="wait until one of them has been served")
-        held = sum(each.lease.uid == caller.uid for each in self._register.holdings.values())
-        if max(held, waiting) >= _MOST_EACH:
-            raise Refusal("TooMany", f"you have {max(held, waiting)} jobs: no more are kept of a user")
+        held = [each for each in self._register.holdings.values() if each.lease.uid == caller.uid]
+        if max(len(held), len(own)) >= _MOST_EACH:
+            raise Refusal("TooMany", f"you have {max(len(held), len(own))} jobs: no more are kept of a user")
+        if len(held) + len(own) < _MOST_TEXT_EACH // MOST_BYTES:
+            return  # they cannot have so much to say
+        text = sum(_text_in(each.lease) for each in held) + sum(_text_in(each.ticket) for each in own)
+        if text > _MOST_TEXT_EACH:
+            raise Refusal("TooMany", "your jobs have too many names and words together", hint="shorten them")
 
     def _place(self, asked: Acquire, own: list[Waiter]) -> float:
         """When it counts as having arrived: now, or just before another request of the same user."""
@@ -206,7 +215,7 @@ class Queueing:
             try:
                 self._grant(waiter, gpus, is_forced=False)
             except StateError as error:
-                self._warn(f"nothing can be granted: {error}")
+                self._log(f"<4>nothing can be granted: {error}")
                 self.look_again()
                 return
 
@@ -224,7 +233,20 @@ class Queueing:
         connection = waiter.connection
         self._register.leave(waiter)
         self._rulebook.granted(holding)
+        self._limit(holding)
+        self._log(f"<6>uid {lease.uid}: {lease.job} has {_words(lease)} (pid {lease.pid})")
         self._tell_granted(connection, holding)
+
+    def _limit(self, holding: Holding) -> None:
+        """End the lease in time if it gets no scope. (Its process goes on, as one that holds nothing.)"""
+        end_s = self._rulebook.hold_until_s(holding)
+        if end_s is not None and not holding.claim.held:
+            holding.limit = self._loop.after(end_s - proc.now_s(), lambda: self._end(holding))
+
+    def _end(self, holding: Holding) -> None:
+        if not holding.claim.held and not holding.is_starting:
+            self._log(f"<5>uid {holding.lease.uid}: {holding.lease.job} has held what it has for too long")
+            self._register.release(holding)
 
     def _tell_granted(self, connection: Connection, holding: Holding) -> None:
         shown = views.lease(holding.lease, connection.peer.uid)
@@ -264,8 +286,8 @@ class Queueing:
 
     def _busy(self, waiter: Waiter, reasons: Reasons) -> Refusal:
         busy = views.busy(reasons.busy(waiter.ticket), waiter.ticket.uid)
-        why = self._why(waiter, reasons)
-        return Refusal("Busy", f"{busy.slot or busy.kind} is busy", hint=why, busy=busy)
+        busy = replace(busy, why=self._why(waiter, reasons))
+        return Refusal("Busy", f"{busy.slot or busy.kind} is busy", busy=busy)
 
     def reasons(self, found: Decided) -> Reasons:
         """Why those wait who were granted nothing."""
@@ -325,6 +347,19 @@ class Queueing:
         else:
             self.dismiss(waiter, self._busy(waiter, self.reasons(found)))
         self.is_unsettled = True
+
+
+def _words(lease: Lease) -> str:
+    """What a lease holds, for the log."""
+    gpus = ", ".join(map(str, lease.gpu_indices or lease.gpus))
+    size = f"{lease.vram_mib} MiB of " if gpus and lease.vram_mib is not None else ""
+    found = [f"{size}GPU {gpus}"] if gpus else []
+    found += [f"{count} x slot {name}" for name, count in sorted(lease.slots.items())]
+    return " and ".join(found) or "nothing to hold"
+
+
+def _text_in(entry: Lease | Ticket) -> int:
+    return len(entry.name) + len(entry.command) + len(entry.profile) + sum(map(len, entry.slots))
 
 
 def _is_same(entry: Lease | Ticket, caller: Caller) -> bool:

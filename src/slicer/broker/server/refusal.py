@@ -8,6 +8,7 @@ from slicer.errors import (
     GpuError,
     InfeasibleError,
     NoGpu,
+    NotAllowedError,
     RefusedError,
     SlicerError,
     UsageError,
@@ -31,6 +32,7 @@ class Refusal(Exception):
 
 
 _NAMES: tuple[tuple[type[SlicerError], str], ...] = (
+    (NotAllowedError, "NotAllowed"),
     (InfeasibleError, "Infeasible"),
     (UsageError, "Infeasible"),  # a GPU that is not there
     (DeadlockError, "Deadlock"),

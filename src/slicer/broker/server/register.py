@@ -15,7 +15,7 @@ from slicer.record import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from typing import Any
 
     from slicer.broker.protocol.messages import Acquire, Finished
@@ -35,12 +35,15 @@ class Holding:
         self.process: ProcessWatch | None = None
         self.scope: ScopeWatch | None = None
         self.is_starting = False  # systemd is at it
+        self.limit: Due | None = None  # when it ends by the policy, unless it has a scope, which systemd ends
 
     def close(self) -> None:
         """Watch it no more."""
         for each in (self.process, self.scope):
             if each is not None:
                 each.close()
+        if self.limit is not None:
+            self.limit.cancel()
         self.process = self.scope = None
 
 
@@ -74,14 +77,18 @@ class Register:
 
     def __init__(
         self, book: Book, on: Loop, warn: Callable[[str], None], changed: Callable[[], None],
-        ended: Callable[[Holding], None],
+        ended: Callable[[Holding], None], book_ended: Callable[[], None],
     ) -> None:  # fmt: skip
-        """``changed``: somebody's turn may have come. ``ended``: a lease is over, to be accounted for."""
+        """``changed``: somebody's turn may have come. ``ended``: a lease is over; ``book_ended`` writes that
+        into the accounts.
+        """
         self.book = book
         self._loop = on
         self._warn = warn
         self._changed = changed
         self._ended = ended
+        self._book_ended = book_ended
+        self._over: list[str] = []  # jobs whose leases are over, and still written down
         self.holdings: dict[str, Holding] = {}
         self.waiters: dict[str, Waiter] = {}
 
@@ -129,6 +136,8 @@ class Register:
     def add(self, lease: Lease, claim: Claim, pidfd: int) -> Holding:
         """A lease that is granted now, to the process of ``pidfd``, which is taken over."""
         try:
+            if lease.job in self._over:
+                self.finish()
             self.book.add(lease, claim)
         except BaseException:
             os.close(pidfd)
@@ -213,32 +222,44 @@ class Register:
         self.holdings.pop(job, None)
         holding.close()
         self._ended(holding)
-        self.book.drop(job)
+        self._over.append(job)
+        if not holding.claim.held:
+            self.finish()  # its process may live on: a broker started anew would take it for a holder
         for outer in holding.claim.inside:  # it may have lasted only for this one
             around = self.holdings.get(outer)
             if around is not None:
                 self.look_again(around)
         self._changed()
 
+    def finish(self) -> None:
+        """Write down that leases are over. Nobody need wait for it: an empty scope says so, too."""
+        if self._over:
+            self._book_ended()
+            for job in self._over:
+                self.book.drop(job)
+            self._over.clear()
+
     def inside_of(self, pid: int, uid: int) -> tuple[Lease, ...]:
-        """The user's leases that a process runs inside of, outermost first."""
+        """The user's leases in whose scopes a process runs, outermost first."""
         here = f"{cgroup.of(pid)}/"
         found = [
             each.lease
             for each in self.holdings.values()
             if each.lease.uid == uid and each.lease.cgroup and here.startswith(f"{each.lease.cgroup}/")
         ]
-        loose = {each.lease.pid: each.lease for each in self._bound_to_processes(uid)}
-        if loose:
-            found += [loose[above] for above in (pid, *proc.ancestors(pid)) if above in loose]
         return tuple(sorted(found, key=lambda lease: lease.since_s))
 
-    def _bound_to_processes(self, uid: int) -> Iterable[Holding]:
-        return (
-            each
-            for each in self.holdings.values()
-            if each.lease.uid == uid and each.claim.binding == "process" and each.process is not None
-        )
+    def around(self, holding: Holding) -> list[Holding]:
+        """The holdings that last as long as this one, because it came out of their scopes."""
+        found: dict[str, Holding] = {}
+        left = list(holding.claim.inside)
+        while left:
+            job = left.pop()
+            outer = self.holdings.get(job)
+            if outer is not None and job not in found:
+                found[job] = outer
+                left += outer.claim.inside
+        return list(found.values())
 
     # -- tickets -----------------------------------------------------------------------------------------
 

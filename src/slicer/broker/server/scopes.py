@@ -78,7 +78,13 @@ class Scopes:
         user's slice are its slice's, too. Or an error (RefusedError: it would be the same at any other time);
         then the scope is being stopped.
         """
-        _Start(self, spec, uid, os.dup(pidfd), done).ask()
+        try:
+            own = os.dup(pidfd)
+        except OSError as error:
+            refused = BackendError(f"{spec.unit} cannot be started: {error.strerror}")
+            self._timers.after(0.0, lambda: done(refused))
+            return
+        _Start(self, spec, uid, own, done).ask()
 
     def stop(self, unit: str, done: Done) -> None:
         """Have a scope stopped: SIGTERM, then SIGKILL after its stop timeout. It is thawed for that.
@@ -182,7 +188,9 @@ class _Start:
         ]
 
     def _started(self, answer: Answer) -> None:
-        if isinstance(answer, BusError):
+        if self._pidfd < 0:  # it has failed meanwhile
+            self._scopes.stop(self._spec.unit, lambda _: None)
+        elif isinstance(answer, BusError):
             if "PIDFDs" in answer.message and self._scopes._has_pidfds:
                 self._scopes._has_pidfds = False
                 self._ask_scope()
@@ -190,7 +198,7 @@ class _Start:
                 # It was asked for before: then the connection broke, or an earlier broker was killed. The
                 # cgroup tells how that went.
                 self._looks_until_s = proc.now_s() + _LOOKS_S
-                self._look()
+                self._try(self._look)
             else:
                 self._end(self._refusal(answer))
         elif answer[0] != "done":
@@ -202,7 +210,14 @@ class _Start:
                 )
             )
         else:
-            self._check()
+            self._try(self._check)
+
+    def _try(self, act: Callable[[], None]) -> None:
+        """Do what reads of the process, whose start fails if that cannot be read."""
+        try:
+            act()
+        except OSError as error:
+            self._end(BackendError(f"nobody knows where its process is: {error}", where=self._spec.unit))
 
     def _refusal(self, error: BusError) -> BackendError:
         asked = ", ".join(f"{each.name}={each.text}" for each in self._spec.properties)
@@ -211,11 +226,13 @@ class _Start:
 
     def _look(self) -> None:
         """Look whether the process has come into the scope, for as long as it may take."""
+        if self._pidfd < 0:
+            return
         has_ended = proc.has_ended(self._pidfd) or proc.now_s() > self._looks_until_s
         if has_ended or cgroup.of(_pid_of(self._pidfd)) == self._expected:
             self._check()
         else:
-            self._scopes._timers.after(_LOOK_AGAIN_S, self._look)
+            self._scopes._timers.after(_LOOK_AGAIN_S, lambda: self._try(self._look))
 
     def _check(self) -> None:
         """Whether the process is where it should be.
@@ -258,7 +275,6 @@ class _Start:
             # Also a scope that is empty: systemd may never see that it is.
             self._scopes.stop(self._spec.unit, lambda _: None)
         self._done(self._expected if error is None else error)
-
 
     def _has_strangers(self) -> bool:
         """Whether another user's process is in the scope. It was not asked for, and must not be killed.

@@ -43,6 +43,7 @@ class Scoping:
         self._wishes = wishes
         self._queueing = queueing
         self._log = log
+        self._asking: dict[str, Connection] = {}  # who hears of a scope that is being started, by job
 
     # -- starting ----------------------------------------------------------------------------------------
 
@@ -66,25 +67,39 @@ class Scoping:
             pid = check_keeper(pidfd, holding.lease.uid)
         except BadKeeper as bad:
             raise Refusal("BadProcess", str(bad)) from bad
-        if holding.claim.held or holding.is_starting:
-            raise Refusal("JobExists", f"{holding.lease.job} has its scope already")
+        if self._is_told_again(asked, holding, pid, connection):
+            return
         self._note_outer(asked, holding, pid)
         wish = self._wishes.of(asked, holding)
-        if holding.lease.keeper == pid and cgroup.of(pid) == holding.lease.cgroup:
-            self._note_started(holding, connection, wish)  # an earlier broker did it, and was killed
-            return
         spec = self._spec(asked, holding, wish.properties)
         there = self._scopes.cgroup_for(spec)
         lease = replace(holding.lease, keeper=pid, unit=spec.unit, cgroup=there)
         self._register.rewrite(holding, lease)
         faults.point("broker-starting")
+        self._asking[holding.lease.job] = connection
 
         def done(answer: str | BackendError) -> None:
-            self._started(holding, connection, wish, answer)
+            self._started(holding, self._asking.pop(holding.lease.job), wish, answer)
 
         holding.is_starting = True
         self._scopes.start(spec, holding.lease.uid, pidfd, done)
         faults.point("broker-asked")
+
+    def _is_told_again(self, asked: Start, holding: Holding, pid: int, connection: Connection) -> bool:
+        """Whether this is under way or done: the caller's connection broke before it heard so.
+
+        Raises Refusal where another keeper has the scope.
+        """
+        is_same = holding.lease.keeper == pid
+        if holding.is_starting and is_same:
+            self._asking[holding.lease.job] = connection
+            return True
+        if is_same and cgroup.of(pid) == holding.lease.cgroup:  # an earlier broker did it, and was killed
+            self._note_started(holding, connection, self._wishes.of(asked, holding))
+            return True
+        if holding.claim.held or holding.is_starting:
+            raise Refusal("JobExists", f"{holding.lease.job} has its scope already")
+        return False
 
     def _spec(self, asked: Start, holding: Holding, properties: tuple[Property, ...]) -> ScopeSpec:
         slice_name = units.slice_of("gpu" if asked.slice == "gpu" else "cpu", holding.lease.uid)

@@ -108,8 +108,8 @@ class Service:
 
     def _status(self, call: Call) -> None:
         viewer = call.connection.peer.uid
-        found = self._decider.decide(is_fresh=False)
         leases = sorted(self._register.leases, key=lambda lease: lease.since_s)
+        found = self._decider.decide(is_fresh=False, sees_gpus=any(lease.gpus for lease in leases))
         users = self._rulebook.standings(found, leases, found.everybody)
         why = {ticket.job: self._rulebook.why(ticket, found) for ticket in found.everybody}
         call.connection.send(

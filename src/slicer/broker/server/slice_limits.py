@@ -69,7 +69,7 @@ class _Copy:
 
     def ask(self) -> None:
         for unit in (self._login, self._jobs):
-            self._manager.properties(unit, "Slice", self._taker(unit), _DEADLINE_S)
+            self._manager.properties(unit, "Slice", rules.COPIED, self._taker(unit), _DEADLINE_S)
 
     def _taker(self, unit: str) -> Callable[[dict[str, Any] | BusError], None]:
         def take(found: dict[str, Any] | BusError) -> None:

@@ -7,6 +7,7 @@ import os
 from slicer.broker.rules import limits
 from slicer.errors import RefusedError
 from slicer.gpu import device_nodes, driver_cap, fence, has_nvidia
+from slicer.kernel import proc
 from slicer.record import record
 
 TYPE_CHECKING = False
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from slicer.model import Fence, Host, Property
 
 _CONTAINER = "/run/systemd/container"  # which container that is; systemd writes it
+
+
+_LEAST_S = 1.0  # of a time limit: 0 would be none
 
 
 @record
@@ -42,15 +46,21 @@ class Wishes:
     def of(self, asked: Start, holding: Holding) -> Wish:
         """What the scope of a lease gets. Raises RefusedError."""
         lease = holding.lease
-        caps = self._rulebook.caps(lease.uid, self._rulebook.groups(lease.uid, holding.claim.gids))
-        hold_s = caps.max_hold_s if lease.gpus or lease.slots else None
         wanted = limits.checked(asked.limits, self._host, is_roots=lease.uid == 0)
-        wanted = limits.held_at_most(wanted, hold_s)
+        wanted = limits.held_at_most(wanted, self._left_s(holding))
         has_own_rules = any(each.name in fence.NAMES for each in wanted)  # only root's can
         fenced = () if has_own_rules else self._fence(asked, holding)
         found = (*wanted, *fenced)
         is_fenced = bool(fenced) and _filters_devices()
         return Wish(found, tuple(each.name for each in found), is_fenced, asked.share_cap)
+
+    def _left_s(self, holding: Holding) -> float | None:
+        """How long the job may go on: it holds what it came out of, too. None: there is no limit."""
+        ends = [
+            end_s for each in (holding, *self._register.around(holding))
+            if (end_s := self._rulebook.hold_until_s(each)) is not None
+        ]  # fmt: skip
+        return max(_LEAST_S, min(ends) - proc.now_s()) if ends else None
 
     def changes(self, asked: Set, uid: int) -> tuple[Property, ...]:
         """What a user may change of a scope that stands. Raises RefusedError."""
@@ -85,10 +95,14 @@ class Wishes:
         word = fence.brokered(_word(policy.fence), said, asks=asked.fence == "on")
         return word, (*policy.devices, *(profile.devices if profile else ()))
 
+    def _gpus(self, holding: Holding) -> set[str]:
+        """Its GPUs, and those of the jobs around it."""
+        all_of_them = (holding, *self._register.around(holding))
+        return {uuid for each in all_of_them for uuid in each.lease.gpus}
+
     def _minors(self, holding: Holding) -> tuple[int, ...] | None:
         """The numbers of the nodes of its GPUs, and of those of the jobs around it; None: some have none."""
-        around = (self._register.holdings.get(job) for job in holding.claim.inside)
-        uuids = {*holding.lease.gpus, *(uuid for each in around if each for uuid in each.lease.gpus)}
+        uuids = self._gpus(holding)
         if uuids:
             self._decider.observer.open()
         found = {gpu.uuid: gpu.minor for gpu in self._decider.observer.gpus if gpu.uuid in uuids}
@@ -100,9 +114,10 @@ class Wishes:
         lease = holding.lease
         if not wish.has_cap:
             return "it was not asked to"
-        if not lease.gpus or lease.vram_mib is None:
+        if lease.vram_mib is None:
             return "the job has no share of a GPU"
-        return driver_cap.keep(lease.cgroup, lease.unit, lease.gpus, lease.vram_mib << 20)
+        gpus = sorted(self._gpus(holding))
+        return driver_cap.keep(lease.cgroup, lease.unit, gpus, lease.vram_mib << 20)
 
 
 def _filters_devices() -> bool:

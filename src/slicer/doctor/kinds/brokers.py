@@ -58,10 +58,10 @@ FOUND = (
         id="policy-unknown-name",
         area="broker",
         severity="warning",
-        title="the policy names a user or group that is not in /etc/passwd or /etc/group",
+        title="the policy names a user or group that nobody has",
         why=(
-            "What it says of that name does not act. The broker asks no name service (LDAP, SSSD): it "
-            "could wait for it."
+            "What it says of that name does not act. The broker waits two seconds at most for a name "
+            "service (SSSD, say), and reaches none that is asked over the network."
         ),
         cure="Mend the name, or write the number in its place.",
     ),

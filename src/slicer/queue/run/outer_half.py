@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 from slicer import faults
 from slicer.job import ending
 from slicer.job.freezes import limit_at
-from slicer.job.job import Started
-from slicer.job.keeper import GPUS_CHECKED, QUIT, STARTING
+from slicer.job.job import GPUS_CHECKED, QUIT, STARTING, Started
 from slicer.job.outer_half import OuterHalf, pipe
 from slicer.kernel import proc
 from slicer.kernel.open_files import close_all_but
@@ -118,6 +117,7 @@ class QueueOuterHalf(OuterHalf):
             return False
         self.pidfd = found.pidfd
         self._cgroup = found.cgroup
+        self._why_no_cap = found.why_no_cap
         self._started = Started(found.cgroup, time.time(), self._began, 0.0)
         start = proc.start_time(found.pid) or 0
         self._held.update(cgroup=found.cgroup, keeper=found.pid, pid=found.pid, pid_start=start)

@@ -45,6 +45,7 @@ class StartedKeeper:
     cgroup: str
     pid: int
     pidfd: int
+    why_no_cap: str | None = None  # as in Backend
 
 
 @record
@@ -282,7 +283,8 @@ class _StarterProcess:
         self._keepers[pidfd] = pid
         faults.point("starter-forked")
         try:
-            return StartedKeeper(self._backend.start(job.spec, pid, lambda: None), pid, -1), [pidfd]
+            cgroup = self._backend.start(job.spec, pid, lambda: None)
+            return StartedKeeper(cgroup, pid, -1, self._backend.why_no_cap), [pidfd]
         except (BackendError, BrokerError) as error:
             self._backend.close()  # its connection may be broken: the next job gets a new one
             return type(error)(error.message, where=error.where, hint=error.hint), []

@@ -11,7 +11,7 @@ from slicer.config import profiles
 from slicer.config.build import unknown_slot
 from slicer.config.profiles import Overrides
 from slicer.errors import SlicerError, UsageError
-from slicer.job.plan import Invocation, Plan, outer_jobs, with_sharing
+from slicer.job.plan import Invocation, Plan, check_limits, outer_jobs, with_sharing
 from slicer.ledger.nesting import OuterJobs
 from slicer.queue.file.jobs_file import JobsFileError
 from slicer.queue.start.pending import kind_of
@@ -100,6 +100,7 @@ class Plans:
             outer=OuterJobs((), False), need_gpus=profile.gpus, need_slots=profile.slots,
             nested=False, skip_gpu_lock=False, environ=self._environ, broker=self.broker,
         )  # fmt: skip
+        check_limits(plan)
         return with_sharing(plan, self._directory)
 
     def _profile(self, kind: Kind, timeout_s: float | None) -> Profile:

@@ -1,0 +1,59 @@
+# What /etc/slicer/policy.toml may say, as options. A key is left out of the file as long as it is null. An unknown key
+# is refused here: the broker would refuse the whole file, and with it every job that wants a GPU.
+{ lib }:
+
+let
+  inherit (lib) mkOption types;
+  values = import ./values.nix { inherit lib; };
+
+  key =
+    type: example: description:
+    mkOption {
+      type = types.nullOr type;
+      default = null;
+      inherit description example;
+    };
+
+  caps = {
+    max_gpus = key (values.count 0 "infinity") 2 "GPUs that one user holds at a time, whole ones and shared ones.";
+    max_vram = key (values.cap values.margin) "40G" "GPU memory at a time; a whole GPU counts with all its memory.";
+    max_cpu_slots = key (values.count 0 "infinity") 4 "Slots of the name cpu at a time.";
+    max_priority = key (values.cap values.priority) 10 "The highest priority that a job may ask for.";
+    max_hold = key values.time "24h" "A job that holds a GPU or a slot is ended after that.";
+    max_waiting = key (values.count 0 "infinity") 100 "Requests in the queue at a time.";
+  };
+  weight = key values.factor 2 "The share that is due, compared with those of others; 1 unless it is said.";
+
+  each =
+    whose: options:
+    mkOption {
+      type = types.attrsOf (types.submodule { inherit options; });
+      default = { };
+      description = whose;
+    };
+in
+{
+  type = types.submodule {
+    options = {
+      half_life = key values.someTime "7d" "What was used counts half after this time.";
+      patience =
+        key values.time "1d"
+          "Who waited that long for a GPU and got none is served out of turn, once.";
+      fence = key (values.choice [
+        "auto"
+        "on"
+        "off"
+      ]) "on" "Whether users' jobs are kept from GPUs that they have no lease on.";
+      devices =
+        key values.words [ "/dev/nvidia-modeset rw" ]
+          "NVIDIA's nodes that every job may open beside its own GPUs.";
+      default = mkOption {
+        type = types.submodule { options = caps; };
+        default = { };
+        description = "Caps of every user but root.";
+      };
+      users = each "Caps and weights of users, by name or uid. They win over all others." (caps // { inherit weight; });
+      groups = each "Caps and weights of members of groups, by name or gid." (caps // { inherit weight; });
+    };
+  };
+}

@@ -1,0 +1,241 @@
+"""slicer's commands where a broker decides for all users: the way is the same, and so is what is left."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.patience import until
+from tests.process.hot_path import BANNED, SYSTEMD, imported_with_cache, surplus
+from tests.systemd.helpers import systemctl
+from tests.systemd.helpers.broker import RUN, SERVICE, SOCKET, Broker
+from tests.systemd.helpers.jobs import Done, Gate, Job, Slicer
+from tests.systemd.helpers.users import User
+
+pytest_plugins = ["tests.systemd.helpers.broker_fixtures", "tests.systemd.helpers.fixtures"]
+pytestmark = pytest.mark.systemd
+
+SCOPE = "tail -n1 /proc/self/cgroup"
+
+
+@pytest.fixture
+def slicer(public_slicer: Slicer, broker: Broker) -> Iterator[Slicer]:
+    """slicer in a machine with a broker, for every user."""
+    yield public_slicer
+    until(lambda: not broker.leases() and not broker.tickets(), "the broker has nothing left")
+
+
+def holds(slicer: Slicer, who: User, *options: str) -> tuple[Job, Gate]:
+    """A job of that user that runs until its gate opens."""
+    gate = slicer.gate()
+    job = slicer.start(*options, "--", "sh", "-c", f"echo up; : < {gate}", via=who.via)
+    job.said("up")
+    return job, gate
+
+
+def queues(slicer: Slicer, who: User, *options: str) -> Job:
+    """A job of that user that has to wait."""
+    job = slicer.start(*options, "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES", via=who.via)
+    job.said("waiting for")
+    return job
+
+
+def status(slicer: Slicer, who: User) -> dict:  # type: ignore[type-arg]
+    found: dict = json.loads(slicer.command("status", "--json", via=who.via).stdout)  # type: ignore[type-arg]
+    return found
+
+
+def names(found: list[dict]) -> list[str]:  # type: ignore[type-arg]
+    return [each["name"] for each in found]
+
+
+def run(slicer: Slicer, who: User, *arguments: str) -> Done:
+    return slicer.run(*arguments, via=who.via)
+
+
+# -- one job ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.core
+def test_a_users_job_runs_in_the_system_manager(slicer: Slicer, ann: User, tmp_path: Path) -> None:  # L1, K2
+    done = run(slicer, ann, "-g1", "--set", "TasksMax=9", "--", "sh", "-c", f"id -u; {SCOPE}; exit 3")
+    uid, scope = done.stdout.split()
+    assert (uid, done.code) == (str(ann.uid), 3)
+    assert scope.startswith(f"0::/gpu.slice/gpu-{ann.uid}.slice/slicer-")
+    outcome = slicer.outcome(scope.rpartition("-")[2].removesuffix(".scope"), ann.history)
+    assert (outcome.manager, outcome.slice) == ("system", f"gpu-{ann.uid}.slice")
+    assert {"TasksMax", "TimeoutStopSec"} <= {*outcome.enforced, *outcome.not_enforced}
+    executed = run(slicer, ann, "--exec", "-g1", "--", "sh", "-c", SCOPE)
+    assert executed.stdout.startswith(f"0::/gpu.slice/gpu-{ann.uid}.slice/slicer-")
+    held = slicer.start("--gpus=1", "--", "sh", "-c", SCOPE, via=ann.via, program="hold").end()
+    assert held.stdout.startswith(f"0::/gpu.slice/gpu-{ann.uid}.slice/slicer-")
+
+
+def test_a_job_inside_asks_for_what_is_missing(slicer: Slicer, ann: User) -> None:  # A11
+    echo = "echo {} $CUDA_VISIBLE_DEVICES"
+    inner = "; ".join(
+        f"slicer run -g{count} -- sh -c '{echo.format(word)}'" for count, word in ((1, "same"), (2, "more"))
+    )
+    done = run(slicer, ann, "-g1", "--", "sh", "-c", f"{echo.format('outer')}; {inner}")
+    said = dict(line.split() for line in done.stdout.splitlines())
+    assert said["same"] == said["outer"]
+    first, second = said["more"].split(",")
+    assert said["outer"] == first != second
+
+
+def test_the_way_through_the_broker_imports_no_more_than_it_needs(slicer: Slicer, ann: User) -> None:  # K8
+    class Hers:
+        prefix = ann.via
+        env = slicer.environ(PYTHONPATH=str(Path(__file__).parents[2] / "src"))
+
+    found = imported_with_cache(Hers(), "-p", "heavy", "--", "true")
+    assert "slicer.broker.client.asking" in found
+    assert surplus(found, SYSTEMD - {"pystemd.dbusexc", "pystemd.dbuslib"}) == set()
+    assert found.isdisjoint(BANNED)
+
+
+# -- several users ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.core
+def test_users_wait_for_each_other(slicer: Slicer, ann: User, ben: User) -> None:  # L1, A9
+    first, gate = holds(slicer, ann, "-n", "train", "-g2", "--expect", "1h")
+    second = queues(slicer, ben, "-n", "eval", "-g1")
+    assert "held by train (alice's, pid" in second.stderr
+    busy = run(slicer, ben, "--no-wait", "-g1", "--", "true")
+    assert busy.code == 75
+    assert json.loads(busy.told.splitlines()[-1])["holder"]["user"] == "alice"
+    assert run(slicer, ben, "--max-wait", "50ms", "-g1", "--", "true").code == 75
+    dry = slicer.command("run", "--dry-run", "-g1", "--", "true", via=ben.via).stdout
+    assert "busy: a GPU, held by train (alice's" in dry
+    assert f"in gpu-{ben.uid}.slice" in dry
+    seen = status(slicer, ben)
+    assert [(job["user"], job["command"]) for job in seen["jobs"]] == [("alice", "")]
+    assert [(job["user"], job["name"]) for job in seen["waiting"]] == [("bob", "eval")]
+    assert {user["user"]: user["gpus"] for user in seen["users"]} == {"alice": 2, "bob": 0}
+    assert "alice" in slicer.command("status", via=ben.via).stdout
+    gate.open()
+    assert first.end().code == second.end().code == 0
+    assert second.stdout.strip()
+
+
+@pytest.mark.core
+def test_everybody_acts_on_own_jobs_and_root_on_all(slicer: Slicer, ann: User, ben: User) -> None:  # E1
+    job, _ = holds(slicer, ann, "-n", "train", "-g1")
+    for verb in (("stop",), ("pause",), ("resume",)):
+        refused = slicer.command(*verb, "train", via=ben.via, code=2)
+        assert "'train' is a job of alice" in refused.stderr
+    slicer.command("set", "train", "TasksMax=5", via=ben.via, code=2)
+    slicer.command("set", "train", "TasksMax=50", via=ann.via)
+    unit = status(slicer, ann)["jobs"][0]["unit"]
+    assert systemctl.show(unit, "TasksMax") == {"TasksMax": "50"}
+    slicer.command("pause", "train", via=ann.via)
+    assert status(slicer, ann)["jobs"][0]["halted"] == "paused"
+    assert status(slicer, ben)["jobs"][0]["halted"] == "frozen"
+    slicer.command("resume", "train", via=ann.via)
+    slicer.command("pause", "train")
+    slicer.command("stop", "train")  # by root: it is thawed, to end
+    assert job.end().code == 143
+    waits, gate = holds(slicer, ann, "-g2")
+    waiting = queues(slicer, ann, "-n", "next", "-g1")
+    slicer.command("stop", "next", via=ann.via)
+    assert waiting.end().code == -signal.SIGTERM
+    gate.open()
+    waits.end()
+
+
+def test_a_python_program_holds_what_it_says(slicer: Slicer, ann: User, ben: User) -> None:  # J1
+    script = """
+import asyncio, sys, slicer
+with slicer.acquire("api", gpus=1):
+    print("first"); sys.stdin.readline()
+async def second():
+    waits = asyncio.create_task(slicer.acquire_async("wants", gpus=2, wait=True)._acquire())
+    await asyncio.sleep(0.2); waits.cancel()
+    try: await waits
+    except asyncio.CancelledError: print("left")
+    lease = await slicer.acquire_async("one", gpus=1)
+    print("second"); sys.stdin.readline()
+    lease.release(); print("released"); sys.stdin.readline()
+asyncio.run(second())
+"""
+    source = str(Path(__file__).parents[2] / "src")
+    job, gate = holds(slicer, ben, "-g1")
+    with subprocess.Popen(
+        [*ann.via, f"PYTHONPATH={source}", sys.executable, "-u", "-c", script], env=slicer.environ(),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
+    ) as hers:  # fmt: skip
+        assert hers.stdin is not None
+        assert hers.stdout is not None
+        assert hers.stdout.readline() == "first\n"
+        assert run(slicer, ben, "--no-wait", "-g1", "--", "true").code == 75
+        hers.stdin.write("\n")
+        assert [hers.stdout.readline() for _ in range(2)] == ["left\n", "second\n"]
+        seen = status(slicer, ben)
+        assert names([each for each in seen["jobs"] if each["user"] == "alice"]) == ["one"]
+        assert not seen["waiting"]
+        hers.stdin.write("\n")
+        assert hers.stdout.readline() == "released\n"
+        assert run(slicer, ben, "--no-wait", "-g1", "--", "true").code == 0
+        hers.stdin.write("\n")
+        assert hers.wait() == 0
+    gate.open()
+    job.end()
+
+
+def test_a_queue_takes_its_turn_among_others(slicer: Slicer, ann: User, ben: User) -> None:  # F1, L1
+    job, gate = holds(slicer, ben, "-p", "heavy")
+    jobs, logs = slicer.path("jobs"), slicer.path("logs")
+    jobs.write_text(f"[profile=heavy name=hers] {SCOPE}\n[profile=light] {SCOPE}\n")
+    queue = slicer.start("--log-dir", str(logs), str(jobs), via=ann.via, program="queue")
+    until(lambda: names(status(slicer, ben)["waiting"]) == ["hers"], "it waits")
+    gate.open()
+    job.end()
+    assert queue.end().code == 0
+    for log in ("job0001.log", "job0002.log"):
+        assert f"/cpu-{ann.uid}.slice/slicer-" in (logs / log).read_text()
+
+
+# -- a broker that does not work ----------------------------------------------------------------------------
+
+
+@pytest.mark.core
+def test_who_waits_keeps_the_place_when_the_broker_is_killed(
+    slicer: Slicer, broker: Broker, ann: User, ben: User
+) -> None:  # L1
+    job, gate = holds(slicer, ann, "-g2")
+    first = queues(slicer, ben, "-n", "first", "-g2")
+    second = queues(slicer, ann, "-n", "second", "-g2")
+    broker.kill()
+    until(lambda: names(status(slicer, ben)["waiting"]) == ["first", "second"], "both are back")
+    gate.open()
+    assert job.end().code == first.end().code == second.end().code == 0
+
+
+def test_what_wants_nothing_runs_without_a_broker_that_is_broken(slicer: Slicer, alice: User) -> None:  # L1
+    systemctl.output("systemctl", "stop", "slicer-broker.socket", SERVICE)
+    dead = socket.socket(socket.AF_UNIX)
+    try:
+        RUN.mkdir(exist_ok=True)
+        dead.bind(SOCKET)  # nobody listens
+        Path(SOCKET).chmod(0o666)
+        refused = run(slicer, alice, "-g1", "--", "true")
+        assert refused.code == 75
+        assert "the broker cannot be reached" in refused.stderr
+        done = run(slicer, alice, "--", "sh", "-c", SCOPE)
+        assert done.code == 0
+        assert f"/user@{alice.uid}.service/" in done.stdout
+        assert "runs without it" in done.stderr
+        dead.listen()  # and says nothing
+        assert run(slicer, alice, "--no-wait", "-g1", "--", "true").code == 75
+    finally:
+        dead.close()
+        Path(SOCKET).unlink()
+        systemctl.output("systemctl", "start", "slicer-broker.socket")

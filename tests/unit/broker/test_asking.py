@@ -1,0 +1,244 @@
+"""The client's side of a request: what is asked, what an answer leads to, and what a silence does."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from slicer.backend import BROKER, BROKER_VARIABLE, broker_socket
+from slicer.broker import SOCKET, SOCKET_VARIABLE
+from slicer.broker.client import asking
+from slicer.broker.client.failures import failure_of
+from slicer.broker.protocol import wire
+from slicer.broker.protocol.messages import ERRORS, Acquire, Done, Granted, Release, Waiting
+from slicer.errors import (
+    BrokerError,
+    BusyError,
+    InfeasibleError,
+    NoGpu,
+    NotAllowedError,
+    RefusedError,
+    SlicerError,
+)
+from slicer.gpu.observer import GpuObserver
+from slicer.ledger import leasing
+from slicer.ledger.leasing import CancelToken, Hooks, Needs, Requester
+from slicer.ledger.ledger import Ledger
+from slicer.model import Busy
+from slicer.record import replace
+from slicer.state import statedir
+from tests.patience import until
+
+JOB = "0123456789ab"
+GPU = "GPU-00000000-0000-0000-0000-000000000000"
+BUSY = Busy("gpu", (), 1, (), "")
+NEEDS = Needs(
+    gpus=1, gpu_words=("0",), vram_mib=8192, margin_mib=512, slots={"cpu": 1}, slot_limits={"cpu": 4, "x": 2},
+    priority=3, expect_s=60.0, wait=True, max_wait_s=None, then=None, plain_lock="",
+)  # fmt: skip
+HOOKS = Hooks(lambda _: None, None, CancelToken())
+Step = Callable[[socket.socket], None]
+
+
+class ScriptedBroker:
+    """A socket that does one step for each connection, and notes what it was asked."""
+
+    def __init__(self, path: str, *steps: Step) -> None:
+        self.calls: list[object] = []
+        self._steps = list(steps)
+        self._open: list[socket.socket] = []
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(path)
+        self._listener.listen()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        for step in self._steps:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self._open.append(connection)
+            self.calls.append(wire.decode_call(connection.recv(65536)).message)
+            step(connection)
+
+    def close(self) -> None:
+        try:
+            self._listener.shutdown(socket.SHUT_RDWR)  # a close alone wakes no accept
+        except OSError:
+            pass  # it was closed before
+        self._listener.close()
+        self._thread.join(10.0)
+        for connection in self._open:
+            connection.close()
+
+
+def says(*frames: bytes) -> Step:
+    return lambda connection: connection.sendall(b"".join(frames))
+
+
+def hangs_up_after(*frames: bytes) -> Step:
+    def step(connection: socket.socket) -> None:
+        connection.sendall(b"".join(frames))
+        connection.shutdown(socket.SHUT_RDWR)
+
+    return step
+
+
+def waiting(why: str = "") -> bytes:
+    return wire.encode_reply(Waiting(JOB, BUSY, None, why), continues=True)
+
+
+def granted(ledger: Ledger) -> bytes:
+    lease = replace(prepared(ledger).draft, gpus=(GPU,), gpu_indices=(0,), slots={"cpu": 1}, command="")
+    return wire.encode_reply(Granted(lease, 0.0))
+
+
+GIVEN_BACK = says(wire.encode_reply(Done()))
+
+
+def prepared(ledger: Ledger, **changes: object) -> leasing.PreparedRequest:
+    unit = f"slicer-{JOB}.scope"
+    who = Requester(JOB, "", "/usr/bin/python3 secret.py", "systemd", "system", unit, (), "gpu")
+    return leasing.drafted(who, replace(NEEDS, **changes), GpuObserver(None))
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    warned: list[str] = []
+    made = Ledger(statedir.locate({"SLICER_STATE_DIR": str(tmp_path / "state")}, os.geteuid()), warned.append)
+    with closing(made):
+        yield made
+    assert not warned
+
+
+def serve(path: Path, *steps: Step) -> closing[ScriptedBroker]:
+    return closing(ScriptedBroker(str(path / "socket"), *steps))
+
+
+def test_the_socket_is_where_the_broker_has_it(tmp_path: Path) -> None:
+    assert (BROKER, BROKER_VARIABLE) == (SOCKET, SOCKET_VARIABLE)
+    assert broker_socket({BROKER_VARIABLE: "off"}) == ""
+    assert broker_socket({BROKER_VARIABLE: str(tmp_path)}, "plain") == ""
+    assert broker_socket({BROKER_VARIABLE: str(tmp_path), "SLICER_SIM": "1x24G"}) == ""
+
+
+def test_what_is_asked_says_no_more_than_the_needs(ledger: Ledger) -> None:  # L1
+    call = asking.acquire_of(prepared(ledger), "scope", "ba9876543210")
+    assert (call.name, call.command) == ("python3", "/usr/bin/python3 secret.py")
+    assert (call.gpus, call.gpu_words, call.vram_mib, call.margin_mib) == (1, ("0",), 8192, 512)
+    assert (call.slots, call.slot_limits, call.ahead_of) == ({"cpu": 1}, {"cpu": 4}, "ba9876543210")
+    assert not call.runs_anyway
+    none = asking.acquire_of(prepared(ledger, gpus=0), "process")
+    assert (none.gpu_words, none.vram_mib, none.margin_mib, none.runs_anyway) == ((), None, 0, True)
+    assert wire.decode_call(wire.encode_call(none)).message == none
+
+
+def test_a_lease_is_written_into_the_users_own_books(tmp_path: Path, ledger: Ledger) -> None:  # L1
+    with serve(tmp_path, says(waiting(), waiting("she holds 2"), granted(ledger)), GIVEN_BACK) as broker:
+        held = asking.obtain(str(tmp_path / "socket"), prepared(ledger), ledger, HOOKS, "scope")
+        (lease,) = ledger.snapshot().leases
+        assert (lease.job, lease.gpus, lease.pid) == (JOB, (GPU,), os.getpid())
+        assert lease.command.endswith("secret.py")  # others' eyes see none
+        held.release()
+        assert [type(call) for call in broker.calls] == [Acquire, Release]
+    assert not ledger.snapshot().leases
+
+
+def test_why_it_waits_is_said_with_the_policys_words(tmp_path: Path, ledger: Ledger) -> None:  # L3
+    with serve(tmp_path, says(waiting("alice may hold 2 GPUs at a time")), GIVEN_BACK):
+        found = asking.queue_up(str(tmp_path / "socket"), prepared(ledger), ledger, "scope")
+        assert isinstance(found, asking.Asking)
+        assert (found.why().why, found.why().ahead) == ("alice may hold 2 GPUs at a time", 1)
+        found.leave()
+
+
+def test_once_the_scope_has_it_a_lease_is_not_given_back(tmp_path: Path, ledger: Ledger) -> None:  # L1
+    with serve(tmp_path, says(granted(ledger))) as broker:
+        held = asking.obtain(str(tmp_path / "socket"), prepared(ledger), ledger, HOOKS, "scope")
+        held.update(cgroup=f"/gpu.slice/gpu-0.slice/slicer-{JOB}.scope")
+        held.release()
+        assert [type(call) for call in broker.calls] == [Acquire]
+
+
+def test_a_broken_connection_costs_nothing_while_it_waits(tmp_path: Path, ledger: Ledger) -> None:  # L1
+    steps = hangs_up_after(waiting("first")), hangs_up_after(), says(waiting("again"), granted(ledger))
+    with serve(tmp_path, *steps) as broker:
+        held = asking.obtain(str(tmp_path / "socket"), prepared(ledger), ledger, HOOKS, "scope")
+        held.gives_back = None
+        held.release()
+        assert held.lease.gpus == (GPU,)
+        assert broker.calls == [asking.acquire_of(prepared(ledger), "scope")] * 3
+
+
+@pytest.mark.parametrize("steps", [(), (lambda _: None,), (says(waiting()), lambda _: None)])
+def test_a_broker_that_says_nothing_is_broken(
+    tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, steps: tuple[Step, ...]
+) -> None:  # L1: fails closed
+    monkeypatch.setattr(asking, "ANSWER_S", 0.05)
+    monkeypatch.setattr(asking, "_BACK_S", 0.2)
+    monkeypatch.setattr(asking, "_GIVE_BACK_S", 0.05)
+    if len(steps) == 2:
+        steps = hangs_up_after(waiting()), *steps[1:] * 20
+    with serve(tmp_path, *steps) as broker:
+        if not steps:
+            broker.close()
+        with pytest.raises(BrokerError) as caught:
+            asking.obtain(str(tmp_path / "socket"), prepared(ledger), quiet(ledger), HOOKS, "scope")
+    assert caught.value.exit_code == 75
+    assert not ledger.snapshot().leases
+
+
+def test_a_request_that_is_cancelled_leaves_the_queue(tmp_path: Path, ledger: Ledger) -> None:  # J2
+    cancel = CancelToken()
+    with serve(tmp_path, says(waiting()), GIVEN_BACK) as broker:
+        failed: list[BaseException] = []
+
+        def ask() -> None:
+            try:
+                hooks = Hooks(lambda _: None, None, cancel)
+                asking.obtain(str(tmp_path / "socket"), prepared(ledger), ledger, hooks, "process")
+            except BusyError as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        until(lambda: cancel.waiting, "it waits")
+        cancel.cancel()
+        thread.join(10.0)
+        assert failed
+        assert broker.calls[1:] == [Release(JOB)]
+
+
+def quiet(ledger: Ledger) -> Ledger:
+    ledger.warn = lambda _: None  # type: ignore[method-assign]
+    return ledger
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "code"),
+    [
+        ("Busy", BusyError, 75), ("Infeasible", InfeasibleError, 2), ("NotAllowed", NotAllowedError, 2),
+        ("RefusedLimit", RefusedError, 125), ("NoGpu", NoGpu, 125), ("Broken", BrokerError, 75),
+        ("Deadlock", SlicerError, 75), ("TooMany", SlicerError, 75), ("BadProcess", SlicerError, 125),
+        ("NoSuchJob", SlicerError, 125), ("JobExists", SlicerError, 125),
+    ],
+)  # fmt: skip
+def test_every_error_of_the_broker_has_its_exit_code(name: str, kind: type[SlicerError], code: int) -> None:
+    more = {"busy": BUSY} if name == "Busy" else {"reason": "permission"} if name == "NoGpu" else {}
+    frame = wire.encode_error(name, "so it is", "here", "do that", **more)
+    with pytest.raises(wire.ErrorReply) as caught:
+        wire.decode_reply(Acquire, frame)
+    found = failure_of(caught.value)
+    assert type(found) is kind or kind is SlicerError
+    assert found.exit_code == code
+    assert name in ERRORS
+    unknown = failure_of(wire.ErrorReply("org.varlink.service.MethodNotFound", {}))
+    assert (type(unknown), unknown.exit_code) == (BrokerError, 75)

@@ -1,0 +1,71 @@
+"""The broker's one wait."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from slicer.broker.server.loop import Loop
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    made = Loop()
+    yield made
+    made.close()
+
+
+def test_what_is_due_comes_in_its_order_and_once(loop: Loop) -> None:
+    done: list[str] = []
+    loop.after(0.0, lambda: done.append("first"))
+    loop.after(0.0, lambda: done.append("second"))
+    never = loop.after(0.0, lambda: done.append("never"))
+    loop.after(3600.0, lambda: done.append("late"))
+    never.cancel()
+    never.cancel()
+    for _ in range(3):
+        loop.turn(0.0)
+    assert done == ["first", "second"]
+
+
+def test_what_is_asked_for_meanwhile_comes_with_the_next_turn(loop: Loop) -> None:
+    done: list[int] = []
+
+    def again() -> None:
+        done.append(len(done))
+        loop.after(0.0, again)
+
+    loop.after(0.0, again)
+    loop.turn(0.0)
+    assert done == [0]
+    loop.turn(0.0)
+    assert done == [0, 1]
+
+
+def test_a_descriptor_that_one_before_it_gave_up_is_not_acted_on(loop: Loop) -> None:
+    pairs = [os.pipe() for _ in range(2)]
+    heard: list[int] = []
+
+    def act(fd: int) -> None:
+        heard.append(fd)
+        for reader, _ in pairs:
+            loop.forget(reader)
+
+    for reader, writer in pairs:
+        loop.watch(reader, lambda _, fd=reader: act(fd))  # type: ignore[misc]
+        os.write(writer, b"x")
+    loop.turn(0.0)
+    loop.turn(0.0)
+    assert len(heard) == 1
+    for fd in (fd for pair in pairs for fd in pair):
+        os.close(fd)
+
+
+def test_what_was_cancelled_takes_no_room(loop: Loop) -> None:  # a caller may wait for years, again and again
+    kept = loop.after(3600.0, lambda: None)
+    for _ in range(20_000):
+        loop.after(1e9, lambda: None).cancel()
+    assert len(loop._due) < 3000
+    assert kept.act is not None
