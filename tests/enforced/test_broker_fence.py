@@ -49,10 +49,11 @@ def test_an_ordinary_users_job_opens_its_own_gpus_and_no_others(
     public_slicer: Slicer, someone: User, broker: Broker, eight: FakeNvml, look: str
 ) -> None:  # L2, X1
     slicer = public_slicer
-    loose = '[profiles.loose]\nfence = "off"\ndevices = ["/dev/nvidia2"]\n'
+    loose = '[profiles.loose]\nfence = "off"\ndevices = ["/dev/nvidia2"]\n[profiles.strict]\nfence = "on"\n'
     for options, expected in (
         ((), ["open:"]),
         (("-p", "loose"), ["open:"]),  # a user's own word
+        (("-p", "strict"), ["open:"]),
         (("--gpus", "1", "--gpu", "1"), ["open: 6 ctl"]),
         (("--gpu", "0,7", "--vram", "1G", "--exec"), ["open: 0 7 ctl"]),
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 from slicer.broker.rules import limits
@@ -12,6 +13,8 @@ from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from slicer.broker.protocol.messages import Set, Start
     from slicer.broker.server.deciding import Decider
     from slicer.broker.server.register import Holding, Register
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
     from slicer.model import Fence, Host, Property
 
 _CONTAINER = "/run/systemd/container"  # which container that is; systemd writes it
+# Nodes that root may open, to no effect, and that the broker's own device rules do not allow.
+_CLOSED = ("/dev/fuse", "/dev/net/tun", "/dev/loop-control", "/dev/uinput", "/dev/vhost-net")
 
 
 _LEAST_S = 1.0  # of a time limit: 0 would be none
@@ -51,7 +56,7 @@ class Wishes:
         has_own_rules = any(each.name in fence.NAMES for each in wanted)  # only root's can
         fenced = () if has_own_rules else self._fence(asked, holding)
         found = (*wanted, *fenced)
-        is_fenced = bool(fenced) and _filters_devices()
+        is_fenced = bool(fenced) and filters_devices()
         return Wish(found, tuple(each.name for each in found), is_fenced, asked.share_cap)
 
     def _left_s(self, holding: Holding) -> float | None:
@@ -71,8 +76,8 @@ class Wishes:
         word, extra = self._fence_word(asked, holding)
         if word == "off" or (word == "auto" and not has_nvidia()):
             return ()
-        if word == "on" and not _filters_devices():
-            message = "no job without the device fence: in a container systemd cannot filter devices"
+        if word == "on" and not filters_devices():
+            message = "no job without the device fence, and systemd can filter no devices here (a container?)"
             raise RefusedError(message, where="fence")
         minors = self._minors(holding)
         if minors is None:
@@ -120,12 +125,22 @@ class Wishes:
         return driver_cap.keep(lease.cgroup, lease.unit, gpus, lease.vram_mib << 20)
 
 
-def _filters_devices() -> bool:
-    """Whether systemd can filter devices. In a container it mostly cannot, and goes on without.
+def filters_devices(closed: Iterable[str] = _CLOSED, container: str = _CONTAINER) -> bool:
+    """Whether systemd can filter devices. Where it cannot, it goes on without.
 
-    The broker itself may not ask the kernel: its sandbox has no bpf(2).
+    The broker itself may not ask the kernel: its sandbox has no bpf(2). But its own unit has device rules. If
+    they are kept, those of jobs are. Where no node tells (``closed``: that its rules do not allow), it is
+    taken for granted outside of containers.
     """
-    return not os.path.exists(_CONTAINER)
+    for path in closed:
+        try:
+            os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        except OSError as error:
+            if error.errno == errno.EPERM:
+                return True
+        else:
+            return False
+    return not os.path.exists(container)
 
 
 def _word(text: str) -> Fence:
