@@ -12,7 +12,7 @@ from slicer.broker.rules.allowance import Allowance, check, may_force, too_many_
 from slicer.broker.rules.order import ordered
 from slicer.broker.rules.policy import NO_CAP, NO_POLICY, Caps, Policy
 from slicer.broker.rules.resolve import account_of, caps_of, weight_of
-from slicer.broker.rules.shares import Shares, gpu_rate, shares_of
+from slicer.broker.rules.shares import Shares, gpu_rate, shares_of, used_rate
 from slicer.broker.rules.standing import passing, standings, why_behind
 from slicer.broker.rules.usage import Running, with_running
 from slicer.broker.server.names import Names, ask_services
@@ -22,6 +22,7 @@ from slicer.model import Lease, Ticket
 from slicer.placement.capacity import Device
 from slicer.placement.capacity import Policy as Settings
 from slicer.placement.decision import decide
+from slicer.placement.forecast import deadlocked
 from tests.unit import made_up
 
 ALICE, BOB = 1001, 1002
@@ -252,6 +253,14 @@ def test_a_request_over_its_cap_holds_up_its_own_users_later_ones_once_it_has_wa
     assert found.reserving == ()
 
 
+def test_a_nested_request_that_only_its_own_outer_job_keeps_over_its_cap_is_told() -> None:  # L3
+    outer = lease("a" * 12, gpus=("GPU-a",))
+    inner = ticket(gpus=1, inside=(outer.job,))
+    policy = Policy(Caps(max_gpus=1), {}, {}, {}, {})
+    assert deadlocked(inner, [], TWO, (outer,), SETTINGS, 100.0) == ()
+    assert deadlocked(inner, [], TWO, (outer,), SETTINGS, 100.0, Allowance(policy, {})) == (outer.job,)
+
+
 # -- shares ---------------------------------------------------------------------------------------------
 
 
@@ -264,6 +273,8 @@ def test_shares_are_by_decayed_use_and_dues_by_weight() -> None:  # L3
     assert 72.0 < shares.used[ALICE] < 72.2  # 100 GPU-seconds, of which the first count half already
     assert gpu_rate(("GPU-a", "GPU-b"), 2000, TWO) == 0.5
     assert gpu_rate(("GPU-a", "GPU-b"), None, TWO) == 2.0
+    assert used_rate(0.5, 2000, 3000, 2) == 0.75  # it declared less than it uses
+    assert used_rate(0.5, 2000, 90_000, 2) == 2.0
 
 
 def test_who_used_less_goes_first_and_the_other_reads_why() -> None:  # L3
@@ -283,7 +294,8 @@ def test_who_used_less_goes_first_and_the_other_reads_why() -> None:  # L3
 
 def test_the_standing_of_users_is_the_largest_share_first() -> None:  # L3
     shares = Shares({ALICE: 25.0, BOB: 75.0}, {ALICE: 1.0, BOB: 1.0}, frozenset({ALICE, BOB}), {})
-    found = standings(CAPPED, {}, shares, [lease(gpus=("GPU-a",))], [ticket(uid=BOB, gpus=1)], TWO)
+    held_mib = {"0" * 12: 8000}
+    found = standings(CAPPED, {}, shares, [lease(gpus=("GPU-a",))], [ticket(uid=BOB, gpus=1)], held_mib)
     assert [each.uid for each in found] == [BOB, ALICE]
     assert (found[1].gpus, found[1].max_gpus, found[1].vram_mib, found[1].waiting) == (1, 2, 8000, 0)
     assert (found[0].waiting, found[0].share, found[0].due) == (1, 0.75, 0.5)

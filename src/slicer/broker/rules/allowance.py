@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from slicer.placement.capacity import AnyRequest, Device
 
     _Request = TypeVar("_Request", bound=AnyRequest)
+    _Shape = tuple[int, int | None, tuple[str, ...], int]
 
 
 @record
@@ -40,12 +41,18 @@ class Taken:
 _CAPS = (("max_gpus", "gpus"), ("max_vram_mib", "vram_mib"), ("max_cpu_slots", "slots"))
 
 
-def taken(leases: Iterable[Lease], devices: tuple[Device, ...] | None) -> dict[int, Taken]:
-    """What the leases of each user hold together. A whole GPU counts with all its memory."""
+def taken(
+    leases: Iterable[Lease], devices: tuple[Device, ...] | None, known_mib: Mapping[str, int] | None = None
+) -> dict[int, Taken]:
+    """What the leases of each user hold together. A whole GPU counts with all its memory.
+
+    ``known_mib``: of a lease's job the memory that it holds, where that is known without the GPUs.
+    """
     sizes = _sizes(devices)
     found: dict[int, Taken] = {}
     for lease in leases:
-        more = Taken(len(lease.gpus), _vram(lease.gpus, lease.vram_mib, sizes), lease.slots.get(CPU, 0))
+        vram_mib = (known_mib or {}).get(lease.job) or _vram(lease.gpus, lease.vram_mib, sizes)
+        more = Taken(len(lease.gpus), vram_mib, lease.slots.get(CPU, 0))
         found[lease.uid] = _sum(found.get(lease.uid, _NOTHING), more)
     return found
 
@@ -90,20 +97,51 @@ class Balance:
         self._held = held
         self._devices = devices or ()
         self._sizes = _sizes(devices)
+        # Of a long queue many ask for the same, and who is over a cap stays so.
+        self._least: dict[_Shape, Taken] = {}
+        self._over: set[tuple[int, _Shape]] = set()
+        self._kept: set[tuple[int, _Shape]] = set()
 
     def within(self, request: _Request) -> _Request | None:
         """The request as far as the caps allow it, with fewer GPUs to choose from; None: it is over them."""
-        rules = self._allowance.rules(_uid(request))
+        uid = _uid(request)
+        rules = self._allowance.rules(uid)
         if not rules:
             return request
-        held = self._held.get(_uid(request), _NOTHING)
-        least = _least(request, self._devices)
-        if over(rules, held, least):
+        shape = _shape(request)
+        if (uid, shape) in self._over:
+            return None
+        held = self._held.get(uid, _NOTHING)
+        if over(rules, held, self._least_of(request, shape)):
+            self._over.add((uid, shape))
             return None
         rule = rules.get("vram_mib")
         if rule is None or not request.gpus or request.vram_mib is not None:
             return request
         return _affordable(request, self._devices, int(rule.value) - held.vram_mib)
+
+    def why(self, request: AnyRequest, name: str) -> str:
+        """The cap that a request is over, in words; "" if it is within all of them.
+
+        As in "alice may hold 2 GPUs at a time (policy.toml:7) and holds 2". ``name`` is its user's.
+        """
+        rules = self._allowance.rules(_uid(request))
+        if not rules:
+            return ""
+        held = self._held.get(_uid(request), _NOTHING)
+        field = over(rules, held, self._least_of(request, _shape(request)))
+        if not field:
+            return ""
+        rule = rules[field]
+        now = getattr(held, field)
+        says = f"{name} may hold {_words(field, rule.value)} at a time ({rule.where})"
+        return f"{says} and holds {_number(field, now)}" if now else f"{says}; this asks for more"
+
+    def _least_of(self, request: AnyRequest, shape: _Shape) -> Taken:
+        found = self._least.get(shape)
+        if found is None:
+            found = self._least[shape] = _least(request, self._devices)
+        return found
 
     def take(self, request: AnyRequest, gpus: tuple[str, ...]) -> None:
         """The request was granted these GPUs, and what else it wants."""
@@ -112,9 +150,11 @@ class Balance:
             self._add(request, Taken(len(gpus), vram_mib, request.slots.get(CPU, 0)))
 
     def keep(self, request: AnyRequest) -> None:
-        """Keep what the request needs from its user's later ones."""
-        if self._allowance.rules(_uid(request)):
-            self._add(request, _least(request, self._devices))
+        """Keep what the request needs from its user's later ones: once for all that ask for the same."""
+        uid, shape = _uid(request), _shape(request)
+        if self._allowance.rules(uid) and (uid, shape) not in self._kept:
+            self._kept.add((uid, shape))
+            self._add(request, self._least_of(request, shape))
 
     def _add(self, request: AnyRequest, more: Taken) -> None:
         uid = _uid(request)
@@ -189,19 +229,8 @@ def why(
     policy: Policy, gids: Sequence[int], ticket: Ticket, leases: Iterable[Lease],
     devices: tuple[Device, ...] | None, name: str,
 ) -> str:  # fmt: skip
-    """The cap that a waiting request is over, in words; "" if it is within all of them.
-
-    As in "alice may hold 2 GPUs at a time (policy.toml:7) and holds 2".
-    """
-    rules = Allowance(policy, {ticket.uid: gids}).rules(ticket.uid)
-    held = taken((lease for lease in leases if lease.uid == ticket.uid), devices).get(ticket.uid, _NOTHING)
-    field = over(rules, held, _least(ticket, devices or ()))
-    if not field:
-        return ""
-    rule = rules[field]
-    now = getattr(held, field)
-    says = f"{name} may hold {_words(field, rule.value)} at a time ({rule.where})"
-    return f"{says} and holds {_number(field, now)}" if now else f"{says}; this asks for more"
+    """As :meth:`Balance.why`, of one request beside these leases."""
+    return Allowance(policy, {ticket.uid: gids}).balance(leases, devices).why(ticket, name)
 
 
 def may_force(policy: Policy, gids: Sequence[int], ticket: Ticket, leases: Iterable[Lease]) -> bool:
@@ -241,6 +270,11 @@ def _vram(gpus: Sequence[str], vram_mib: int | None, sizes: Mapping[str, int]) -
 
 def _sum(one: Taken, other: Taken) -> Taken:
     return Taken(one.gpus + other.gpus, one.vram_mib + other.vram_mib, one.slots + other.slots)
+
+
+def _shape(request: AnyRequest) -> _Shape:
+    """What of a request caps depend on, beside its user."""
+    return request.gpus, request.vram_mib, request.gpu_choice, request.slots.get(CPU, 0)
 
 
 def _uid(request: AnyRequest) -> int:

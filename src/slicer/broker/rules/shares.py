@@ -67,6 +67,16 @@ def gpu_rate(gpus: Sequence[str], vram_mib: int | None, devices: Iterable[Device
     )
 
 
+def used_rate(rate: float, vram_mib: int | None, peak_mib: int, gpus: int) -> float:
+    """The :func:`gpu_rate` of a lease whose job was seen to use so much on one of its GPUs.
+
+    One that uses more than it declared counts for what it uses, as it does in decisions.
+    """
+    if not vram_mib or peak_mib <= vram_mib:
+        return rate
+    return min(float(gpus), rate * peak_mib / vram_mib)
+
+
 def decayed(gpu_s: float, passed_s: float, half_life_s: float) -> float:
     """What is left of a use after so many seconds. A clock that went back takes nothing off."""
     return gpu_s * exp(-max(0.0, passed_s) * log(2.0) / half_life_s)

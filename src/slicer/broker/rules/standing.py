@@ -13,15 +13,17 @@ if TYPE_CHECKING:
     from slicer.broker.rules.policy import Policy
     from slicer.broker.rules.shares import Shares
     from slicer.model import Lease, Ticket
-    from slicer.placement.capacity import Device
 
 
 def standings(
     policy: Policy, gids: Mapping[int, Sequence[int]], shares: Shares, leases: Sequence[Lease],
-    tickets: Sequence[Ticket], devices: tuple[Device, ...] | None,
+    tickets: Sequence[Ticket], known_mib: Mapping[str, int],
 ) -> tuple[UserStanding, ...]:  # fmt: skip
-    """Of each user that holds or waits for something, the largest share first."""
-    held = taken(leases, devices)
+    """Of each user that holds or waits for something, the largest share first.
+
+    ``known_mib``: the GPU memory that each lease holds, by job; whole GPUs with all of theirs.
+    """
+    held = taken(leases, None, known_mib)
     waiting: dict[int, int] = {}
     for ticket in tickets:
         waiting[ticket.uid] = waiting.get(ticket.uid, 0) + 1

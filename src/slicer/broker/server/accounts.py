@@ -36,6 +36,7 @@ _OTHER_PROFILES = "(others)"
 _MOST_COMMAND = 500  # characters
 _MOST_UNBOOKED = 1000  # kept in memory while the database cannot be written
 _NOTHING_S = 0.01  # GPU-seconds that are as good as none
+_CHECKPOINT_PAGES = 4000  # some 2,000 jobs: it waits for the disk, and so does everybody who waits for a GPU
 _BUSY_TIMEOUT_S = 0.2  # another writer has no business here
 
 
@@ -90,16 +91,9 @@ class Accounts:
         if self._connection is None:
             self._remember(ended)
             return
-        while self._unbooked:
-            try:
-                self._book(self._connection, self._unbooked[0])
-            except sqlite3.Error as error:
-                self._failed(error)
-                return
-            self._unbooked.pop(0)
-            self._has_warned = False
+        self._write_unbooked(self._connection)
 
-    def usage(self, since: float | None, uid: int | None, by: str, most: int = 200) -> list[UsageRow]:
+    def usage(self, since: float | None, uid: int | None, by: str, most: int = 1000) -> list[UsageRow]:
         """What was used by jobs that have ended since then (seconds since 1970), the most GPU time first.
 
         ``uid`` None: by everybody; ``by``: "user", "group" or "profile". Raises StateError.
@@ -112,10 +106,21 @@ class Accounts:
             raise StateError(f"the accounts cannot be read: {error}", where=self._path) from error
 
     def close(self) -> None:
-        """Give up the connection."""
+        """Try once more to write what could not be written, and give up the connection."""
         if self._connection is not None:
+            self._write_unbooked(self._connection)
             self._connection.close()
             self._connection = None
+
+    def _write_unbooked(self, connection: sqlite3.Connection) -> None:
+        while self._unbooked:
+            try:
+                self._book(connection, self._unbooked[0])
+            except sqlite3.Error as error:
+                self._failed(error)
+                return
+            self._unbooked.pop(0)
+            self._has_warned = False
 
     # -- one job -----------------------------------------------------------------------------------------
 
@@ -210,6 +215,7 @@ def _connected(path: str) -> sqlite3.Connection:
     try:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=NORMAL")
+        connection.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version == 0:
             connection.executescript(

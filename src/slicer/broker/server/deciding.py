@@ -64,6 +64,8 @@ class Decider:
         now_s: float,
     ) -> tuple[tuple[Ticket, ...], tuple[str, ...], dict[str, tuple[str, ...]]]:  # fmt: skip
         """The tickets that can go, the jobs of those that are stopped, and the grants."""
+        if devices is not None:
+            self._rulebook.seen(self._register.holdings.values(), devices)
         allowance, stopped = self._rulebook.allowance(), set[str]()
         while True:
             able = tuple(ticket for ticket in queue if ticket.job not in stopped)

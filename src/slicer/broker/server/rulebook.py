@@ -6,7 +6,7 @@ import time
 
 from slicer.broker.protocol.messages import Usage, Used
 from slicer.broker.rules import allowance, order, resolve, shares, standing
-from slicer.broker.rules.allowance import Allowance, held_vram
+from slicer.broker.rules.allowance import Allowance, Balance, held_vram
 from slicer.broker.rules.policy import NO_POLICY
 from slicer.broker.rules.usage import Running, with_running
 from slicer.broker.server.accounts import Ended
@@ -52,7 +52,9 @@ class Rulebook:
         self._accounts = accounts(lambda: self.policy.half_life_s)
         self._gids: dict[int, tuple[int, ...]] = {}  # of everybody who holds or waits
         self._rates: dict[str, float] = {}  # of leases, by job
-        self._passing: tuple[Decided, dict[str, int]] | None = None  # of the last decision
+        self._held_mib: dict[str, int] = {}  # of GPU memory, likewise
+        self._names: dict[int, str] = {}  # of users, for the same
+        self._reasons: tuple[Decided, Balance, dict[str, int]] | None = None  # of the last decision
         self._asked: dict[int, float] = {}  # when each user asked for its usage last; monotonic
 
     @property
@@ -147,19 +149,20 @@ class Rulebook:
 
     def why(self, ticket: Ticket, found: Decided) -> str:
         """The cap or the share that a request waits for, in words; "" if it waits for neither."""
-        name, gids = self._name_of(ticket.uid), self._gids.get(ticket.uid, ())
-        cap = allowance.why(self.policy, gids, ticket, found.leases, found.devices, name)
-        if cap:
-            return cap
-        if self._passing is None or self._passing[0] is not found:
-            self._passing = found, standing.passing(found.queue)
-        return standing.why_behind(ticket.uid, self._passing[1].get(ticket.job, 0), found.shares, name)
+        if self._reasons is None or self._reasons[0] is not found:
+            balance = self.allowance().balance(found.leases, found.devices)
+            self._reasons = found, balance, standing.passing(found.queue)
+            self._names = {}
+        _, balance, passing = self._reasons
+        name = self._names.get(ticket.uid) or self._names.setdefault(ticket.uid, self._name_of(ticket.uid))
+        cap = balance.why(ticket, name)
+        return cap or standing.why_behind(ticket.uid, passing.get(ticket.job, 0), found.shares, name)
 
     def standings(
         self, found: Decided, leases: Sequence[Lease], tickets: Sequence[Ticket]
     ) -> tuple[UserStanding, ...]:
         """How everybody stands who holds or waits."""
-        return standing.standings(self.policy, self._gids, found.shares, leases, tickets, found.devices)
+        return standing.standings(self.policy, self._gids, found.shares, leases, tickets, self._held_mib)
 
     # -- what was ----------------------------------------------------------------------------------------
 
@@ -173,15 +176,29 @@ class Rulebook:
         """A lease was given, or was found at the start."""
         if holding.lease.gpus:
             self._rates[holding.lease.job] = holding.claim.rate
+            self._held_mib[holding.lease.job] = holding.claim.vram_mib
+
+    def seen(self, holdings: Iterable[Holding], devices: Iterable[Device]) -> None:
+        """Note what jobs use that share a GPU: it counts if it is more than they declared."""
+        used = [each.used_by for each in devices]
+        for holding in holdings:
+            lease = holding.lease
+            if lease.gpus and lease.vram_mib is not None:
+                peak_mib = max((each.get(lease.job, 0) for each in used), default=0)
+                rate = shares.used_rate(holding.claim.rate, lease.vram_mib, peak_mib, len(lease.gpus))
+                self._rates[lease.job] = max(rate, self._rates.get(lease.job, 0.0))
 
     def ended(self, holding: Holding) -> None:
         """Book a lease that is over. Nothing that goes wrong keeps it."""
         lease, claim = holding.lease, holding.claim
-        self._rates.pop(lease.job, None)
+        self._held_mib.pop(lease.job, None)
+        peak_mib = max(holding.told.vram_peak_mib, default=0) if holding.told is not None else 0
+        told_rate = shares.used_rate(claim.rate, lease.vram_mib, peak_mib, len(lease.gpus))
         self._accounts.book(
             Ended(
                 lease=lease, gid=self._account_of(holding), ended_s=proc.now_s(), waited_s=claim.waited_s,
-                rate=claim.rate, vram_mib=claim.vram_mib, finished=holding.told, usage=holding.usage,
+                rate=max(told_rate, self._rates.pop(lease.job, 0.0)), vram_mib=claim.vram_mib,
+                finished=holding.told, usage=holding.usage,
             )
         )
 
