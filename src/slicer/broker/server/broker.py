@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 
 from slicer import faults
 from slicer.broker.server.accounts import Accounts
@@ -112,7 +113,9 @@ class Broker:
         needed_s = now_s()
         while not is_to_end():
             if self._queueing.is_unsettled:
+                began_s = time.process_time()
                 self._queueing.settle()
+                self._connections.charge(time.process_time() - began_s)
             if self._register.waiters and not self._is_watching:
                 self._is_watching = True
                 self._watch_configuration()

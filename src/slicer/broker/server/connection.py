@@ -42,9 +42,9 @@ class Bounds:
     silence_s: float = 10.0
     output_each: int = 4 << 20  # bytes that a user does not read
     descriptors_each: int = 8  # of a user, that are no pidfds and so stay open
-    accepted_at_once: int = 64
-    part_of_time: float = 0.25  # of the broker's, for one user ...
-    burst_s: float = 0.5  # ... beyond so much of it
+    accepted_at_once: int = 32
+    part_of_time: float = 0.5  # of one CPU, for one user's calls ...
+    burst_s: float = 0.15  # ... beyond so much of it
 
 
 BOUNDS = Bounds()
@@ -57,9 +57,10 @@ class Account:
         self.uid = uid
         self.connections: set[Connection] = set()
         self.output = 0
-        self.debt_s = 0.0
+        self.debt_s = 0.0  # of CPU time
         self.paid_s = time.monotonic()
         self.kept: list[int] = []  # descriptors that are no pidfds
+        self.held: list[Connection] = []  # they wait for the user's part of the broker's time
 
     def pay(self, part: float) -> float:
         """The debt that is left by now."""

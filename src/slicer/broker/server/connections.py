@@ -68,6 +68,7 @@ class Connections:
         self._accounts: dict[int, Account] = {}
         self._open: set[Connection] = set()
         self._subordinates = Subordinates()
+        self._callers: set[Account] = set()  # since the last charge
         self._loop.watch(self._listener.fileno(), self._accept)
 
     def __len__(self) -> int:
@@ -108,6 +109,7 @@ class Connections:
         self._loop.after(1.0, lambda: self._loop.watch(fd, self._accept) if fd >= 0 else None)
 
     def _arrive(self, sock: socket.socket) -> None:
+        began_s = time.process_time()
         uid = uid_of(sock)
         account = self._accounts.setdefault(uid, Account(uid))
         if objection := self._objection(account):
@@ -117,6 +119,7 @@ class Connections:
                 self._let_in(Connection(self, sock, peer_of(sock), account))
             except (NoPeer, OSError):
                 sock.close()
+        account.debt_s += time.process_time() - began_s
         self._forget_account(account)
 
     def _let_in(self, connection: Connection) -> None:
@@ -206,11 +209,13 @@ class Connections:
 
     def _read(self, connection: Connection) -> None:
         account = connection.account
-        over_s = account.pay(self._bounds.part_of_time) - self._bounds.burst_s
-        if over_s > 0 and account.uid != _ROOT:
-            self._pause(connection, over_s / self._bounds.part_of_time)
-            return
-        began_s = time.monotonic()
+        if account.uid != _ROOT and (account.held or self._over_s(account) > 0):
+            self._hold(connection)
+        else:
+            self._hear(connection)
+
+    def _hear(self, connection: Connection) -> None:
+        began_s = time.process_time()
         try:
             found = connection.sock.recv(MOST_BYTES - len(connection.heard), socket.MSG_PEEK)
             end = found.find(b"\0")
@@ -223,15 +228,41 @@ class Connections:
         except OSError:  # reset by the peer
             self.drop(connection)
         finally:
-            account.debt_s += time.monotonic() - began_s
+            connection.account.debt_s += time.process_time() - began_s
 
-    def _pause(self, connection: Connection, seconds: float) -> None:
-        """The user has had its part of the broker's time: this call is read later."""
-        fd = connection.sock.fileno()
-        self._loop.watch(fd, lambda _events: self.drop(connection), _LISTEN_ONLY)
+    def charge(self, seconds: float) -> None:
+        """Share what was done for all who called since the last time among them."""
+        for account in self._callers:
+            account.debt_s += seconds / len(self._callers)
+        self._callers.clear()
+
+    def _over_s(self, account: Account) -> float:
+        """By how much a user has had more than its part of the broker's time."""
+        return account.pay(self._bounds.part_of_time) - self._bounds.burst_s
+
+    def _hold(self, connection: Connection) -> None:
+        """The user has had its part of the broker's time: its calls are read later, one by one."""
+        account = connection.account
+        self._loop.watch(connection.sock.fileno(), lambda _: self._is_ready(connection, _ENDS), _LISTEN_ONLY)
         if connection.silence is not None:
             connection.silence.cancel()
-        connection.silence = self._loop.after(seconds, lambda: self._listen(connection))
+        account.held.append(connection)
+        if len(account.held) == 1:
+            self._resume_later(account)
+
+    def _resume_later(self, account: Account) -> None:
+        wait_s = max(0.0, self._over_s(account)) / self._bounds.part_of_time
+        self._loop.after(wait_s, lambda: self._resume(account))
+
+    def _resume(self, account: Account) -> None:
+        """Hear the first of a user's connections that were held."""
+        connection = account.held[0]
+        if connection.is_open:
+            self._listen(connection)
+            self._hear(connection)
+        del account.held[0]
+        if account.held:
+            self._resume_later(account)
 
     def _take_part(self, connection: Connection, found: bytes) -> None:
         """Take the beginning of a call. A descriptor that came with it is lost."""
@@ -265,6 +296,7 @@ class Connections:
         if isinstance(call.message, (wire.GetInfo, wire.GetInterfaceDescription)):
             connection.answer(interface.answer(call.message), False)
             return
+        self._callers.add(connection.account)
         self._on_call(Call(connection, call.message, call.more, fds))
 
     def _refuse_call(self, connection: Connection, bad: wire.BadCall) -> None:

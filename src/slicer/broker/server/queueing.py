@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from slicer.broker.protocol import messages
+from slicer.broker.protocol.messages import MOST_BYTES
 from slicer.broker.rules import views
 from slicer.broker.server import requests
 from slicer.broker.server.book import Claim
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
 SETTLES_S = 2.0  # after a start: how long those whose connections broke may take to come back first
 RETURNS_S = 30.0  # who is not back by then has lost its place
 AGAIN_S = 1.0  # between looks where no event tells: foreign processes on GPUs, stopped callers, a full /run
-_MOST_EACH = 4096  # leases of one user, and tickets: each is a few KiB of memory
+_MOST_EACH = 1024  # leases of one user, and tickets: each is a few KiB of memory
+_MOST_TEXT_EACH = 1 << 20  # characters in all of these together
 _TELLS_S = 1.0  # between two rounds of news for those who wait
 _MOST_NEWS = 100  # in one round
 _FINENESS_S = 10.0  # of an expected start: less of a change is no news
@@ -132,7 +134,7 @@ class Queueing:
 
     def _new_waiter(self, asked: Acquire, caller: Caller, connection: Connection) -> Waiter:
         own = [each for each in self._register.waiters.values() if each.ticket.uid == caller.uid]
-        self._check_room(asked, caller, len(own))
+        self._check_room(asked, caller, own)
         if asked.runs_anyway and asked.gpus:
             raise Refusal("NotAllowed", "only a job without GPUs can run though nothing is free")
         inside = self._register.inside_of(caller.pid, caller.uid)
@@ -147,13 +149,18 @@ class Queueing:
         self._register.waiters[asked.job] = waiter
         return waiter
 
-    def _check_room(self, asked: Acquire, caller: Caller, waiting: int) -> None:
-        problem = self._rulebook.too_many_waiting(caller, waiting) if asked.wait else ""
+    def _check_room(self, asked: Acquire, caller: Caller, own: list[Waiter]) -> None:
+        problem = self._rulebook.too_many_waiting(caller, len(own)) if asked.wait else ""
         if problem:
             raise Refusal("TooMany", problem, hint="wait until one of them has been served")
-        held = sum(each.lease.uid == caller.uid for each in self._register.holdings.values())
-        if max(held, waiting) >= _MOST_EACH:
-            raise Refusal("TooMany", f"you have {max(held, waiting)} jobs: no more are kept of a user")
+        held = [each for each in self._register.holdings.values() if each.lease.uid == caller.uid]
+        if max(len(held), len(own)) >= _MOST_EACH:
+            raise Refusal("TooMany", f"you have {max(len(held), len(own))} jobs: no more are kept of a user")
+        if len(held) + len(own) < _MOST_TEXT_EACH // MOST_BYTES:
+            return  # they cannot have so much to say
+        text = sum(_text_in(each.lease) for each in held) + sum(_text_in(each.ticket) for each in own)
+        if text > _MOST_TEXT_EACH:
+            raise Refusal("TooMany", "your jobs have too many names and words together", hint="shorten them")
 
     def _place(self, asked: Acquire, own: list[Waiter]) -> float:
         """When it counts as having arrived: now, or just before another request of the same user."""
@@ -349,6 +356,10 @@ def _words(lease: Lease) -> str:
     found = [f"{size}GPU {gpus}"] if gpus else []
     found += [f"{count} x slot {name}" for name, count in sorted(lease.slots.items())]
     return " and ".join(found) or "nothing to hold"
+
+
+def _text_in(entry: Lease | Ticket) -> int:
+    return len(entry.name) + len(entry.command) + len(entry.profile) + sum(map(len, entry.slots))
 
 
 def _is_same(entry: Lease | Ticket, caller: Caller) -> bool:
