@@ -6,7 +6,6 @@ import os
 
 from slicer.kernel import proc
 from slicer.kernel.proc import now_s
-from slicer.placement.decision import expected_remaining, first_to_finish
 from slicer.quantity import format_duration
 from slicer.text import command_text, visible
 
@@ -171,6 +170,7 @@ def describe_outcome(outcome: Outcome) -> str:
 def holder_dict(lease: Lease, now: float) -> dict[str, Any]:
     """A lease's holder as ``--no-wait`` and ``status --json`` show it; times in seconds."""
     from slicer.kernel.users import user_name
+    from slicer.placement.decision import expected_remaining
 
     left = expected_remaining(lease, now)
     return {
@@ -212,6 +212,8 @@ def json_line(data: dict[str, Any]) -> None:
 
 def busy_dict(busy: Busy) -> dict[str, Any]:
     """What is busy, and who has it."""
+    from slicer.placement.decision import first_to_finish
+
     now = now_s()
     lease = first_to_finish(busy.holders, now)
     holder = holder_dict(lease, now) if lease else _outsider_dict(busy.outsider) if busy.outsider else None

@@ -7,7 +7,7 @@ the ledger's lock. This module is on the hot path: it loads nothing more until s
 from __future__ import annotations
 
 from slicer.errors import GpuError
-from slicer.placement.capacity import Policy
+from slicer.placement.policy import Policy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -109,7 +109,8 @@ def finish(
 ) -> None:
     """Tell the journal, see that the GPUs' memory is free (``watch``), give the lease back, then write.
 
-    In this order, because a slow disk must not keep the next job waiting. A failure on the way is told
+    In this order, because a slow disk must not keep the next job waiting. The broker does its part meanwhile;
+    it waits for the scope's end, and so for all of this. A failure on the way is told
     (``warn``, and an event of the journal) and stops nothing.
     """
     used, lease = outcome.usage, held.lease
@@ -127,8 +128,9 @@ def finish(
         vram_peak_mib=max(outcome.vram_peak_mib, default=None), **_sharing_fields(outcome.sharing),
     )  # fmt: skip
     faults.point("ending-finished")
+    heard: list[Callable[[], None]] = []
     if job.broker:
-        _try(job, held, warn, lambda: _tell_broker(job, outcome))
+        _try(job, held, warn, lambda: heard.append(_tell_broker(job, outcome)))
     if watch is not None and not held.is_outlived:
         _try(job, held, warn, lambda: _check_gpus(job, outcome, watch))
     _try(job, held, warn, lambda: release(job, held))
@@ -137,6 +139,8 @@ def finish(
     faults.point("ending-written")
     _try(job, held, warn, lambda: _to_file(job, outcome))
     _try(job, held, warn, held.alert)
+    for hear in heard:
+        _try(job, held, warn, hear)
 
 
 def _try(
@@ -154,11 +158,11 @@ def _try(
         tell(job, "error", lease=held.lease, message=warning)
 
 
-def _tell_broker(job: Job, outcome: Outcome) -> None:
-    """For the accounts of all users, while the scope's figures can still be read."""
+def _tell_broker(job: Job, outcome: Outcome) -> Callable[[], None]:
+    """For the accounts, while the scope's figures can still be read. Returns what waits until it is done."""
     from slicer.broker.client.telling import tell_finished
 
-    tell_finished(job.broker, outcome)
+    return tell_finished(job.broker, outcome)
 
 
 def _check_gpus(job: Job, outcome: Outcome, watch: GpuWatch) -> None:

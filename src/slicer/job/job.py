@@ -41,6 +41,14 @@ if TYPE_CHECKING:
 
 OWN_OUTPUT = (1, 2)  # slicer's own stdout and stderr
 
+# What the outer half says to the keeper. After STARTING follow QUIT or an order, and after the command's end
+# RECORDED.
+STARTING = b"s"  # systemd is about to be asked for the scope
+QUIT = b"q"  # there will be no scope, or no job in it
+ORDER_END = b"\0"  # of an order: when the job began, and its lease
+RECORDED = b"r"  # the outcome is written down
+GPUS_CHECKED = b"w"  # of a queue: the GPUs have been looked at, and the outcome can be written down
+
 
 @record
 class Job:

@@ -13,7 +13,7 @@ import os
 import time
 
 from slicer import faults
-from slicer.job.job import OWN_OUTPUT, Started
+from slicer.job.job import ORDER_END, OWN_OUTPUT, QUIT, RECORDED, STARTING, Started
 from slicer.kernel import proc
 from slicer.kernel.signals import signal
 from slicer.ledger.held_lease import HeldLease
@@ -30,13 +30,6 @@ if TYPE_CHECKING:
     from slicer.model import Outcome, Usage
 
 _SCOPE_DEADLINE_S = 5.0
-
-# What the outer half says. After STARTING follow QUIT or an order, and after the command's end RECORDED.
-STARTING = b"s"  # systemd is about to be asked for the scope
-QUIT = b"q"  # there will be no scope, or no job in it
-ORDER_END = b"\0"  # of an order: when the job began, and its lease
-RECORDED = b"r"  # the outcome is written down
-GPUS_CHECKED = b"w"  # of a queue: the GPUs have been looked at, and the outcome can be written down
 
 
 class Keeper:

@@ -16,8 +16,7 @@ import time
 
 from slicer import faults
 from slicer.errors import BackendError, SlicerError
-from slicer.job.job import Started, tell_start
-from slicer.job.keeper import ORDER_END, QUIT, RECORDED, STARTING, Keeper
+from slicer.job.job import ORDER_END, QUIT, RECORDED, STARTING, Started, tell_start
 from slicer.kernel import proc
 from slicer.kernel.signals import STOP, signal, timed_wait
 from slicer.ledger.held_lease import HeldLease
@@ -136,6 +135,8 @@ class OuterHalf:
         return {"cgroup": self._cgroup, "keeper": self._keeper}
 
     def _be_keeper(self, descriptors: tuple[int, ...], private: tuple[int, ...]) -> None:
+        from slicer.job.keeper import Keeper  # the outer half does without
+
         for fd in (self._up_read, self._down_write, *private):
             os.close(fd)
         self._backend.after_fork()

@@ -7,7 +7,6 @@ command.
 from __future__ import annotations
 
 from slicer.kernel.signals import signal_name
-from slicer.placement.decision import expected_remaining, first_to_finish
 from slicer.quantity import format_duration, format_size
 from slicer.text import a_slot, counted, slots_words
 
@@ -75,6 +74,8 @@ def describe_holders(
     other_user: Callable[[int], str] = _unsaid,
 ) -> str:  # fmt: skip
     """ ", held by train (pid 42, slicer-….scope, for 12m, about 3m left) and 2 others"."""
+    from slicer.placement.decision import expected_remaining, first_to_finish
+
     lease = first_to_finish(holders, now_s)
     if lease is None:
         return ""

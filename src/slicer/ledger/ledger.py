@@ -20,8 +20,6 @@ from slicer.ledger import entries, tickets
 from slicer.ledger.files import LedgerFiles
 from slicer.ledger.held_lease import HeldLease
 from slicer.model import Busy, Lease, Ticket
-from slicer.placement import decision
-from slicer.placement.capacity import rank_of
 from slicer.record import record, replace
 from slicer.state import statefile
 
@@ -52,6 +50,8 @@ class Decision:
 
     def why_not(self, request: AnyRequest) -> Busy:
         """What stands in the way of a request that was not granted."""
+        from slicer.placement import decision
+
         return decision.explain(request, self.queue, self.devices, self.leases, self.policy, now_s())
 
     def answer(self, request: AnyRequest) -> tuple[str, ...] | Busy:
@@ -133,6 +133,8 @@ class Ledger(LedgerFiles):
 
     def decide(self, request: AnyRequest, observer: GpuObserver) -> Decision:
         """The decision as of now, without idle and dead tickets. Raises InfeasibleError for ``request``."""
+        from slicer.placement import decision  # not for who only books what a broker has decided
+
         leases = self.leases()
         devices = _feasible_devices(request, leases, observer)
         stopped: set[str] = set()
@@ -206,6 +208,8 @@ class Ledger(LedgerFiles):
 
     def _queue(self, own: AnyRequest) -> tuple[AnyRequest, ...]:
         """All requests in their order, ``own`` among them, whether it has a ticket or not."""
+        from slicer.placement.capacity import rank_of
+
         queue = [request for _, request in self.requests()]
         if tickets.name_of(own) not in self._parsed:
             queue.append(own)
@@ -227,6 +231,8 @@ def _feasible_devices(
     request: AnyRequest, leases: tuple[Lease, ...], observer: GpuObserver
 ) -> tuple[Device, ...] | None:
     """The GPUs as last looked at. Raises InfeasibleError when they can never serve ``request``."""
+    from slicer.placement import decision
+
     devices = observer.devices(leases)
     never = decision.infeasible(request, devices)
     if never is not None:
@@ -238,6 +244,8 @@ def _feasible_devices(
 
 def decide_alone(request: AnyRequest, observer: GpuObserver) -> Decision:
     """As :meth:`Ledger.decide`, where there is no ledger yet."""
+    from slicer.placement import decision
+
     devices = _feasible_devices(request, (), observer)
     verdict = decision.decide((request,), devices, (), observer.policy, now_s())
     return Decision(verdict, (request,), (), devices, observer.policy)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from slicer.model import LEASE_VARIABLE
-from slicer.placement.capacity import held_slots
 from slicer.record import record
 
 TYPE_CHECKING = False
@@ -37,6 +36,10 @@ class OuterJobs:
 
     @property
     def slots(self) -> dict[str, int]:
+        if not self.leases:
+            return {}
+        from slicer.placement.capacity import held_slots
+
         return held_slots(self.leases)
 
 

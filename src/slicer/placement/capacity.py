@@ -9,6 +9,7 @@ Jobs that declared their memory share a GPU. A job that declared none holds it w
 
 from __future__ import annotations
 
+from slicer.placement.policy import Policy as Policy
 from slicer.record import record
 
 TYPE_CHECKING = False
@@ -20,15 +21,6 @@ if TYPE_CHECKING:
     AnyRequest = Request | Ticket  # a ticket has all fields of its request
 
 NEVER = float("inf")
-
-
-@record
-class Policy:
-    """The settings that decisions depend on."""
-
-    idle_threshold_mib: int = 200  # a GPU with no more foreign use counts as idle
-    spike_buffer: float = 0.10  # of a peak, kept free beyond it
-    reserve_after_s: float = 300.0  # how long a blocked request may be passed over
 
 
 @record

@@ -14,7 +14,8 @@ import select
 
 from slicer import faults
 from slicer.job import ending
-from slicer.job.keeper import GPUS_CHECKED, Keeper
+from slicer.job.job import GPUS_CHECKED
+from slicer.job.keeper import Keeper
 from slicer.job.report import Report, pack
 from slicer.kernel.signals import signal
 from slicer.model import Usage

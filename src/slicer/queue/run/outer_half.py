@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 from slicer import faults
 from slicer.job import ending
 from slicer.job.freezes import limit_at
-from slicer.job.job import Started
-from slicer.job.keeper import GPUS_CHECKED, QUIT, STARTING
+from slicer.job.job import GPUS_CHECKED, QUIT, STARTING, Started
 from slicer.job.outer_half import OuterHalf, pipe
 from slicer.kernel import proc
 from slicer.kernel.open_files import close_all_but
