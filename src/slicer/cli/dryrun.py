@@ -165,7 +165,7 @@ def _overview(
         ("leftovers", f"{leftovers} ({profile.sources['linger']})"),
         ("threads", f"{profile.threads} ({profile.sources['threads']})"),
     ]
-    if may_be_fenced(plan) or profile.fence == "off":
+    if plan.broker or may_be_fenced(plan) or profile.fence == "off":
         from slicer.job import fencing
 
         rows.append(("fence", fencing.described(plan, backend)))

@@ -118,7 +118,7 @@ def _run_planned(
         listener.notice(note)
     _say_no_gpu(plan, ledger.directory, listener)
     job = job_of(job_id, plan, spec)
-    if may_be_fenced(plan) and not plan.broker:  # there the broker fences it
+    if may_be_fenced(plan):
         from slicer.job import fencing
 
         _say_no_fence(plan, backend, ledger.directory, listener)

@@ -172,7 +172,6 @@ class OuterHalf:
             self._job = fenced(self._job, gpus)
         else:
             self._job = self._late_fence.set(self._job, gpus)
-            faults.point("outer-fenced")
             self._close_fence()
 
     def _close_fence(self) -> None:

@@ -239,7 +239,9 @@ def needs_of(plan: Plan) -> Needs:
 
 
 def may_be_fenced(plan: Plan) -> bool:
-    """Whether :mod:`slicer.job.fencing` has something to do for a job of this plan."""
+    """Whether :mod:`slicer.job.fencing` has something to do for a job of this plan; not at a broker."""
+    if plan.broker:
+        return False
     return plan.profile.fence == "on" or (plan.profile.fence == "auto" and has_nvidia())
 
 
