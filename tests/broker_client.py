@@ -17,7 +17,7 @@ import sys
 import time
 from typing import Any
 
-from slicer.broker.client.connection import Connection
+from slicer.broker.client.connection import Connection, Lost
 from slicer.broker.protocol import messages
 from slicer.broker.protocol.wire import ErrorReply
 from slicer.record import as_dict
@@ -74,7 +74,12 @@ class Client:
         pidfd = os.pidfd_open(self.keeper)
         limits = tuple(self.extra.get("limits", {}).items())
         message = messages.Start(self.asked.job, self.extra.get("slice", "cpu"), "a test", limits, False)
-        reply = self.connection.ask(message, fd=pidfd)
+        reply = None
+        while reply is None:
+            try:
+                reply = self.connection.ask(message, fd=pidfd, timeout_s=30.0)
+            except Lost:
+                time.sleep(0.05)  # the broker was killed: systemd starts another one
         os.close(pidfd)
         os.write(writer, b"x")
         say("started", keeper=self.keeper, **plain(reply))

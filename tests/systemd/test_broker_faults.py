@@ -48,13 +48,11 @@ def test_a_kill_on_the_way_to_a_scope_loses_and_doubles_nothing(
     broker.go_on()
     broker.kill()
     second = broker.call(ben, **CPU, start=True)
-    until(lambda: first.has("started") or first.has("failed") or first.has("error"), "it hears")
-    if not first.has("started"):
-        first.process.wait()  # it may try again, or give up: this one gives up
-    else:
-        second.await_("waiting")
-        assert systemctl.scopes() == [first.await_("started")["unit"]]
-        first.do("end")
+    unit = first.await_("started")["unit"]  # it asked again
+    second.await_("waiting")
+    assert systemctl.scopes() == [unit]
+    assert broker.leases() == [first.job]
+    first.do("end")
     second.await_("started")
     assert broker.leases() == [second.job]
     second.do("end")

@@ -241,7 +241,7 @@ class Connection:
         return True
 
     def _why_refused(self) -> None:
-        """The broker closed a connection that is new: it may have said why. Raises Lost if not: it was killed."""
+        """A connection that is new was closed: the broker may have said why. If not, it was killed: Lost."""
         if self._sock is None or not self._peeked(self._sock):
             self.close()
             raise Lost("the broker closed the connection", self.path)

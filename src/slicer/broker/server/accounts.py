@@ -85,13 +85,21 @@ class Accounts:
             found[ended.lease.uid] = self._after(ended, found)
         return found
 
-    def book(self, ended: Ended) -> None:
-        """Add a job. Booking one twice (after a kill in between) adds it once."""
+    def note(self, ended: Ended) -> None:
+        """Have a job counted from now on, and added with the next :meth:`write`."""
         self._unbooked.append(ended)
         if self._connection is None:
             self._remember(ended)
-            return
-        self._write_unbooked(self._connection)
+
+    def write(self) -> None:
+        """Add what was noted. Adding a job twice (after a kill in between) adds it once."""
+        if self._connection is not None:
+            self._write_unbooked(self._connection)
+
+    def book(self, ended: Ended) -> None:
+        """Add a job at once."""
+        self.note(ended)
+        self.write()
 
     def usage(self, since: float | None, uid: int | None, by: str, most: int = 1000) -> list[UsageRow]:
         """What was used by jobs that have ended since then (seconds since 1970), the most GPU time first.

@@ -61,7 +61,9 @@ class Broker:
         self._rulebook = Rulebook(
             places.configuration, warn, lambda half: Accounts(half, directory=places.accounts, warn=warn)
         )
-        self._register = Register(Book(base, warn), self._loop, warn, self._unsettle, self._ended)
+        self._register = Register(
+            Book(base, warn), self._loop, warn, self._unsettle, self._ended, self._rulebook.book
+        )
         self._decider = Decider(self._register, self._rulebook, warn)
         self._scopes = Scopes(self._loop, base.own_folder("slices"))
         self._queueing: Queueing | None = None
@@ -116,6 +118,7 @@ class Broker:
                 began_s = time.process_time()
                 self._queueing.settle()
                 self._connections.charge(time.process_time() - began_s)
+            self._register.finish()
             if self._register.waiters and not self._is_watching:
                 self._is_watching = True
                 self._watch_configuration()
@@ -134,6 +137,7 @@ class Broker:
 
     def close(self) -> None:
         """Give everything up. Leases last by themselves."""
+        self._register.finish()
         self._connections.close()
         self._scopes.close()
         self._decider.observer.close()

@@ -77,14 +77,18 @@ class Register:
 
     def __init__(
         self, book: Book, on: Loop, warn: Callable[[str], None], changed: Callable[[], None],
-        ended: Callable[[Holding], None],
+        ended: Callable[[Holding], None], book_ended: Callable[[], None],
     ) -> None:  # fmt: skip
-        """``changed``: somebody's turn may have come. ``ended``: a lease is over, to be accounted for."""
+        """``changed``: somebody's turn may have come. ``ended``: a lease is over; ``book_ended`` writes that
+        into the accounts.
+        """
         self.book = book
         self._loop = on
         self._warn = warn
         self._changed = changed
         self._ended = ended
+        self._book_ended = book_ended
+        self._over: list[str] = []  # jobs whose leases are over, and still written down
         self.holdings: dict[str, Holding] = {}
         self.waiters: dict[str, Waiter] = {}
 
@@ -132,6 +136,8 @@ class Register:
     def add(self, lease: Lease, claim: Claim, pidfd: int) -> Holding:
         """A lease that is granted now, to the process of ``pidfd``, which is taken over."""
         try:
+            if lease.job in self._over:
+                self.finish()
             self.book.add(lease, claim)
         except BaseException:
             os.close(pidfd)
@@ -216,12 +222,22 @@ class Register:
         self.holdings.pop(job, None)
         holding.close()
         self._ended(holding)
-        self.book.drop(job)
+        self._over.append(job)
+        if not holding.claim.held:
+            self.finish()  # its process may live on: a broker started anew would take it for a holder
         for outer in holding.claim.inside:  # it may have lasted only for this one
             around = self.holdings.get(outer)
             if around is not None:
                 self.look_again(around)
         self._changed()
+
+    def finish(self) -> None:
+        """Write down that leases are over. Nobody need wait for it: an empty scope says so, too."""
+        if self._over:
+            self._book_ended()
+            for job in self._over:
+                self.book.drop(job)
+            self._over.clear()
 
     def inside_of(self, pid: int, uid: int) -> tuple[Lease, ...]:
         """The user's leases in whose scopes a process runs, outermost first."""

@@ -189,18 +189,22 @@ class Rulebook:
                 self._rates[lease.job] = max(rate, self._rates.get(lease.job, 0.0))
 
     def ended(self, holding: Holding) -> None:
-        """Book a lease that is over. Nothing that goes wrong keeps it."""
+        """Count a lease that is over. It is written with :meth:`book`."""
         lease, claim = holding.lease, holding.claim
         self._held_mib.pop(lease.job, None)
         peak_mib = max(holding.told.vram_peak_mib, default=0) if holding.told is not None else 0
         told_rate = shares.used_rate(claim.rate, lease.vram_mib, peak_mib, len(lease.gpus))
-        self._accounts.book(
+        self._accounts.note(
             Ended(
                 lease=lease, gid=self._account_of(holding), ended_s=proc.now_s(), waited_s=claim.waited_s,
                 rate=max(told_rate, self._rates.pop(lease.job, 0.0)), vram_mib=claim.vram_mib,
                 finished=holding.told, usage=holding.usage,
             )
         )
+
+    def book(self) -> None:
+        """Write what has ended into the accounts. Nothing that goes wrong keeps a lease."""
+        self._accounts.write()
 
     def usage(self, asked: Usage, uid: int, holdings: Iterable[Holding]) -> Used:
         """What a user's jobs used (root: everybody's), those that run too. Raises Refusal, StateError."""
@@ -209,6 +213,7 @@ class Rulebook:
             raise Refusal("TooMany", "usage was asked for too often", hint="try again in a second")
         self._asked = {each: at_s for each, at_s in self._asked.items() if now_s - at_s < _ASKS_S}
         self._asked[uid] = now_s
+        self.book()
         ended = self._accounts.usage(asked.since, uid or None, asked.by)
         running = [self._running(each) for each in holdings if uid in (0, each.lease.uid)]
         within_s = None if asked.since is None else max(0.0, time.time() - asked.since)

@@ -86,7 +86,7 @@ class Scoping:
         faults.point("broker-asked")
 
     def _is_told_again(self, asked: Start, holding: Holding, pid: int, connection: Connection) -> bool:
-        """Whether the caller asks once more for what is under way or done: its connection broke before it heard.
+        """Whether this is under way or done: the caller's connection broke before it heard so.
 
         Raises Refusal where another keeper has the scope.
         """
