@@ -45,7 +45,7 @@ in
         "off"
       ]) "on" "Whether users' jobs are kept from GPUs that they have no lease on.";
       devices =
-        key values.words [ "/dev/nvidia-modeset rw" ]
+        key values.nvidiaDevices [ "/dev/nvidia-modeset" ]
           "NVIDIA's nodes that every job may open beside its own GPUs.";
       default = mkOption {
         type = types.submodule { options = caps; };

@@ -171,7 +171,7 @@ def test_a_key_of_a_later_slicer_gets_through() -> None:  # K5
 
 
 POLICY: dict[str, Any] = {
-    "half_life": "3d", "patience": "infinity", "fence": "on", "devices": ["/dev/nvidia-modeset rw"],
+    "half_life": "3d", "patience": "infinity", "fence": "on", "devices": ["/dev/nvidia-modeset"],
     "default": {"max_gpus": 2, "max_hold": "24h"},
     "users": {
         "alice": {"max_gpus": "infinity", "max_vram": "infinity", "max_priority": "infinity", "weight": 2},
