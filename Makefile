@@ -32,8 +32,9 @@ lint: $(LIBRARY) build/lint/stamp
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports --no-logo --no-cache
 
-build/lint/stamp: Makefile $(LIBRARY)
-	CFLAGS="$(C_LINT)" $(PY) -W ignore setup.py --quiet build_ext --force --build-lib build/lint
+build/lint/stamp: Makefile $(LIBRARY) src/launcher/launcher.c
+	CFLAGS="$(C_LINT)" $(PY) -W ignore setup.py --quiet build_ext --force --build-lib build/lint \
+		build_scripts --build-dir build/lint/bin
 	touch $@
 
 lib: $(LIBRARY)
