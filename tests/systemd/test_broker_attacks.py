@@ -8,6 +8,7 @@ import resource
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from tests.systemd.helpers.callers import (
     Running,
     acquire,
     ask,
+    bring_loopback_up,
     by,
     dial,
     heard,
@@ -309,6 +311,48 @@ def test_a_file_that_cannot_be_closed_hangs_nobody(victim: Running, bob: User) -
         finally:
             os.kill(mallory.pid, signal.SIGKILL)
     mallory.end()  # only now: it hung itself
+
+
+def test_a_socket_that_lingers_hangs_nobody(victim: Running, bob: User) -> None:  # L1, S9
+    """The kernel closes what nobody takes, in the receiver's time; here that waits for the sender's peer."""
+
+    def act() -> None:
+        for frame in (wire.encode_call(messages.Status()), wire.encode_call(start(new_job())), b""):
+            for _ in range(5):
+                caller = dial()
+                socket.send_fds(caller, [frame or b"x"], [_lingering(kept)])
+                os.close(kept[-1].detach())
+                kept.append(caller)
+        for caller in kept[-6:]:
+            caller.close()
+
+    kept: list[socket.socket] = []
+    bring_loopback_up()
+    os.kill(main_pid(), signal.SIGSTOP)  # so that all copies but those in flight are closed
+    try:
+        with Puppet(MALLORY, act):
+            os.kill(main_pid(), signal.SIGCONT)
+            assert is_served(bob.uid)
+    finally:
+        os.kill(main_pid(), signal.SIGCONT)
+
+
+def _lingering(kept: list[socket.socket]) -> int:
+    """A TCP socket with something to send that its peer never reads. The last one of the list."""
+    listener, found = socket.socket(), socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(1)
+    found.connect(listener.getsockname())
+    kept += [listener, listener.accept()[0], found]
+    found.setblocking(False)
+    try:
+        while True:
+            found.send(bytes(65536))
+    except BlockingIOError:
+        pass
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 1000))
+    return found.fileno()
 
 
 @pytest.mark.core

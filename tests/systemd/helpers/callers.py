@@ -6,12 +6,14 @@ PYTEST_DONT_REWRITE: tests import names from here before pytest loads it as a pl
 from __future__ import annotations
 
 import array
+import fcntl
 import json
 import os
 import select
 import shutil
 import signal
 import socket
+import struct
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -42,6 +44,14 @@ def broker() -> Iterator[None]:
     systemctl.output("slicer", "install", "--broker", "--remove")
     shutil.rmtree(os.path.dirname(SOCKET), ignore_errors=True)
     CONFIG.unlink() if before is None else CONFIG.write_bytes(before)
+
+
+def bring_loopback_up() -> None:
+    """The machine has no network, not even that."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        flags = fcntl.ioctl(any_socket, 0x8913, struct.pack("16sh14x", b"lo", 0))  # SIOCGIFFLAGS
+        is_up = struct.unpack_from("h", flags, 16)[0] | 1
+        fcntl.ioctl(any_socket, 0x8914, struct.pack("16sh14x", b"lo", is_up))
 
 
 def main_pid() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import time
 
 from slicer import faults
@@ -10,6 +11,7 @@ from slicer.broker.server.accounts import Accounts
 from slicer.broker.server.book import RULES, Book
 from slicer.broker.server.connections import Connections
 from slicer.broker.server.deciding import Decider
+from slicer.broker.server.impatience import Impatience
 from slicer.broker.server.loop import Loop, now_s
 from slicer.broker.server.queueing import Queueing
 from slicer.broker.server.register import Register
@@ -75,7 +77,9 @@ class Broker:
         wishes = Wishes(self._register, self._rulebook, self._decider, host())
         scoping = Scoping(self._register, self._scopes, wishes, queueing, log)
         service = Service(self._register, self._decider, self._rulebook, queueing, scoping)
-        self._connections = Connections(listener, self._loop, service.call, queueing.gone)
+        self._connections = Connections(
+            listener, self._loop, service.call, queueing.gone, impatience=Impatience()
+        )
         faults.point("broker-loaded")
 
     def _unsettle(self) -> None:
@@ -106,7 +110,7 @@ class Broker:
 
     def wake_by(self, fd: int) -> None:
         """Have a turn end when the descriptor is readable: a signal has come."""
-        self._loop.watch(fd, lambda _: None)
+        self._loop.watch(fd, lambda _: _drain(fd))
 
     def run(self, is_to_end: Callable[[], bool], idle_s: float = IDLE_S) -> None:
         """Serve until ``is_to_end``, or nobody has needed it for ``idle_s`` seconds."""
@@ -145,3 +149,10 @@ class Broker:
         self._loop.close()
         if self._files is not None:
             self._files.close()
+
+
+def _drain(fd: int) -> None:
+    try:
+        os.read(fd, 4096)
+    except BlockingIOError:
+        pass

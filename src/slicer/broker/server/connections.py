@@ -19,6 +19,7 @@ import select
 import socket
 import struct
 import time
+from contextlib import nullcontext
 
 from slicer.broker.protocol import interface, wire
 from slicer.broker.protocol.messages import MOST_BYTES, Start
@@ -29,6 +30,7 @@ from slicer.broker.server.subordinate import Subordinates
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from typing import Protocol
 
     from slicer.broker.server.connection import Due
@@ -58,8 +60,13 @@ class Connections:
     def __init__(
         self, listener: int, loop: Loop, on_call: Callable[[Call], None],
         on_gone: Callable[[Connection], None], bounds: Bounds = BOUNDS,
+        impatience: AbstractContextManager[None] | None = None,
     ) -> None:  # fmt: skip
-        """``listener``: a descriptor that listens on a Unix stream socket. It stays the caller's."""
+        """``listener``: a descriptor that listens on a Unix stream socket. It stays the caller's.
+
+        ``impatience``: within it, no system call waits for what somebody has sent.
+        """
+        self._impatience = impatience or nullcontext()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, os.dup(listener))
         self._listener.setblocking(False)
         self._loop = loop
@@ -118,11 +125,12 @@ class Connections:
         account = self._accounts.setdefault(uid, Account(uid))
         if objection := self._objection(account):
             _refuse(sock, objection)
+            self._close(sock)
         else:
             try:
                 self._let_in(Connection(self, sock, peer_of(sock), account))
             except (NoPeer, OSError):
-                sock.close()
+                self._close(sock)
         account.debt_s += time.process_time() - began_s
         self._forget_account(account)
 
@@ -162,7 +170,7 @@ class Connections:
             return
         connection.is_open = False
         self._loop.forget(connection.sock.fileno())
-        connection.sock.close()
+        self._close(connection.sock)
         os.close(connection.peer.pidfd)
         if connection.silence is not None:
             connection.silence.cancel()
@@ -221,7 +229,8 @@ class Connections:
     def _hear(self, connection: Connection) -> None:
         began_s = time.process_time()
         try:
-            found = connection.sock.recv(MOST_BYTES - len(connection.heard), socket.MSG_PEEK)
+            with self._impatience:
+                found = connection.sock.recv(MOST_BYTES - len(connection.heard), socket.MSG_PEEK)
             end = found.find(b"\0")
             if end < 0:
                 self._take_part(connection, found)
@@ -270,7 +279,7 @@ class Connections:
 
     def _take_part(self, connection: Connection, found: bytes) -> None:
         """Take the beginning of a call. A descriptor that came with it is lost."""
-        connection.sock.recv(len(found))
+        self._discard(connection, len(found))
         connection.heard += found
         if not found or len(connection.heard) >= MOST_BYTES:
             self.drop(connection)
@@ -279,7 +288,7 @@ class Connections:
         try:
             call = wire.decode_call(connection.heard + rest)
         except wire.BadCall as bad:
-            connection.sock.recv(len(rest))
+            self._discard(connection, len(rest))
             connection.heard = b""
             self._refuse_call(connection, bad)
             return
@@ -287,7 +296,7 @@ class Connections:
         if isinstance(call.message, Start) and len(connection.account.kept) < self._bounds.descriptors_each:
             fds = self._take_descriptor(connection, len(rest))
         else:
-            connection.sock.recv(len(rest))
+            self._discard(connection, len(rest))
         connection.heard = b""
         self._take(connection, call, fds)
 
@@ -311,9 +320,19 @@ class Connections:
         if bad.is_noise:
             self.drop(connection, is_told=False)
 
+    def _discard(self, connection: Connection, size: int) -> None:
+        """Take so many bytes off the socket, and what came along."""
+        with self._impatience:
+            connection.sock.recv(size)
+
+    def _close(self, sock: socket.socket) -> None:
+        with self._impatience:
+            sock.close()
+
     def _take_descriptor(self, connection: Connection, size: int) -> tuple[int, ...]:
         """Take the call of ``size`` bytes, and the pidfd that came along. Several are refused."""
-        _, control, flags, _ = connection.sock.recvmsg(size, _ONE_DESCRIPTOR, socket.MSG_CMSG_CLOEXEC)
+        with self._impatience:
+            _, control, flags, _ = connection.sock.recvmsg(size, _ONE_DESCRIPTOR, socket.MSG_CMSG_CLOEXEC)
         fds = [
             fd
             for level, kind, data in control
@@ -386,5 +405,3 @@ def _refuse(sock: socket.socket, frame: bytes) -> None:
         sock.send(frame, socket.MSG_NOSIGNAL)
     except OSError:
         pass  # it has gone
-    finally:
-        sock.close()
