@@ -32,7 +32,7 @@ class Broker:
         ETC.mkdir(exist_ok=True)
         systemctl.output("slicer", "install", "--broker")
         self.configure("[slots]\ncpu = 1\n")
-        self.environment(SLICER_SIM="2x24G")
+        self.environment(SLICER_SIM="2x24G", SLICER_STATE_DIR=_FAULTS)
 
     def configure(self, text: str, policy: str = "") -> None:
         """Write the administrator's files."""
