@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import textwrap
 
 import pytest
 
+from slicer.kernel.users import user_name
 from tests.patience import until
 from tests.process.harness import SLICER, Gate, kill, sleeps_in
 from tests.process.route_box import RouteBox, json_lines
@@ -80,6 +82,7 @@ def test_a_blocked_job_fails_at_once_with_the_routes_code_and_one_line_of_json(
         "holder": {
             "name": "holder",
             "pid": holder.pid,
+            "user": user_name(os.geteuid()),
             "unit": None,
             "expected_remaining": None,
             "command": "job holder small --device cuda",

@@ -212,7 +212,7 @@ def test_no_wait_says_in_one_line_of_json_who_holds_it(box: Box, gate: Gate) -> 
     assert list(found) == ["error", "holder"]
     assert found["error"] == "cpu-busy"
     holder = found["holder"]
-    assert list(holder) == ["name", "pid", "unit", "held_for", "expected_remaining", "command"]
+    assert list(holder) == ["name", "pid", "user", "unit", "held_for", "expected_remaining", "command"]
     assert (holder["name"], holder["pid"], holder["unit"]) == ("train", job.outer, None)
     assert 0 <= holder["held_for"] < 60
     assert 840 < holder["expected_remaining"] <= 900

@@ -95,7 +95,7 @@ def test_busy_is_exit_75_and_one_line_of_json(slicer: Slicer, fake_nvml: FakeNvm
     told = json.loads(done.stderr)
     assert set(told) == {"error", "holder"}
     assert told["error"] == "gpu-busy"
-    assert set(told["holder"]) == {"name", "pid", "unit", "held_for", "expected_remaining", "command"}
+    assert set(told["holder"]) == {"name", "pid", "user", "unit", "held_for", "expected_remaining", "command"}
     assert told["holder"]["name"] == "train big"
     assert told["holder"]["pid"] == holder.pid
     assert told["holder"]["unit"] == holder.lease().unit
