@@ -115,7 +115,16 @@ class SystemdBackend:
     def _watch(self) -> _RemovedJobs:
         # There is one for the connection's whole life: the C side calls it without holding a reference.
         if self._jobs is None:
-            self._jobs = _RemovedJobs(self._bus)
+            try:
+                self._jobs = _RemovedJobs(self._bus)
+            except Exception:
+                # The bus drops a connection that says nothing for some seconds after it was made.
+                self.close()
+                self.connect()
+                try:
+                    self._jobs = _RemovedJobs(self._bus)
+                except Exception as error:
+                    raise _no_bus(self.manager, error) from error
         return self._jobs
 
     def after_fork(self) -> None:

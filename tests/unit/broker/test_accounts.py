@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -36,8 +38,20 @@ def said() -> list[str]:
     return []
 
 
+OPENED: list[Accounts] = []
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    """Python 3.13 warns of connections that are left to the garbage."""
+    yield
+    while OPENED:
+        OPENED.pop().close()
+
+
 def opened(path: Path, said: list[str], half_life_s: float = 7 * DAY_S) -> Accounts:
-    return Accounts(lambda: half_life_s, directory=str(path / "lib"), warn=said.append)
+    OPENED.append(Accounts(lambda: half_life_s, directory=str(path / "lib"), warn=said.append))
+    return OPENED[-1]
 
 
 def test_a_job_is_counted_once_and_for_its_user(tmp_path: Path, said: list[str]) -> None:  # L5
@@ -110,7 +124,7 @@ def test_only_so_many_jobs_of_a_user_are_kept_and_their_sums_stay(
     profiles = {each.of: each.jobs for each in accounts.usage(None, 1000, "profile")}
     assert sum(profiles.values()) == 40
     assert len(profiles) <= 5 + 3 + 2 + 1  # those kept one by one, two names in the days, and the others
-    with sqlite3.connect(tmp_path / "lib" / "usage.db") as connection:
+    with closing(sqlite3.connect(tmp_path / "lib" / "usage.db")) as connection, connection:
         assert connection.execute("SELECT count(*) FROM jobs WHERE uid = 1000").fetchone()[0] <= 5 + 3
 
 
