@@ -17,7 +17,8 @@ from tests.systemd.helpers.nodes import EVERYTHING
 from tests.systemd.helpers.users import User, user
 
 pytest_plugins = ["tests.systemd.helpers.fixtures", "tests.systemd.helpers.nodes"]
-pytestmark = [pytest.mark.enforced, pytest.mark.core]
+_NOT_YET = "its first run in the QEMU machine is still to come: docs/dev/broker-left.md"
+pytestmark = [pytest.mark.enforced, pytest.mark.core, pytest.mark.skip(reason=_NOT_YET)]
 
 MIB = 1 << 20
 
