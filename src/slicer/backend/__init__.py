@@ -76,8 +76,8 @@ if TYPE_CHECKING:
 
 
 BOOTED = "/run/systemd/system"  # sd_booted(3)
-BROKER = "/run/slicer-broker/socket"  # slicer.broker.SOCKET, without importing anything of it
-BROKER_VARIABLE = "SLICER_BROKER"  # slicer.broker.SOCKET_VARIABLE
+BROKER = "/run/slicer-broker/socket"  # here, so that nothing of the broker is imported where there is none
+BROKER_VARIABLE = "SLICER_BROKER"  # "off", or the path of another socket
 _OFF = "off"
 _ONLY_HERE = ("SLICER_SIM", "SLICER_STATE_DIR")  # with these, a ledger is nobody else's business
 

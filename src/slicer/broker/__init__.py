@@ -6,6 +6,9 @@
 
 from __future__ import annotations
 
-DIRECTORY = "/run/slicer-broker"  # root's, open to be read; not /run/slicer, which is root's private ledger
-SOCKET = f"{DIRECTORY}/socket"
-SOCKET_VARIABLE = "SLICER_BROKER"  # "off", or the path of another socket
+from slicer.backend import BROKER as SOCKET
+from slicer.backend import BROKER_VARIABLE as SOCKET_VARIABLE
+
+__all__ = ["DIRECTORY", "SOCKET", "SOCKET_VARIABLE"]
+
+DIRECTORY = SOCKET.rpartition("/")[0]  # root's, open to be read; not /run/slicer, root's private ledger

@@ -281,6 +281,12 @@ def is_running(pid: int, started: int) -> bool:
     return bool(pid) and start_time(pid) == started
 
 
+def pid_of(pidfd: int) -> int | None:
+    """The pid of a pidfd; -1 when it has been reaped, 0 when it cannot be seen from here. None: no pidfd."""
+    lines = read_text(f"/proc/self/fdinfo/{pidfd}").splitlines()
+    return next((int(line.split()[1]) for line in lines if line.startswith("Pid:")), None)
+
+
 def has_ended(pidfd: int) -> bool:
     """Whether the process of a pidfd has ended."""
     from select import POLLIN, poll  # not select(2), which knows no descriptor above 1023

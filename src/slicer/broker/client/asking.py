@@ -11,8 +11,8 @@ import os
 import time
 
 from slicer import faults
-from slicer.broker.client.calls import ask, no_broker
-from slicer.broker.client.connection import ANSWER_S, Connection, Lost, NoBroker
+from slicer.broker.client.calls import ask
+from slicer.broker.client.connection import ANSWER_S, Connection, Lost
 from slicer.broker.client.failures import HINT, GoneError, failure_of
 from slicer.broker.protocol.messages import Acquire, Granted, Preview, Release, Waiting
 from slicer.broker.protocol.wire import ErrorReply
@@ -128,10 +128,7 @@ class Asking:
         """Connect and send the request. Raises BrokerError."""
         self._again_at = None
         connection = Connection(self._path, self._ledger.mask)
-        try:
-            connection.send(self._call, more=True)
-        except NoBroker as error:
-            raise no_broker(self._path) from error
+        connection.send(self._call, more=True)
         self._connection, self._answer_by = connection, time.monotonic() + ANSWER_S
 
     def _lose(self) -> None:

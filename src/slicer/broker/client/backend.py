@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 
 from slicer.backend import changes_of
-from slicer.broker.client.calls import ask, no_broker
-from slicer.broker.client.connection import Connection, Lost, NoBroker
+from slicer.broker.client.calls import ask
+from slicer.broker.client.connection import Connection, Lost
 from slicer.broker.client.failures import HINT, failure_of
 from slicer.broker.protocol.messages import Start, Stop
 from slicer.broker.protocol.wire import ErrorReply
@@ -91,8 +91,6 @@ class BrokerBackend:
                     raise BrokerError(f"no scope within {START_DEADLINE_S:g} s", where=self.path, hint=HINT)
                 found: StartedScope = reply.message
                 return found
-            except NoBroker as error:
-                raise no_broker(self.path) from error
             except Lost:
                 self.close()
                 if not tries_left:
@@ -136,8 +134,6 @@ class BrokerBackend:
         try:
             connection.send(Stop(job))
             connection.receive(_ASK_S)
-        except NoBroker as error:
-            raise no_broker(self.path) from error
         except ErrorReply as error:
             raise failure_of(error) from None
         finally:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from slicer.broker.client.calls import no_broker
-from slicer.broker.client.connection import Connection, NoBroker
+from slicer.broker.client.connection import Connection
 from slicer.broker.client.failures import HINT, GoneError, failure_of
 from slicer.broker.protocol.messages import Finished
 from slicer.broker.protocol.wire import ErrorReply
@@ -29,10 +28,7 @@ def tell_finished(path: str, outcome: Outcome) -> Callable[[], None]:
         memory_peak_bytes=outcome.usage.memory_peak_bytes, vram_peak_mib=outcome.vram_peak_mib,
     )  # fmt: skip
     connection = Connection(path)
-    try:
-        connection.send(call)
-    except NoBroker as error:
-        raise no_broker(path) from error
+    connection.send(call)
 
     def hear() -> None:
         try:

@@ -16,15 +16,14 @@ holds. And every request of a user is its first one at some time.
 
 from __future__ import annotations
 
+from slicer.broker.rules.shares import NEVER
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from slicer.broker.rules.shares import Shares
     from slicer.model import Ticket
-
-NEVER = -float("inf")
-
 
 def ordered(tickets: Iterable[Ticket], shares: Shares, patience_s: float, now_s: float) -> list[Ticket]:
     """The tickets in the order in which they are served. Same input, same order."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 import _socket
 import errno
 import os
-import select
 import struct
 
-from slicer.kernel.proc import read_text, start_time
+from slicer.kernel.proc import has_ended, pid_of, read_text, start_time
 from slicer.record import record
 
 _SO_PEERPIDFD = 77  # asm-generic/socket.h; Linux 6.5
@@ -91,25 +90,12 @@ def _peer_pidfd(connection: _socket.socket, pid: int) -> int:
         raise NoPeer(f"process {pid} has ended") from None
 
 
-def has_ended(pidfd: int) -> bool:
-    """Whether the process of a pidfd has ended."""
-    poller = select.poll()  # not select(2), which knows no descriptor above 1023
-    poller.register(pidfd, select.POLLIN)
-    return bool(poller.poll(0))
-
-
 def is_pidfd(fd: int) -> bool:
     """Whether a descriptor that somebody sent is a pidfd. Asks no file system, which might not answer."""
     # A file's path begins with "/"; what a kernel object is called cannot be forged.
     if not os.readlink(f"/proc/self/fd/{fd}").startswith(("anon_inode:[pidfd]", "pidfd:[")):
         return False
-    return _pid_of(fd) is not None
-
-
-def _pid_of(pidfd: int) -> int | None:
-    """The pid of a pidfd; -1 when it has been reaped, 0 when it cannot be seen from here. None: no pidfd."""
-    lines = read_text(f"/proc/self/fdinfo/{pidfd}").splitlines()
-    return next((int(line.split()[1]) for line in lines if line.startswith("Pid:")), None)
+    return pid_of(fd) is not None
 
 
 def check_keeper(pidfd: int, uid: int) -> int:
@@ -118,7 +104,7 @@ def check_keeper(pidfd: int, uid: int) -> int:
     Real, effective, saved and file system's uid must be the same: a program that is set-uid, or was, is not
     the user's to move. It may still execute one afterwards, as it may in any scope of a user manager.
     """
-    pid = _pid_of(pidfd)
+    pid = pid_of(pidfd)
     if pid is None:
         raise BadKeeper("the descriptor that came along is no pidfd")
     if pid <= 0:

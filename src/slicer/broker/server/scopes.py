@@ -332,11 +332,7 @@ def _failed(answer: Answer, unit: str, verb: str) -> BackendError | None:
 
 def _pid_of(pidfd: int) -> int:
     """The process of a pidfd; 0 when it has ended and was waited for."""
-    for line in proc.read_text(f"/proc/self/fdinfo/{pidfd}").splitlines():
-        name, _, value = line.partition(":")
-        if name == "Pid":
-            return max(0, int(value))
-    return 0
+    return max(0, proc.pid_of(pidfd) or 0)
 
 
 def _cgroup_of_systemd() -> str:

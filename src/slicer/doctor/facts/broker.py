@@ -90,11 +90,8 @@ def _place_problem() -> str:
 def _asked() -> tuple[str, int, int]:
     """Why there is no answer, else "" and how many leases and waiting jobs there are."""
     connection = Connection()
-    leases = waiting = 0
     try:
-        for standing in connection.replies(Status()):
-            leases += len(standing.leases)
-            waiting += len(standing.tickets)
+        standing = connection.ask(Status())
     except NoBroker:
         return "", 0, 0  # it was stopped just now
     except BrokerFailed as error:
@@ -103,7 +100,7 @@ def _asked() -> tuple[str, int, int]:
         return error.message or error.name, 0, 0
     finally:
         connection.close()
-    return "", leases, waiting
+    return "", len(standing.leases), len(standing.tickets)
 
 
 def _policy(path: str) -> tuple[str, str, tuple[str, ...]]:

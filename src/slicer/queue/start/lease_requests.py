@@ -208,7 +208,7 @@ class LeaseRequests:
             return None
         waited_s = max(0.0, proc.now_s() - self._arrived.pop(request.entry.key))
         job = request.job
-        if may_be_fenced(request.plan) and not request.plan.broker:
+        if may_be_fenced(request.plan):
             from slicer.job import fencing
 
             job = fencing.with_fence(job, request.plan, self._backend, self._gpu_observer, at_start=True)
