@@ -24,7 +24,7 @@ from slicer.config import profiles
 from slicer.config.build import unknown_slot
 from slicer.errors import BusyError, UsageError
 from slicer.gpu.observer import GpuObserver
-from slicer.job import plan, scope, words
+from slicer.job import granting, plan, scope, words
 from slicer.kernel import proc
 from slicer.kernel.signals import BlockedInterrupts
 from slicer.ledger import leasing, nesting
@@ -247,8 +247,7 @@ def obtain(
         manager = manager_of(os.geteuid())
         who = Requester(job, arguments.name, command, "plain", manager, "", outer.leases)
         broker = broker_socket(environ)
-        prepare = leasing.drafted if broker else leasing.prepare
-        wanted = prepare(who, needs, GpuObserver(ledger.directory, config.policy))
+        wanted = granting.prepare(broker, who, needs, GpuObserver(ledger.directory, config.policy))
         ledger.patience_s = leasing.patience_s(needs)
         try:
             return _take(wanted, outer, ledger, cancel, broker)
@@ -267,12 +266,7 @@ def _take(
     began_s = proc.now_s()
     try:
         hooks = Hooks(_tell_wait(wanted), None, cancel)
-        if broker:
-            from slicer.broker.client import asking
-
-            held = asking.obtain(broker, wanted, ledger, hooks, "process")
-        else:
-            held = leasing.obtain(wanted, ledger, hooks)
+        held = granting.obtain(broker, wanted, ledger, hooks, "process")
     except BusyError as error:
         raise _BUSY[error.busy.kind](error.busy) from None
     ledger.patience_s = None  # to give back has to be done, whoever is in the way

@@ -32,6 +32,16 @@ PRIORITY_MAX = 100  # and -100 the least
 CPU = "cpu"  # the slot that every machine has
 
 
+def unit_name(job: str) -> str:
+    """The unit of a job's scope."""
+    return f"slicer-{job}.scope"
+
+
+def job_of_unit(unit: str) -> str:
+    """The job whose scope has that name; any other word as it is."""
+    return unit.removesuffix(".scope").removeprefix("slicer-")
+
+
 def manager_of(uid: int) -> Manager:
     """The systemd that a user's jobs belong to: the system's for root, their own for everybody else."""
     return "user" if uid else "system"

@@ -17,7 +17,7 @@ from slicer.broker.server.loop import Loop
 from slicer.broker.server.scopes import ScopeGone, Scopes
 from slicer.errors import BackendError, RefusedError
 from slicer.kernel import cgroup
-from slicer.model import Property, ScopeSpec
+from slicer.model import Property, ScopeSpec, unit_name
 from slicer.state.directory import Directory
 from tests.patience import until
 from tests.systemd.helpers import systemctl
@@ -46,7 +46,7 @@ class Desk:
         return made
 
     def spec(self, kind: Any = "gpu", *properties: Property) -> ScopeSpec:
-        unit = units.scope_of(os.urandom(6).hex())
+        unit = unit_name(os.urandom(6).hex())
         self.units.append(unit)
         return ScopeSpec(unit, units.slice_of(kind, self.alice.uid), "train (1 GPU)", properties, "system")
 

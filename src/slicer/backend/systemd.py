@@ -6,6 +6,8 @@ import os
 import sys
 import time
 
+from slicer.backend import DOCUMENTATION, scope_properties
+from slicer.backend.scopes import ScopeBackend
 from slicer.errors import BackendError, RefusedError
 from slicer.kernel import cgroup, proc
 
@@ -14,14 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from slicer.model import BackendName, Manager, ScopeSpec
+    from slicer.model import Manager, ScopeSpec
 
 DESTINATION = b"org.freedesktop.systemd1"
 PATH = b"/org/freedesktop/systemd1"
 MANAGER = b"org.freedesktop.systemd1.Manager"
-
-# What `systemctl status` and `systemctl help` of a unit point to.
-_DOCUMENTATION = ("Documentation", "as", ["man:slicer(1)"])
 
 # How long systemd may take to start a scope (PID 1 can be slow under memory pressure), in seconds.
 START_DEADLINE_S = 30.0
@@ -74,12 +73,8 @@ def load_dbuslib() -> Any:
     return dbuslib
 
 
-class SystemdBackend:
+class SystemdBackend(ScopeBackend):
     """The system manager for root, the user manager for everybody else."""
-
-    name: BackendName = "systemd"
-    notice = ""
-    why_no_cap: str | None = None
 
     def __init__(self, manager: Manager) -> None:
         self.manager: Manager = manager
@@ -170,15 +165,7 @@ class SystemdBackend:
             raise _refused(spec, error) from error
 
     def _call_start(self, spec: ScopeSpec, process: tuple[str, str, Any]) -> bytes:
-        properties: list[tuple[str, str, Any]] = [
-            ("Description", "s", spec.description.encode("utf-8", "replace")),
-            _DOCUMENTATION,
-            ("Slice", "s", spec.slice),
-            ("CollectMode", "s", "inactive-or-failed"),
-            *((p.dbus_name, p.signature, p.value) for p in spec.properties),
-            process,
-        ]
-        return self._call_transient(spec.unit, properties)
+        return self._call_transient(spec.unit, [*scope_properties(spec), process])
 
     def _call_transient(self, unit: str, properties: list[tuple[str, str, Any]]) -> bytes:
         arguments: list[tuple[int, Any]] = [
@@ -227,7 +214,7 @@ class SystemdBackend:
         words = [argument.replace("$", "$$") for argument in argv]
         told: list[tuple[str, str, Any]] = [
             ("Description", "s", description.encode("utf-8", "replace")),
-            _DOCUMENTATION,
+            DOCUMENTATION,
             *properties,
             ("ExecStart", "a(sasb)", [(argv[0], words, False)]),
         ]
@@ -282,9 +269,6 @@ class SystemdBackend:
             raise BackendError(f"systemd did not stop {unit}: {message_of(error)}") from error
         return bytes(reply.body)
 
-    def living(self, job: str, cgroup_name: str) -> list[int]:
-        return list(cgroup.processes(cgroup.path_of(cgroup_name))) if cgroup_name else []
-
     def end(self, job: str, unit: str, stop_timeout_s: float) -> None:
         self.stop(unit, stop_timeout_s + STOP_DEADLINE_S)
 
@@ -304,25 +288,6 @@ class SystemdBackend:
             self._ask_to_stop(unit)
         finally:
             self.close()
-
-    def members(self, cgroup_name: str, besides: int) -> Callable[[], list[int]]:
-        directory, own = cgroup.path_of(cgroup_name), os.getpid()
-        return lambda: [pid for pid in cgroup.processes(directory) if pid not in (own, besides)]
-
-    def watchdog(self, spec: ScopeSpec) -> None:
-        """Nothing: the kernel enforces."""
-
-    def enforced(self, spec: ScopeSpec, cgroup_name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """By the controllers that the scope's cgroup has, and by what needs more than a controller."""
-        from slicer.backend.acting import acting, filters_devices, io_is_weighed, oomd_runs
-
-        names, directory = tuple(item.name for item in spec.properties), cgroup.path_of(cgroup_name)
-        own = directory if cgroup_name.endswith(spec.unit) else ""  # else there is no scope yet
-        found = acting(
-            names, cgroup.controllers(directory), self.manager, io_is_weighed, oomd_runs,
-            lambda: filters_devices(own),
-        )  # fmt: skip
-        return tuple(n for n in names if n in found), tuple(n for n in names if n not in found)
 
 
 def _load_acting() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from slicer.cli import output, say
 from slicer.cli.output import Column
@@ -11,7 +12,7 @@ from slicer.config import profiles
 from slicer.config.profile_report import NEEDS, settings
 from slicer.errors import BrokerError, GpuError, InfeasibleError, NoGpu
 from slicer.gpu.observer import GpuObserver
-from slicer.job import scope
+from slicer.job import granting, scope
 from slicer.job.plan import (
     choose_backend,
     environment,
@@ -26,7 +27,6 @@ from slicer.job.plan import (
 from slicer.job.words import describe_busy, describe_resources
 from slicer.kernel.proc import now_s
 from slicer.kernel.users import other_user
-from slicer.ledger import leasing
 from slicer.ledger.status import existing_ledger
 from slicer.model import Busy
 from slicer.quantity import format_duration
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from slicer.backend import Backend
     from slicer.config.profile_report import Setting
     from slicer.job.plan import Invocation, Plan
-    from slicer.ledger.leasing import PreparedRequest
     from slicer.ledger.ledger import Ledger
     from slicer.model import Gpu, ScopeSpec
 
@@ -114,29 +113,14 @@ def _preview(
     spec = scope.spec(plan.profile, backend.manager, _ID, plan.invocation.name, plan.invocation.command)
     asker = requester_of(_ID, plan, backend, spec)
     directory = ledger.directory if ledger is not None else None
-    if plan.broker:
-        return _preview_by_broker(plan, leasing.drafted(asker, needs_of(plan), GpuObserver(None)))
-    wanted = leasing.prepare(asker, needs_of(plan), GpuObserver(directory, plan.config.policy))
+    observer = GpuObserver(directory, plan.config.policy)
+    wanted = granting.prepare(plan.broker, asker, needs_of(plan), observer)
     try:
-        return leasing.preview(wanted, ledger), wanted.observer.gpus
-    finally:
-        wanted.observer.close()
-
-
-def _preview_by_broker(
-    plan: Plan, wanted: PreparedRequest
-) -> tuple[tuple[str, ...] | Busy, tuple[Gpu, ...]]:
-    """As :func:`_preview`. Raises BrokerError, too."""
-    from slicer.broker.client import asking
-
-    found = asking.preview(plan.broker, wanted)
-    if isinstance(found, Busy) or not found:
-        return found, ()
-    try:
-        wanted.observer.open()  # for the GPUs' names
-        return found, wanted.observer.gpus
-    except GpuError:
-        return found, ()
+        found = granting.preview(plan.broker, wanted, ledger)
+        if plan.broker and found and not isinstance(found, Busy):
+            with suppress(GpuError):
+                observer.open()  # for the GPUs' names
+        return found, observer.gpus
     finally:
         wanted.observer.close()
 

@@ -13,6 +13,7 @@ from slicer.cli.since import since as began_since
 from slicer.columns import Line
 from slicer.errors import UsageError
 from slicer.kernel.signals import signal_name
+from slicer.model import job_of_unit
 from slicer.outcome.history import default_path, read
 from slicer.outcome.outcome_file import outcome_json
 from slicer.quantity import format_duration, format_size
@@ -135,7 +136,7 @@ def find_outcomes(path: str, job: str | None, **limits: Any) -> list[Outcome]:
     """
     if job is None:
         return read(path, **limits)
-    word = job.removesuffix(".scope").removeprefix("slicer-")
+    word = job_of_unit(job)
     exact = [outcome for outcome in read(path, job=word, **limits) if outcome.job == word]
     if exact:
         return exact

@@ -8,6 +8,7 @@ from slicer.broker.accounts.reading import jobs
 from slicer.cli import output
 from slicer.cli.output import Column
 from slicer.kernel.users import group_name, user_name
+from slicer.model import job_of_unit
 from slicer.quantity import format_duration, format_size
 from slicer.record import as_dict
 from slicer.text import one_line, visible
@@ -31,7 +32,7 @@ def find(path: str, word: str | None, **limits: Any) -> list[AccountRow]:
     """
     if word is None:
         return jobs(path, **limits)
-    wanted = word.removesuffix(".scope").removeprefix("slicer-")
+    wanted = job_of_unit(word)
     by_id = jobs(path, job=wanted, **limits)
     exact = [each for each in by_id if each.job == wanted]
     if exact or limits.get("name"):

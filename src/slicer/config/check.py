@@ -37,29 +37,29 @@ _LONGEST_NAME = 31  # of a route or a destination; with a dash between them they
 
 def check_keys(layer: Layer) -> None:
     """Raise ConfigError for a key that means nothing, or a table that is none."""
-    _known_keys(layer.data, TOP_KEYS, layer, ())
+    known_keys(layer.data, TOP_KEYS, layer, ())
     for name, known in TABLES.items():
-        table = _table(layer.data.get(name, {}), layer, name)
+        table = as_table(layer.data.get(name, {}), layer, name)
         if name == "slots":
             _check_slot_names(table, layer, name)
         else:
-            _known_keys(table, known, layer, (name,))
-    slices = _table(layer.data.get("slices", {}), layer, "slices")
-    _known_keys(slices, SLICES, layer, ("slices",))
+            known_keys(table, known, layer, (name,))
+    slices = as_table(layer.data.get("slices", {}), layer, "slices")
+    known_keys(slices, SLICES, layer, ("slices",))
     for name, table in slices.items():
-        _known_keys(_table(table, layer, "slices", name), SLICE_KEYS, layer, ("slices", name))
-    profiles = _table(layer.data.get("profiles", {}), layer, "profiles")
+        known_keys(as_table(table, layer, "slices", name), SLICE_KEYS, layer, ("slices", name))
+    profiles = as_table(layer.data.get("profiles", {}), layer, "profiles")
     for name, table in profiles.items():
         where = layer.where("profiles", name)
         if not re.fullmatch(r"[\w.+][\w.+-]*", name, re.ASCII):
             hint = "letters, digits, . _ + and - are allowed, the first not a -"
             raise ConfigError(f"{name!r:.60} cannot be a profile's name", where=where, hint=hint)
-        _known_keys(_table(table, layer, "profiles", name), (*OWN_KEYS, *KEYS), layer, ("profiles", name))
-        for variable, value in _table(table.get("env", {}), layer, "profiles", name, "env").items():
+        known_keys(as_table(table, layer, "profiles", name), (*OWN_KEYS, *KEYS), layer, ("profiles", name))
+        for variable, value in as_table(table.get("env", {}), layer, "profiles", name, "env").items():
             _check_variable(variable, value, layer.where("profiles", name, "env", variable))
-        slots = _table(table.get("slots", {}), layer, "profiles", name, "slots")
+        slots = as_table(table.get("slots", {}), layer, "profiles", name, "slots")
         _check_slot_names(slots, layer, "profiles", name, "slots")
-    routes = _table(layer.data.get("routes", {}), layer, "routes")
+    routes = as_table(layer.data.get("routes", {}), layer, "routes")
     for name, table in routes.items():
         _check_route(name, table, layer)
 
@@ -67,14 +67,14 @@ def check_keys(layer: Layer) -> None:
 def _check_route(name: str, value: object, layer: Layer) -> None:
     path = ("routes", name)
     _check_name(name, "route", layer.where(*path))
-    table = _table(value, layer, *path)
-    _known_keys(table, (*ROUTE_KEYS, *MODES, "to"), layer, path)
+    table = as_table(value, layer, *path)
+    known_keys(table, (*ROUTE_KEYS, *MODES, "to"), layer, path)
     for mode in MODES:
-        _known_keys(_table(table.get(mode, {}), layer, *path, mode), DESTINATION_KEYS, layer, (*path, mode))
-    for destination, each in _table(table.get("to", {}), layer, *path, "to").items():
+        known_keys(as_table(table.get(mode, {}), layer, *path, mode), DESTINATION_KEYS, layer, (*path, mode))
+    for destination, each in as_table(table.get("to", {}), layer, *path, "to").items():
         below = (*path, "to", destination)
         _check_name(destination, "destination", layer.where(*below))
-        _known_keys(_table(each, layer, *below), TO_KEYS, layer, below)
+        known_keys(as_table(each, layer, *below), TO_KEYS, layer, below)
 
 
 def _check_name(name: str, what: str, where: str) -> None:
@@ -105,7 +105,8 @@ def _check_slot_names(table: dict[str, Any], layer: Layer, *path: str) -> None:
             raise ConfigError(message, where=where, hint=hint)
 
 
-def _table(value: object, layer: Layer, *path: str) -> dict[str, Any]:
+def as_table(value: object, layer: Layer, *path: str) -> dict[str, Any]:
+    """The value of a key that has to be a table. Raises ConfigError."""
     if not isinstance(value, dict):
         shown = ".".join(path)
         message = f"{shown} must be a table, [{shown}], not {value!r:.40}"
@@ -113,7 +114,8 @@ def _table(value: object, layer: Layer, *path: str) -> dict[str, Any]:
     return value
 
 
-def _known_keys(table: dict[str, Any], known: tuple[str, ...], layer: Layer, path: tuple[str, ...]) -> None:
+def known_keys(table: dict[str, Any], known: tuple[str, ...], layer: Layer, path: tuple[str, ...]) -> None:
+    """Raise ConfigError for a key of the table that is not known."""
     for key in table:
         if key not in known:
             from slicer.config.property_names import nearest

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from slicer.model import Fence
 
 _FENCES: tuple[Fence, ...] = ("auto", "on", "off")
-_RULES = ("DeviceAllow", "DevicePolicy")  # what the fence itself consists of
+DIRECTIVES = ("DeviceAllow", "DevicePolicy")  # what the fence itself consists of
 _BEGINNINGS = ("/dev/nvidia", "char-nvidia")
 _CHARS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/_.-")
 _LONGEST = 200
@@ -28,7 +28,7 @@ def fence(entry: Entry, given: Collection[str]) -> Fence:
     value = entry[0]
     for word in _FENCES:
         if value == word and isinstance(value, str):
-            own = [name for name in _RULES if name in given]
+            own = [name for name in DIRECTIVES if name in given]
             if word == "on" and own:
                 message = f"{' and '.join(own)} of the profile take its place"
                 raise refuse(entry, "fence", message, "leave them out, or say what else to allow in devices")

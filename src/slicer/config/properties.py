@@ -15,7 +15,7 @@ from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from slicer.model import Value
 
@@ -81,6 +81,8 @@ _TABLE = (
     ("SendSIGHUP", "send_sighup", "bool", ""),
     ("SendSIGKILL", "send_sigkill", "bool", ""),
 )
+# How long a stopped job has between SIGTERM and SIGKILL where nothing is said.
+DEFAULT_STOP_TIMEOUT_S = 10.0
 _ROW_BY_NAME = {row[0]: row for row in _TABLE}
 _ROW_BY_KEY = {row[1]: row for row in _TABLE}
 NAMES = tuple(_ROW_BY_NAME)
@@ -108,6 +110,14 @@ def find(name: str) -> PropertyInfo | None:
     """The row of a directive (``MemoryMax``), or None."""
     row = _ROW_BY_NAME.get(name)
     return PropertyInfo(*row) if row else None
+
+
+def in_order(properties: Iterable[Property]) -> list[Property]:
+    """The properties in the order in which systemd has to get them.
+
+    DeviceAllow comes before DevicePolicy. Else there is a moment in which all devices are denied.
+    """
+    return sorted(properties, key=lambda each: each.name == "DevicePolicy")
 
 
 def find_key(key: str) -> PropertyInfo:

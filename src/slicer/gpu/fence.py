@@ -10,20 +10,20 @@ the name of its group is known: it has to be loaded before (:func:`slicer.gpu.de
 
 from __future__ import annotations
 
+from slicer.config.fencing import DIRECTIVES
 from slicer.model import Property
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from slicer.model import Fence
+    from slicer.model import Fence, Gpu
 
 MAJOR = 195  # of /dev/nvidiaN, nvidiactl and nvidia-modeset; fixed in all of NVIDIA's drivers
 CONTROL = 255  # the minor of /dev/nvidiactl
 _GROUPS = "nvidia"  # how the names of their groups begin: nvidia, nvidia-frontend, nvidia-uvm, nvidia-caps, …
 _UVM = "nvidia-uvm"  # /dev/nvidia-uvm and nvidia-uvm-tools
 
-NAMES = ("DeviceAllow", "DevicePolicy")  # the directives of the fence
 
 
 def properties(
@@ -48,6 +48,13 @@ def properties(
         Property("DeviceAllow", "DeviceAllow", "a(ss)", tuple(allowed), text),
         Property("DevicePolicy", "DevicePolicy", "s", "strict", "strict"),
     )
+
+
+def minors_of(uuids: Collection[str], gpus: Collection[Gpu]) -> tuple[int, ...] | None:
+    """The minor numbers of these GPUs' nodes; None where one has no node of its own (WSL)."""
+    found = {gpu.uuid: gpu.minor for gpu in gpus if gpu.uuid in uuids}
+    known = len(found) == len(uuids) and min(found.values(), default=0) >= 0
+    return tuple(sorted(found.values())) if known else None
 
 
 def _all_but(beginning: str) -> tuple[str, ...]:
@@ -76,4 +83,4 @@ def is_left_out(fence: Fence, given: Collection[str]) -> bool:
 
     ``given``: the directives that are set for the job.
     """
-    return fence == "off" or any(name in NAMES for name in given)
+    return fence == "off" or any(name in DIRECTIVES for name in given)

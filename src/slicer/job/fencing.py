@@ -137,9 +137,7 @@ def _minors(uuids: set[str], observer: GpuObserver) -> tuple[int, ...] | None:
         except GpuError as error:
             message = f"the job's GPUs cannot be fenced off from others: {error.message}"
             raise BackendError(message, hint=error.hint) from error
-    found = {gpu.uuid: gpu.minor for gpu in observer.gpus if gpu.uuid in uuids}
-    known = len(found) == len(uuids) and min(found.values()) >= 0
-    return tuple(sorted(found.values())) if known else None
+    return fence.minors_of(uuids, observer.gpus)
 
 
 def fenced(job: Job, gpus: tuple[str, ...]) -> Job:

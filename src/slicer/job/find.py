@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 
 from slicer.errors import SlicerError, StateError, UsageError
-from slicer.job.scope import unit_name
 from slicer.kernel import cgroup, proc
 from slicer.kernel.open_files import has_open
-from slicer.model import Lease, manager_of
+from slicer.model import Lease, job_of_unit, manager_of, unit_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ def find(word: str, seen: Snapshot) -> Lease | Ticket:
     Raises UnknownJob, or AmbiguousJob naming the candidates.
     """
     entries: tuple[Lease | Ticket, ...] = (*seen.leases, *seen.tickets)
-    id_of_unit = word.removesuffix(".scope").removeprefix("slicer-")
+    id_of_unit = job_of_unit(word)
     for entry in entries:
         if entry.job in (word, id_of_unit):
             return entry

@@ -8,7 +8,7 @@ from slicer import faults
 from slicer.errors import BrokerError, BusyError, SlicerError, UsageError
 from slicer.gpu import has_nvidia
 from slicer.gpu.observer import GpuObserver
-from slicer.job import scope
+from slicer.job import granting, scope
 from slicer.job.job import tell_wait
 from slicer.job.outer_half import OuterHalf
 from slicer.job.plan import (
@@ -28,7 +28,7 @@ from slicer.ledger import leasing
 from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.leasing import CancelToken, Hooks, PreparedRequest
 from slicer.ledger.ledger import Ledger
-from slicer.model import manager_of
+from slicer.model import manager_of, unit_name
 from slicer.record import replace
 from slicer.state import statedir
 from slicer.text import visible
@@ -111,8 +111,8 @@ def _run_planned(
         listener.notice(backend.notice)
     spec = spec_of(job_id, plan, backend)
     gpu_observer = GpuObserver(ledger.directory, plan.config.policy)
-    prepare = leasing.drafted if plan.broker else leasing.prepare  # the broker looks at the GPUs by itself
-    wanted = prepare(requester_of(job_id, plan, backend, spec), needs_of(plan), gpu_observer)
+    requester = requester_of(job_id, plan, backend, spec)
+    wanted = granting.prepare(plan.broker, requester, needs_of(plan), gpu_observer)
     gpu_observer.warn = listener.warning
     for note in gpu_observer.notes:
         listener.notice(note)
@@ -180,25 +180,12 @@ def _acquire(
         return runner.watch()
 
     hooks = Hooks(waits, reaches_front, CancelToken(), listener.still_waiting)
-    if plan.broker:
-        held = _from_broker(plan, wanted, ledger, hooks, backend)
-    else:
-        held = leasing.obtain(wanted, ledger, hooks)
+    take = getattr(backend, "take_connection", None)  # the broker's backend uses it for the scope
+    held = granting.obtain(plan.broker, wanted, ledger, hooks, "scope", take)
     waited_s = proc.now_s() - began_s
     if not nothing:
         listener.acquired(held.lease, waited_s)
     return held, waited_s
-
-
-def _from_broker(
-    plan: Plan, wanted: PreparedRequest, ledger: Ledger, hooks: Hooks, backend: Backend
-) -> HeldLease:
-    """The lease, as :func:`slicer.ledger.leasing.obtain` gets it. Raises BrokerError, too."""
-    from slicer.broker.client import asking
-    from slicer.broker.client.backend import BrokerBackend
-
-    take = backend.take_connection if isinstance(backend, BrokerBackend) else None
-    return asking.obtain(plan.broker, wanted, ledger, hooks, "scope", take)
 
 
 def _terminal_settings() -> Settings | None:
@@ -282,7 +269,7 @@ def _journal_error(job_id: str, invocation: Invocation, failure: SlicerError) ->
     name = scope.label(invocation.name, invocation.command)
     journal.event(
         "error", job=job_id, name=name,
-        unit=scope.unit_name(job_id), manager=manager_of(os.geteuid()), message=f"{visible(name)}: {failure}",
+        unit=unit_name(job_id), manager=manager_of(os.geteuid()), message=f"{visible(name)}: {failure}",
         fields={
             "profile": invocation.profile, "route": invocation.route or None, "error": failure.kind,
             "exit_code": failure.exit_code,

@@ -12,11 +12,11 @@ import time
 from slicer import faults
 from slicer.errors import BackendError, SlicerError
 from slicer.job.find import check_scope, directory_of, members
-from slicer.job.scope import unit_name
 from slicer.kernel import cgroup, proc
 from slicer.kernel.signals import signal
 from slicer.ledger import control_log
 from slicer.ledger.halted import halt_of
+from slicer.model import unit_name
 from slicer.text import visible
 
 TYPE_CHECKING = False

@@ -208,12 +208,13 @@ def spec_of(job_id: str, plan: Plan, backend: Backend) -> ScopeSpec:
         spec = replace(spec, properties=())
     if not plan.broker:
         return spec
+    from slicer.broker.rules.units import slice_of
+
     has_cap = plan.sharing is not None and plan.sharing.limit_mib > 0
-    slice_name = f"{plan.profile.slice}-{os.geteuid()}.slice"
     is_said = plan.profile.sources.get("fence", "default") != "default"
     return replace(
-        spec, slice=slice_name, share_cap=has_cap, fence=plan.profile.fence if is_said else "",
-        devices=plan.profile.devices,
+        spec, slice=slice_of(plan.profile.slice, os.geteuid()), share_cap=has_cap,
+        fence=plan.profile.fence if is_said else "", devices=plan.profile.devices,
     )  # fmt: skip
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from slicer.model import LEASE_VARIABLE, Property, ScopeSpec
+from slicer.config.properties import DEFAULT_STOP_TIMEOUT_S, in_order
+from slicer.model import LEASE_VARIABLE, Property, ScopeSpec, unit_name
 from slicer.quantity import short_mib
 from slicer.text import counted, quote, slots_words
 
@@ -12,13 +13,8 @@ if TYPE_CHECKING:
 
     from slicer.model import Manager, Profile
 
-DEFAULT_STOP_TIMEOUT_S = 10.0
 _LONGEST_STOP_TIMEOUT_S = 365 * 86400.0  # "infinity" as a number that clocks can be told
 _DESCRIPTION_CHARS = 160
-
-
-def unit_name(job: str) -> str:
-    return f"slicer-{job}.scope"
 
 
 def label(name: str, command: tuple[str, ...]) -> str:
@@ -63,8 +59,7 @@ def _description(profile: Profile, name: str, command: tuple[str, ...]) -> str:
 
 
 def _properties(profile: Profile) -> tuple[Property, ...]:
-    # DeviceAllow comes before DevicePolicy. Else there is a moment in which all devices are denied.
-    chosen = sorted(profile.properties.values(), key=lambda p: p.name == "DevicePolicy")
+    chosen = in_order(profile.properties.values())
     if "TimeoutStopSec" not in profile.properties:
         stop_us = int(DEFAULT_STOP_TIMEOUT_S * 1e6)
         chosen.append(

@@ -6,14 +6,14 @@ import os
 import signal
 import time
 
+from slicer.config.properties import DEFAULT_STOP_TIMEOUT_S
 from slicer.errors import EX_TIMEOUT, SlicerError, StateError
 from slicer.job.find import check_scope, keeper_lives
-from slicer.job.scope import DEFAULT_STOP_TIMEOUT_S, unit_name
 from slicer.kernel import cgroup, proc
 from slicer.kernel.signals import STOP
 from slicer.ledger import control_log
 from slicer.ledger.watch import LedgerWatch
-from slicer.model import Lease, manager_of
+from slicer.model import Lease, manager_of, unit_name
 from slicer.text import visible
 
 TYPE_CHECKING = False

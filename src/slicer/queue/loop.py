@@ -60,12 +60,15 @@ class Queue:
         self._renderer = renderer
         self._events = Events(renderer)
         text = jobs_file.read(options.jobs_file)  # before anything is made in its directory
-        self._backend: QueueBackend = _backend_of(options, environ)
+        broker = backends.broker_socket(environ, options.backend)
+        self._backend: QueueBackend = (
+            BrokerBackend(broker) if broker else backends.choose(options.backend, os.geteuid())
+        )
         self._backend.preload()
         self._ledger = launch.open_ledger(environ, self._events)
         mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
         self._starters = Starters(self._backend, self._ledger, mask)
-        plans = self._plans = Plans(options, environ, self._ledger)
+        plans = self._plans = Plans(options, environ, self._ledger, broker)
         self._gpu_observer = GpuObserver(self._ledger.directory, plans.policy, reuses=True)
         self._gpu_observer.warn = self._events.warning
         self.register = Register(options.log_dir, fresh=options.fresh)
@@ -358,8 +361,3 @@ class Queue:
         if self.register.problem:
             return "stalled"
         return "drained" if self._events.has_drained else "running"
-
-
-def _backend_of(options: Options, environ: Mapping[str, str]) -> QueueBackend:
-    path = backends.broker_socket(environ, options.backend)
-    return BrokerBackend(path) if path else backends.choose(options.backend, os.geteuid())

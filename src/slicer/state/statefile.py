@@ -10,6 +10,7 @@ written by somebody who means harm. The rules of the fields serve records in JSO
 from __future__ import annotations
 
 from slicer.kernel.cgroup import is_canonical
+from slicer.model import job_of_unit, unit_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -174,8 +175,8 @@ def are_slots(slots: dict[str, int]) -> bool:
 
 
 def _is_unit(text: str) -> bool:
-    job = text.removeprefix("slicer-").removesuffix(".scope")
-    return not text or (is_job_id(job) and text == f"slicer-{job}.scope")
+    job = job_of_unit(text)
+    return not text or (is_job_id(job) and text == unit_name(job))
 
 
 def _between(least: int, most: int) -> Callable[[Any], bool]:
@@ -245,7 +246,7 @@ def _check_scope(values: dict[str, Any]) -> None:
     if "unit" not in values:
         return
     unit = values["unit"]
-    if unit and unit != f"slicer-{values['job']}.scope" and values["backend"] != "inner":
+    if unit and unit != unit_name(values["job"]) and values["backend"] != "inner":
         raise ValueError(f"{unit} is not its scope")
     if cgroup and not (unit and cgroup.endswith(f"/{unit}")):
         raise ValueError("its cgroup is not that of its scope")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 
 from slicer.backend import changes_of
+from slicer.backend.scopes import ScopeBackend
 from slicer.broker.client.calls import ask
 from slicer.broker.client.connection import Connection, Lost
 from slicer.broker.client.failures import HINT, failure_of
@@ -15,13 +16,14 @@ from slicer.broker.protocol.messages import Start, Stop
 from slicer.broker.protocol.wire import ErrorReply
 from slicer.errors import BackendError, BrokerError, RefusedError
 from slicer.kernel import cgroup, proc
+from slicer.model import job_of_unit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from slicer.broker.protocol.messages import StartedScope
-    from slicer.model import BackendName, Manager, Property, ScopeSpec
+    from slicer.model import Manager, Property, ScopeSpec
 
 # How long the broker may take to start a scope: it waits for systemd, which can be slow when memory is short.
 START_DEADLINE_S = 30.0
@@ -31,13 +33,10 @@ _ASK_S = 0.2  # for a refusal, where nobody waits for the end
 _ENTRIES = "; "  # between those of a list
 
 
-class BrokerBackend:
+class BrokerBackend(ScopeBackend):
     """Puts processes into scopes by the broker whose socket is at ``path``."""
 
-    name: BackendName = "systemd"
     manager: Manager = "system"
-    notice = ""
-    why_no_cap: str | None = None
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -101,29 +100,9 @@ class BrokerBackend:
 
     # -- while it stands ---------------------------------------------------------------------------------
 
-    def enforced(self, spec: ScopeSpec, cgroup_name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """By the scope's controllers. What the administrator and the fence add is among them."""
-        from slicer.backend.acting import acting, filters_devices, io_is_weighed, oomd_runs
-
-        told = self.started.limits if self.started is not None else _told(spec.unit)
-        names = tuple(dict.fromkeys((*(item.name for item in spec.properties), *told)))
-        directory = cgroup.path_of(cgroup_name)
-        own = directory if cgroup_name else ""
-        found = acting(
-            names, cgroup.controllers(directory), self.manager, io_is_weighed, oomd_runs,
-            lambda: filters_devices(own),
-        )  # fmt: skip
-        return tuple(n for n in names if n in found), tuple(n for n in names if n not in found)
-
-    def members(self, cgroup_name: str, besides: int) -> Callable[[], list[int]]:
-        directory, own = cgroup.path_of(cgroup_name), os.getpid()
-        return lambda: [pid for pid in cgroup.processes(directory) if pid not in (own, besides)]
-
-    def watchdog(self, spec: ScopeSpec) -> None:
-        """Nothing: the kernel enforces."""
-
-    def living(self, job: str, cgroup_name: str) -> list[int]:
-        return list(cgroup.processes(cgroup.path_of(cgroup_name))) if cgroup_name else []
+    def added(self, spec: ScopeSpec) -> tuple[str, ...]:
+        """What the administrator and the fence add."""
+        return self.started.limits if self.started is not None else _told(spec.unit)
 
     def end(self, job: str, unit: str, stop_timeout_s: float) -> None:
         ask(self.path, Stop(job), stop_timeout_s + _STOP_DEADLINE_S)
@@ -143,7 +122,7 @@ class BrokerBackend:
 def start_of(spec: ScopeSpec) -> Start:
     """The scope in the broker's words."""
     return Start(
-        job=spec.unit.removeprefix("slicer-").removesuffix(".scope"),
+        job=job_of_unit(spec.unit),
         slice="gpu" if spec.slice.startswith("gpu") else "cpu",
         description=spec.description, limits=limits_of(spec.properties), share_cap=spec.share_cap,
         fence=spec.fence, devices=spec.devices,

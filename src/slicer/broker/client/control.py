@@ -9,6 +9,7 @@ from slicer.backend.unit_control import UnitControl
 from slicer.broker.client.backend import limits_of
 from slicer.broker.client.calls import ask
 from slicer.broker.protocol.messages import Freeze, Set, Stop, Thaw
+from slicer.model import job_of_unit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,18 +33,13 @@ class BrokerControl(UnitControl):
         self._path = path
 
     def freeze(self, unit: str) -> None:
-        ask(self._path, Freeze(_job(unit)), _FREEZE_S)
+        ask(self._path, Freeze(job_of_unit(unit)), _FREEZE_S)
 
     def thaw(self, unit: str, directory: str) -> None:
-        ask(self._path, Thaw(_job(unit)), _FREEZE_S)
+        ask(self._path, Thaw(job_of_unit(unit)), _FREEZE_S)
 
     def stop(self, unit: str, deadline_s: float = _STOP_S) -> None:
-        ask(self._path, Stop(_job(unit)), deadline_s)
+        ask(self._path, Stop(job_of_unit(unit)), deadline_s)
 
     def set_properties(self, unit: str, properties: tuple[Property, ...]) -> None:
-        ask(self._path, Set(_job(unit), limits_of(properties)))
-
-
-def _job(unit: str) -> str:
-    return unit.removeprefix("slicer-").removesuffix(".scope")
-
+        ask(self._path, Set(job_of_unit(unit), limits_of(properties)))

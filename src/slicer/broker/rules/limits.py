@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from slicer.broker.rules.allowed import ALLOWED, LONGEST_STOP_S, MOST_CHARS
 from slicer.config import live
-from slicer.config.properties import NAMES, find, parse_property
+from slicer.config.properties import DEFAULT_STOP_TIMEOUT_S, NAMES, find, in_order, parse_property
 from slicer.errors import RefusedError, UsageError
 from slicer.model import Property
 from slicer.quantity import duration_text, format_duration
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     Limits = Iterable[tuple[str, str]]
 
-DEFAULT_STOP_S = 10.0
 _MOST_LIMITS = 40
 _SHOWN = 60  # characters of a name that nobody knows
 _WHERE = "a job's limits"
@@ -52,9 +51,8 @@ def checked(limits: Limits, host: Host, *, is_roots: bool = False) -> tuple[Prop
     """
     found = [_property(name, text, host, is_roots) for name, text in _each_once(limits)]
     if all(each.name != "TimeoutStopSec" for each in found):
-        found.append(_time("TimeoutStopSec", DEFAULT_STOP_S))
-    # DeviceAllow comes before DevicePolicy. Else there is a moment in which all devices are denied.
-    return tuple(sorted(found, key=lambda each: each.name == "DevicePolicy"))
+        found.append(_time("TimeoutStopSec", DEFAULT_STOP_TIMEOUT_S))
+    return tuple(in_order(found))
 
 
 def changes(limits: Limits, host: Host, *, is_roots: bool = False) -> tuple[Property, ...]:

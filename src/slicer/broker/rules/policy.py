@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from slicer.record import record
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slicer.model import Fence
+
 NO_CAP = 1 << 60  # "infinity" in a policy: as much as there is, whatever a wider rule says
 
 
@@ -37,10 +41,9 @@ class Policy:
     user_weights: dict[int, float]
     half_life_s: float = 7 * 86400.0  # of what was used: in that time it counts half
     patience_s: float = 86400.0  # who got no GPU for so long while waiting is served out of turn, once
-    fence: str = "auto"  # "auto": where systemd and the kernel can; "on": no job without it; "off"
+    fence: Fence = "auto"  # "auto": where systemd and the kernel can; "on": no job without it; "off"
     devices: tuple[str, ...] = ()  # NVIDIA's nodes that every job may open, beside its own GPUs
     where: dict[tuple[str, int, str], str] | None = None  # "policy.toml:7" by ("user", 1001, "max_gpus")
-
 
 
 NO_POLICY = Policy(Caps(), {}, {}, {}, {})

@@ -6,8 +6,8 @@ from math import isfinite
 
 from slicer.broker.rules.policy import NO_CAP, Caps, Policy
 from slicer.config import fencing, values
+from slicer.config.check import as_table, known_keys
 from slicer.config.files import Layer
-from slicer.config.property_names import nearest
 from slicer.config.toml import parse
 from slicer.errors import ConfigError
 from slicer.record import record
@@ -42,22 +42,22 @@ class Read:
 def read(content: bytes, path: str) -> Read:
     """Raises ConfigError with file and line for anything that means nothing."""
     layer = Layer(path, *parse(content, path))
-    _known(layer, layer.data, TOP_KEYS)
+    known_keys(layer.data, TOP_KEYS, layer, ())
     weights: dict[tuple[Kind, str], float] = {}
     caps: dict[Kind, dict[str, Caps]] = {}
     for kind, table in _TABLES.items():
         caps[kind] = {}
-        for name, entries in _table(layer, layer.data.get(table, {}), table).items():
-            _table(layer, entries, table, name)
-            _known(layer, entries, (*_READERS, "weight"), table, name)
+        for name, entries in as_table(layer.data.get(table, {}), layer, table).items():
+            as_table(entries, layer, table, name)
+            known_keys(entries, (*_READERS, "weight"), layer, (table, name))
             caps[kind][name] = _caps(layer, entries, table, name)
             if "weight" in entries:
                 weights[kind, name] = _weight(_entry(layer, entries["weight"], table, name, "weight"))
-    default = _table(layer, layer.data.get("default", {}), "default")
+    default = as_table(layer.data.get("default", {}), layer, "default")
     if "weight" in default:
         message = "weight: a default means nothing: only how much it differs from others' counts"
         raise ConfigError(message, where=layer.where("default", "weight"), hint="who has none has 1")
-    _known(layer, default, tuple(_READERS), "default")
+    known_keys(default, tuple(_READERS), layer, ("default",))
     return Read(
         layer, _caps(layer, default, "default"), caps["user"], caps["group"], weights, _settings(layer)
     )
@@ -189,20 +189,3 @@ _FIELDS = {"max_vram": "max_vram_mib", "max_hold": "max_hold_s"}  # of Caps, whe
 
 def _entry(layer: Layer, value: Any, *path: str) -> Entry:
     return value, layer.where(*path), ConfigError
-
-
-def _table(layer: Layer, value: object, *path: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        shown = ".".join(path)
-        message = f"{shown} must be a table, [{shown}], not {value!r:.40}"
-        raise ConfigError(message, where=layer.where(*path))
-    return value
-
-
-def _known(layer: Layer, table: dict[str, Any], known: tuple[str, ...], *path: str) -> None:
-    for key in table:
-        if key not in known:
-            close = nearest(key, known)
-            place = f" in [{'.'.join(path)}]" if path else ""
-            hint = f"did you mean {close}?" if close else ""
-            raise ConfigError(f"unknown key {key!r:.60}{place}", where=layer.where(*path, key), hint=hint)

@@ -12,11 +12,6 @@ JOB_ENDED = "slicer-job-ended.target"
 _ESCAPED = ("cpu.slice",)
 
 
-def scope_of(job: str) -> str:
-    """The unit of a job."""
-    return f"slicer-{job}.scope"
-
-
 def slice_of(kind: SliceName, uid: int) -> str:
     """The slice of a user's jobs. systemd makes it below ``gpu.slice`` or ``cpu.slice``."""
     return f"{kind}-{uid}.slice"

@@ -18,7 +18,7 @@ from slicer.broker.accounts import DIRECTORY, FILE, schema
 from slicer.broker.accounts.reading import select_usage
 from slicer.broker.rules.shares import Past, decayed, held
 from slicer.errors import StateError
-from slicer.kernel.proc import boot_id
+from slicer.kernel import proc
 from slicer.record import record
 from slicer.state.directory import LEDGER, check_file, open_trusted
 
@@ -141,7 +141,7 @@ class Accounts:
             is_new = connection.execute(schema.INSERT_JOB, _row(ended, now_at)).rowcount == 1
             if is_new:
                 faults.point("broker-account-row")
-                used_at, granted_at = (now_at - (_now_s() - each) for each in (past.at_s, past.granted_s))
+                used_at, granted_at = (now_at - (proc.now_s() - each) for each in (past.at_s, past.granted_s))
                 connection.execute(schema.SET_USER, (uid, past.gpu_s, used_at, granted_at))
                 count = self._counts.get(uid, 0) + 1
                 if count > MOST_JOBS + _FOLDED:
@@ -162,7 +162,7 @@ class Accounts:
 
     def _after(self, ended: Ended, past: dict[int, Past]) -> Past:
         """What the user has used once this job is added."""
-        lease, now_s, half_life_s = ended.lease, _now_s(), self._half_life_s()
+        lease, now_s, half_life_s = ended.lease, proc.now_s(), self._half_life_s()
         before = past.get(lease.uid, Past(0.0, now_s, -float("inf")))
         gpu_s = decayed(before.gpu_s, now_s - before.at_s, half_life_s)
         gpu_s += held(ended.rate, lease.since_s, ended.ended_s, now_s, half_life_s)
@@ -199,7 +199,7 @@ class Accounts:
         self._load(self._connection)
 
     def _load(self, connection: sqlite3.Connection) -> None:
-        now_s, now_at, half_life_s = _now_s(), time.time(), self._half_life_s()
+        now_s, now_at, half_life_s = proc.now_s(), time.time(), self._half_life_s()
         for uid, gpu_s, used_at, granted_at in connection.execute(schema.USERS):
             # A clock that was set back takes nothing off; one that was wrong in the future stops mattering
             # with this boot.
@@ -250,14 +250,14 @@ def _fold(connection: sqlite3.Connection, uid: int) -> int:
 
 def _row(ended: Ended, now_at: float) -> tuple[str | int | float | None, ...]:
     lease, told, used = ended.lease, ended.finished, ended.usage
-    since = now_at - (_now_s() - lease.since_s)
+    since = now_at - (proc.now_s() - lease.since_s)
     cpu_s, memory = (used.cpu_s, used.memory_peak_bytes) if used is not None else (None, None)
     if told is not None:
         cpu_s = told.cpu_s if cpu_s is None else cpu_s
         memory = told.memory_peak_bytes if memory is None else memory
     peaks = [*lease.vram_peak_mib, *(told.vram_peak_mib if told is not None else ())]
     return (
-        f"{lease.boot_id or boot_id()} {lease.job} {lease.since_s:.6f}", lease.job, lease.uid, ended.gid,
+        f"{lease.boot_id or proc.boot_id()} {lease.job} {lease.since_s:.6f}", lease.job, lease.uid, ended.gid,
         _storable(lease.name), _storable(lease.command[:_MOST_COMMAND]), _storable(lease.profile),
         " ".join(lease.gpus), max(peaks, default=None),
         " ".join(f"{name}={lease.slots[name]}" for name in sorted(lease.slots)), since,
@@ -269,7 +269,3 @@ def _row(ended: Ended, now_at: float) -> tuple[str | int | float | None, ...]:
 def _storable(text: str) -> str:
     """Lone surrogates, which SQLite cannot hold, as ``\\udcff``."""
     return text.encode("utf-8", "backslashreplace").decode()
-
-
-def _now_s() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -11,13 +11,15 @@ import select
 import signal
 import time
 
+from slicer.kernel.file_id import file_id
 from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    FileId = tuple[int, int, int, int, int]
+    from slicer.kernel.file_id import FileId
+
 
 _MAX_BYTES = 1 << 23
 _MAX_NUMBER = 2**32 - 2
@@ -71,18 +73,10 @@ class Names:
         return uids, gids
 
     def _now(self) -> _Tables:
-        ids = tuple(_id(path) for path in self._paths)
+        ids = tuple(file_id(path) for path in self._paths)
         if ids != self._ids:
             self._tables, self._ids = _read(*self._paths), ids
         return self._tables
-
-
-def _id(path: str) -> FileId | None:
-    try:
-        info = os.stat(path)
-    except OSError:
-        return None
-    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
 
 
 def _read(passwd: str, group: str) -> _Tables:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
 from slicer.broker.rules.policy import NO_POLICY
 from slicer.broker.rules.policy_text import names_in, read, resolve
 from slicer.broker.server.names import Names
 from slicer.config.files import read_system_file
 from slicer.errors import ConfigError
+from slicer.kernel.file_id import file_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
 
     from slicer.broker.rules.policy import Policy
 
-    FileId = tuple[int, int, int, int, int]
 
 PATH = "/etc/slicer/policy.toml"
 
@@ -44,7 +42,7 @@ class PolicyFile:
         self._path = path
         self._warn = warn
         self._names = names or Names()
-        self._id = _id(path)
+        self._id = file_id(path)
         self.trouble = ""  # why the file as it is now is not in force
         self.policy = self._load()
 
@@ -56,7 +54,7 @@ class PolicyFile:
 
     def refresh(self) -> bool:
         """Read the file again if it has changed (one stat otherwise); whether another policy is in force."""
-        found = _id(self._path)
+        found = file_id(self._path)
         if found == self._id:
             return False
         self._id = found
@@ -79,12 +77,3 @@ class PolicyFile:
     def name_of(self, uid: int) -> str:
         """The user's name by /etc/passwd, else "uid 1001"."""
         return self._names.name_of(uid)
-
-
-def _id(path: str) -> FileId | None:
-    """What changes with the file; None where it cannot be looked at."""
-    try:
-        info = os.stat(path)
-    except OSError:
-        return None
-    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns

@@ -18,7 +18,7 @@ from slicer.kernel import proc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from slicer.broker.protocol.messages import UserStanding
     from slicer.broker.rules.policy import Caps, Policy
@@ -52,7 +52,6 @@ class Rulebook:
         self._accounts = accounts(lambda: self.policy.half_life_s)
         self._gids: dict[int, tuple[int, ...]] = {}  # of everybody who holds or waits
         self._rates: dict[str, float] = {}  # of leases, by job
-        self._held_mib: dict[str, int] = {}  # of GPU memory, likewise
         self._names: dict[int, str] = {}  # of users, for the same
         self._reasons: tuple[Decided, Balance, dict[str, int]] | None = None  # of the last decision
         self._asked: dict[int, float] = {}  # when each user asked for its usage last; monotonic
@@ -158,11 +157,13 @@ class Rulebook:
         cap = balance.why(ticket, name)
         return cap or standing.why_behind(ticket.uid, passing.get(ticket.job, 0), found.shares, name)
 
-    def standings(
-        self, found: Decided, leases: Sequence[Lease], tickets: Sequence[Ticket]
-    ) -> tuple[UserStanding, ...]:
+    def standings(self, found: Decided, holdings: Collection[Holding]) -> tuple[UserStanding, ...]:
         """How everybody stands who holds or waits."""
-        return standing.standings(self.policy, self._gids, found.shares, leases, tickets, self._held_mib)
+        leases = [each.lease for each in holdings]
+        known_mib = {each.lease.job: each.claim.vram_mib for each in holdings}
+        return standing.standings(
+            self.policy, self._gids, found.shares, leases, found.everybody, known_mib
+        )
 
     # -- what was ----------------------------------------------------------------------------------------
 
@@ -176,7 +177,6 @@ class Rulebook:
         """A lease was given, or was found at the start."""
         if holding.lease.gpus:
             self._rates[holding.lease.job] = holding.claim.rate
-            self._held_mib[holding.lease.job] = holding.claim.vram_mib
 
     def seen(self, holdings: Iterable[Holding], devices: Iterable[Device]) -> None:
         """Note what jobs use that share a GPU: it counts if it is more than they declared."""
@@ -191,7 +191,6 @@ class Rulebook:
     def ended(self, holding: Holding) -> None:
         """Count a lease that is over. It is written with :meth:`book`."""
         lease, claim = holding.lease, holding.claim
-        self._held_mib.pop(lease.job, None)
         peak_mib = max(holding.told.vram_peak_mib, default=0) if holding.told is not None else 0
         told_rate = shares.used_rate(claim.rate, lease.vram_mib, peak_mib, len(lease.gpus))
         self._accounts.note(

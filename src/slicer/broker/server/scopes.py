@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 
+from slicer.backend import scope_properties
 from slicer.backend.sd_bus import BusError
 from slicer.broker.rules import units
 from slicer.broker.server.manager import Manager, failure
@@ -177,13 +178,9 @@ class _Start:
                 return None
             process = ("PIDs", "au", [pid])
         return [
-            ("Description", "s", spec.description),
-            ("Documentation", "as", ["man:slicer(1)"]),
-            ("Slice", "s", spec.slice),
-            ("CollectMode", "s", "inactive-or-failed"),
+            *scope_properties(spec),
             # A lease is over when its scope is. So somebody should look then.
             *((name, "as", [wakes]) for name in ("OnSuccess", "OnFailure") if wakes),
-            *((each.dbus_name, each.signature, each.value) for each in spec.properties),
             process,
         ]
 

@@ -15,7 +15,7 @@ from slicer.broker.server.peers import BadKeeper, check_keeper
 from slicer.broker.server.refusal import Refusal, refusal_of
 from slicer.errors import BackendError, SlicerError
 from slicer.kernel import cgroup
-from slicer.model import ScopeSpec
+from slicer.model import ScopeSpec, unit_name
 from slicer.record import replace
 
 TYPE_CHECKING = False
@@ -104,7 +104,7 @@ class Scoping:
     def _spec(self, asked: Start, holding: Holding, properties: tuple[Property, ...]) -> ScopeSpec:
         slice_name = units.slice_of("gpu" if asked.slice == "gpu" else "cpu", holding.lease.uid)
         return ScopeSpec(
-            units.scope_of(holding.lease.job), slice_name, asked.description, properties, "system"
+            unit_name(holding.lease.job), slice_name, asked.description, properties, "system"
         )
 
     def _note_outer(self, asked: Start, holding: Holding, pid: int) -> None:

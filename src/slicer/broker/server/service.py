@@ -110,7 +110,7 @@ class Service:
         viewer = call.connection.peer.uid
         leases = sorted(self._register.leases, key=lambda lease: lease.since_s)
         found = self._decider.decide(is_fresh=False, sees_gpus=any(lease.gpus for lease in leases))
-        users = self._rulebook.standings(found, leases, found.everybody)
+        users = self._rulebook.standings(found, self._register.holdings.values())
         why = {ticket.job: self._rulebook.why(ticket, found) for ticket in found.everybody}
         call.connection.send(
             messages.Standing(

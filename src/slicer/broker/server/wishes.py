@@ -6,6 +6,7 @@ import errno
 import os
 
 from slicer.broker.rules import limits
+from slicer.config.fencing import DIRECTIVES
 from slicer.errors import RefusedError
 from slicer.gpu import device_nodes, driver_cap, fence, has_nvidia
 from slicer.kernel import proc
@@ -19,13 +20,11 @@ if TYPE_CHECKING:
     from slicer.broker.server.deciding import Decider
     from slicer.broker.server.register import Holding, Register
     from slicer.broker.server.rulebook import Rulebook
-    from slicer.model import Fence, Host, Property
+    from slicer.model import Host, Property
 
 _CONTAINER = "/run/systemd/container"  # which container that is; systemd writes it
 # Nodes that root may open, to no effect, and that the broker's own device rules do not allow.
 _CLOSED = ("/dev/fuse", "/dev/net/tun", "/dev/loop-control", "/dev/uinput", "/dev/vhost-net")
-
-
 _LEAST_S = 1.0  # of a time limit: 0 would be none
 
 
@@ -53,7 +52,7 @@ class Wishes:
         lease = holding.lease
         wanted = limits.checked(asked.limits, self._host, is_roots=lease.uid == 0)
         wanted = limits.held_at_most(wanted, self._left_s(holding))
-        has_own_rules = any(each.name in fence.NAMES for each in wanted)  # only root's can
+        has_own_rules = any(each.name in DIRECTIVES for each in wanted)  # only root's can
         fenced = () if has_own_rules else self._fence(asked, holding)
         found = (*wanted, *fenced)
         is_fenced = bool(fenced) and filters_devices()
@@ -97,7 +96,7 @@ class Wishes:
         profile = self._rulebook.configuration.profile(holding.lease.profile)
         says = profile is not None and profile.sources.get("fence", "default") != "default"
         said = profile.fence if profile is not None and says else None
-        word = fence.brokered(_word(policy.fence), said, asks=asked.fence == "on")
+        word = fence.brokered(policy.fence, said, asks=asked.fence == "on")
         return word, (*policy.devices, *(profile.devices if profile else ()))
 
     def _gpus(self, holding: Holding) -> set[str]:
@@ -110,9 +109,7 @@ class Wishes:
         uuids = self._gpus(holding)
         if uuids:
             self._decider.observer.open()
-        found = {gpu.uuid: gpu.minor for gpu in self._decider.observer.gpus if gpu.uuid in uuids}
-        known = len(found) == len(uuids) and min(found.values(), default=0) >= 0
-        return tuple(sorted(found.values())) if known else None
+        return fence.minors_of(uuids, self._decider.observer.gpus)
 
     def driver_cap(self, holding: Holding, wish: Wish) -> str:
         """Have the driver hold the scope to its share of its GPUs. Returns why it does not; "": it does."""
@@ -141,7 +138,3 @@ def filters_devices(closed: Iterable[str] = _CLOSED, container: str = _CONTAINER
         else:
             return False
     return not os.path.exists(container)
-
-
-def _word(text: str) -> Fence:
-    return "on" if text == "on" else "off" if text == "off" else "auto"

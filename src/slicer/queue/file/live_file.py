@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING
 
 from slicer.errors import StateError
 from slicer.kernel import inotify
+from slicer.kernel.file_id import file_id
 from slicer.kernel.inotify import Inotify
 from slicer.kernel.sleep import seconds_until
 from slicer.queue.file import jobs_file
 from slicer.queue.file.jobs_file import JobsFileError, Keys
 
 if TYPE_CHECKING:
+    from slicer.kernel.file_id import FileId
     from slicer.queue.model import Attributes, Entry
 
 # A writer that keeps the file open may be in the middle of a line. A pause this long ends the line.
@@ -49,7 +51,7 @@ class LiveFile:
         self.path = path
         self._poll_s = poll_s
         self._look_at: float | None = None
-        self._seen: tuple[int, ...] = ()  # the file as it was when it was last read
+        self._seen: FileId | None = None  # the file as it was when it was last read
         self._is_cut = False  # a last line without its end was left out
         self._is_unheard = False  # no event told of the last change
         self._known = known
@@ -69,7 +71,7 @@ class LiveFile:
             self._take(text)
             return
         self._watch()
-        self._seen = _signature(path)
+        self._seen = file_id(path)
         self._take(jobs_file.read(path, is_live=True))
         if poll_s is not None:
             self._look_at = time.monotonic() + poll_s
@@ -117,7 +119,7 @@ class LiveFile:
         self._look_at = now + (self._poll_s or 0.0)
         if self._due is not None:
             return False
-        if _signature(self.path) != self._seen:
+        if file_id(self.path) != self._seen:
             self._is_unheard = True
             self._due = now
             return False
@@ -152,7 +154,7 @@ class LiveFile:
 
     def _read(self, *, is_whole: bool) -> bool:
         before = self.entries, self.problem
-        self._seen = _signature(self.path)
+        self._seen = file_id(self.path)
         try:
             text = jobs_file.read(self.path, is_live=True)
             self._is_cut = not is_whole and not text.endswith("\n")
@@ -202,15 +204,6 @@ def is_pipe(path: str) -> bool:
         return stat.S_ISFIFO(os.stat(path).st_mode)
     except OSError:
         return False
-
-
-def _signature(path: str) -> tuple[int, ...]:
-    """Figures that change when the file does; () if they cannot be read."""
-    try:
-        info = os.stat(path)
-    except OSError:
-        return ()
-    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
 
 
 def _names_of(path: str) -> list[str]:

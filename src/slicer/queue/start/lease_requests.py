@@ -12,9 +12,8 @@ import os
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from slicer.broker.client import asking
-from slicer.broker.client.asking import Asking
 from slicer.errors import InfeasibleError, UsageError
+from slicer.job import granting
 from slicer.job.job import tell_wait
 from slicer.job.plan import job_of, may_be_fenced, needs_of, requester_of, spec_of
 from slicer.kernel import proc
@@ -26,6 +25,7 @@ from slicer.text import one_line
 
 if TYPE_CHECKING:
     from slicer.backend import QueueBackend
+    from slicer.broker.client.asking import Asking
     from slicer.gpu.observer import GpuObserver
     from slicer.job.job import Job
     from slicer.job.plan import Plan
@@ -62,8 +62,7 @@ class _Request:
     def prepared(self, gpu_words: tuple[str, ...], gpu_observer: GpuObserver) -> PreparedRequest:
         """The request for the GPUs of these words. Raises UsageError, NoGpu, GpuError."""
         needs = replace(needs_of(self.plan), gpu_words=gpu_words if self.plan.need_gpus else ())
-        prepare = leasing.drafted if self.plan.broker else leasing.prepare
-        return prepare(self._requester, needs, gpu_observer)
+        return granting.prepare(self.plan.broker, self._requester, needs, gpu_observer)
 
 
 @record
@@ -126,11 +125,15 @@ class LeaseRequests:
         is_narrowed = self._exclusive and request.plan.need_gpus > 0
         if is_narrowed:
             # This raises InfeasibleError if not even all the GPUs of this queue would do.
-            self._preview(request)
+            wanted = request.prepared(self._gpu_words, self._gpu_observer)
+            granting.preview(request.plan.broker, wanted, self._ledger)
             if len(request.choice) < request.plan.need_gpus:
                 return None
         try:
-            found = self._queue_up(request, replace(prepared, ticket=ticket), places)
+            found = granting.queue_up(
+                request.plan.broker, replace(prepared, ticket=ticket), self._ledger,
+                lambda: self._ahead_of(request.entry, places),
+            )  # fmt: skip
         except InfeasibleError:
             if not is_narrowed:
                 raise
@@ -142,23 +145,11 @@ class LeaseRequests:
         tell_wait(request.job, prepared, found.why())
         return None
 
-    def _preview(self, request: _Request) -> None:
-        """Raises InfeasibleError if the GPUs of this queue would never do."""
-        wanted = request.prepared(self._gpu_words, self._gpu_observer)
-        if request.plan.broker:
-            asking.preview(request.plan.broker, wanted)
-        else:
-            leasing.preview(wanted, self._ledger)
-
-    def _queue_up(
-        self, request: _Request, prepared: PreparedRequest, places: Mapping[str, Place]
-    ) -> HeldLease | Waiting | Asking:
-        if not request.plan.broker:
-            return leasing.queue_up(prepared, self._ledger)
-        behind = self._behind(request.entry, places)
+    def _ahead_of(self, entry: Entry, places: Mapping[str, Place]) -> str:
+        """The job whose place this one takes in the broker's queue; "": it has the last place."""
+        behind = self._behind(entry, places)
         first = min(behind, key=lambda each: self._arrived[each.entry.key], default=None)
-        ahead_of = first.job.id if first is not None else ""
-        return asking.queue_up(request.plan.broker, prepared, self._ledger, "scope", ahead_of)
+        return first.job.id if first is not None else ""
 
     def _behind(self, entry: Entry, places: Mapping[str, Place]) -> list[_Request]:
         """The requests that wait for jobs behind this one, of the same priority."""

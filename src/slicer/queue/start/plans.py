@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from slicer.backend import broker_socket, has_systemd
+from slicer.backend import has_systemd
 from slicer.config import profiles
 from slicer.config.build import unknown_slot
 from slicer.config.profiles import Overrides
@@ -33,8 +33,13 @@ _SHELL = "/bin/sh"
 class Plans:
     """Makes the plans. ``config`` is read once: the queue keeps to it until its end."""
 
-    def __init__(self, options: Options, environ: Mapping[str, str], ledger: Ledger) -> None:
-        """Raises ConfigError, and UsageError where the queue itself runs inside a job that holds GPUs."""
+    def __init__(
+        self, options: Options, environ: Mapping[str, str], ledger: Ledger, broker: str = ""
+    ) -> None:
+        """``broker``: the socket of the one that decides; "": the ledger does.
+
+        Raises ConfigError, and UsageError where the queue itself runs inside a job that holds GPUs.
+        """
         self._options = options
         self._environ = dict(environ)
         self._directory = ledger.directory.path
@@ -47,7 +52,7 @@ class Plans:
                 hint="start it outside: its jobs ask for what they need themselves",
             )
         self._path = os.path.abspath(options.jobs_file)
-        self.broker = broker_socket(environ, options.backend)
+        self.broker = broker
         self._profiles: dict[tuple[Kind, float | None], Profile] = {}  # by kind and timeout
         policy = self.config.policy
         self.policy = replace(

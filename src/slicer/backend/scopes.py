@@ -1,0 +1,49 @@
+"""What is the same of a job in a scope, whoever had systemd start it."""
+
+from __future__ import annotations
+
+import os
+
+from slicer.kernel import cgroup
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from slicer.model import BackendName, Manager, ScopeSpec
+
+
+class ScopeBackend:
+    """The part of :class:`slicer.backend.Backend` that looks at the scope's cgroup."""
+
+    name: BackendName = "systemd"
+    manager: Manager
+    notice = ""
+    why_no_cap: str | None = None
+
+    def members(self, cgroup_name: str, besides: int) -> Callable[[], list[int]]:
+        directory, own = cgroup.path_of(cgroup_name), os.getpid()
+        return lambda: [pid for pid in cgroup.processes(directory) if pid not in (own, besides)]
+
+    def living(self, job: str, cgroup_name: str) -> list[int]:
+        return list(cgroup.processes(cgroup.path_of(cgroup_name))) if cgroup_name else []
+
+    def watchdog(self, spec: ScopeSpec) -> None:
+        """Nothing: the kernel enforces."""
+
+    def enforced(self, spec: ScopeSpec, cgroup_name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """By the controllers that the scope's cgroup has, and by what needs more than a controller."""
+        from slicer.backend.acting import acting, filters_devices, io_is_weighed, oomd_runs
+
+        names = tuple(dict.fromkeys((*(item.name for item in spec.properties), *self.added(spec))))
+        directory = cgroup.path_of(cgroup_name)
+        own = directory if cgroup_name.endswith(spec.unit) else ""  # else there is no scope yet
+        found = acting(
+            names, cgroup.controllers(directory), self.manager, io_is_weighed, oomd_runs,
+            lambda: filters_devices(own),
+        )  # fmt: skip
+        return tuple(n for n in names if n in found), tuple(n for n in names if n not in found)
+
+    def added(self, spec: ScopeSpec) -> tuple[str, ...]:
+        """The directives that were set beside those of the spec."""
+        return ()

@@ -1,0 +1,67 @@
+"""Who grants a job its lease: the broker of this machine, or the user's own ledger.
+
+``broker`` is everywhere the broker's socket; "": there is none, and the ledger decides.
+"""
+
+from __future__ import annotations
+
+from slicer.ledger import leasing
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from slicer.broker.client.asking import Asking
+    from slicer.broker.client.connection import Connection
+    from slicer.broker.protocol.messages import Binding
+    from slicer.gpu.observer import GpuObserver
+    from slicer.ledger.held_lease import HeldLease
+    from slicer.ledger.leasing import Hooks, Needs, PreparedRequest, Requester
+    from slicer.ledger.ledger import Ledger
+    from slicer.ledger.waiting import Waiting
+    from slicer.model import Busy
+
+
+def prepare(broker: str, requester: Requester, needs: Needs, observer: GpuObserver) -> PreparedRequest:
+    """Prepare the request. Raises as :func:`slicer.ledger.leasing.prepare`."""
+    if broker:
+        return leasing.drafted(requester, needs, observer)  # the broker looks at the GPUs by itself
+    return leasing.prepare(requester, needs, observer)
+
+
+def obtain(
+    broker: str, prepared: PreparedRequest, ledger: Ledger, hooks: Hooks, binding: Binding,
+    take_connection: Callable[[Connection], None] | None = None,
+) -> HeldLease:  # fmt: skip
+    """Get the lease. Raises as :func:`slicer.ledger.leasing.obtain`, and BrokerError.
+
+    ``binding`` and ``take_connection`` are for the broker: :func:`slicer.broker.client.asking.obtain`.
+    """
+    if not broker:
+        return leasing.obtain(prepared, ledger, hooks)
+    from slicer.broker.client import asking
+
+    return asking.obtain(broker, prepared, ledger, hooks, binding, take_connection)
+
+
+def queue_up(
+    broker: str, prepared: PreparedRequest, ledger: Ledger, ahead_of: Callable[[], str]
+) -> HeldLease | Waiting | Asking:
+    """The lease if it is free now, else a place in the queue. Raises as :func:`obtain`.
+
+    ``ahead_of``: the waiting job whose place to take, for the broker; the ledger goes by the arrival.
+    """
+    if not broker:
+        return leasing.queue_up(prepared, ledger)
+    from slicer.broker.client import asking
+
+    return asking.queue_up(broker, prepared, ledger, "scope", ahead_of())
+
+
+def preview(broker: str, prepared: PreparedRequest, ledger: Ledger | None) -> tuple[str, ...] | Busy:
+    """What the request would get now. Raises as :func:`slicer.ledger.leasing.preview`, and BrokerError."""
+    if not broker:
+        return leasing.preview(prepared, ledger)
+    from slicer.broker.client import asking
+
+    return asking.preview(broker, prepared)
