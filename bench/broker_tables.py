@@ -6,7 +6,7 @@ from statistics import median, quantiles
 from typing import Any
 
 from bench.broker import COLD, LAUNCH, MANY, PEER
-from bench.markdown import bar, figures, p99, table
+from bench.markdown import bar, figures, launches, p99, table
 
 LAUNCH_BAR = 1.5
 HANDOFF_BAR = 1.0
@@ -23,20 +23,13 @@ def tables(found: dict[str, Any]) -> str:
 
 
 def _launch(where: str, samples: dict[str, list[float]]) -> str:
-    base = median(samples[PEER])
-
-    def row(name: str, values: list[float]) -> list[str]:
-        deciles = quantiles(values, n=10)
-        ms = figures(value * 1e3 for value in (median(values), deciles[0], deciles[-1]))
-        return [name, *ms, f"{median(values) / base:.2f}"]
-
-    ratio = median(samples[LAUNCH]) / base
+    ratio = median(samples[LAUNCH]) / median(samples[PEER])
     words = f"`{LAUNCH}` through the broker at most {LAUNCH_BAR:.1f} times the first row"
     bars = [bar(words, ratio <= LAUNCH_BAR, f"{ratio:.2f}")]
-    return table(
+    return launches(
         f"### Launching `true` through a warm broker, {where}",
-        ["", "median ms", "p10", "p90", "ratio"],
-        [row(name, values) for name, values in samples.items()],
+        samples,
+        PEER,
         bars if where.startswith("three") else [],
     )
 

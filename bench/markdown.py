@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from statistics import quantiles
+from statistics import median, quantiles
 
 
 def table(
@@ -36,3 +36,16 @@ def bar(words: str, met: bool, value: str) -> str:
 def p99(values: list[float]) -> float:
     """The 99th percentile; of fewer than 100 values the largest."""
     return max(values) if len(values) < 100 else quantiles(values, n=100, method="inclusive")[-1]
+
+
+def launches(title: str, samples: dict[str, list[float]], peer: str, bars: Sequence[str] = ()) -> str:
+    """How long each way to launch a command takes (samples in seconds), and its ratio to the peer's."""
+    base = median(samples[peer])
+
+    def row(name: str, values: list[float]) -> list[str]:
+        deciles = quantiles(values, n=10)
+        ms = figures(value * 1e3 for value in (median(values), deciles[0], deciles[-1]))
+        return [name, *ms, f"{median(values) / base:.2f}"]
+
+    rows = [row(name, values) for name, values in samples.items()]
+    return table(title, ["", "median ms", "p10", "p90", "ratio"], rows, bars)

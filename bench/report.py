@@ -6,7 +6,7 @@ from statistics import median, quantiles
 from typing import Any
 
 from bench import broker_tables, queue_tables, sharing
-from bench.markdown import bar, figures, p99, table
+from bench.markdown import bar, figures, launches, p99, table
 
 PEER = "flock L systemd-run --scope"
 SLICER = "slicer run --profile heavy"
@@ -51,18 +51,11 @@ def tables(found: dict[str, Any]) -> str:
 
 
 def _launch(where: str, samples: dict[str, list[float]]) -> str:
-    base = median(samples[PEER])
-
-    def row(name: str, values: list[float]) -> list[str]:
-        deciles = quantiles(values, n=10)
-        ms = figures(value * 1e3 for value in (median(values), deciles[0], deciles[-1]))
-        return [name, *ms, f"{median(values) / base:.2f}"]
-
-    ratio = median(samples[SLICER]) / base
-    return table(
+    ratio = median(samples[SLICER]) / median(samples[PEER])
+    return launches(
         f"### Launching `true` {where}",
-        ["", "median ms", "p10", "p90", "ratio"],
-        [row(name, values) for name, values in samples.items()],
+        samples,
+        PEER,
         [
             bar(
                 f"`slicer run` at most {LAUNCH_BAR:.1f} times the first row",

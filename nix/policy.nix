@@ -5,14 +5,7 @@
 let
   inherit (lib) mkOption types;
   values = import ./values.nix { inherit lib; };
-
-  key =
-    type: example: description:
-    mkOption {
-      type = types.nullOr type;
-      default = null;
-      inherit description example;
-    };
+  inherit (values) key;
 
   caps = {
     max_gpus = key (values.count 0 "infinity") 2 "GPUs that one user holds at a time, whole ones and shared ones.";

@@ -5,14 +5,7 @@
 let
   inherit (lib) mkOption types;
   values = import ./values.nix { inherit lib; };
-
-  key =
-    type: example: description:
-    mkOption {
-      type = types.nullOr type;
-      default = null;
-      inherit description example;
-    };
+  inherit (values) key;
 
   table =
     description: options:

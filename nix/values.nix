@@ -102,6 +102,15 @@ let
   isGpu = found: between 0 8191 found || matches "[0-9]{1,4}|[A-Za-z][A-Za-z0-9-]{0,79}" found;
 in
 {
+  # A key that is left out of the file as long as it is null.
+  key =
+    type: example: description:
+    lib.mkOption {
+      type = lib.types.nullOr type;
+      default = null;
+      inherit description example;
+    };
+
   text = value "text" "text without line breaks" (matches "[^\n]*");
 
   path = value "path" "absolute path" (matches "/[^\n]*");

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +182,15 @@ class BrokerBox:
         self.sim = sim
         self.server: subprocess.Popen[bytes] | None = None
         self.callers: list[Caller] = []
+
+    @classmethod
+    def running(cls, path: Path, name: str, text: str) -> Iterator[BrokerBox]:
+        """One that runs by a file of the administrator's, to its end; for a fixture."""
+        made = cls(path)
+        (made.etc / name).write_text(text)
+        made.start()
+        yield made
+        made.close()
 
     @property
     def faults(self) -> str:

@@ -17,11 +17,7 @@ CPU = {"slots": {"cpu": 1}}
 
 @pytest.fixture
 def box(tmp_path: Path) -> Iterator[BrokerBox]:
-    made = BrokerBox(tmp_path)
-    (made.etc / "config.toml").write_text("[slots]\ncpu = 1\nlicense = 2\n")
-    made.start()
-    yield made
-    made.close()
+    yield from BrokerBox.running(tmp_path, "config.toml", "[slots]\ncpu = 1\nlicense = 2\n")
 
 
 def granted(caller: Caller) -> dict[str, object]:

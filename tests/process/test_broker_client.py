@@ -38,11 +38,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def box(tmp_path: Path) -> Iterator[BrokerBox]:
-    made = BrokerBox(tmp_path)
-    (made.etc / "config.toml").write_text("[slots]\ncpu = 1\n")
-    made.start()
-    yield made
-    made.close()
+    yield from BrokerBox.running(tmp_path, "config.toml", "[slots]\ncpu = 1\n")
 
 
 def client(box: BrokerBox, job: str, point: str = "") -> subprocess.Popen[str]:

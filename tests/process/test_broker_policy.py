@@ -15,11 +15,7 @@ from tests.patience import until
 
 @pytest.fixture
 def box(tmp_path: Path) -> Iterator[BrokerBox]:
-    made = BrokerBox(tmp_path)
-    (made.etc / "policy.toml").write_text("[users.root]\nmax_gpus = 1\n")
-    made.start()
-    yield made
-    made.close()
+    yield from BrokerBox.running(tmp_path, "policy.toml", "[users.root]\nmax_gpus = 1\n")
 
 
 def usage(box: BrokerBox) -> tuple[UsageRow, ...]:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import DEADLINE_S
 from tests.systemd.helpers import systemctl
 from tests.systemd.helpers.attackers import BOB, HEAVY, command, everything, hold, ledger_of
 from tests.systemd.helpers.jobs import Slicer
@@ -166,13 +165,7 @@ def test_completion_offers_no_word_that_a_shell_would_execute(slicer: Slicer) ->
     )  # fmt: skip
     job.said("up")
     for typed in ("", "z", "zz"):
-        done = subprocess.run(
-            ["slicer"], capture_output=True, text=True, timeout=DEADLINE_S, cwd=slicer.directory,
-            env={**slicer.environ(), "_SLICER_COMPLETE": "bash_words",
-                 "_SLICER_WORDS": f"slicer\nstop\n{typed}\n"},
-        )  # fmt: skip
-        assert done.returncode == 0, done
-        offered = [line.split("\t")[1] for line in done.stdout.splitlines()]
+        offered = slicer.offered("stop", typed)
         assert not [word for word in offered if set(word) & set("$(){};&|<>`'\" \\*?!#~")], offered
     assert not slicer.path("x").exists()
     gate.open()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,12 +59,7 @@ def test_no_name_of_anothers_reaches_a_terminal_as_a_command(
         ):  # fmt: skip
             said += everything(command(who, *words))
     for typed in ("", "z", "a"):
-        done = subprocess.run(
-            ["slicer"], capture_output=True, text=True, timeout=DEADLINE_S, cwd=slicer.directory,
-            env={**slicer.environ(), "_SLICER_COMPLETE": "bash_words",
-                 "_SLICER_WORDS": f"slicer\nstop\n{typed}\n"},
-        )  # fmt: skip
-        offered = [line.split("\t")[1] for line in done.stdout.splitlines()]
+        offered = slicer.offered("stop", typed)
         assert not [word for word in offered if set(word) & set("$(){};&|<>`'\" \\*?!#~\x1b")], offered
     gate.open()
     job.end()

@@ -15,7 +15,7 @@ import pytest
 from tests.patience import until
 from tests.process.hot_path import BANNED, SYSTEMD, imported_with_cache, surplus
 from tests.systemd.helpers import systemctl
-from tests.systemd.helpers.broker import RUN, SERVICE, SOCKET, Broker
+from tests.systemd.helpers.broker import RUN, SERVICE, SOCKET, Broker, leaving_nothing
 from tests.systemd.helpers.jobs import Done, Gate, Job, Slicer
 from tests.systemd.helpers.users import User
 
@@ -28,8 +28,7 @@ SCOPE = "tail -n1 /proc/self/cgroup"
 @pytest.fixture
 def slicer(public_slicer: Slicer, broker: Broker) -> Iterator[Slicer]:
     """slicer in a machine with a broker, for every user."""
-    yield public_slicer
-    until(lambda: not broker.leases() and not broker.tickets(), "the broker has nothing left")
+    yield from leaving_nothing(public_slicer, broker)
 
 
 def holds(slicer: Slicer, who: User, *options: str) -> tuple[Job, Gate]:

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.fake_nvml import FakeNvml, build
-from tests.patience import until
-from tests.systemd.helpers.broker import RUN, Broker
+from tests.systemd.helpers.broker import RUN, Broker, leaving_nothing
 from tests.systemd.helpers.jobs import Slicer
 from tests.systemd.helpers.users import User
 
@@ -23,8 +22,7 @@ TRAPS = "trap 'echo told; exit 3' TERM; echo up; sleep infinity & wait"
 @pytest.fixture
 def slicer(public_slicer: Slicer, broker: Broker) -> Iterator[Slicer]:
     """slicer in a machine with a broker, for every user."""
-    yield public_slicer
-    until(lambda: not broker.leases() and not broker.tickets(), "the broker has nothing left")
+    yield from leaving_nothing(public_slicer, broker)
 
 
 @pytest.mark.core

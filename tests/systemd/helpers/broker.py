@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from tests.broker_box import CLIENT, Caller
 from tests.patience import until
 from tests.systemd.helpers import systemctl
+from tests.systemd.helpers.jobs import Slicer
 from tests.systemd.helpers.users import User
 
 RUN = Path("/run/slicer-broker")
@@ -113,3 +115,9 @@ def _names(folder: str) -> list[str]:
         return sorted(os.listdir(RUN / folder))
     except FileNotFoundError:
         return []
+
+
+def leaving_nothing(slicer: Slicer, broker: Broker) -> Iterator[Slicer]:
+    """slicer for a test after which the broker has nothing left; for a fixture."""
+    yield slicer
+    until(lambda: not broker.leases() and not broker.tickets(), "the broker has nothing left")

@@ -197,6 +197,16 @@ class Slicer:
         self._made += 1
         return Gate(self.path(f"gate-{self._made}"))
 
+    def offered(self, *typed: str) -> list[str]:
+        """What completion offers bash for the last of the words after ``slicer``."""
+        words = "".join(f"{word}\n" for word in ("slicer", *typed))
+        done = subprocess.run(
+            ["slicer"], capture_output=True, text=True, timeout=DEADLINE_S, cwd=self.directory,
+            env=self.environ(_SLICER_COMPLETE="bash_words", _SLICER_WORDS=words),
+        )  # fmt: skip
+        assert done.returncode == 0, done
+        return [line.split("\t")[1] for line in done.stdout.splitlines()]
+
     def environ(self, **extra: str) -> dict[str, str]:
         """A clean environment with one CPU slot on any machine, and the test's mark."""
         base = {"PATH": os.environ["PATH"], "HOME": "/root", "LANG": "C.UTF-8", "CPU_RUN_SLOTS": "1"}
