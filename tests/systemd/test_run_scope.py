@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from slicer.backend.unit_control import UnitControl
 from tests.patience import until
 from tests.systemd.helpers import processes, systemctl
 from tests.systemd.helpers.jobs import Slicer, configured
@@ -236,3 +237,14 @@ def test_every_job_has_a_unit_of_its_own_and_leaves_none(slicer: Slicer) -> None
         os.kill(job.command_pid(), 15)
     assert {job.end().code for job in jobs} == {143}
     until(lambda: not systemctl.scopes(), "no scope is left")
+
+
+def test_a_connection_that_rests_is_kept() -> None:  # X1: the fence is set when the job's turn comes
+    """The bus drops whoever has not authenticated within seconds, and lists nobody before."""
+    control = UnitControl("system")
+    control.connect()
+    try:
+        listed = systemctl.output("busctl", "list", "--unique", "--no-legend")
+        assert str(os.getpid()) in [line.split()[1] for line in listed.splitlines()]
+    finally:
+        control.close()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 DESTINATION = b"org.freedesktop.systemd1"
 PATH = b"/org/freedesktop/systemd1"
+_DAEMON = b"org.freedesktop.DBus"
 MANAGER = b"org.freedesktop.systemd1.Manager"
 
 # How long systemd may take to start a scope (PID 1 can be slow under memory pressure), in seconds.
@@ -97,6 +98,9 @@ class SystemdBackend(ScopeBackend):
         bus = self._lib.DBus(user_mode=self.manager == "user")
         try:
             bus.open()
+            # The daemon drops who has not authenticated within seconds. sd-bus does so with the first call,
+            # and ours may be due when the job's turn comes.
+            bus.call_method(_DAEMON, b"/org/freedesktop/DBus", _DAEMON, b"GetId", [])
         except Exception as error:  # pystemd raises one of thirty classes, all plain Exceptions
             raise _no_bus(self.manager, error) from error
         self._bus = bus
@@ -110,16 +114,7 @@ class SystemdBackend(ScopeBackend):
     def _watch(self) -> _RemovedJobs:
         # There is one for the connection's whole life: the C side calls it without holding a reference.
         if self._jobs is None:
-            try:
-                self._jobs = _RemovedJobs(self._bus)
-            except Exception:
-                # The bus drops a connection that says nothing for some seconds after it was made.
-                self.close()
-                self.connect()
-                try:
-                    self._jobs = _RemovedJobs(self._bus)
-                except Exception as error:
-                    raise _no_bus(self.manager, error) from error
+            self._jobs = _RemovedJobs(self._bus)
         return self._jobs
 
     def after_fork(self) -> None:
