@@ -15,9 +15,10 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
-from slicer.broker.client.connection import Connection, Lost
+from slicer.broker.client.connection import ANSWER_S, BrokerFailed, Connection, Lost, NoBroker
 from slicer.broker.protocol import messages
 from slicer.broker.protocol.wire import ErrorReply
 from slicer.record import as_dict
@@ -43,6 +44,24 @@ def plain(value: Any) -> Any:
     return value
 
 
+def replies(connection: Connection, asked: messages.Acquire) -> Iterator[Any]:
+    """What the request is told, to the last. It is sent again where the connection breaks."""
+    continues, is_heard = True, False
+    while continues:
+        try:
+            connection.send(asked, more=True)
+            while continues:
+                reply = connection.receive(None if is_heard else ANSWER_S)
+                if reply is None:
+                    raise BrokerFailed("no answer", connection.path)
+                continues, is_heard = reply.continues, True
+                yield reply.message
+        except (Lost, NoBroker) as error:
+            if isinstance(error, NoBroker) and not is_heard:
+                raise
+            time.sleep(0.05)  # it was killed: systemd, or the test, starts another one
+
+
 class Client:
     def __init__(self, path: str, wish: dict[str, Any]) -> None:
         self.connection = Connection(path)
@@ -53,7 +72,7 @@ class Client:
 
     def acquire(self) -> None:
         say("asks", job=self.asked.job, pid=os.getpid())
-        for reply in self.connection.replies(self.asked):
+        for reply in replies(self.connection, self.asked):
             if isinstance(reply, messages.Waiting):
                 say("waiting", **plain(reply))
                 if self.extra.get("deaf"):

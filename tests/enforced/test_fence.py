@@ -91,7 +91,6 @@ def test_a_queues_jobs_have_it_too(slicer: Slicer, eight: FakeNvml, look: str) -
     assert sorted(text.splitlines()[0] for text in found) == ["open:", "open: 7 ctl"], found
 
 
-@pytest.mark.skip(reason="it failed once in QEMU; to be tried again: docs/dev/broker-left.md")
 def test_a_job_inside_of_a_fenced_job_can_have_any_gpu(
     slicer: Slicer, eight: FakeNvml, look: str
 ) -> None:  # X1, K7: root's slicer in there sees all GPUs, through a helper outside of the fence

@@ -12,14 +12,17 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from slicer.broker.client.connection import Connection
 from slicer.broker.protocol import messages, wire
 from slicer.kernel import cgroup
-from tests.patience import until
+from tests.broker_client import replies
+from tests.patience import DEADLINE_S, until
 from tests.systemd.helpers import systemctl
 from tests.systemd.helpers.attackers import BOB, THIRD, THIRD_UID, attempts, contents
 from tests.systemd.helpers.callers import (
@@ -499,6 +502,54 @@ def test_a_process_takes_nothing_along_to_another_lease(alice: User, bob: User) 
     until(lambda: by(bob.uid, lambda: type(ask(acquire())).__name__) == "Granted", "it is free again")
 
 
+def test_a_scope_before_the_lease_is_for_whose_turn_is_near_and_good_for_nothing(
+    victim: Running, bob: User
+) -> None:  # L1, X1, S9
+    """A ticket further back, another user's, a second keeper, one that is in another job, or goes to one."""
+    jobs = [new_job() for _ in range(3)]
+    kept = []
+
+    def waits(job: str, *, is_near: bool) -> None:
+        kept.append(Connection())
+        kept[-1].send(acquire(job, wait=True), more=True)
+        while (reply := kept[-1].receive(DEADLINE_S)) and is_near and not reply.message.may_start:
+            pass
+
+    def tried(call: messages.Start, keeper: int, uid: int = bob.uid) -> str:
+        fd = os.pidfd_open(keeper)
+        found = by(uid, lambda: (lambda answer: answer if isinstance(answer, str) else "")(ask(call, fd=fd)))
+        os.close(fd)
+        return str(found)
+
+    with ExitStack() as stack:
+        for job in jobs:
+            stack.enter_context(Puppet(bob.uid, lambda job=job: waits(job, is_near=job != jobs[2])))
+        first, second, third = (stack.enter_context(Puppet(bob.uid, lambda: None)).pid for _ in range(3))
+        assert tried(start(jobs[2]), first) == "NotAllowed"
+        assert tried(start(jobs[0]), os.getpid(), MALLORY) == "NoSuchJob"
+        assert tried(start(jobs[0]), os.getpid()) == "BadProcess"
+        for call in (start(jobs[0], share_cap=True), start(jobs[0], limits=(("RuntimeMaxSec", "1h"),))):
+            assert tried(call, first) == "NotAllowed"
+        assert tried(start(jobs[0]), first) == ""
+        assert cgroup.of(first) == f"/_cpu.slice/cpu-{bob.uid}.slice/slicer-{jobs[0]}.scope"
+        assert os.listdir(STATE / "leases") == [victim.job]
+        assert tried(start(jobs[0]), second) == "JobExists"
+        assert tried(start(jobs[1]), first) == "BadProcess"
+        other = acquire(slots={"own": 1}, slot_limits={"own": 1}, binding="scope")
+        client = stack.enter_context(Puppet(bob.uid, lambda: type(ask(other)).__name__))
+        assert client.said == "Granted"
+        assert tried(start(other.job), first) == "BadProcess"
+        assert tried(start(other.job), third) == ""
+        assert tried(start(jobs[1]), third) == "NotAllowed"
+        os.kill(first, signal.SIGKILL)
+        until(lambda: tried(start(jobs[0]), second) == "", "another takes its place")
+        assert by(bob.uid, lambda: type(ask(messages.Release(jobs[0]))).__name__) == "Done"
+        unit = f"slicer-{jobs[0]}.scope"
+        until(lambda: systemctl.show(unit, "ActiveState") == {"ActiveState": "inactive"}, "it is stopped")
+        assert os.listdir(STATE / "leases") != []
+    until(lambda: os.listdir(STATE / "leases") == [victim.job], "only the victim's is left")
+
+
 @pytest.mark.core
 def test_nobody_leaves_its_scope(alice: User) -> None:  # K2, L2
     with Running(alice.uid) as job:
@@ -549,7 +600,7 @@ def test_a_stopped_or_dead_waiter_keeps_nobody_waiting(alice: User, bob: User) -
         until(lambda: len(list((STATE / "tickets").iterdir())) == 3, "three wait")
         dead.end()
         job.keeper.end()
-        assert behind.hear() == ["Waiting", "Granted"]
+        assert behind.hear()[-1] == "Granted"
         behind.end()
         job.keeper = Puppet(alice.uid, lambda: None)
 
@@ -557,6 +608,6 @@ def test_a_stopped_or_dead_waiter_keeps_nobody_waiting(alice: User, bob: User) -
 def _waits_and_gets(asked: messages.Acquire) -> list[str]:
     from slicer.broker.client.connection import Connection
 
-    return [type(reply).__name__ for reply in Connection().replies(asked)]
+    return [type(reply).__name__ for reply in replies(Connection(), asked)]
 
 

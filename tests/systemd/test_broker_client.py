@@ -15,35 +15,19 @@ import pytest
 from tests.patience import until
 from tests.process.hot_path import BANNED, SYSTEMD, imported_with_cache, surplus
 from tests.systemd.helpers import systemctl
-from tests.systemd.helpers.broker import RUN, SERVICE, SOCKET, Broker, leaving_nothing
-from tests.systemd.helpers.jobs import Done, Gate, Job, Slicer
+from tests.systemd.helpers.broker import RUN, SCOPE, SERVICE, SOCKET, Broker, holds, leaving_nothing, queues
+from tests.systemd.helpers.jobs import Done, Slicer
 from tests.systemd.helpers.users import User
 
 pytest_plugins = ["tests.systemd.helpers.broker_fixtures", "tests.systemd.helpers.fixtures"]
 pytestmark = pytest.mark.systemd
 
-SCOPE = "tail -n1 /proc/self/cgroup"
 
 
 @pytest.fixture
 def slicer(public_slicer: Slicer, broker: Broker) -> Iterator[Slicer]:
     """slicer in a machine with a broker, for every user."""
     yield from leaving_nothing(public_slicer, broker)
-
-
-def holds(slicer: Slicer, who: User, *options: str) -> tuple[Job, Gate]:
-    """A job of that user that runs until its gate opens."""
-    gate = slicer.gate()
-    job = slicer.start(*options, "--", "sh", "-c", f"echo up; : < {gate}", via=who.via)
-    job.said("up")
-    return job, gate
-
-
-def queues(slicer: Slicer, who: User, *options: str) -> Job:
-    """A job of that user that has to wait."""
-    job = slicer.start(*options, "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES", via=who.via)
-    job.said("waiting for")
-    return job
 
 
 def status(slicer: Slicer, who: User) -> dict:  # type: ignore[type-arg]
@@ -106,7 +90,7 @@ def test_the_way_through_the_broker_imports_no_more_than_it_needs(slicer: Slicer
 @pytest.mark.core
 def test_users_wait_for_each_other(slicer: Slicer, ann: User, ben: User) -> None:  # L1, A9
     first, gate = holds(slicer, ann, "-n", "train", "-g2", "--expect", "1h")
-    second = queues(slicer, ben, "-n", "eval", "-g1")
+    second = queues(slicer, ben, "-n", "eval", "-g1", script="echo $CUDA_VISIBLE_DEVICES")
     assert "held by train (alice's, pid" in second.stderr
     busy = run(slicer, ben, "--no-wait", "-g1", "--", "true")
     assert busy.code == 75
@@ -232,9 +216,18 @@ def test_what_wants_nothing_runs_without_a_broker_that_is_broken(slicer: Slicer,
         assert done.code == 0
         assert f"/user@{alice.uid}.service/" in done.stdout
         assert "runs without it" in done.stderr
+        jobs, logs = alice.home / "jobs", alice.home / "logs"
+        jobs.write_text(f"[profile=heavy] {SCOPE}\n{SCOPE}\n")
+        queue = slicer.start("-p", "light", "--log-dir", str(logs), str(jobs), via=alice.via, program="queue")
+        until((logs / "job0002.log").exists, "the second starts")
+        queue.said("until then only jobs start that need neither GPU nor slot")
         dead.listen()  # and says nothing
         assert run(slicer, alice, "--no-wait", "-g1", "--", "true").code == 75
     finally:
         dead.close()
         Path(SOCKET).unlink()
         systemctl.output("systemctl", "start", "slicer-broker.socket")
+    assert queue.end().code == 0
+    scopes = [(logs / f"job000{number}.log").read_text() for number in (1, 2)]
+    assert f"/cpu-{alice.uid}.slice/slicer-" in scopes[0]
+    assert f"/user@{alice.uid}.service/" in scopes[1]

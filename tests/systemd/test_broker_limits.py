@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.fake_nvml import FakeNvml, build
+from tests.patience import until
 from tests.systemd.helpers.broker import RUN, Broker, leaving_nothing
 from tests.systemd.helpers.jobs import Slicer
 from tests.systemd.helpers.users import User
@@ -36,6 +40,19 @@ def test_the_administrator_ends_what_is_held_too_long_and_it_hears_of_that(
     done = job.end()
     assert ("told" in done.stdout, done.code) == (True, 124)
     assert "over its time limit" in done.stderr
+
+
+@pytest.mark.core
+def test_a_program_that_holds_too_long_is_ended(slicer: Slicer, broker: Broker, ann: User) -> None:  # L1
+    broker.configure("", "[default]\nmax_hold = '2s'\n")
+    program = "import signal, slicer; slicer.acquire(gpus=1); print('up', flush=True); signal.pause()"
+    source = str(Path(__file__).parents[2] / "src")
+    done = subprocess.run(
+        [*ann.via, f"PYTHONPATH={source}", sys.executable, "-c", program], env=slicer.environ(),
+        stdout=subprocess.PIPE, check=False, text=True,
+    )  # fmt: skip
+    assert (done.stdout, done.returncode) == ("up\n", -signal.SIGTERM)
+    until(lambda: not broker.leases(), "its GPU is free")
 
 
 def test_what_may_not_be_asked_for_is_refused_before_anybody_waits(

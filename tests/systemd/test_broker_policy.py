@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from tests.broker_box import Caller
 from tests.patience import until
 from tests.systemd.helpers import systemctl
 from tests.systemd.helpers.broker import SERVICE, Broker
@@ -15,6 +16,7 @@ from tests.systemd.helpers.users import User
 pytest_plugins = ["tests.systemd.helpers.broker_fixtures"]
 pytestmark = pytest.mark.systemd
 
+CPU = {"slots": {"cpu": 1}}
 POLICY = "[default]\nmax_gpus = 1\n[users.bob]\nmax_gpus = 2\nweight = 2\n"
 
 
@@ -67,3 +69,33 @@ def test_caps_and_shares_hold_between_users_and_each_sees_its_own_use(
         done = subprocess.run((*ben.bare, *command), check=False, capture_output=True, text=True)
         assert done.returncode, done.stdout
         assert "secret" not in done.stdout + done.stderr
+
+
+def test_a_user_goes_ahead_of_others_by_priority_only_with_the_policys_leave(
+    broker: Broker, ann: User, ben: User
+) -> None:  # L2, L3
+    def line_up() -> list[Caller]:
+        made = [broker.call(ann, **CPU)]
+        for who, priority in ((ben, 0), (ann, 0), (ann, 100)):
+            until(lambda: all(each.look()[1:] for each in made), "each is in the queue before the next one")
+            made.append(broker.call(who, **CPU, priority=priority))
+        made[-1].await_("waiting")
+        return made
+
+    def served(callers: list[Caller]) -> list[Caller]:
+        found: list[Caller] = []
+        for _ in callers:
+            left = [each for each in callers if each not in found]
+            has_it = until(lambda left=left: [e for e in left if e.has("granted")], "one has it")
+            found += has_it
+            found[-1].do("release")
+        return found
+
+    broker.configure("[slots]\ncpu = 1\n")
+    hers, his, later, urgent = line_up()
+    said = f"priority 100 counts among {ann.name}'s own requests only, unless policy.toml has max_priority"
+    assert urgent.await_("waiting")["why"] == said
+    assert served([hers, his, later, urgent]) == [hers, his, urgent, later]
+    broker.configure("[slots]\ncpu = 1\n", "[default]\nmax_priority = 'infinity'\n")
+    hers, his, later, urgent = line_up()
+    assert served([hers, his, later, urgent]) == [hers, urgent, his, later]

@@ -20,7 +20,7 @@ from slicer.kernel import cgroup
 from slicer.model import Property, ScopeSpec, unit_name
 from slicer.state.directory import Directory
 from tests.patience import until
-from tests.systemd.helpers import systemctl
+from tests.systemd.helpers import forged, systemctl
 from tests.systemd.helpers.users import user
 
 pytestmark = [pytest.mark.systemd, pytest.mark.core]
@@ -211,14 +211,7 @@ def test_no_user_can_tell_it_what_systemd_has_done(desk: Desk) -> None:  # L1
     names = [line.split()[0] for line in listed if line.startswith(":") and f" {os.getpid()} " in line]
     assert names
     for name in names:
-        forged = (
-            "dbus-send", "--system", "--type=signal", f"--dest={name}", "/org/freedesktop/systemd1",
-            "org.freedesktop.systemd1.Manager.JobRemoved", "uint32:1", f"objpath:{job}",
-            f"string:{spec.unit}", "string:done",
-        )  # fmt: skip
-        odd = (*forged[:6], "double:0.5", "variant:double:2")
-        for lie in (forged, odd):
-            subprocess.run([*desk.alice.identity, *lie], check=True)
+        forged.job_removed(desk.alice, name, job, spec.unit)
     for _ in range(5):
         desk.loop.turn(0.1)
     assert not ended

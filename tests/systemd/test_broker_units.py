@@ -91,7 +91,7 @@ def test_the_sandbox_is_one(installed: str) -> None:  # L1
         _DROP_IN.unlink()
         systemctl.output("systemctl", "daemon-reload")
         systemctl.output("systemctl", "stop", SERVICE)
-    assert Path("/tmp/looks").read_text().split("\n")[:2] == ["fine", "CapEff:\t0000000000200000"]
+    assert Path("/tmp/looks").read_text().split("\n")[:2] == ["fine", "CapEff:\t0000000000200020"]
 
 
 def test_the_end_of_a_scope_wakes_it(installed: str) -> None:  # L2

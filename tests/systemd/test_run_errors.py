@@ -14,8 +14,9 @@ from slicer.backend.systemd import SystemdBackend
 from slicer.errors import BackendError
 from slicer.model import Property, ScopeSpec
 from tests.patience import until
-from tests.systemd.helpers import processes, systemctl
+from tests.systemd.helpers import forged, processes, systemctl
 from tests.systemd.helpers.jobs import Done, Slicer
+from tests.systemd.helpers.users import user
 
 pytest_plugins = ["tests.systemd.helpers.fixtures"]
 pytestmark = pytest.mark.systemd
@@ -122,6 +123,23 @@ def test_a_unit_name_that_is_taken_is_refused(sleeper: subprocess.Popen[bytes]) 
     backend.close()
     assert sleeper.wait(10) == -15
     assert not systemctl.scopes()
+
+
+# L1: any user of the system bus may send us a signal
+def test_only_systemd_can_say_what_systemd_has_done() -> None:
+    unit = "slicer-0123456789ac.scope"
+    backend = SystemdBackend("system")
+    with subprocess.Popen(["sh", "-c", "trap '' TERM; while sleep 0.1; do :; done"]) as child:
+        until(lambda: processes.children(child.pid), "it ignores SIGTERM")
+        backend.start(spec(unit), child.pid, lambda: None)
+        jobs, job = backend._watch(), backend._ask_to_stop(unit)
+        assert job is not None
+        forged.job_removed(user("alice"), backend._bus.get_unique_name().decode(), job[1].decode(), unit)
+        with pytest.raises(BackendError, match="systemd did not answer"):
+            jobs.wait(job, 0.5)
+        subprocess.run(("systemctl", "kill", "--signal=KILL", unit), check=True)
+        assert jobs.wait(job, 60) == b"done"
+    backend.close()
 
 
 # A2: systemd may never see such a scope become empty

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from slicer.model import Manager, ScopeSpec
 
+    _SystemdJob = tuple[bytes, bytes]  # the unique name of the systemd that has it, its object's path
+
 DESTINATION = b"org.freedesktop.systemd1"
 PATH = b"/org/freedesktop/systemd1"
 _DAEMON = b"org.freedesktop.DBus"
@@ -148,7 +150,7 @@ class SystemdBackend(ScopeBackend):
                 hint=f"see journalctl{user_flag(self.manager)} -u {unit}",
             )
 
-    def _start_transient(self, spec: ScopeSpec, pid: int, pidfd: int) -> bytes:
+    def _start_transient(self, spec: ScopeSpec, pid: int, pidfd: int) -> _SystemdJob:
         try:
             return self._call_start(spec, ("PIDFDs", "ah", [pidfd]))
         except Exception as error:
@@ -159,10 +161,10 @@ class SystemdBackend(ScopeBackend):
         except Exception as error:
             raise _refused(spec, error) from error
 
-    def _call_start(self, spec: ScopeSpec, process: tuple[str, str, Any]) -> bytes:
+    def _call_start(self, spec: ScopeSpec, process: tuple[str, str, Any]) -> _SystemdJob:
         return self._call_transient(spec.unit, [*scope_properties(spec), process])
 
-    def _call_transient(self, unit: str, properties: list[tuple[str, str, Any]]) -> bytes:
+    def _call_transient(self, unit: str, properties: list[tuple[str, str, Any]]) -> _SystemdJob:
         arguments: list[tuple[int, Any]] = [
             (ord("s"), unit.encode()), (ord("s"), b"fail"), (ord("a"), b"(sv)"),
         ]  # fmt: skip
@@ -172,7 +174,7 @@ class SystemdBackend(ScopeBackend):
             arguments += [(-1, None), (-1, None)]
         arguments += [(-1, None), (ord("a"), b"(sa(sv))"), (-1, None)]
         reply = self._bus.call_method(DESTINATION, PATH, MANAGER, b"StartTransientUnit", arguments)
-        return bytes(reply.body)
+        return _job_of(reply)
 
     def manager_property(self, name: str) -> str:
         """A property of the manager that is a text. Raises BackendError."""
@@ -253,7 +255,7 @@ class SystemdBackend(ScopeBackend):
                 raise BackendError(f"systemd did not thaw {unit}: {message_of(error)}") from error
         return True
 
-    def _ask_to_stop(self, unit: str) -> bytes | None:
+    def _ask_to_stop(self, unit: str) -> _SystemdJob | None:
         """Returns systemd's job, None when the unit has ended by itself. Raises BackendError."""
         arguments = [(ord("s"), unit.encode()), (ord("s"), b"replace")]
         try:
@@ -262,7 +264,7 @@ class SystemdBackend(ScopeBackend):
             if type(error).__name__ == _NO_UNIT:
                 return None
             raise BackendError(f"systemd did not stop {unit}: {message_of(error)}") from error
-        return bytes(reply.body)
+        return _job_of(reply)
 
     def end(self, job: str, unit: str, stop_timeout_s: float) -> None:
         self.stop(unit, stop_timeout_s + STOP_DEADLINE_S)
@@ -292,22 +294,34 @@ def _load_acting() -> None:
     del acting
 
 
+def _job_of(reply: Any) -> _SystemdJob:
+    """The job that systemd answers with."""
+    return bytes(reply.get_sender()), bytes(reply.body)
+
+
 class _RemovedJobs:
-    """Collects the ends of systemd's jobs from now on. Made before the job, whose end it could miss."""
+    """Collects the ends of systemd's jobs from now on. Made before the job, whose end it could miss.
+
+    Any user may send such a signal to a connection of the system bus. So it counts only from who answered the
+    call that made the job: the bus vouches for the sender's unique name.
+    """
 
     def __init__(self, bus: Any) -> None:
         self._bus = bus
-        self._results: dict[bytes, bytes] = {}
+        self._results: dict[_SystemdJob, bytes] = {}
 
         def removed(message: Any, error: object = None, userdata: object = None) -> None:
-            message.process_reply(False)
-            _, path, _, result = message.body
-            self._results[bytes(path)] = bytes(result)
+            try:
+                message.process_reply(False)
+                _, path, _, result = message.body
+                self._results[bytes(message.get_sender()), bytes(path)] = bytes(result)
+            except Exception:
+                return  # not of systemd's form: somebody else's
 
         self._callback = removed  # kept alive: see SystemdBackend._watch
         bus.match_signal(DESTINATION, PATH, MANAGER, b"JobRemoved", removed, None)
 
-    def wait(self, job: bytes, deadline_s: float) -> bytes:
+    def wait(self, job: _SystemdJob, deadline_s: float) -> bytes:
         """The job's result ("done", "failed", "canceled", …). Raises BackendError when it takes too long."""
         end = time.monotonic() + deadline_s
         while job not in self._results:

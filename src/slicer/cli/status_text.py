@@ -375,7 +375,8 @@ def _holder_row(lease: Lease, state: GpuState, status: Status) -> _Row:
 
 def _foreign_row(one: ForeignProcess) -> _Row:
     whose = f"of job {one.job[:8]}" if one.job else "no job"
-    what = f"  {whose}: pid {one.pid} {one.name}".rstrip()
+    who = f"pid {one.pid} {one.name}" if one.pid else "processes of others"
+    what = f"  {whose}: {who}".rstrip()
     peak = format_mib(one.peak_mib) if one.peak_mib else ""
     return _Row(("", what, format_mib(one.used_mib), "", "", peak, ""), WARNING)
 

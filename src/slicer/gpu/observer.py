@@ -27,12 +27,14 @@ class GpuObserver:
     def __init__(
         self, directory: StateDir | None, policy: Policy | None = None, *,
         only: Collection[str] = (), reuses: bool = False, trusts_environment: bool = True,
+        otherwise: Callable[[], Gpus] | None = None,
     ) -> None:  # fmt: skip
         """``directory``: where foreign peaks are shared; None while there is no ledger.
 
         ``policy``: by which the ledger decides on what is seen. ``only``: the GPUs to look at (UUIDs); empty:
         all. ``reuses``: :meth:`look` takes no new snapshot until :meth:`expire`. ``trusts_environment``:
         a process may say by its environment whose job it is. Not where users do not trust each other.
+        ``otherwise``: what opens the GPUs for a process that is fenced off from the driver.
         """
         self.policy = policy or Policy()
         self.gpus: tuple[Gpu, ...] = ()
@@ -43,6 +45,7 @@ class GpuObserver:
         self._only = only
         self._reuses = reuses
         self._trusts_environment = trusts_environment
+        self._otherwise = otherwise
         self._is_fresh = False
         self._driver: Gpus | None = None
         self._peaks: ForeignPeaks | None = None
@@ -54,10 +57,8 @@ class GpuObserver:
         self._is_wanted = True
         if self._driver is not None:
             return
-        from slicer.gpu import open_gpus
-
         self.gpus = self.notes = ()
-        driver = open_gpus()
+        driver = self._opened()
         try:
             self.gpus = driver.list()
             self.notes = driver.notes()
@@ -65,6 +66,20 @@ class GpuObserver:
             driver.close()
             raise
         self._driver = driver
+
+    def _opened(self) -> Gpus:
+        from slicer.errors import NoGpu
+        from slicer.gpu import open_gpus
+
+        try:
+            return open_gpus()
+        except NoGpu as error:
+            if self._otherwise is None or error.reason != "fenced":
+                raise
+            try:
+                return self._otherwise()
+            except GpuError as failed:
+                raise error from failed
 
     def try_open(self) -> bool:
         """As :meth:`open`, for a request that can do without GPUs. Returns whether more can be seen."""
@@ -98,7 +113,11 @@ class GpuObserver:
         from slicer.gpu.snapshot import take
 
         assert self._driver is not None
-        self.snapshot = take(self._driver, self.snapshot, self._only, self._trusts_environment)
+        tells_all = getattr(self._driver, "snapshot", None)  # one that knows whose the processes are
+        if tells_all is not None:
+            self.snapshot = tells_all(self._only)
+        else:
+            self.snapshot = take(self._driver, self.snapshot, self._only, self._trusts_environment)
         self._is_fresh = self._reuses
         return self.snapshot
 

@@ -78,13 +78,13 @@ def _take(
     found = []
     for listed in gpus.processes(only):
         pid = listed.pid
-        process = facts.get(pid) or _facts(listed, known.get(pid), trusts_environment)
+        process = facts.get(pid) or facts_of(listed, known.get(pid), trusts_environment)
         facts[pid] = replace(process, gpu_uuid=listed.gpu_uuid, used_mib=listed.used_mib)
         found.append(facts[pid])
     return GpuSnapshot(memory, tuple(found))
 
 
-def _facts(listed: GpuProcess, known: ProcessOnGpu | None, trusts_environment: bool) -> ProcessOnGpu:
+def facts_of(listed: GpuProcess, known: ProcessOnGpu | None, trusts_environment: bool) -> ProcessOnGpu:
     """The process as /proc has it. What /proc no longer tells is taken from ``known``."""
     pid = listed.pid
     started, name = _identity(pid)

@@ -31,6 +31,9 @@ class Execution:
         self._backend.close()
         return {"cgroup": self._cgroup}
 
+    def load_ending(self) -> None:
+        """Nothing: the command takes our place."""
+
     def rest(self) -> None:
         """The job has to wait, perhaps among hundreds. A bus has room for some 256 connections."""
         self._backend.close()

@@ -20,6 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from slicer.gpu import Gpus
     from slicer.gpu.snapshot import GpuSnapshot, ProcessKey, ProcessOnGpu
     from slicer.job.job import Job
     from slicer.job.share_audit import Finding, ShareAudit
@@ -33,6 +34,12 @@ WORTH_WRITING = 1.02  # times the peak in the lease
 WORTH_REPEATING = 1.10  # times the use that was warned of
 
 
+def _through_the_broker() -> Gpus:
+    from slicer.broker.client.gpus import open_gpus
+
+    return open_gpus()
+
+
 class GpuWatch:
     """Looks at the GPUs of one job. A look that fails is reported once, and is the last."""
 
@@ -41,7 +48,7 @@ class GpuWatch:
         self.held = held
         self.ledger = ledger
         self._warn = warn
-        self.observer = GpuObserver(ledger.directory, only=held.lease.gpus)
+        self.observer = GpuObserver(ledger.directory, only=held.lease.gpus, otherwise=_through_the_broker)
         self._due = time.monotonic() + FIRST_SAMPLE_S
         self.has_failed = False  # then looking again makes no sense
         self._leases: tuple[Lease, ...] = (held.lease,)
@@ -202,4 +209,6 @@ def past_cap(gpu: str, found: Finding) -> str:
 def describe(process: ProcessOnGpu) -> str:
     """As in "pid 4711 (python, 3.2G)"."""
     size = "size unknown" if process.used_mib is None else format_size(process.used_mib << 20)
+    if not process.pid:
+        return f"processes of others ({size})"
     return f"pid {process.pid} ({process.name or 'unknown'}, {size})"

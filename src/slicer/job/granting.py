@@ -32,16 +32,17 @@ def prepare(broker: str, requester: Requester, needs: Needs, observer: GpuObserv
 def obtain(
     broker: str, prepared: PreparedRequest, ledger: Ledger, hooks: Hooks, binding: Binding,
     take_connection: Callable[[Connection], None] | None = None,
+    meanwhile: Callable[[], None] | None = None,
 ) -> HeldLease:  # fmt: skip
     """Get the lease. Raises as :func:`slicer.ledger.leasing.obtain`, and BrokerError.
 
-    ``binding`` and ``take_connection`` are for the broker: :func:`slicer.broker.client.asking.obtain`.
+    ``binding`` and what follows are for the broker: :func:`slicer.broker.client.asking.obtain`.
     """
     if not broker:
         return leasing.obtain(prepared, ledger, hooks)
     from slicer.broker.client import asking
 
-    return asking.obtain(broker, prepared, ledger, hooks, binding, take_connection)
+    return asking.obtain(broker, prepared, ledger, hooks, binding, take_connection, meanwhile)
 
 
 def queue_up(

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from slicer.job.job import Job, Listener, RunListener
     from slicer.job.plan import Invocation, Plan
     from slicer.kernel.terminal import Settings
-    from slicer.ledger.waiting import Waiting
+    from slicer.ledger.leasing import AtFront
     from slicer.model import Busy, Lease, Outcome
     from slicer.state.statedir import StateDir
 
@@ -164,15 +164,19 @@ def _acquire(
     nothing = wanted.needs.is_nothing
     if not nothing and not plan.broker and not plan.environ.get("SLICER_STATE_DIR"):
         _say_whose(ledger.directory, listener)
-    # The time limit counts from the scope's start; and the keeper must inherit the plain lock.
-    has_to_wait = plan.profile.timeout_s is not None or (wanted.needs.plain_lock and wanted.needs.gpus)
+    # The time limit counts from the scope's start; the keeper must inherit the plain lock; and the driver
+    # caps a scope on the GPUs that it has.
+    has_to_wait = (
+        plan.profile.timeout_s is not None or (wanted.needs.plain_lock and wanted.needs.gpus)
+        or job.spec.share_cap
+    )  # fmt: skip
 
     def waits(busy: Busy) -> None:
         listener.waiting(busy)
         tell_wait(job, wanted, busy)
         runner.rest()
 
-    def reaches_front(waiting: Waiting) -> int:
+    def reaches_front(waiting: AtFront) -> int:
         """Have the scope started with nothing but the keeper in it: then a pipe's word starts the command."""
         if has_to_wait:
             return -1
@@ -181,7 +185,8 @@ def _acquire(
 
     hooks = Hooks(waits, reaches_front, CancelToken(), listener.still_waiting)
     take = getattr(backend, "take_connection", None)  # the broker's backend uses it for the scope
-    held = granting.obtain(plan.broker, wanted, ledger, hooks, "scope", take)
+    # The keeper shares what is loaded now, and systemd gets the CPUs later.
+    held = granting.obtain(plan.broker, wanted, ledger, hooks, "scope", take, runner.load_ending)
     waited_s = proc.now_s() - began_s
     if not nothing:
         listener.acquired(held.lease, waited_s)

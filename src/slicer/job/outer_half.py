@@ -15,12 +15,11 @@ import os
 import time
 
 from slicer import faults
-from slicer.errors import BackendError, SlicerError
+from slicer.errors import BackendError
 from slicer.job.job import ORDER_END, QUIT, RECORDED, STARTING, Started, tell_start
 from slicer.kernel import proc
 from slicer.kernel.signals import STOP, signal, timed_wait
 from slicer.ledger.held_lease import HeldLease
-from slicer.record import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from slicer.job.job import Job, Listener
     from slicer.job.report import Report
     from slicer.ledger.ledger import Ledger
-    from slicer.model import EndedBy, Outcome, Usage
+    from slicer.model import Outcome, Usage
 
     Reported = tuple[Report, Usage]
 
@@ -121,7 +120,7 @@ class OuterHalf:
         os.close(self._down_read)
         try:
             os.write(self._down_write, STARTING)
-            self._cgroup = self._backend.start(self._job.spec, self._keeper, _load_ending)
+            self._cgroup = self._backend.start(self._job.spec, self._keeper, self.load_ending)
             self._why_no_cap = self._backend.why_no_cap
             faults.point("outer-started-scope")
             self._backend.close()
@@ -144,6 +143,18 @@ class OuterHalf:
         Keeper(
             self._job, self._backend, self._ledger, self._mask, self._pid, self._up_write, self._down_read
         ).run(descriptors)
+
+    def load_ending(self) -> None:
+        """Load what is needed later, while somebody else is busy: the broker, or systemd."""
+        from slicer.job import ending, job_control
+        from slicer.outcome import history, journal
+
+        del ending, job_control, journal
+        history.preload()
+        if self._job.broker:
+            from slicer.broker.client import telling
+
+            del telling
 
     def rest(self) -> None:
         """The job has to wait, perhaps among hundreds. A bus has room for some 256 connections."""
@@ -417,49 +428,14 @@ class OuterHalf:
         if self._cgroup and any(
             p.name == "OOMPolicy" and p.value == "kill" for p in self._job.spec.properties
         ):
-            self._kills_before = self._slice_kills()
+            from slicer.job.killed_keeper import kills_in_slice
 
-    def _slice_kills(self) -> int | None:
-        from slicer.kernel import cgroup
-
-        return cgroup.oom_kills(os.path.dirname(cgroup.path_of(self._cgroup)))
+            self._kills_before = kills_in_slice(self._cgroup)
 
     def _without_keeper(self, started: Started, last: Reported | None) -> Reported:
-        """The keeper was killed: end what is left of the job, and report what is known of it."""
-        from slicer.job.report import Report, killed_reason
-        from slicer.job.scope import stop_timeout_s
-        from slicer.kernel import cgroup
-        from slicer.model import Usage
+        """The keeper was killed: do its part, as far as that can be done."""
+        from slicer.job import killed_keeper
 
-        job, backend = self._job, self._backend
-        usage = Usage()
-        if last is not None:
-            usage = last[1]
-        elif started.cgroup:
-            usage = cgroup.usage(cgroup.path_of(started.cgroup))
-        if usage.oom_kills is None and self._kills_before is not None:
-            kills = (self._slice_kills() or 0) - self._kills_before
-            usage = replace(usage, oom_kills=kills) if kills > 0 else usage
-        left = len(backend.living(job.id, started.cgroup))
-        if left and not job.profile.linger:
-            try:
-                backend.end(job.id, job.spec.unit, stop_timeout_s(job.profile))
-            except SlicerError as error:
-                self._listener.warning(str(error))
-        # A process with a clean environment is not seen among the living, but holds the lease.
-        self._held.is_outlived = bool(backend.living(job.id, started.cgroup)) or self._held.is_shared()
-        wall_s = time.monotonic() - started.began
-        if last is not None:
-            return Report(1, last[0].reason, signal.SIGKILL, 0, wall_s, left, last[0].ended_by), usage
-        reason = killed_reason(usage.oom_kills, wall_s, job.profile.timeout_s)
-        ended_by: EndedBy = "outside" if reason == "signal" else ""
-        return Report(1, reason, signal.SIGKILL, 0, wall_s, left, ended_by), usage
-
-
-def _load_ending() -> None:
-    """Load what the job's end needs, while systemd is busy."""
-    from slicer.job import ending
-    from slicer.outcome import history
-
-    del ending
-    history.preload()
+        return killed_keeper.report_without(
+            self._job, self._backend, self._held, started, last, self._kills_before, self._listener.warning
+        )

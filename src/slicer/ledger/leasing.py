@@ -15,11 +15,25 @@ from slicer.record import record, replace
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Protocol
+    from typing import Any, Protocol
 
     from slicer.gpu.observer import GpuObserver
     from slicer.ledger.waiting import Waiting
     from slicer.model import BackendName, Manager, Then
+
+    class AtFront(Protocol):
+        """A request that waits, and has nobody ahead of it."""
+
+        @property
+        def descriptors(self) -> tuple[int, ...]:
+            """Those that hold the ticket and later the lease, also in a process that inherits them."""
+
+        @property
+        def private(self) -> tuple[int, ...]:
+            """Those that nobody else may inherit."""
+
+        def tell_lease(self, known: dict[str, Any]) -> None:
+            """Set fields of the lease to come that are known already."""
 
     class Interruptible(Protocol):
         """A wait."""
@@ -110,7 +124,7 @@ class Hooks:
     """
 
     waits: Callable[[Busy], None]
-    reaches_front: Callable[[Waiting], int] | None
+    reaches_front: Callable[[AtFront], int] | None
     cancel: CancelToken
     still_waits: Callable[[Busy], float | None] | None = None
 

@@ -158,13 +158,26 @@ class Ledger(LedgerFiles):
         created = entries.create(self.directory.leases, lease.job, statefile.encode(lease))
         return HeldLease(self, lease, *created)
 
-    def note_granted(self, lease: Lease) -> HeldLease:
+    def make_unnamed(self) -> tuple[int, int]:
+        """The file of a lease to come: flocked, and not in the ledger yet. Raises StateError.
+
+        Returns what :func:`slicer.ledger.entries.create` does. A process may inherit it before the grant.
+        """
+        return entries.create_unnamed(self.directory.leases)
+
+    def note_granted(self, lease: Lease, files: tuple[int, int] | None = None) -> HeldLease:
         """Write down a lease that the broker has granted, for what reads this ledger. Raises StateError.
 
-        Nothing is decided: with a broker, this ledger only keeps its user's books.
+        Nothing is decided: with a broker, this ledger only keeps its user's books. ``files``: what
+        :meth:`make_unnamed` has made for it.
         """
+        folder, data = self.directory.leases, statefile.encode(lease)
         with self.locked():
-            created = entries.create(self.directory.leases, lease.job, statefile.encode(lease))
+            if files is None:
+                created = entries.create(folder, lease.job, data)
+            else:
+                created = files
+                entries.give_name(folder, lease.job, files[1], data)
         held = HeldLease(self, lease, *created)
         held.postponed.append(self.sweep)
         return held

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from slicer.config.profiles import Config
+    from slicer.gpu import Gpus
     from slicer.gpu.snapshot import GpuSnapshot, ProcessKey
     from slicer.model import Busy, Gpu, Lease, Ticket, UserStanding
     from slicer.placement.capacity import Device
@@ -167,11 +168,17 @@ def existing_ledger(environ: Mapping[str, str], warn: Warn) -> Ledger | None:
 class StatusReader:
     """Reads the status again and again. Keeps the driver and the ledger open, and opens anew what broke."""
 
-    def __init__(self, environ: Mapping[str, str], ask_others: AskOthers | None = None) -> None:
-        """``ask_others``: what tells of all users' jobs; it returns None, or raises, where it cannot."""
+    def __init__(
+        self, environ: Mapping[str, str], ask_others: AskOthers | None = None,
+        gpus_otherwise: Callable[[], Gpus] | None = None,
+    ) -> None:  # fmt: skip
+        """``ask_others``: what tells of all users' jobs; it returns None, or raises, where it cannot.
+
+        ``gpus_otherwise``: as :class:`slicer.gpu.observer.GpuObserver` has it.
+        """
         self._environ = environ
         self._ask_others = ask_others
-        self._observer = GpuObserver(None)
+        self._observer = GpuObserver(None, otherwise=gpus_otherwise)
         self._ledger: Ledger | None = None
         self._warn: Warn = lambda _: None
 

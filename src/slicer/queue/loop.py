@@ -8,7 +8,6 @@ tells the events: what must last is on the disk before the act that it announces
 from __future__ import annotations
 
 import gc
-import os
 import signal
 import time
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from slicer import backend as backends
 from slicer import faults
-from slicer.broker.client.backend import BrokerBackend
+from slicer.broker.client.gpus import open_gpus
 from slicer.gpu.observer import GpuObserver
 from slicer.job import launch
 from slicer.job.gpu_watch import ESCAPED
@@ -31,6 +30,7 @@ from slicer.queue.file.live_file import LiveFile
 from slicer.queue.judge import judging
 from slicer.queue.judge.concluding import Conclusions
 from slicer.queue.model import Event
+from slicer.queue.run.backends import Backends
 from slicer.queue.run.gpu_use import Escaped, Exceeded, Monitor
 from slicer.queue.run.running import RunningJobs
 from slicer.queue.run.starters import Starters
@@ -42,7 +42,6 @@ from slicer.queue.start.starting import StartingJobs
 from slicer.queue.state.register import Register
 
 if TYPE_CHECKING:
-    from slicer.backend import QueueBackend
     from slicer.queue.events import Renderer
     from slicer.queue.model import BoardState
     from slicer.queue.options import Options
@@ -61,15 +60,14 @@ class Queue:
         self._events = Events(renderer)
         text = jobs_file.read(options.jobs_file)  # before anything is made in its directory
         broker = backends.broker_socket(environ, options.backend)
-        self._backend: QueueBackend = (
-            BrokerBackend(broker) if broker else backends.choose(options.backend, os.geteuid())
-        )
-        self._backend.preload()
+        self._backends = Backends(options.backend, broker)
         self._ledger = launch.open_ledger(environ, self._events)
         mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
-        self._starters = Starters(self._backend, self._ledger, mask)
+        self._starters = Starters(self._backends, self._ledger, mask)
         plans = self._plans = Plans(options, environ, self._ledger, broker)
-        self._gpu_observer = GpuObserver(self._ledger.directory, plans.policy, reuses=True)
+        self._gpu_observer = GpuObserver(
+            self._ledger.directory, plans.policy, reuses=True, otherwise=open_gpus
+        )
         self._gpu_observer.warn = self._events.warning
         self.register = Register(options.log_dir, fresh=options.fresh)
         self._file = LiveFile(options.jobs_file, text, self.register.known_names, plans.check, options.poll_s)
@@ -82,14 +80,14 @@ class Queue:
             options.tolerance,
         )  # fmt: skip
         self._events.monitor = self._monitor
-        self._running = RunningJobs(self._ledger, self._backend, self.register, self._monitor, self._events)
+        self._running = RunningJobs(self._ledger, self._backends, self.register, self._monitor, self._events)
         self._starting = StartingJobs(
-            self._ledger, self._backend, self._starters, self.register, self._monitor, self._running,
+            self._ledger, self._backends, self._starters, self.register, self._monitor, self._running,
             self._events, at_a_time=options.at_a_time,
             most_unbound=plans.cpus if options.at_a_time is None else None,
         )  # fmt: skip
         self._requests = LeaseRequests(
-            self._ledger, self._backend, self._gpu_observer, options.gpus, exclusive=options.exclusive
+            self._ledger, self._backends, self._gpu_observer, options.gpus, exclusive=options.exclusive
         )
         self._requests.check()
         self._conclusions = Conclusions(
@@ -137,7 +135,7 @@ class Queue:
         self.register.close()
         if self.register.problem:
             self._renderer.event(Event("warning", time.time(), data={"text": self.register.problem}))
-        for each in (self._file, self._gpu_observer, self._starters, self._backend, self._ledger):
+        for each in (self._file, self._gpu_observer, self._starters, self._backends, self._ledger):
             each.close()
 
     def summary(self) -> Event:
@@ -155,8 +153,8 @@ class Queue:
         )  # fmt: skip
         for warning in (*self._plans.config.warnings, *register.warnings):
             self._events.warning(warning)
-        if self._backend.notice:
-            self._events.notice(self._backend.notice)
+        if self._backends.usual.notice:
+            self._events.notice(self._backends.usual.notice)
         own = self._options.idle_threshold_mib, self._options.spike_buffer
         if self._plans.broker and own != (None, None):
             self._events.notice("the broker goes by the administrator's idle threshold and spike buffer")

@@ -14,12 +14,13 @@ from typing import Any
 from tests.broker_box import CLIENT, Caller
 from tests.patience import until
 from tests.systemd.helpers import systemctl
-from tests.systemd.helpers.jobs import Slicer
+from tests.systemd.helpers.jobs import Gate, Job, Slicer
 from tests.systemd.helpers.users import User
 
 RUN = Path("/run/slicer-broker")
 SOCKET = str(RUN / "socket")
 SERVICE = "slicer-broker.service"
+SCOPE = "tail -n1 /proc/self/cgroup"  # for a shell: which it is
 SOCKET_UNIT = "slicer-broker.socket"
 ETC = Path("/etc/slicer")
 _DROP_IN = Path(f"/run/systemd/system/{SERVICE}.d/test.conf")
@@ -32,6 +33,7 @@ class Broker:
     def __init__(self) -> None:
         self.callers: list[Caller] = []
         ETC.mkdir(exist_ok=True)
+        _forget_accounts()  # other tests' brokers
         systemctl.output("slicer", "install", "--broker")
         self.configure("[slots]\ncpu = 1\n")
         self.environment(SLICER_SIM="2x24G", SLICER_STATE_DIR=_FAULTS)
@@ -49,11 +51,12 @@ class Broker:
         systemctl.output("systemctl", "daemon-reload")
         systemctl.output("systemctl", "stop", SERVICE)
 
-    def stop_at(self, *points: str) -> None:
-        """From now on it stops at the first of these points that it comes to."""
+    def stop_at(self, *points: str, **gpus: str) -> None:
+        """From now on it stops at the first of these points that it comes to. ``gpus``: which it sees."""
         Path(f"{_FAULTS}.go").unlink(missing_ok=True)
         faults = f"{_FAULTS}:{','.join(points)}"
-        self.environment(SLICER_SIM="2x24G", SLICER_STATE_DIR=_FAULTS, SLICER_FAULTS=faults)
+        gpus = gpus or {"SLICER_SIM": "2x24G"}
+        self.environment(**gpus, SLICER_STATE_DIR=_FAULTS, SLICER_FAULTS=faults)
 
     def go_on(self) -> None:
         """Stop at no point any more."""
@@ -106,8 +109,15 @@ class Broker:
         for name in ("config.toml", "policy.toml"):
             (ETC / name).unlink(missing_ok=True)
         systemctl.output("slicer", "install", "--broker", "--remove")
-        accounts = sorted(map(str, Path("/var/lib/slicer").glob("usage.db*")))  # what was used orders users
-        subprocess.run(("rm", "-rf", str(RUN), f"{_FAULTS}.go", *accounts), check=True)
+        _forget_accounts()
+        killed = map(str, Path("/run/lock").glob("slicer-*/leases/*"))  # in their users' own books
+        subprocess.run(("rm", "-rf", str(RUN), f"{_FAULTS}.go", *killed), check=True)
+
+
+def _forget_accounts() -> None:
+    """What was used orders users."""
+    for path in Path("/var/lib/slicer").glob("usage.db*"):
+        path.unlink()
 
 
 def _names(folder: str) -> list[str]:
@@ -115,6 +125,23 @@ def _names(folder: str) -> list[str]:
         return sorted(os.listdir(RUN / folder))
     except FileNotFoundError:
         return []
+
+
+def holds(slicer: Slicer, who: User, *options: str, **env: str) -> tuple[Job, Gate]:
+    """A job of that user that runs until its gate opens."""
+    gate = slicer.gate()
+    job = slicer.start(*options, "--", "sh", "-c", f"echo up; : < {gate}", via=who.via, env=env)
+    job.said("up")
+    return job, gate
+
+
+def queues(
+    slicer: Slicer, who: User, *options: str, script: str = SCOPE, **env: str
+) -> Job:
+    """A job of that user that has to wait."""
+    job = slicer.start(*options, "--", "sh", "-c", script, via=who.via, env=env)
+    job.said("waiting for")
+    return job
 
 
 def leaving_nothing(slicer: Slicer, broker: Broker) -> Iterator[Slicer]:

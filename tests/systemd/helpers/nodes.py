@@ -13,6 +13,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from tests.fake_nvml import FakeNvml, build
 
 MAJOR, CONTROL = 195, 255
 NODES = {**{f"nvidia{minor}": minor for minor in range(8)}, "nvidia-modeset": 254, "nvidiactl": CONTROL}
+_MODPROBE = Path("/proc/sys/kernel/modprobe")
 EVERYTHING = f"open: {' '.join(sorted(name.removeprefix('nvidia') for name in NODES))}"
 # Prints which of the nodes it may open, and which of the other devices it may not.
 _LOOK = """\
@@ -52,14 +54,29 @@ def remove_node(name: str) -> None:
 @pytest.fixture
 def nodes() -> Iterator[None]:
     """The nodes of eight GPUs, and what else NVIDIA's driver has."""
-    for name in NODES:
-        make_node(name)
-    yield
-    for name in NODES:
-        remove_node(name)
+    with _no_module_is_looked_for():
+        for name in NODES:
+            make_node(name)
+        yield
+        for name in NODES:
+            remove_node(name)
 
 
-@pytest.fixture
+@contextmanager
+def _no_module_is_looked_for() -> Iterator[None]:
+    """In the QEMU machine, whose kernel is its own, each open of a node would take half a second."""
+    if os.environ["SLICER_TEST_MACHINE"] != "qemu":
+        yield
+        return
+    modprobe = _MODPROBE.read_text()
+    _MODPROBE.write_text("\n")
+    try:
+        yield
+    finally:
+        _MODPROBE.write_text(modprobe)
+
+
+@pytest.fixture(scope="module")
 def _shared() -> Iterator[Path]:
     """A directory that all users and the broker can read."""
     folder = Path(tempfile.mkdtemp(prefix="slicer-gpus-", dir="/srv"))
@@ -68,7 +85,7 @@ def _shared() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def eight(_shared: Path) -> FakeNvml:
     """Eight GPUs whose nodes are numbered the other way round: GPU 0 is /dev/nvidia7."""
     made = FakeNvml(build(_shared / "nvml"), _shared / "state")
@@ -81,7 +98,7 @@ def eight(_shared: Path) -> FakeNvml:
     return made
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def look(_shared: Path) -> str:
     """A command for a shell that prints what is open to it."""
     path = _shared / "look.py"

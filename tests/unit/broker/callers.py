@@ -88,7 +88,8 @@ class Server:
         found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         found.settimeout(60)
         found.connect(self.path)
-        found.sendall(data)
+        if data:  # else the broker may have hung up already
+            found.sendall(data)
         return found
 
     def call(self, number: int = 0) -> Call:

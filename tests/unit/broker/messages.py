@@ -44,6 +44,7 @@ CALLS: tuple[Any, ...] = (
     m.Stop(JOB), m.Freeze(JOB), m.Thaw(JOB),
     m.Set(JOB, (("CPUWeight", "50"),)),
     m.Usage(1.7e9, "group"),
+    m.Look(),
     GetInfo(), GetInterfaceDescription("io.slicer.Broker"),
 )  # fmt: skip
 REPLIES: tuple[tuple[type, Any], ...] = (
@@ -53,6 +54,9 @@ REPLIES: tuple[tuple[type, Any], ...] = (
     (m.Release, m.Done()),
     (m.Preview, m.Previewed((GPU,), None, "")),
     (m.Preview, m.Previewed((), BUSY, "why")),
+    (m.Look, m.Seen(
+        (m.GpuNow(0, GPU, "H100", 81559, 81000, 512, None),), (m.UseNow(GPU, 4711, JOB, LEASE.cgroup, 500),),
+    )),
     (m.Usage, m.Used((m.UsageRow("1001", 7, 1, 3600.5, 1e12, 12.0, 0.0),))),
     (
         m.Status,

@@ -7,6 +7,7 @@ import errno
 import os
 import socket
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from slicer.broker.client.connection import Connection as Client
 from slicer.broker.protocol import messages, wire
 from slicer.broker.server.peers import BadKeeper, check_keeper
 from slicer.kernel.proc import start_time
-from tests.patience import until
+from tests.broker_client import replies
+from tests.patience import DEADLINE_S, until
 from tests.unit.broker.callers import Server, heard, server
 from tests.unit.broker.messages import BUSY, CALLS, GPU, JOB, LEASE
 
@@ -124,8 +126,11 @@ def test_a_caller_that_never_reads_gets_the_newest_update_and_the_answer(broker:
                 connection.send(messages.Waiting(JOB, BUSY, float(number), ""), continues=True)
             assert connection.account.output < 10_000
             connection.send(GRANTED)
+            told.set()
 
+        told = threading.Event()
         broker.loop.after(0, tell)
+        assert told.wait(DEADLINE_S)
         data = b""
         while not data.endswith(wire.encode_reply(GRANTED)):
             data += caller.recv(65536)
@@ -290,23 +295,7 @@ def test_a_client_hears_why_it_waits_until_its_turn(broker: Server) -> None:
         broker.loop.after(0.02, lambda: call.connection.send(GRANTED))
 
     broker.answer = answer
-    assert list(client.replies(ACQUIRE)) == [WAITING, GRANTED]
-    client.close()
-
-
-def test_a_client_that_waits_comes_back_to_another_broker(tmp_path: Path) -> None:
-    client = Client(str(tmp_path / "socket"))
-    found: list[Any] = []
-    with server(tmp_path / "socket") as broker:
-        broker.answer = lambda call: call.connection.send(WAITING, continues=True)
-        replies = client.replies(ACQUIRE)
-        found.append(next(replies))
-    (tmp_path / "socket").unlink()
-    with server(tmp_path / "socket") as broker:
-        broker.answer = lambda call: call.connection.send(GRANTED)
-        found += replies
-        assert broker.call().message == ACQUIRE
-    assert found == [WAITING, GRANTED]
+    assert list(replies(client, ACQUIRE)) == [WAITING, GRANTED]
     client.close()
 
 
@@ -331,19 +320,3 @@ def test_a_client_says_what_is_wrong(tmp_path: Path) -> None:
             Client(broker.path).ask(ACQUIRE)
     with pytest.raises(BrokerFailed, match="refused"):
         Client(broker.path).ask(RELEASE)
-
-
-def test_a_client_wakes_for_other_descriptors(broker: Server) -> None:
-    here, there = os.pipe()
-    broker.answer = lambda call: call.connection.send(WAITING, continues=True)
-    client = Client(broker.path)
-    replies = client.replies(ACQUIRE, also=(here,))
-    assert next(replies) == WAITING
-    os.write(there, b"x")
-    assert next(replies) is None
-    os.read(here, 1)
-    broker.loop.after(0, lambda: broker.calls[0].connection.send(GRANTED))
-    assert next(replies) == GRANTED
-    client.close()
-    os.close(here)
-    os.close(there)

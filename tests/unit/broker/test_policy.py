@@ -11,12 +11,13 @@ from slicer.broker.protocol.messages import UsageRow
 from slicer.broker.rules.allowance import Allowance, check, may_force, too_many_waiting, why
 from slicer.broker.rules.order import ordered
 from slicer.broker.rules.policy import NO_CAP, NO_POLICY, Caps, Policy
-from slicer.broker.rules.resolve import account_of, caps_of, weight_of
+from slicer.broker.rules.resolve import account_of, caps_of, rule_of, weight_of, word_of
 from slicer.broker.rules.shares import Shares, gpu_rate, shares_of, used_rate
 from slicer.broker.rules.standing import passing, standings, why_behind
 from slicer.broker.rules.usage import Running, with_running
 from slicer.broker.server.names import Names, ask_services
 from slicer.broker.server.policy_file import PolicyFile, load
+from slicer.broker.server.requests import priority_of
 from slicer.errors import ConfigError, NotAllowedError
 from slicer.model import Lease, Ticket
 from slicer.placement.capacity import Device
@@ -201,6 +202,35 @@ def test_what_may_never_be_is_refused_at_once(fields: dict[str, int], said: str)
         check(CAPPED, (1001,), ticket(**fields), MIXED, "alice")
     assert caught.value.message == said
     assert caught.value.where.startswith("policy.toml")
+
+
+HELD, OWN_SLOT = lease(gpus=("GPU-a",)), lease(slots={"u1001.mine": 1})
+
+
+@pytest.mark.parametrize(
+    ("asked", "inside", "most", "usual", "counts"),
+    [
+        (100, (), None, 0, 0),  # nothing is said: nobody goes ahead of others by it
+        (-5, (), None, 0, -5),  # but behind them
+        (7, (), None, 10, 7),  # as the administrator's profile says
+        (100, (), None, None, 100),  # root, or max_priority = "infinity"
+        (3, (), 5, None, 3),
+        (0, (HELD,), None, 0, 100),  # its outer job holds what others want
+        (0, (HELD,), 5, None, 5),
+        (100, (OWN_SLOT,), None, 0, 0),  # and this one what nobody else could
+    ],
+)  # fmt: skip
+def test_a_priority_goes_ahead_of_others_with_the_administrators_leave_only(
+    asked: int, inside: tuple[Lease, ...], most: int | None, usual: int | None, counts: int
+) -> None:  # L3
+    assert priority_of(asked, inside, {"cpu": 4}, Caps(max_priority=most), usual) == counts
+
+
+def test_infinity_is_a_word_too() -> None:  # L3
+    unbound = Policy(Caps(max_priority=0), {ALICE: Caps(max_priority=NO_CAP)}, {}, {}, {})
+    assert word_of(unbound, ALICE, (), "max_priority") is not None
+    assert rule_of(unbound, ALICE, (), "max_priority") is None
+    assert word_of(NO_POLICY, ALICE, (), "max_priority") is None
 
 
 def test_a_whole_gpu_counts_with_all_its_memory() -> None:  # L3

@@ -142,13 +142,24 @@ def test_the_order_keeps_priorities_arrivals_and_the_places_of_requests_without_
     for uid in USERS:  # a user's own requests never pass each other
         own = [each for each in found if each.uid == uid and each.gpus]
         assert own == sorted(own, key=lambda each: (-each.priority, each.arrived_s))
+    wishes = {each.job: int(each.job[-1], 16) % 3 for each in queue}
+    wished = ordered(queue, shares, patience_s, NOW_S, wishes)
+    assert [(each.uid, each.priority, bool(each.gpus)) for each in wished] == [
+        (each.uid, each.priority, bool(each.gpus)) for each in found
+    ], "nobody's place is another's by it"
+    for places in {(each.uid, each.priority, bool(each.gpus)) for each in queue}:
+        own = [each for each in wished if (each.uid, each.priority, bool(each.gpus)) == places]
+        assert own == sorted(own, key=lambda each: (-wishes[each.job], found.index(each)))
     if patience_s == 1e9:
         ranks = [(-each.priority, shares.rank(each.uid)) for each in found if each.gpus]
         assert ranks == sorted(ranks)
 
 
+SECONDS = st.floats(0, 1e6, allow_subnormal=False)
+
+
 @settings(LOADED, max_examples=examples(100))
-@given(st.floats(0.1, 8), st.floats(0, 1e6), st.floats(0, 1e6), st.floats(0, 1e6), st.floats(60, 1e7))
+@given(st.floats(0.1, 8), SECONDS, SECONDS, SECONDS, st.floats(60, 1e7))
 def test_use_adds_up_however_it_is_cut(
     rate: float, first_s: float, second_s: float, later_s: float, half_life_s: float
 ) -> None:  # L3

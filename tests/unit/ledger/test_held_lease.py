@@ -17,6 +17,7 @@ from slicer.ledger.files import ANSWER_WITHIN_S
 from slicer.ledger.held_lease import HeldLease
 from slicer.model import LEASE_VARIABLE, Busy
 from slicer.state.directory import Directory
+from tests.patience import until
 from tests.unit.ledger.box import LedgerBox
 
 pytest_plugins = ["tests.unit.ledger.box"]
@@ -143,7 +144,8 @@ def test_who_finds_nobody_else_still_holds_the_lease(box: LedgerBox) -> None:
     assert held.is_outlived
     os.close(other)
     held.release()  # it is known now that the job outlives us: it stays until somebody looks
-    assert box.ledger.snapshot().leases == ()
+    # A child that another thread forks at this moment has our descriptors for an instant, too.
+    until(lambda: box.ledger.snapshot().leases == (), "nobody holds it")
 
 
 # D2

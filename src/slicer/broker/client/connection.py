@@ -19,14 +19,12 @@ from slicer.kernel.sleep import until_readable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from typing import Any
 
 ANSWER_S = 5.0  # how long a broker that works may take for its first answer
-AGAIN_S = 60.0  # how long somebody who waits tries to get back to a broker that broke
 _FRESH_S = 5.0  # the broker leaves whoever says nothing for 10 s
 _CHUNK = 65536
-_LONGEST_PAUSE_S = 5.0
 _GONE = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN)
 
 
@@ -73,47 +71,6 @@ class Connection:
             raise BrokerFailed(f"the broker has not answered for {timeout_s:g} s", self.path)
         return reply.message
 
-    def replies(self, message: Any, also: tuple[int, ...] = ()) -> Iterator[Any]:
-        """Send a call that may be answered many times, and yield the replies up to the last.
-
-        Where the connection breaks in between, the same call is sent again to the broker that systemd starts
-        in its place. ``also``: other descriptors; None is yielded each time that one of them is readable.
-        Raises as :meth:`ask`, except for Lost.
-        """
-        given_up_s: float | None = None
-        pause_s = 0.05
-        while True:
-            try:
-                self.send(message, more=True)
-                for reply in self._stream(also):
-                    if reply is not None:
-                        given_up_s, pause_s = None, 0.05
-                    yield reply and reply.message
-                return
-            except (Lost, NoBroker) as error:
-                if given_up_s is None:
-                    if isinstance(error, NoBroker):
-                        raise
-                    given_up_s = time.monotonic() + AGAIN_S
-                if time.monotonic() > given_up_s:
-                    raise BrokerFailed("the broker has gone and does not come back", self.path) from error
-                until_readable([], pause_s, self._mask)
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-
-    def _stream(self, also: tuple[int, ...]) -> Iterator[wire.Reply | None]:
-        end_s: float | None = time.monotonic() + ANSWER_S
-        while True:
-            left_s = None if end_s is None else max(0.0, end_s - time.monotonic())
-            reply = self.receive(left_s, also)
-            if reply is not None:
-                end_s = None  # it is alive; a place in the queue may take for ever
-            elif end_s is not None and time.monotonic() >= end_s:
-                self.close()
-                raise BrokerFailed(f"the broker has not answered for {ANSWER_S:g} s", self.path)
-            yield reply
-            if reply is not None and not reply.continues:
-                return
-
     # -- one step at a time --------------------------------------------------------------------------------
 
     def fileno(self) -> int:
@@ -135,8 +92,8 @@ class Connection:
                 self._why_refused()
         self._used_s = time.monotonic()
 
-    def receive(self, timeout_s: float | None, also: tuple[int, ...] = ()) -> wire.Reply | None:
-        """The next reply. None when the time is over, or one of the other descriptors is readable.
+    def receive(self, timeout_s: float | None) -> wire.Reply | None:
+        """The next reply. None when the time is over.
 
         Raises ErrorReply, and Lost where the connection has broken.
         """
@@ -146,9 +103,8 @@ class Connection:
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
         while b"\0" not in self._heard:
             left_s = None if end_s is None else max(0.0, end_s - time.monotonic())
-            ready = until_readable([sock.fileno(), *also], left_s, self._mask)
-            if sock.fileno() not in ready:
-                if ready or left_s == 0.0:
+            if not until_readable([sock.fileno()], left_s, self._mask):
+                if left_s == 0.0:
                     return None
                 continue
             data = self._received(sock)

@@ -29,7 +29,11 @@ def everybody(path: str) -> Everybody:
 def status_reader(environ: Mapping[str, str]) -> StatusReader:
     """What reads the status: of all users where there is a broker."""
     path = broker_socket(environ)
-    return StatusReader(environ, (lambda: everybody(path)) if path else None)
+    if not path:
+        return StatusReader(environ)
+    from slicer.broker.client.gpus import open_gpus
+
+    return StatusReader(environ, lambda: everybody(path), open_gpus)
 
 
 def read(environ: Mapping[str, str], warn: Callable[[str], None]) -> status.Status:

@@ -30,7 +30,12 @@ if TYPE_CHECKING:
 MOST_TEXT = 8192  # characters of any text
 MOST_ITEMS = 64  # of any list or map of a call
 _INT_MAX = 2**63 - 1
-RECORDS = {kind.__name__: kind for kind in (Busy, Lease, Ticket, messages.UserStanding, messages.UsageRow)}
+RECORDS = {
+    kind.__name__: kind
+    for kind in (
+        Busy, Lease, Ticket, messages.UserStanding, messages.UsageRow, messages.GpuNow, messages.UseNow
+    )
+}
 _CUT = {"name": messages.MOST_NAME, "description": messages.MOST_NAME, "command": messages.MOST_COMMAND}
 
 
@@ -96,6 +101,13 @@ _RULES: dict[str, Callable[[Any], bool]] = {
     "starts_in_s": _IS_SECONDS,
     "memory_peak_bytes": _between(0, MIB_MAX << 20),
     "ahead": _between(0, COUNT_MAX),
+    "of_job": lambda value: not value or is_job_id(value),
+    "index": _between(0, COUNT_MAX),
+    "uuid": is_gpu,
+    "gpu": is_gpu,
+    "memory_mib": _between(0, MIB_MAX),
+    "total_mib": _between(0, MIB_MAX),
+    "used_mib": _between(0, MIB_MAX),
     "kind": ("gpu", "cpu", "slot").__contains__,
     "share": _between(0, 1),
     "due": _between(0, 1),

@@ -61,6 +61,10 @@ class Acquire:
 class Start:
     """Put a keeper into the scope of a lease. The keeper's pidfd comes along by SCM_RIGHTS.
 
+    A ticket whose :class:`Waiting` said ``may_start`` may have it before its lease: then nothing but the
+    keeper belongs in there until :class:`Granted`. Not with RuntimeMaxSec, which counts from the scope's
+    start, not with ``share_cap``, and not out of another job.
+
     It must be alive, and its real, effective and saved uid that of the caller and of the lease. ``limits``
     are directives in the words of a profile, resolved: ("CPUQuota", "200%"). ``share_cap``: the driver is
     asked to cap the scope's GPU memory at the lease's vram_mib, where it can.
@@ -115,6 +119,11 @@ class Status:
 
 
 @record
+class Look:
+    """Ask what is on the GPUs, where the caller may not ask the driver. One reading serves all for 0.2 s."""
+
+
+@record
 class Usage:
     """Ask what jobs used: the caller's own; root: everybody's."""
 
@@ -162,11 +171,12 @@ class Waiting:
     busy: Busy  # the leases in it have no commands but the caller's own
     starts_in_s: float | None  # expected; None: it depends on a job that gave no estimate
     why: str  # a cap or a share of the administrator's policy, in words; "" where that is not the reason
+    may_start: bool = False  # its turn is near: Start is possible already, and stays so
 
 
 @record
 class Granted:
-    """``lease`` is complete but for its keeper and its cgroup."""
+    """``lease`` has its keeper and its cgroup only where its scope stands already."""
 
     lease: Lease
     waited_s: float
@@ -201,6 +211,38 @@ class Standing:
     held_back: dict[str, str]  # by the ticket's job: a cap or share that it waits for, in words
     users: tuple[UserStanding, ...]
     slot_limits: dict[str, int]  # of the administrator
+
+
+@record
+class GpuNow:
+    """One GPU as it is now."""
+
+    index: int
+    uuid: str
+    name: str
+    memory_mib: int
+    total_mib: int  # that programs can have
+    used_mib: int
+    utilisation: int | None  # percent; None: the driver does not say
+
+
+@record
+class UseNow:
+    """What a process uses of a GPU; of others' processes what those of one job use together."""
+
+    gpu: str
+    pid: int  # 0: others'. Root is told all
+    of_job: str  # "" where it is none that has a lease
+    cgroup: str  # of that job; "" where it has none
+    used_mib: int | None  # None: the driver does not say
+
+
+@record
+class Seen:
+    """The answer to :class:`Look`."""
+
+    now: tuple[GpuNow, ...]
+    uses: tuple[UseNow, ...]
 
 
 @record

@@ -65,6 +65,7 @@ REPLIES: dict[type, tuple[type, ...]] = {
     messages.Finished: (messages.Done,),
     messages.Preview: (messages.Previewed,),
     messages.Status: (messages.Standing,),
+    messages.Look: (messages.Seen,),
     messages.Usage: (messages.Used,),
     messages.Stop: (messages.Done,),
     messages.Freeze: (messages.Done,),
@@ -92,6 +93,12 @@ class Reply:
 
     message: Any
     continues: bool
+
+
+class Encoded(str):
+    """JSON that was made before, in the place of a text: it is written as it is."""
+
+    __slots__ = ()
 
 
 class BadCall(ValueError):
@@ -170,11 +177,18 @@ def encode_error(name: str, message: str, where: str = "", hint: str = "", **mor
     return _frame({"error": f"{messages.INTERFACE}.{name}", "parameters": parameters})
 
 
+def encoded(message: Any) -> Encoded:
+    """A record as JSON, to be a part of several replies."""
+    return Encoded("".join(_encode(message, 0)))
+
+
 def _frame(value: dict[str, Any]) -> bytes:
     return "".join(_encode(value, 0)).encode() + b"\0"
 
 
 def _text(text: str) -> str:
+    if type(text) is Encoded:
+        return text
     return encode_basestring(text if text.isprintable() else visible(text, "\n"))
 
 

@@ -8,6 +8,9 @@ By priority first. Among those of one priority:
 - Who got no GPU for ``patience_s`` although it waited is served out of turn: the first of its requests goes
   ahead of the shares. With the grant its patience begins anew, so of many requests only one goes ahead.
 
+Who may not go ahead of others by a priority may by it go ahead of its own requests: these change places among
+each other.
+
 So no user starves, whatever the others use. After ``patience_s`` its first request has a fixed place among
 the others that were patient, by the time since when they are. Ahead of it there is at most one request a
 user, and who is served comes back behind it. In that place the argument of :mod:`slicer.placement.decision`
@@ -25,8 +28,15 @@ if TYPE_CHECKING:
     from slicer.broker.rules.shares import Shares
     from slicer.model import Ticket
 
-def ordered(tickets: Iterable[Ticket], shares: Shares, patience_s: float, now_s: float) -> list[Ticket]:
-    """The tickets in the order in which they are served. Same input, same order."""
+
+def ordered(
+    tickets: Iterable[Ticket], shares: Shares, patience_s: float, now_s: float,
+    wishes: Mapping[str, int] | None = None,
+) -> list[Ticket]:  # fmt: skip
+    """The tickets in the order in which they are served. Same input, same order.
+
+    ``wishes``: priorities that count only among requests of the same user, by job.
+    """
     by_arrival = sorted(tickets, key=lambda each: (-each.priority, each.arrived_s, each.job))
     out_of_turn = _out_of_turn(by_arrival, shares.granted_s, patience_s, now_s)
     wanting = [each for each in by_arrival if each.gpus]
@@ -40,7 +50,24 @@ def ordered(tickets: Iterable[Ticket], shares: Shares, patience_s: float, now_s:
 
     # Priorities have the same places in both, so each request stays among its own.
     served = iter(sorted(wanting, key=place))
-    return [next(served) if each.gpus else each for each in by_arrival]
+    found = [next(served) if each.gpus else each for each in by_arrival]
+    return _by_own_wishes(found, wishes) if wishes else found
+
+
+def _by_own_wishes(found: list[Ticket], wishes: Mapping[str, int]) -> list[Ticket]:
+    """The same, with each user's places of one kind given to its requests by its own priorities."""
+
+    def places_of(ticket: Ticket) -> tuple[int, int, bool]:
+        return ticket.uid, ticket.priority, bool(ticket.gpus)
+
+    own: dict[tuple[int, int, bool], list[Ticket]] = {}
+    for ticket in found:
+        own.setdefault(places_of(ticket), []).append(ticket)
+    served = {
+        places: iter(sorted(each, key=lambda ticket: -wishes.get(ticket.job, ticket.priority)))
+        for places, each in own.items()
+    }
+    return [next(served[places_of(ticket)]) for ticket in found]
 
 
 def _out_of_turn(

@@ -21,7 +21,9 @@ class Caps:
     max_gpus: int | None = None
     max_vram_mib: int | None = None  # over all GPUs; a whole GPU counts with all its memory
     max_cpu_slots: int | None = None
-    max_priority: int | None = None  # of a request; higher ones are refused
+    # Of a request; higher ones are refused. Where nothing is said, those of others than root count as what
+    # the administrator's profile says, or 0, and order the user's own requests.
+    max_priority: int | None = None
     max_hold_s: float | None = None  # a job that holds a GPU or a slot is ended after that
     max_waiting: int | None = None  # requests in the queue
 

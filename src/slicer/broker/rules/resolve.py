@@ -28,6 +28,12 @@ class Rule:
 
 def rule_of(policy: Policy, uid: int, gids: Sequence[int], cap: str) -> Rule | None:
     """The word of the policy that decides one cap of a user; None: as much as there is."""
+    word = word_of(policy, uid, gids, cap)
+    return None if word is None or word.value >= NO_CAP else word
+
+
+def word_of(policy: Policy, uid: int, gids: Sequence[int], cap: str) -> Rule | None:
+    """As :func:`rule_of`, but None only where nothing is said; "infinity" is :data:`NO_CAP`."""
     own = getattr(policy.users.get(uid, _SILENT), cap)
     if own is not None:
         return _rule(policy, own, "user", uid, cap)
@@ -45,9 +51,7 @@ def rule_of(policy: Policy, uid: int, gids: Sequence[int], cap: str) -> Rule | N
     return None if value is None else _rule(policy, value, "default", 0, cap)
 
 
-def _rule(policy: Policy, value: float, kind: str, number: int, cap: str) -> Rule | None:
-    if value >= NO_CAP:
-        return None
+def _rule(policy: Policy, value: float, kind: str, number: int, cap: str) -> Rule:
     return Rule(value, (policy.where or {}).get((kind, number, cap), "policy.toml"))
 
 

@@ -22,11 +22,20 @@ def login_slice_of(uid: int) -> str:
     return f"user-{uid}.slice"
 
 
+def scope_places(above: str = "") -> tuple[str, ...]:
+    """The cgroups in which the slices of all users' jobs are. ``above``: as for :func:`cgroup_of`."""
+    return _place("gpu.slice", above), _place("cpu.slice", above)
+
+
 def cgroup_of(slice_name: str, unit: str, above: str = "") -> str:
     """Where systemd puts a unit of a slice, as /proc/PID/cgroup has it.
 
     ``above`` is the cgroup of systemd itself, "" but for one that runs in a container.
     """
+    return f"{_place(slice_name, above)}/{unit}"
+
+
+def _place(slice_name: str, above: str) -> str:
     words = slice_name.removesuffix(".slice").split("-")
     slices = ["-".join(words[: count + 1]) + ".slice" for count in range(len(words))]
-    return "/".join([above, *(f"_{name}" if name in _ESCAPED else name for name in slices), unit])
+    return "/".join([above, *(f"_{name}" if name in _ESCAPED else name for name in slices)])

@@ -11,8 +11,11 @@ from slicer.broker.server.accounts import Accounts
 from slicer.broker.server.book import RULES, Book
 from slicer.broker.server.connections import Connections
 from slicer.broker.server.deciding import Decider
+from slicer.broker.server.front import Front
 from slicer.broker.server.impatience import Impatience
+from slicer.broker.server.leftovers import Leftovers
 from slicer.broker.server.loop import Loop, now_s
+from slicer.broker.server.overtime import Overtime
 from slicer.broker.server.queueing import Queueing
 from slicer.broker.server.register import Register
 from slicer.broker.server.rulebook import Rulebook
@@ -64,18 +67,27 @@ class Broker:
             places.configuration, warn, lambda half: Accounts(half, directory=places.accounts, warn=warn)
         )
         self._register = Register(
-            Book(base, warn), self._loop, warn, self._unsettle, self._ended, self._rulebook.book
-        )
+            Book(base, warn), self._loop, warn, self._unsettle, self._ended, self._rulebook.book,
+            lambda waiter: self._front.left(waiter),
+        )  # fmt: skip
         self._decider = Decider(self._register, self._rulebook, warn)
         self._scopes = Scopes(self._loop, base.own_folder("slices"))
         self._queueing: Queueing | None = None
+        self._leftovers: Leftovers | None = None
         self._register.load()
         for holding in self._register.holdings.values():
             self._rulebook.groups(holding.lease.uid, holding.claim.gids)
             self._rulebook.granted(holding)
-        self._queueing = queueing = Queueing(self._register, self._decider, self._rulebook, self._loop, log)
         wishes = Wishes(self._register, self._rulebook, self._decider, host())
-        scoping = Scoping(self._register, self._scopes, wishes, queueing, log)
+        self._front = front = Front(
+            self._register, self._scopes, wishes, self._rulebook, self._loop, log
+        )
+        self._overtime = Overtime(self._register, self._rulebook, front, self._loop, log)
+        self._queueing = queueing = Queueing(
+            self._register, self._decider, self._rulebook, front, self._overtime, self._loop, log
+        )
+        self._leftovers = Leftovers(self._register, self._scopes, self._loop, log)
+        scoping = Scoping(self._register, self._scopes, wishes, queueing, front, log)
         service = Service(self._register, self._decider, self._rulebook, queueing, scoping)
         self._connections = Connections(
             listener, self._loop, service.call, queueing.gone, impatience=Impatience()
@@ -90,6 +102,8 @@ class Broker:
         lease = holding.lease
         self._log(f"<6>uid {lease.uid}: {lease.job} has ended")
         self._rulebook.ended(holding)
+        if self._leftovers is not None and lease.unit:
+            self._leftovers.expect()
 
     def _watch_configuration(self) -> None:
         """While somebody waits, a changed policy has to act at once. Else the next call looks."""
@@ -137,7 +151,10 @@ class Broker:
         """Whether somebody waits, or something is not done."""
         register = self._register
         is_starting = any(each.is_starting for each in register.holdings.values())
-        return bool(len(self._connections) or register.waiters or is_starting or self._connections.must_stay)
+        is_busy = (
+            is_starting or self._connections.must_stay or self._overtime.is_expected() or self._front.is_busy
+        )
+        return bool(len(self._connections) or register.waiters or is_busy)
 
     def close(self) -> None:
         """Give everything up. Leases last by themselves."""

@@ -29,6 +29,7 @@ class Configuration:
         self._directory = ""
         self._seen: tuple[tuple[str, int, int], ...] = ()
         self.config: Config | None = None  # all of it, for the administrator's profiles
+        self._profiles: dict[str, Profile] = {}  # those of it that were asked for
         self.slots: dict[str, int] = {}
         self.placement = Policy()
 
@@ -39,15 +40,20 @@ class Configuration:
         self.config = found = profiles.load(
             _NO_USER, profiles.host(), system_dir=directory, remembers=False
         )
+        self._profiles.clear()
         self.slots = dict(found.slots)
         self.placement = found.policy
 
     def profile(self, name: str) -> Profile | None:
         """The administrator's profile of that name; None: there is none."""
-        try:
-            return self.config.profile(name) if self.config is not None and name else None
-        except SlicerError:
+        if self.config is None or not name:
             return None
+        if name not in self._profiles:
+            try:
+                self._profiles[name] = self.config.profile(name)
+            except SlicerError:
+                return None
+        return self._profiles[name]
 
     def refresh(self) -> bool:
         """Read the files again if they have changed; whether other values are in force."""

@@ -6,6 +6,8 @@ from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from slicer.broker.rules.shares import Shares
     from slicer.model import Lease, Ticket
     from slicer.placement.capacity import Device, Policy
@@ -22,4 +24,5 @@ class Decided:
     devices: tuple[Device, ...] | None
     policy: Policy
     shares: Shares
+    wishes: Mapping[str, int]  # priorities that count among requests of one user, by job
     must_look: bool  # no event will tell when another decision is due

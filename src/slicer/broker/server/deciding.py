@@ -51,13 +51,17 @@ class Decider:
         present = [each for each in self._register.waiters.values() if each.connection is not None]
         tickets = [*(each.ticket for each in present), *((extra,) if extra else ())]
         shares = self._rulebook.shares(leases, tickets, now_s)
-        queue = self._rulebook.ordered(tickets, shares, now_s)
+        wishes = {
+            each.ticket.job: each.asked.priority for each in present
+            if each.asked is not None and each.asked.priority > each.ticket.priority
+        }  # fmt: skip
+        queue = self._rulebook.ordered(tickets, shares, now_s, wishes)
         wants_gpus = any(ticket.gpus for ticket in queue)
         devices = self._devices(leases, is_fresh) if wants_gpus or sees_gpus else None
         able, stopped, grants = self._among_able(queue, devices, leases, now_s)
         foreign = any(is_used_by_others(device, self.observer.policy) for device in devices or ())
         must_look = bool(stopped) or (wants_gpus and (foreign or devices is None))
-        return Decided(grants, able, queue, leases, devices, self.observer.policy, shares, must_look)
+        return Decided(grants, able, queue, leases, devices, self.observer.policy, shares, wishes, must_look)
 
     def _among_able(
         self, queue: tuple[Ticket, ...], devices: tuple[Device, ...] | None, leases: tuple[Lease, ...],

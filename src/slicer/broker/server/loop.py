@@ -9,6 +9,8 @@ import heapq
 import select
 import time
 
+from slicer.kernel import proc
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,6 +19,7 @@ READ = select.EPOLLIN
 WRITE = select.EPOLLOUT
 URGENT = select.EPOLLPRI  # how cgroup.events tells of a change
 _LEAST_ROOM = 1024
+_LOOKS_S = 60.0
 _MOST_EVENTS = 512  # taken at a time, so that what is due never waits for long
 
 
@@ -63,6 +66,25 @@ class Loop:
             heapq.heapify(self._due)
             self._room = 2 * len(self._due) + _LEAST_ROOM
         heapq.heappush(self._due, (now_s() + seconds, self._count, due))
+        return due
+
+    def when(self, at_s: float, act: Callable[[], None]) -> Due:
+        """Call ``act`` once CLOCK_BOOTTIME has come to ``at_s``.
+
+        epoll's clock stands still while the machine is suspended. What it slept through is late by
+        :data:`_LOOKS_S` at most.
+        """
+        due = Due(act)
+
+        def look() -> None:
+            left_s = at_s - proc.now_s()
+            if due.act is not None and left_s > 0:
+                self.after(min(left_s, _LOOKS_S), look)
+            elif due.act is not None:
+                due.cancel()
+                act()
+
+        self.after(0.0, look)
         return due
 
     def turn(self, most_s: float | None) -> None:

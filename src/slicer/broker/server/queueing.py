@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from slicer.broker.server.connections import Call, Connection
     from slicer.broker.server.decided import Decided
     from slicer.broker.server.deciding import Decider
+    from slicer.broker.server.front import Front
     from slicer.broker.server.loop import Due, Loop
+    from slicer.broker.server.overtime import Overtime
     from slicer.broker.server.register import Holding, Register
     from slicer.broker.server.requests import Caller
     from slicer.broker.server.rulebook import Rulebook
@@ -50,19 +52,20 @@ class Queueing:
     """The requests of all users. :meth:`settle` is to be called whenever :attr:`is_unsettled`."""
 
     def __init__(
-        self, register: Register, decider: Decider, rulebook: Rulebook, on: Loop, log: Callable[[str], None]
-    ) -> None:
+        self, register: Register, decider: Decider, rulebook: Rulebook, front: Front, overtime: Overtime,
+        on: Loop, log: Callable[[str], None],
+    ) -> None:  # fmt: skip
         self._register = register
+        self._front = front
         self._decider = decider
         self._rulebook = rulebook
+        self._overtime = overtime
         self._loop = on
         self._log = log
         self.is_unsettled = True
         self._came: list[Waiter] = []  # since the last decision
         self._again: Due | None = None
         self._news: Due | None = None
-        for holding in register.holdings.values():
-            self._limit(holding)
         absent = list(register.waiters.values())
         self._waits_for_absent = bool(absent)
         if absent:
@@ -105,7 +108,8 @@ class Queueing:
         asked, caller = call.message, self.caller(call)
         known = self._register.holdings.get(asked.job)
         if known is not None:
-            if not _is_same(known.lease, caller) or known.claim.held or known.is_starting:
+            has_scope = known.claim.held or known.is_starting
+            if not _is_same(known.lease, caller) or (has_scope and known.early is None):
                 raise Refusal("JobExists", f"there is a job {asked.job} already")
             self._tell_granted(call.connection, known)  # its connection broke before it heard
             return
@@ -127,8 +131,8 @@ class Queueing:
             if due is not None:
                 due.cancel()
         if asked.max_wait_s is not None and waiter.waits:
-            left_s = max(0.0, waiter.ticket.arrived_s + asked.max_wait_s - proc.now_s())
-            waiter.patience = self._loop.after(left_s, lambda: self._lose_patience(waiter))
+            end_s = waiter.ticket.arrived_s + asked.max_wait_s
+            waiter.patience = self._loop.when(end_s, lambda: self._lose_patience(waiter))
         self._came.append(waiter)
         self.is_unsettled = True
 
@@ -140,7 +144,7 @@ class Queueing:
         inside = self._register.inside_of(caller.pid, caller.uid)
         ticket = requests.ticket_of(
             asked, caller, self.choice(asked, inside), inside, self._rulebook.slots,
-            self._rulebook.caps(caller.uid, caller.gids), self._place(asked, own),
+            self._rulebook.priority(asked, caller, inside), self._place(asked, own),
         )  # fmt: skip
         self._decider.check_feasible(ticket)
         self._rulebook.check(ticket, caller.gids, self._decider.devices_seen())
@@ -195,6 +199,8 @@ class Queueing:
                 return  # those who are back already wait a moment for the others
             self._waits_for_absent = False
         came, self._came = self._came, []
+        if not self._register.waiters:
+            return  # a lease is over, and nobody waits for it
         found = self._decider.decide()
         self._grant_all(found)
         left = [each for each in came if self._is_waiting(each)]
@@ -203,6 +209,7 @@ class Queueing:
         self._answer_new(left, found)
         if found.must_look:
             self.look_again()
+        self._front.offer_soon(found)
         if found.queue and self._news is None:
             self._news = self._loop.after(_TELLS_S, self._tell_news)
 
@@ -225,32 +232,28 @@ class Queueing:
         now_s = proc.now_s()
         lease = requests.draft_of(ticket, self._decider.observer.indices(gpus), gpus, now_s)
         lease = replace(lease, forced=int(is_forced))
+        early = self._front.standing(waiter)
+        lease = lease if early is None else early.named_in(lease)
+        is_held, its_slice = (0, "") if early is None else (int(not early.is_starting), early.record.slice)
         claim = Claim(
-            ticket.job, ticket.command, asked.binding, 0, max(0.0, now_s - ticket.arrived_s), waiter.gids,
-            (), "", *self._rulebook.measure(gpus, ticket.vram_mib, self._decider.devices_seen()),
+            ticket.job, ticket.command, asked.binding, is_held, max(0.0, now_s - ticket.arrived_s),
+            waiter.gids, (), its_slice,
+            *self._rulebook.measure(gpus, ticket.vram_mib, self._decider.devices_seen()),
         )  # fmt: skip
         holding = self._register.add(lease, claim, os.dup(waiter.connection.peer.pidfd))
+        holding.early, waiter.early = early, None
         connection = waiter.connection
         self._register.leave(waiter)
         self._rulebook.granted(holding)
-        self._limit(holding)
+        self._overtime.expect(holding)
         self._log(f"<6>uid {lease.uid}: {lease.job} has {_words(lease)} (pid {lease.pid})")
         self._tell_granted(connection, holding)
 
-    def _limit(self, holding: Holding) -> None:
-        """End the lease in time if it gets no scope. (Its process goes on, as one that holds nothing.)"""
-        end_s = self._rulebook.hold_until_s(holding)
-        if end_s is not None and not holding.claim.held:
-            holding.limit = self._loop.after(end_s - proc.now_s(), lambda: self._end(holding))
-
-    def _end(self, holding: Holding) -> None:
-        if not holding.claim.held and not holding.is_starting:
-            self._log(f"<5>uid {holding.lease.uid}: {holding.lease.job} has held what it has for too long")
-            self._register.release(holding)
-
     def _tell_granted(self, connection: Connection, holding: Holding) -> None:
-        shown = views.lease(holding.lease, connection.peer.uid)
-        connection.send(messages.Granted(shown, holding.claim.waited_s))
+        if holding.early is not None:
+            self._front.grant(holding, connection)
+        else:
+            connection.send(holding.granted())
 
     def _answer_new(self, came: list[Waiter], found: Decided) -> None:
         """Tell those who came and were granted nothing why; who does not wait, or not for this, leaves."""
@@ -306,8 +309,8 @@ class Queueing:
         if waiter.told == (busy, starts_s, why):
             return False
         waiter.told = busy, starts_s, why
-        news = messages.Waiting(waiter.ticket.job, busy, starts_in_s, why)
-        waiter.connection.send(news, continues=True)
+        waiter.news = messages.Waiting(waiter.ticket.job, busy, starts_in_s, why, waiter.may_start)
+        waiter.connection.send(waiter.news, continues=True)
         return True
 
     def _tell_news(self) -> None:

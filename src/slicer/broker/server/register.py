@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 
-from slicer.broker.server.watch import ProcessWatch, ScopeWatch, open_process
+from slicer.broker.protocol.messages import Granted
+from slicer.broker.rules import views
+from slicer.broker.server.watch import ProcessWatch, open_process, watch_scope
 from slicer.kernel import cgroup, proc
 from slicer.record import replace
 
@@ -18,9 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from slicer.broker.protocol.messages import Acquire, Finished
-    from slicer.broker.server.book import Book, Claim
+    from slicer.broker.protocol.messages import Acquire, Finished, Waiting
+    from slicer.broker.server.book import Book, Claim, EarlyScope
+    from slicer.broker.server.early import Early
     from slicer.broker.server.loop import Due, Loop
+    from slicer.broker.server.watch import ScopeWatch
     from slicer.model import Busy, Lease, Ticket, Usage
 
 
@@ -35,7 +39,16 @@ class Holding:
         self.process: ProcessWatch | None = None
         self.scope: ScopeWatch | None = None
         self.is_starting = False  # systemd is at it
+        self.early: Early | None = None  # its scope was started before it was granted
         self.limit: Due | None = None  # when it ends by the policy, unless it has a scope, which systemd ends
+
+    def is_starting_with(self, pid: int) -> bool:
+        """Whether systemd is about to put the process into its scope."""
+        return self.is_starting and self.lease.keeper == pid
+
+    def granted(self) -> Granted:
+        """What its owner is told."""
+        return Granted(views.lease(self.lease, self.lease.uid), self.claim.waited_s)
 
     def close(self) -> None:
         """Watch it no more."""
@@ -58,6 +71,9 @@ class Waiter:
         self.is_written = False
         self.waits = True  # else it is told at once that it cannot have it
         self.told: tuple[Busy, int | None, str] | None = None  # the last Waiting, as far as it matters
+        self.news: Waiting | None = None  # the whole of it
+        self.may_start = False  # its scope, before it has its lease
+        self.early: Early | None = None  # that one
         self.patience: Due | None = None
         self.absence: Due | None = None  # when its place is lost, while it is absent
         self.process: ProcessWatch | None = None
@@ -77,10 +93,10 @@ class Register:
 
     def __init__(
         self, book: Book, on: Loop, warn: Callable[[str], None], changed: Callable[[], None],
-        ended: Callable[[Holding], None], book_ended: Callable[[], None],
+        ended: Callable[[Holding], None], book_ended: Callable[[], None], left: Callable[[Waiter], None],
     ) -> None:  # fmt: skip
         """``changed``: somebody's turn may have come. ``ended``: a lease is over; ``book_ended`` writes that
-        into the accounts.
+        into the accounts. ``left``: a ticket is off the queue, and may have a scope.
         """
         self.book = book
         self._loop = on
@@ -88,6 +104,8 @@ class Register:
         self._changed = changed
         self._ended = ended
         self._book_ended = book_ended
+        self._left = left
+        self.early_scopes: tuple[EarlyScope, ...] = ()  # that an earlier broker had started
         self._over: list[str] = []  # jobs whose leases are over, and still written down
         self.holdings: dict[str, Holding] = {}
         self.waiters: dict[str, Waiter] = {}
@@ -102,6 +120,7 @@ class Register:
         """Take over what an earlier broker wrote down. Raises StateError."""
         found = self.book.load()
         boot = proc.boot_id()
+        self.early_scopes = found.early
         for lease, claim, told in found.leases:
             holding = self.holdings[lease.job] = Holding(lease, claim)
             holding.told = told
@@ -134,7 +153,10 @@ class Register:
     # -- leases ------------------------------------------------------------------------------------------
 
     def add(self, lease: Lease, claim: Claim, pidfd: int) -> Holding:
-        """A lease that is granted now, to the process of ``pidfd``, which is taken over."""
+        """A lease that is granted now, to the process of ``pidfd``, which is taken over.
+
+        If it is held already, its scope alone counts, and :meth:`start_watching` has to follow.
+        """
         try:
             if lease.job in self._over:
                 self.finish()
@@ -143,7 +165,10 @@ class Register:
             os.close(pidfd)
             raise
         holding = self.holdings[lease.job] = Holding(lease, claim)
-        self._watch_process(holding, pidfd)
+        if claim.held:
+            os.close(pidfd)
+        else:
+            self._watch_process(holding, pidfd)
         return holding
 
     def rewrite(self, holding: Holding, lease: Lease) -> None:
@@ -170,18 +195,8 @@ class Register:
         return holding.scope is not None or self._watch_scope(holding)
 
     def _watch_scope(self, holding: Holding) -> bool:
-        name = holding.lease.cgroup
-        if not cgroup.lives(name):
-            return False
-        try:
-            watch = ScopeWatch(self._loop, name, lambda: self._lost_scope(holding))
-        except FileNotFoundError:
-            return False
-        if not watch.is_populated():
-            watch.close()
-            return False
-        holding.scope = watch
-        return True
+        holding.scope = watch_scope(self._loop, holding.lease.cgroup, lambda: self._lost_scope(holding))
+        return holding.scope is not None
 
     def _watch_process(self, holding: Holding, pidfd: int) -> None:
         holding.process = ProcessWatch(self._loop, pidfd, lambda: self._lost_process(holding))
@@ -283,4 +298,5 @@ class Register:
             del self.waiters[job]
             if waiter.is_written:
                 self.book.drop_ticket(job)
+            self._left(waiter)
             self._changed()

@@ -30,16 +30,16 @@ class Caller:
 
 def ticket_of(
     asked: Acquire, caller: Caller, choice: tuple[str, ...], inside: tuple[Lease, ...],
-    counted: Mapping[str, int], caps: Caps, arrived_s: float,
+    counted: Mapping[str, int], priority: int, arrived_s: float,
 ) -> Ticket:  # fmt: skip
     """The ticket of a request. ``choice``: the GPUs that its words mean; ``counted``: the administrator's
-    slots; ``inside``: the leases of its outer jobs. Raises Refusal.
+    slots; ``inside``: the leases of its outer jobs; ``priority``: see :func:`priority_of`. Raises Refusal.
     """
     shares = asked.gpus > 0 and asked.vram_mib is not None
     return Ticket(
         job=asked.job, name=asked.name, command=asked.command, pid=caller.pid, pid_start=caller.start,
         boot_id=caller.boot_id, uid=caller.uid, inside=tuple(lease.job for lease in inside),
-        priority=_priority(asked.priority, inside, caps), arrived_s=round(arrived_s, 6), gpus=asked.gpus,
+        priority=priority, arrived_s=round(arrived_s, 6), gpus=asked.gpus,
         gpu_choice=choice, vram_mib=asked.vram_mib if shares else None,
         margin_mib=asked.margin_mib if shares else 0,
         **_slots(asked, caller.uid, counted), expect_s=asked.expect_s, profile=asked.profile,
@@ -67,11 +67,17 @@ def draft_of(ticket: Ticket, indices: tuple[int, ...], gpus: tuple[str, ...], no
     )  # fmt: skip
 
 
-def _priority(priority: int, inside: tuple[Lease, ...], caps: Caps) -> int:
-    """Outer jobs keep what they have while this one waits, so it goes as far ahead as its user may ask."""
-    if not any(lease.gpus or lease.slots for lease in inside):
-        return priority
-    return PRIORITY_MAX if caps.max_priority is None else max(priority, caps.max_priority)
+def priority_of(
+    asked: int, inside: tuple[Lease, ...], counted: Mapping[str, int], caps: Caps, usual: int | None
+) -> int:
+    """The priority of a request among those of all users. ``usual``: the most, as the policy says nothing.
+
+    Outer jobs keep what they have while this one waits. So if others could want that, it goes as far ahead as
+    its user may ask.
+    """
+    if any(lease.gpus or not counted.keys().isdisjoint(lease.slots) for lease in inside):
+        return PRIORITY_MAX if caps.max_priority is None else max(asked, caps.max_priority)
+    return asked if usual is None else min(asked, usual)
 
 
 def _slots(asked: Acquire, uid: int, counted: Mapping[str, int]) -> dict[str, dict[str, int]]:

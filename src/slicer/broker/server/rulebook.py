@@ -9,6 +9,7 @@ from slicer.broker.rules import allowance, order, resolve, shares, standing
 from slicer.broker.rules.allowance import Allowance, Balance, held_vram
 from slicer.broker.rules.policy import NO_POLICY
 from slicer.broker.rules.usage import Running, with_running
+from slicer.broker.server import requests
 from slicer.broker.server.accounts import Ended
 from slicer.broker.server.configuration import Configuration
 from slicer.broker.server.policy_file import PolicyFile
@@ -18,9 +19,9 @@ from slicer.kernel import proc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from slicer.broker.protocol.messages import UserStanding
+    from slicer.broker.protocol.messages import Acquire, UserStanding
     from slicer.broker.rules.policy import Caps, Policy
     from slicer.broker.rules.shares import Shares
     from slicer.broker.server.accounts import Accounts
@@ -108,6 +109,19 @@ class Rulebook:
         """What a user may have."""
         return resolve.caps_of(self.policy, uid, gids)
 
+    def priority(self, asked: Acquire, caller: Caller, inside: tuple[Lease, ...]) -> int:
+        """How far ahead of others' requests this one goes."""
+        caps = self.caps(caller.uid, caller.gids)
+        usual = self._usual_priority(caller, asked.profile)
+        return requests.priority_of(asked.priority, inside, self.slots, caps, usual)
+
+    def _usual_priority(self, caller: Caller, profile: str) -> int | None:
+        """The highest priority without the policy's leave; None: it says something, or this is root."""
+        if not caller.uid or resolve.word_of(self.policy, caller.uid, caller.gids, "max_priority"):
+            return None
+        found = self.configuration.profile(profile)
+        return max(0, found.priority) if found is not None else 0
+
     def hold_until_s(self, holding: Holding) -> float | None:
         """When a lease has to end by the policy (CLOCK_BOOTTIME); None: never."""
         lease = holding.lease
@@ -142,20 +156,26 @@ class Rulebook:
             self.policy, self._gids, self._accounts.past(), leases, self._rates, waiting, now_s
         )
 
-    def ordered(self, tickets: Iterable[Ticket], found: Shares, now_s: float) -> tuple[Ticket, ...]:
-        """The tickets in the order in which they are served."""
-        return tuple(order.ordered(tickets, found, self.policy.patience_s, now_s))
+    def ordered(
+        self, tickets: Iterable[Ticket], found: Shares, now_s: float, wishes: Mapping[str, int]
+    ) -> tuple[Ticket, ...]:
+        """The tickets in the order in which they are served. ``wishes``: as :func:`order.ordered` has it."""
+        return tuple(order.ordered(tickets, found, self.policy.patience_s, now_s, wishes))
 
     def why(self, ticket: Ticket, found: Decided) -> str:
-        """The cap or the share that a request waits for, in words; "" if it waits for neither."""
+        """The cap or the share that a request waits for, or what its priority is not; else ""."""
         if self._reasons is None or self._reasons[0] is not found:
             balance = self.allowance().balance(found.leases, found.devices)
             self._reasons = found, balance, standing.passing(found.queue)
             self._names = {}
         _, balance, passing = self._reasons
         name = self._names.get(ticket.uid) or self._names.setdefault(ticket.uid, self._name_of(ticket.uid))
-        cap = balance.why(ticket, name)
-        return cap or standing.why_behind(ticket.uid, passing.get(ticket.job, 0), found.shares, name)
+        why = balance.why(ticket, name)
+        why = why or standing.why_behind(ticket.uid, passing.get(ticket.job, 0), found.shares, name)
+        wish = found.wishes.get(ticket.job)
+        if why or wish is None:
+            return why
+        return f"priority {wish} counts among {name}'s own requests only, unless policy.toml has max_priority"
 
     def standings(self, found: Decided, holdings: Collection[Holding]) -> tuple[UserStanding, ...]:
         """How everybody stands who holds or waits."""

@@ -64,11 +64,11 @@ class Scopes:
         self._limits = SliceLimits(self._manager, notes)
         self._wakes = wakes
         self._has_pidfds = True  # systemd 255
-        self._above = _cgroup_of_systemd()
+        self.above = _cgroup_of_systemd()
 
     def cgroup_for(self, spec: ScopeSpec) -> str:
         """The cgroup that the scope will have, as /proc/PID/cgroup names it."""
-        return units.cgroup_of(spec.slice, spec.unit, self._above)
+        return units.cgroup_of(spec.slice, spec.unit, self.above)
 
     def start(
         self, spec: ScopeSpec, uid: int, pidfd: int, done: Callable[[str | BackendError], None]

@@ -10,12 +10,10 @@ import os
 
 from slicer import faults
 from slicer.broker.protocol import messages
-from slicer.broker.rules import units
-from slicer.broker.server.peers import BadKeeper, check_keeper
+from slicer.broker.server import keepers
 from slicer.broker.server.refusal import Refusal, refusal_of
 from slicer.errors import BackendError, SlicerError
 from slicer.kernel import cgroup
-from slicer.model import ScopeSpec, unit_name
 from slicer.record import replace
 
 TYPE_CHECKING = False
@@ -24,24 +22,25 @@ if TYPE_CHECKING:
 
     from slicer.broker.protocol.messages import Start
     from slicer.broker.server.connections import Call, Connection
+    from slicer.broker.server.front import Front
     from slicer.broker.server.queueing import Queueing
     from slicer.broker.server.register import Holding, Register
     from slicer.broker.server.scopes import Scopes
     from slicer.broker.server.wishes import Wish, Wishes
-    from slicer.model import Property
 
 
 class Scoping:
     """Starts scopes, and acts on them. Each answers its call when systemd has answered."""
 
     def __init__(
-        self, register: Register, scopes: Scopes, wishes: Wishes, queueing: Queueing,
+        self, register: Register, scopes: Scopes, wishes: Wishes, queueing: Queueing, front: Front,
         log: Callable[[str], None],
     ) -> None:  # fmt: skip
         self._register = register
         self._scopes = scopes
         self._wishes = wishes
         self._queueing = queueing
+        self._front = front
         self._log = log
         self._asking: dict[str, Connection] = {}  # who hears of a scope that is being started, by job
 
@@ -57,21 +56,20 @@ class Scoping:
 
     def _start(self, call: Call) -> None:
         asked, connection = call.message, call.connection
+        waiter = self._register.waiters.get(asked.job)
+        if waiter is not None and waiter.ticket.uid == connection.peer.uid:
+            self._front.start(call, waiter)
+            return
         holding = self._own(asked.job, connection)
         if holding.claim.binding != "scope":
             raise Refusal("BadProcess", "this lease is bound to a process: it has no scope")
-        if len(call.fds) != 1:
-            raise Refusal("BadProcess", "exactly one pidfd has to come along, the keeper's")
-        pidfd = call.fds[0]
-        try:
-            pid = check_keeper(pidfd, holding.lease.uid)
-        except BadKeeper as bad:
-            raise Refusal("BadProcess", str(bad)) from bad
+        pidfd, pid = keepers.sent_along(call)
         if self._is_told_again(asked, holding, pid, connection):
             return
+        keepers.check_free(self._register, asked.job, pid)
         self._note_outer(asked, holding, pid)
         wish = self._wishes.of(asked, holding)
-        spec = self._spec(asked, holding, wish.properties)
+        spec = keepers.scope_of(asked, holding.lease.uid, wish.properties)
         there = self._scopes.cgroup_for(spec)
         lease = replace(holding.lease, keeper=pid, unit=spec.unit, cgroup=there)
         self._register.rewrite(holding, lease)
@@ -91,6 +89,9 @@ class Scoping:
         Raises Refusal where another keeper has the scope.
         """
         is_same = holding.lease.keeper == pid
+        if holding.is_starting and is_same and holding.early is not None:
+            holding.early.connection = connection
+            return True
         if holding.is_starting and is_same:
             self._asking[holding.lease.job] = connection
             return True
@@ -100,12 +101,6 @@ class Scoping:
         if holding.claim.held or holding.is_starting:
             raise Refusal("JobExists", f"{holding.lease.job} has its scope already")
         return False
-
-    def _spec(self, asked: Start, holding: Holding, properties: tuple[Property, ...]) -> ScopeSpec:
-        slice_name = units.slice_of("gpu" if asked.slice == "gpu" else "cpu", holding.lease.uid)
-        return ScopeSpec(
-            unit_name(holding.lease.job), slice_name, asked.description, properties, "system"
-        )
 
     def _note_outer(self, asked: Start, holding: Holding, pid: int) -> None:
         """What the keeper is taken out of lasts as long as this: it may have their GPUs open."""
@@ -134,6 +129,7 @@ class Scoping:
         cap = self._wishes.driver_cap(holding, wish)
         lease = holding.lease
         connection.send(messages.StartedScope(lease.unit, lease.cgroup, wish.words, wish.is_fenced, cap))
+        self._front.stands(holding)
         if not is_populated:
             self._register.look_again(holding)  # its keeper has ended meanwhile
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from slicer.broker.protocol import messages
 from slicer.broker.rules import views
 from slicer.broker.server import requests
+from slicer.broker.server.looking import Looking
 from slicer.broker.server.refusal import Refusal, refusal_of
+from slicer.broker.server.rows import Rows
 from slicer.broker.server.scoping import own
 from slicer.errors import SlicerError
 from slicer.kernel import cgroup, proc
@@ -36,6 +38,7 @@ class Service:
         self._decider = decider
         self._rulebook = rulebook
         self._queueing = queueing
+        self._rows = Rows(views.lease), Rows(views.ticket)
         self._serves: dict[type, Callable[[Call], None]] = {
             messages.Acquire: queueing.acquire,
             messages.Start: scoping.start,
@@ -43,6 +46,7 @@ class Service:
             messages.Finished: self._finished,
             messages.Preview: self._preview,
             messages.Status: self._status,
+            messages.Look: Looking(register, decider).look,
             messages.Usage: self._usage,
             messages.Stop: scoping.stop,
             messages.Freeze: scoping.freeze,
@@ -87,7 +91,7 @@ class Service:
         inside = self._register.inside_of(caller.pid, caller.uid)
         ticket = requests.ticket_of(
             asked, caller, self._queueing.choice(asked, inside), inside, self._rulebook.slots,
-            self._rulebook.caps(caller.uid, caller.gids), proc.now_s(),
+            self._rulebook.priority(asked, caller, inside), proc.now_s(),
         )  # fmt: skip
         self._decider.check_feasible(ticket)
         self._rulebook.check(ticket, caller.gids, self._decider.devices_seen())
@@ -112,10 +116,11 @@ class Service:
         found = self._decider.decide(is_fresh=False, sees_gpus=any(lease.gpus for lease in leases))
         users = self._rulebook.standings(found, self._register.holdings.values())
         why = {ticket.job: self._rulebook.why(ticket, found) for ticket in found.everybody}
+        leases_shown, tickets_shown = self._rows
         call.connection.send(
             messages.Standing(
-                leases=tuple(views.lease(lease, viewer) for lease in leases),
-                tickets=tuple(views.ticket(ticket, viewer) for ticket in found.everybody),
+                leases=leases_shown.of(leases, viewer),
+                tickets=tickets_shown.of(found.everybody, viewer),
                 held_back={job: text for job, text in why.items() if text},
                 users=users,
                 slot_limits=dict(self._rulebook.slots),

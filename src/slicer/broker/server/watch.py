@@ -14,9 +14,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from slicer.broker.server.loop import Loop
+    from slicer.broker.server.loop import Due, Loop
 
 _EVENTS_BYTES = 4096
+_HELD_BACK_S = 0.025  # more than the kernel holds an event back: 10 ms, in ticks of up to 10 ms
 
 
 class ProcessWatch:
@@ -41,14 +42,21 @@ class ProcessWatch:
 
 
 class ScopeWatch:
-    """Calls ``emptied`` once nobody is in the cgroup, or it is gone. Raises OSError if nobody can tell."""
+    """Calls ``emptied`` once nobody is in the cgroup, or it is gone. Raises OSError if nobody can tell.
+
+    An event that comes soon after another one is held back by the kernel, and lost if the cgroup is removed
+    meanwhile (kernel/cgroup/cgroup.c: CGROUP_FILE_NOTIFY_MIN_INTV, cgroup_rm_file). That is what becomes of a
+    short job. So after each event there is one more look.
+    """
 
     def __init__(self, on: Loop, name: str, emptied: Callable[[], None]) -> None:
         self._loop = on
         self._emptied = emptied
+        self._again: Due | None = None
         path = f"{cgroup.path_of(name)}/cgroup.events"
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         on.watch(self._fd, self._act, loop.URGENT)
+        self._look_again()  # somebody has just come into it
 
     def is_populated(self) -> bool:
         """As of now. Without this read the descriptor stays ready."""
@@ -58,16 +66,47 @@ class ScopeWatch:
             return False
 
     def _act(self, _: int) -> None:
+        if self.is_populated():
+            self._look_again()
+        else:
+            self._over()
+
+    def _look_again(self) -> None:
+        if self._again is not None:
+            self._again.cancel()
+        self._again = self._loop.after(_HELD_BACK_S, self._look)
+
+    def _look(self) -> None:
         if not self.is_populated():
-            self.close()
-            self._emptied()
+            self._over()
+
+    def _over(self) -> None:
+        self.close()
+        self._emptied()
 
     def close(self) -> None:
         """Safe to repeat."""
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
         if self._fd >= 0:
             self._loop.forget(self._fd)
             os.close(self._fd)
             self._fd = -1
+
+
+def watch_scope(on: Loop, name: str, emptied: Callable[[], None]) -> ScopeWatch | None:
+    """Watch a cgroup that somebody is in; None: nobody is. Raises OSError if nobody can tell."""
+    if not cgroup.lives(name):
+        return None
+    try:
+        watch = ScopeWatch(on, name, emptied)
+    except FileNotFoundError:
+        return None
+    if watch.is_populated():
+        return watch
+    watch.close()
+    return None
 
 
 def open_process(pid: int, started: int) -> int | None:

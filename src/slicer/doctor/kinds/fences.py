@@ -23,7 +23,7 @@ FOUND = (
         title="login sessions cannot open the GPUs (a closed shop)",
         why=(
             "Only jobs with a lease can, and services. nvidia-smi and the like fail in a shell. How much GPU "
-            "memory a job uses is not seen by its user's slicer then."
+            "memory a job uses is seen by its user's slicer only through the broker."
         ),
         cure="It is meant so. `slicer install --closed-shop --undo` takes it back.",
     ),

@@ -14,11 +14,11 @@ from slicer.queue.run.adopted import Adopted
 from slicer.queue.run.scope_watch import ScopeWatch, thaw_to_end
 
 if TYPE_CHECKING:
-    from slicer.backend import QueueBackend
     from slicer.job.job import Listener
     from slicer.ledger.ledger import Ledger
     from slicer.model import Lease
     from slicer.queue.model import JobState
+    from slicer.queue.run.backends import Backends
     from slicer.queue.run.ended_attempt import EndedAttempt
     from slicer.queue.run.gpu_use import Monitor
     from slicer.queue.run.outer_half import QueueOuterHalf
@@ -32,10 +32,10 @@ class RunningJobs:
     """All running jobs, by their ids: those of this queue, and those adopted from one that died."""
 
     def __init__(
-        self, ledger: Ledger, backend: QueueBackend, register: Register, monitor: Monitor, listener: Listener
+        self, ledger: Ledger, backends: Backends, register: Register, monitor: Monitor, listener: Listener
     ) -> None:
         self._ledger = ledger
-        self._backend = backend
+        self._backends = backends
         self._register = register
         self._monitor = monitor
         self._listener = listener
@@ -216,7 +216,7 @@ class RunningJobs:
         lease = adopted.held.lease
         thaw_to_end(lease, self._ledger, self._listener.warning)
         try:
-            self._backend.request_end(lease.job, lease.unit)
+            self._backends.of_lease(lease).request_end(lease.job, lease.unit)
         except SlicerError as error:
             self._listener.warning(str(error))
 

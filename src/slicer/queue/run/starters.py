@@ -27,9 +27,9 @@ from slicer.queue.run import keeper
 from slicer.record import record, replace
 
 if TYPE_CHECKING:
-    from slicer.backend import QueueBackend
     from slicer.job.job import Job
     from slicer.ledger.ledger import Ledger
+    from slicer.queue.run.backends import Backends
 
 _STARTERS = 2  # enough to keep systemd busy: it does one thing at a time
 _LONGEST = 1 << 16  # bytes of an answer
@@ -61,18 +61,18 @@ class _Environment:
 class Starters:
     """All starters. ``mask`` is the signal mask that commands get."""
 
-    def __init__(self, backend: QueueBackend, ledger: Ledger, mask: frozenset[int]) -> None:
+    def __init__(self, backends: Backends, ledger: Ledger, mask: frozenset[int]) -> None:
         """To be called before the queue has descriptors that no keeper must have. Raises BackendError."""
         keeper.preload()
         # One is enough where there is no systemd to wait for.
-        count = _STARTERS if backend.name == "systemd" else 1
+        count = _STARTERS if backends.usual.name == "systemd" else 1
         # Commands get our limit as it was. The queue needs more: it has four descriptors for each job.
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         queue = os.getpid()
 
         def serve(theirs: socket.socket) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-            _StarterProcess(theirs, backend, ledger, mask, queue).serve()
+            _StarterProcess(theirs, backends, ledger, mask, queue).serve()
 
         self._starters = [_Starter(serve) for _ in range(count)]
         self._found: dict[str, StartedKeeper | SlicerError] = {}
@@ -216,10 +216,10 @@ class _StarterProcess:
     """The starter itself."""
 
     def __init__(
-        self, theirs: socket.socket, backend: QueueBackend, ledger: Ledger, mask: frozenset[int], queue: int
+        self, theirs: socket.socket, backends: Backends, ledger: Ledger, mask: frozenset[int], queue: int
     ) -> None:
         self._socket = theirs
-        self._backend = backend
+        self._backends = backends
         self._ledger = ledger
         self._mask = mask
         self._queue = queue
@@ -282,11 +282,12 @@ class _StarterProcess:
         pidfd = os.pidfd_open(pid)
         self._keepers[pidfd] = pid
         faults.point("starter-forked")
+        backend = self._backends.of(job.broker)
         try:
-            cgroup = self._backend.start(job.spec, pid, lambda: None)
-            return StartedKeeper(cgroup, pid, -1, self._backend.why_no_cap), [pidfd]
+            cgroup = backend.start(job.spec, pid, lambda: None)
+            return StartedKeeper(cgroup, pid, -1, backend.why_no_cap), [pidfd]
         except (BackendError, BrokerError) as error:
-            self._backend.close()  # its connection may be broken: the next job gets a new one
+            backend.close()  # its connection may be broken: the next job gets a new one
             return type(error)(error.message, where=error.where, hint=error.hint), []
         except OSError as error:  # the keeper has just been killed
             return BackendError(f"{job.spec.unit} cannot be started: {error.strerror}"), []
@@ -295,9 +296,10 @@ class _StarterProcess:
         self._socket.close()
         for pidfd in self._keepers:
             os.close(pidfd)
-        self._backend.after_fork()
+        self._backends.after_fork()
         self._ledger.after_fork()
         down_read, up_write, logs, attempts, *lease = own
         keeper.QueueKeeper(
-            job, self._backend, self._ledger, self._mask, self._queue, up_write, down_read, logs, attempts
+            job, self._backends.of(job.broker), self._ledger, self._mask, self._queue, up_write, down_read,
+            logs, attempts,
         ).run(tuple(lease))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from slicer.errors import (
     BackendError,
+    BrokerError,
     ConfigError,
     GpuError,
     InfeasibleError,
@@ -20,6 +21,7 @@ from slicer.kernel.sleep import seconds_until
 from slicer.queue.start import plans
 from slicer.queue.start.pending import Pending
 from slicer.queue.state import folding
+from slicer.record import replace
 
 if TYPE_CHECKING:
     from slicer.gpu.observer import GpuObserver
@@ -62,6 +64,7 @@ class Dispatch:
         self._tries: dict[str, int] = {}  # failed starts, by key
         self._failures = 0  # failed starts of any job, one after the other
         self._not_before: float | None = None  # monotonic: nothing is started until then
+        self._no_broker_before: float | None = None  # monotonic: nothing is asked of it until then
         self._postponed: dict[str, float] = {}  # monotonic: when a job that was passed by has its turn again
         self._refused: dict[str, Attributes] = {}  # the lines of jobs that can never be, by key
         self._in_vain: set[str] = set()  # jobs that wait for what will never be
@@ -133,6 +136,8 @@ class Dispatch:
         now = time.monotonic()
         if self._not_before is not None and now >= self._not_before:
             self._not_before = None
+        if self._no_broker_before is not None and now >= self._no_broker_before:
+            self._no_broker_before = None
         for key in [key for key, at in self._postponed.items() if now >= at]:
             del self._postponed[key]
             self.pending.resume(key)
@@ -143,7 +148,8 @@ class Dispatch:
         kinds: list[Kind] | None = None
         while kinds is None and self._not_before is None:
             kinds = self._start_one()
-        if self._not_before is None and not any(key in self.pending for key in self._tries):
+        is_trying = self._not_before is None and self._no_broker_before is None
+        if is_trying and not any(key in self.pending for key in self._tries):
             self.trouble, self._failures = "", 0
         self._requests.keep(kinds or ())
 
@@ -156,6 +162,10 @@ class Dispatch:
             except (UsageError, ConfigError) as error:
                 self._refuse(entry, error)
                 return None
+            if self._no_broker_before is not None and plan.broker:
+                if not plan.wants_nothing:
+                    continue
+                plan = replace(plan, broker="")  # nothing has to be granted
             if not self._starting.may_add(plan):
                 continue
             try:
@@ -163,6 +173,9 @@ class Dispatch:
             except InfeasibleError as error:
                 self._refuse(entry, error)
                 return None
+            except BrokerError as error:
+                self._wait_for_better(error)
+                return None  # others can do without it
             except (UsageError, GpuError, StateError) as error:
                 self._wait_for_better(error)
                 return kinds
@@ -194,8 +207,8 @@ class Dispatch:
         for key in started:
             state = self._register.states[key]
             self._tries.pop(key, None)
-            self._failures = 0
-            self.trouble = ""
+            if self._no_broker_before is None:
+                self._failures, self.trouble = 0, ""
             self._events.add("started", state, log=state.log)
             if state.cancelling:  # its line changed while it was being started
                 self._running.stop(key)
@@ -253,20 +266,29 @@ class Dispatch:
 
     def _wait_for_better(self, error: SlicerError) -> None:
         """Tell of the error once, and try again after a pause."""
-        text = str(error)
+        is_broker = isinstance(error, BrokerError)
+        rest = "; until then only jobs start that need neither GPU nor slot" if is_broker else ""
+        text = f"{error}{rest}"
         if text != self.trouble:
             self.trouble = text
             self._events.warning(text)
-        self.pause()
+        if is_broker:
+            self._requests.keep(())
+            self._no_broker_before = self._later()
+        else:
+            self.pause()
 
     def pause(self) -> None:
         """Start nothing for a moment, and for longer each time until something can be started."""
+        self._not_before = self._later()
+
+    def _later(self) -> float:
         self._failures += 1
-        self._not_before = time.monotonic() + _pause_s(self._failures)
+        return time.monotonic() + _pause_s(self._failures)
 
     def left_s(self) -> float | None:
         """After how many seconds to :meth:`start` again without an event; None: not at all."""
-        return seconds_until(self._not_before, *self._postponed.values())
+        return seconds_until(self._not_before, self._no_broker_before, *self._postponed.values())
 
 
 def _pause_s(failures: int) -> float:

@@ -24,7 +24,6 @@ from slicer.record import record, replace
 from slicer.text import one_line
 
 if TYPE_CHECKING:
-    from slicer.backend import QueueBackend
     from slicer.broker.client.asking import Asking
     from slicer.gpu.observer import GpuObserver
     from slicer.job.job import Job
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from slicer.ledger.waiting import Waiting
     from slicer.model import Busy
     from slicer.queue.model import Entry
+    from slicer.queue.run.backends import Backends
     from slicer.queue.start.pending import Place
 
 _INSTANT_S = 1e-6  # the smallest difference that the ledger's clock shows
@@ -46,12 +46,13 @@ class _Request:
 
     waiting: Waiting | Asking  # once the job has a ticket
 
-    def __init__(self, entry: Entry, plan: Plan, choice: tuple[str, ...], backend: QueueBackend) -> None:
+    def __init__(self, entry: Entry, plan: Plan, choice: tuple[str, ...], backends: Backends) -> None:
         """``choice``: words for the GPUs that will do, as --gpus has them; () any."""
         self.entry = entry
         self.plan = plan
         self.choice = choice
         job_id = os.urandom(6).hex()
+        backend = backends.of(plan.broker)
         self.job = job_of(job_id, plan, spec_of(job_id, plan, backend))
         requester = requester_of(job_id, plan, backend, self.job.spec)
         self._requester = replace(requester, command=one_line(entry.command, _COMMAND_CHARS))
@@ -79,11 +80,11 @@ class LeaseRequests:
     """The requests of one queue. Errors of the ledger (StateError, GpuError) go to the caller."""
 
     def __init__(
-        self, ledger: Ledger, backend: QueueBackend, gpu_observer: GpuObserver, gpu_words: tuple[str, ...],
+        self, ledger: Ledger, backends: Backends, gpu_observer: GpuObserver, gpu_words: tuple[str, ...],
         *, exclusive: bool,
     ) -> None:  # fmt: skip
         self._ledger = ledger
-        self._backend = backend
+        self._backends = backends
         self._gpu_observer = gpu_observer
         self._gpu_words = gpu_words
         self._exclusive = exclusive
@@ -109,7 +110,7 @@ class LeaseRequests:
         if self._not_before.get(kind, 0.0) > proc.now_s():
             return None
         if request is None:
-            return self._ask_first(kind, _Request(entry, plan, choice, self._backend), places)
+            return self._ask_first(kind, _Request(entry, plan, choice, self._backends), places)
         if not (request.is_due or request.waiting.is_unsettled):
             return None
         request.is_due = False
@@ -202,7 +203,8 @@ class LeaseRequests:
         if may_be_fenced(request.plan):
             from slicer.job import fencing
 
-            job = fencing.with_fence(job, request.plan, self._backend, self._gpu_observer, at_start=True)
+            backend = self._backends.of(job.broker)
+            job = fencing.with_fence(job, request.plan, backend, self._gpu_observer, at_start=True)
         return Granted(request.entry, job, held, waited_s)
 
     # -- waiting -----------------------------------------------------------------------------------------

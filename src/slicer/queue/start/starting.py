@@ -18,11 +18,11 @@ from slicer.queue.state import folding
 from slicer.record import replace
 
 if TYPE_CHECKING:
-    from slicer.backend import QueueBackend
     from slicer.job.job import Listener
     from slicer.job.plan import Plan
     from slicer.ledger.ledger import Ledger
     from slicer.queue.model import JobState
+    from slicer.queue.run.backends import Backends
     from slicer.queue.run.ended_attempt import EndedAttempt
     from slicer.queue.run.gpu_use import Monitor
     from slicer.queue.run.running import RunningJobs
@@ -43,11 +43,11 @@ class StartingJobs:
     """
 
     def __init__(
-        self, ledger: Ledger, backend: QueueBackend, starters: Starters, register: Register, monitor: Monitor,
+        self, ledger: Ledger, backends: Backends, starters: Starters, register: Register, monitor: Monitor,
         running: RunningJobs, listener: Listener, *, at_a_time: int | None, most_unbound: int | None,
     ) -> None:  # fmt: skip
         self._ledger = ledger
-        self._backend = backend
+        self._backends = backends
         self._starters = starters
         self._register = register
         self._monitor = monitor
@@ -131,8 +131,9 @@ class StartingJobs:
             )
         )  # fmt: skip
         job = QueueOuterHalf(
-            state.key, replace(granted.job, log=log, directory=directory), self._backend, self._starters,
-            self._register.log_dir, self._ledger, self._listener,
+            state.key, replace(granted.job, log=log, directory=directory),
+            self._backends.of(granted.job.broker), self._starters, self._register.log_dir, self._ledger,
+            self._listener,
         )  # fmt: skip
         self._jobs[job_id] = job
         self._tell_of_sharing(job)

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from slicer.backend import systemd
-from slicer.errors import BackendError, RefusedError, SlicerError
+from slicer.errors import BackendError, BrokerError, RefusedError, SlicerError
 from slicer.queue.file import jobs_file
 from slicer.queue.model import Entry, JobState
 from slicer.queue.start import dispatch
 from slicer.queue.start.dispatch import Dispatch
 from slicer.queue.state import folding
 from slicer.queue.state.journal import Record
+from slicer.record import record
 
 
 def test_a_pause_that_ends_between_two_looks_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:  # E13
@@ -39,6 +40,14 @@ def test_a_pause_that_ends_between_two_looks_is_noticed(monkeypatch: pytest.Monk
     assert queue.left_s() is None
 
 
+@record
+class FakePlan:
+    entry: Entry
+    need_gpus: int
+    wants_nothing: bool
+    broker: str
+
+
 class Refusing:
     """Has nothing, starts nothing, and keeps what was asked for."""
 
@@ -51,9 +60,12 @@ class Refusing:
         self.states: dict[str, JobState] = {}
         self.told: list[str] = []
         register = any_(states=self.states, problem="", see=self.see, do=self.do)
-        plans_ = any_(plan=lambda entry, *_: any_(need_gpus=0, need_slots={"cpu": 1}, entry=entry))
-        requests = any_(keep=lambda kinds: None, ask=lambda kind, entry, *_: any_(entry=entry))
-        starting = any_(gpus=frozenset, may_add=lambda _: True, add=self.add)
+        self.broker_error: SlicerError | None = None
+        plans_ = any_(plan=self.plan)
+        requests = any_(keep=lambda kinds: None, ask=self.ask)
+        starting = any_(
+            gpus=frozenset, may_add=lambda _: True, add=self.add, start_commands=lambda: ((), ())
+        )
         gpu_observer = any_(expire=lambda: None)
         events = any_(add=lambda kind, *_, **__: self.told.append(kind), warning=self.told.append)
         self.dispatch = Dispatch(register, plans_, requests, starting, any_(), gpu_observer, events)
@@ -65,6 +77,15 @@ class Refusing:
     def see(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
             self.states.setdefault(entry.key, JobState(entry.key, entry.number, entry.command))
+
+    def plan(self, entry: Entry, *_: Any) -> FakePlan:
+        wants_nothing = entry.attributes.profile == "none"
+        return FakePlan(entry, need_gpus=not wants_nothing, wants_nothing=wants_nothing, broker="/socket")
+
+    def ask(self, kind: Any, entry: Entry, plan: FakePlan, *_: Any) -> Any:
+        if plan.broker and self.broker_error is not None:
+            raise self.broker_error
+        return SimpleNamespace(entry=entry)
 
     def add(self, granted: Any, state: JobState) -> bool:
         entry: Entry = granted.entry
@@ -136,3 +157,23 @@ def test_which_words_of_systemd_are_final(name: str, is_final: bool) -> None:
     spec: Any = SimpleNamespace(unit="slicer-x.scope", properties=())
     error = systemd._refused(spec, type(name, (Exception,), {})("no"))
     assert isinstance(error, RefusedError) is is_final
+
+
+# L1: a broker that fails holds back what it decides about, and nothing else
+def test_what_wants_nothing_starts_while_the_broker_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = Refusing(monkeypatch, "a\n[profile=none] b\nc\n[profile=none] d\n")
+    queue.broker_error = BrokerError("it is silent")
+    queue.dispatch.start()
+    assert queue.begun == ["b", "d"]
+    for _ in range(10):
+        queue.dispatch.start_commands()
+        queue.let_pass()
+    assert queue.now > 100 + 60  # it is asked less and less often
+    assert queue.begun == ["b", "d"]
+    assert len(queue.told) == 1
+    assert "it is silent; until then" in queue.dispatch.trouble
+    queue.broker_error = None
+    queue.let_pass()
+    assert queue.begun == ["b", "d", "a", "c"]
+    assert queue.dispatch.trouble == ""
+    assert queue.dispatch.left_s() is None

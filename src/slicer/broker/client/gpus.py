@@ -1,0 +1,106 @@
+"""The GPUs as the broker sees them, for who is fenced off from the driver: in a closed shop, within a job."""
+
+from __future__ import annotations
+
+import os
+
+from slicer.backend import broker_socket
+from slicer.broker.client.connection import Connection
+from slicer.broker.client.failures import failure_of
+from slicer.broker.protocol.messages import Look
+from slicer.broker.protocol.wire import ErrorReply
+from slicer.errors import BrokerError, GpuError
+from slicer.gpu.snapshot import GpuSnapshot, ProcessOnGpu, facts_of
+from slicer.model import Gpu, GpuMemory, GpuProcess
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from slicer.broker.protocol.messages import Seen, UseNow
+    from slicer.gpu import Gpus
+
+    Found = tuple[Gpu, ...]  # inside the class, `list` is the method
+
+
+def open_gpus() -> Gpus:
+    """The GPUs through the broker. Raises NoGpu, GpuError. Root has other ways."""
+    path = broker_socket(os.environ)
+    if not path or not os.geteuid():
+        raise GpuError("there is no broker to ask")
+    return BrokerGpus(path)
+
+
+class BrokerGpus:
+    """Implements :class:`slicer.gpu.Gpus`, and says itself whose the processes are.
+
+    Of others' jobs it knows what each uses, and none of their processes: their pid is 0.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Raises NoGpu, GpuError where the broker cannot tell."""
+        self._connection = Connection(path)
+        try:
+            self._first = self._look()
+        except GpuError:
+            self.close()
+            raise
+
+    def list(self) -> Found:
+        """As :meth:`slicer.gpu.nvml.Nvml.list`. The bus and the node of a GPU are not known."""
+        seen = self._first
+        return tuple(Gpu(each.index, each.uuid, each.name, each.memory_mib, "", -1) for each in seen.now)
+
+    def snapshot(self, only: Collection[str] = ()) -> GpuSnapshot:
+        """All of one moment. Raises GpuError."""
+        seen = self._look()
+        return GpuSnapshot(
+            tuple(
+                GpuMemory(each.uuid, each.total_mib, each.used_mib)
+                for each in seen.now if not only or each.uuid in only
+            ),
+            tuple(_process(each) for each in seen.uses if not only or each.gpu in only),
+        )  # fmt: skip
+
+    def memory(self, only: Collection[str] = ()) -> tuple[GpuMemory, ...]:
+        """As there."""
+        return self.snapshot(only).memory
+
+    def processes(self, only: Collection[str] = ()) -> tuple[GpuProcess, ...]:
+        """As there."""
+        return tuple(
+            GpuProcess(each.gpu_uuid, each.pid, each.used_mib) for each in self.snapshot(only).processes
+        )
+
+    def utilisation(self, only: Collection[str] = ()) -> dict[str, int | None]:
+        """As there."""
+        seen = self._look().now
+        return {each.uuid: each.utilisation for each in seen if not only or each.uuid in only}
+
+    def notes(self) -> tuple[str, ...]:
+        """As there: the broker tells root."""
+        return ()
+
+    def close(self) -> None:
+        """As there."""
+        self._connection.close()
+
+    def _look(self) -> Seen:
+        try:
+            seen: Seen = self._connection.ask(Look())
+        except ErrorReply as error:
+            failure = failure_of(error)
+            raise (failure if isinstance(failure, GpuError) else GpuError(str(failure))) from None
+        except BrokerError as error:
+            raise GpuError(str(error)) from error
+        return seen
+
+
+def _process(use: UseNow) -> ProcessOnGpu:
+    """One entry. Of an own process /proc tells more: in which job of this one's it is."""
+    if use.pid:
+        found = facts_of(GpuProcess(use.gpu, use.pid, use.used_mib), None, True)
+        if found.cgroup:
+            return found
+    jobs = (use.of_job,) if use.of_job else ()
+    return ProcessOnGpu(use.gpu, use.pid, use.used_mib, 0, "", use.cgroup, jobs, ())

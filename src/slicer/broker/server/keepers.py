@@ -1,0 +1,48 @@
+"""The keeper that a caller wants in a scope: who it is, and whether it may go there."""
+
+from __future__ import annotations
+
+from slicer.broker.rules import units
+from slicer.broker.server.peers import BadKeeper, check_keeper
+from slicer.broker.server.refusal import Refusal
+from slicer.kernel import cgroup
+from slicer.model import ScopeSpec, unit_name
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slicer.broker.protocol.messages import Start
+    from slicer.broker.server.connections import Call
+    from slicer.broker.server.register import Register
+    from slicer.model import Property
+
+
+def sent_along(call: Call) -> tuple[int, int]:
+    """The pidfd that came with a Start, and its pid. Raises Refusal unless it is wholly the caller's."""
+    if len(call.fds) != 1:
+        raise Refusal("BadProcess", "exactly one pidfd has to come along, the keeper's")
+    try:
+        return call.fds[0], check_keeper(call.fds[0], call.connection.peer.uid)
+    except BadKeeper as bad:
+        raise Refusal("BadProcess", str(bad)) from bad
+
+
+def check_free(register: Register, job: str, pid: int) -> None:
+    """Refuse a keeper that is, or will soon be, in the scope of another job that may still get GPUs.
+
+    It could open them in there, and take them along when it is moved. Of a scope whose job has its lease the
+    register knows what came out of it. Raises Refusal.
+    """
+    coming = {each.lease.job for each in register.holdings.values() if each.is_starting_with(pid)}
+    here = f"{cgroup.of(pid)}/"
+    for waiter in register.waiters.values():
+        early = waiter.early
+        if early is not None and (early.record.keeper == pid or here.startswith(f"{early.record.cgroup}/")):
+            coming.add(waiter.ticket.job)
+    if coming - {job}:
+        raise Refusal("BadProcess", "the process is in the scope of another job, or on its way there")
+
+
+def scope_of(asked: Start, uid: int, properties: tuple[Property, ...]) -> ScopeSpec:
+    """The scope of a job as systemd gets it."""
+    slice_name = units.slice_of("gpu" if asked.slice == "gpu" else "cpu", uid)
+    return ScopeSpec(unit_name(asked.job), slice_name, asked.description, properties, "system")

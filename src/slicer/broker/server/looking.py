@@ -1,0 +1,78 @@
+"""What is on the GPUs, told to users who cannot ask the driver: a fence keeps them from it."""
+
+from __future__ import annotations
+
+from slicer.broker.protocol.messages import GpuNow, Seen, UseNow
+from slicer.broker.server.loop import now_s
+from slicer.gpu.attribution import attribute
+from slicer.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from slicer.broker.server.connections import Call
+    from slicer.broker.server.deciding import Decider
+    from slicer.broker.server.register import Register
+    from slicer.gpu.snapshot import GpuSnapshot, ProcessOnGpu
+    from slicer.model import Gpu, Lease
+
+FRESH_S = 0.2  # so long a reading serves all who ask
+
+
+@record
+class _Reading:
+    snapshot: GpuSnapshot
+    busy: dict[str, int | None]
+    read_s: float
+
+
+class Looking:
+    """Reads the driver for all who ask."""
+
+    def __init__(self, register: Register, decider: Decider) -> None:
+        self._register = register
+        self._decider = decider
+        self._last: _Reading | None = None
+
+    def look(self, call: Call) -> None:
+        """Tell a caller how full the GPUs are, and what of it is its own. Raises NoGpu, GpuError."""
+        reading = self._reading()
+        owned = attribute(reading.snapshot, self._register.leases)
+        gpus = _gpus(self._decider.observer.gpus, reading)
+        call.connection.send(Seen(gpus, uses_for(owned, call.connection.peer.uid)))
+
+    def _reading(self) -> _Reading:
+        if self._last is None or now_s() - self._last.read_s >= FRESH_S:
+            observer = self._decider.observer
+            self._last = None
+            self._last = _Reading(observer.observe(), observer.utilisation(), now_s())
+        return self._last
+
+
+def _gpus(gpus: Iterable[Gpu], reading: _Reading) -> tuple[GpuNow, ...]:
+    known = {gpu.uuid: gpu for gpu in gpus}
+    return tuple(
+        GpuNow(
+            known[each.gpu_uuid].index, each.gpu_uuid, known[each.gpu_uuid].name,
+            known[each.gpu_uuid].memory_mib, each.total_mib, each.used_mib, reading.busy.get(each.gpu_uuid),
+        )
+        for each in reading.snapshot.memory if each.gpu_uuid in known
+    )  # fmt: skip
+
+
+def uses_for(owned: Iterable[tuple[ProcessOnGpu, Lease | None]], viewer: int) -> tuple[UseNow, ...]:
+    """What is on the GPUs, for a user's eyes: its own processes (root: all), and sums of others'. Pure."""
+    found: list[UseNow] = []
+    others: dict[tuple[str, str, str], int | None] = {}
+    for process, lease in owned:
+        whose = (lease.job, lease.cgroup) if lease is not None else ("", "")
+        if viewer == 0 or (lease is not None and lease.uid == viewer):
+            found.append(UseNow(process.gpu_uuid, process.pid, *whose, process.used_mib))
+            continue
+        key = (process.gpu_uuid, *whose)
+        before = others.get(key, 0)
+        is_known = before is not None and process.used_mib is not None
+        others[key] = (before or 0) + (process.used_mib or 0) if is_known else None
+    found += [UseNow(gpu, 0, job, place, mib) for (gpu, job, place), mib in others.items()]
+    return tuple(found)

@@ -1,0 +1,99 @@
+"""The GPUs through the broker, for users behind a fence: who sees what, and how often the driver is asked."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slicer import gpu
+from slicer.broker.client.gpus import BrokerGpus
+from slicer.broker.protocol import messages
+from slicer.broker.protocol.messages import GpuNow, Seen, UseNow
+from slicer.broker.server.looking import FRESH_S, uses_for
+from slicer.broker.server.refusal import Refusal
+from slicer.errors import NoGpu
+from slicer.gpu.attribution import devices, process_counts
+from slicer.gpu.observer import GpuObserver
+from slicer.gpu.snapshot import ProcessOnGpu
+from slicer.record import replace
+from tests.unit.broker.callers import server
+from tests.unit.broker.messages import GPU, LEASE, OTHER
+from tests.unit.broker.within import acquire, within
+
+HIS = replace(LEASE, job=OTHER, uid=LEASE.uid + 1, pid=1 << 21, keeper=0, cgroup="/gpu.slice/his.scope")
+
+
+def process(pid: int, mib: int | None = 100) -> ProcessOnGpu:
+    return ProcessOnGpu(GPU, pid, mib, 1, "python", "", (), ())
+
+
+def test_a_user_is_told_of_its_own_processes_and_of_others_sums() -> None:  # S10
+    owned = [
+        (process(1), LEASE), (process(2), HIS), (process(3, 50), HIS), (process(4), None), (process(5), None)
+    ]  # fmt: skip
+    mine, theirs = UseNow(GPU, 1, LEASE.job, LEASE.cgroup, 100), UseNow(GPU, 0, OTHER, HIS.cgroup, 150)
+    assert uses_for(owned, LEASE.uid) == (mine, theirs, UseNow(GPU, 0, "", "", 200))
+    assert [each.pid for each in uses_for(owned, 4711)] == [0, 0, 0]
+    assert [each.pid for each in uses_for(owned, 0)] == [1, 2, 3, 4, 5]
+    silent = [(process(2, None), HIS), (process(3), HIS)]
+    assert uses_for(silent, 4711) == (UseNow(GPU, 0, OTHER, HIS.cgroup, None),)
+
+
+def test_the_driver_is_asked_once_for_all_who_ask_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    observe = GpuObserver.observe
+    monkeypatch.setattr(GpuObserver, "observe", lambda self: asked.append(1) or observe(self))
+    with within(tmp_path, monkeypatch) as inside:
+        holder = acquire(gpus=1)
+        assert isinstance(inside.dial().ask(holder, more=True), messages.Granted)
+        seen = [inside.dial().ask(messages.Look()) for _ in range(5)]
+        assert len(asked) == 1
+        assert [(each.index, each.total_mib, each.used_mib) for each in seen[4].now] == [
+            (0, 24576, 0), (1, 24576, 0)
+        ]  # fmt: skip
+        inside.clocks.pass_(FRESH_S + 0.01)
+        inside.dial().ask(messages.Look())
+        assert len(asked) == 2
+
+
+SEEN = Seen(
+    (GpuNow(0, GPU, "H100", 81559, 81000, 3500, 17),),
+    (
+        UseNow(GPU, os.getpid(), LEASE.job, "", 2048), UseNow(GPU, 0, OTHER, HIS.cgroup, 1024),
+        UseNow(GPU, 0, "", "", None),
+    ),
+)
+
+
+def test_who_is_fenced_off_sees_through_the_broker_and_others_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # E5, L4
+    said = NoGpu("fenced", "the GPUs are fenced off from this process", hint="")
+
+    def shut() -> Any:
+        raise said
+
+    monkeypatch.setattr(gpu, "open_gpus", shut)
+    with server(tmp_path / "socket") as broker:
+        broker.answer = lambda call: call.connection.send(SEEN)
+        observer = GpuObserver(None, only=(GPU,), otherwise=lambda: BrokerGpus(broker.path))
+        snapshot = observer.observe()
+        assert [(each.index, each.name) for each in observer.gpus] == [(0, "H100")]
+        mine = replace(LEASE, pid=os.getpid(), cgroup="", unit="")
+        [device] = devices(snapshot, (mine, HIS), {})
+        assert device.used_by == {LEASE.job: 2048, OTHER: 1024}
+        assert process_counts(snapshot, (mine,)) == {(LEASE.job, GPU): 1}
+        assert observer.utilisation() == {GPU: 17}
+        observer.close()
+
+        broker.answer = lambda call: call.connection.fail(Refusal("Broken", "the driver hangs"))
+        with pytest.raises(NoGpu, match="fenced off"):  # what it was before there was another way
+            observer.open()
+    said = NoGpu("no-driver", "it is not loaded", hint="")
+    with pytest.raises(NoGpu, match="not loaded"):
+        observer.open()

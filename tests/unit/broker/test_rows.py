@@ -1,0 +1,47 @@
+"""The rows of Status: made once, and never for the wrong eyes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slicer.broker.protocol import messages, wire
+from slicer.broker.rules import views
+from slicer.broker.server.rows import Rows
+from slicer.record import replace
+from tests.unit.broker.messages import LEASE, TICKET
+
+OWNER, OTHER, ROOT = TICKET.uid, 4711, 0
+SECRET = replace(TICKET, command='train --token "geheim"\\', slots={"cpu": 1, f"u{OWNER}.mine": 2})
+
+
+def told(rows: Rows, viewer: int, *tickets: Any) -> Any:
+    standing = messages.Standing((), rows.of(tickets, viewer), {}, (), {})
+    return wire.decode_reply(messages.Status, wire.encode_reply(standing)).message.tickets
+
+
+def test_a_row_says_what_its_viewer_may_see_whoever_looked_before() -> None:  # S10
+    rows = Rows(views.ticket)
+    for viewer in (OTHER, OWNER, ROOT, OTHER, OWNER):
+        assert told(rows, viewer, SECRET) == (views.ticket(SECRET, viewer),), viewer
+    assert told(rows, OTHER, SECRET)[0].command == ""
+    assert told(rows, OWNER, SECRET)[0].command == SECRET.command
+
+
+def test_a_long_queue_is_made_into_rows_once() -> None:
+    made: list[str] = []
+
+    def view(entry: Any, viewer: int) -> Any:
+        made.append(entry.job)
+        return views.ticket(entry, viewer)
+
+    rows = Rows(view)
+    queue = [replace(SECRET, job=f"{n:012x}") for n in range(200)]
+    for viewer in (OTHER, OTHER, OTHER + 1):
+        assert len(rows.of(queue, viewer)) == 200
+    assert len(made) == 200
+    queue[7] = replace(queue[7], name="another")
+    assert told(rows, OTHER, *queue)[7].name == "another"
+    assert len(made) == 201
+    rows.of(queue[:10], OTHER)
+    assert len(rows._rows) == 10, "what has gone takes no memory"
+    assert Rows(views.lease).of((LEASE,), OTHER) == (wire.encoded(views.lease(LEASE, OTHER)),)
