@@ -46,7 +46,7 @@ from tests.systemd.helpers.users import User
 pytest_plugins = [
     "tests.systemd.helpers.fixtures", "tests.systemd.helpers.attackers", "tests.systemd.helpers.callers",
 ]  # fmt: skip
-pytestmark = [pytest.mark.systemd, pytest.mark.usefixtures("broker")]
+pytestmark = [pytest.mark.systemd, pytest.mark.usefixtures("one_broker")]
 
 MALLORY = THIRD_UID
 STATE = Path("/run/slicer-broker")

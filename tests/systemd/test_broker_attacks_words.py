@@ -22,7 +22,7 @@ from tests.systemd.test_attacks_words import CONTROL, ESCAPES, forged
 pytest_plugins = [
     "tests.systemd.helpers.fixtures", "tests.systemd.helpers.attackers", "tests.systemd.helpers.callers",
 ]  # fmt: skip
-pytestmark = [pytest.mark.systemd, pytest.mark.usefixtures("broker")]
+pytestmark = [pytest.mark.systemd, pytest.mark.usefixtures("one_broker")]
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tests.systemd.helpers.callers import Running, acquire
 from tests.systemd.helpers.users import User
 
 pytest_plugins = ["tests.systemd.helpers.fixtures", "tests.systemd.helpers.callers"]
-pytestmark = [pytest.mark.systemd, pytest.mark.usefixtures("broker")]
+pytestmark = [pytest.mark.systemd, pytest.mark.usefixtures("one_broker")]
 
 ADDRESS = f"unix:{SOCKET}"
 

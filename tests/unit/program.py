@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,7 +25,7 @@ import slicer
 from slicer.kernel import proc
 from slicer.model import Lease, Ticket
 from slicer.state import statefile
-from tests.patience import DEADLINE_S, until
+from tests.patience import DEADLINE_S, Deadline, until
 
 SRC = str(Path(slicer.__file__).parents[1])
 
@@ -118,6 +119,13 @@ class Cli:
         pids = map(int, filter(str.isdigit, os.listdir("/proc")))
         return [pid for pid in pids if mark in proc.environment(pid).split(b"\0")]
 
+    def left(self) -> list[int]:
+        """What lives on of this test's jobs. Who was killed and left behind may take a moment to be gone."""
+        deadline = Deadline(1.0)
+        while (found := self.processes()) and not deadline.has_passed():
+            time.sleep(0.01)
+        return found
+
     def end(self) -> None:
         """End what still runs. Fails where something of a job is left that slicer should have ended."""
         for process in self.started:
@@ -126,7 +134,7 @@ class Cli:
         for process in self.started:
             process.wait(timeout=DEADLINE_S)
         self._site.cleanup()
-        left = self.processes()
+        left = self.left()
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -34,8 +34,8 @@ ONE_SLOT = "[slots]\ncpu = 1\n"
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[None]:
-    """The broker is installed. The machine has one CPU slot, and no GPU."""
+def one_broker() -> Iterator[None]:
+    """One broker for the whole module is installed. The machine has one CPU slot, and no GPU."""
     before = CONFIG.read_bytes() if CONFIG.exists() else None
     CONFIG.parent.mkdir(mode=0o755, exist_ok=True)
     CONFIG.write_text(ONE_SLOT)
