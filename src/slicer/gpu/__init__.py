@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from typing import Protocol
 
+    from slicer.gpu.snapshot import GpuSnapshot
     from slicer.model import Gpu, GpuMemory, GpuProcess
 
     class Gpus(Protocol):
@@ -37,6 +38,12 @@ if TYPE_CHECKING:
 
         def close(self) -> None:
             """Give the library back. Safe to repeat."""
+
+    class AttributedGpus(Gpus, Protocol):
+        """The GPUs as somebody else sees them, who knows whose the processes are."""
+
+        def snapshot(self, only: Collection[str] = ()) -> GpuSnapshot:
+            """All of one moment, the jobs of all processes with it. Raises GpuError."""
 
 
 DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/nvidia0")

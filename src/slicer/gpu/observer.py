@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from slicer.gpu import Gpus
+    from slicer.gpu import AttributedGpus, Gpus
     from slicer.gpu.foreign_peaks import ForeignPeaks
     from slicer.gpu.snapshot import GpuSnapshot
     from slicer.model import Gpu, GpuMemory, Lease
@@ -27,7 +27,7 @@ class GpuObserver:
     def __init__(
         self, directory: StateDir | None, policy: Policy | None = None, *,
         only: Collection[str] = (), reuses: bool = False, trusts_environment: bool = True,
-        otherwise: Callable[[], Gpus] | None = None,
+        otherwise: Callable[[], AttributedGpus] | None = None,
     ) -> None:  # fmt: skip
         """``directory``: where foreign peaks are shared; None while there is no ledger.
 
@@ -48,6 +48,7 @@ class GpuObserver:
         self._otherwise = otherwise
         self._is_fresh = False
         self._driver: Gpus | None = None
+        self._attributed: AttributedGpus | None = None  # the driver, if it is one of these
         self._peaks: ForeignPeaks | None = None
         self._is_wanted = True
         self._is_out_of_reach = False
@@ -58,6 +59,7 @@ class GpuObserver:
         if self._driver is not None:
             return
         self.gpus = self.notes = ()
+        self._attributed = None
         driver = self._opened()
         try:
             self.gpus = driver.list()
@@ -77,9 +79,10 @@ class GpuObserver:
             if self._otherwise is None or error.reason != "fenced":
                 raise
             try:
-                return self._otherwise()
+                self._attributed = self._otherwise()
             except GpuError as failed:
                 raise error from failed
+            return self._attributed
 
     def try_open(self) -> bool:
         """As :meth:`open`, for a request that can do without GPUs. Returns whether more can be seen."""
@@ -113,9 +116,8 @@ class GpuObserver:
         from slicer.gpu.snapshot import take
 
         assert self._driver is not None
-        tells_all = getattr(self._driver, "snapshot", None)  # one that knows whose the processes are
-        if tells_all is not None:
-            self.snapshot = tells_all(self._only)
+        if self._attributed is not None:
+            self.snapshot = self._attributed.snapshot(self._only)
         else:
             self.snapshot = take(self._driver, self.snapshot, self._only, self._trusts_environment)
         self._is_fresh = self._reuses
@@ -177,5 +179,5 @@ class GpuObserver:
         """Give the driver's library back. Safe to repeat; :meth:`open` may follow."""
         if self._driver is not None:
             self._driver.close()
-        self._driver = self.snapshot = None
+        self._driver = self._attributed = self.snapshot = None
         self._is_fresh = False

@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from slicer.gpu import Gpus
+    from slicer.gpu import AttributedGpus
     from slicer.gpu.snapshot import GpuSnapshot, ProcessKey, ProcessOnGpu
     from slicer.job.job import Job
     from slicer.job.share_audit import Finding, ShareAudit
@@ -34,7 +34,7 @@ WORTH_WRITING = 1.02  # times the peak in the lease
 WORTH_REPEATING = 1.10  # times the use that was warned of
 
 
-def _through_the_broker() -> Gpus:
+def _through_the_broker() -> AttributedGpus:
     from slicer.broker.client.gpus import open_gpus
 
     return open_gpus()

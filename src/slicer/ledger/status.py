@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from slicer.config.profiles import Config
-    from slicer.gpu import Gpus
+    from slicer.gpu import AttributedGpus
     from slicer.gpu.snapshot import GpuSnapshot, ProcessKey
     from slicer.model import Busy, Gpu, Lease, Ticket, UserStanding
     from slicer.placement.capacity import Device
@@ -170,7 +170,7 @@ class StatusReader:
 
     def __init__(
         self, environ: Mapping[str, str], ask_others: AskOthers | None = None,
-        gpus_otherwise: Callable[[], Gpus] | None = None,
+        gpus_otherwise: Callable[[], AttributedGpus] | None = None,
     ) -> None:  # fmt: skip
         """``ask_others``: what tells of all users' jobs; it returns None, or raises, where it cannot.
 

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from slicer.broker.protocol.messages import Seen, UseNow
-    from slicer.gpu import Gpus
+    from slicer.gpu import AttributedGpus
 
     Found = tuple[Gpu, ...]  # inside the class, `list` is the method
 
 
-def open_gpus() -> Gpus:
+def open_gpus() -> AttributedGpus:
     """The GPUs through the broker. Raises NoGpu, GpuError. Root has other ways."""
     path = broker_socket(os.environ)
     if not path or not os.geteuid():
@@ -32,7 +32,7 @@ def open_gpus() -> Gpus:
 
 
 class BrokerGpus:
-    """Implements :class:`slicer.gpu.Gpus`, and says itself whose the processes are.
+    """Implements :class:`slicer.gpu.AttributedGpus`.
 
     Of others' jobs it knows what each uses, and none of their processes: their pid is 0.
     """
