@@ -33,7 +33,7 @@ let
 
   # The same of the broker's policy. What is said of a user or group may be nothing but its name.
   saidOfAll = lib.filterAttrsRecursive (_: value: value != null) cfg.broker.policy;
-  policy = withoutEmpty saidOfAll;
+  policy = withoutEmpty (saidOfAll // { groups = lib.mapAttrs (_: withoutEmpty) saidOfAll.groups; });
 
   # As `slicer install --closed-shop` writes it: every character device but NVIDIA's, whose major number is 195.
   closed = {

@@ -7,10 +7,13 @@ let
   values = import ./values.nix { inherit lib; };
   inherit (values) key;
 
-  caps = {
-    max_gpus = key (values.count 0 "infinity") 2 "GPUs that one user holds at a time, whole ones and shared ones.";
+  # What can be added up over the members of a group, too.
+  amounts = {
+    max_gpus = key (values.count 0 "infinity") 2 "GPUs at a time, whole ones and shared ones.";
     max_vram = key (values.cap values.margin) "40G" "GPU memory at a time; a whole GPU counts with all its memory.";
     max_cpu_slots = key (values.count 0 "infinity") 4 "Slots of the name cpu at a time.";
+  };
+  caps = amounts // {
     max_priority = key (values.cap values.priority) 10 "The highest priority that a job may ask for.";
     max_hold = key values.time "24h" "A job that holds a GPU or a slot is ended after that.";
     max_waiting = key (values.count 0 "infinity") 100 "Requests in the queue at a time.";
@@ -46,7 +49,17 @@ in
         description = "Caps of every user but root.";
       };
       users = each "Caps and weights of users, by name or uid. They win over all others." (caps // { inherit weight; });
-      groups = each "Caps and weights of members of groups, by name or gid." (caps // { inherit weight; });
+      groups = each "Caps and weights of each member of groups, by name or gid." (
+        caps
+        // {
+          inherit weight;
+          together = mkOption {
+            type = types.submodule { options = amounts; };
+            default = { };
+            description = "Caps of all members together, beside those of each.";
+          };
+        }
+      );
     };
   };
 }

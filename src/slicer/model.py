@@ -236,6 +236,20 @@ class UserStanding:
 
 
 @record
+class GroupStanding:
+    """What the members of a group hold together, and are allowed. None: no cap."""
+
+    gid: int
+    name: str
+    gpus: int
+    max_gpus: int | None
+    vram_mib: int
+    max_vram_mib: int | None
+    slots: int  # of the CPU
+    max_slots: int | None
+
+
+@record
 class ScopeSpec:
     """Everything StartTransientUnit needs for a job's scope, except the process."""
 

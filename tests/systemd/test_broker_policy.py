@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterator
 
 import pytest
 
@@ -99,3 +100,38 @@ def test_a_user_goes_ahead_of_others_by_priority_only_with_the_policys_leave(
     broker.configure("[slots]\ncpu = 1\n", "[default]\nmax_priority = 'infinity'\n")
     hers, his, later, urgent = line_up()
     assert served([hers, his, later, urgent]) == [hers, urgent, his, later]
+
+
+@pytest.fixture
+def students() -> Iterator[str]:
+    """A group that alice and bob are in."""
+    systemctl.output("groupadd", "students")
+    for name in ("alice", "bob"):
+        systemctl.output("gpasswd", "--add", name, "students")
+    yield "students"
+    systemctl.output("groupdel", "students")
+
+
+def test_a_groups_members_hold_so_much_together_and_no_more(
+    broker: Broker, ann: User, ben: User, students: str
+) -> None:  # L3
+    broker.configure("[slots]\ncpu = 4\n", f"[groups.{students}.together]\nmax_cpu_slots = 2\n")
+    held = [broker.call(user, **CPU) for user in (ann, ben)]
+    for each in held:
+        each.await_("granted")
+    third = broker.call(ben, **CPU)
+    said = "the members of students may hold 2 CPU slots together (policy.toml:2) and hold 2"
+    waiting = third.await_("waiting")
+    assert (waiting["why"], waiting["busy"]["kind"]) == (said, "cpu")
+    assert {each["job"] for each in waiting["busy"]["holders"]} == {each.job for each in held}
+    # Two slots are free, and root is bound by no group.
+    systemctl.output("slicer", "run", "-q", "--profile", "heavy", "--", "true")
+    assert "students     0           0     2 of 2" in systemctl.output("slicer", "status")
+    (group,) = shown("slicer", "status", "--json")["groups"]  # type: ignore[misc]
+    assert (group["name"], group["slots"], group["max_slots"], group["max_gpus"]) == (students, 2, 2, None)
+    broker.kill()  # the next one knows who holds them
+    until(lambda: len(third.events("waiting")) > 1, "it waits again")
+    held[0].say("release")
+    third.await_("granted")
+    for each in (held[1], third):
+        each.say("release")

@@ -20,7 +20,7 @@ from slicer.kernel import cgroup
 from slicer.model import Property, ScopeSpec, unit_name
 from slicer.state.directory import Directory
 from tests.patience import until
-from tests.systemd.helpers import forged, systemctl
+from tests.systemd.helpers import forged, processes, systemctl
 from tests.systemd.helpers.users import user
 
 pytestmark = [pytest.mark.systemd, pytest.mark.core]
@@ -43,6 +43,12 @@ class Desk:
         self.keepers.append(made)
         # She is who she will be, and not setpriv any more.
         until(lambda: Path(f"/proc/{made.pid}/comm").read_text().strip() != "setpriv", "the keeper runs")
+        return made
+
+    def stubborn(self) -> subprocess.Popen[bytes]:
+        """A keeper that ends by SIGKILL alone."""
+        made = self.keeper("sh", "-c", "trap '' TERM; while sleep 0.1; do :; done")
+        until(lambda: processes.children(made.pid), "it ignores SIGTERM")
         return made
 
     def spec(self, kind: Any = "gpu", *properties: Property) -> ScopeSpec:
@@ -175,7 +181,7 @@ def test_a_start_that_is_asked_for_again_is_seen_to_have_succeeded(desk: Desk) -
 @pytest.mark.parametrize("how", ["daemon-reload", "daemon-reexec", "the connection breaks"])
 def test_nothing_is_lost_while_systemd_is_away(desk: Desk, how: str) -> None:  # L1
     desk.started()
-    slow = desk.keeper("sh", "-c", "trap '' TERM; while sleep 0.1; do :; done")
+    slow = desk.stubborn()
     spec, waits = desk.spec("gpu", number("TimeoutStopUSec", 2_000_000)), desk.keeper()
     assert isinstance(desk.start(spec, slow), str)
     ended: list[Any] = []
@@ -201,7 +207,7 @@ def test_nothing_is_lost_while_systemd_is_away(desk: Desk, how: str) -> None:  #
 
 
 def test_no_user_can_tell_it_what_systemd_has_done(desk: Desk) -> None:  # L1
-    slow, spec = desk.keeper("sh", "-c", "trap '' TERM; while sleep 0.1; do :; done"), desk.spec()
+    slow, spec = desk.stubborn(), desk.spec()
     assert isinstance(desk.start(spec, slow), str)
     ended: list[Any] = []
     desk.scopes.stop(spec.unit, ended.append)

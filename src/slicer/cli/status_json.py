@@ -36,6 +36,7 @@ def status_json(status: Status) -> dict[str, Any]:
         "slots": {name: as_dict(slot) for name, slot in slots.items()},
         "plain_lock": {"path": lock.path, "pid": lock.pid or None} if lock else None,
         "users": None if status.users is None else [_user(each) for each in status.users],
+        "groups": None if status.users is None else [as_dict(each) for each in status.groups],
     }
 
 

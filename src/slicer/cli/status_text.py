@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from slicer.ledger.status import ForeignProcess, GpuState, SlotState, Status
-    from slicer.model import Lease, Ticket, UserStanding
+    from slicer.model import GroupStanding, Lease, Ticket, UserStanding
 
 _BAR = 10  # cells
 _GPU_NAME = 14  # characters of it on a terminal
@@ -73,6 +73,7 @@ def sections(status: Status) -> list[Section]:
     found.append(_machine(status))
     if status.users is not None:
         found += [_users(status.users)] if status.users else []
+        found += [_groups(status.groups)] if status.groups else []
     elif status.directory not in ("", SYSTEM_DIR):
         found.append(Section((Line(f"Jobs of this user only ({status.directory}).", FAINT),)))
     return found
@@ -255,14 +256,31 @@ def _users(users: tuple[UserStanding, ...]) -> Section:
     )  # fmt: skip
     rows = [
         (
-            user_name(each.uid), _of(each.gpus, each.max_gpus),
-            _of(each.vram_mib, each.max_vram_mib, short_mib),
-            _of(each.slots, each.max_slots), str(each.waiting), f"{each.share:.2f}", f"{each.due:.2f}",
+            user_name(each.uid), *_held_and_most(each), str(each.waiting), f"{each.share:.2f}",
+            f"{each.due:.2f}",
         )
         for each in users
     ]  # fmt: skip
     head, *found = output.table(columns, rows)
     return Section((head,), tuple((row,) for row in found), "users")
+
+
+def _groups(groups: tuple[GroupStanding, ...]) -> Section:
+    """What the members of a group hold of what they may hold together."""
+    columns = (
+        Column("GROUP", cap=16), Column("GPUS", right=True), Column("GPU MEMORY", right=True),
+        Column("CPU SLOTS", right=True),
+    )  # fmt: skip
+    rows = [(visible(each.name), *_held_and_most(each)) for each in groups]
+    head, *found = output.table(columns, rows)
+    return Section((head,), tuple((row,) for row in found), "groups")
+
+
+def _held_and_most(each: UserStanding | GroupStanding) -> tuple[str, str, str]:
+    return (
+        _of(each.gpus, each.max_gpus), _of(each.vram_mib, each.max_vram_mib, short_mib),
+        _of(each.slots, each.max_slots),
+    )  # fmt: skip
 
 
 def _of(held: int, most: int | None, text: Callable[[int], str] = str) -> str:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from slicer.config.profiles import Config
     from slicer.gpu import AttributedGpus
     from slicer.gpu.snapshot import GpuSnapshot, ProcessKey
-    from slicer.model import Busy, Gpu, Lease, Ticket, UserStanding
+    from slicer.model import Busy, Gpu, GroupStanding, Lease, Ticket, UserStanding
     from slicer.placement.capacity import Device
     from slicer.placement.decision import Infeasible
     from slicer.state.statedir import StateDir
@@ -77,6 +77,7 @@ class Everybody:
     snapshot: Snapshot  # its tickets in the order in which they are served
     held_back: dict[str, str]  # by the ticket's job, as in Wait
     users: tuple[UserStanding, ...]
+    groups: tuple[GroupStanding, ...]  # those that may hold only so much together
     slot_limits: dict[str, int]  # of the administrator
 
 
@@ -113,6 +114,7 @@ class Status:
     halted: tuple[Halted, ...] = ()  # the jobs that do nothing
     sharing: tuple[SharingNow, ...] = ()  # the jobs that share GPUs, with --share
     users: tuple[UserStanding, ...] | None = None  # None: only this user's jobs are known
+    groups: tuple[GroupStanding, ...] = ()  # that may hold only so much together
 
     def halt(self, job: str) -> Halted | None:
         """How the job stands still; None: it does not."""
@@ -213,6 +215,7 @@ class StatusReader:
             halted=halted(leases, self.directory),
             sharing=standing(self.directory, [lease.job for lease in leases]),
             users=others.users if others else None,
+            groups=others.groups if others else (),
         )
 
     def _hear_of_others(self) -> Everybody | None:

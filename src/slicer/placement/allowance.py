@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         """What is left of everybody's caps while a decision goes through the queue. It only shrinks."""
 
         def within(self, request: _Request) -> _Request | None:
-            """The request as far as its user's caps allow it; None: it is over them.
+            """The request as far as the caps of its user and groups allow it; None: it is over them.
 
             What comes back may have a narrower choice of GPUs.
             """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
             """The request was granted these GPUs, and what else it wants."""
 
         def keep(self, request: AnyRequest) -> None:
-            """Keep what the request needs from its user's later requests. Other users lose nothing."""
+            """Keep what the request needs from later ones that the same caps bind. No others lose by it."""
 
     class Allowance(Protocol):
         """The caps of all users."""

@@ -86,8 +86,8 @@ def decide(
     ``devices`` None: nobody has looked at the GPUs. Then only requests without GPUs are granted. A request
     that wants slots too takes them as if it could go.
 
-    ``allowance``: the caps of users. A request over its user's caps is passed over. It keeps nothing from
-    other users, however long it has waited.
+    ``allowance``: the caps of users and groups. A request over one of them is passed over. It keeps nothing
+    from those whom the same caps do not bind, however long it has waited.
     """
     capacity = Capacity(devices, leases, policy, now_s, limits_of(queue))
     balance = None if allowance is None else allowance.balance(leases, devices)

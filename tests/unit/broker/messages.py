@@ -62,7 +62,8 @@ REPLIES: tuple[tuple[type, Any], ...] = (
         m.Status,
         m.Standing(
             (LEASE,), (TICKET,), {OTHER: "a share"},
-            (m.UserStanding(1001, 2, 4, 16384, None, 0, None, 3, 0.4, 0.25),), {"cpu": 4},
+            (m.UserStanding(1001, 2, 4, 16384, None, 0, None, 3, 0.4, 0.25),),
+            (m.GroupStanding(200, "lab", 2, 4, 16384, None, 0, None),), {"cpu": 4},
         ),
     ),
 )  # fmt: skip

@@ -139,7 +139,7 @@ def test_a_caller_that_never_reads_gets_the_newest_update_and_the_answer(broker:
 
 def test_what_many_do_not_read_is_bounded(tmp_path: Path, not_root: None) -> None:  # L1
     with server(tmp_path / "socket", output_each=2 << 20) as broker:
-        large = messages.Standing((LEASE,) * 4000, (), {}, (), {})
+        large = messages.Standing((LEASE,) * 4000, (), {}, (), (), {})
         broker.answer = lambda call: call.connection.send(large)
         callers = [broker.caller(wire.encode_call(messages.Status())) for _ in range(8)]
         until(lambda: len(broker.calls) == 8 and len(broker.connections) < 3, "most are left")

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from slicer.broker.protocol.messages import UsageRow
-from slicer.broker.rules.allowance import Allowance, check, may_force, too_many_waiting, why
+from slicer.broker.protocol.messages import GroupStanding, UsageRow
+from slicer.broker.rules.allowance import Allowance, check, may_force, too_many_waiting
 from slicer.broker.rules.order import ordered
-from slicer.broker.rules.policy import NO_CAP, NO_POLICY, Caps, Policy
+from slicer.broker.rules.policy import NO_CAP, NO_POLICY, Caps, Policy, Together
 from slicer.broker.rules.resolve import account_of, caps_of, rule_of, weight_of, word_of
 from slicer.broker.rules.shares import Shares, gpu_rate, shares_of, used_rate
-from slicer.broker.rules.standing import passing, standings, why_behind
+from slicer.broker.rules.standing import groups, passing, standings, why_behind
 from slicer.broker.rules.usage import Running, with_running
 from slicer.broker.server.names import Names, ask_services
 from slicer.broker.server.policy_file import PolicyFile, load
 from slicer.broker.server.requests import priority_of
 from slicer.errors import ConfigError, NotAllowedError
-from slicer.model import Lease, Ticket
+from slicer.model import Busy, Lease, Ticket
 from slicer.placement.capacity import Device
 from slicer.placement.capacity import Policy as Settings
 from slicer.placement.decision import decide
@@ -101,6 +101,11 @@ weight = 3
         ('fence = "yes"\n', ":1: fence: "),
         ('devices = ["/dev/sda rw"]\n', ":1: devices: "),
         ("users = 3\n", ":1: users must be a table"),
+        ("[groups.lab]\ntogether = 3\n", ":2: groups.lab.together must be a table"),
+        ("[groups.lab.together]\nmax_hold = '1h'\n", ":2: unknown key 'max_hold' in [groups.lab.together]"),
+        ("[groups.lab]\ntogether = { max_gpus = -1 }\n", ":2: max_gpus: "),
+        ("[users.alice.together]\nmax_gpus = 1\n", ":1: unknown key 'together' in [users.alice]"),
+        ("[default.together]\nmax_gpus = 1\n", ":1: unknown key 'together' in [default]"),
         ("[users.alice]\n[users.1001]\n", ":2: '1001' and 'alice' are the same user"),
         ("[default\n", ":1:"),
     ],
@@ -256,8 +261,18 @@ def test_who_waits_for_a_cap_reads_which_and_where_it_stands(fields: dict[str, i
         lease("b" * 12, gpus=("GPU-b",), vram_mib=100, cpu_slots=1),
     )
     asked = ticket(**fields)
-    assert why(CAPPED, (), asked, held, TWO, "alice") == said
-    assert may_force(CAPPED, (), asked, held) is (not said)
+    allowance = Allowance(CAPPED, {})
+    assert allowance.balance(held, TWO).why(asked, "alice") == said
+    if not asked.gpus:
+        assert may_force(allowance, asked, held) is (not said)
+
+
+def test_what_a_request_waits_for_is_what_its_cap_is_of() -> None:  # L3
+    held = (lease("a" * 12, gpus=("GPU-a", "GPU-b"), vram_mib=100), lease("b" * 12, cpu_slots=2))
+    balance = Allowance(CAPPED, {}).balance((*held, lease("c" * 12, uid=BOB)), TWO)
+    assert balance.busy(ticket(gpus=1), held, 3) == Busy("gpu", held[:1], 3, (), "")
+    assert balance.busy(ticket(cpu_slots=1), held, 3) == Busy("cpu", held[1:], 3, (), "", slot="cpu")
+    assert balance.busy(ticket(uid=BOB, gpus=1), held, 3) is None
 
 
 def test_only_so_many_may_wait() -> None:  # L3
@@ -289,6 +304,97 @@ def test_a_nested_request_that_only_its_own_outer_job_keeps_over_its_cap_is_told
     policy = Policy(Caps(max_gpus=1), {}, {}, {}, {})
     assert deadlocked(inner, [], TWO, (outer,), SETTINGS, 100.0) == ()
     assert deadlocked(inner, [], TWO, (outer,), SETTINGS, 100.0, Allowance(policy, {})) == (outer.job,)
+
+
+# -- caps of a group's members together -----------------------------------------------------------------
+
+CAROL = 1003
+GIDS = {ALICE: (1001, 200), CAROL: (1003, 200), BOB: (100,)}
+
+
+def test_a_groups_members_together_are_bound_beside_each_of_them(etc: Path) -> None:  # L3
+    policy = policy_of(
+        etc,
+        """\
+[users.alice]
+max_gpus = "infinity"
+[groups.lab]
+max_gpus = 2
+[groups.lab.together]
+max_gpus = 3
+max_vram = "infinity"
+[groups.students]
+together = { max_vram = "8G", max_cpu_slots = 1 }
+""",
+    )
+    assert policy.together == {
+        200: Together("lab", max_gpus=3, max_vram_mib=NO_CAP), 300: Together("students", None, 8192, 1),
+    }  # fmt: skip
+    assert policy.groups[200] == Caps(max_gpus=2)
+    held = (lease("a" * 12, gpus=("GPU-a", "GPU-b", "GPU-c")),)
+    balance = Allowance(policy, GIDS).balance(held, None)
+    says = "the members of lab may hold 3 GPUs together (policy.toml:6) and hold 3"
+    assert balance.why(ticket(uid=CAROL, gpus=1), "carol") == says
+    assert balance.why(ticket(uid=ALICE, gpus=1), "alice") == says  # though alice herself is bound by nothing
+    assert balance.why(ticket(uid=BOB, gpus=1), "bob") == ""
+    assert balance.why(ticket(uid=CAROL, cpu_slots=1), "carol") == ""  # of which there is no cap
+    others = (lease("b" * 12, uid=BOB, gpus=("GPU-d",)), lease("d" * 12, uid=CAROL, cpu_slots=1))
+    assert balance.busy(ticket(uid=CAROL, gpus=1), (*held, *others), 7) == Busy("gpu", held, 7, (), "")
+    assert balance.busy(ticket(uid=BOB, gpus=1), held, 0) is None
+    with pytest.raises(NotAllowedError) as caught:
+        check(policy, GIDS[ALICE], ticket(gpus=4), None, "alice")
+    assert caught.value.message == "4 GPUs were asked for, but the members of lab may hold 3 GPUs together"
+    assert caught.value.where == "policy.toml:6"
+    with pytest.raises(NotAllowedError) as caught:
+        check(policy, (300,), ticket(cpu_slots=2), None, "bob")
+    assert caught.value.where == "policy.toml:9"
+
+
+def test_root_is_bound_by_no_group_and_counts_in_none() -> None:  # L3
+    policy = Policy(Caps(), {}, {}, {}, {}, together={0: Together("root", max_gpus=1)})
+    gids = {0: (0,), ALICE: (1001, 0)}
+    held = (lease(uid=0, gpus=("GPU-a",)),)
+    check(policy, gids[0], ticket(uid=0, gpus=2), None, "root")
+    asked = [ticket("1" * 12, uid=0, gpus=1), ticket("2" * 12, uid=ALICE, gpus=1)]
+    balance = Allowance(policy, gids).balance(held, None)
+    assert [balance.why(each, "x") for each in asked] == ["", ""]
+    assert groups(policy, gids, held, {}) == (GroupStanding(0, "root", 0, 1, 0, None, 0, None),)
+
+
+@pytest.mark.parametrize(
+    ("waits_s", "own_cap", "granted"),
+    [
+        (10.0, None, {"2" * 12, "3" * 12}),
+        (60.0, None, {"3" * 12}),  # what it needs of the group's is kept from carol, not from bob
+        (60.0, 1, {"2" * 12, "3" * 12}),  # alice's own cap is in the way, and no affair of carol's
+    ],
+)
+def test_a_request_over_its_groups_cap_holds_up_its_members_once_it_has_waited_for_long(
+    waits_s: float, own_cap: int | None, granted: set[str]
+) -> None:  # L3, X4
+    held = (lease(gpus=("GPU-x",), vram_mib=100, uid=ALICE),)
+    devices = (*TWO, Device("GPU-x", 8000, 100, {"0" * 12: 100}, 0, ()))
+    queue = [
+        ticket("1" * 12, gpus=2),
+        ticket("2" * 12, uid=CAROL, gpus=1, arrived_s=101.0),
+        ticket("3" * 12, uid=BOB, gpus=1, arrived_s=102.0),
+    ]
+    users = {ALICE: Caps(max_gpus=own_cap)}
+    policy = Policy(Caps(), users, {}, {}, {}, together={200: Together("lab", max_gpus=2)})
+    found = decide(queue, devices, held, SETTINGS, 100.0 + waits_s, Allowance(policy, GIDS))
+    assert set(found.grants) == granted
+    assert found.reserving == ()
+
+
+def test_the_standing_of_a_group_adds_up_its_members() -> None:  # L3
+    policy = Policy(Caps(), {}, {}, {}, {}, together={200: Together("lab", 3, 48 * 1024)})
+    held = [
+        lease("a" * 12, uid=ALICE, gpus=("GPU-a",), vram_mib=100), lease("c" * 12, uid=CAROL, cpu_slots=1),
+        lease("b" * 12, uid=BOB, gpus=("GPU-b",), vram_mib=100),
+    ]  # fmt: skip
+    assert groups(policy, GIDS, held, {"a" * 12: 100, "b" * 12: 100}) == (
+        GroupStanding(200, "lab", 1, 3, 100, 48 * 1024, 1, None),
+    )
 
 
 # -- shares ---------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from slicer.broker.rules.allowance import Allowance, Taken, over, taken
 from slicer.broker.rules.order import ordered
-from slicer.broker.rules.policy import NO_CAP, Caps, Policy
+from slicer.broker.rules.policy import NO_CAP, Caps, Policy, Together
 from slicer.broker.rules.shares import Past, Shares, decayed, held, shares_of
 from slicer.model import Lease, Ticket
 from slicer.placement.capacity import Device
@@ -30,6 +30,13 @@ CAPS = st.builds(
     max_vram_mib=st.sampled_from([None, 4000, 9000, 16000]),
     max_cpu_slots=st.sampled_from([None, 1, 2]),
 )
+TOGETHER = st.builds(
+    Together,
+    name=st.just("lab"),
+    max_gpus=st.sampled_from([None, 0, 1, 2, 3, NO_CAP]),
+    max_vram_mib=st.sampled_from([None, 4000, 9000, 16000]),
+    max_cpu_slots=st.sampled_from([None, 1, 2]),
+)
 POLICIES = st.builds(
     Policy,
     default=CAPS,
@@ -37,6 +44,7 @@ POLICIES = st.builds(
     groups=st.dictionaries(st.sampled_from([100, 101]), CAPS, max_size=2),
     weights=st.dictionaries(st.sampled_from([100, 101]), st.sampled_from([0.5, 2.0])),
     user_weights=st.just({}),
+    together=st.dictionaries(st.sampled_from([100, 101]), TOGETHER, max_size=2),
 )
 GIDS = st.fixed_dictionaries({uid: st.sampled_from([(100,), (101, 100), (102,)]) for uid in USERS})
 WANTED = st.fixed_dictionaries(
@@ -92,8 +100,11 @@ def test_no_cap_is_exceeded_and_what_nobody_caps_is_given_as_ever(
         by_job = {each.job: each for each in queue}
         leases += tuple(become(by_job[job], gpus, NOW_S) for job, gpus in grants.items())
         queue = [each for each in queue if each.job not in grants]
-        for uid, has in taken(leases, devices).items():
-            assert over(allowance.rules(uid), Taken(), has) == "", (uid, has)
+        held = taken(leases, devices)
+        for uid in held:
+            for bound in allowance.bounds(uid):
+                has = allowance.held(bound.whose, held)
+                assert over(bound.rules, Taken(), has) == "", (bound, has)
     free = Policy(Caps(), {}, {}, {}, {})
     assert decide(queue, devices, leases, SETTINGS, NOW_S, Allowance(free, gids)) == decide(
         queue, devices, leases, SETTINGS, NOW_S
@@ -109,12 +120,15 @@ def test_a_request_over_its_users_cap_keeps_nothing_from_other_users(
     balance = allowance.balance((), devices)
     capped = {each.uid for each in queue if balance.within(each) is None}
     barred = [each for each in queue if each.uid not in capped or balance.within(each) is not None]
-    mine = {each.job for each in queue if each.uid not in capped}
+    bound = {each.whose for uid in capped for each in allowance.bounds(uid)}
+    others = {uid for uid in USERS if not bound.intersection(each.whose for each in allowance.bounds(uid))}
+    mine = {each.job for each in queue if each.uid in others}
     with_them = decide(queue, devices, (), SETTINGS, NOW_S, allowance).grants
     without = decide(barred, devices, (), SETTINGS, NOW_S, allowance).grants
     # Those of the capped users that remain may get more without them; so only what is left to others counts.
     if not any(each.uid in capped for each in barred):
-        assert {job: gpus for job, gpus in with_them.items() if job in mine} == without
+        found = {job: gpus for job, gpus in without.items() if job in mine}
+        assert {job: gpus for job, gpus in with_them.items() if job in mine} == found
 
 
 SHARES = st.builds(
@@ -186,13 +200,20 @@ PATIENCE_S = 60.0
 
 
 @settings(LOADED, max_examples=examples(30))
-@given(BIG, st.lists(SMALL, min_size=1, max_size=3), st.integers(1, 5), st.booleans())
+@given(
+    BIG, st.lists(SMALL, min_size=1, max_size=3), st.integers(1, 5),
+    st.sampled_from(["nobody", "its user", "all together"]),
+)  # fmt: skip
 def test_whoever_used_most_is_served_all_the_same(
-    big: dict[str, Any], kinds: list[tuple[dict[str, Any], int]], own: int, is_capped: bool
+    big: dict[str, Any], kinds: list[tuple[dict[str, Any], int]], own: int, capped: str
 ) -> None:  # L3, X4
     devices = machine(8000, 8000, 8000, 8000)
-    caps = {1000: Caps(max_gpus=4)} if is_capped else {}
-    policy = Policy(Caps(), caps, {}, {}, {}, half_life_s=1e6, patience_s=PATIENCE_S)
+    caps = {1000: Caps(max_gpus=4)} if capped == "its user" else {}
+    together = {100: Together("lab", max_gpus=max(2, big["gpus"]))} if capped == "all together" else {}
+    policy = Policy(
+        Caps(), caps, {}, {}, {}, half_life_s=1e6, patience_s=PATIENCE_S, together=together
+    )  # fmt: skip
+    gids = {uid: (100,) for uid in (1000, *USERS)}
     past = {1000: Past(1e9, 0.0, 0.0)}  # it would take months until the others have used as much
     # Its own small ones behind it must not keep it waiting either, by its cap.
     waiting = [made_up.ticket("b" * 12, uid=1000, **big, arrived_s=0.0)]
@@ -200,6 +221,7 @@ def test_whoever_used_most_is_served_all_the_same(
         waiting.append(made_up.ticket(f"c{number:011x}", uid=1000, gpus=1, arrived_s=number / 100))
     leases: list[Lease] = []
     ends_s: dict[str, float] = {}
+    lasts_s: dict[str, int] = {}
     made = 0
     for second in range(int(PATIENCE_S + SETTINGS.reserve_after_s) + 200):
         now_s = float(second)
@@ -208,16 +230,17 @@ def test_whoever_used_most_is_served_all_the_same(
             lacking = 2 * len(kinds) - sum(each.uid == uid for each in waiting)
             for number in range(lacking):
                 made += 1
-                fields = kinds[number % len(kinds)][0]
+                fields, lasts = kinds[number % len(kinds)]
+                lasts_s[f"{made:012x}"] = lasts + made % 3  # so that they do not all end at once
                 arrived_s = now_s + made / 1e6
                 waiting.append(made_up.ticket(f"{made:012x}", uid=uid, **fields, arrived_s=arrived_s))
-        shares = shares_of(policy, {}, past, leases, {}, {each.uid for each in waiting}, now_s)
+        shares = shares_of(policy, gids, past, leases, {}, {each.uid for each in waiting}, now_s)
         queue = ordered(waiting, shares, policy.patience_s, now_s)
-        grants = decide(queue, devices, tuple(leases), SETTINGS, now_s, Allowance(policy, {})).grants
+        grants = decide(queue, devices, tuple(leases), SETTINGS, now_s, Allowance(policy, gids)).grants
         if "b" * 12 in grants:
             return
         for ticket in [each for each in waiting if each.job in grants]:
             leases.append(become(ticket, grants[ticket.job], now_s))
-            ends_s[ticket.job] = now_s + next((s for fields, s in kinds if fields["gpus"] == ticket.gpus), 5)
+            ends_s[ticket.job] = now_s + lasts_s.get(ticket.job, 5)
         waiting = [each for each in waiting if each.job not in grants]
     raise AssertionError("it starves")

@@ -15,7 +15,7 @@ SECRET = replace(TICKET, command='train --token "geheim"\\', slots={"cpu": 1, f"
 
 
 def told(rows: Rows, viewer: int, *tickets: Any) -> Any:
-    standing = messages.Standing((), rows.of(tickets, viewer), {}, (), {})
+    standing = messages.Standing((), rows.of(tickets, viewer), {}, (), (), {})
     return wire.decode_reply(messages.Status, wire.encode_reply(standing)).message.tickets
 
 

@@ -33,6 +33,7 @@ def test_nothing_ran_yet(cli: Cli) -> None:  # B3
         "slots": {"cpu": {"total": 1, "free": 1, "held": 0}},
         "plain_lock": None,
         "users": None,
+        "groups": None,
     }
     assert not cli.state.exists()  # looking makes none
 

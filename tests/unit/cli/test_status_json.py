@@ -138,6 +138,7 @@ def test_the_contract() -> None:  # B3
         "slots": {"cpu": {"total": 4, "free": 3, "held": 1}},
         "plain_lock": None,
         "users": None,
+        "groups": None,
     }  # fmt: skip
 
 

@@ -19,6 +19,7 @@ _SECTIONS = {
     "": "programs.slicer",
     "broker.policy.": "programs.slicer.broker.policy",
     "broker.policy.users.<name>.": "programs.slicer.broker.policy.users.<name>, groups.<name> and default",
+    "broker.policy.groups.<name>.": "programs.slicer.broker.policy.groups.<name>",
     "settings.": "programs.slicer.settings",
     "settings.profiles.<name>.": "programs.slicer.settings.profiles.<name>",
     "settings.slices.gpu.": "programs.slicer.settings.slices.<name>",
@@ -30,6 +31,7 @@ _TWICE = (  # as those of gpu, and of users
     "settings.slices.cpu.", "settings.routes.<name>.cpu.", "broker.policy.groups.<name>.",
     "broker.policy.default.",
 )  # fmt: skip
+_ONCE = "broker.policy.groups.<name>.together"  # but this
 
 
 def current(text: str, options: Iterable[Option]) -> str:
@@ -46,7 +48,7 @@ def rendered(options: Iterable[Option]) -> str:
     by_section: dict[str, list[Option]] = {section: [] for section in _SECTIONS}
     for option in options:
         name = _name(option)
-        if not name.startswith(_TWICE):
+        if name.startswith(_ONCE) or not name.startswith(_TWICE):
             by_section[max((each for each in _SECTIONS if name.startswith(each)), key=len)].append(option)
     parts = []
     for section, found in by_section.items():

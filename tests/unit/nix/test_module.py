@@ -11,7 +11,7 @@ import pytest
 from slicer.backend import closed_shop, slice_limits
 from slicer.backend.install_units import plan
 from slicer.broker.rules import policy_text
-from slicer.broker.rules.policy import NO_CAP, Caps
+from slicer.broker.rules.policy import NO_CAP, Caps, Together
 from slicer.config import check, routes, slices
 from slicer.config.build import TABLES, TOP_SETTINGS
 from slicer.config.files import Layer
@@ -178,6 +178,7 @@ POLICY: dict[str, Any] = {
     },
     "groups": {
         "phd": {"max_vram": "40G", "max_cpu_slots": 0, "max_priority": 5, "max_waiting": 9, "weight": 0.5},
+        "lab": {"together": {"max_gpus": 3, "max_vram": "96G"}},
     },
 }  # fmt: skip
 
@@ -191,11 +192,12 @@ def test_the_broker_is_its_socket_and_a_policy_that_it_reads() -> None:  # K5, L
     assert found["etc"] == ["slicer/policy.toml"]
     assert {key: value for key, value in found["policy"].items() if value} == POLICY
     said = policy_text.read(written(found["policy"]).encode(), "policy.toml")
-    policy, _ = policy_text.resolve(said, {"alice": 1001}, {"phd": 2001})
+    policy, _ = policy_text.resolve(said, {"alice": 1001}, {"phd": 2001, "lab": 2002})
     assert (policy.default.max_gpus, policy.default.max_hold_s) == (2, 86400.0)
     assert policy.users[1001].max_gpus == policy.users[1001].max_vram_mib == NO_CAP
     assert (policy.weights, policy.user_weights) == ({2001: 0.5}, {1001: 2.0})
     assert policy.groups[2001] == Caps(None, 40960, 0, 5, None, 9)
+    assert policy.together == {2002: Together("lab", 3, 98304)}
 
 
 def test_every_key_of_a_policy_is_an_option_and_nothing_else_is() -> None:  # K5
@@ -203,7 +205,10 @@ def test_every_key_of_a_policy_is_an_option_and_nothing_else_is() -> None:  # K5
     top = "programs.slicer.broker.policy."
     below = {name.removeprefix(top) for name in names if name.startswith(top)}
     caps = tuple(policy_text._READERS)
-    places = {"default": caps, "users.<name>": (*caps, "weight"), "groups.<name>": (*caps, "weight")}
+    places = {
+        "default": caps, "users.<name>": (*caps, "weight"), "groups.<name>": (*caps, "weight", "together"),
+        "groups.<name>.together": policy_text._OF_ALL,
+    }  # fmt: skip
     assert below == {*policy_text.TOP_KEYS, *(f"{at}.{key}" for at, keys in places.items() for key in keys)}
 
 

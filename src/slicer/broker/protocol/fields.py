@@ -33,7 +33,8 @@ _INT_MAX = 2**63 - 1
 RECORDS = {
     kind.__name__: kind
     for kind in (
-        Busy, Lease, Ticket, messages.UserStanding, messages.UsageRow, messages.GpuNow, messages.UseNow
+        Busy, Lease, Ticket, messages.UserStanding, messages.GroupStanding, messages.UsageRow,
+        messages.GpuNow, messages.UseNow,
     )
 }
 _CUT = {"name": messages.MOST_NAME, "description": messages.MOST_NAME, "command": messages.MOST_COMMAND}

@@ -6,7 +6,8 @@ Sizes are MiB, times seconds on CLOCK_BOOTTIME, unless they say otherwise.
 
 from __future__ import annotations
 
-from slicer.model import UserStanding as UserStanding  # said in Standing
+from slicer.model import GroupStanding as GroupStanding  # said in Standing
+from slicer.model import UserStanding as UserStanding
 from slicer.record import record
 
 TYPE_CHECKING = False
@@ -210,6 +211,7 @@ class Standing:
     tickets: tuple[Ticket, ...]  # in the order in which they are served
     held_back: dict[str, str]  # by the ticket's job: a cap or share that it waits for, in words
     users: tuple[UserStanding, ...]
+    groups: tuple[GroupStanding, ...]  # that may hold only so much together
     slot_limits: dict[str, int]  # of the administrator
 
 

@@ -1,14 +1,15 @@
 """The policy's caps: what each user may still take, what is over a cap for good, and the words. Pure.
 
-A request over its user's caps is passed over: it holds nothing back from other users. It does from its own
-user's later requests, once it has waited for long (``keep``); else those could keep it waiting for ever.
+A request over a cap is passed over: it holds nothing back from other users. It does from its own user's later
+requests, once it has waited for long (``keep``); else those could keep it waiting for ever. Where the members
+of a group may hold only so much together, it does from theirs, too.
 """
 
 from __future__ import annotations
 
-from slicer.broker.rules.resolve import rule_of
+from slicer.broker.rules.resolve import rule_of, together_of
 from slicer.errors import NotAllowedError
-from slicer.model import CPU
+from slicer.model import CPU, Busy
 from slicer.placement.capacity import is_eligible
 from slicer.quantity import short_mib
 from slicer.record import record, replace
@@ -25,12 +26,13 @@ if TYPE_CHECKING:
     from slicer.placement.capacity import AnyRequest, Device
 
     _Request = TypeVar("_Request", bound=AnyRequest)
+    Whose = tuple[str, int]  # ("user", uid), or ("group", gid): of its members together
     _Shape = tuple[int, int | None, tuple[str, ...], int]
 
 
 @record
 class Taken:
-    """What a user holds, or a request would add."""
+    """What a user holds, or a group's members together, or what a request would add."""
 
     gpus: int = 0
     vram_mib: int = 0
@@ -57,6 +59,29 @@ def taken(
     return found
 
 
+def taken_together(held: Mapping[int, Taken], gids: Mapping[int, Sequence[int]], gid: int) -> Taken:
+    """What the members of a group hold together. Root is bound by no group, and counts in none."""
+    found = _NOTHING
+    for uid, has in held.items():
+        if uid and gid in gids.get(uid, ()):
+            found = _sum(found, has)
+    return found
+
+
+@record
+class Bound:
+    """The caps that bind a user, or all members of a group together, by the field of :class:`Taken`."""
+
+    whose: Whose
+    name: str  # of the group; "" for a user
+    rules: dict[str, Rule]
+
+    def says(self, user: str, field: str) -> str:
+        """As in "alice may hold 2 GPUs at a time". ``user`` is the name of the request's."""
+        who, how = (f"the members of {self.name}", "together") if self.name else (user, "at a time")
+        return f"{who} may hold {_words(field, self.rules[field].value)} {how}"
+
+
 def held_vram(gpus: Sequence[str], vram_mib: int | None, devices: tuple[Device, ...] | None) -> int:
     """MiB that a lease counts for, over all its GPUs."""
     return _vram(gpus, vram_mib, _sizes(devices))
@@ -71,16 +96,42 @@ class Allowance:
     def __init__(self, policy: Policy, gids: Mapping[int, Sequence[int]]) -> None:
         self._policy = policy
         self._gids = gids
-        self._rules: dict[int, dict[str, Rule]] = {}  # by uid and field of Taken
+        self._bounds: dict[int, tuple[Bound, ...]] = {}  # by uid
 
-    def rules(self, uid: int) -> dict[str, Rule]:
-        """The caps of a user that there are, by the field of :class:`Taken`."""
-        found = self._rules.get(uid)
+    def bounds(self, uid: int) -> tuple[Bound, ...]:
+        """All caps that a user's requests have to keep to, those of the user alone first."""
+        found = self._bounds.get(uid)
         if found is None:
-            gids = self._gids.get(uid, ())
-            asked = ((field, rule_of(self._policy, uid, gids, cap)) for cap, field in _CAPS)
-            found = self._rules[uid] = {field: rule for field, rule in asked if rule is not None}
+            made = [self._bound(uid, whose) for whose in self._whose(uid)]
+            found = self._bounds[uid] = tuple(each for each in made if each.rules)
         return found
+
+    def _whose(self, uid: int) -> list[Whose]:
+        together = self._policy.together if uid else None
+        gids = dict.fromkeys(self._gids.get(uid, ()))
+        return [("user", uid), *(("group", gid) for gid in gids if gid in (together or ()))]
+
+    def _bound(self, uid: int, whose: Whose) -> Bound:
+        kind, number = whose
+        if kind == "user":
+            gids = self._gids.get(uid, ())
+            asked = [(field, rule_of(self._policy, uid, gids, cap)) for cap, field in _CAPS]
+        else:
+            asked = [(field, together_of(self._policy, number, cap)) for cap, field in _CAPS]
+        name = "" if kind == "user" else (self._policy.together or {})[number].name
+        return Bound(whose, name, {field: rule for field, rule in asked if rule is not None})
+
+    def binds(self, whose: Whose, uid: int) -> bool:
+        """Whether what the user holds counts."""
+        kind, number = whose
+        return uid == number if kind == "user" else bool(uid) and number in self._gids.get(uid, ())
+
+    def held(self, whose: Whose, by_user: Mapping[int, Taken]) -> Taken:
+        """What a user, or the members of a group, hold of what each user holds."""
+        kind, number = whose
+        if kind == "user":
+            return by_user.get(number, _NOTHING)
+        return taken_together(by_user, self._gids, number)
 
     def balance(self, leases: Iterable[Lease], devices: tuple[Device, ...] | None) -> Balance:
         """What is left of the caps beside these leases."""
@@ -94,7 +145,8 @@ class Balance:
         self, allowance: Allowance, held: dict[int, Taken], devices: tuple[Device, ...] | None
     ) -> None:
         self._allowance = allowance
-        self._held = held
+        self._by_user = held  # at the beginning
+        self._held: dict[Whose, Taken] = {}
         self._devices = devices or ()
         self._sizes = _sizes(devices)
         # Of a long queue many ask for the same, and who is over a cap stays so.
@@ -105,37 +157,62 @@ class Balance:
     def within(self, request: _Request) -> _Request | None:
         """The request as far as the caps allow it, with fewer GPUs to choose from; None: it is over them."""
         uid = _uid(request)
-        rules = self._allowance.rules(uid)
-        if not rules:
+        bounds = self._allowance.bounds(uid)
+        if not bounds:
             return request
         shape = _shape(request)
         if (uid, shape) in self._over:
             return None
-        held = self._held.get(uid, _NOTHING)
-        if over(rules, held, self._least_of(request, shape)):
+        if self._exceeded(request, shape) is not None:
             self._over.add((uid, shape))
             return None
-        rule = rules.get("vram_mib")
-        if rule is None or not request.gpus or request.vram_mib is not None:
+        if not request.gpus or request.vram_mib is not None:
             return request
-        return _affordable(request, self._devices, int(rule.value) - held.vram_mib)
+        left_mib = [
+            int(bound.rules["vram_mib"].value) - self._of(bound.whose).vram_mib
+            for bound in bounds
+            if "vram_mib" in bound.rules
+        ]
+        return _affordable(request, self._devices, min(left_mib)) if left_mib else request
 
     def why(self, request: AnyRequest, name: str) -> str:
         """The cap that a request is over, in words; "" if it is within all of them.
 
         As in "alice may hold 2 GPUs at a time (policy.toml:7) and holds 2". ``name`` is its user's.
         """
-        rules = self._allowance.rules(_uid(request))
-        if not rules:
+        found = self._exceeded(request, _shape(request))
+        if found is None:
             return ""
-        held = self._held.get(_uid(request), _NOTHING)
-        field = over(rules, held, self._least_of(request, _shape(request)))
-        if not field:
-            return ""
-        rule = rules[field]
-        now = getattr(held, field)
-        says = f"{name} may hold {_words(field, rule.value)} at a time ({rule.where})"
-        return f"{says} and holds {_number(field, now)}" if now else f"{says}; this asks for more"
+        bound, field = found
+        now = getattr(self._of(bound.whose), field)
+        says = f"{bound.says(name, field)} ({bound.rules[field].where})"
+        holds = "hold" if bound.name else "holds"
+        return f"{says} and {holds} {_number(field, now)}" if now else f"{says}; this asks for more"
+
+    def busy(self, request: AnyRequest, leases: Iterable[Lease], ahead: int) -> Busy | None:
+        """What a request that is over a cap waits for, whatever else is free; None: it is within them all."""
+        found = self._exceeded(request, _shape(request))
+        if found is None:
+            return None
+        bound, field = found
+        counted = [lease for lease in leases if self._allowance.binds(bound.whose, lease.uid)]
+        if field == "slots":
+            return Busy("cpu", tuple(each for each in counted if CPU in each.slots), ahead, (), "", slot=CPU)
+        return Busy("gpu", tuple(each for each in counted if each.gpus), ahead, (), "")
+
+    def _exceeded(self, request: AnyRequest, shape: _Shape) -> tuple[Bound, str] | None:
+        """The first cap that the request is over, as its field of :class:`Taken`."""
+        for bound in self._allowance.bounds(_uid(request)):
+            field = over(bound.rules, self._of(bound.whose), self._least_of(request, shape))
+            if field:
+                return bound, field
+        return None
+
+    def _of(self, whose: Whose) -> Taken:
+        found = self._held.get(whose)
+        if found is None:
+            found = self._held[whose] = self._allowance.held(whose, self._by_user)
+        return found
 
     def _least_of(self, request: AnyRequest, shape: _Shape) -> Taken:
         found = self._least.get(shape)
@@ -145,20 +222,29 @@ class Balance:
 
     def take(self, request: AnyRequest, gpus: tuple[str, ...]) -> None:
         """The request was granted these GPUs, and what else it wants."""
-        if self._allowance.rules(_uid(request)):
+        bounds = self._allowance.bounds(_uid(request))
+        if bounds:
             vram_mib = _vram(gpus, request.vram_mib, self._sizes)
-            self._add(request, Taken(len(gpus), vram_mib, request.slots.get(CPU, 0)))
+            self._add(bounds, Taken(len(gpus), vram_mib, request.slots.get(CPU, 0)))
 
     def keep(self, request: AnyRequest) -> None:
-        """Keep what the request needs from its user's later ones: once for all that ask for the same."""
-        uid, shape = _uid(request), _shape(request)
-        if self._allowance.rules(uid) and (uid, shape) not in self._kept:
-            self._kept.add((uid, shape))
-            self._add(request, self._least_of(request, shape))
+        """Keep what the request needs from later ones: once for all of a user that ask for the same.
 
-    def _add(self, request: AnyRequest, more: Taken) -> None:
-        uid = _uid(request)
-        self._held[uid] = _sum(self._held.get(uid, _NOTHING), more)
+        If its user's own cap is in its way, from that user's only.
+        """
+        uid, shape = _uid(request), _shape(request)
+        bounds = self._allowance.bounds(uid)
+        if not bounds or (uid, shape) in self._kept:
+            return
+        self._kept.add((uid, shape))
+        found = self._exceeded(request, shape)
+        if found is not None and not found[0].name:
+            bounds = (found[0],)
+        self._add(bounds, self._least_of(request, shape))
+
+    def _add(self, bounds: Iterable[Bound], more: Taken) -> None:
+        for bound in bounds:
+            self._held[bound.whose] = _sum(self._of(bound.whose), more)
 
 
 def over(rules: Mapping[str, Rule], held: Taken, more: Taken) -> str:
@@ -213,29 +299,20 @@ def check(
             where=rule.where, hint=f"--priority {rule.value:.0f}, or ask the administrator",
         )  # fmt: skip
     least = _least(ticket, devices or ())
-    rules = Allowance(policy, {ticket.uid: gids}).rules(ticket.uid)
-    field = over(rules, _NOTHING, least)
-    if field:
-        rule = rules[field]
-        wanted = getattr(least, field)
-        raise NotAllowedError(
-            f"{_words(field, wanted)} {'was' if wanted == 1 else 'were'} asked for, but {name}"
-            f" may hold {_words(field, rule.value)} at a time",
-            where=rule.where, hint="ask for less, or ask the administrator",
-        )  # fmt: skip
+    for bound in Allowance(policy, {ticket.uid: gids}).bounds(ticket.uid):
+        field = over(bound.rules, _NOTHING, least)
+        if field:
+            wanted = getattr(least, field)
+            raise NotAllowedError(
+                f"{_words(field, wanted)} {'was' if wanted == 1 else 'were'} asked for,"
+                f" but {bound.says(name, field)}",
+                where=bound.rules[field].where, hint="ask for less, or ask the administrator",
+            )  # fmt: skip
 
 
-def why(
-    policy: Policy, gids: Sequence[int], ticket: Ticket, leases: Iterable[Lease],
-    devices: tuple[Device, ...] | None, name: str,
-) -> str:  # fmt: skip
-    """As :meth:`Balance.why`, of one request beside these leases."""
-    return Allowance(policy, {ticket.uid: gids}).balance(leases, devices).why(ticket, name)
-
-
-def may_force(policy: Policy, gids: Sequence[int], ticket: Ticket, leases: Iterable[Lease]) -> bool:
+def may_force(allowance: Allowance, ticket: Ticket, leases: Iterable[Lease]) -> bool:
     """Whether a request that has waited too long may run beside the holders: no GPUs, and within the caps."""
-    return not ticket.gpus and not why(policy, gids, ticket, leases, None, "")
+    return not ticket.gpus and allowance.balance(leases, None).within(ticket) is not None
 
 
 def too_many_waiting(policy: Policy, uid: int, gids: Sequence[int], waiting: int, name: str) -> str:

@@ -29,11 +29,22 @@ class Caps:
 
 
 @record
+class Together:
+    """What all members of a group may have at a time, taken together. None: as much as there is."""
+
+    name: str  # of the group, as the file has it
+    max_gpus: int | None = None
+    max_vram_mib: int | None = None  # as in Caps
+    max_cpu_slots: int | None = None
+
+
+@record
 class Policy:
     """``users`` and ``groups`` by uid and gid. A user's own word wins, then the most generous of its groups.
 
     ``weights`` by gid: a user has the largest of its groups', else 1. A share is due in proportion.
-    What is said of everybody (``default``) and of groups does not hold for root.
+    What is said of everybody (``default``) and of groups does not hold for root. ``together``, by gid, holds
+    beside all that, in each group of a user.
     """
 
     default: Caps
@@ -46,6 +57,7 @@ class Policy:
     fence: Fence = "auto"  # "auto": where systemd and the kernel can; "on": no job without it; "off"
     devices: tuple[str, ...] = ()  # NVIDIA's nodes that every job may open, beside its own GPUs
     where: dict[tuple[str, int, str], str] | None = None  # "policy.toml:7" by ("user", 1001, "max_gpus")
+    together: dict[int, Together] | None = None
 
 
 NO_POLICY = Policy(Caps(), {}, {}, {}, {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import isfinite
 
-from slicer.broker.rules.policy import NO_CAP, Caps, Policy
+from slicer.broker.rules.policy import NO_CAP, Caps, Policy, Together
 from slicer.config import fencing, values
 from slicer.config.check import as_table, known_keys
 from slicer.config.files import Layer
@@ -35,6 +35,7 @@ class Read:
     default: Caps
     users: dict[str, Caps]
     groups: dict[str, Caps]
+    together: dict[str, Together]
     weights: dict[tuple[Kind, str], float]
     settings: dict[str, Any]  # arguments of Policy
 
@@ -45,22 +46,27 @@ def read(content: bytes, path: str) -> Read:
     known_keys(layer.data, TOP_KEYS, layer, ())
     weights: dict[tuple[Kind, str], float] = {}
     caps: dict[Kind, dict[str, Caps]] = {}
+    together: dict[str, Together] = {}
     for kind, table in _TABLES.items():
         caps[kind] = {}
         for name, entries in as_table(layer.data.get(table, {}), layer, table).items():
             as_table(entries, layer, table, name)
-            known_keys(entries, (*_READERS, "weight"), layer, (table, name))
+            also = ("weight", _TOGETHER) if kind == "group" else ("weight",)
+            known_keys(entries, (*_READERS, *also), layer, (table, name))
             caps[kind][name] = _caps(layer, entries, table, name)
             if "weight" in entries:
                 weights[kind, name] = _weight(_entry(layer, entries["weight"], table, name, "weight"))
+            if _TOGETHER in entries:
+                together[name] = _together(layer, entries[_TOGETHER], table, name, _TOGETHER)
     default = as_table(layer.data.get("default", {}), layer, "default")
     if "weight" in default:
         message = "weight: a default means nothing: only how much it differs from others' counts"
         raise ConfigError(message, where=layer.where("default", "weight"), hint="who has none has 1")
     known_keys(default, tuple(_READERS), layer, ("default",))
     return Read(
-        layer, _caps(layer, default, "default"), caps["user"], caps["group"], weights, _settings(layer)
-    )
+        layer, _caps(layer, default, "default"), caps["user"], caps["group"], together, weights,
+        _settings(layer),
+    )  # fmt: skip
 
 
 def resolve(said: Read, uids: Mapping[str, int], gids: Mapping[str, int]) -> tuple[Policy, tuple[str, ...]]:
@@ -74,6 +80,7 @@ def resolve(said: Read, uids: Mapping[str, int], gids: Mapping[str, int]) -> tup
     found: dict[Kind, dict[int, Caps]] = {"user": {}, "group": {}}
     weights: dict[Kind, dict[int, float]] = {"user": {}, "group": {}}
     names: dict[tuple[Kind, int], str] = {}
+    together: dict[int, Together] = {}
     for kind, by_name, numbers in (("user", said.users, uids), ("group", said.groups, gids)):
         for name, caps in by_name.items():
             place = said.layer.where(_TABLES[kind], name)
@@ -91,13 +98,18 @@ def resolve(said: Read, uids: Mapping[str, int], gids: Mapping[str, int]) -> tup
                 line = said.layer.lines.get((_TABLES[kind], name, cap))
                 if line:
                     where[kind, number, _FIELDS.get(cap, cap)] = f"{short}:{line}"
+            if kind == "group" and name in said.together:
+                together[number] = said.together[name]
+                for cap in _OF_ALL:
+                    said_at = said.layer.where(_TABLES[kind], name, _TOGETHER, cap)
+                    where[_TOGETHER, number, _FIELDS.get(cap, cap)] = said_at.rpartition("/")[2]
     for cap in _READERS:
         line = said.layer.lines.get(("default", cap))
         if line:
             where["default", 0, _FIELDS.get(cap, cap)] = f"{short}:{line}"
     policy = Policy(
         said.default, found["user"], found["group"], weights["group"], weights["user"],
-        where=where, **said.settings,
+        where=where, together=together, **said.settings,
     )  # fmt: skip
     return policy, tuple(warnings)
 
@@ -116,12 +128,23 @@ def _is_number(name: str) -> bool:
 
 
 def _caps(layer: Layer, entries: dict[str, Any], *path: str) -> Caps:
-    found = {
+    return Caps(**_read(layer, entries, tuple(_READERS), path))
+
+
+def _together(layer: Layer, entries: object, *path: str) -> Together:
+    table = as_table(entries, layer, *path)
+    known_keys(table, _OF_ALL, layer, path)
+    return Together(path[1], **_read(layer, table, _OF_ALL, path))
+
+
+def _read(
+    layer: Layer, entries: dict[str, Any], keys: tuple[str, ...], path: tuple[str, ...]
+) -> dict[str, Any]:
+    return {
         _FIELDS.get(key, key): _READERS[key](_entry(layer, entries[key], *path, key), key)
-        for key in _READERS
+        for key in keys
         if key in entries
     }
-    return Caps(**found)
 
 
 def _settings(layer: Layer) -> dict[str, Any]:
@@ -184,6 +207,8 @@ _READERS: dict[str, Callable[[Entry, str], Any]] = {
     "max_hold": _duration,
     "max_waiting": _count,
 }
+_TOGETHER = "together"
+_OF_ALL = ("max_gpus", "max_vram", "max_cpu_slots")  # what it may say
 _FIELDS = {"max_vram": "max_vram_mib", "max_hold": "max_hold_s"}  # of Caps, where it is called otherwise
 
 

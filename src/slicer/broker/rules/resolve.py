@@ -51,6 +51,13 @@ def word_of(policy: Policy, uid: int, gids: Sequence[int], cap: str) -> Rule | N
     return None if value is None else _rule(policy, value, "default", 0, cap)
 
 
+def together_of(policy: Policy, gid: int, cap: str) -> Rule | None:
+    """A cap of all members of a group together; None: as much as there is."""
+    found = (policy.together or {}).get(gid)
+    value = None if found is None else getattr(found, cap)
+    return None if value is None or value >= NO_CAP else _rule(policy, value, "together", gid, cap)
+
+
 def _rule(policy: Policy, value: float, kind: str, number: int, cap: str) -> Rule:
     return Rule(value, (policy.where or {}).get((kind, number, cap), "policy.toml"))
 

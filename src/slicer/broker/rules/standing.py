@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from slicer.broker.protocol.messages import UserStanding
-from slicer.broker.rules.allowance import Taken, taken
-from slicer.broker.rules.resolve import caps_of
+from slicer.broker.protocol.messages import GroupStanding, UserStanding
+from slicer.broker.rules.allowance import Taken, taken, taken_together
+from slicer.broker.rules.resolve import caps_of, together_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,6 +38,28 @@ def standings(
         )  # fmt: skip
         found.append(standing)
     return tuple(sorted(found, key=lambda each: (-each.share, each.uid)))
+
+
+def groups(
+    policy: Policy, gids: Mapping[int, Sequence[int]], leases: Sequence[Lease], known_mib: Mapping[str, int]
+) -> tuple[GroupStanding, ...]:
+    """Of each group that may hold only so much together, by name. ``known_mib`` as above."""
+    held = taken(leases, None, known_mib)
+    found = []
+    for gid, said in (policy.together or {}).items():
+        has = taken_together(held, gids, gid)
+        most = {
+            cap: None if (rule := together_of(policy, gid, cap)) is None else int(rule.value)
+            for cap in ("max_gpus", "max_vram_mib", "max_cpu_slots")
+        }
+        if all(each is None for each in most.values()):
+            continue
+        standing = GroupStanding(
+            gid=gid, name=said.name, gpus=has.gpus, max_gpus=most["max_gpus"], vram_mib=has.vram_mib,
+            max_vram_mib=most["max_vram_mib"], slots=has.slots, max_slots=most["max_cpu_slots"],
+        )  # fmt: skip
+        found.append(standing)
+    return tuple(sorted(found, key=lambda each: each.name))
 
 
 def passing(queue: Sequence[Ticket]) -> dict[str, int]:

@@ -131,21 +131,19 @@ class Reasons:
     def busy(self, ticket: Ticket) -> Busy:
         """What stands in its way, as far as the rest of the queue tells. ``ahead`` is its own."""
         found = self.found
+        place = self._place.get(ticket.job, len(found.queue))
+        capped = self._balance.busy(ticket, found.leases, place)
+        if capped is not None:
+            return capped
         shape = (
             ticket.uid, ticket.gpus, ticket.gpu_choice, ticket.vram_mib, ticket.margin_mib,
             tuple(sorted(ticket.slots.items())), tuple(sorted(ticket.slot_limits.items())),
         )  # fmt: skip
-        place = self._place.get(ticket.job, len(found.queue))
         if shape not in self._known:
             self._known[shape] = decision.explain(
                 ticket, found.queue, found.devices, found.leases, found.policy, proc.now_s(), self._allowance
             )
-        busy = replace(self._known[shape], ahead=place)
-        if self._balance.within(ticket) is not None:
-            return busy
-        # Its user's own jobs are what keeps it waiting, whatever else is free or not.
-        own = tuple(lease for lease in found.leases if lease.uid == ticket.uid and _is_alike(lease, ticket))
-        return replace(busy, holders=own, foreign=(), reserved_for="")
+        return replace(self._known[shape], ahead=place)
 
     def starts_in_s(self, ticket: Ticket) -> float | None:
         """When its turn should come; None: nobody knows."""
@@ -160,8 +158,3 @@ class Reasons:
         return forecast.start_times(
             queue, found.devices, found.leases, found.policy, proc.now_s(), self._allowance
         )
-
-
-def _is_alike(lease: Lease, ticket: Ticket) -> bool:
-    """Whether the lease has something of the kind that the request wants."""
-    return bool(lease.gpus and ticket.gpus) or not lease.slots.keys().isdisjoint(ticket.slots)

@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from slicer.broker.protocol.messages import Acquire, UserStanding
+    from slicer.broker.protocol.messages import Acquire, GroupStanding, UserStanding
     from slicer.broker.rules.policy import Caps, Policy
     from slicer.broker.rules.shares import Shares
     from slicer.broker.server.accounts import Accounts
@@ -141,7 +141,7 @@ class Rulebook:
 
     def may_force(self, ticket: Ticket, leases: Iterable[Lease]) -> bool:
         """Whether a request that has waited too long may run though nothing is free."""
-        return allowance.may_force(self.policy, self._gids.get(ticket.uid, ()), ticket, leases)
+        return allowance.may_force(self.allowance(), ticket, leases)
 
     # -- all of them -------------------------------------------------------------------------------------
 
@@ -184,6 +184,12 @@ class Rulebook:
         return standing.standings(
             self.policy, self._gids, found.shares, leases, found.everybody, known_mib
         )
+
+    def groups_standing(self, holdings: Collection[Holding]) -> tuple[GroupStanding, ...]:
+        """How the groups stand that may hold only so much together."""
+        leases = [each.lease for each in holdings]
+        known_mib = {each.lease.job: each.claim.vram_mib for each in holdings}
+        return standing.groups(self.policy, self._gids, leases, known_mib)
 
     # -- what was ----------------------------------------------------------------------------------------
 
