@@ -1,4 +1,4 @@
-"""How many examples a property is tried with: all of them in ``make test``, a tenth in ``make check``."""
+"""How many examples a property is tried with: all of them in ``make test``, once; else a tenth."""
 
 from __future__ import annotations
 

@@ -2,12 +2,13 @@
 
 `systemd` runs in the namespace machine, `enforced` in the QEMU machine, both on Debian 13; those marked
 `core` as well also on the other suites of $SLICER_TEST_SUITES (comma-separated; default trixie, with CI=true
-also bookworm). With --both-pythons, the tests in tests/unit and those marked `both_pythons` run once more, in
-a namespace machine that has another Python, but for those marked `one_python`. Inside a machine the marks
-mean nothing: the tests run.
+also bookworm). With both marks the QEMU machine, which is slow, is that of Debian 13 alone. With
+--both-pythons, the tests in tests/unit and those marked `both_pythons` run once more, in a namespace machine
+that has another Python, but for those marked `one_python`. Inside a machine the marks mean nothing: the tests
+run.
 
-All kinds of machines run side by side, and this host's own tests beside them: most tests wait for something,
-and the emulated machine needs one CPU for itself.
+The namespace machines run side by side, the QEMU machines one after another, and this host's own tests beside
+them all: most tests wait for something, and an emulated machine needs one CPU for itself.
 """
 
 from __future__ import annotations
@@ -106,8 +107,13 @@ def variants(item: pytest.Item) -> list[Variant]:
     kinds = [kind for mark, kind in KIND_BY_MARK.items() if mark in marks]
     if not kinds:
         return [Variant("", None), *other_python(item, marks)]
-    suites = [suite for suite in item.config.stash[_SUITES] if suite == DEFAULT_SUITE or "core" in marks]
-    return [Variant(suffix(kind, suite, kinds), Target(kind, suite)) for kind in kinds for suite in suites]
+    suites = item.config.stash[_SUITES]
+    return [
+        Variant(suffix(kind, suite, kinds), Target(kind, suite))
+        for kind in kinds
+        for suite in suites
+        if suite == DEFAULT_SUITE or ("core" in marks and kind == kinds[0])
+    ]
 
 
 def suffix(kind: str, suite: str, kinds: list[str]) -> str:
@@ -208,7 +214,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
 
 
 class Rings:
-    """The session's rings: kinds run side by side, those of a kind one after another, the longest first."""
+    """The session's rings, side by side; but emulated machines one after another, the longest first."""
 
     def __init__(self, config: pytest.Config, items: list[MachineItem]) -> None:
         self._config = config
@@ -221,8 +227,9 @@ class Rings:
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        for kind in dict.fromkeys(target.kind for target in self._rings):
-            rings = [ring for target, ring in self._rings.items() if target.kind == kind]
+        emulated = [ring for target, ring in self._rings.items() if target.kind == "qemu"]
+        others = [[ring] for target, ring in self._rings.items() if target.kind != "qemu"]
+        for rings in [emulated, *others]:
             self._threads.append(threading.Thread(target=run_all, args=(rings,), daemon=True))
             self._threads[-1].start()
 

@@ -151,7 +151,6 @@ class QemuMachine:
         )
         qemu = tool("qemu-system-x86_64") or "qemu-system-x86_64"
         words = [
-            "nice",
             qemu,
             "-nodefaults",
             "-no-user-config",
