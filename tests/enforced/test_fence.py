@@ -10,7 +10,7 @@ from tests.systemd.helpers.jobs import Done, Slicer, configured
 from tests.systemd.helpers.nodes import EVERYTHING, make_node, remove_node
 
 pytest_plugins = ["tests.systemd.helpers.fixtures", "tests.systemd.helpers.nodes"]
-pytestmark = [pytest.mark.enforced, pytest.mark.core, pytest.mark.usefixtures("nodes")]
+pytestmark = [pytest.mark.enforced, pytest.mark.usefixtures("nodes")]
 
 BOTH = {"DeviceAllow", "DevicePolicy"}
 
@@ -20,6 +20,7 @@ def fences(slicer: Slicer, done: Done) -> set[str]:
     return BOTH & set(slicer.outcome_of(done).enforced)
 
 
+@pytest.mark.core
 def test_a_job_opens_its_own_gpus_and_no_others(slicer: Slicer, eight: FakeNvml, look: str) -> None:  # X1
     config = '[profiles.loose]\nfence = "off"\n[profiles.screen]\ndevices = ["/dev/nvidia-modeset"]\n'
     config += '[profiles.own]\ndevice_policy = "closed"\ndevice_allow = ["/dev/nvidia3 rw"]\n'
@@ -42,6 +43,7 @@ def test_a_job_opens_its_own_gpus_and_no_others(slicer: Slicer, eight: FakeNvml,
             assert fences(slicer, done) == (set() if "loose" in options else BOTH), options
 
 
+@pytest.mark.core
 def test_the_fence_stays_whatever_happens_to_the_scope(
     slicer: Slicer, eight: FakeNvml, look: str
 ) -> None:  # X1: a driver that comes, a reload, a change of properties
@@ -66,6 +68,7 @@ def test_the_fence_stays_whatever_happens_to_the_scope(
     assert not any(text.startswith("Device") for text in (*outcome.changed, *outcome.changed_outside))
 
 
+@pytest.mark.core
 def test_a_job_that_had_to_wait_is_fenced_before_its_command_starts(
     slicer: Slicer, eight: FakeNvml, look: str
 ) -> None:  # X1, X4: its scope stands before anybody knows its GPUs
