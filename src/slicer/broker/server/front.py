@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 # The kernel moves a process between cgroups under a lock that every fork needs. So the next in line starts
 # its scope a moment after the one before it was granted: then that one's command runs.
-PAUSE_S = 0.005
+PAUSE_S = 0.002
 _MOST_EACH = 4  # scopes of one user before their leases; those that are being stopped count
 _LOOKED_AT = 64  # of the queue, from its front
 _COUNTS = "a time limit counts from the scope's start"
