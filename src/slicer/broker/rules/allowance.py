@@ -60,12 +60,17 @@ def taken(
 
 
 def taken_together(held: Mapping[int, Taken], gids: Mapping[int, Sequence[int]], gid: int) -> Taken:
-    """What the members of a group hold together. Root is bound by no group, and counts in none."""
+    """What the members of a group hold together."""
     found = _NOTHING
     for uid, has in held.items():
-        if uid and gid in gids.get(uid, ()):
+        if _is_member(uid, gid, gids):
             found = _sum(found, has)
     return found
+
+
+def _is_member(uid: int, gid: int, gids: Mapping[int, Sequence[int]]) -> bool:
+    """Whether a user counts in the group. Root is bound by no group, and counts in none."""
+    return bool(uid) and gid in gids.get(uid, ())
 
 
 @record
@@ -107,9 +112,8 @@ class Allowance:
         return found
 
     def _whose(self, uid: int) -> list[Whose]:
-        together = self._policy.together if uid else None
-        gids = dict.fromkeys(self._gids.get(uid, ()))
-        return [("user", uid), *(("group", gid) for gid in gids if gid in (together or ()))]
+        together = [gid for gid in self._policy.together or () if _is_member(uid, gid, self._gids)]
+        return [("user", uid), *(("group", gid) for gid in together)]
 
     def _bound(self, uid: int, whose: Whose) -> Bound:
         kind, number = whose
@@ -124,7 +128,7 @@ class Allowance:
     def binds(self, whose: Whose, uid: int) -> bool:
         """Whether what the user holds counts."""
         kind, number = whose
-        return uid == number if kind == "user" else bool(uid) and number in self._gids.get(uid, ())
+        return uid == number if kind == "user" else _is_member(uid, number, self._gids)
 
     def held(self, whose: Whose, by_user: Mapping[int, Taken]) -> Taken:
         """What a user, or the members of a group, hold of what each user holds."""

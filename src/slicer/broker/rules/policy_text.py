@@ -128,16 +128,16 @@ def _is_number(name: str) -> bool:
 
 
 def _caps(layer: Layer, entries: dict[str, Any], *path: str) -> Caps:
-    return Caps(**_read(layer, entries, tuple(_READERS), path))
+    return Caps(**_caps_in(layer, entries, tuple(_READERS), path))
 
 
 def _together(layer: Layer, entries: object, *path: str) -> Together:
     table = as_table(entries, layer, *path)
     known_keys(table, _OF_ALL, layer, path)
-    return Together(path[1], **_read(layer, table, _OF_ALL, path))
+    return Together(path[1], **_caps_in(layer, table, _OF_ALL, path))
 
 
-def _read(
+def _caps_in(
     layer: Layer, entries: dict[str, Any], keys: tuple[str, ...], path: tuple[str, ...]
 ) -> dict[str, Any]:
     return {

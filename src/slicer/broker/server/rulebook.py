@@ -177,19 +177,16 @@ class Rulebook:
             return why
         return f"priority {wish} counts among {name}'s own requests only, unless policy.toml has max_priority"
 
-    def standings(self, found: Decided, holdings: Collection[Holding]) -> tuple[UserStanding, ...]:
-        """How everybody stands who holds or waits."""
+    def standings(
+        self, found: Decided, holdings: Collection[Holding]
+    ) -> tuple[tuple[UserStanding, ...], tuple[GroupStanding, ...]]:
+        """How everybody stands who holds or waits, and the groups that may hold only so much together."""
         leases = [each.lease for each in holdings]
         known_mib = {each.lease.job: each.claim.vram_mib for each in holdings}
-        return standing.standings(
+        users = standing.standings(
             self.policy, self._gids, found.shares, leases, found.everybody, known_mib
         )
-
-    def groups_standing(self, holdings: Collection[Holding]) -> tuple[GroupStanding, ...]:
-        """How the groups stand that may hold only so much together."""
-        leases = [each.lease for each in holdings]
-        known_mib = {each.lease.job: each.claim.vram_mib for each in holdings}
-        return standing.groups(self.policy, self._gids, leases, known_mib)
+        return users, standing.groups(self.policy, self._gids, leases, known_mib)
 
     # -- what was ----------------------------------------------------------------------------------------
 

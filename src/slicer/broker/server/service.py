@@ -114,7 +114,7 @@ class Service:
         viewer = call.connection.peer.uid
         leases = sorted(self._register.leases, key=lambda lease: lease.since_s)
         found = self._decider.decide(is_fresh=False, sees_gpus=any(lease.gpus for lease in leases))
-        holdings = self._register.holdings.values()
+        users, groups = self._rulebook.standings(found, self._register.holdings.values())
         why = {ticket.job: self._rulebook.why(ticket, found) for ticket in found.everybody}
         leases_shown, tickets_shown = self._rows
         call.connection.send(
@@ -122,8 +122,8 @@ class Service:
                 leases=leases_shown.of(leases, viewer),
                 tickets=tickets_shown.of(found.everybody, viewer),
                 held_back={job: text for job, text in why.items() if text},
-                users=self._rulebook.standings(found, holdings),
-                groups=self._rulebook.groups_standing(holdings),
+                users=users,
+                groups=groups,
                 slot_limits=dict(self._rulebook.slots),
             )
         )
