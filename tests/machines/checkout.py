@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+import threading
 from pathlib import Path
 
 from tests.machines.host import ENVIRON, REPO, check
@@ -28,16 +28,28 @@ _NOT_SOURCE = shutil.ignore_patterns(
 )  # fmt: skip
 
 
-@contextmanager
-def wheel() -> Iterator[Path]:
-    """A directory that holds this checkout's wheel, and nothing else."""
-    with tempfile.TemporaryDirectory(prefix="slicer-wheel-") as scratch:
-        source, out = Path(scratch, "source"), Path(scratch, "wheel")
-        # setuptools leaves build/ behind, and takes modules from it that no longer exist: build in a copy.
-        copy(source)
-        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps"]
-        check([*pip, *_isolation(), "--wheel-dir", out, source])
-        yield out
+_scratch: tempfile.TemporaryDirectory[str] | None = None  # with the wheel; it goes when this process ends
+_building = threading.Lock()
+
+
+def wheel() -> Path:
+    """A directory that holds this checkout's wheel and nothing else, for all machines of this process."""
+    global _scratch
+    with _building:
+        if _scratch is None:
+            made = tempfile.TemporaryDirectory(prefix="slicer-wheel-")
+            atexit.register(made.cleanup)
+            _build(Path(made.name))
+            _scratch = made
+        return Path(_scratch.name, "wheel")
+
+
+def _build(scratch: Path) -> None:
+    # setuptools leaves build/ behind, and takes modules from it that no longer exist: build in a copy.
+    copy(scratch / "source")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps"]
+    check([*pip, *_isolation(), "--wheel-dir", scratch / "wheel", scratch / "source"])
+    shutil.rmtree(scratch / "source")
 
 
 def make_drive(drive: Path, *, bare: bool) -> None:
@@ -45,11 +57,10 @@ def make_drive(drive: Path, *, bare: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="content-", dir=drive.parent) as scratch:
         content = Path(scratch)
         copy(content / "source")
-        with nullcontext(None) if bare else wheel() as built:
-            if built is None:
-                (content / "wheel").mkdir()
-            else:
-                shutil.copytree(built, content / "wheel")
+        if bare:
+            (content / "wheel").mkdir()
+        else:
+            shutil.copytree(wheel(), content / "wheel")
         check(["mke2fs", "-q", "-t", "ext4", "-L", "slicer-src", "-d", content, drive, DRIVE_SIZE])
 
 

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from typing import IO
 
@@ -68,11 +68,11 @@ class NamespaceMachine:
         as_root([])
         source = self._stack.enter_context(image.use(self.suite))
         self._words = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 (the stack is one)
-        with nullcontext(source.no_wheel) if self._bare else checkout.wheel() as wheel:
-            plan = Plan(str(source.tree), source.key, str(REPO), str(wheel), str(image.mount_point()))
-            self._guard = self._start_guard(plan)
-            self._stack.callback(self._end)
-            self._init = self._first_message(self._guard)
+        wheel = source.no_wheel if self._bare else checkout.wheel()
+        plan = Plan(str(source.tree), source.key, str(REPO), str(wheel), str(image.mount_point()))
+        self._guard = self._start_guard(plan)
+        self._stack.callback(self._end)
+        self._init = self._first_message(self._guard)
         self._wait_for_boot()
         if not self._bare:
             self._execute_checked(checkout.INSTALL)
