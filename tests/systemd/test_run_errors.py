@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,6 +92,44 @@ def test_d_bus_restarted_while_the_job_waits_does_not_matter(slicer: Slicer) -> 
     assert holder.end().code == 0
     done = waiting.end()
     assert (done.code, done.stdout) == (0, "at last\n"), done
+
+
+def test_d_bus_away_while_a_job_comes_to_the_front_does_not_matter(slicer: Slicer) -> None:  # A2
+    """Its scope cannot be started before its lease then. It is started with the lease."""
+    gate = slicer.gate()
+    holder = slicer.hold(gate, "-p", "heavy")
+    first = slicer.start("-p", "heavy", "--", "true")
+    until(lambda: processes.children(first.pid), "its scope's keeper is there")
+    second = slicer.start("-p", "heavy", "--", "echo", "at last")
+    second.ticket()
+    systemctl.output("systemctl", "stop", "dbus.socket", "dbus.service")
+    try:
+        first.kill(signal.SIGINT)
+        first.end()
+        until(lambda: "inotify" in descriptors(second.pid), "it leads, has tried, and watches for its turn")
+    finally:
+        start_d_bus()
+    gate.open()
+    assert holder.end().code == 0
+    done = second.end()
+    assert (done.code, done.stdout) == (0, "at last\n"), done
+
+
+def descriptors(pid: int) -> str:
+    """What the process has open."""
+    return " ".join(os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir() if path.is_symlink())
+
+
+def test_a_connection_that_breaks_before_its_first_use_is_told_as_such(
+    sleeper: subprocess.Popen[bytes],
+) -> None:  # A2
+    backend = SystemdBackend("system")
+    backend.connect()
+    with socket.socket(fileno=os.dup(backend._fd)) as shut:
+        shut.shutdown(socket.SHUT_RDWR)
+    with pytest.raises(BackendError, match="the connection to systemd broke"):
+        backend.start(spec("slicer-0123456789ad.scope"), sleeper.pid, lambda: None)
+    backend.close()
 
 
 # -- systemd refuses ------------------------------------------------------------------------------------

@@ -114,9 +114,13 @@ class SystemdBackend(ScopeBackend):
             self._bus = self._jobs = None
 
     def _watch(self) -> _RemovedJobs:
+        """Hear of the ends of systemd's jobs. Raises BackendError."""
         # There is one for the connection's whole life: the C side calls it without holding a reference.
         if self._jobs is None:
-            self._jobs = _RemovedJobs(self._bus)
+            try:
+                self._jobs = _RemovedJobs(self._bus)
+            except Exception as error:
+                raise _broken(error) from error
         return self._jobs
 
     def after_fork(self) -> None:
@@ -338,7 +342,7 @@ class _RemovedJobs:
             except Exception as error:
                 if getattr(error, "errno", 0) == -4:  # EINTR: a signal that we only take note of
                     continue
-                raise BackendError(f"the connection to systemd broke: {message_of(error)}") from error
+                raise _broken(error) from error
         return self._results[job]
 
 
@@ -379,6 +383,12 @@ def message_of(error: BaseException) -> str:
     text = getattr(error, "err_message", "") or str(error)
     text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
     return str(text).strip()
+
+
+def _broken(error: BaseException) -> BackendError:
+    reason = os.strerror(abs(int(getattr(error, "errno", 0) or 0)))
+    hint = "is dbus running? see slicer doctor"
+    return BackendError(f"the connection to systemd broke: {reason}", hint=hint)
 
 
 def _no_bus(manager: Manager, error: BaseException) -> BackendError:

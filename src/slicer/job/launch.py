@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from slicer import faults
-from slicer.errors import BrokerError, BusyError, SlicerError, UsageError
+from slicer.errors import BackendError, BrokerError, BusyError, RefusedError, SlicerError, UsageError
 from slicer.gpu import has_nvidia
 from slicer.gpu.observer import GpuObserver
 from slicer.job import granting, scope
@@ -177,10 +177,20 @@ def _acquire(
         runner.rest()
 
     def reaches_front(waiting: AtFront) -> int:
-        """Have the scope started with nothing but the keeper in it: then a pipe's word starts the command."""
+        """Have the scope started with nothing but the keeper in it: then a pipe's word starts the command.
+
+        If that fails for now (D-Bus is being restarted), it is done with the lease.
+        """
         if has_to_wait:
             return -1
-        waiting.tell_lease(runner.start_scope(waiting.descriptors, waiting.private))
+        try:
+            known = runner.start_scope(waiting.descriptors, waiting.private)
+        except RefusedError:
+            raise
+        except BackendError:
+            runner.rest()
+            return -1
+        waiting.tell_lease(known)
         return runner.watch()
 
     hooks = Hooks(waits, reaches_front, CancelToken(), listener.still_waiting)
