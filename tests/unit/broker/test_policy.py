@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slicer.broker.protocol.messages import GroupStanding, UsageRow
-from slicer.broker.rules.allowance import Allowance, check, may_force, too_many_waiting
+from slicer.broker.rules.allowance import Allowance, check, may_force, taken, too_many_waiting
 from slicer.broker.rules.order import ordered
 from slicer.broker.rules.policy import NO_CAP, NO_POLICY, Caps, Policy, Together
 from slicer.broker.rules.resolve import account_of, caps_of, rule_of, weight_of, word_of
@@ -358,7 +358,7 @@ def test_root_is_bound_by_no_group_and_counts_in_none() -> None:  # L3
     asked = [ticket("1" * 12, uid=0, gpus=1), ticket("2" * 12, uid=ALICE, gpus=1)]
     balance = Allowance(policy, gids).balance(held, None)
     assert [balance.why(each, "x") for each in asked] == ["", ""]
-    assert groups(policy, gids, held, {}) == (GroupStanding(0, "root", 0, 1, 0, None, 0, None),)
+    assert groups(policy, gids, taken(held, None)) == (GroupStanding(0, "root", 0, 1, 0, None, 0, None),)
 
 
 @pytest.mark.parametrize(
@@ -392,7 +392,7 @@ def test_the_standing_of_a_group_adds_up_its_members() -> None:  # L3
         lease("a" * 12, uid=ALICE, gpus=("GPU-a",), vram_mib=100), lease("c" * 12, uid=CAROL, cpu_slots=1),
         lease("b" * 12, uid=BOB, gpus=("GPU-b",), vram_mib=100),
     ]  # fmt: skip
-    assert groups(policy, GIDS, held, {"a" * 12: 100, "b" * 12: 100}) == (
+    assert groups(policy, GIDS, taken(held, None, {"a" * 12: 100, "b" * 12: 100})) == (
         GroupStanding(200, "lab", 1, 3, 100, 48 * 1024, 1, None),
     )
 
@@ -431,7 +431,8 @@ def test_who_used_less_goes_first_and_the_other_reads_why() -> None:  # L3
 def test_the_standing_of_users_is_the_largest_share_first() -> None:  # L3
     shares = Shares({ALICE: 25.0, BOB: 75.0}, {ALICE: 1.0, BOB: 1.0}, frozenset({ALICE, BOB}), {})
     held_mib = {"0" * 12: 8000}
-    found = standings(CAPPED, {}, shares, [lease(gpus=("GPU-a",))], [ticket(uid=BOB, gpus=1)], held_mib)
+    held = taken([lease(gpus=("GPU-a",))], None, held_mib)
+    found = standings(CAPPED, {}, shares, held, [ticket(uid=BOB, gpus=1)])
     assert [each.uid for each in found] == [BOB, ALICE]
     assert (found[1].gpus, found[1].max_gpus, found[1].vram_mib, found[1].waiting) == (1, 2, 8000, 0)
     assert (found[0].waiting, found[0].share, found[0].due) == (1, 0.75, 0.5)

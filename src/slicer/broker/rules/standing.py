@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slicer.broker.protocol.messages import GroupStanding, UserStanding
-from slicer.broker.rules.allowance import Taken, taken, taken_together
+from slicer.broker.rules.allowance import Taken, taken_together
 from slicer.broker.rules.resolve import caps_of, together_of
 
 TYPE_CHECKING = False
@@ -12,18 +12,14 @@ if TYPE_CHECKING:
 
     from slicer.broker.rules.policy import Policy
     from slicer.broker.rules.shares import Shares
-    from slicer.model import Lease, Ticket
+    from slicer.model import Ticket
 
 
 def standings(
-    policy: Policy, gids: Mapping[int, Sequence[int]], shares: Shares, leases: Sequence[Lease],
-    tickets: Sequence[Ticket], known_mib: Mapping[str, int],
+    policy: Policy, gids: Mapping[int, Sequence[int]], shares: Shares, held: Mapping[int, Taken],
+    tickets: Sequence[Ticket],
 ) -> tuple[UserStanding, ...]:  # fmt: skip
-    """Of each user that holds or waits for something, the largest share first.
-
-    ``known_mib``: the GPU memory that each lease holds, by job; whole GPUs with all of theirs.
-    """
-    held = taken(leases, None, known_mib)
+    """Of each user that holds or waits for something, the largest share first. ``held``: by uid."""
     waiting: dict[int, int] = {}
     for ticket in tickets:
         waiting[ticket.uid] = waiting.get(ticket.uid, 0) + 1
@@ -41,10 +37,9 @@ def standings(
 
 
 def groups(
-    policy: Policy, gids: Mapping[int, Sequence[int]], leases: Sequence[Lease], known_mib: Mapping[str, int]
+    policy: Policy, gids: Mapping[int, Sequence[int]], held: Mapping[int, Taken]
 ) -> tuple[GroupStanding, ...]:
-    """Of each group that may hold only so much together, by name. ``known_mib`` as above."""
-    held = taken(leases, None, known_mib)
+    """Of each group that may hold only so much together, by name. ``held``: by uid."""
     found = []
     for gid, said in (policy.together or {}).items():
         has = taken_together(held, gids, gid)

@@ -181,12 +181,10 @@ class Rulebook:
         self, found: Decided, holdings: Collection[Holding]
     ) -> tuple[tuple[UserStanding, ...], tuple[GroupStanding, ...]]:
         """How everybody stands who holds or waits, and the groups that may hold only so much together."""
-        leases = [each.lease for each in holdings]
         known_mib = {each.lease.job: each.claim.vram_mib for each in holdings}
-        users = standing.standings(
-            self.policy, self._gids, found.shares, leases, found.everybody, known_mib
-        )
-        return users, standing.groups(self.policy, self._gids, leases, known_mib)
+        held = allowance.taken((each.lease for each in holdings), None, known_mib)
+        users = standing.standings(self.policy, self._gids, found.shares, held, found.everybody)
+        return users, standing.groups(self.policy, self._gids, held)
 
     # -- what was ----------------------------------------------------------------------------------------
 
