@@ -14,7 +14,7 @@ from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
     from slicer.config.values import Entry
@@ -81,6 +81,13 @@ def resolve(said: Read, uids: Mapping[str, int], gids: Mapping[str, int]) -> tup
     weights: dict[Kind, dict[int, float]] = {"user": {}, "group": {}}
     names: dict[tuple[Kind, int], str] = {}
     together: dict[int, Together] = {}
+
+    def note_lines(whose: tuple[str, int], keys: Iterable[str], *path: str) -> None:
+        for cap in keys:
+            line = said.layer.lines.get((*path, cap))
+            if line:
+                where[*whose, _FIELDS.get(cap, cap)] = f"{short}:{line}"
+
     for kind, by_name, numbers in (("user", said.users, uids), ("group", said.groups, gids)):
         for name, caps in by_name.items():
             place = said.layer.where(_TABLES[kind], name)
@@ -94,19 +101,11 @@ def resolve(said: Read, uids: Mapping[str, int], gids: Mapping[str, int]) -> tup
             found[kind][number] = caps
             if (kind, name) in said.weights:
                 weights[kind][number] = said.weights[kind, name]
-            for cap in _READERS:
-                line = said.layer.lines.get((_TABLES[kind], name, cap))
-                if line:
-                    where[kind, number, _FIELDS.get(cap, cap)] = f"{short}:{line}"
+            note_lines((kind, number), _READERS, _TABLES[kind], name)
             if kind == "group" and name in said.together:
                 together[number] = said.together[name]
-                for cap in _OF_ALL:
-                    said_at = said.layer.where(_TABLES[kind], name, _TOGETHER, cap)
-                    where[_TOGETHER, number, _FIELDS.get(cap, cap)] = said_at.rpartition("/")[2]
-    for cap in _READERS:
-        line = said.layer.lines.get(("default", cap))
-        if line:
-            where["default", 0, _FIELDS.get(cap, cap)] = f"{short}:{line}"
+                note_lines((_TOGETHER, number), _OF_ALL, _TABLES[kind], name, _TOGETHER)
+    note_lines(("default", 0), _READERS, "default")
     policy = Policy(
         said.default, found["user"], found["group"], weights["group"], weights["user"],
         where=where, together=together, **said.settings,
