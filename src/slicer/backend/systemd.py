@@ -385,14 +385,18 @@ def message_of(error: BaseException) -> str:
     return str(text).strip()
 
 
+def _reason(error: BaseException) -> str:
+    """What the system says of an error of pystemd's, whose ``errno`` is below 0."""
+    return os.strerror(abs(int(getattr(error, "errno", 0) or 0)))
+
+
 def _broken(error: BaseException) -> BackendError:
-    reason = os.strerror(abs(int(getattr(error, "errno", 0) or 0)))
     hint = "is dbus running? see slicer doctor"
-    return BackendError(f"the connection to systemd broke: {reason}", hint=hint)
+    return BackendError(f"the connection to systemd broke: {_reason(error)}", hint=hint)
 
 
 def _no_bus(manager: Manager, error: BaseException) -> BackendError:
-    reason = os.strerror(abs(int(getattr(error, "errno", 0) or 0)))
+    reason = _reason(error)
     if manager == "user":
         from slicer.kernel.users import user_name
 
