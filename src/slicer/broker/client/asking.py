@@ -239,7 +239,7 @@ class Asking:
         try:
             self._guard = hooks.reaches_front(self)
         except SlicerError:
-            self._draft = replace(self._draft, keeper=0, cgroup="")
+            pass  # nothing is prepared
         return replace(hooks, reaches_front=None)
 
     @property
