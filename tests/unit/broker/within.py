@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +142,7 @@ def within(path: Path, monkeypatch: pytest.MonkeyPatch, **files: str) -> Iterato
     """One that runs by the administrator's ``files``, by their names without ".toml"."""
     monkeypatch.setenv("SLICER_SIM", "2x24G")
     monkeypatch.setenv("SLICER_STATE_DIR", str(path / "sim"))
-    before = signal.getsignal(signal.SIGALRM)
+    monkeypatch.setattr(module, "Impatience", nullcontext)  # the alarm is the test run's own here
     made = Within(path, Clocks(monkeypatch))
     for name, text in files.items():
         Path(made.places.configuration, f"{name}.toml").write_text(text)
@@ -152,4 +151,3 @@ def within(path: Path, monkeypatch: pytest.MonkeyPatch, **files: str) -> Iterato
         yield made
     finally:
         made.close()
-        signal.signal(signal.SIGALRM, before)
