@@ -28,8 +28,7 @@ MIB = 1 << 20
 @pytest.fixture(scope="module")
 def installed(eight: FakeNvml) -> Iterator[Broker]:
     """The broker, which sees the eight GPUs. To install it takes half a minute here."""
-    made = Broker()
-    made.environment(**eight.env)
+    made = Broker(**eight.env)
     yield made
     made.close()
 
@@ -81,7 +80,7 @@ def test_an_ordinary_users_job_opens_its_own_gpus_and_no_others(
         env = {**eight.env, "FAKE_NVML_NODES": "1"}
         done = run(slicer, someone, "-q", *options, "--", "sh", "-c", script, **env)
         assert done.stdout.splitlines() == expected, (options, done)
-    done = slicer.run("-q", "--gpu", "2", "--", look.split()[0], look.split()[1], program="hold",
+    done = slicer.run("-q", "--gpu", "2", "--", *look.split(), program="hold",
                       via=someone.bare, env=eight.env)  # fmt: skip
     assert done.stdout == "open: 5 ctl\n", done
     broker.configure('[profiles.loose]\nfence = "off"\n', 'devices = ["/dev/nvidia-modeset"]\n')

@@ -37,6 +37,11 @@ _LOGIND = (
     "printf '[Login]\\nUserStopDelaySec=0\\n' >/run/systemd/logind.conf.d/test-machine.conf; "
     "systemctl kill --signal=HUP systemd-logind"
 )
+# Each reload runs all generators, for seconds where they are emulated. What they made for the boot is there.
+_GENERATORS = (
+    "mkdir -p /run/systemd/system-generators; cd /usr/lib/systemd/system-generators; "
+    "for each in *; do ln -s /dev/null /run/systemd/system-generators/$each; done"
+)
 _ACCELERATOR = {
     "kvm": ("-accel", "kvm", "-cpu", "host"),
     # One thread for all CPUs: emulated side by side, one may run what the kernel, which patches its own code
@@ -82,7 +87,7 @@ class QemuMachine:
             raise Unavailable(f"the QEMU machine is for x86_64, this is {platform.machine()}")
         source = self._stack.enter_context(image.use(self.suite, disk=True))
         self._boot_somehow(source)
-        self._execute_checked(["sh", "-euc", f"{_MOUNT_DRIVE}; {_LOGIND}"])
+        self._execute_checked(["sh", "-euc", f"{_MOUNT_DRIVE}; {_LOGIND}; {_GENERATORS}"])
         if not self._bare:
             self._execute_checked(checkout.INSTALL)
 

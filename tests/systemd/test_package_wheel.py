@@ -11,7 +11,7 @@ import pytest
 
 from slicer.version import __version__
 
-pytestmark = [pytest.mark.systemd, pytest.mark.core]
+pytestmark = pytest.mark.systemd
 
 WHEELS = "/opt/wheels"
 
@@ -74,12 +74,14 @@ def works(installed: Environment, tmp_path: Path) -> None:
     assert installed.run("slicer", "completion", "zsh").stdout.startswith("#compdef slicer")
 
 
+@pytest.mark.core
 def test_with_debians_pystemd_nothing_is_compiled(on_debian: Environment, tmp_path: Path) -> None:
     shown = on_debian.run("pip", "show", "--files", "pystemd").stdout
     assert "Location: /usr/lib/python3/dist-packages" in shown
     works(on_debian, tmp_path)
 
 
+@pytest.mark.core
 def test_what_the_wheel_brings_is_python_and_one_library(on_debian: Environment) -> None:
     """One that any program of this machine can have preloaded."""
     (site,) = on_debian.root.glob("lib/python3*/site-packages")

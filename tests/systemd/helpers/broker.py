@@ -28,15 +28,16 @@ _FAULTS = "/run/broker-test"  # no such directory: only files beside it
 
 
 class Broker:
-    """The machine's broker. Each test has it anew, with simulated GPUs."""
+    """The machine's broker. Each test has it anew."""
 
-    def __init__(self) -> None:
+    def __init__(self, **gpus: str) -> None:
+        """``gpus``: the variables by which it sees some. Without them it has simulated ones."""
         self.callers: list[Caller] = []
         ETC.mkdir(exist_ok=True)
         _forget_accounts()  # other tests' brokers
         systemctl.output("slicer", "install", "--broker")
         self.configure("[slots]\ncpu = 1\n")
-        self.environment(SLICER_SIM="2x24G", SLICER_STATE_DIR=_FAULTS)
+        self.environment(**gpus or {"SLICER_SIM": "2x24G", "SLICER_STATE_DIR": _FAULTS})
 
     def configure(self, text: str, policy: str = "") -> None:
         """Write the administrator's files."""

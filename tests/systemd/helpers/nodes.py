@@ -103,4 +103,4 @@ def look(_shared: Path) -> str:
     """A command for a shell that prints what is open to it."""
     path = _shared / "look.py"
     path.write_text(_LOOK)
-    return f"{sys.executable} {path}"
+    return f"{sys.executable} -IS {path}"
