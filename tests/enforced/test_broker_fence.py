@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ from slicer.backend import acting
 from slicer.broker.client.calls import ask
 from slicer.broker.protocol.messages import Status
 from tests.fake_nvml import USE, FakeNvml
-from tests.patience import DEADLINE_S
+from tests.patience import DEADLINE_S, until
 from tests.systemd.helpers import systemctl
 from tests.systemd.helpers.broker import SOCKET, Broker
 from tests.systemd.helpers.jobs import Done, Slicer
@@ -108,11 +109,27 @@ def test_an_ordinary_users_limits_act(public_slicer: Slicer, someone: User) -> N
     assert "out of memory" in done.stderr
 
 
+def session_before(slicer: Slicer, look: str) -> Callable[[], str]:
+    """What is open to a login session that is there by now; it looks when this is called."""
+    gate = slicer.gate()
+    seen = Path(f"{gate}.seen")
+    line = ("systemd-run", "--quiet", "--slice=user.slice", "--collect", "sh", "-c")
+    systemctl.output(*line, f": < {gate}; {look} > {seen}.part; mv {seen}.part {seen}")
+
+    def now() -> str:
+        gate.open()
+        until(seen.exists, "it has looked")
+        return seen.read_text()
+
+    return now
+
+
 @pytest.mark.usefixtures("nodes")
 def test_in_a_closed_shop_only_a_lease_opens_a_gpu(
     public_slicer: Slicer, someone: User, eight: FakeNvml, look: str
 ) -> None:  # L4
     slicer = public_slicer
+    before, within = session_before(slicer, look), session_before(slicer, look)
     asked = slicer.command("install", "--closed-shop", code=2)
     assert "add --yes" in asked.stderr
     told = slicer.command("install", "--closed-shop", "--yes").stdout
@@ -129,17 +146,20 @@ def test_in_a_closed_shop_only_a_lease_opens_a_gpu(
         return done.stdout + done.stderr
 
     try:
+        assert before() == "open:\n", "who was logged in is locked out, too"
         assert in_session(look) == in_session(look, "root") == "open:\n"
         assert in_session(f"slicer run -q --gpu 1 -- {look}") == "open: 6 ctl\n"
         assert in_session(f"slicer run -q --gpu 2 -- {look}", "root") == "open: 5 ctl\n"
         eight.state.chmod(0o666)
-        hungry = f"slicer run --gpu 1 --vram 1G -- sh -c '{USE} use 1 2048; sleep 1.5'"
-        assert "uses 2.0G of GPU 1, declared 1.0G" in in_session(hungry)
+        seen = "for try in $(seq 100); do grep -q declared $HOME/told && break; sleep 0.2; done"
+        job = f"slicer run --gpu 1 --vram 1G -- sh -c '{USE} use 1 2048; {seen}'"
+        assert "uses 2.0G of GPU 1, declared 1.0G" in in_session(f"{job} 2>$HOME/told; cat $HOME/told")
         assert '"vram_peak_mib":[2048]' in "".join(in_session("slicer history --json").split())
         assert "24.0G" in in_session("slicer status")
         assert "24.0G" in in_session("slicer status", "root")
     finally:
         undone = slicer.command("install", "--closed-shop", "--undo")
     assert "removed" in undone.stdout
+    assert within().strip() == EVERYTHING
     assert in_session(look).strip() == EVERYTHING
     assert "50-slicer-closed" not in systemctl.output("systemctl", "cat", "user.slice", check=False)

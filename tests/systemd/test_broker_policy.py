@@ -58,6 +58,8 @@ def test_caps_and_shares_hold_between_users_and_each_sees_its_own_use(
     until(lambda: not broker.leases(), "all have ended")
     rows = shown(*ann.bare, "slicer", "usage", "--json")["rows"]
     assert {row["profile"]: row["jobs"] for row in rows} == {"train": 1, "": 1}  # type: ignore[attr-defined]
+    again = shown(*ann.bare, "slicer", "usage", "--by", "user", "--json")["rows"]  # at once: it is let in
+    assert [row["jobs"] for row in again] == [2]  # type: ignore[attr-defined]
     rows = shown("slicer", "usage", "--json")["rows"]
     assert {row["user"]: row["jobs"] for row in rows} == {ann.name: 2, ben.name: 2}  # type: ignore[attr-defined]
     assert all(row["gpu_s"] > 0 for row in rows)  # type: ignore[attr-defined]

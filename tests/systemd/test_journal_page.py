@@ -106,7 +106,10 @@ def root_jobs(slicer: Slicer) -> None:
         slicer.command(verb, "base", **SIM)
     assert base.end().code == 143
     assert train.end().code == 0
-    slicer.run("--vram", "2G", "-n", "infer", *simjob("6G", "0.7"), env=SIM)
+    infer = slicer.start("--vram", "2G", "-n", "infer", *simjob("6G", "1h"), env=SIM)
+    until(lambda: happened("over-limit", "infer"), "somebody has looked at what infer uses")
+    slicer.command("stop", "infer", **SIM)
+    infer.end()
     assert slicer.run("-n", "prepare", "--", "sh", "-c", "exit 3").code == 3
     eats = "import time; x = b'x' * (300 << 20); time.sleep(60)"
     limited = ("--backend", "plain", "--set", "MemoryMax=50M")  # plain: limits act in every machine

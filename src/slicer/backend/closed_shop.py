@@ -23,7 +23,12 @@ SLICE = "user.slice"
 ORDERLIES = (
     "cron.service", "crond.service", "cronie.service", "fcron.service", "anacron.service", "atd.service",
 )  # fmt: skip
-COMMANDS = (("systemctl", "daemon-reload"),)  # which gives the rules to what runs, too
+# What runs has the rules, too: systemd 252 gives them to the kernel at the reload, 257 only when some unit
+# starts.
+COMMANDS = (
+    ("systemctl", "daemon-reload"),
+    ("systemd-run", "--quiet", "--collect", "--wait", "--description=rules of the closed shop", "true"),
+)
 _MAJORS = 512  # of character devices there are no more
 _NVIDIA = 195
 

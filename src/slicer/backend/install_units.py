@@ -14,8 +14,20 @@ import subprocess
 from slicer.backend import broker_units, closed_shop, has_systemd, older_units, slice_limits
 from slicer.backend.closed_shop_look import has_unit
 from slicer.backend.older_units import Outdated
-from slicer.backend.unit_files import Action, Done, install, is_ours, leftover, read, state, uninstall
+from slicer.backend.unit_files import (
+    Action,
+    Done,
+    failed,
+    install,
+    is_ours,
+    leftover,
+    make_directory,
+    read,
+    state,
+    uninstall,
+)
 from slicer.config import slices
+from slicer.config.files import SYSTEM_DIR
 from slicer.config.profiles import host
 from slicer.errors import SlicerError
 from slicer.model import SLICES
@@ -81,7 +93,8 @@ class Plan:
     ``unwanted``: files that may be left of an earlier configuration, or that a distribution's package brings
     by now, to be taken away. ``retired``: files that only older versions installed, likewise. ``shared``:
     directories that they shared with a group, to be root's alone. ``user``: it is for the caller's own user
-    manager. ``stops``: commands to be run before the files are taken away.
+    manager. ``stops``: commands to be run before the files are taken away. ``settings``: the directory of the
+    administrator's configuration, which is to be there; "": it is left alone.
     """
 
     actions: tuple[Action, ...]
@@ -92,6 +105,7 @@ class Plan:
     live: bool
     user: bool
     stops: tuple[tuple[str, ...], ...] = ()
+    settings: str = ""
 
 
 @record
@@ -108,11 +122,13 @@ class Report:
     """What was done. ``commands`` of a plan that is not live are what its target has to run itself.
 
     ``closed``: directories that an older version shared with a group, and that are root's alone now.
+    ``made``: directories that are new.
     """
 
     files: tuple[Done, ...]
     commands: tuple[Ran, ...]
     closed: tuple[str, ...] = ()
+    made: tuple[str, ...] = ()
 
 
 def plan(
@@ -161,7 +177,10 @@ def plan(
         return Plan(tuple(actions), tuple(unwanted), (), (), _USER_COMMANDS, live, user)
     retired, shared = older_units.retired(top), older_units.shared(root)
     commands = (*_SYSTEM_COMMANDS, *(broker_units.ENABLE if broker else ()))
-    return Plan(tuple(actions), tuple(unwanted), retired, shared, commands, live, user)
+    settings = os.path.join(root, SYSTEM_DIR[1:]) if base == PREFIX else ""  # a package has its own way
+    return Plan(
+        tuple(actions), tuple(unwanted), retired, shared, commands, live, user, settings=settings
+    )  # fmt: skip
 
 
 def going(made: Plan, root: str, *, only_broker: bool = False) -> Plan:
@@ -180,7 +199,7 @@ def going(made: Plan, root: str, *, only_broker: bool = False) -> Plan:
 
     actions, unwanted = chosen(made.actions), chosen(made.unwanted)
     if only_broker:
-        made = replace(made, retired=(), shared=())
+        made = replace(made, retired=(), shared=(), settings="")
     commands = _SYSTEM_COMMANDS[-1:] if only_broker else _SYSTEM_COMMANDS
     return replace(made, actions=actions, unwanted=unwanted, commands=commands, stops=stops)
 
@@ -269,7 +288,9 @@ def apply(plan: Plan, *, force: bool = False, run: Runner | None = None) -> Repo
         hint = "set programs.slicer.enable = true (and userDelegation) in the configuration: docs/nixos.md"
         raise SlicerError("NixOS looks for units only where its modules put them", hint=hint)
     files = tuple(install(action, force=force) for action in plan.actions)
-    return _finish(plan, (*files, *_clear(plan.unwanted, force)), force, run)
+    made = _make_settings(plan.settings)
+    report = _finish(plan, (*files, *_clear(plan.unwanted, force)), force, run)
+    return replace(report, made=made)
 
 
 def outdated(plan: Plan, *, force: bool = False) -> Outdated:
@@ -298,6 +319,8 @@ def remove(plan: Plan, *, force: bool = False, run: Runner | None = None) -> Rep
     files = tuple(uninstall(action, force=force) for action in plan.actions)
     report = _finish(plan, (*files, *_clear(plan.unwanted, force)), force, run)
     _remove_empty(plan.actions)
+    with contextlib.suppress(OSError):  # it is not empty, or not there
+        os.rmdir(plan.settings)
     return Report(report.files, stopped + report.commands, report.closed)
 
 
@@ -325,6 +348,17 @@ def _clear(actions: tuple[Action, ...], force: bool) -> tuple[Done, ...]:
     done = tuple(uninstall(action, force=force) for action in actions)
     _remove_empty(actions)
     return tuple(each for each in done if each.status != "absent")
+
+
+def _make_settings(path: str) -> tuple[str, ...]:
+    """The directory of the administrator's files, if it had to be made."""
+    if not path or os.path.lexists(path):
+        return ()
+    try:
+        make_directory(path)
+    except OSError as error:
+        raise failed("made", Action("", path, "the directory of the configuration"), error) from error
+    return (path,)
 
 
 def _remove_empty(actions: tuple[Action, ...]) -> None:

@@ -173,7 +173,7 @@ def _stamped(content: bytes, comment: bytes) -> bytes:
 
 def _replace(path: str, content: bytes) -> None:
     directory = os.path.dirname(path)
-    _make_directory(directory)
+    make_directory(directory)
     fd, temporary = tempfile.mkstemp(prefix=".slicer-", dir=directory)
     try:
         with open(fd, "wb") as file:
@@ -185,9 +185,9 @@ def _replace(path: str, content: bytes) -> None:
         raise
 
 
-def _make_directory(path: str) -> None:
+def make_directory(path: str) -> None:
     """With those above it, for everybody to read whatever the umask: systemd is not the only reader."""
     if path and not os.path.isdir(path):
-        _make_directory(os.path.dirname(path))
+        make_directory(os.path.dirname(path))
         os.mkdir(path)
         os.chmod(path, 0o755)

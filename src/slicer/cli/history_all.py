@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 from slicer.broker.accounts.reading import jobs
@@ -109,6 +110,8 @@ def row_json(each: AccountRow) -> dict[str, Any]:
 
 def _what(each: AccountRow) -> str:
     command = one_line(each.command, _MOST_COMMAND)
+    if each.name == os.path.basename(each.command.partition(" ")[0]):
+        return command  # it has got no name of its own
     return f"{each.name}: {command}" if each.name and command else each.name or command or "-"
 
 

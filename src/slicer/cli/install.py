@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _DIRECTORY = click.Path(file_okay=False)
 _SHARED = "an older version shared it with a group"
+_SETTINGS = "for config.toml and policy.toml"
 
 
 @click.command(
@@ -156,6 +157,8 @@ def _intended(settled: Plan, old: Outdated, *, removing: bool, force: bool) -> l
         going = removing or action in settled.unwanted
         rows.append((_intention(state, going=going, force=force), action.destination, action.what))
     rows += [("would remove", action.destination, action.what) for action in old.files]
+    if settled.settings and not removing and not os.path.lexists(settled.settings):
+        rows.append(("would create", settled.settings, _SETTINGS))
     shown = output.rows(_folded(rows))
     when = "would run" if settled.live else "to be run on the target:"
     commands = (*(settled.stops if removing else ()), *settled.commands, *old.commands)
@@ -220,6 +223,7 @@ def _left(root: str, *, user: bool) -> list[Line]:
 
 def _done(report: Report) -> list[Line]:
     rows = [(done.status, done.action.destination, done.action.what) for done in report.files]
+    rows += [("created", path, _SETTINGS) for path in report.made]
     shown = output.rows(_folded(rows))
     shown += [Line(f"closed  {path}  {_SHARED}") for path in report.closed]
     return [*shown, *(Line(install_closed.ran_line(ran)) for ran in report.commands)]

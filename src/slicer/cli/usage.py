@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 import click
 
@@ -12,7 +13,7 @@ from slicer.cli import output, say
 from slicer.cli.output import Column
 from slicer.cli.since import since as began_since
 from slicer.columns import Line
-from slicer.errors import BrokerError, SlicerError
+from slicer.errors import BrokerError, SlicerError, TooManyError
 from slicer.kernel.users import group_name, user_name
 from slicer.quantity import format_duration
 from slicer.record import as_dict
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _HOUR_S = 3600.0
+_AGAIN_S = 1.0
 
 
 @click.command(
@@ -75,10 +77,8 @@ def find(after: float | None, by: str) -> Sequence[UsageRow]:
     path = broker_socket(os.environ)
     is_root = os.geteuid() == 0
     if path:
-        from slicer.broker.client.calls import ask
-
         try:
-            rows: tuple[UsageRow, ...] = ask(path, Usage(after, by)).rows
+            rows = _asked(path, Usage(after, by))
         except BrokerError as error:
             if not is_root:
                 raise
@@ -91,6 +91,17 @@ def find(after: float | None, by: str) -> Sequence[UsageRow]:
     from slicer.broker.accounts.reading import PATH, usage
 
     return usage(PATH, after, by)
+
+
+def _asked(path: str, call: Usage) -> Sequence[UsageRow]:
+    from slicer.broker.client.calls import ask
+
+    try:
+        rows: tuple[UsageRow, ...] = ask(path, call).rows
+    except TooManyError:  # a user's calls have to be some time apart
+        time.sleep(_AGAIN_S)
+        rows = ask(path, call).rows
+    return rows
 
 
 def table(rows: Sequence[UsageRow], by: str) -> list[Line]:

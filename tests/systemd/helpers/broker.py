@@ -44,7 +44,8 @@ class Broker:
         (ETC / "config.toml").write_text(text)
         (ETC / "policy.toml").write_text(policy)
 
-    def environment(self, **variables: str) -> None:
+    @staticmethod
+    def environment(**variables: str) -> None:
         """Give the service variables from its next start on."""
         _DROP_IN.parent.mkdir(parents=True, exist_ok=True)
         lines = [f'Environment="{name}={value}"' for name, value in variables.items()]
@@ -106,6 +107,11 @@ class Broker:
             caller.close()
         for unit in systemctl.scopes():
             subprocess.run(("systemctl", "kill", "--signal=KILL", unit), check=False, capture_output=True)
+        self.taken_away()
+
+    @staticmethod
+    def taken_away() -> None:
+        """Leave nothing of a broker, whoever installed it."""
         _DROP_IN.unlink(missing_ok=True)
         for name in ("config.toml", "policy.toml"):
             (ETC / name).unlink(missing_ok=True)

@@ -600,3 +600,25 @@ def test_the_slices_give_way_to_interactive_work(manager: str) -> None:  # A7
         assert values["Description"]
         weights[name] = int(values["CPUWeight"]), int(values["IOWeight"])
     assert weights["cpu"] < weights["gpu"] < (100, 100)  # 100 is everybody's default
+
+
+def test_the_administrators_directory_is_there_and_goes_again_if_nobody_used_it(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    made = tmp_path / "etc/slicer"
+    assert apply(plan(str(tmp_path))).made == (str(made),)
+    assert apply(plan(str(tmp_path))).made == ()
+    remove(plan(str(tmp_path)))
+    assert not made.exists()
+    apply(plan(str(tmp_path)))
+    (made / "policy.toml").touch()
+    remove(plan(str(tmp_path)))
+    assert (made / "policy.toml").exists()
+
+
+def test_what_is_in_place_of_the_administrators_directory_stays(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/slicer").symlink_to("elsewhere")
+    assert apply(plan(str(tmp_path))).made == ()
+    assert apply(plan(str(tmp_path), prefix="/usr")).made == ()
+    remove(plan(str(tmp_path)))
+    assert (tmp_path / "etc/slicer").is_symlink()

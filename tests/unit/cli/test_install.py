@@ -126,6 +126,7 @@ def test_removal_says_what_stays(cli: Cli) -> None:  # W12
     system = cli.root / "system"
     for path in ("etc/slicer", "var/lib/slicer"):
         (system / path).mkdir(parents=True)
+    (system / "etc/slicer/config.toml").touch()
     code = "import sys, slicer.outcome.history as h; h.SYSTEM_DIRECTORY = '/var/lib/slicer'\n"
     code += "from slicer.cli.app import main; sys.exit(main(sys.argv[1:]))"
     line = ["install", "--remove", "--root", str(system)]

@@ -11,6 +11,7 @@ from slicer.broker.accounts import reading
 from slicer.broker.accounts.reading import AccountRow
 from slicer.broker.protocol.messages import UsageRow
 from slicer.cli import app, history_all, usage
+from slicer.record import replace
 
 ROWS = [
     UsageRow("0", 12, 1, 45_000.0, 24576 * 45_000.0, 600.0, 90.0),
@@ -48,6 +49,14 @@ def test_a_job_of_somebody_is_shown_without_its_control_characters() -> None:  #
     assert "exit 1" in text
     assert history_all.row_json(JOB)["slots"] == {"cpu": 1, "w": 2}
     assert history_all.row_json(JOB)["gpus"] == ["GPU-a", "GPU-b"]
+
+
+def test_a_job_without_a_name_of_its_own_is_its_command() -> None:  # L5
+    commands = ("/usr/bin/train a.toml", "python train.py", "")
+    named = [replace(JOB, name="train", command=command) for command in commands]
+    lines = history_all.table(named, JOB.granted_at)[1:]
+    shown = [line.text.partition("200ms")[2].strip() for line in lines]
+    assert shown == ["/usr/bin/train a.toml", "train: python train.py", "train"]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from slicer.doctor.facts import environment, files, gpus, mounts, sharing, state
+from slicer.backend import closed_shop
+from slicer.doctor.facts import environment, fence, files, gpus, mounts, sharing, state
+from slicer.kernel import cgroup
 from slicer.outcome import history_schema
 
 MOUNTINFO = """\
@@ -135,3 +137,17 @@ def test_an_mps_daemon_is_seen_by_its_pipe_which_nobody_opens(tmp_path: Path) ->
     assert sharing.mps({"CUDA_MPS_PIPE_DIRECTORY": str(other)}, str(tmp_path)) == str(other)
     (other / "control").touch()
     assert sharing.mps({}, str(other)) == ""  # a plain file is no pipe of a daemon's
+
+
+def test_nobody_is_logged_in_and_whether_a_closed_shop_acts_is_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # D6: no finding without a cause
+    folder = tmp_path / f"units/{closed_shop.SLICE}.d"
+    folder.mkdir(parents=True)
+    (folder / closed_shop.NAME).touch()
+    monkeypatch.setattr(fence, "_FOLDERS", (str(tmp_path / "units"),))
+    monkeypatch.setattr(cgroup, "root", lambda: str(tmp_path / "cgroup"))
+    monkeypatch.setattr(fence, "filters_devices", lambda directory: False)
+    assert fence.gather(0).acts is None
+    (tmp_path / "cgroup" / closed_shop.SLICE).mkdir(parents=True)
+    assert fence.gather(0).acts is False

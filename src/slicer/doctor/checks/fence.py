@@ -32,7 +32,8 @@ def fence(
         return
     undo = who.root("slicer install --closed-shop --undo")
     if facts.acts is False:
-        yield finding("closed-shop-not-acting", facts.closed_shop, who.root("systemctl daemon-reload"))
+        mends = who.root("systemctl daemon-reload"), who.root("systemd-run --wait --collect true")
+        yield finding("closed-shop-not-acting", facts.closed_shop, *mends)
     elif not has_broker:
         mend = who.root("slicer install --broker")
         yield finding("closed-shop-without-broker", facts.closed_shop, mend, undo)
@@ -45,6 +46,6 @@ def described(facts: FenceFacts, systemd: SystemdFacts) -> tuple[tuple[str, str]
     keeps = "can be kept" if systemd.filters_devices else "cannot be kept"
     rows = [("device fence", keeps if systemd.boots else "takes systemd")]
     if facts.closed_shop:
-        acts = {True: "acts", False: "does not act", None: "not to be seen from here"}[facts.acts]
+        acts = {True: "acts", False: "does not act", None: "not to be seen now"}[facts.acts]
         rows.append(("closed shop", f"{facts.closed_shop} ({acts})"))
     return tuple(rows)

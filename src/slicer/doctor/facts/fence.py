@@ -19,7 +19,10 @@ _CONTROL = "/dev/nvidiactl"
 
 @record
 class FenceFacts:
-    """``acts``: whether the kernel keeps a closed shop; None where it cannot be seen from here."""
+    """``acts``: whether the kernel keeps a closed shop; None where that cannot be seen.
+
+    Root cannot while nobody is logged in.
+    """
 
     closed_shop: str  # the path of its drop-in; "" for none
     acts: bool | None
@@ -34,7 +37,8 @@ def gather(uid: int) -> FenceFacts:
     is_inside = "/slicer-" in own
     acts: bool | None = None
     if found and uid == 0:
-        acts = filters_devices(cgroup.path_of(f"/{closed_shop.SLICE}"))
+        slice_ = cgroup.path_of(f"/{closed_shop.SLICE}")
+        acts = filters_devices(slice_) if os.path.isdir(slice_) else None  # it is there while somebody is
     elif found and not is_inside and own.startswith(f"/{closed_shop.SLICE}/"):
         acts = _is_shut()
     return FenceFacts(found, acts, is_inside)

@@ -41,9 +41,12 @@ FOUND = (
         severity="problem",
         title="the closed shop is installed, and the kernel knows nothing of it",
         why=(
-            "Every login session can open the GPUs. systemd has not read the drop-in, or may not load BPF "
-            "programs."
+            "Every login session can open the GPUs. systemd has not read the drop-in, or not acted on it "
+            "yet: it may do so only when something starts. Or it may not load BPF programs."
         ),
-        cure="`systemctl daemon-reload`; if that is not it, `journalctl -b -u user.slice` tells why.",
+        cure=(
+            "`systemctl daemon-reload`, and start anything (`systemd-run true`). If that is not it, "
+            "`journalctl -b -u user.slice` tells why."
+        ),
     ),
 )
