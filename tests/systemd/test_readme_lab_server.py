@@ -57,6 +57,9 @@ def test_every_line_of_the_lab_server_works(public_slicer: Slicer) -> None:
     found = json.loads(systemctl.output("slicer", "doctor", "--json", check=False))["findings"]
     about = ("broker-", "policy-", "closed-")
     assert [each["id"] for each in found if each["id"].startswith(about)] == ["closed-shop"]
+    said = systemctl.output(*user("bob").bare, "slicer", "doctor", "--json", check=False)
+    found = json.loads(said)["findings"]
+    assert [each["id"] for each in found if each["area"] in ("systemd", "session")] == [], "cron will do"
     Broker.environment(**GPUS)
     options = ("-q", "--gpus", "3", "--", "true")
     refused = public_slicer.run(*options, via=user("alice").bare)

@@ -37,7 +37,7 @@ DEADLINE_S = 8.0  # a driver that is not kept initialised takes seconds for its 
 
 def examine(environ: Mapping[str, str], uid: int) -> Report:
     """Look at everything. Takes :data:`DEADLINE_S` seconds at most, and changes nothing."""
-    who = who_is(uid, is_sudoer=shutil.which("sudo") is not None)
+    who = who_is(uid, environ, is_sudoer=shutil.which("sudo") is not None)
     # Nothing in it can hang, and it is what tells why no process can be had for the others.
     of_kernel = looks.look(lambda: kernel.gather(who.uid))
     return _report(who, {"kernel": of_kernel, **looks.take(_duties(environ, who), DEADLINE_S)})

@@ -27,7 +27,7 @@ def glance(environ: Mapping[str, str], uid: int) -> Report:
 
     Without children and a deadline, so let :func:`looks.take` call it.
     """
-    who = who_is(uid, is_sudoer=False)
+    who = who_is(uid, environ, is_sudoer=False)
     duties: dict[str, Callable[[], object]] = {
         "systemd": lambda: systemd_facts.gather(who.uid, who.manager, asks=False),
         "kernel": lambda: kernel.gather(who.uid),

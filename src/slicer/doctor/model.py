@@ -70,12 +70,20 @@ class Acting:
 
 @record
 class Who:
-    """Whose slicer it is. ``is_sudoer``: there is a sudo to write commands for root with."""
+    """Whose slicer it is. ``manager``: which systemd starts the jobs.
+
+    ``is_sudoer``: there is a sudo to write commands for root with.
+    """
 
     uid: int
     user: str
     manager: Manager
     is_sudoer: bool
+
+    @property
+    def is_brokered(self) -> bool:
+        """Whether the broker starts the jobs of an ordinary user."""
+        return bool(self.uid) and self.manager == "system"
 
     def root(self, command: str) -> str:
         """The command as this user has root run it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from slicer.backend import broker_socket
 from slicer.doctor.kinds import finding
 from slicer.doctor.model import AREAS, Verdict, Who
 from slicer.kernel.users import user_name
@@ -16,9 +17,10 @@ if TYPE_CHECKING:
     from slicer.doctor.model import Area, Finding
 
 
-def who_is(uid: int, *, is_sudoer: bool) -> Who:
-    """The user of that number."""
-    return Who(uid, user_name(uid), manager_of(uid), is_sudoer)
+def who_is(uid: int, environ: Mapping[str, str], *, is_sudoer: bool) -> Who:
+    """The user of that number. The broker has everybody's jobs started by the system manager."""
+    manager = "system" if broker_socket(environ) else manager_of(uid)
+    return Who(uid, user_name(uid), manager, is_sudoer)
 
 
 class Taken:

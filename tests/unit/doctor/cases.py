@@ -44,6 +44,7 @@ from tests.unit.doctor.made_up import (
     KERNEL,
     NO_DEVICES,
     NO_DRIVER,
+    OF_THE_BROKER,
     OTHERS,
     ROOT,
     SESSION,
@@ -395,6 +396,7 @@ CASES: dict[str, tuple[Case, ...]] = {
 HEALTHY: tuple[Case, ...] = (
     on_systemd(), on_kernel(), on_session(), on_session("255.4", who=ROOT), on_session("254.9"),
     on_session("256.3"), on_limits("CPUWeight", "IOWeight", "MemoryMax"), on_limits("DevicePolicy", who=ROOT),
+    on_session("255.4", who=OF_THE_BROKER, lingers=False), on_systemd(OF_THE_BROKER),
     on_limits("MemoryMax", "CPUQuota", boots=False), on_limits("MemoryMax", is_there=False, controllers=()),
     on_configuration(), on_driver(), lambda: gpus.gpus(NO_DEVICES, NO_DRIVER, "", ALICE), on_state(),
     on_state(cache=place("", "", -1)),

@@ -23,6 +23,7 @@ from slicer.wrap.model import Status, Wrap
 
 ROOT = Who(0, "root", "system", True)
 ALICE = Who(1000, "alice", "user", True)
+OF_THE_BROKER = Who(1000, "alice", "system", True)
 
 SYSTEMD = SystemdFacts(
     boots=True, unreachable="", hint="", version="257.13-1", state="running", failed=(), container="",

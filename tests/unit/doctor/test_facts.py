@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from slicer.backend import closed_shop
+from slicer.doctor import taken
 from slicer.doctor.facts import environment, fence, files, gpus, mounts, sharing, state
 from slicer.kernel import cgroup
 from slicer.outcome import history_schema
@@ -151,3 +152,14 @@ def test_nobody_is_logged_in_and_whether_a_closed_shop_acts_is_not_known(
     assert fence.gather(0).acts is None
     (tmp_path / "cgroup" / closed_shop.SLICE).mkdir(parents=True)
     assert fence.gather(0).acts is False
+
+
+@pytest.mark.parametrize(
+    ("uid", "socket", "manager"), [(0, "", "system"), (1000, "", "user"), (1000, "/run/s", "system")]
+)
+def test_where_there_is_a_broker_the_systems_manager_starts_everybodys_jobs(
+    monkeypatch: pytest.MonkeyPatch, uid: int, socket: str, manager: str
+) -> None:  # L1
+    monkeypatch.setattr(taken, "broker_socket", lambda environ: socket)
+    who = taken.who_is(uid, {}, is_sudoer=True)
+    assert (who.manager, who.is_brokered) == (manager, bool(socket))

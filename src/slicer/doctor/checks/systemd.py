@@ -24,6 +24,7 @@ _MOST_TASKS = 0.9  # of TasksMax
 def systemd(facts: SystemdFacts, who: Who) -> Verdict:
     """The manager that would start jobs, and the cgroups below it."""
     whose = "your user manager" if who.manager == "user" else "the system manager"
+    whose += ", through the broker" if who.is_brokered else ""
     inside = f", in a container ({facts.container})" if facts.container else ""
     named = f"systemd {facts.version}" if facts.version else "systemd of an unknown version"
     summary = f"{named}, {whose}; cgroup {facts.cgroups}{inside}" if facts.boots else f"not running{inside}"
@@ -65,7 +66,7 @@ def _manager(facts: SystemdFacts, who: Who) -> Iterator[Finding]:
     elif facts.unreachable:
         mends = (who.root(f"loginctl enable-linger {who.user}"),)
         if who.manager == "system":
-            mends = ("systemctl start dbus.socket",)
+            mends = (who.root("systemctl start dbus.socket"),)
         yield finding("manager-unreachable", facts.unreachable, *mends)
     if facts.version and facts.number[0] < _TESTED:
         yield finding("systemd-old", f"systemd is of version {facts.version}", "# upgrade the distribution")
@@ -142,13 +143,16 @@ def session(facts: SessionFacts, systemd: SystemdFacts | None, who: Who) -> Verd
         return Verdict("session", "root's jobs outlive every logout", shown, ())
     if systemd is not None and not systemd.boots:
         return Verdict("session", "no systemd, so no logind that ends jobs", shown, ())
-    summary = "jobs outlive the logout" if facts.lingers else "jobs end with the last logout"
+    outlives = facts.lingers or who.is_brokered
+    summary = "jobs outlive the logout" if outlives else "jobs end with the last logout"
     return Verdict("session", summary, shown, tuple(_session(facts, systemd, who)))
 
 
 def _session(facts: SessionFacts, systemd: SystemdFacts | None, who: Who) -> Iterator[Finding]:
     first, last = _STOPS_LINGERING
-    if not facts.lingers and facts.has_runtime:
+    if who.is_brokered:
+        pass  # the system's manager has the jobs
+    elif not facts.lingers and facts.has_runtime:
         mend = who.root(f"loginctl enable-linger {who.user}")
         yield finding("no-linger", f"{who.user} does not linger", mend)
     elif systemd is not None and first <= systemd.number <= last:

@@ -58,7 +58,8 @@ def gather(uid: int, manager: Manager, *, asks: bool = True) -> SystemdFacts:
         unreachable = "" if os.path.exists(path) else f"{path} is not there"
     elif boots:
         try:
-            version, state, failed, at = _ask(manager, at)
+            version, state, failed, at = _ask(manager)
+            failed = () if uid and manager == "system" else failed  # of the broker, they are everybody's
         except BackendError as error:
             unreachable, hint = error.message, error.hint
             version = _system_version() if manager == "user" else ""
@@ -71,7 +72,7 @@ def gather(uid: int, manager: Manager, *, asks: bool = True) -> SystemdFacts:
     )  # fmt: skip
 
 
-def _ask(manager: Manager, at: str) -> tuple[str, str, tuple[str, ...], str]:
+def _ask(manager: Manager) -> tuple[str, str, tuple[str, ...], str]:
     backend = SystemdBackend(manager)
     backend.connect()
     try:

@@ -202,7 +202,7 @@ FOUND = (
         title="logind ends what your session leaves behind (KillUserProcesses=yes)",
         why=(
             "`slicer run` and `slicer queue` themselves are ended at the logout, also under tmux and "
-            "nohup. A job that runs goes on if you linger, but nothing new is started."
+            "nohup. A job that runs goes on if you linger or there is a broker, but nothing new is started."
         ),
         cure="`slicer queue --detach`; or `KillUserProcesses=no` in /etc/systemd/logind.conf.",
     ),
