@@ -102,7 +102,11 @@ let
       "systemd-tmpfiles-resetup.service"
       "systemd-tmpfiles-setup.service"
     ];
-    restartTriggers = [ cfg.package ];
+    restartTriggers = [
+      cfg.package
+      # systemd gives the rules of a closed shop to who is logged in when any unit starts, and not before.
+      (lib.boolToString cfg.broker.closedShop)
+    ];
     serviceConfig = {
       Type = "oneshot";
       RemainAfterExit = true;

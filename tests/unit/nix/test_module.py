@@ -79,7 +79,7 @@ def test_journalctl_finds_the_catalog_of_the_package() -> None:  # K5, K7
     assert link == ("L+", {"argument": "/nix/store/none-slicer/lib/systemd/catalog/slicer.catalog"})
     service = found["services"]["slicer-catalog"]
     assert service["serviceConfig"]["ExecStart"].endswith("/bin/journalctl --update-catalog")
-    assert service["restartTriggers"] == ["/nix/store/none-slicer"]
+    assert service["restartTriggers"] == ["/nix/store/none-slicer", "false"]
 
 
 def test_every_key_of_a_configuration_is_an_option_and_nothing_else_is() -> None:  # K5
@@ -232,6 +232,9 @@ def test_a_closed_shop_is_what_install_makes_of_it() -> None:  # X1
     allowed = [f"DeviceAllow={each}" for each in shown["DeviceAllow"]]
     assert [*allowed, f"DevicePolicy={shown['DevicePolicy']}"] == lines
     assert found["slices"]["user"]["overrideStrategy"] == "asDropin"
+    # Something has to start, for systemd to give the rules to who is logged in.
+    triggers = [each["services"]["slicer-catalog"]["restartTriggers"] for each in (found, made())]
+    assert triggers[0] != triggers[1]
 
 
 WRONG: list[tuple[dict[str, Any], str, str]] = [
