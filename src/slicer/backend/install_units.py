@@ -288,7 +288,7 @@ def apply(plan: Plan, *, force: bool = False, run: Runner | None = None) -> Repo
         hint = "set programs.slicer.enable = true (and userDelegation) in the configuration: docs/nixos.md"
         raise SlicerError("NixOS looks for units only where its modules put them", hint=hint)
     files = tuple(install(action, force=force) for action in plan.actions)
-    made = _make_settings(plan.settings)
+    made = _make_settings(unmade_settings(plan))
     report = _finish(plan, (*files, *_clear(plan.unwanted, force)), force, run)
     return replace(report, made=made)
 
@@ -350,9 +350,13 @@ def _clear(actions: tuple[Action, ...], force: bool) -> tuple[Done, ...]:
     return tuple(each for each in done if each.status != "absent")
 
 
+def unmade_settings(plan: Plan) -> str:
+    """The directory of the administrator's configuration, if it is to be made; else "". Touches nothing."""
+    return "" if os.path.lexists(plan.settings) else plan.settings
+
+
 def _make_settings(path: str) -> tuple[str, ...]:
-    """The directory of the administrator's files, if it had to be made."""
-    if not path or os.path.lexists(path):
+    if not path:
         return ()
     try:
         make_directory(path)

@@ -18,6 +18,7 @@ from slicer.backend.install_units import (
     plan,
     remove,
     states,
+    unmade_settings,
 )
 from slicer.backend.older_units import Outdated
 from slicer.cli import install_broker, install_closed, output, say
@@ -157,8 +158,8 @@ def _intended(settled: Plan, old: Outdated, *, removing: bool, force: bool) -> l
         going = removing or action in settled.unwanted
         rows.append((_intention(state, going=going, force=force), action.destination, action.what))
     rows += [("would remove", action.destination, action.what) for action in old.files]
-    if settled.settings and not removing and not os.path.lexists(settled.settings):
-        rows.append(("would create", settled.settings, _SETTINGS))
+    if not removing and (settings := unmade_settings(settled)):
+        rows.append(("would create", settings, _SETTINGS))
     shown = output.rows(_folded(rows))
     when = "would run" if settled.live else "to be run on the target:"
     commands = (*(settled.stops if removing else ()), *settled.commands, *old.commands)

@@ -33,7 +33,6 @@ class Broker:
     def __init__(self, **gpus: str) -> None:
         """``gpus``: the variables by which it sees some. Without them it has simulated ones."""
         self.callers: list[Caller] = []
-        ETC.mkdir(exist_ok=True)
         _forget_accounts()  # other tests' brokers
         systemctl.output("slicer", "install", "--broker")
         self.configure("[slots]\ncpu = 1\n")
